@@ -1,0 +1,257 @@
+//! One MCP server behind the gateway.
+//!
+//! A [`Backend`] is the handle everybody shares: it publishes the link, the last listing and the state that the backend's
+//! actor owns, and carries calls over the link without passing through the actor. A lost backend keeps its listing; calls
+//! are refused at once instead of queued.
+
+pub mod actor;
+pub mod child;
+pub mod connect;
+pub mod guard;
+pub mod handed;
+pub mod health;
+pub mod http;
+pub mod inbox;
+pub mod link;
+pub mod listing;
+pub mod stdio;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
+
+use crate::backend::handed::Handed;
+use crate::backend::inbox::Inbox;
+use crate::backend::link::{Link, LinkError};
+use crate::backend::listing::Listing;
+use crate::config::{Server, ServerId};
+use crate::lane::Call;
+use crate::observe::Observe;
+use crate::protocol::error::Error;
+use crate::protocol::json::{Span, Splice, quote};
+use crate::protocol::method::Method;
+use crate::protocol::{Id, Request, Response};
+
+/// How long a call waits for room at a busy backend.
+const SLOT_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a call whose session was forgotten waits for the next one.
+const REDIAL_PATIENCE: Duration = Duration::from_secs(10);
+
+pub struct Backend {
+    pub id: ServerId,
+    pub config: Arc<Server>,
+    pub inbox: Arc<Inbox>,
+    link: ArcSwapOption<Link>,
+    listing: ArcSwap<Listing>,
+    /// Lists are being fetched.
+    refreshing: AtomicBool,
+    state: watch::Sender<State>,
+    slots: Semaphore,
+    handed: Mutex<Handed>,
+}
+
+/// Where a backend is in its life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    Starting,
+    Ready,
+    /// Not connected, and why.
+    Lost(String),
+    Stopped,
+}
+
+/// How long a call may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// Without a sign of life.
+    pub idle: Option<Duration>,
+    /// In all.
+    pub most: Option<Duration>,
+}
+
+/// How a call ended without an answer of the backend.
+#[derive(Debug)]
+pub enum CallEnd {
+    Failed(Error),
+    /// By the client, or with its session; nobody wants an answer.
+    Cancelled,
+}
+
+impl From<Error> for CallEnd {
+    fn from(error: Error) -> CallEnd {
+        CallEnd::Failed(error)
+    }
+}
+
+/// A client's request in the words of the backend.
+pub struct Outgoing<'a> {
+    pub request: &'a Request,
+    /// Names and URIs turned native.
+    pub edits: Splice,
+    /// Where the client's progress token stands; ours takes its place.
+    pub progress_token_at: Option<Span>,
+}
+
+impl Backend {
+    pub fn new(id: ServerId, config: Arc<Server>, most_calls: usize, observe: Arc<Observe>) -> Backend {
+        Backend {
+            inbox: Arc::new(Inbox::new(id.clone(), observe)),
+            id,
+            config,
+            link: ArcSwapOption::empty(),
+            listing: ArcSwap::default(),
+            refreshing: AtomicBool::new(true),
+            state: watch::Sender::new(State::Starting),
+            slots: Semaphore::new(most_calls),
+            handed: Mutex::default(),
+        }
+    }
+
+    pub fn listing(&self) -> Arc<Listing> {
+        self.listing.load_full()
+    }
+
+    pub fn state(&self) -> State {
+        self.state.borrow().clone()
+    }
+
+    pub fn watch_state(&self) -> watch::Receiver<State> {
+        self.state.subscribe()
+    }
+
+    /// Whether its lists may be about to change.
+    pub fn is_refreshing(&self) -> bool {
+        self.refreshing.load(Ordering::Acquire) || self.inbox.has_changes()
+    }
+
+    /// URIs it handed out in results.
+    pub fn handed(&self) -> MutexGuard<'_, Handed> {
+        self.handed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a client's request and waits for its answer within `patience`.
+    pub async fn call(
+        &self,
+        outgoing: Outgoing<'_>,
+        call: &Arc<Call>,
+        patience: Patience,
+    ) -> Result<Response, CallEnd> {
+        let _slot = self.slot().await?;
+        let link = self.link.load_full().ok_or_else(|| self.unavailable())?;
+        match self.carry(&link, &outgoing, call, patience).await? {
+            Err(LinkError::SessionLost) => {
+                let link = self.next_link(&link).await?;
+                self.carry(&link, &outgoing, call, patience).await?.map_err(|error| self.explain(error).into())
+            }
+            answer => answer.map_err(|error| self.explain(error).into()),
+        }
+    }
+
+    async fn slot(&self) -> Result<SemaphorePermit<'_>, Error> {
+        if let Ok(permit) = self.slots.try_acquire() {
+            return Ok(permit);
+        }
+        match tokio::time::timeout(SLOT_PATIENCE, self.slots.acquire()).await {
+            Ok(Ok(permit)) => Ok(permit),
+            _ => Err(Error::Overloaded { server: self.id.to_string() }),
+        }
+    }
+
+    async fn carry(
+        &self,
+        link: &Arc<Link>,
+        outgoing: &Outgoing<'_>,
+        call: &Arc<Call>,
+        patience: Patience,
+    ) -> Result<Result<Response, LinkError>, CallEnd> {
+        let id = link.next_id();
+        let upstream = Id::from(id);
+        let mut edits = outgoing.edits.clone();
+        if let Some(at) = outgoing.progress_token_at {
+            edits.replace(at, upstream.token());
+        }
+        let body = outgoing.request.rekeyed(&upstream, edits);
+        let answer = link.request(id, body, Some(call));
+        tokio::pin!(answer);
+        let begin = tokio::time::Instant::now();
+        let deadline = |now: tokio::time::Instant| {
+            let idle = patience.idle.map(|idle| now + idle);
+            let most = patience.most.map(|most| begin + most);
+            idle.into_iter().chain(most).min()
+        };
+        let mut due = deadline(begin);
+        loop {
+            let late = async {
+                match due {
+                    Some(due) => tokio::time::sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                answer = &mut answer => return Ok(answer),
+                control = call.control() => {
+                    if let Some(reason) = control.cancelled {
+                        tell_cancelled(link, id, &reason);
+                        return Err(CallEnd::Cancelled);
+                    }
+                    due = deadline(tokio::time::Instant::now());
+                }
+                () = late => {
+                    tell_cancelled(link, id, "the gateway's time-out");
+                    let method = outgoing.request.method.to_string();
+                    let after = begin.elapsed();
+                    let after = Duration::from_millis(u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
+                    return Err(Error::Timeout { server: self.id.to_string(), method, after }.into());
+                }
+            }
+        }
+    }
+
+    /// The link after `old`, once the actor has dialled it.
+    async fn next_link(&self, old: &Arc<Link>) -> Result<Arc<Link>, Error> {
+        let mut state = self.state.subscribe();
+        let fresh = async {
+            loop {
+                match self.link.load_full() {
+                    Some(link) if !Arc::ptr_eq(&link, old) => return Some(link),
+                    _ => state.changed().await.ok()?,
+                }
+            }
+        };
+        tokio::time::timeout(REDIAL_PATIENCE, fresh).await.ok().flatten().ok_or_else(|| self.unavailable())
+    }
+
+    fn unavailable(&self) -> Error {
+        let reason = match &*self.state.borrow() {
+            State::Starting => "it is starting".to_owned(),
+            State::Ready => "it is reconnecting".to_owned(),
+            State::Lost(reason) => reason.clone(),
+            State::Stopped => "it was stopped".to_owned(),
+        };
+        Error::BackendUnavailable { server: self.id.to_string(), reason, sent: false }
+    }
+
+    fn explain(&self, error: LinkError) -> Error {
+        let server = self.id.to_string();
+        match error {
+            LinkError::Closed { reason, sent } => Error::BackendUnavailable { server, reason, sent },
+            LinkError::Overloaded => Error::Overloaded { server },
+            LinkError::SessionLost => {
+                Error::BackendUnavailable { server, reason: "it keeps forgetting the session".to_owned(), sent: false }
+            }
+            LinkError::Protocol(reason) => Error::BackendProtocol { server, reason },
+        }
+    }
+}
+
+/// On the side: nobody waits for it, and a backend that cannot take it has other troubles.
+fn tell_cancelled(link: &Arc<Link>, id: u64, reason: &str) {
+    let params = format!(r#"{{"requestId":{id},"reason":{}}}"#, quote(reason));
+    let message = crate::protocol::notification(&Method::Cancelled, Some(&params));
+    let link = Arc::clone(link);
+    tokio::spawn(async move { link.notify(message).await });
+}

@@ -1,0 +1,289 @@
+//! The life of one backend: dial, shake hands, list, listen, and begin again.
+//!
+//! Owns the connection and the right to publish link, listing and state. A backend that is down, slow or hangs delays
+//! nobody but its own callers: each has its own actor, and nothing waits for it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+
+use crate::backend::child::Command;
+use crate::backend::connect::{HttpClient, ProxyEnvironment};
+use crate::backend::health::Health;
+use crate::backend::http::HttpLink;
+use crate::backend::inbox::List;
+use crate::backend::link::{End, Hello, Link, LinkError};
+use crate::backend::listing::{self, Listing};
+use crate::backend::stdio::StdioLink;
+use crate::backend::{Backend, State};
+use crate::caller::Level;
+use crate::config::{Policies, Server, ServerId, Transport};
+use crate::observe::{Event, Observe};
+use crate::protocol::method::Method;
+
+/// At least this long between two fetches of the lists: a storm of changes costs a few fetches a second, not thousands.
+const REFRESH_INTERVAL: Duration = Duration::from_millis(300);
+
+/// A session that was forgotten sooner than this counts as a failure.
+const SHORTEST_SESSION: Duration = Duration::from_secs(1);
+
+/// What every actor needs from outside.
+#[derive(Clone)]
+pub struct Surroundings {
+    pub policies: Policies,
+    pub observe: Arc<Observe>,
+    /// Our own executable, which is also the guard of child processes.
+    pub exe: PathBuf,
+    pub proxies: ProxyEnvironment,
+    /// Rung when a listing changed.
+    pub bell: Arc<Notify>,
+    /// The lowest log level any client asked for.
+    pub level: watch::Receiver<Option<Level>>,
+}
+
+/// Starts a backend. It lives until the sender of `stop` says so or is gone.
+pub fn start(
+    id: ServerId,
+    config: Arc<Server>,
+    surroundings: Surroundings,
+    stop: watch::Receiver<bool>,
+) -> (Arc<Backend>, JoinHandle<()>) {
+    let most_calls = surroundings.policies.max_in_flight_per_backend;
+    let backend = Arc::new(Backend::new(id, config, most_calls, Arc::clone(&surroundings.observe)));
+    let actor = Actor { backend: Arc::clone(&backend), surroundings, stop, health: Health::default(), client: None };
+    (backend, tokio::spawn(actor.run()))
+}
+
+struct Actor {
+    backend: Arc<Backend>,
+    surroundings: Surroundings,
+    stop: watch::Receiver<bool>,
+    health: Health,
+    client: Option<HttpClient>,
+}
+
+/// Why the actor leaves a connection.
+enum Left {
+    Stopped,
+    Lost(End),
+}
+
+impl Left {
+    /// A backend that forgets every session at once cannot be used; dialling again without a pause would go on for ever.
+    fn or_failed(self, lasted: Duration) -> Left {
+        match self {
+            Left::Lost(End::Forgotten) if lasted < SHORTEST_SESSION => {
+                Left::Lost(End::Lost("it forgot the session at once".to_owned()))
+            }
+            left => left,
+        }
+    }
+}
+
+impl Actor {
+    async fn run(mut self) {
+        loop {
+            let left = match self.connect().await {
+                Ok(Some((link, hello))) => {
+                    let begin = Instant::now();
+                    let left = self.serve(&link, &hello).await;
+                    let left = left.or_failed(begin.elapsed());
+                    self.backend.link.store(None);
+                    if let Left::Lost(End::Lost(reason)) = &left {
+                        self.emit(&Event::BackendLost { server: self.backend.id.as_str(), reason });
+                    }
+                    link.close().await;
+                    left
+                }
+                Ok(None) => Left::Stopped,
+                Err(reason) => Left::Lost(End::Lost(reason)),
+            };
+            let pause = match left {
+                Left::Stopped => break,
+                // The backend lives, it only forgot us.
+                Left::Lost(End::Forgotten) => continue,
+                Left::Lost(End::Lost(reason)) => self.after_loss(reason),
+            };
+            tokio::select! {
+                () = stopped(&mut self.stop) => break,
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+        self.publish_state(State::Stopped);
+    }
+
+    fn after_loss(&mut self, reason: String) -> Duration {
+        let pause = self.health.failed(Instant::now(), jitter());
+        self.emit(&Event::BackendFailed { server: self.backend.id.as_str(), reason: &reason, retry_in: pause });
+        self.backend.refreshing.store(false, Ordering::Release);
+        self.publish_state(State::Lost(reason));
+        pause
+    }
+
+    /// A link with its handshake done, or nothing when we were told to stop.
+    async fn connect(&mut self) -> Result<Option<(Arc<Link>, Arc<Hello>)>, String> {
+        let begin = Instant::now();
+        let link = Arc::new(self.dial()?);
+        let patience = self.surroundings.policies.start_timeout;
+        let hello = tokio::select! {
+            () = stopped(&mut self.stop) => None,
+            hello = tokio::time::timeout(patience, link.initialize()) => Some(hello),
+        };
+        let problem = match hello {
+            Some(Ok(Ok(hello))) => {
+                self.health.connected(Instant::now());
+                let (server, version) = (self.backend.id.as_str(), hello.dialect.as_str());
+                self.emit(&Event::BackendReady { server, version, took: begin.elapsed() });
+                return Ok(Some((link, Arc::new(hello))));
+            }
+            Some(Ok(Err(error))) => Some(error.to_string()),
+            Some(Err(_)) => Some(format!("no answer to the handshake within {patience:?} (startTimeout)")),
+            None => None,
+        };
+        link.close().await;
+        problem.map_or(Ok(None), Err)
+    }
+
+    fn dial(&mut self) -> Result<Link, String> {
+        let limit = self.surroundings.policies.max_message_size;
+        let inbox = Arc::clone(&self.backend.inbox);
+        match &self.backend.config.transport {
+            Transport::Stdio { command, args, env, cwd } => {
+                let command = Command {
+                    program: command.clone(),
+                    args: args.clone(),
+                    env: env.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect(),
+                    cwd: cwd.clone(),
+                };
+                let link = StdioLink::start(&self.surroundings.exe, &command, limit, inbox);
+                link.map(Link::Stdio).map_err(|error| error.to_string())
+            }
+            Transport::Http { url, headers, ca } => {
+                let url: http::Uri = url.parse().map_err(|error| format!("url: {error}"))?;
+                let client = match &self.client {
+                    Some(client) => client.clone(),
+                    None => {
+                        let client = HttpClient::new(&url, ca.as_deref(), &self.surroundings.proxies);
+                        self.client.insert(client.map_err(|error| error.to_string())?).clone()
+                    }
+                };
+                let mut map = HeaderMap::new();
+                for (name, value) in headers {
+                    let name = HeaderName::try_from(name).map_err(|error| format!("header {name}: {error}"))?;
+                    let mut value =
+                        HeaderValue::try_from(value.expose()).map_err(|error| format!("header {name}: {error}"))?;
+                    value.set_sensitive(true);
+                    map.append(name, value);
+                }
+                Ok(Link::Http(HttpLink::new(client, url, map, limit, inbox)))
+            }
+        }
+    }
+
+    /// Keeps the listing fresh until the connection ends.
+    async fn serve(&mut self, link: &Arc<Link>, hello: &Arc<Hello>) -> Left {
+        self.backend.refreshing.store(true, Ordering::Release);
+        // What was marked before is part of the first fetch.
+        self.backend.inbox.take_changes();
+        self.backend.link.store(Some(Arc::clone(link)));
+        self.publish_state(State::Ready);
+        let mut wanted = List::ALL.to_vec();
+        let mut level = self.surroundings.level.clone();
+        level.mark_changed();
+        loop {
+            if !wanted.is_empty() {
+                let mut stop = self.stop.clone();
+                tokio::select! {
+                    biased;
+                    () = stopped(&mut stop) => return Left::Stopped,
+                    end = link.closed() => return Left::Lost(end),
+                    () = self.refresh(link, hello, &wanted) => {}
+                }
+                wanted.clear();
+            }
+            let fetched = tokio::time::Instant::now();
+            let due = async {
+                self.backend.inbox.changes().await;
+                tokio::time::sleep_until(fetched + REFRESH_INTERVAL).await;
+            };
+            let mut stop = self.stop.clone();
+            tokio::select! {
+                biased;
+                () = stopped(&mut stop) => return Left::Stopped,
+                end = link.closed() => return Left::Lost(end),
+                () = due => {
+                    self.backend.refreshing.store(true, Ordering::Release);
+                    wanted = self.backend.inbox.take_changes();
+                }
+                Ok(()) = level.changed() => {
+                    let lowest = *level.borrow_and_update();
+                    self.set_level(link, hello, lowest);
+                }
+            }
+        }
+    }
+
+    /// Fetches `lists` and publishes what came. A list that fails keeps its last entries.
+    async fn refresh(&self, link: &Link, hello: &Arc<Hello>, lists: &[List]) {
+        let mut listing = Listing::clone(&self.backend.listing());
+        let mut differs = listing.hello.as_ref() != Some(hello);
+        listing.hello = Some(Arc::clone(hello));
+        for list in lists {
+            let fresh = if list.is_offered(hello) { self.fetch(link, *list).await } else { Some(Vec::new()) };
+            differs |= fresh.is_some_and(|fresh| listing.set(*list, fresh));
+        }
+        if differs {
+            self.backend.listing.store(Arc::new(listing));
+        }
+        self.backend.refreshing.store(false, Ordering::Release);
+        if differs {
+            self.surroundings.bell.notify_one();
+        }
+    }
+
+    async fn fetch(&self, link: &Link, list: List) -> Option<Vec<listing::Definition>> {
+        match listing::fetch(link, list, self.surroundings.policies.start_timeout).await {
+            Ok(entries) => Some(entries),
+            // The loss of the connection is told once, elsewhere.
+            Err(LinkError::Closed { .. } | LinkError::SessionLost) => None,
+            Err(error) => {
+                let (server, method, reason) = (self.backend.id.as_str(), list.method(), error.to_string());
+                self.emit(&Event::BackendListFailed { server, method: method.as_str(), reason: &reason });
+                None
+            }
+        }
+    }
+
+    fn set_level(&self, link: &Arc<Link>, hello: &Hello, lowest: Option<Level>) {
+        let Some(level) = lowest.filter(|_| hello.capabilities.logging) else { return };
+        let link = Arc::clone(link);
+        let params = format!(r#"{{"level":"{}"}}"#, level.as_str());
+        let patience = self.surroundings.policies.start_timeout;
+        tokio::spawn(async move { tokio::time::timeout(patience, link.ask(&Method::SetLevel, &params)).await });
+    }
+
+    fn publish_state(&self, state: State) {
+        self.backend.state.send_replace(state);
+    }
+
+    fn emit(&self, event: &Event<'_>) {
+        self.surroundings.observe.emit(event);
+    }
+}
+
+/// Waits for the word to stop.
+pub async fn stopped(stop: &mut watch::Receiver<bool>) {
+    // An error means that nobody is left who could say it.
+    let _ = stop.wait_for(|stop| *stop).await;
+}
+
+fn jitter() -> f64 {
+    let mut byte = [0];
+    let random = getrandom::fill(&mut byte).is_ok();
+    if random { f64::from(byte[0]) / 255.0 } else { 0.5 }
+}

@@ -1,0 +1,300 @@
+//! A stdio backend's process, seen from the gateway: started through the [`guard`](super::guard), watched, ended.
+//!
+//! [`spawn`] gives the three pipes to whoever speaks the protocol and a [`Process`] to whoever decides how long it
+//! lives. A task per process owns the guard: it notices the guard's end, however it came about, kills what is left of
+//! the process group and takes the exit status, so that nothing depends on somebody waiting. Dropping the `Process`
+//! ends the group as well.
+//!
+//! It does not restart anything, reads no output and knows no protocol.
+//!
+//! Invariant: a process group is signalled only while its guard is not yet reaped. Until then the kernel cannot give
+//! the number to somebody else; hence the look with `WNOWAIT` before the wait that reaps.
+
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::fmt;
+use std::io::{self, PipeWriter};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::io::FdFlags;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
+use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
+use tokio::sync::{oneshot, watch};
+use tokio::time::timeout;
+
+use crate::backend::guard;
+
+/// How long a command may take to end by itself after its stdin was closed.
+pub const VOLUNTARY_GRACE: Duration = Duration::from_secs(1);
+/// What the guard may need beyond its own graces before we end it too.
+const GUARD_SLACK: Duration = Duration::from_secs(2);
+
+/// Variables of the gateway's environment with this prefix are not passed on: they may hold the gateway's own secrets.
+const PRIVATE_PREFIX: &[u8] = b"GOBLIN_";
+/// Where the C library looks when there is no `PATH`.
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
+
+/// One guard is started at a time. Its end of the watch pipe must be inheritable for a moment, and where pipes cannot
+/// be made close-on-exec in one step (macOS) so is ours: a second guard started in that moment would keep it open and
+/// with it the first guard's group.
+static STARTING: Mutex<()> = Mutex::new(());
+
+/// What to run. The environment is the gateway's without its `GOBLIN_*` variables, then `env`, which wins. A `program`
+/// with a slash is relative to `cwd`; one without is looked up in the `PATH` of that environment.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Command {
+    pub program: String,
+    pub args: Vec<String>,
+    pub env: Vec<(String, String)>,
+    pub cwd: PathBuf,
+}
+
+/// A started backend: its pipes and its life.
+#[derive(Debug)]
+pub struct Child {
+    pub stdin: ChildStdin,
+    pub stdout: ChildStdout,
+    pub stderr: ChildStderr,
+    pub process: Process,
+}
+
+/// The right to end a process group. Dropping it ends the group.
+#[derive(Debug)]
+pub struct Process {
+    id: u32,
+    /// Never sent to: to drop it is the order to end.
+    leash: Option<oneshot::Sender<Infallible>>,
+    exit: watch::Receiver<Option<Exit>>,
+}
+
+/// How the command ended. The guard passes a signal on as an exit code above [`guard::SIGNAL_OFFSET`], as shells do,
+/// so a command that exits with such a code of its own is taken for signalled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    Code(i32),
+    Signal(i32),
+}
+
+/// Why nothing was started. All but the last two are for the operator to mend; trying again does not help.
+#[derive(Debug, thiserror::Error)]
+pub enum SpawnError {
+    #[error("command {command:?} not found in {path:?} (is it installed and on PATH?)")]
+    NotFound { command: String, path: OsString },
+    #[error("{} is not executable (chmod +x?)", path.display())]
+    NotExecutable { path: PathBuf },
+    #[error("working directory {}: {source}", path.display())]
+    WorkingDirectory { path: PathBuf, source: io::Error },
+    #[error("cannot start the guard {}: {source}", path.display())]
+    Guard { path: PathBuf, source: io::Error },
+    #[error("cannot set up the pipes of the command: {0}")]
+    Setup(#[from] io::Error),
+}
+
+/// Starts `command` in a process group of its own, led by a guard run from `guard_exe` (see [`own_executable`]).
+///
+/// Must be called within a Tokio runtime that drives I/O and time.
+pub fn spawn(guard_exe: &Path, command: &Command) -> Result<Child, SpawnError> {
+    check(command)?;
+    // Before the guard starts, so that no exit is missed.
+    let exits = signal(SignalKind::child())?;
+    let (mut guard, pipe) = start_guard(guard_exe, command)?;
+    let stdin = guard.stdin.take().expect("stdin was asked for as a pipe");
+    let stdout = guard.stdout.take().expect("stdout was asked for as a pipe");
+    let stderr = guard.stderr.take().expect("stderr was asked for as a pipe");
+
+    let id = guard.id();
+    let (leash, dropped) = oneshot::channel();
+    let (report, exit) = watch::channel(None);
+    tokio::spawn(async move {
+        let exit = supervise(guard, exits, pipe, dropped).await;
+        report.send_replace(Some(exit));
+    });
+    // From here on an early return ends the group.
+    let process = Process { id, leash: Some(leash), exit };
+    Ok(Child {
+        stdin: ChildStdin::from_std(stdin)?,
+        stdout: ChildStdout::from_std(stdout)?,
+        stderr: ChildStderr::from_std(stderr)?,
+        process,
+    })
+}
+
+/// The path of this program for [`spawn`]. On Linux it stays the version that is running when the file is replaced.
+pub fn own_executable() -> io::Result<PathBuf> {
+    if cfg!(target_os = "linux") { Ok(PathBuf::from("/proc/self/exe")) } else { std::env::current_exe() }
+}
+
+impl Process {
+    /// The guard's process id, which is the id of the process group.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Waits until the command has ended and nothing of its group is left. May be cancelled and called again.
+    pub async fn wait(&mut self) -> Exit {
+        match self.exit.wait_for(Option::is_some).await {
+            Ok(exit) => exit.expect("waited for an exit"),
+            // The task is gone because the runtime is going; the guard kills the group now.
+            Err(_) => Exit::Signal(Signal::KILL.as_raw()),
+        }
+    }
+
+    /// Ends the group in order. The caller has closed stdin, which is MCP's way to say goodbye; after
+    /// [`VOLUNTARY_GRACE`] the guard sends SIGTERM, after [`guard::TERM_GRACE`] SIGKILL. Returns when all are gone,
+    /// and in any case after the sum of the graces.
+    pub async fn end(mut self) {
+        if timeout(VOLUNTARY_GRACE, self.wait()).await.is_ok() {
+            return;
+        }
+        self.leash = None;
+        // Longer than the task's own patience with the guard. Only a process stuck in the kernel outlasts it.
+        let _ = timeout(guard_patience() + GUARD_SLACK, self.wait()).await;
+    }
+}
+
+/// Owns the guard until it is reaped. Runs whether or not anybody waits.
+async fn supervise(
+    mut guard: std::process::Child,
+    mut exits: SignalStream,
+    pipe: PipeWriter,
+    dropped: oneshot::Receiver<Infallible>,
+) -> Exit {
+    let id = Pid::from_child(&guard);
+    tokio::select! {
+        biased;
+        () = exited(id, &mut exits) => {}
+        _ = dropped => {
+            drop(pipe);
+            if timeout(guard_patience(), exited(id, &mut exits)).await.is_err() {
+                // While it ends the group, the guard is not a member of it.
+                let _ = rustix::process::kill_process(id, Signal::KILL);
+                exited(id, &mut exits).await;
+            }
+        }
+    }
+    // What the guard could not end because it was killed itself.
+    let _ = rustix::process::kill_process_group(id, Signal::KILL);
+    match guard.wait() {
+        Ok(status) => Exit::from(status),
+        // Somebody else reaped it; there is no status to be had.
+        Err(_) => Exit::Signal(Signal::KILL.as_raw()),
+    }
+}
+
+fn guard_patience() -> Duration {
+    guard::TERM_GRACE + guard::KILL_GRACE + GUARD_SLACK
+}
+
+async fn exited(guard: Pid, exits: &mut SignalStream) {
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    while let Ok(None) = rustix::process::waitid(WaitId::Pid(guard), look) {
+        exits.recv().await;
+    }
+}
+
+fn start_guard(guard_exe: &Path, command: &Command) -> Result<(std::process::Child, PipeWriter), SpawnError> {
+    let in_guard = |source| SpawnError::Guard { path: guard_exe.to_owned(), source };
+    // A relative path would be looked up in the command's working directory.
+    let mut guard = std::process::Command::new(std::path::absolute(guard_exe).map_err(in_guard)?);
+    for (name, _) in std::env::vars_os() {
+        if name.as_bytes().starts_with(PRIVATE_PREFIX) {
+            guard.env_remove(name);
+        }
+    }
+
+    let starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let (reader, writer) = io::pipe()?;
+    rustix::io::fcntl_setfd(&reader, FdFlags::empty()).map_err(io::Error::from)?;
+    let guard = guard
+        .args([guard::MODE, &reader.as_raw_fd().to_string(), "--"])
+        .arg(&command.program)
+        .args(&command.args)
+        .envs(command.env.iter().map(|(name, value)| (name, value)))
+        .current_dir(&command.cwd)
+        .process_group(0)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(in_guard)?;
+    drop((reader, starting));
+    Ok((guard, writer))
+}
+
+/// Says beforehand what the guard could only say by an exit code.
+fn check(command: &Command) -> Result<(), SpawnError> {
+    let is_directory = std::fs::metadata(&command.cwd).and_then(|it| match it.is_dir() {
+        true => Ok(()),
+        false => Err(io::ErrorKind::NotADirectory.into()),
+    });
+    is_directory.map_err(|source| SpawnError::WorkingDirectory { path: command.cwd.clone(), source })?;
+
+    let own_path = command.env.iter().rfind(|(name, _)| name == "PATH");
+    let path = match own_path {
+        Some((_, path)) => OsString::from(path),
+        None => std::env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into()),
+    };
+    let candidates: Vec<PathBuf> = if command.program.contains('/') {
+        vec![command.cwd.join(&command.program)]
+    } else if command.program.is_empty() {
+        Vec::new()
+    } else {
+        std::env::split_paths(&path).map(|directory| command.cwd.join(directory).join(&command.program)).collect()
+    };
+    let mut refused = None;
+    for candidate in candidates {
+        match std::fs::metadata(&candidate) {
+            Ok(file) if !file.is_file() => {}
+            Ok(file) if file.permissions().mode() & 0o111 != 0 => return Ok(()),
+            Ok(_) => refused = Some(candidate),
+            Err(_) => {}
+        }
+    }
+    Err(match refused {
+        Some(path) => SpawnError::NotExecutable { path },
+        None => SpawnError::NotFound { command: command.program.clone(), path },
+    })
+}
+
+impl From<ExitStatus> for Exit {
+    fn from(status: ExitStatus) -> Exit {
+        const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
+        match (status.code(), status.signal()) {
+            (Some(code), _) if SIGNALS.contains(&(code - guard::SIGNAL_OFFSET)) => {
+                Exit::Signal(code - guard::SIGNAL_OFFSET)
+            }
+            (Some(code), _) => Exit::Code(code),
+            (None, signal) => Exit::Signal(signal.unwrap_or(Signal::KILL.as_raw())),
+        }
+    }
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Exit::Code(code) => write!(f, "exit code {code}"),
+            Exit::Signal(signal) => write!(f, "killed by signal {signal}"),
+        }
+    }
+}
+
+/// Without the values of arguments and variables: those are where secrets are.
+impl fmt::Debug for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.env.iter().map(|(name, _)| name.as_str()).collect();
+        f.debug_struct("Command")
+            .field("program", &self.program)
+            .field("args", &format_args!("{} of them", self.args.len()))
+            .field("env", &names)
+            .field("cwd", &self.cwd)
+            .finish()
+    }
+}

@@ -1,0 +1,282 @@
+//! The HTTP client of a backend reached by URL: how bytes get there, and whether they may have got there.
+//!
+//! One [`HttpClient`] per backend. It owns the way to one origin: a pool of HTTP/1.1 connections, TLS by rustls with
+//! the system's roots and an optional CA of one's own, and the proxy the environment names. Connecting, from the name
+//! look-up to the end of the TLS handshake, has a time-out; see [`dial`].
+//!
+//! What it deliberately does not do:
+//! - It follows no redirect and connects to no other origin than the one it was made for, whatever the URI of a
+//!   request says: a backend cannot send us elsewhere.
+//! - It retries nothing that may have been sent; [`RequestError`] says which it was. (An idle connection found closed
+//!   before a byte was written is replaced silently.)
+//! - It uses no proxy for loopback. curl would, unless `NO_PROXY` says otherwise; for a gateway whose backends often
+//!   listen on this very machine that sends private traffic to a stranger who cannot reach it anyway.
+//! - It has no time-out for an answer: only the caller knows what it asked.
+//!
+//! The system's roots are read when the first `https` backend appears and shared by all: they cost time and memory.
+
+mod dial;
+
+use std::error::Error;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{HOST, HeaderValue, PROXY_AUTHORIZATION};
+use http::{Request, Response, Uri};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper_util::client::legacy::{self, Client};
+use hyper_util::client::proxy::matcher::{Intercept, Matcher};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls_native_certs::load_native_certs;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
+
+use crate::backend::connect::dial::{Connector, DialError, Dialer, Origin, Route, Tls};
+
+const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+/// Idle connections beyond this are closed at once.
+const MAX_IDLE: usize = 256;
+
+/// A client for one origin. Cheap to clone; clones share the pool.
+#[derive(Clone)]
+pub struct HttpClient(Arc<Inner>);
+
+struct Inner {
+    client: Client<Connector, Full<Bytes>>,
+    host: HeaderValue,
+    /// For requests that the proxy itself reads, which are the plain ones.
+    proxy_authorization: Option<HeaderValue>,
+    origin: Arc<str>,
+}
+
+/// Why a configured URL cannot be used. The operator's to mend.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    #[error("{url} is not a URL like https://host/mcp")]
+    Url { url: Uri },
+    #[error("cannot read the CA file {}: {source}", path.display())]
+    CaUnreadable { path: PathBuf, source: io::Error },
+    #[error("the CA file {} is not usable: {reason} (it must hold PEM certificates)", path.display())]
+    CaInvalid { path: PathBuf, reason: String },
+    #[error("no trusted root certificates on this system{reason} (install ca-certificates or set SSL_CERT_FILE)")]
+    NoRoots { reason: String },
+    #[error(
+        "{variable} does not name a proxy like http://host:3128 (other kinds are not supported; NO_PROXY makes exceptions)"
+    )]
+    Proxy { variable: &'static str },
+    #[error("cannot set up TLS: {0}")]
+    Tls(#[from] rustls::Error),
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum RequestError {
+    /// No byte of the request has left: trying again is safe.
+    #[error("cannot connect to {origin}: {cause}")]
+    NotSent { origin: Arc<str>, cause: String },
+    /// The backend may have got it, and may have acted on it.
+    #[error("lost the connection to {origin} before it answered: {cause}")]
+    MaybeSent { origin: Arc<str>, cause: String },
+}
+
+impl HttpClient {
+    /// A client for the scheme, host and port of `target`. `ca` is a PEM file of roots trusted besides the system's;
+    /// it has no meaning for `http`.
+    pub fn new(target: &Uri, ca: Option<&Path>, proxies: &ProxyEnvironment) -> Result<HttpClient, ConnectError> {
+        let wrong = || ConnectError::Url { url: target.clone() };
+        let origin = Origin::of(target).ok_or_else(wrong)?;
+        let host = HeaderValue::try_from(origin.authority()).map_err(|_| wrong())?;
+        let tls = match origin.is_https {
+            true => Some(Tls {
+                connector: TlsConnector::from(Arc::new(tls_config(ca)?)),
+                name: ServerName::try_from(unbracketed(&origin.host).to_owned()).map_err(|_| wrong())?,
+            }),
+            false => None,
+        };
+        let proxy = proxies.proxy_for(target, &origin)?;
+        let tcp = dial::tcp_connector();
+        let (route, proxy_authorization) = match &proxy {
+            None => (Route::Direct, None),
+            Some(proxy) if origin.is_https => (Route::tunnel(proxy, &tcp), None),
+            Some(proxy) => (Route::Forward { proxy: proxy.uri().clone() }, proxy.basic_auth().cloned()),
+        };
+        let text = Arc::from(origin.to_string());
+        let dialer = Dialer { origin, tcp, route, tls };
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .pool_max_idle_per_host(MAX_IDLE)
+            .set_host(false)
+            .build(Connector(Arc::new(dialer)));
+        Ok(HttpClient(Arc::new(Inner { client, host, proxy_authorization, origin: text })))
+    }
+
+    /// Sends a request whose URI is absolute. Redirects are answers like any other.
+    pub fn request(
+        &self,
+        mut request: Request<Full<Bytes>>,
+    ) -> impl Future<Output = Result<Response<Incoming>, RequestError>> + Send {
+        let Inner { client, host, proxy_authorization, origin } = &*self.0;
+        let headers = request.headers_mut();
+        headers.entry(HOST).or_insert_with(|| host.clone());
+        if let Some(authorization) = proxy_authorization {
+            headers.insert(PROXY_AUTHORIZATION, authorization.clone());
+        }
+        let response = client.request(request);
+        async move { response.await.map_err(|error| RequestError::new(origin, &error)) }
+    }
+}
+
+impl RequestError {
+    fn new(origin: &Arc<str>, error: &legacy::Error) -> RequestError {
+        let origin = Arc::clone(origin);
+        let source = error.source();
+        if let Some(dialing) = source.and_then(|it| it.downcast_ref::<DialError>()) {
+            let cause = dialing.to_string();
+            return RequestError::NotSent { origin, cause };
+        }
+        let cause = source.map_or_else(|| error.to_string(), dial::chain);
+        // No connection was handed out, or hyper handed the request back unwritten.
+        let canceled = source.and_then(|it| it.downcast_ref::<hyper::Error>());
+        if error.connect_info().is_none() || canceled.is_some_and(hyper::Error::is_canceled) {
+            RequestError::NotSent { origin, cause }
+        } else {
+            RequestError::MaybeSent { origin, cause }
+        }
+    }
+
+    /// Whether the backend cannot have seen the request.
+    pub fn is_safe_to_retry(&self) -> bool {
+        match self {
+            RequestError::NotSent { .. } => true,
+            RequestError::MaybeSent { .. } => false,
+        }
+    }
+}
+
+/// The proxies the environment names: `http_proxy`, `https_proxy`, `all_proxy`, `no_proxy`, in either case, the lower
+/// one first. Holds passwords, so it cannot be printed.
+#[derive(Clone, Default)]
+pub struct ProxyEnvironment {
+    http: Option<Variable>,
+    https: Option<Variable>,
+    exceptions: String,
+}
+
+#[derive(Clone)]
+struct Variable {
+    name: &'static str,
+    value: String,
+}
+
+impl ProxyEnvironment {
+    /// Reads the environment of this process.
+    pub fn from_process() -> ProxyEnvironment {
+        ProxyEnvironment::from_lookup(|name| std::env::var(name).ok())
+    }
+
+    /// Reads the variables through `lookup`.
+    pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> ProxyEnvironment {
+        let first = |names: [&'static str; 4]| {
+            names.into_iter().find_map(|name| {
+                let value = lookup(name).filter(|value| !value.is_empty())?;
+                Some(Variable { name, value })
+            })
+        };
+        ProxyEnvironment {
+            http: first(["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"]),
+            https: first(["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"]),
+            exceptions: lookup("no_proxy").or_else(|| lookup("NO_PROXY")).unwrap_or_default(),
+        }
+    }
+
+    fn proxy_for(&self, target: &Uri, origin: &Origin) -> Result<Option<Intercept>, ConnectError> {
+        let variable = match origin.is_https {
+            true => &self.https,
+            false => &self.http,
+        };
+        let Some(Variable { name, value }) = variable else {
+            return Ok(None);
+        };
+        // The matcher takes a proxy it cannot parse for none at all, so it is asked about the exceptions first.
+        let any = Matcher::builder().all("http://proxy.invalid");
+        let is_exception = any.no(self.exceptions.as_str()).build().intercept(target).is_none();
+        if is_exception || is_loopback(&origin.host) {
+            return Ok(None);
+        }
+        let proxy = Matcher::builder().all(value.as_str()).build().intercept(target);
+        match proxy.filter(|proxy| proxy.uri().scheme_str() == Some("http")) {
+            Some(proxy) => Ok(Some(proxy)),
+            None => Err(ConnectError::Proxy { variable: name }),
+        }
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    let name = unbracketed(host).trim_end_matches('.').to_ascii_lowercase();
+    match name.parse::<IpAddr>() {
+        Ok(address) => address.to_canonical().is_loopback(),
+        Err(_) => name == "localhost" || name.ends_with(".localhost"),
+    }
+}
+
+fn unbracketed(host: &str) -> &str {
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
+fn tls_config(ca: Option<&Path>) -> Result<ClientConfig, ConnectError> {
+    let system = system_roots();
+    let roots = match (ca, system) {
+        (None, system) => system?,
+        (Some(path), system) => {
+            let mut roots = system.map_or_else(|_| RootCertStore::empty(), |it| (*it).clone());
+            add_own_roots(&mut roots, path)?;
+            Arc::new(roots)
+        }
+    };
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+fn system_roots() -> Result<Arc<RootCertStore>, ConnectError> {
+    static SYSTEM: OnceLock<Arc<RootCertStore>> = OnceLock::new();
+    if let Some(roots) = SYSTEM.get() {
+        return Ok(Arc::clone(roots));
+    }
+    let found = load_native_certs();
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(found.certs);
+    if roots.is_empty() {
+        let reason = found.errors.first().map(|error| format!(": {error}"));
+        let reason = reason.unwrap_or_default();
+        return Err(ConnectError::NoRoots { reason });
+    }
+    Ok(Arc::clone(SYSTEM.get_or_init(|| Arc::new(roots))))
+}
+
+fn add_own_roots(roots: &mut RootCertStore, path: &Path) -> Result<(), ConnectError> {
+    let text = std::fs::read(path).map_err(|source| ConnectError::CaUnreadable { path: path.to_owned(), source })?;
+    let invalid = |reason: String| ConnectError::CaInvalid { path: path.to_owned(), reason };
+    let mut count = 0;
+    for certificate in CertificateDer::pem_slice_iter(&text) {
+        let certificate = certificate.map_err(|error| invalid(error.to_string()))?;
+        roots.add(certificate).map_err(|error| invalid(error.to_string()))?;
+        count += 1;
+    }
+    match count {
+        0 => Err(invalid("there is no certificate in it".into())),
+        _ => Ok(()),
+    }
+}

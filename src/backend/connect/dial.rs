@@ -1,0 +1,311 @@
+//! Making the connection: from an origin to a stream of bytes, or the words for why not.
+//!
+//! Owns the order of the steps (TCP, the proxy's tunnel, TLS), their common time-out, and the stream hyper writes to.
+//! It decides nothing: origin, route and TLS come ready from [`connect`](super). It does not pool; hyper does.
+//!
+//! A [`Dialer`] goes to its own origin only. That is checked here and not per request, because here every new
+//! connection passes and no request pays for it.
+
+use std::error::Error;
+use std::fmt;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::Uri;
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::client::legacy::connect::proxy::Tunnel;
+use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
+use hyper_util::client::proxy::matcher::Intercept;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{self, CertificateError};
+use tower_service::Service;
+
+/// From the name look-up to the end of the TLS handshake.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Finds out about a peer that vanished while a stream is open and silent.
+const TCP_KEEPALIVE: Duration = Duration::from_secs(60);
+
+/// Scheme, host and port: what a connection is made to.
+#[derive(PartialEq, Eq)]
+pub(super) struct Origin {
+    pub is_https: bool,
+    /// In lower case, an IPv6 address in brackets.
+    pub host: String,
+    pub port: u16,
+}
+
+impl Origin {
+    pub fn of(uri: &Uri) -> Option<Origin> {
+        let is_https = match uri.scheme_str()? {
+            "https" => true,
+            "http" => false,
+            _ => return None,
+        };
+        let host = uri.host().filter(|host| !host.is_empty())?.to_ascii_lowercase();
+        let port = uri.port_u16().unwrap_or(if is_https { 443 } else { 80 });
+        Some(Origin { is_https, host, port })
+    }
+
+    /// As in the `Host` header: without the port that goes without saying.
+    pub fn authority(&self) -> String {
+        match (self.is_https, self.port) {
+            (true, 443) | (false, 80) => self.host.clone(),
+            (_, port) => format!("{}:{port}", self.host),
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.is_https { "https" } else { "http" };
+        write!(f, "{scheme}://{}", self.authority())
+    }
+}
+
+pub(super) fn tcp_connector() -> HttpConnector {
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false);
+    connector.set_nodelay(true);
+    connector.set_keepalive(Some(TCP_KEEPALIVE));
+    // Shared among the addresses of a name, so that a dead first one leaves time for the second.
+    connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    connector
+}
+
+/// hyper clones its connector for every request, so it is one pointer.
+#[derive(Clone)]
+pub(super) struct Connector(pub Arc<Dialer>);
+
+/// The way to one origin.
+pub(super) struct Dialer {
+    pub origin: Origin,
+    pub tcp: HttpConnector,
+    pub route: Route,
+    pub tls: Option<Tls>,
+}
+
+pub(super) enum Route {
+    Direct,
+    /// To the proxy, which reads the request: plain HTTP.
+    Forward {
+        proxy: Uri,
+    },
+    /// Through the proxy, which learns the name of the origin only: TLS.
+    Tunnel {
+        proxy: Uri,
+        tunnel: Tunnel<HttpConnector>,
+    },
+}
+
+pub(super) struct Tls {
+    pub connector: TlsConnector,
+    pub name: ServerName<'static>,
+}
+
+impl Route {
+    pub fn tunnel(proxy: &Intercept, tcp: &HttpConnector) -> Route {
+        let tunnel = Tunnel::new(proxy.uri().clone(), tcp.clone());
+        Route::Tunnel {
+            proxy: proxy.uri().clone(),
+            tunnel: match proxy.basic_auth() {
+                Some(authorization) => tunnel.with_auth(authorization.clone()),
+                None => tunnel,
+            },
+        }
+    }
+
+    fn proxy(&self) -> Option<&Uri> {
+        match self {
+            Route::Direct => None,
+            Route::Forward { proxy } | Route::Tunnel { proxy, .. } => Some(proxy),
+        }
+    }
+}
+
+/// Why there is no connection. Its words are the whole cause.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DialError {
+    #[error("a request for {0} was given to this client, which goes to no other origin")]
+    OtherOrigin(Uri),
+    #[error("no connection within {} s", CONNECT_TIMEOUT.as_secs())]
+    TimedOut,
+    #[error("{0}")]
+    Direct(String),
+    #[error("proxy {proxy}: {cause}")]
+    Proxy { proxy: Uri, cause: String },
+    #[error("TLS: {0}")]
+    Tls(io::Error),
+    #[error("its certificate is signed by an unknown CA (if it is your own, name its PEM file in the configuration)")]
+    UnknownIssuer,
+}
+
+impl Dialer {
+    async fn dial(&self, destination: Uri) -> Result<Stream, DialError> {
+        if Origin::of(&destination).as_ref() != Some(&self.origin) {
+            return Err(DialError::OtherOrigin(destination));
+        }
+        let tcp = match &self.route {
+            Route::Direct => call(self.tcp.clone(), destination).await,
+            Route::Forward { proxy } => call(self.tcp.clone(), proxy.clone()).await,
+            Route::Tunnel { tunnel, .. } => call(tunnel.clone(), destination).await,
+        };
+        let tcp = tcp.map_err(|cause| match self.route.proxy().cloned() {
+            Some(proxy) => DialError::Proxy { proxy, cause },
+            None => DialError::Direct(cause),
+        })?;
+        let Some(Tls { connector, name }) = &self.tls else {
+            let is_proxied = self.route.proxy().is_some();
+            return Ok(Stream::Plain { tcp, is_proxied });
+        };
+        match connector.connect(name.clone(), tcp.into_inner()).await {
+            Ok(tls) => Ok(Stream::Tls(Box::new(TokioIo::new(tls)))),
+            Err(error) if is_unknown_issuer(&error) => Err(DialError::UnknownIssuer),
+            Err(error) => Err(DialError::Tls(error)),
+        }
+    }
+}
+
+fn is_unknown_issuer(error: &io::Error) -> bool {
+    let error = error.get_ref().and_then(|it| it.downcast_ref());
+    matches!(error, Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)))
+}
+
+/// Calls a service as it must be called, and keeps of its error the words.
+async fn call<S>(mut service: S, destination: Uri) -> Result<S::Response, String>
+where
+    S: Service<Uri, Error: Error + 'static>,
+{
+    let outcome = match poll_fn(|context| service.poll_ready(context)).await {
+        Ok(()) => service.call(destination).await,
+        Err(error) => Err(error),
+    };
+    outcome.map_err(|error| innermost(&error))
+}
+
+/// The last cause says what happened ("connection refused"), the ones around it only where.
+fn innermost(error: &(dyn Error + 'static)) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    plain(error)
+}
+
+/// All causes, outermost first.
+pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = plain(error);
+    let mut next = error.source();
+    while let Some(error) = next {
+        text = format!("{text}: {}", plain(error));
+        next = error.source();
+    }
+    text
+}
+
+/// An error of the operating system without its number and capital letter.
+fn plain(error: &(dyn Error + 'static)) -> String {
+    let text = error.to_string();
+    let Some((words, _)) = text.split_once(" (os error ") else {
+        return text;
+    };
+    let mut words = words.to_owned();
+    if let Some(initial) = words.get_mut(..1) {
+        initial.make_ascii_lowercase();
+    }
+    words
+}
+
+impl Service<Uri> for Connector {
+    type Response = Stream;
+    type Error = DialError;
+    type Future = Pin<Box<dyn Future<Output = Result<Stream, DialError>> + Send>>;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), DialError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, destination: Uri) -> Self::Future {
+        let dialer = Arc::clone(&self.0);
+        Box::pin(async move {
+            match timeout(CONNECT_TIMEOUT, dialer.dial(destination)).await {
+                Ok(outcome) => outcome,
+                Err(_) => Err(DialError::TimedOut),
+            }
+        })
+    }
+}
+
+/// A connection to the backend or its proxy.
+pub(super) enum Stream {
+    Plain { tcp: TokioIo<TcpStream>, is_proxied: bool },
+    Tls(Box<TokioIo<TlsStream<TcpStream>>>),
+}
+
+impl Connection for Stream {
+    /// A proxied connection is what makes hyper write the absolute form of the URI.
+    fn connected(&self) -> Connected {
+        match self {
+            Stream::Plain { is_proxied, .. } => Connected::new().proxy(*is_proxied),
+            Stream::Tls(_) => Connected::new(),
+        }
+    }
+}
+
+impl Read for Stream {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Plain { tcp, .. } => Pin::new(tcp).poll_read(context, buffer),
+            Stream::Tls(tls) => Pin::new(tls).poll_read(context, buffer),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Stream::Plain { tcp, .. } => Pin::new(tcp).poll_write(context, bytes),
+            Stream::Tls(tls) => Pin::new(tls).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Plain { tcp, .. } => Pin::new(tcp).poll_flush(context),
+            Stream::Tls(tls) => Pin::new(tls).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Plain { tcp, .. } => Pin::new(tcp).poll_shutdown(context),
+            Stream::Tls(tls) => Pin::new(tls).poll_shutdown(context),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Stream::Plain { tcp, .. } => tcp.is_write_vectored(),
+            Stream::Tls(tls) => tls.is_write_vectored(),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Stream::Plain { tcp, .. } => Pin::new(tcp).poll_write_vectored(context, slices),
+            Stream::Tls(tls) => Pin::new(tls).poll_write_vectored(context, slices),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! When to try again: backoff and breaker as values, without a clock of their own.
+//!
+//! A backend that fails is retried after a growing pause. One that fails [`BREAKER_FAILURES`] times within
+//! [`BREAKER_WINDOW`] is left alone for [`BREAKER_PAUSE`] between tries until one connection has lasted.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+pub const BREAKER_FAILURES: usize = 5;
+const BREAKER_WINDOW: Duration = Duration::from_secs(60);
+const BREAKER_PAUSE: Duration = Duration::from_secs(30);
+/// A connection that lasted this long was a good one.
+const PROVEN_AFTER: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Default)]
+pub struct Health {
+    failures: VecDeque<Instant>,
+    in_a_row: u32,
+    connected_at: Option<Instant>,
+}
+
+impl Health {
+    pub fn connected(&mut self, now: Instant) {
+        self.connected_at = Some(now);
+    }
+
+    /// A try or a connection ended at `now`; tells how long to wait before the next. `jitter` is in 0..1 and spreads
+    /// backends that failed together.
+    pub fn failed(&mut self, now: Instant, jitter: f64) -> Duration {
+        let lasted = self.connected_at.take().is_some_and(|since| now.duration_since(since) >= PROVEN_AFTER);
+        if lasted {
+            self.failures.clear();
+            self.in_a_row = 0;
+        }
+        self.failures.push_back(now);
+        while self.failures.front().is_some_and(|first| now.duration_since(*first) > BREAKER_WINDOW) {
+            self.failures.pop_front();
+        }
+        let doubled = FIRST_PAUSE.saturating_mul(1 << self.in_a_row.min(16)).min(LONGEST_PAUSE);
+        self.in_a_row = self.in_a_row.saturating_add(1);
+        let pause = if self.is_open() { doubled.max(BREAKER_PAUSE) } else { doubled };
+        pause.mul_f64(1.0 + 0.2 * jitter.clamp(0.0, 1.0))
+    }
+
+    /// Whether the breaker is open: the backend is tried, but seldom.
+    pub fn is_open(&self) -> bool {
+        self.failures.len() >= BREAKER_FAILURES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_and_the_breaker_opens() {
+        let mut health = Health::default();
+        let mut now = Instant::now();
+        let mut pauses = Vec::new();
+        for _ in 0..7 {
+            let pause = health.failed(now, 0.0);
+            pauses.push(pause.as_millis());
+            now += pause;
+        }
+        assert_eq!(pauses, [200, 400, 800, 1600, 30_000, 30_000, 30_000]);
+        assert!(health.is_open());
+    }
+
+    #[test]
+    fn a_crash_loop_of_200_starts_is_spread_over_more_than_an_hour() {
+        let mut health = Health::default();
+        let begin = Instant::now();
+        let mut now = begin;
+        for _ in 0..200 {
+            health.connected(now);
+            now += health.failed(now, 0.0);
+        }
+        assert!(now - begin > Duration::from_secs(3600));
+    }
+
+    #[test]
+    fn a_connection_that_lasted_begins_anew() {
+        let mut health = Health::default();
+        let mut now = Instant::now();
+        for _ in 0..5 {
+            now += health.failed(now, 0.0);
+        }
+        health.connected(now);
+        now += PROVEN_AFTER;
+        assert_eq!(health.failed(now, 0.0), FIRST_PAUSE);
+        assert!(!health.is_open());
+    }
+
+    #[test]
+    fn jitter_adds_at_most_a_fifth() {
+        assert_eq!(Health::default().failed(Instant::now(), 1.0), FIRST_PAUSE.mul_f64(1.2));
+    }
+}

@@ -1,0 +1,366 @@
+//! A backend as a child process: one message per line on its stdin and stdout.
+//!
+//! Four tasks per link: writer, reader, stderr, and one that watches the process. The link's lock guards only the map of
+//! open requests. The reader never waits for the writer, so a child that stops reading is still heard.
+//!
+//! Full queue: a request waits its turn for [`QUEUE_PATIENCE`], then it is refused as overloaded. Answers to the
+//! backend's own requests are dropped when there is no room.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+
+use crate::backend::child::{self, Command, Process, SpawnError};
+use crate::backend::inbox::Inbox;
+use crate::backend::link::LinkError;
+use crate::lane::Call;
+use crate::observe::Event;
+use crate::protocol::framing::{Frame, Lines};
+use crate::protocol::json::single_line;
+use crate::protocol::method::Method;
+use crate::protocol::{Id, Message, Notification, Response};
+
+/// How long a request waits for room in the queue to the child.
+pub const QUEUE_PATIENCE: Duration = Duration::from_secs(1);
+const QUEUE_MESSAGES: usize = 1024;
+/// The queue's bound in bytes, counted in units of this size.
+const QUEUE_UNIT: usize = 1024;
+const QUEUE_UNITS: u32 = 32 * 1024;
+/// Messages up to this size together are written with one system call.
+const WRITE_BATCH: usize = 64 * 1024;
+const LONGEST_STDERR_LINE: usize = 16 * 1024;
+/// How long the last words of a process that exited are waited for.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+pub struct StdioLink {
+    shared: Arc<Shared>,
+    /// Dropped to end the process.
+    stop: Mutex<Option<oneshot::Sender<()>>>,
+    watcher: tokio::sync::Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    inbox: Arc<Inbox>,
+    queue: mpsc::Sender<Queued>,
+    room: Arc<Semaphore>,
+    open: Mutex<Open>,
+    next: AtomicU64,
+    closed: watch::Sender<Option<String>>,
+}
+
+type Queued = (Bytes, OwnedSemaphorePermit);
+
+#[derive(Default)]
+struct Open {
+    requests: HashMap<u64, Waiting>,
+    closed: bool,
+}
+
+struct Waiting {
+    answer: oneshot::Sender<Result<Response, LinkError>>,
+    call: Option<Arc<Call>>,
+}
+
+impl StdioLink {
+    /// Starts the process. `limit` bounds the size of one message.
+    pub fn start(exe: &Path, command: &Command, limit: usize, inbox: Arc<Inbox>) -> Result<StdioLink, SpawnError> {
+        let child = child::spawn(exe, command)?;
+        let (queue, queued) = mpsc::channel(QUEUE_MESSAGES);
+        let shared = Arc::new(Shared {
+            inbox,
+            queue,
+            room: Arc::new(Semaphore::new(QUEUE_UNITS as usize)),
+            open: Mutex::default(),
+            next: AtomicU64::new(1),
+            closed: watch::Sender::new(None),
+        });
+        let writer = tokio::spawn(write(queued, child.stdin));
+        let reader = tokio::spawn(read(Arc::clone(&shared), child.stdout, limit));
+        tokio::spawn(read_stderr(Arc::clone(&shared.inbox), child.stderr));
+        let (stop, stopped) = oneshot::channel();
+        let watcher = tokio::spawn(watch_over(Arc::clone(&shared), child.process, writer, reader, stopped));
+        let watcher = tokio::sync::Mutex::new(Some(watcher));
+        Ok(StdioLink { shared, stop: Mutex::new(Some(stop)), watcher })
+    }
+
+    pub fn next_id(&self) -> u64 {
+        self.shared.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub async fn request(&self, id: u64, body: Bytes, call: Option<&Arc<Call>>) -> Result<Response, LinkError> {
+        let (answer, answered) = oneshot::channel();
+        let waiting = Waiting { answer, call: call.cloned() };
+        {
+            let mut open = self.shared.lock();
+            if open.closed {
+                return Err(self.shared.lost(false));
+            }
+            open.requests.insert(id, waiting);
+        }
+        let slot = Slot { shared: &self.shared, id };
+        self.shared.send(body).await?;
+        let answer = answered.await.unwrap_or_else(|_| Err(self.shared.lost(true)));
+        drop(slot);
+        answer
+    }
+
+    pub async fn notify(&self, body: Bytes) -> Result<(), LinkError> {
+        self.shared.send(body).await
+    }
+
+    pub async fn closed(&self) -> String {
+        let mut closed = self.shared.closed.subscribe();
+        match closed.wait_for(Option::is_some).await {
+            Ok(reason) => reason.clone().unwrap_or_default(),
+            Err(_) => "it was closed".to_owned(),
+        }
+    }
+
+    pub async fn close(&self) {
+        drop(self.stop.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let watcher = self.watcher.lock().await.take();
+        if let Some(watcher) = watcher {
+            // A panic there has been reported; the process group ends with its guard either way.
+            let _ = watcher.await;
+        }
+    }
+}
+
+/// Frees the place of a request whose future was dropped.
+struct Slot<'a> {
+    shared: &'a Shared,
+    id: u64,
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        self.shared.lock().requests.remove(&self.id);
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lost(&self, sent: bool) -> LinkError {
+        let reason = self.closed.borrow().clone().unwrap_or_else(|| "the connection was lost".to_owned());
+        LinkError::Closed { reason, sent }
+    }
+
+    async fn send(&self, body: Bytes) -> Result<(), LinkError> {
+        match self.try_send(&body) {
+            Err(LinkError::Overloaded) => {}
+            settled => return settled,
+        }
+        let waited = tokio::time::timeout(QUEUE_PATIENCE, async {
+            let permit = Arc::clone(&self.room).acquire_many_owned(units(&body)).await.ok()?;
+            self.queue.send((single_line(body), permit)).await.ok()
+        });
+        match waited.await {
+            Ok(Some(())) => Ok(()),
+            Ok(None) => Err(self.lost(false)),
+            Err(_) => Err(LinkError::Overloaded),
+        }
+    }
+
+    fn try_send(&self, body: &Bytes) -> Result<(), LinkError> {
+        let permit = Arc::clone(&self.room).try_acquire_many_owned(units(body)).map_err(|_| LinkError::Overloaded)?;
+        self.queue.try_send((single_line(body.clone()), permit)).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => LinkError::Overloaded,
+            mpsc::error::TrySendError::Closed(_) => self.lost(false),
+        })
+    }
+
+    fn on_line(&self, line: Bytes) {
+        match Message::parse(line) {
+            Ok(Message::Response(response)) => self.on_response(response),
+            Ok(Message::Notification(notification)) => self.on_notification(&notification),
+            Ok(Message::Request(ask)) => {
+                if self.try_send(&self.inbox.answer(&ask)).is_err() {
+                    self.inbox
+                        .emit(&Event::BackendAskRefused { server: self.inbox.server(), method: ask.method.as_str() });
+                }
+            }
+            Err(malformed) => {
+                let reason = malformed.error.to_string();
+                self.inbox.emit(&Event::BackendGarbage { server: self.inbox.server(), reason: &reason });
+            }
+        }
+    }
+
+    fn on_response(&self, response: Response) {
+        let waiting = response.id.as_ref().and_then(Id::as_u64).and_then(|id| self.lock().requests.remove(&id));
+        match waiting {
+            // The receiver may be gone in this very moment; then nobody waits for the answer any more.
+            Some(waiting) => drop(waiting.answer.send(Ok(response))),
+            None => self.inbox.emit(&Event::AnswerWithoutCall { server: self.inbox.server() }),
+        }
+    }
+
+    fn on_notification(&self, notification: &Notification) {
+        if notification.method == Method::Progress {
+            let token = notification.params.progress_token.map(|span| notification.raw.get(span));
+            let id = token.and_then(|token| token.parse().ok());
+            let call = id.and_then(|id: u64| self.lock().requests.get(&id).and_then(|waiting| waiting.call.clone()));
+            match call {
+                Some(call) => self.inbox.hear_progress(notification, &call),
+                None => self.inbox.emit(&Event::ProgressDropped { server: self.inbox.server() }),
+            }
+            return;
+        }
+        let call = self.call_of_the_only_client();
+        self.inbox.hear(notification, call.as_ref());
+    }
+
+    /// Nothing on this transport says which call a log line belongs to. Where all open calls are one client's, it is
+    /// that client's.
+    fn call_of_the_only_client(&self) -> Option<Arc<Call>> {
+        let open = self.lock();
+        let mut calls = open.requests.values().filter_map(|waiting| waiting.call.as_ref());
+        let first = calls.next()?;
+        let same = |call: &Arc<Call>| call.caller.session.is_some() && call.caller.session == first.caller.session;
+        calls.all(same).then(|| Arc::clone(first))
+    }
+
+    /// An over-long message was dropped. The call it answers, if its id can still be read, hears so.
+    fn on_too_long(&self, head: &[u8]) {
+        self.inbox.emit(&Event::BackendTooLong { server: self.inbox.server() });
+        let waiting = id_in(head).and_then(|id| self.lock().requests.remove(&id));
+        if let Some(waiting) = waiting {
+            let error = LinkError::Protocol("its answer is larger than maxMessageSize".to_owned());
+            drop(waiting.answer.send(Err(error)));
+        }
+    }
+
+    fn close(&self, reason: &str) {
+        self.closed.send_if_modified(|closed| {
+            let first = closed.is_none();
+            closed.get_or_insert_with(|| reason.to_owned());
+            first
+        });
+        let orphans = {
+            let mut open = self.lock();
+            open.closed = true;
+            std::mem::take(&mut open.requests)
+        };
+        for waiting in orphans.into_values() {
+            drop(waiting.answer.send(Err(self.lost(true))));
+        }
+    }
+}
+
+fn units(body: &Bytes) -> u32 {
+    u32::try_from(body.len() / QUEUE_UNIT + 1).unwrap_or(QUEUE_UNITS).min(QUEUE_UNITS)
+}
+
+/// The number behind the first `"id":` in the beginning of a message.
+pub fn id_in(head: &[u8]) -> Option<u64> {
+    let at = memchr::memmem::find(head, b"\"id\"")? + 4;
+    let rest = head.get(at..)?;
+    let rest = std::str::from_utf8(&rest[..rest.len().min(64)]).ok()?.trim_start().strip_prefix(':')?.trim_start();
+    let digits = rest.find(|character: char| !character.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..digits].parse().ok()
+}
+
+async fn write(mut queued: mpsc::Receiver<Queued>, mut stdin: ChildStdin) {
+    let mut batch = BytesMut::new();
+    let mut permits = Vec::new();
+    while let Some(first) = queued.recv().await {
+        let mut next = Some(first);
+        while let Some((message, permit)) = next {
+            batch.extend_from_slice(&message);
+            batch.extend_from_slice(b"\n");
+            permits.push(permit);
+            next = if batch.len() < WRITE_BATCH { queued.try_recv().ok() } else { None };
+        }
+        if stdin.write_all(&batch).await.is_err() {
+            // The process has closed its input; its exit is noticed elsewhere.
+            return;
+        }
+        batch.clear();
+        permits.clear();
+    }
+}
+
+async fn read(shared: Arc<Shared>, stdout: ChildStdout, limit: usize) {
+    each_line(stdout, limit, |frame| match frame {
+        Frame::Whole(line) => shared.on_line(line),
+        Frame::TooLong { head } => shared.on_too_long(&head),
+    })
+    .await;
+}
+
+async fn read_stderr(inbox: Arc<Inbox>, stderr: ChildStderr) {
+    each_line(stderr, LONGEST_STDERR_LINE, |frame| {
+        let (Frame::Whole(line) | Frame::TooLong { head: line }) = frame;
+        let line = String::from_utf8_lossy(&line);
+        inbox.emit(&Event::BackendLine { server: inbox.server(), line: &line });
+    })
+    .await;
+}
+
+async fn each_line(mut source: impl AsyncRead + Unpin, limit: usize, mut on_line: impl FnMut(Frame<Bytes>)) {
+    let mut lines = Lines::new(limit);
+    while let Ok(1..) = source.read_buf(lines.buffer()).await {
+        while let Some(frame) = lines.take() {
+            on_line(frame);
+        }
+    }
+}
+
+async fn watch_over(
+    shared: Arc<Shared>,
+    mut process: Process,
+    writer: JoinHandle<()>,
+    mut reader: JoinHandle<()>,
+    stopped: oneshot::Receiver<()>,
+) {
+    let reason = tokio::select! {
+        exit = process.wait() => {
+            // What it said before it went still counts.
+            let _ = tokio::time::timeout(LAST_WORDS, &mut reader).await;
+            format!("the process ended with {exit}")
+        }
+        _ = &mut reader => "it closed its output".to_owned(),
+        _ = stopped => "the gateway closed it".to_owned(),
+    };
+    shared.close(&reason);
+    // Closing its input is how a server is asked to leave.
+    writer.abort();
+    let _ = writer.await;
+    process.end().await;
+    reader.abort();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_of_a_dropped_message_is_found_where_it_can_be() {
+        for (head, id) in [
+            (&b"{\"jsonrpc\":\"2.0\",\"id\":17,\"result\":{"[..], Some(17)),
+            (b"{\"id\" : 3,", Some(3)),
+            (b"{\"id\":\"x\",", None),
+            (b"{\"result\":{", None),
+            (b"{\"id\"", None),
+        ] {
+            assert_eq!(id_in(head), id);
+        }
+    }
+
+    #[test]
+    fn one_message_never_needs_more_room_than_there_is() {
+        assert_eq!(units(&Bytes::new()), 1);
+        assert_eq!(units(&Bytes::from(vec![0; 64 * 1024 * 1024])), QUEUE_UNITS);
+    }
+}

@@ -1,0 +1,167 @@
+//! Who is asking: all that router, view, policy and the choice of a link are told about a client.
+//!
+//! The front builds one per request. A caller need not have a session: versions without a handshake have none.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::protocol::dialect::Dialect;
+
+#[derive(Clone, Debug)]
+pub struct Caller {
+    pub session: Option<SessionId>,
+    pub principal: Principal,
+    pub dialect: Dialect,
+    /// Log lines below this are not for this client.
+    pub level: Level,
+}
+
+/// On whose behalf a client acts. There is one until clients are told apart by authentication.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Principal {
+    Anonymous,
+}
+
+/// A session's name: a version 8 UUID. 28 bits name the gateway process, 94 are from the system's random source.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SessionId(u128);
+
+/// Names this run of the gateway inside session ids.
+#[derive(Clone, Copy, Debug)]
+pub struct Node(u32);
+
+impl Node {
+    pub fn random() -> Node {
+        Node(random_bits() as u32 & 0x0fff_ffff)
+    }
+}
+
+impl SessionId {
+    pub fn new(node: Node) -> SessionId {
+        let node = u128::from(node.0) << 100;
+        let random = random_bits() & ((1 << 100) - 1);
+        let version = !(0xf << 76) & random | 0x8 << 76;
+        let variant = !(0b11 << 62) & version | 0b10 << 62;
+        SessionId(node | variant)
+    }
+
+    /// Enough to tell sessions apart in a log, too little to use one.
+    pub fn short(self) -> String {
+        format!("{:08x}", (self.0 & 0xffff_ffff) as u32)
+    }
+}
+
+fn random_bits() -> u128 {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).expect("the system has a random source");
+    u128::from_ne_bytes(bytes)
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hex = format!("{:032x}", self.0);
+        write!(formatter, "{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+    }
+}
+
+/// Whoever holds a session's id can use the session, so it is never printed whole by accident.
+impl fmt::Debug for SessionId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "SessionId(..{})", self.short())
+    }
+}
+
+impl FromStr for SessionId {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<SessionId, ()> {
+        let bytes = text.as_bytes();
+        let dashes = [8, 13, 18, 23];
+        if bytes.len() != 36 || dashes.iter().any(|at| bytes[*at] != b'-') {
+            return Err(());
+        }
+        let hex: String = text.chars().filter(|character| *character != '-').collect();
+        let lower = hex.len() == 32 && hex.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+        if lower { u128::from_str_radix(&hex, 16).map(SessionId).map_err(|_| ()) } else { Err(()) }
+    }
+}
+
+/// The severities of log lines, least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    Debug,
+    Info,
+    Notice,
+    Warning,
+    Error,
+    Critical,
+    Alert,
+    Emergency,
+}
+
+impl Level {
+    pub const ALL: [Level; 8] = [
+        Level::Debug,
+        Level::Info,
+        Level::Notice,
+        Level::Warning,
+        Level::Error,
+        Level::Critical,
+        Level::Alert,
+        Level::Emergency,
+    ];
+
+    /// What a client gets that never asked.
+    pub const DEFAULT: Level = Level::Info;
+
+    pub fn parse(name: &str) -> Option<Level> {
+        Level::ALL.into_iter().find(|level| level.as_str() == name)
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Level::Debug => "debug",
+            Level::Info => "info",
+            Level::Notice => "notice",
+            Level::Warning => "warning",
+            Level::Error => "error",
+            Level::Critical => "critical",
+            Level::Alert => "alert",
+            Level::Emergency => "emergency",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn session_ids_are_version_8_uuids_and_read_back() {
+        let node = Node::random();
+        for _ in 0..1000 {
+            let id = SessionId::new(node);
+            let text = id.to_string();
+            assert_eq!(text.len(), 36);
+            assert_eq!(&text[14..15], "8");
+            assert!("89ab".contains(&text[19..20]), "{text}");
+            assert_eq!(text.parse(), Ok(id));
+        }
+    }
+
+    #[test]
+    fn other_spellings_are_no_session_ids() {
+        let id = SessionId::new(Node::random()).to_string();
+        for wrong in ["", "x", &id[1..], &id.to_uppercase(), &id.replace('-', "+"), &format!("{id}0")] {
+            if wrong != id {
+                assert_eq!(wrong.parse::<SessionId>(), Err(()), "{wrong}");
+            }
+        }
+    }
+
+    #[test]
+    fn debug_does_not_give_a_session_away() {
+        let id = SessionId::new(Node::random());
+        assert!(!format!("{id:?}").contains(&id.to_string()[..23]));
+    }
+}

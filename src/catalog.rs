@@ -1,0 +1,207 @@
+//! Everything that is offered, in one immutable snapshot.
+//!
+//! A [`Catalog`] is built by a pure function (`build`) from the listings of all backends and published whole (`directory`).
+//! One load of it answers: what is it called, who has it, how is it reached. A [`View`] is what one kind of client sees of
+//! it: the same view decides list, call, get, read and complete, and holds the bytes of its lists, ready to be sent.
+
+pub mod build;
+pub mod definition;
+pub mod directory;
+pub mod name;
+pub mod resources;
+pub mod template;
+pub mod uri;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+
+use crate::backend::Backend;
+use crate::backend::inbox::List;
+use crate::backend::listing::Listing;
+use crate::caller::Caller;
+use crate::catalog::resources::Resources;
+use crate::protocol::dialect::DialectClass;
+use crate::protocol::error::Error;
+use crate::protocol::json::quote;
+
+pub struct Catalog {
+    pub version: u64,
+    pub sources: Vec<Source>,
+    pub tools: Names,
+    pub prompts: Names,
+    pub resources: Resources,
+    /// The joined instructions of the backends, as a JSON string; none where no backend has any.
+    pub instructions: Option<String>,
+    page_size: usize,
+    views: [Pages; 2],
+}
+
+/// A backend and the listing this catalog was built from.
+#[derive(Clone)]
+pub struct Source {
+    pub backend: Arc<Backend>,
+    pub listing: Arc<Listing>,
+}
+
+/// Tools or prompts.
+#[derive(Default)]
+pub struct Names {
+    pub entries: Vec<Entry>,
+    index: HashMap<Box<str>, usize>,
+    /// Names that several entries wanted, with the names they got instead.
+    pub contested: BTreeMap<String, Vec<String>>,
+}
+
+/// A tool or prompt.
+pub struct Entry {
+    pub source: usize,
+    pub native: Box<str>,
+    pub exposed: Box<str>,
+    /// The definition as clients get it.
+    pub definition: Bytes,
+    /// The compiled input schema, for backends whose arguments are checked.
+    pub schema: OnceLock<Option<jsonschema::Validator>>,
+}
+
+/// The pages of each list, made on first use.
+#[derive(Default)]
+struct Pages([OnceLock<Vec<Bytes>>; 4]);
+
+/// What one kind of client sees. Profiles and policies will be part of the key.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    pub catalog: &'a Catalog,
+    pages: &'a Pages,
+}
+
+impl Catalog {
+    pub fn view(&self, caller: &Caller) -> View<'_> {
+        let pages = match caller.dialect.class() {
+            DialectClass::Legacy => &self.views[0],
+            DialectClass::Modern => &self.views[1],
+        };
+        View { catalog: self, pages }
+    }
+
+    pub fn source(&self, index: usize) -> &Source {
+        &self.sources[index]
+    }
+
+    fn definitions(&self, list: List) -> Vec<&Bytes> {
+        match list {
+            List::Tools => self.tools.entries.iter().map(|entry| &entry.definition).collect(),
+            List::Prompts => self.prompts.entries.iter().map(|entry| &entry.definition).collect(),
+            List::Resources => self.resources.entries.iter().map(|entry| &entry.definition).collect(),
+            List::Templates => self.resources.templates.iter().map(|entry| &entry.definition).collect(),
+        }
+    }
+
+    fn make_pages(&self, list: List) -> Vec<Bytes> {
+        let member = match list {
+            List::Tools => "tools",
+            List::Prompts => "prompts",
+            List::Resources => "resources",
+            List::Templates => "resourceTemplates",
+        };
+        let definitions = self.definitions(list);
+        let count = definitions.len().div_ceil(self.page_size).max(1);
+        (0..count)
+            .map(|number| {
+                let from = number * self.page_size;
+                let page = &definitions[from..definitions.len().min(from + self.page_size)];
+                let size: usize = page.iter().map(|definition| definition.len() + 1).sum();
+                let mut json = Vec::with_capacity(size + 64);
+                json.extend_from_slice(format!("{{\"{member}\":[").as_bytes());
+                for (index, definition) in page.iter().enumerate() {
+                    if index > 0 {
+                        json.push(b',');
+                    }
+                    json.extend_from_slice(definition);
+                }
+                json.push(b']');
+                if number + 1 < count {
+                    let cursor = Cursor { version: self.version, list, page: number + 1 };
+                    json.extend_from_slice(format!(",\"nextCursor\":{}", quote(&cursor.to_string())).as_bytes());
+                }
+                json.push(b'}');
+                json.into()
+            })
+            .collect()
+    }
+}
+
+impl<'a> View<'a> {
+    pub fn tool(self, name: &str) -> Result<&'a Entry, Error> {
+        self.catalog.tools.find(name).map_err(|candidates| Error::ToolNotFound { name: name.to_owned(), candidates })
+    }
+
+    pub fn prompt(self, name: &str) -> Result<&'a Entry, Error> {
+        self.catalog
+            .prompts
+            .find(name)
+            .map_err(|candidates| Error::PromptNotFound { name: name.to_owned(), candidates })
+    }
+
+    /// One page of a list as the `result` of an answer, ready to be sent.
+    pub fn page(self, list: List, number: usize) -> Option<Bytes> {
+        let pages = self.pages.0[list as usize].get_or_init(|| self.catalog.make_pages(list));
+        pages.get(number).cloned()
+    }
+}
+
+impl Names {
+    fn find(&self, name: &str) -> Result<&Entry, Vec<String>> {
+        match self.index.get(name) {
+            Some(index) => Ok(&self.entries[*index]),
+            None => Err(self.contested.get(name).cloned().unwrap_or_default()),
+        }
+    }
+}
+
+/// Where a list goes on: opaque to clients, bound to one version of the catalog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    pub version: u64,
+    pub list: List,
+    pub page: usize,
+}
+
+impl std::fmt::Display for Cursor {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{:x}-{:x}-{:x}", self.version, self.list as u8, self.page)
+    }
+}
+
+impl std::str::FromStr for Cursor {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Cursor, Error> {
+        let mut parts = text.splitn(3, '-').map(|part| u64::from_str_radix(part, 16).ok());
+        let mut next = || parts.next().flatten().ok_or(Error::InvalidCursor);
+        let (version, list, page) = (next()?, next()?, next()?);
+        let list = List::ALL.into_iter().find(|known| *known as u64 == list).ok_or(Error::InvalidCursor)?;
+        let cursor = Cursor { version, list, page: usize::try_from(page).map_err(|_| Error::InvalidCursor)? };
+        // Only what we would write ourselves: `+f` and `0f` also parse as numbers.
+        if cursor.to_string() == text { Ok(cursor) } else { Err(Error::InvalidCursor) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn cursors_read_back_and_nothing_else_does(version in any::<u64>(), list in 0_usize..4, page in any::<usize>(), noise in "\\PC{0,20}") {
+            let cursor = Cursor { version, list: List::ALL[list], page };
+            prop_assert_eq!(cursor.to_string().parse::<Cursor>().ok(), Some(cursor));
+            if let Ok(read) = noise.parse::<Cursor>() {
+                prop_assert_eq!(read.to_string(), noise);
+            }
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Listings in, catalog out. Pure: the same listings give the same catalog, whoever came first.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::OnceLock;
+
+use crate::backend::inbox::List;
+use crate::backend::listing::Definition;
+use crate::catalog::name::{self, Wish};
+use crate::catalog::resources::{Resource, Resources, TemplateEntry};
+use crate::catalog::template::Template;
+use crate::catalog::{Catalog, Entry, Names, Source, definition, uri};
+use crate::config::{Filter, NamePolicy, Server, UriPolicy};
+use crate::protocol::json::quote;
+
+/// The joined instructions are cut here.
+const LONGEST_INSTRUCTIONS: usize = 16 * 1024;
+
+/// Builds the catalog of `sources`, which stand in the order of the configuration.
+pub fn build(version: u64, page_size: usize, sources: Vec<Source>) -> Catalog {
+    let resources = build_resources(&sources);
+    Catalog {
+        version,
+        tools: build_names(&sources, &resources, List::Tools),
+        prompts: build_names(&sources, &resources, List::Prompts),
+        resources,
+        instructions: join_instructions(&sources).map(|text| quote(&text)),
+        page_size: page_size.max(1),
+        views: Default::default(),
+        sources,
+    }
+}
+
+/// What the configuration says about one kind of entry of one backend.
+struct RulesOf<'a> {
+    filter: &'a Filter,
+    rename: &'a BTreeMap<String, String>,
+    policy: NamePolicy,
+}
+
+fn rules(server: &Server, list: List) -> RulesOf<'_> {
+    match list {
+        List::Tools => {
+            RulesOf { filter: &server.tools.filter, rename: &server.tools.rename, policy: server.namespacing.tools }
+        }
+        _ => RulesOf {
+            filter: &server.prompts.filter,
+            rename: &server.prompts.rename,
+            policy: server.namespacing.prompts,
+        },
+    }
+}
+
+/// Each entry of `list` that the configuration lets through, once: of two with the same native name only the first can
+/// ever be asked for.
+fn admitted<'a>(
+    sources: &'a [Source],
+    list: List,
+    filter: impl Fn(&'a Server) -> &'a Filter,
+) -> Vec<(usize, &'a Definition)> {
+    let mut seen = HashSet::new();
+    let mut entries = Vec::new();
+    for (index, source) in sources.iter().enumerate() {
+        let filter = filter(&source.backend.config);
+        for definition in source.listing.get(list).iter() {
+            if filter.admits(&definition.native) && seen.insert((index, &definition.native)) {
+                entries.push((index, definition));
+            }
+        }
+    }
+    entries
+}
+
+fn build_names(sources: &[Source], resources: &Resources, list: List) -> Names {
+    let admitted = admitted(sources, list, |server| rules(server, list).filter);
+    let wishes: Vec<_> = admitted
+        .iter()
+        .map(|(index, definition)| {
+            let backend = &sources[*index].backend;
+            let server = &backend.config;
+            let rules = rules(server, list);
+            let minted =
+                || name::wish(rules.policy, &server.namespacing, &server.prefix, &backend.id, &definition.native);
+            let name = rules.rename.get(&*definition.native).cloned().unwrap_or_else(minted);
+            Wish { server: &backend.id, native: &definition.native, name, longest: server.namespacing.max_length }
+        })
+        .collect();
+    let minted = name::mint(&wishes);
+    let mut names = Names { contested: minted.contested, ..Names::default() };
+    for ((source, definition), exposed) in admitted.into_iter().zip(minted.names) {
+        let server = sources[source].backend.id.as_str();
+        let shown =
+            definition::exposed(definition, &exposed, server, |native| resources.expose(sources, source, native));
+        names.index.insert(exposed.as_str().into(), names.entries.len());
+        names.entries.push(Entry {
+            source,
+            native: definition.native.clone(),
+            exposed: exposed.into(),
+            definition: shown,
+            schema: OnceLock::new(),
+        });
+    }
+    names
+}
+
+fn build_resources(sources: &[Source]) -> Resources {
+    let admitted_resources = admitted(sources, List::Resources, |server| &server.resources.filter);
+    let admitted_templates = admitted(sources, List::Templates, |server| &server.resources.filter);
+    let mut resources = Resources::default();
+    for (index, source) in sources.iter().enumerate() {
+        resources.by_folded_id.insert(source.backend.id.folded().to_owned(), index);
+        for list in [List::Tools, List::Resources, List::Templates] {
+            let named = source.listing.get(list).iter().flat_map(definition::mentioned);
+            resources.mentioned.extend(named.map(|uri| (index, uri.into())));
+        }
+    }
+    let identifiers = identifiers(sources, &admitted_resources);
+    let exposed = expose_all(sources, &admitted_resources, Some(&identifiers));
+    let mut entries: Vec<_> = admitted_resources
+        .iter()
+        .zip(exposed)
+        .zip(identifiers)
+        .map(|(((source, definition), exposed), identifier)| (*source, *definition, exposed, identifier))
+        .collect();
+    entries.sort_by(|one, other| one.2.cmp(&other.2));
+    // Names first: definitions may mention each other.
+    for (index, (source, definition, exposed, identifier)) in entries.iter().enumerate() {
+        resources.by_exposed.insert(exposed.as_str().into(), index);
+        resources.by_identifier.insert(identifier.as_str().into(), index);
+        resources.by_native.entry(definition.native.clone()).or_default().push(index);
+        resources.entries.push(Resource {
+            source: *source,
+            native: definition.native.clone(),
+            exposed: exposed.as_str().into(),
+            identifier: identifier.as_str().into(),
+            definition: definition.raw.bytes().clone(),
+        });
+    }
+    for (index, (source, definition, exposed, _)) in entries.iter().enumerate() {
+        let server = sources[*source].backend.id.as_str();
+        let shown =
+            definition::exposed(definition, exposed, server, |native| resources.expose(sources, *source, native));
+        resources.entries[index].definition = shown;
+    }
+    let exposed = expose_all(sources, &admitted_templates, None);
+    for ((source, definition), exposed) in admitted_templates.into_iter().zip(exposed) {
+        let server = sources[source].backend.id.as_str();
+        let shown =
+            definition::exposed(definition, &exposed, server, |native| resources.expose(sources, source, native));
+        resources.templates.push(TemplateEntry {
+            source,
+            native: definition.native.clone(),
+            exposed: exposed.into(),
+            definition: shown,
+            template: Template::parse(&definition.native).ok(),
+        });
+    }
+    resources
+}
+
+/// D2: the identifier of each entry; those that would share one get a hash behind it.
+fn identifiers(sources: &[Source], entries: &[(usize, &Definition)]) -> Vec<String> {
+    let plain: Vec<_> = entries
+        .iter()
+        .map(|(source, definition)| uri::identifier(&sources[*source].backend.id, &definition.native))
+        .collect();
+    let mut counts: HashMap<&str, usize> = HashMap::new();
+    for identifier in &plain {
+        *counts.entry(identifier).or_default() += 1;
+    }
+    let unique = entries.iter().zip(&plain).map(|((source, definition), identifier)| {
+        if counts[identifier.as_str()] == 1 {
+            return identifier.clone();
+        }
+        uri::contested_identifier(&sources[*source].backend.id, &definition.native)
+    });
+    unique.collect()
+}
+
+/// The exposed URI of each entry, by alias or by the policy of its backend. One that several would have is namespaced for
+/// all of them.
+fn expose_all(sources: &[Source], entries: &[(usize, &Definition)], identifiers: Option<&[String]>) -> Vec<String> {
+    let wanted: Vec<String> = entries
+        .iter()
+        .enumerate()
+        .map(|(index, (source, definition))| {
+            let backend = &sources[*source].backend;
+            if let Some(alias) = backend.config.resources.rename.get(&*definition.native) {
+                return alias.clone();
+            }
+            match (backend.config.namespacing.resources, identifiers) {
+                (UriPolicy::None, _) => definition.native.to_string(),
+                (UriPolicy::Identifier, Some(identifiers)) => identifiers[index].clone(),
+                (UriPolicy::Uri | UriPolicy::Identifier, _) => uri::expose(&backend.id.folded(), &definition.native),
+            }
+        })
+        .collect();
+    let mut counts: HashMap<&str, usize> = HashMap::new();
+    for exposed in &wanted {
+        *counts.entry(exposed).or_default() += 1;
+    }
+    let settled = entries.iter().zip(&wanted).map(|((source, definition), exposed)| {
+        if counts[exposed.as_str()] == 1 {
+            return exposed.clone();
+        }
+        uri::expose(&sources[*source].backend.id.folded(), &definition.native)
+    });
+    settled.collect()
+}
+
+/// SRV-6: one heading per server, bounded, with every cut stated.
+fn join_instructions(sources: &[Source]) -> Option<String> {
+    let mut joined = String::new();
+    let mut left_out = Vec::new();
+    for source in sources {
+        let Some(text) = source.listing.hello.as_ref().and_then(|hello| hello.instructions.as_deref()) else {
+            continue;
+        };
+        let section = format!("## {}\n\n{}\n\n", source.backend.id, text.trim());
+        if joined.len() + section.len() <= LONGEST_INSTRUCTIONS {
+            joined.push_str(&section);
+        } else {
+            left_out.push(source.backend.id.to_string());
+        }
+    }
+    if !left_out.is_empty() {
+        joined.push_str(&format!("(Left out for length: the instructions of {}.)", left_out.join(", ")));
+    }
+    let joined = joined.trim_end();
+    (!joined.is_empty()).then(|| joined.to_owned())
+}
+
+#[cfg(test)]
+mod tests;

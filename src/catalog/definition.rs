@@ -1,0 +1,114 @@
+//! A backend's definition as clients see it: another name or URI, where it came from, and nothing else changed.
+
+use bytes::Bytes;
+
+use crate::backend::listing::Definition;
+use crate::protocol::json::{self, Span, Splice, quote};
+
+const NATIVE: &str = "dev.goblin/native";
+const SERVER: &str = "dev.goblin/server";
+
+/// The definition under its exposed name. `expose_uri` maps URIs that the definition's `_meta` names.
+pub fn exposed(definition: &Definition, name: &str, server: &str, expose_uri: impl Fn(&str) -> String) -> Bytes {
+    let text = definition.raw.as_str();
+    let whole = json::whole(text);
+    let mut edits = Splice::new();
+    if name != &*definition.native {
+        edits.replace(definition.native_at, quote(name));
+        add_origin(text, whole, &definition.native, server, &mut edits);
+    }
+    for at in ui_uris(text, whole) {
+        if let Some(native) = json::string(text, at) {
+            edits.replace(at, quote(&expose_uri(&native)));
+        }
+    }
+    edits.apply(definition.raw.bytes())
+}
+
+/// URIs that a definition names besides its own.
+pub fn mentioned(definition: &Definition) -> Vec<String> {
+    let text = definition.raw.as_str();
+    ui_uris(text, json::whole(text)).into_iter().filter_map(|at| json::string(text, at)).map(String::from).collect()
+}
+
+/// `_meta.ui.resourceUri` and its older spelling `_meta["ui/resourceUri"]` of the object at `span`.
+pub fn ui_uris(text: &str, span: Span) -> Vec<Span> {
+    let Some(meta) = json::member(text, span, "_meta") else { return Vec::new() };
+    let new = json::member(text, meta, "ui").and_then(|ui| json::member(text, ui, "resourceUri"));
+    let old = json::member(text, meta, "ui/resourceUri");
+    new.into_iter().chain(old).filter(|at| at.get(text).starts_with('"')).collect()
+}
+
+/// Tells native name and server in `_meta`. A gateway behind this one may have done so before; the nearer one counts.
+fn add_origin(text: &str, whole: Span, native: &str, server: &str, edits: &mut Splice) {
+    let meta = json::member(text, whole, "_meta").filter(|meta| meta.get(text).starts_with('{'));
+    let Some(meta) = meta else {
+        let before = if json::members(text, whole).next().is_some() { "," } else { "" };
+        let origin = format!(r#"{before}"_meta":{{"{NATIVE}":{},"{SERVER}":{}}}"#, quote(native), quote(server));
+        return edits.insert(whole.end - 1, origin);
+    };
+    let mut added = String::new();
+    for (key, value) in [(NATIVE, native), (SERVER, server)] {
+        match json::member(text, meta, key) {
+            Some(at) => edits.replace(at, quote(value)),
+            None => added.push_str(&format!(r#""{key}":{},"#, quote(value))),
+        }
+    }
+    if json::members(text, meta).next().is_none() {
+        added.pop();
+    }
+    edits.insert(meta.start + 1, added);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::inbox::List;
+    use crate::protocol::Text;
+
+    fn check(raw: &str, expected: &str) {
+        let text = Text::new(Bytes::copy_from_slice(raw.as_bytes())).expect("UTF-8");
+        let native_at = json::member(raw, json::whole(raw), List::Tools.key()).expect("a name");
+        let native = json::string(raw, native_at).expect("a string").into();
+        let definition = Definition { raw: text, native, native_at };
+        let shown = exposed(&definition, "s_t", "s", |uri| format!("s+{uri}"));
+        assert_eq!(String::from_utf8_lossy(&shown), expected);
+    }
+
+    #[test]
+    fn reg4_only_the_name_changes_and_the_origin_is_added() {
+        check(
+            r#"{"x":1.0,"name":"t","inputSchema":{"a":1e3},"é":"\u00e9"}"#,
+            r#"{"x":1.0,"name":"s_t","inputSchema":{"a":1e3},"é":"\u00e9","_meta":{"dev.goblin/native":"t","dev.goblin/server":"s"}}"#,
+        );
+        check(
+            r#"{"name":"t","_meta":{}}"#,
+            r#"{"name":"s_t","_meta":{"dev.goblin/native":"t","dev.goblin/server":"s"}}"#,
+        );
+        check(
+            r#"{"name":"t","_meta":{"a":1}}"#,
+            r#"{"name":"s_t","_meta":{"dev.goblin/native":"t","dev.goblin/server":"s","a":1}}"#,
+        );
+    }
+
+    #[test]
+    fn a_gateway_behind_a_gateway_gives_no_key_twice() {
+        check(
+            r#"{"name":"t","_meta":{"dev.goblin/native":"deeper","dev.goblin/server":"far"}}"#,
+            r#"{"name":"s_t","_meta":{"dev.goblin/native":"t","dev.goblin/server":"s"}}"#,
+        );
+    }
+
+    #[test]
+    fn res4_uris_of_apps_are_mapped_in_both_spellings() {
+        check(
+            r#"{"name":"t","_meta":{"ui":{"resourceUri":"ui://w"},"ui/resourceUri":"ui://w","other":"ui://w"}}"#,
+            r#"{"name":"s_t","_meta":{"dev.goblin/native":"t","dev.goblin/server":"s","ui":{"resourceUri":"s+ui://w"},"ui/resourceUri":"s+ui://w","other":"ui://w"}}"#,
+        );
+    }
+
+    #[test]
+    fn an_entry_that_keeps_its_name_keeps_every_byte() {
+        check(r#"{"name":"s_t" , "_meta":null}"#, r#"{"name":"s_t" , "_meta":null}"#);
+    }
+}

@@ -1,0 +1,141 @@
+//! Where the current catalog hangs: one task may publish, everybody may read.
+//!
+//! The catalogs before it are kept for a while, so that a client in the middle of a long list can finish it.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use arc_swap::{ArcSwap, Guard};
+use bytes::Bytes;
+use tokio::sync::{Notify, watch};
+
+use crate::backend::Backend;
+use crate::backend::actor::stopped;
+use crate::backend::inbox::List;
+use crate::caller::Caller;
+use crate::catalog::build::build;
+use crate::catalog::{Catalog, Cursor, Source};
+use crate::mailbox::Versions;
+use crate::observe::{Event, Observe};
+use crate::protocol::error::Error;
+
+/// How many catalogs before the current one are kept, and for how long.
+const KEPT: usize = 4;
+const KEPT_FOR: Duration = Duration::from_secs(60);
+/// Listings that change within this time are published together.
+const GATHER: Duration = Duration::from_millis(20);
+
+pub struct Directory {
+    current: ArcSwap<Catalog>,
+    before: Mutex<VecDeque<(Instant, Arc<Catalog>)>>,
+    versions: watch::Sender<Versions>,
+    /// The running backends, in the order of the configuration.
+    roster: ArcSwap<Vec<Arc<Backend>>>,
+    /// Rung when a listing or the roster changed.
+    pub bell: Arc<Notify>,
+    page_size: usize,
+}
+
+impl Directory {
+    pub fn new(page_size: usize) -> Directory {
+        let mut seed = [0; 4];
+        // Cursors of an earlier run must not be taken for ours. Without a random source they might; that is all.
+        let _ = getrandom::fill(&mut seed);
+        let version = u64::from(u32::from_ne_bytes(seed)) << 24;
+        Directory {
+            current: ArcSwap::from_pointee(build(version, page_size, Vec::new())),
+            before: Mutex::default(),
+            versions: watch::Sender::default(),
+            roster: ArcSwap::default(),
+            bell: Arc::default(),
+            page_size,
+        }
+    }
+
+    pub fn catalog(&self) -> Guard<Arc<Catalog>> {
+        self.current.load()
+    }
+
+    pub fn watch(&self) -> watch::Receiver<Versions> {
+        self.versions.subscribe()
+    }
+
+    pub fn backends(&self) -> Arc<Vec<Arc<Backend>>> {
+        self.roster.load_full()
+    }
+
+    pub fn set_backends(&self, backends: Vec<Arc<Backend>>) {
+        self.roster.store(Arc::new(backends));
+        self.bell.notify_one();
+    }
+
+    /// One page of a list, from the catalog the client began with.
+    pub fn page(&self, caller: &Caller, list: List, cursor: Option<&str>) -> Result<Bytes, Error> {
+        let catalog = self.current.load();
+        let Some(cursor) = cursor else { return catalog.view(caller).page(list, 0).ok_or(Error::InvalidCursor) };
+        let cursor: Cursor = cursor.parse()?;
+        let page = |catalog: &Catalog| {
+            let ours = catalog.version == cursor.version && cursor.list == list;
+            if ours { catalog.view(caller).page(list, cursor.page) } else { None }
+        };
+        let earlier = || {
+            let before = self.before();
+            let fresh = before.iter().filter(|(replaced, _)| replaced.elapsed() < KEPT_FOR);
+            fresh.filter_map(|(_, catalog)| page(catalog)).next()
+        };
+        page(&catalog).or_else(earlier).ok_or(Error::InvalidCursor)
+    }
+
+    /// Publishes a catalog whenever the bell rings, until told to stop.
+    pub async fn run(&self, observe: &Observe, mut stop: watch::Receiver<bool>) {
+        loop {
+            tokio::select! {
+                () = stopped(&mut stop) => return,
+                () = self.bell.notified() => {}
+            }
+            self.publish(observe);
+            tokio::time::sleep(GATHER).await;
+        }
+    }
+
+    fn publish(&self, observe: &Observe) {
+        let roster = self.roster.load();
+        let source = |backend: &Arc<Backend>| Source { backend: Arc::clone(backend), listing: backend.listing() };
+        let old = self.current.load_full();
+        let catalog = Arc::new(build(old.version + 1, self.page_size, roster.iter().map(source).collect()));
+        for name in catalog.tools.contested.keys().chain(catalog.prompts.contested.keys()) {
+            observe.emit(&Event::NameConflict { name });
+        }
+        observe.emit(&Event::CatalogPublished {
+            version: catalog.version & 0x00ff_ffff,
+            tools: catalog.tools.entries.len(),
+            prompts: catalog.prompts.entries.len(),
+            resources: catalog.resources.entries.len(),
+            templates: catalog.resources.templates.len(),
+            conflicts: catalog.tools.contested.len() + catalog.prompts.contested.len(),
+        });
+        let changed = |list| old.definitions(list) != catalog.definitions(list);
+        let (tools, prompts) = (changed(List::Tools), changed(List::Prompts));
+        let resources = changed(List::Resources) || changed(List::Templates);
+        self.current.store(catalog);
+        self.keep(old);
+        self.versions.send_modify(|versions| {
+            versions.tools += u64::from(tools);
+            versions.prompts += u64::from(prompts);
+            versions.resources += u64::from(resources);
+            versions.catalog += 1;
+        });
+    }
+
+    fn keep(&self, old: Arc<Catalog>) {
+        let mut before = self.before();
+        before.push_front((Instant::now(), old));
+        before.truncate(KEPT);
+        before.retain(|(replaced, _)| replaced.elapsed() < KEPT_FOR);
+    }
+
+    fn before(&self) -> MutexGuard<'_, VecDeque<(Instant, Arc<Catalog>)>> {
+        self.before.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

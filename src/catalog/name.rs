@@ -1,0 +1,182 @@
+//! Names of tools and prompts as clients see them: minted once, looked up whole, never split (D4).
+
+use std::collections::{BTreeMap, HashMap};
+
+use sha2::{Digest, Sha256};
+
+use crate::config::{NamePolicy, Namespacing, ServerId};
+
+/// Letters of the hash that ends a cut or contested name.
+const HASH_LETTERS: usize = 6;
+
+/// A name that an entry asks for.
+#[derive(Clone, Debug)]
+pub struct Wish<'a> {
+    pub server: &'a ServerId,
+    pub native: &'a str,
+    /// The exposed name before conflicts are settled.
+    pub name: String,
+    pub longest: usize,
+}
+
+/// What the names came to.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Minted {
+    /// One exposed name per wish, in the order of the wishes.
+    pub names: Vec<String>,
+    /// Names that several entries wanted: each got a suffix, and the bare name means nothing.
+    pub contested: BTreeMap<String, Vec<String>>,
+}
+
+/// The name an entry wants: its alias, or prefix and native name, in the characters that clients accept.
+pub fn wish(policy: NamePolicy, namespacing: &Namespacing, prefix: &str, server: &ServerId, native: &str) -> String {
+    let whole = match policy {
+        NamePolicy::Prefix if !prefix.is_empty() => format!("{prefix}{}{native}", namespacing.separator),
+        NamePolicy::Prefix | NamePolicy::None => native.to_owned(),
+    };
+    let safe: String = whole.chars().map(|character| if is_safe(character) { character } else { '_' }).collect();
+    if safe.len() <= namespacing.max_length {
+        return safe;
+    }
+    suffixed(&safe, server, native, namespacing.max_length, HASH_LETTERS)
+}
+
+/// Settles conflicts: of equal names all get a suffix, so that a name means what it meant, or nothing.
+pub fn mint(wishes: &[Wish<'_>]) -> Minted {
+    let mut wanted: HashMap<&str, Vec<usize>> = HashMap::new();
+    for (index, wish) in wishes.iter().enumerate() {
+        wanted.entry(&wish.name).or_default().push(index);
+    }
+    let mut names: Vec<String> = wishes.iter().map(|wish| wish.name.clone()).collect();
+    let mut contested = BTreeMap::new();
+    let mut taken: HashMap<String, usize> = HashMap::new();
+    for (name, indexes) in &wanted {
+        if let [only] = indexes[..] {
+            taken.insert((*name).to_owned(), only);
+        } else {
+            contested.insert((*name).to_owned(), Vec::new());
+        }
+    }
+    // In the order of names, so that the outcome does not depend on who came first.
+    let bare: Vec<String> = contested.keys().cloned().collect();
+    for name in bare {
+        for &index in &wanted[name.as_str()] {
+            let wish = &wishes[index];
+            let mut letters = HASH_LETTERS;
+            let unique = loop {
+                let candidate = suffixed(&name, wish.server, wish.native, wish.longest, letters);
+                let free = !taken.contains_key(&candidate) && !wanted.contains_key(candidate.as_str());
+                if free || letters >= 40 {
+                    break candidate;
+                }
+                letters += 2;
+            };
+            taken.insert(unique.clone(), index);
+            contested.entry(name.clone()).or_default().push(unique.clone());
+            names[index] = unique;
+        }
+    }
+    Minted { names, contested }
+}
+
+fn is_safe(character: char) -> bool {
+    character.is_ascii_alphanumeric() || matches!(character, '_' | '-')
+}
+
+/// `name` cut so that `_` and a hash of what it really means fit behind it.
+fn suffixed(name: &str, server: &ServerId, native: &str, longest: usize, letters: usize) -> String {
+    let room = longest.saturating_sub(letters + 1);
+    let cut = &name[..name.len().min(room)];
+    format!("{cut}_{}", hash(server, native, letters))
+}
+
+/// The first letters of a hash of server id and native name, in base 32.
+pub fn hash(server: &ServerId, native: &str, letters: usize) -> String {
+    const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+    let mut digest = Sha256::new();
+    digest.update(server.as_str().as_bytes());
+    digest.update([0]);
+    digest.update(native.as_bytes());
+    digest.finalize().iter().take(letters).map(|byte| char::from(ALPHABET[usize::from(byte & 31)])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn server(id: &str) -> ServerId {
+        ServerId::new(id).expect("a valid id")
+    }
+
+    fn default() -> Namespacing {
+        Namespacing::default()
+    }
+
+    fn minted(entries: &[(&str, &str)]) -> Minted {
+        let servers: Vec<_> = entries.iter().map(|(id, _)| server(id)).collect();
+        let wishes: Vec<_> = entries
+            .iter()
+            .zip(&servers)
+            .map(|((id, native), server)| Wish {
+                server,
+                native,
+                name: wish(NamePolicy::Prefix, &default(), id, server, native),
+                longest: default().max_length,
+            })
+            .collect();
+        mint(&wishes)
+    }
+
+    #[test]
+    fn d4_names_are_prefix_and_native_name() {
+        assert_eq!(
+            minted(&[("server1", "myTool"), ("my_server", "a.b/c")]).names,
+            ["server1_myTool", "my_server_a_b_c"]
+        );
+    }
+
+    #[test]
+    fn d4_long_names_are_cut_and_end_in_a_stable_hash() {
+        let long = "x".repeat(100);
+        let first = minted(&[("s", &long)]).names.remove(0);
+        assert_eq!(first.len(), default().max_length);
+        assert_eq!(first, minted(&[("s", &long)]).names[0]);
+        let other = minted(&[("s", &format!("{long}y"))]).names.remove(0);
+        assert_ne!(first, other);
+    }
+
+    #[test]
+    fn d4_of_equal_names_all_get_a_suffix() {
+        let minted = minted(&[("a", "b_c"), ("a_b", "c"), ("z", "c")]);
+        let (first, second) = (&minted.names[0], &minted.names[1]);
+        assert!(first.starts_with("a_b_c_") && second.starts_with("a_b_c_") && first != second, "{minted:?}");
+        assert_eq!(minted.names[2], "z_c");
+        assert_eq!(minted.contested["a_b_c"], [first.clone(), second.clone()]);
+    }
+
+    proptest! {
+        #[test]
+        fn d4_names_are_unique_safe_and_short(entries in proptest::collection::hash_set(("[a-b_]{1,3}", "\\PC{1,60}|[a-b_.]{1,4}"), 1..20)) {
+            let entries: Vec<_> = entries.iter().map(|(id, native)| (id.as_str(), native.as_str())).collect();
+            let minted = minted(&entries);
+            let unique: std::collections::HashSet<_> = minted.names.iter().collect();
+            prop_assert_eq!(unique.len(), entries.len());
+            for name in &minted.names {
+                prop_assert!(name.chars().all(is_safe) && name.len() <= default().max_length && !name.is_empty());
+                prop_assert!(!minted.contested.contains_key(name));
+            }
+        }
+
+        #[test]
+        fn d4_names_do_not_depend_on_the_order(entries in proptest::collection::hash_set(("[a-b_]{1,3}", "[a-b_.]{1,4}"), 1..12)) {
+            let forward: Vec<_> = entries.iter().map(|(id, native)| (id.as_str(), native.as_str())).collect();
+            let backward: Vec<_> = forward.iter().rev().copied().collect();
+            let names = minted(&forward).names;
+            let mut again = minted(&backward).names;
+            again.reverse();
+            prop_assert_eq!(names, again);
+        }
+    }
+}

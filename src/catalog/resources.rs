@@ -1,0 +1,200 @@
+//! Resources and templates: what they are called, and whose a URI is (D1, D2, D3, D13).
+
+use std::collections::{HashMap, HashSet};
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+
+use crate::catalog::Source;
+use crate::catalog::template::Template;
+use crate::catalog::uri;
+use crate::config::UriPolicy;
+use crate::protocol::error::Error;
+
+#[derive(Default)]
+pub struct Resources {
+    /// Sorted by exposed URI.
+    pub entries: Vec<Resource>,
+    pub templates: Vec<TemplateEntry>,
+    pub(super) by_exposed: HashMap<Box<str>, usize>,
+    pub(super) by_identifier: HashMap<Box<str>, usize>,
+    pub(super) by_native: HashMap<Box<str>, Vec<usize>>,
+    /// URIs that definitions of a source name besides their own.
+    pub(super) mentioned: HashSet<(usize, Box<str>)>,
+    /// Folded server id to source.
+    pub(super) by_folded_id: HashMap<String, usize>,
+    /// Normal forms of exposed and native URIs; made when the first client needs them.
+    pub(super) by_normal_form: OnceLock<HashMap<String, Vec<usize>>>,
+}
+
+pub struct Resource {
+    pub source: usize,
+    pub native: Box<str>,
+    pub exposed: Box<str>,
+    pub identifier: Box<str>,
+    pub definition: Bytes,
+}
+
+pub struct TemplateEntry {
+    pub source: usize,
+    pub native: Box<str>,
+    pub exposed: Box<str>,
+    pub definition: Bytes,
+    /// None where the backend's template is no RFC 6570 template; it is listed, and matches nothing.
+    pub template: Option<Template>,
+}
+
+/// Whose a URI is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    pub source: usize,
+    /// The backend's own spelling.
+    pub native: String,
+}
+
+/// How well a source offers a URI; better ones compare greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Offer {
+    /// By a template whose last variable would have to span `/`.
+    Lenient(usize),
+    /// By a template; more literal text is better.
+    Strict(usize),
+    /// Named by the backend itself.
+    Exact,
+}
+
+impl Resources {
+    /// The owner of a URI as a client may spell it.
+    pub fn find(&self, sources: &[Source], text: &str) -> Result<Owner, Error> {
+        let missing = |candidates| Error::ResourceNotFound { uri: text.to_owned(), candidates };
+        if let Some(index) = self.by_exposed.get(text) {
+            return Ok(self.owner(*index));
+        }
+        if let Some((folded, native)) = uri::split(text)
+            && let Some(source) = self.by_folded_id.get(folded)
+            && self.offer(sources, *source, &native).is_some()
+        {
+            return Ok(Owner { source: *source, native: native.into_owned() });
+        }
+        if let Some(index) = self.by_identifier.get(uri::collapse_identifier(text).as_str()) {
+            return Ok(self.owner(*index));
+        }
+        if let Some(owner) = self.find_native(sources, text).map_err(missing)? {
+            return Ok(owner);
+        }
+        self.find_normalised(sources, text).map_err(missing)?.ok_or_else(|| missing(Vec::new()))
+    }
+
+    /// The owner of a native URI, where exactly one backend offers it best.
+    fn find_native(&self, sources: &[Source], native: &str) -> Result<Option<Owner>, Vec<String>> {
+        let offers: Vec<_> =
+            (0..sources.len()).filter_map(|source| Some((self.offer(sources, source, native)?, source))).collect();
+        let Some(best) = offers.iter().map(|(offer, _)| *offer).max() else { return Ok(None) };
+        let best: Vec<_> = offers.iter().filter(|(offer, _)| *offer == best).map(|(_, source)| *source).collect();
+        match best[..] {
+            [source] => Ok(Some(Owner { source, native: native.to_owned() })),
+            _ => Err(best.iter().map(|source| self.expose_namespaced(sources, *source, native)).collect()),
+        }
+    }
+
+    /// D3: clients whose URI type rewrites send another spelling. The backend still gets its own.
+    fn find_normalised(&self, sources: &[Source], text: &str) -> Result<Option<Owner>, Vec<String>> {
+        let index = self.by_normal_form.get_or_init(|| self.normal_forms());
+        let normal = uri::normalise(text);
+        match index.get(&normal).map(Vec::as_slice) {
+            Some([only]) => return Ok(Some(self.owner(*only))),
+            Some(several) => {
+                return Err(several.iter().map(|index| self.entries[*index].exposed.to_string()).collect());
+            }
+            None => {}
+        }
+        let handed = |source: usize| {
+            let backend = &sources[source].backend;
+            let handed = backend.handed();
+            let same = |native: &&str| {
+                uri::normalise(native) == normal || uri::normalise(&uri::expose(&backend.id.folded(), native)) == normal
+            };
+            let native = handed.iter().find(same)?.to_owned();
+            Some(Owner { source, native })
+        };
+        Ok((0..sources.len()).find_map(handed))
+    }
+
+    fn normal_forms(&self) -> HashMap<String, Vec<usize>> {
+        let mut forms: HashMap<String, Vec<usize>> = HashMap::new();
+        for (index, entry) in self.entries.iter().enumerate() {
+            let exposed = uri::normalise(&entry.exposed);
+            let native = uri::normalise(&entry.native);
+            for form in [exposed, native] {
+                let indexes = forms.entry(form).or_default();
+                if !indexes.contains(&index) {
+                    indexes.push(index);
+                }
+            }
+        }
+        forms
+    }
+
+    /// Whether and how `source` offers `native` (D13), by what the configuration lets through.
+    fn offer(&self, sources: &[Source], source: usize, native: &str) -> Option<Offer> {
+        let backend = &sources[source].backend;
+        if !backend.config.resources.filter.admits(native) {
+            return None;
+        }
+        let listed = self
+            .by_native
+            .get(native)
+            .is_some_and(|indexes| indexes.iter().any(|index| self.entries[*index].source == source));
+        if listed || self.mentioned.contains(&(source, native.into())) || backend.handed().contains(native) {
+            return Some(Offer::Exact);
+        }
+        let templates = || {
+            let own = self.templates.iter().filter(|entry| entry.source == source);
+            own.filter_map(|entry| entry.template.as_ref())
+        };
+        let strict = templates().filter(|template| template.matches(native).is_some());
+        let strict = strict.map(|template| Offer::Strict(template.literal_bytes())).max();
+        strict.or_else(|| {
+            let lenient = templates().filter(|template| template.matches_lenient(native).is_some());
+            lenient.map(|template| Offer::Lenient(template.literal_bytes())).max()
+        })
+    }
+
+    fn owner(&self, index: usize) -> Owner {
+        let entry = &self.entries[index];
+        Owner { source: entry.source, native: entry.native.to_string() }
+    }
+
+    /// How clients see a URI that `source` named.
+    pub fn expose(&self, sources: &[Source], source: usize, native: &str) -> String {
+        let listed = self.by_native.get(native).into_iter().flatten();
+        if let Some(index) = listed.copied().find(|index| self.entries[*index].source == source) {
+            return self.entries[index].exposed.to_string();
+        }
+        match sources[source].backend.config.namespacing.resources {
+            UriPolicy::None => native.to_owned(),
+            // An identifier is reversible only by looking it up, so what is not listed keeps its URI.
+            UriPolicy::Uri | UriPolicy::Identifier => self.expose_namespaced(sources, source, native),
+        }
+    }
+
+    fn expose_namespaced(&self, sources: &[Source], source: usize, native: &str) -> String {
+        uri::expose(&sources[source].backend.id.folded(), native)
+    }
+
+    /// The template that a completion refers to: exposed, or native where only one backend has it.
+    pub fn find_template(&self, text: &str) -> Option<&TemplateEntry> {
+        let exact = self.templates.iter().find(|entry| &*entry.exposed == text);
+        exact.or_else(|| {
+            let split = uri::split(text);
+            let canonical = split.and_then(|(folded, native)| {
+                let source = self.by_folded_id.get(folded)?;
+                self.templates.iter().find(|entry| entry.source == *source && *entry.native == *native)
+            });
+            canonical.or_else(|| {
+                let mut same = self.templates.iter().filter(|entry| &*entry.native == text);
+                same.next().filter(|_| same.next().is_none())
+            })
+        })
+    }
+}

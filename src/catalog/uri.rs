@@ -1,0 +1,209 @@
+//! URIs of resources as clients see them (D1, D2, D3). Pure text; who offers what is the catalog's business.
+
+use std::borrow::Cow;
+
+use crate::catalog::name;
+use crate::config::ServerId;
+
+/// D1: the folded server id, `+`, the native URI. `ui://` keeps its scheme, since hosts of MCP Apps refuse any other.
+pub fn expose(folded: &str, native: &str) -> String {
+    if let Some(rest) = strip_ui(native) {
+        return format!("ui://{folded}/{rest}");
+    }
+    if scheme(native).is_some() { format!("{folded}+{native}") } else { format!("{folded}+:{native}") }
+}
+
+/// An exposed URI taken apart again: the folded server id and the native URI. Tells nothing about whether they exist.
+pub fn split(exposed: &str) -> Option<(&str, Cow<'_, str>)> {
+    if let Some(rest) = strip_ui(exposed) {
+        let (folded, path) = rest.split_once('/')?;
+        return Some((folded, Cow::Owned(format!("{}{path}", &exposed[..exposed.len() - rest.len()]))));
+    }
+    let (folded, native) = exposed.split_once('+')?;
+    Some((folded, Cow::Borrowed(native.strip_prefix(':').unwrap_or(native))))
+}
+
+/// What follows `ui://`.
+fn strip_ui(uri: &str) -> Option<&str> {
+    let head = uri.get(..5)?;
+    head.eq_ignore_ascii_case("ui://").then(|| &uri[5..])
+}
+
+/// The scheme that `uri` literally begins with.
+fn scheme(uri: &str) -> Option<&str> {
+    let (scheme, _) = uri.split_once(':')?;
+    let mut characters = scheme.chars();
+    let first = characters.next()?.is_ascii_alphabetic();
+    let rest = characters.all(|character| character.is_ascii_alphanumeric() || matches!(character, '+' | '-' | '.'));
+    (first && rest).then_some(scheme)
+}
+
+/// D2: server id, `_`, and the native URI with every run of other characters turned into one `_`.
+pub fn identifier(server: &ServerId, native: &str) -> String {
+    collapse(&format!("{server}_{native}"), |character| {
+        character.is_ascii_alphanumeric() || matches!(character, '.' | '-')
+    })
+}
+
+/// The identifier of one of several resources that would share it.
+pub fn contested_identifier(server: &ServerId, native: &str) -> String {
+    format!("{}_{}", identifier(server, native), name::hash(server, native, 6))
+}
+
+/// An identifier as a client may spell it, with runs of `_` collapsed.
+pub fn collapse_identifier(text: &str) -> String {
+    collapse(text, |character| character != '_')
+}
+
+fn collapse(text: &str, keep: impl Fn(char) -> bool) -> String {
+    let mut collapsed = String::with_capacity(text.len());
+    for character in text.chars() {
+        if keep(character) {
+            collapsed.push(character);
+        } else if !collapsed.ends_with('_') {
+            collapsed.push('_');
+        }
+    }
+    collapsed
+}
+
+/// D3: how a client's URI type may have rewritten `uri`: scheme and authority in lower case, dot segments removed, other
+/// characters percent-encoded. Two URIs with the same normal form are taken for the same one.
+pub fn normalise(uri: &str) -> String {
+    let encoded = encode(uri);
+    let Some(scheme) = scheme(&encoded) else { return encoded };
+    let lower = scheme.to_ascii_lowercase();
+    let rest = &encoded[scheme.len() + 1..];
+    let Some(hierarchy) = rest.strip_prefix("//") else { return format!("{lower}:{rest}") };
+    let path_at = hierarchy.find(['/', '?', '#']).unwrap_or(hierarchy.len());
+    let (authority, rest) = hierarchy.split_at(path_at);
+    let query_at = rest.find(['?', '#']).unwrap_or(rest.len());
+    let (path, tail) = rest.split_at(query_at);
+    let path = remove_dot_segments(path);
+    let path = if path.is_empty() { "/".to_owned() } else { path };
+    format!("{lower}://{}{path}{tail}", authority.to_ascii_lowercase())
+}
+
+/// Percent-encodes what no URI may hold, and spells existing escapes in upper case.
+fn encode(uri: &str) -> String {
+    let mut encoded = String::with_capacity(uri.len());
+    let bytes = uri.as_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        let byte = bytes[at];
+        let escape =
+            bytes.get(at + 1..at + 3).filter(|digits| byte == b'%' && digits.iter().all(u8::is_ascii_hexdigit));
+        if let Some(digits) = escape {
+            encoded.push('%');
+            encoded.extend(digits.iter().map(|digit| char::from(digit.to_ascii_uppercase())));
+            at += 3;
+            continue;
+        }
+        let unsafe_byte = byte <= b' '
+            || byte >= 0x7f
+            || matches!(byte, b'"' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}');
+        if unsafe_byte {
+            encoded.push_str(&format!("%{byte:02X}"));
+        } else {
+            encoded.push(char::from(byte));
+        }
+        at += 1;
+    }
+    encoded
+}
+
+fn remove_dot_segments(path: &str) -> String {
+    let mut kept: Vec<&str> = Vec::new();
+    let mut segments = path.split('/').peekable();
+    while let Some(segment) = segments.next() {
+        let last = segments.peek().is_none();
+        match segment {
+            "." | "%2E" => {
+                if last {
+                    kept.push("");
+                }
+            }
+            ".." | "%2E." | ".%2E" | "%2E%2E" => {
+                if kept.len() > 1 {
+                    kept.pop();
+                }
+                if last {
+                    kept.push("");
+                }
+            }
+            other => kept.push(other),
+        }
+    }
+    kept.join("/")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn d1_examples() {
+        for (native, exposed) in [
+            ("file:///logs/app.log", "fs+file:///logs/app.log"),
+            ("mcp://database/{table}/{id}", "fs+mcp://database/{table}/{id}"),
+            ("git+ssh://host/x", "fs+git+ssh://host/x"),
+            ("{+path}", "fs+:{+path}"),
+            ("no scheme", "fs+:no scheme"),
+            (":odd", "fs+::odd"),
+            ("ui://widget/main", "ui://fs/widget/main"),
+            ("UI://widget", "ui://fs/widget"),
+        ] {
+            assert_eq!(expose("fs", native), exposed);
+        }
+    }
+
+    #[test]
+    fn d1_both_spellings_name_the_same() {
+        assert_eq!(split("fs+:file:///x"), Some(("fs", Cow::Borrowed("file:///x"))));
+        assert_eq!(split("fs+file:///x"), Some(("fs", Cow::Borrowed("file:///x"))));
+        assert_eq!(split("file:///x"), None);
+    }
+
+    #[test]
+    fn d2_identifiers() {
+        let server = ServerId::new("filesystem").expect("a valid id");
+        assert_eq!(identifier(&server, "file:///logs/app.log"), "filesystem_file_logs_app.log");
+        assert_eq!(collapse_identifier("filesystem_file___logs_app.log"), "filesystem_file_logs_app.log");
+    }
+
+    #[test]
+    fn d3_normal_forms() {
+        for (uri, normal) in [
+            ("NOTE:///Up", "note:///Up"),
+            ("file:///a b", "file:///a%20b"),
+            ("file:///a%2fb", "file:///a%2Fb"),
+            ("file:///a/./b/../c", "file:///a/c"),
+            ("http://Host", "http://host/"),
+            ("fs+file:///é", "fs+file:///%C3%A9"),
+            ("urn:X:y", "urn:X:y"),
+        ] {
+            assert_eq!(normalise(uri), normal);
+            assert_eq!(normalise(normal), normal);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn res5_exposed_uris_map_back_exactly(folded in "[a-z][a-z0-9.-]{0,8}", native in "\\PC{1,40}|[a-z]{1,5}:[a-z+:/]{0,9}") {
+            // `ui:` in another case is exposed in lower case: a scheme has no case.
+            prop_assume!(!native.get(..5).is_some_and(|head| head.eq_ignore_ascii_case("ui://") && head != "ui://"));
+            let exposed = expose(&folded, &native);
+            let (server, back) = split(&exposed).expect("an exposed URI");
+            prop_assert_eq!(server, folded);
+            prop_assert_eq!(back, native);
+        }
+
+        #[test]
+        fn normalising_twice_changes_nothing(uri in "\\PC{0,40}") {
+            let once = normalise(&uri);
+            prop_assert_eq!(normalise(&once), once);
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! What to do to get from one configuration to another.
+//!
+//! Pure: [`diff`] decides, the application acts, and [`apply`] says what has been reached, so that
+//! `apply(old, &diff(old, new)) == new`. Start-up is the plan from [`Config::empty`]. A server that is disabled does not run:
+//! enabling it is a start, disabling it is a stop.
+
+use std::sync::Arc;
+
+use indexmap::IndexMap;
+
+use crate::config::{Config, Gateway, Log, Policies, Server, ServerId};
+
+/// The steps. Names, filters and limits take effect with the next catalog; order among servers does not matter to running
+/// ones.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    pub start: Vec<(ServerId, Arc<Server>)>,
+    pub change: Vec<Change>,
+    pub stop: Vec<ServerId>,
+    /// Disabled servers that are new, changed, or were enabled until now (then they are in `stop` too).
+    pub disabled: Vec<(ServerId, Arc<Server>)>,
+    pub gateway: Option<Gateway>,
+    pub policies: Option<Policies>,
+    pub log: Option<Log>,
+    /// All servers of the new configuration, in its order.
+    order: Vec<ServerId>,
+}
+
+/// A server that runs before and after.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    pub id: ServerId,
+    pub server: Arc<Server>,
+    pub depth: Depth,
+}
+
+/// How deep a change goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// The connection must be made anew.
+    Connection,
+    /// Names, filters, timeouts: the connection stays.
+    Surface,
+}
+
+impl Plan {
+    /// Nothing that runs is affected.
+    pub fn is_empty(&self) -> bool {
+        self.start.is_empty()
+            && self.change.is_empty()
+            && self.stop.is_empty()
+            && self.gateway.is_none()
+            && self.policies.is_none()
+            && self.log.is_none()
+    }
+}
+
+pub fn diff(old: &Config, new: &Config) -> Plan {
+    let mut plan = Plan {
+        start: Vec::new(),
+        change: Vec::new(),
+        stop: removed(old, new),
+        disabled: Vec::new(),
+        gateway: (old.gateway != new.gateway).then(|| new.gateway.clone()),
+        policies: (old.policies != new.policies).then(|| new.policies.clone()),
+        log: (old.log != new.log).then(|| new.log.clone()),
+        order: new.servers.keys().cloned().collect(),
+    };
+    for (id, server) in &new.servers {
+        let before = old.servers.get(id);
+        if before == Some(server) {
+            continue;
+        }
+        let running = before.filter(|before| before.enabled);
+        match (running, server.enabled) {
+            (None, true) => plan.start.push((id.clone(), Arc::clone(server))),
+            (Some(before), true) => {
+                plan.change.push(Change { id: id.clone(), server: Arc::clone(server), depth: depth(before, server) })
+            }
+            (None, false) => plan.disabled.push((id.clone(), Arc::clone(server))),
+            (Some(_), false) => {
+                plan.stop.push(id.clone());
+                plan.disabled.push((id.clone(), Arc::clone(server)));
+            }
+        }
+    }
+    plan
+}
+
+/// The configuration that is reached when the plan has been carried out.
+pub fn apply(old: &Config, plan: &Plan) -> Config {
+    let mut known: IndexMap<&ServerId, &Arc<Server>> = old.servers.iter().collect();
+    known.extend(plan.start.iter().chain(&plan.disabled).map(|(id, server)| (id, server)));
+    known.extend(plan.change.iter().map(|change| (&change.id, &change.server)));
+    let server = |id: &ServerId| Some((id.clone(), Arc::clone(known.get(id)?)));
+    Config {
+        gateway: plan.gateway.as_ref().unwrap_or(&old.gateway).clone(),
+        policies: plan.policies.as_ref().unwrap_or(&old.policies).clone(),
+        log: plan.log.as_ref().unwrap_or(&old.log).clone(),
+        servers: plan.order.iter().filter_map(server).collect(),
+    }
+}
+
+/// Those that run and are not mentioned any more.
+fn removed(old: &Config, new: &Config) -> Vec<ServerId> {
+    let gone = old.servers.iter().filter(|(id, server)| server.enabled && !new.servers.contains_key(*id));
+    gone.map(|(id, _)| id.clone()).collect()
+}
+
+/// Spelled out member by member, so that a new one must be thought about.
+fn depth(old: &Server, new: &Server) -> Depth {
+    let Server {
+        transport,
+        protocol,
+        enabled: _,
+        prefix: _,
+        namespacing: _,
+        timeout: _,
+        validate: _,
+        tools: _,
+        prompts: _,
+        resources: _,
+    } = new;
+    if old.transport == *transport && old.protocol == *protocol { Depth::Surface } else { Depth::Connection }
+}

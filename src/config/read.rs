@@ -1,0 +1,112 @@
+//! The file as a whole: from text to a configuration, or to everything that is wrong with it.
+
+use crate::config::field::{Context, Field, Section};
+use crate::config::file::Origin;
+use crate::config::problem::{Fault, Problems, Report};
+use crate::config::secret::Secret;
+use crate::config::{
+    Config, Environment, Gateway, Loaded, Log, LogFormat, LogLevel, Namespacing, Policies, Timeout, document, network,
+    rules, server, vocabulary,
+};
+
+pub(crate) fn read(text: &str, origin: &Origin, environment: Environment<'_>) -> Result<Loaded, Problems> {
+    // Editors on Windows put a byte order mark in front.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let context = Context { origin, environment, report: Report::default() };
+    if let Err(fault) = origin.check_mode() {
+        context.report.problem(0, "", fault);
+    }
+    let value = document::parse(text, &context.report);
+    // Without a tree or with problems this is not the file's configuration, and `finish` does not let it out.
+    let config = match &value {
+        Some(value) => root(&Field::root(value, &context)),
+        None => Config::empty(),
+    };
+    let warnings = context.report.finish(text, &origin.file)?;
+    Ok(Loaded { config, warnings })
+}
+
+fn root(field: &Field<'_>) -> Config {
+    let mut config = Config::empty();
+    let Some(section) = field.section(&vocabulary::ROOT) else {
+        return config;
+    };
+    section.set(&mut config.gateway, "gateway", gateway);
+    section.set(&mut config.policies, "policies", policies);
+    section.set(&mut config.log, "log", log);
+    let mut namespacing = Namespacing::default();
+    section.set(&mut namespacing, "namespacing", |field| rules::namespacing(field, &Namespacing::default()));
+    match section.one_of(&vocabulary::SERVERS) {
+        Some(field) => config.servers = server::servers(&field, &namespacing),
+        None => field.problem(Fault::new("there is no \"mcpServers\"").cure("add \"mcpServers\": {}")),
+    }
+    config
+}
+
+fn gateway(field: &Field<'_>) -> Option<Gateway> {
+    let section = field.section(&vocabulary::GATEWAY)?;
+    let mut gateway = Gateway::default();
+    section.set(&mut gateway.host, "host", |field| field.accept(network::check_host(field.text()?)));
+    section.set(&mut gateway.port, "port", |field| field.whole(0..=65535));
+    section.set(&mut gateway.allowed_hosts, "allowedHosts", |field| {
+        field.list(|field| field.accept(network::check_allowed_host(field.text()?)))
+    });
+    section.set(&mut gateway.allowed_origins, "allowedOrigins", |field| {
+        field.list(|field| field.accept(network::check_allowed_origin(field.text()?)))
+    });
+    section.set(&mut gateway.max_sessions, "maxSessions", Field::count);
+    section.set(&mut gateway.session_idle_timeout, "sessionIdleTimeout", Field::positive_duration);
+    section.set(&mut gateway.max_body_size, "maxBodySize", Field::size);
+    section.set(&mut gateway.grace, "grace", Field::duration);
+    section.set(&mut gateway.token, "token", |field| token(field).map(Some));
+    require_token(&section, &gateway);
+    Some(gateway)
+}
+
+fn token(field: &Field<'_>) -> Option<Secret> {
+    let text = field.expanded()?;
+    field.accept(network::check_token(&text))?;
+    field.warn_if_literal_secret();
+    Some(Secret::new(text))
+}
+
+/// Whoever reaches the gateway reaches everything behind it.
+fn require_token(section: &Section<'_>, gateway: &Gateway) {
+    // Asks for the member and not for the value: a token with a problem has been reported already.
+    let has_token = section.get("token").is_some();
+    if let Some(host) = section.get("host").filter(|_| !has_token && !network::is_loopback(&gateway.host)) {
+        let fault = Fault::new("other machines can reach this address and there is no gateway.token");
+        host.problem(fault.cure("set gateway.token or use \"127.0.0.1\""));
+    }
+}
+
+fn policies(field: &Field<'_>) -> Option<Policies> {
+    let section = field.section(&vocabulary::POLICIES)?;
+    let mut policies = Policies::default();
+    let limit = |field: &Field<'_>| field.timeout().map(Timeout::duration);
+    section.set(&mut policies.default_timeout, "defaultTimeout", limit);
+    section.set(&mut policies.max_timeout, "maxTimeout", limit);
+    section.set(&mut policies.start_timeout, "startTimeout", Field::positive_duration);
+    section.set(&mut policies.max_in_flight, "maxInFlight", Field::count);
+    section.set(&mut policies.max_in_flight_per_backend, "maxInFlightPerBackend", Field::count);
+    section.set(&mut policies.max_message_size, "maxMessageSize", Field::size);
+    section.set(&mut policies.page_size, "pageSize", Field::count);
+    Some(policies)
+}
+
+fn log(field: &Field<'_>) -> Option<Log> {
+    const LEVELS: [(&str, LogLevel); 5] = [
+        ("error", LogLevel::Error),
+        ("warn", LogLevel::Warn),
+        ("info", LogLevel::Info),
+        ("debug", LogLevel::Debug),
+        ("trace", LogLevel::Trace),
+    ];
+    const FORMATS: [(&str, LogFormat); 3] =
+        [("auto", LogFormat::Auto), ("text", LogFormat::Text), ("json", LogFormat::Json)];
+    let section = field.section(&vocabulary::LOG)?;
+    let mut log = Log::default();
+    section.set(&mut log.level, "level", |field| field.choice(&LEVELS, &[]));
+    section.set(&mut log.format, "format", |field| field.choice(&FORMATS, &[]));
+    Some(log)
+}

@@ -1,0 +1,37 @@
+//! A text that must not be seen: header values, environment values, tokens.
+//!
+//! There is no `Display` and `Debug` shows nothing, so a secret gets into a log line only through [`Secret::expose`],
+//! which is easy to search for. It is not wiped from memory: the environment it came from is not either.
+
+use std::fmt;
+
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    pub fn new(text: impl Into<String>) -> Secret {
+        Secret(text.into())
+    }
+
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("[secret]")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Secret;
+
+    #[test]
+    fn debug_shows_nothing() {
+        let secret = Secret::new("hunter2");
+        assert_eq!(format!("{secret:?} {:?}", Some(&secret)), "[secret] Some([secret])");
+        assert_eq!(secret.expose(), "hunter2");
+    }
+}

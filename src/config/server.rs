@@ -1,0 +1,102 @@
+//! The servers of the file, each with its id.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use indexmap::IndexMap;
+
+use crate::config::field::{Field, Section};
+use crate::config::problem::{Fault, quoted};
+use crate::config::{Namespacing, Protocol, Server, ServerId, rules, transport, vocabulary};
+
+/// Names longer than this are cut in any case.
+const MAX_PREFIX_LENGTH: usize = 64;
+
+pub(crate) fn servers(field: &Field<'_>, namespacing: &Namespacing) -> IndexMap<ServerId, Arc<Server>> {
+    let mut servers = IndexMap::new();
+    let mut folded_ids = HashMap::new();
+    let Some(section) = field.map() else {
+        return servers;
+    };
+    for (name, field) in section.fields() {
+        let id = check_id(name, &field, &mut folded_ids);
+        let server = server(name, &field, namespacing);
+        if let (Some(id), Some(server)) = (id, server) {
+            servers.insert(id, Arc::new(server));
+        }
+    }
+    servers
+}
+
+/// `folded_ids` remembers which id was folded to what (D1).
+fn check_id<'a>(name: &'a str, field: &Field<'a>, folded_ids: &mut HashMap<String, &'a str>) -> Option<ServerId> {
+    let id = match ServerId::new(name) {
+        Ok(id) => id,
+        Err(error) => {
+            field.key_problem(Fault::new(error.to_string()));
+            return None;
+        }
+    };
+    let folded = id.folded();
+    if let Some(other) = folded_ids.get(&folded).filter(|other| **other != name) {
+        let message = format!("{} and {} are both \"{folded}\" in URIs", quoted(other), quoted(name));
+        field.key_problem(Fault::new(message).cure("give one of them another id"));
+        return None;
+    }
+    folded_ids.insert(folded, name);
+    Some(id)
+}
+
+fn server(name: &str, field: &Field<'_>, namespacing: &Namespacing) -> Option<Server> {
+    const PROTOCOLS: [(&str, Protocol); 2] = [("auto", Protocol::Auto), ("legacy", Protocol::Legacy)];
+    let section = field.section(&vocabulary::SERVER)?;
+    let transport = transport::transport(&section);
+
+    let mut protocol = Protocol::default();
+    section.set(&mut protocol, "protocol", |field| field.choice(&PROTOCOLS, &["modern", "match-client"]));
+    // There is one way to share yet, so the answer is only checked.
+    section.set(&mut (), "session", |field| field.choice(&[("shared", ())], &["per-client"]));
+
+    let mut own = namespacing.clone();
+    section.set(&mut own, "namespacing", |field| rules::namespacing(field, namespacing));
+    let mut prefix = name.to_owned();
+    section.set(&mut prefix, "prefix", |field| field.accept(check_prefix(field.text()?)));
+    let mut timeout = None;
+    section.set(&mut timeout, "timeout", |field| field.timeout_or_milliseconds().map(Some));
+    let mut validate = false;
+    section.set(&mut validate, "validate", Field::flag);
+
+    Some(Server {
+        transport: transport?,
+        protocol,
+        enabled: enabled(&section),
+        prefix,
+        timeout,
+        validate,
+        tools: rules::tools(&section, own.max_length),
+        prompts: rules::prompts(&section, own.max_length),
+        resources: rules::resources(&section),
+        namespacing: own,
+    })
+}
+
+/// `disabled` is what other clients have instead.
+fn enabled(section: &Section<'_>) -> bool {
+    if let (Some(_), Some(disabled)) = (section.get("enabled"), section.get("disabled")) {
+        disabled.key_problem(Fault::new("\"disabled\" is the opposite of \"enabled\"").cure("keep one"));
+    }
+    let mut enabled = true;
+    section.set(&mut enabled, "enabled", Field::flag);
+    section.set(&mut enabled, "disabled", |field| field.flag().map(|disabled| !disabled));
+    enabled
+}
+
+fn check_prefix(text: &str) -> Result<String, Fault> {
+    if text.len() > MAX_PREFIX_LENGTH {
+        return Err(Fault::new(format!("has at most {MAX_PREFIX_LENGTH} characters")));
+    }
+    if !text.chars().all(rules::is_name_character) {
+        return Err(Fault::new("may hold letters, digits, \"_\" and \"-\" only"));
+    }
+    Ok(text.to_owned())
+}

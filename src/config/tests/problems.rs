@@ -1,0 +1,319 @@
+//! What is refused, and in which words.
+
+use super::{environment, origin};
+use crate::config::parse;
+
+fn check(text: &str, expected: &[&str]) {
+    match parse(text, &origin(), &environment) {
+        Ok(_) => panic!("accepted: {text}"),
+        Err(problems) => assert_eq!(problems.to_string().lines().collect::<Vec<_>>(), expected, "in {text}"),
+    }
+}
+
+/// `members` begin at the third line's first column.
+fn check_section(section: &str, members: &str, expected: &str) {
+    let text = format!("{{ \"mcpServers\": {{}},\n\"{section}\": {{\n{members}\n}} }}");
+    check(&text, &[&format!("goblin.json:3:{expected}")]);
+}
+
+/// Likewise; `expected` leaves out the file and `mcpServers.`.
+fn check_server(members: &str, expected: &[(&str, &str)]) {
+    let text = format!("{{ \"mcpServers\": {{\n\"a\": {{\n{members}\n}} }} }}");
+    let lines: Vec<String> =
+        expected.iter().map(|(place, text)| format!("goblin.json:{place}: mcpServers.{text}")).collect();
+    check(&text, &lines.iter().map(String::as_str).collect::<Vec<_>>());
+}
+
+#[test]
+fn all_come_at_once_and_in_order() {
+    check(
+        "// ours\r\n{\r\n  \"gatway\": {},\r\n  /* é */ \"policies\": { \"pageSize\": 0 },\r\n  \"mcpServers\": {\r\n\
+         \x20   \"a\": { \"command\": \"x\", \"timeuot\": 1, \"env\": { \"K\": \"${NO}\" } },\r\n\
+         \x20   \"my server\": { \"url\": \"x\" }, \"my server\": 1\r\n  }\r\n}",
+        &[
+            "goblin.json:3:3: gatway: unknown key, did you mean \"gateway\"?",
+            "goblin.json:4:37: policies.pageSize: must be a whole number from 1 to 10000000",
+            "goblin.json:6:28: mcpServers.a.timeuot: unknown key, did you mean \"timeout\"?",
+            "goblin.json:6:56: mcpServers.a.env.K: variable NO is not set, set it or write ${NO:-default}",
+            "goblin.json:7:27: mcpServers.\"my server\".url: must be a complete http or https URL, \
+             write it like \"https://host/mcp\"",
+            "goblin.json:7:34: mcpServers.\"my server\": this key stands here twice, remove one of the two",
+            "goblin.json:7:47: mcpServers.\"my server\": must be an object, not a number",
+        ],
+    );
+}
+
+#[test]
+fn a_byte_order_mark_is_not_counted() {
+    check("\u{feff}[]", &["goblin.json:1:1: must be an object, not an array"]);
+}
+
+#[test]
+fn of_the_file_as_a_whole() {
+    check("{}", &["goblin.json:1:1: there is no \"mcpServers\", add \"mcpServers\": {}"]);
+    check(
+        r#"{ "servers": {}, "mcpServers": {} }"#,
+        &["goblin.json:1:3: servers: \"servers\" and \"mcpServers\" mean the same, keep one"],
+    );
+    check(r#"{ "mcpServers": [] }"#, &["goblin.json:1:17: mcpServers: must be an object, not an array"]);
+    for key in ["subscriptions", "exposure", "profiles", "metaTools", "admin", "telemetry"] {
+        let expected = format!("goblin.json:1:21: {key}: known but not available in this version yet, remove it");
+        check(&format!("{{ \"mcpServers\": {{}}, \"{key}\": {{}} }}"), &[&expected]);
+    }
+}
+
+#[test]
+fn of_the_gateway() {
+    let port = "9: gateway.port: must be a whole number from 0 to 65535";
+    for (members, expected) in [
+        (r#""port": 65536"#, port),
+        (r#""port": "3000""#, port),
+        (r#""port": 1.5"#, port),
+        (
+            r#""host": "0.0.0.0""#,
+            "9: gateway.host: other machines can reach this address and there is no gateway.token, \
+             set gateway.token or use \"127.0.0.1\"",
+        ),
+        (
+            r#""host": "[::1]""#,
+            "9: gateway.host: must be an IP address without brackets or a host name, the port stands in gateway.port",
+        ),
+        (
+            r#""host": "::", "token": "${NO}""#,
+            "24: gateway.token: variable NO is not set, set it or write ${NO:-default}",
+        ),
+        (r#""token": """#, "10: gateway.token: must be at least one visible ASCII character, without spaces"),
+        (r#""allowedHosts": "x""#, "17: gateway.allowedHosts: must be an array, not a string"),
+        (
+            r#""allowedHosts": ["x", "*"]"#,
+            "23: gateway.allowedHosts[1]: \"*\" is not a host, \
+             write it like \"goblin.example\" or \"goblin.example:3000\"",
+        ),
+        (
+            r#""allowedOrigins": ["*"]"#,
+            "20: gateway.allowedOrigins[0]: \"*\" is not an origin, \
+             write it like \"https://app.example\", without a path",
+        ),
+        (r#""sessionIdleTimeout": "0""#, "23: gateway.sessionIdleTimeout: must be more than 0"),
+        (r#""grace": 10"#, "10: gateway.grace: must be a duration, write it like \"60s\", \"5m\", \"1h\" or \"200ms\""),
+        (r#""grace": "10""#, "10: gateway.grace: a duration needs a unit, write \"10s\" or \"10ms\""),
+        (r#""maxBodySize": "1B""#, "16: gateway.maxBodySize: must be between 1KiB and 1GiB"),
+        (r#""maxBodySize": -1"#, "16: gateway.maxBodySize: must be between 1KiB and 1GiB"),
+        (
+            r#""maxBodySize": true"#,
+            "16: gateway.maxBodySize: must be a size, write it like \"4MiB\", \"512KiB\" or as a number of bytes",
+        ),
+        (r#""maxSessions": 0"#, "16: gateway.maxSessions: must be a whole number from 1 to 10000000"),
+    ] {
+        check_section("gateway", members, expected);
+    }
+}
+
+#[test]
+fn of_the_other_sections() {
+    for (section, members, expected) in [
+        (
+            "policies",
+            r#""askTimeout": "5m""#,
+            "1: policies.askTimeout: known but not available in this version yet, remove it",
+        ),
+        ("policies", r#""startTimeout": 0"#, "17: policies.startTimeout: must be more than 0"),
+        (
+            "policies",
+            r#""defaultTimout": 0"#,
+            "1: policies.defaultTimout: unknown key, did you mean \"defaultTimeout\"?",
+        ),
+        ("log", r#""level": "wran""#, "10: log.level: unknown value \"wran\", did you mean \"warn\"?"),
+        ("log", r#""format": "xml""#, "11: log.format: unknown value \"xml\", use \"auto\" or \"text\" or \"json\""),
+        ("log", r#""format": 1"#, "11: log.format: must be a string, not a number"),
+        (
+            "namespacing",
+            r#""tools": "uri""#,
+            "10: namespacing.tools: unknown value \"uri\", use \"prefix\" or \"none\"",
+        ),
+        (
+            "namespacing",
+            r#""separator": ".""#,
+            "14: namespacing.separator: must be 1 to 8 letters, digits, \"_\" or \"-\"",
+        ),
+        ("namespacing", r#""maxLength": 8"#, "14: namespacing.maxLength: must be a whole number from 16 to 128"),
+    ] {
+        check_section(section, members, expected);
+    }
+    check(
+        r#"{ "mcpServers": {}, "namespacing": "uri" }"#,
+        &["goblin.json:1:36: namespacing: unknown value \"uri\", use \"prefix\" or \"none\""],
+    );
+}
+
+#[test]
+fn of_ids() {
+    let long = "x".repeat(65);
+    check(
+        &format!(
+            "{{ \"mcpServers\": {{\n\"\": {{ \"command\": \"x\" }},\n\"{long}\": {{ \"command\": \"x\" }},\n\
+             \"a\\tb\": {{ \"command\": \"x\" }},\n\"My_Server\": {{ \"command\": \"x\" }},\n\
+             \"my server\": {{ \"command\": \"x\" }} }} }}"
+        ),
+        &[
+            "goblin.json:2:1: mcpServers.\"\": a server id must not be empty",
+            &format!("goblin.json:3:1: mcpServers.\"{}\"...: a server id has at most 64 characters", &long[..60]),
+            "goblin.json:4:1: mcpServers.\"a\\tb\": a server id must not hold control characters",
+            "goblin.json:6:1: mcpServers.\"my server\": \"My_Server\" and \"my server\" are both \"my-server\" in URIs, \
+             give one of them another id",
+        ],
+    );
+}
+
+#[test]
+fn of_the_transport() {
+    let foreign = |kind: &str| format!("does not belong to a server of type {kind}, remove it");
+    let (not_stdio, not_http) = (foreign("stdio"), foreign("http"));
+    for (members, expected) in [
+        ("", &[("2:6", "a: has neither a command nor a url, add one")][..]),
+        (r#""command": "x", "url": "http://x""#, &[("2:6", "a: has both a command and a url, keep one")]),
+        (r#""type": "stdio""#, &[("2:6", "a: \"command\" is missing")]),
+        (r#""type": "http", "headers": {}"#, &[("2:6", "a: \"url\" is missing")]),
+        (
+            r#""command": "x", "headers": {}, "tls": {}"#,
+            &[("3:17", &format!("a.headers: {not_stdio}")), ("3:32", &format!("a.tls: {not_stdio}"))],
+        ),
+        (
+            r#""url": "http://x", "args": [], "cwd": ".""#,
+            &[("3:20", &format!("a.args: {not_http}")), ("3:32", &format!("a.cwd: {not_http}"))],
+        ),
+        (
+            r#""type": "http", "transport": "http", "url": "http://x", "httpUrl": "http://x""#,
+            &[
+                ("3:17", "a.transport: \"transport\" and \"type\" mean the same, keep one"),
+                ("3:57", "a.httpUrl: \"httpUrl\" and \"url\" mean the same, keep one"),
+            ],
+        ),
+        (
+            r#""type": "sse", "url": "http://x""#,
+            &[(
+                "3:9",
+                "a.type: \"sse\" is known but not available in this version yet, \
+                 use \"stdio\" or \"http\" or \"streamable-http\" or \"streamableHttp\"",
+            )],
+        ),
+    ] {
+        check_server(members, expected);
+    }
+}
+
+#[test]
+fn of_commands_and_urls() {
+    for (members, expected) in [
+        (r#""command": """#, &[("3:12", "a.command: must not be empty")][..]),
+        (r#""command": ["x"]"#, &[("3:12", "a.command: must be a string, not an array")]),
+        (
+            r#""command": { "args": [1] }, "env": {}"#,
+            &[
+                ("3:12", "a.command: \"path\" is missing"),
+                ("3:23", "a.command.args[0]: must be a string, not a number"),
+                ("3:29", "a.env: belongs inside of \"command\" when that is an object"),
+            ],
+        ),
+        (
+            r#""command": "x", "args": ["\u0000"], "env": { "A=B": "", "C": 1 }, "cwd": "~/x""#,
+            &[
+                ("3:26", "a.args[0]: must not hold a NUL character"),
+                ("3:46", "a.env.\"A=B\": is not the name of a variable"),
+                ("3:62", "a.env.C: must be a string, not a number"),
+                ("3:74", "a.cwd: \"~\" is not expanded, write ${HOME}"),
+            ],
+        ),
+        (
+            r#""url": "https://u:p@x/", "headers": { "Host": "x", "X-A": "${BROKEN}", "x-a": "", "a b": "" }"#,
+            &[
+                ("3:8", "a.url: must not hold a user name or password, put them in headers.Authorization"),
+                ("3:39", "a.headers.Host: the gateway sets this header itself, remove it"),
+                ("3:59", "a.headers.X-A: cannot be sent as a header, which holds visible ASCII only"),
+                ("3:72", "a.headers.x-a: this header stands here twice, case does not count, keep one"),
+                ("3:83", "a.headers.\"a b\": is not a header name"),
+            ],
+        ),
+        (r#""url": "http://x", "tls": { "ca": "" }"#, &[("3:35", "a.tls.ca: must not be empty")]),
+    ] {
+        check_server(members, expected);
+    }
+}
+
+#[test]
+fn of_a_server() {
+    let duration = "must be a duration, write it like \"60s\", \"5m\", \"1h\" or \"200ms\"";
+    for (members, column, expected) in [
+        (r#""enabled": "yes""#, 12, "enabled: must be true or false, not a string"),
+        (
+            r#""enabled": true, "disabled": false"#,
+            18,
+            "disabled: \"disabled\" is the opposite of \"enabled\", keep one",
+        ),
+        (r#""prefix": "a.b""#, 11, "prefix: may hold letters, digits, \"_\" and \"-\" only"),
+        (r#""timeout": -1"#, 12, &format!("timeout: {duration}")),
+        (
+            r#""timeout": 99999999999999"#,
+            12,
+            "timeout: is too long, use at most \"365d\", or \"0\" where no limit is meant",
+        ),
+        (
+            r#""session": "per-client""#,
+            12,
+            "session: \"per-client\" is known but not available in this version yet, use \"shared\"",
+        ),
+        (
+            r#""protocol": "modern""#,
+            13,
+            "protocol: \"modern\" is known but not available in this version yet, use \"auto\" or \"legacy\"",
+        ),
+        (
+            r#""protocol": "match-client""#,
+            13,
+            "protocol: \"match-client\" is known but not available in this version yet, use \"auto\" or \"legacy\"",
+        ),
+        (
+            r#""includeTools": ["a"], "tools": { "allow": [] }"#,
+            1,
+            "includeTools: \"includeTools\" and tools.allow mean the same, keep one",
+        ),
+        (r#""tools": { "allow": [""] }"#, 22, "tools.allow[0]: a pattern must not be empty"),
+        (r#""prompts": { "timeouts": {} }"#, 14, "prompts.timeouts: unknown key"),
+        (
+            r#""tools": { "rename": { "x": "a.b" } }"#,
+            29,
+            "tools.rename.x: an exposed name is 1 to 48 letters, digits, \"_\" or \"-\"",
+        ),
+        (
+            r#""prompts": { "rename": { "x": "n", "y": "n" } }"#,
+            41,
+            "prompts.rename.y: \"x\" and \"y\" are both renamed to \"n\", use two names",
+        ),
+        (
+            r#""resources": { "rename": { "file:///x": "manual" } }"#,
+            41,
+            "resources.rename.\"file:///x\": an exposed resource is a URI, write it like \"docs://manual\"",
+        ),
+        (r#""tools": { "timeouts": { "x": 5 } }"#, 31, &format!("tools.timeouts.x: {duration}")),
+    ] {
+        check_server(&format!("\"command\": \"x\",\n{members}"), &[(&format!("4:{column}"), &format!("a.{expected}"))]);
+    }
+    for key in ["root", "hidden", "maxFiles", "poll", "declare", "roots"] {
+        let expected = format!("a.{key}: known but not available in this version yet, remove it");
+        check_server(&format!("\"command\": \"x\", \"{key}\": null"), &[("3:17", &expected)]);
+    }
+}
+
+#[test]
+fn rename_targets_obey_the_servers_own_length() {
+    let target = "n".repeat(60);
+    let members = |length: usize| {
+        format!(
+            "\"command\": \"x\", \"namespacing\": {{ \"maxLength\": {length} }}, \
+             \"tools\": {{ \"rename\": {{ \"x\": \"{target}\" }} }}"
+        )
+    };
+    let expected = "a.tools.rename.x: an exposed name is 1 to 59 letters, digits, \"_\" or \"-\"";
+    check_server(&members(59), &[("3:81", expected)]);
+    super::accept_server(&members(60));
+}

@@ -1,0 +1,134 @@
+//! What holds for every text and every pair of configurations.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::collection::{btree_map, vec};
+use proptest::option;
+use proptest::prelude::*;
+
+use super::{FULL, accept, environment, origin};
+use crate::config::diff::{Depth, apply, diff};
+use crate::config::glob::Glob;
+use crate::config::secret::Secret;
+use crate::config::{
+    Config, Filter, Gateway, LogLevel, Namespacing, Policies, Protocol, Rules, Server, ServerId, Timeout, ToolRules,
+    Transport, parse,
+};
+
+/// Few values for each member, so that two arbitrary configurations often agree in some.
+fn transports() -> impl Strategy<Value = Transport> {
+    let env = || btree_map("[AB]", "[xy]".prop_map(Secret::new), 0..2);
+    prop_oneof![
+        ("[xy]", vec("[a-c]", 0..3), env()).prop_map(|(command, args, env)| Transport::Stdio {
+            command,
+            args,
+            env,
+            cwd: PathBuf::from("/"),
+        }),
+        ("http://[xy]/", vec(("[ab]", "[xy]".prop_map(Secret::new)), 0..2))
+            .prop_map(|(url, headers)| { Transport::Http { url, headers, ca: None } }),
+    ]
+}
+
+fn servers() -> impl Strategy<Value = Arc<Server>> {
+    let timeout = prop_oneof![Just(Timeout::Never), Just(Timeout::After(Duration::from_secs(1)))];
+    let filter = vec("[ab*]{1,2}".prop_map(|text| Glob::new(&text).unwrap()), 0..2)
+        .prop_map(|deny| Filter { deny, ..Filter::default() });
+    let members = (transports(), any::<bool>(), "[pq]?", option::of(timeout), filter, any::<bool>());
+    members.prop_map(|(transport, enabled, prefix, timeout, filter, legacy)| {
+        Arc::new(Server {
+            transport,
+            protocol: if legacy { Protocol::Legacy } else { Protocol::Auto },
+            enabled,
+            prefix,
+            namespacing: Namespacing::default(),
+            timeout,
+            validate: false,
+            tools: ToolRules { filter, rename: BTreeMap::new(), timeouts: BTreeMap::new() },
+            prompts: Rules::default(),
+            resources: Rules::default(),
+        })
+    })
+}
+
+fn configs() -> impl Strategy<Value = Config> {
+    let id = "[a-f]".prop_map(|text| ServerId::new(&text).unwrap());
+    (vec((id, servers()), 0..6), 1u16..3, 1usize..3, any::<bool>()).prop_map(|(servers, port, page_size, debug)| {
+        let mut config = Config::empty();
+        config.gateway = Gateway { port, ..Gateway::default() };
+        config.policies = Policies { page_size, ..Policies::default() };
+        config.log.level = if debug { LogLevel::Debug } else { LogLevel::Info };
+        config.servers = servers.into_iter().collect();
+        config
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_plan_leads_where_it_should(old in configs(), new in configs()) {
+        let plan = diff(&old, &new);
+        let reached = apply(&old, &plan);
+        prop_assert_eq!(&reached, &new);
+        // Equality of maps does not look at the order, which the file gives.
+        prop_assert!(reached.servers.keys().eq(new.servers.keys()));
+        prop_assert!(diff(&reached, &new).is_empty());
+    }
+
+    #[test]
+    fn a_plan_starts_and_stops_what_runs(old in configs(), new in configs()) {
+        let plan = diff(&old, &new);
+        let runs = |config: &Config, id: &ServerId| config.servers.get(id).is_some_and(|server| server.enabled);
+        for (id, _) in &plan.start {
+            prop_assert!(!runs(&old, id) && runs(&new, id));
+        }
+        for id in &plan.stop {
+            prop_assert!(runs(&old, id) && !runs(&new, id));
+        }
+        for change in &plan.change {
+            prop_assert!(runs(&old, &change.id) && runs(&new, &change.id));
+            let same_link = old.servers[&change.id].transport == change.server.transport
+                && old.servers[&change.id].protocol == change.server.protocol;
+            prop_assert_eq!(same_link, change.depth == Depth::Surface);
+        }
+    }
+
+    #[test]
+    fn no_text_is_too_strange(text in any::<String>()) {
+        let _ = parse(&text, &origin(), &environment);
+    }
+
+    /// A good file with a piece cut out and something else put in: it reaches far into the readers.
+    #[test]
+    fn no_damage_is_too_strange(
+        start in 0..FULL.len(),
+        length in 0usize..12,
+        piece in prop_oneof!["[\\[\\]{}:,\"0-9a-z$\u{e9} \r\n-]{0,6}", Just("null".to_owned()), Just("[{}]".to_owned())],
+    ) {
+        let end = (start + length).min(FULL.len());
+        let text = format!("{}{piece}{}", &FULL[..start], &FULL[end..]);
+        if let Err(problems) = parse(&text, &origin(), &environment) {
+            // A lone carriage return ends a line too.
+            let lines = 1 + text.matches(['\r', '\n']).count();
+            for problem in problems.iter() {
+                prop_assert!((1..=lines).contains(&problem.line), "{}", problem);
+                prop_assert!(!problem.to_string().contains("s3cret"), "{}", problem);
+                prop_assert!(!problem.to_string().contains('\n'), "{}", problem);
+            }
+        }
+    }
+}
+
+#[test]
+fn start_up_is_the_plan_from_nothing() {
+    let config = accept(FULL);
+    let plan = diff(&Config::empty(), &config);
+    assert_eq!(plan.start.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(), ["remote"]);
+    assert_eq!(plan.disabled.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(), ["local"]);
+    assert!(plan.gateway.is_some() && plan.policies.is_some() && plan.log.is_some());
+    assert!(plan.stop.is_empty() && plan.change.is_empty());
+    assert_eq!(apply(&Config::empty(), &plan), config);
+    assert!(diff(&config, &config).is_empty());
+}

@@ -1,0 +1,163 @@
+//! How a server is reached: a command to start or a URL to call.
+//!
+//! Both halves are always read, so that their problems show whatever the type turns out to be; then the type decides
+//! which half counts, and a member of the other half is a problem rather than ignored.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::PathBuf;
+
+use crate::config::field::{Field, Section};
+use crate::config::problem::Fault;
+use crate::config::secret::Secret;
+use crate::config::{Transport, network, vocabulary};
+
+const STDIO_MEMBERS: [&str; 4] = ["command", "args", "env", "cwd"];
+const HTTP_MEMBERS: [&str; 5] = ["url", "serverUrl", "httpUrl", "headers", "tls"];
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Stdio,
+    Http,
+}
+
+/// `None` was reported.
+pub(crate) fn transport(section: &Section<'_>) -> Option<Transport> {
+    let stdio = stdio(section);
+    let http = http(section);
+    match kind(section)? {
+        Kind::Stdio => {
+            refuse(section, &HTTP_MEMBERS, "stdio");
+            require(section, &["command"]);
+            stdio
+        }
+        Kind::Http => {
+            refuse(section, &STDIO_MEMBERS, "http");
+            require(section, &vocabulary::URL);
+            http
+        }
+    }
+}
+
+/// What the file says, else what its members tell.
+fn kind(section: &Section<'_>) -> Option<Kind> {
+    const KINDS: [(&str, Kind); 4] =
+        [("stdio", Kind::Stdio), ("http", Kind::Http), ("streamable-http", Kind::Http), ("streamableHttp", Kind::Http)];
+    if let Some(field) = section.one_of(&vocabulary::TYPE) {
+        return field.choice(&KINDS, &["sse", "files"]);
+    }
+    let has = |names: &[&str]| names.iter().any(|name| section.get(name).is_some());
+    let fault = match (has(&["command"]), has(&vocabulary::URL)) {
+        (true, false) => return Some(Kind::Stdio),
+        (false, true) => return Some(Kind::Http),
+        (true, true) => Fault::new("has both a command and a url").cure("keep one"),
+        (false, false) => Fault::new("has neither a command nor a url").cure("add one"),
+    };
+    section.field().problem(fault);
+    None
+}
+
+fn refuse(section: &Section<'_>, members: &[&str], kind: &str) {
+    for field in members.iter().filter_map(|member| section.get(member)) {
+        field.key_problem(Fault::new(format!("does not belong to a server of type {kind}")).cure("remove it"));
+    }
+}
+
+fn require(section: &Section<'_>, names: &[&str]) {
+    if !names.iter().any(|name| section.get(name).is_some()) {
+        section.field().problem(Fault::new(format!("\"{}\" is missing", names[0])));
+    }
+}
+
+fn stdio(section: &Section<'_>) -> Option<Transport> {
+    let command = section.get("command");
+    // Older Zed has one object for all three.
+    let object = command.as_ref().filter(|field| field.is_object());
+    let inner = object.and_then(|field| field.section(&vocabulary::COMMAND));
+    if inner.is_some() {
+        for field in ["args", "env"].iter().filter_map(|member| section.get(member)) {
+            field.key_problem(Fault::new("belongs inside of \"command\" when that is an object"));
+        }
+    }
+    let source = inner.as_ref().unwrap_or(section);
+
+    let mut args = Vec::new();
+    source.set(&mut args, "args", |field| field.list(Field::expanded));
+    let mut env = BTreeMap::new();
+    source.set(&mut env, "env", environment);
+    let mut cwd = section.field().context().origin.directory.clone();
+    section.set(&mut cwd, "cwd", Field::path);
+    let program = match inner {
+        Some(inner) => {
+            let path = inner.get("path");
+            if path.is_none() {
+                inner.field().problem(Fault::new("\"path\" is missing"));
+            }
+            path
+        }
+        None => command,
+    };
+    Some(Transport::Stdio { command: program_name(&program?)?, args, env, cwd })
+}
+
+fn program_name(field: &Field<'_>) -> Option<String> {
+    let text = field.expanded()?;
+    field.accept(if text.trim().is_empty() { Err(Fault::new("must not be empty")) } else { Ok(text) })
+}
+
+fn environment(field: &Field<'_>) -> Option<BTreeMap<String, Secret>> {
+    let mut variables = BTreeMap::new();
+    for (name, field) in field.map()?.fields() {
+        if name.is_empty() || name.contains(['=', '\0']) {
+            field.key_problem(Fault::new("is not the name of a variable"));
+        } else if let Some(value) = field.expanded() {
+            variables.insert(name.to_owned(), Secret::new(value));
+        }
+    }
+    Some(variables)
+}
+
+fn http(section: &Section<'_>) -> Option<Transport> {
+    let url = section.one_of(&vocabulary::URL).and_then(|field| {
+        let url = field.expanded()?;
+        field.accept(network::check_url(&url)).map(|()| url)
+    });
+    let mut headers = Vec::new();
+    section.set(&mut headers, "headers", self::headers);
+    let mut ca = None;
+    section.set(&mut ca, "tls", tls);
+    Some(Transport::Http { url: url?, headers, ca })
+}
+
+fn tls(field: &Field<'_>) -> Option<Option<PathBuf>> {
+    let section = field.section(&vocabulary::TLS)?;
+    Some(section.get("ca").and_then(|field| field.path()))
+}
+
+fn headers(field: &Field<'_>) -> Option<Vec<(String, Secret)>> {
+    let mut headers = Vec::new();
+    let mut seen = HashSet::new();
+    for (name, field) in field.map()?.fields() {
+        let value = header_value(&field);
+        let name = match network::check_header_name(name) {
+            Ok(name) => name,
+            Err(fault) => {
+                field.key_problem(fault);
+                continue;
+            }
+        };
+        if !seen.insert(name.clone()) {
+            field.key_problem(Fault::new("this header stands here twice").cure("case does not count, keep one"));
+        }
+        if network::is_secret_header(&name) {
+            field.warn_if_literal_secret();
+        }
+        headers.extend(value.map(|value| (name, value)));
+    }
+    Some(headers)
+}
+
+fn header_value(field: &Field<'_>) -> Option<Secret> {
+    let value = field.expanded()?;
+    field.accept(network::check_header_value(&value))?;
+    Some(Secret::new(value))
+}

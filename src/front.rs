@@ -1,0 +1,13 @@
+//! The sides that clients see: Streamable HTTP and stdio. Both decode once, bounded, and hand messages to the desk.
+
+pub mod body;
+pub mod gate;
+pub mod http;
+pub mod io;
+pub mod stdio;
+pub mod stream;
+
+use std::time::Duration;
+
+/// At least this long between two `list_changed` of the same client: a storm is told twice a second at most.
+pub const NOTIFY_INTERVAL: Duration = Duration::from_millis(500);

@@ -1,0 +1,108 @@
+//! Bodies of answers: ready pieces, or a stream of events.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_util::Stream;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderValue, Response, StatusCode};
+use http_body::{Frame, SizeHint};
+
+use crate::protocol::error::Error;
+use crate::protocol::json::Pieces;
+use crate::protocol::{self, Id};
+
+pub enum Body {
+    Pieces(smallvec::IntoIter<[Bytes; 5]>, usize),
+    Events(Pin<Box<dyn Stream<Item = Bytes> + Send>>),
+}
+
+impl Body {
+    pub fn empty() -> Body {
+        Body::from(Pieces::new())
+    }
+}
+
+impl From<Pieces> for Body {
+    fn from(pieces: Pieces) -> Body {
+        let length = pieces.len();
+        Body::Pieces(pieces.into_iter(), length)
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match &mut *self {
+            Body::Pieces(pieces, left) => {
+                let piece = pieces.next();
+                *left -= piece.as_ref().map_or(0, Bytes::len);
+                Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
+            }
+            Body::Events(events) => {
+                events.as_mut().poll_next(context).map(|event| event.map(|event| Ok(Frame::data(event))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Body::Pieces(_, 0))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Body::Pieces(_, left) => SizeHint::with_exact(*left as u64),
+            Body::Events(_) => SizeHint::default(),
+        }
+    }
+}
+
+/// An answer with a JSON body.
+pub fn json(status: StatusCode, pieces: Pieces) -> Response<Body> {
+    let mut response = Response::new(Body::from(pieces));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// A JSON-RPC error as the whole answer.
+pub fn json_error(status: StatusCode, id: Option<&Id>, error: &Error) -> Response<Body> {
+    json(status, protocol::error_reply(id, &error.to_json()))
+}
+
+/// An answer as a stream of events.
+pub fn events(stream: impl Stream<Item = Bytes> + Send + 'static) -> Response<Body> {
+    let mut response = Response::new(Body::Events(Box::pin(stream)));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
+pub fn empty(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = status;
+    response
+}
+
+/// One message as a server-sent event.
+pub fn event(message: Pieces) -> Bytes {
+    let mut event = bytes::BytesMut::with_capacity(message.len() + 24);
+    event.extend_from_slice(b"event: message\ndata: ");
+    for piece in message.into_line() {
+        event.extend_from_slice(&piece);
+    }
+    event.extend_from_slice(b"\n\n");
+    event.freeze()
+}
+
+/// A comment that shows both sides that the stream is alive.
+pub const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");

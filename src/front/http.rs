@@ -1,0 +1,359 @@
+//! Streamable HTTP at `/mcp`: POST, GET and DELETE, one session per client.
+//!
+//! An answer is plain JSON when it is the first thing to send. When progress or a log line comes first, or
+//! [`JSON_PATIENCE`] has passed, it is a stream.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router as Routes;
+use axum::extract::{Request as HttpRequest, State};
+use axum::routing::any;
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderMap, HeaderName, VARY};
+use http::{HeaderValue, Method as Verb, Response, StatusCode};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use tokio::sync::watch;
+
+use crate::caller::SessionId;
+use crate::front::body::{self, Body, empty, json, json_error};
+use crate::front::gate::Gate;
+use crate::front::stream::{Carried, Next, SessionStream};
+use crate::observe::{Event, Observe};
+use crate::protocol::dialect::{Dialect, Era};
+use crate::protocol::error::Error;
+use crate::protocol::json::Pieces;
+use crate::protocol::method::Method;
+use crate::protocol::{Malformed, Message, Request};
+use crate::session::Session;
+use crate::session::desk::{Begun, Desk};
+
+pub const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+/// How long an answer is waited for before the client gets a stream, so that nothing on the way takes us for dead.
+const JSON_PATIENCE: Duration = Duration::from_secs(1);
+
+/// What the HTTP front serves.
+pub struct Front {
+    pub desk: Arc<Desk>,
+    pub gate: Gate,
+    pub observe: Arc<Observe>,
+    pub max_body_size: usize,
+    pub stop: watch::Receiver<bool>,
+}
+
+/// All routes. The gate stands before every one of them.
+pub fn routes(front: Arc<Front>) -> Routes {
+    Routes::new().route("/mcp", any(serve)).fallback(missing).with_state(front)
+}
+
+async fn missing(State(front): State<Arc<Front>>, request: HttpRequest) -> Response<Body> {
+    match front.gate.check(request.uri(), request.headers()) {
+        Err(refused) => *refused,
+        Ok(()) => json_error(
+            StatusCode::NOT_FOUND,
+            None,
+            &Error::InvalidRequest("there is nothing here; the MCP endpoint is /mcp".to_owned()),
+        ),
+    }
+}
+
+async fn serve(State(front): State<Arc<Front>>, request: HttpRequest) -> Response<Body> {
+    let origin = Gate::allowed_origin(request.headers());
+    let asked_headers = request.headers().get("access-control-request-headers").cloned();
+    let refused = front.gate.check(request.uri(), request.headers()).err();
+    let was_refused = refused.is_some();
+    let mut response = match refused {
+        // A preflight carries no token; it may pass when host and origin are right, which 401 says.
+        Some(refused) if request.method() == Verb::OPTIONS && refused.status() == StatusCode::UNAUTHORIZED => {
+            preflight(asked_headers)
+        }
+        Some(refused) => *refused,
+        None if request.method() == Verb::OPTIONS => preflight(asked_headers),
+        None => front.answer(request).await,
+    };
+    if response.status().is_client_error() {
+        let reason = if was_refused { "gate" } else { "request" };
+        front.observe.emit(&Event::ClientRefused { status: response.status().as_u16(), reason });
+    }
+    if let Some(origin) = origin.filter(|_| response.status() != StatusCode::FORBIDDEN) {
+        let headers = response.headers_mut();
+        headers.insert("access-control-allow-origin", origin);
+        headers.insert("access-control-expose-headers", HeaderValue::from_static("mcp-session-id, www-authenticate"));
+        headers.insert(VARY, HeaderValue::from_static("origin"));
+    }
+    response
+}
+
+fn preflight(asked_headers: Option<HeaderValue>) -> Response<Body> {
+    let mut response = empty(StatusCode::NO_CONTENT);
+    let headers = response.headers_mut();
+    headers.insert("access-control-allow-methods", HeaderValue::from_static("GET, POST, DELETE"));
+    let default = HeaderValue::from_static(
+        "content-type, accept, authorization, mcp-protocol-version, mcp-session-id, last-event-id",
+    );
+    headers.insert("access-control-allow-headers", asked_headers.unwrap_or(default));
+    headers.insert("access-control-max-age", HeaderValue::from_static("600"));
+    response
+}
+
+impl Front {
+    async fn answer(&self, request: HttpRequest) -> Response<Body> {
+        let handled = AssertUnwindSafe(self.handle(request)).catch_unwind().await;
+        match handled {
+            Ok(Ok(response)) => response,
+            Ok(Err(refusal)) => refusal.into_response(),
+            Err(_) => {
+                self.observe.emit(&Event::Panic { place: "http" });
+                json_error(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    None,
+                    &Error::Internal("see the gateway's log".to_owned()),
+                )
+            }
+        }
+    }
+
+    async fn handle(&self, request: HttpRequest) -> Result<Response<Body>, Refusal> {
+        if *self.stop.borrow() {
+            return Err(Error::ShuttingDown.into());
+        }
+        match *request.method() {
+            Verb::POST => self.post(request).await,
+            Verb::GET => self.get(request.headers()),
+            Verb::DELETE => {
+                let session = self.session(request.headers())?;
+                self.desk.sessions.end(session.id, "the client ended it");
+                Ok(empty(StatusCode::NO_CONTENT))
+            }
+            _ => {
+                let mut response = empty(StatusCode::METHOD_NOT_ALLOWED);
+                response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, POST, DELETE"));
+                Ok(response)
+            }
+        }
+    }
+
+    fn get(&self, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
+        if !accepts(headers, "text/event-stream") {
+            return Err(Refusal::status(StatusCode::NOT_ACCEPTABLE, "Accept must allow text/event-stream"));
+        }
+        let session = self.session(headers)?;
+        let stream = SessionStream {
+            hold: session.open_stream(),
+            versions: self.desk.router.directory.watch(),
+            stop: self.stop.clone(),
+        };
+        Ok(body::events(stream.into_events()))
+    }
+
+    async fn post(&self, request: HttpRequest) -> Result<Response<Body>, Refusal> {
+        let (parts, body) = request.into_parts();
+        let kind = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        if !kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json")) {
+            return Err(Refusal::status(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Content-Type must be application/json"));
+        }
+        if !accepts(&parts.headers, "application/json") && !accepts(&parts.headers, "text/event-stream") {
+            return Err(Refusal::status(
+                StatusCode::NOT_ACCEPTABLE,
+                "Accept must allow application/json and text/event-stream",
+            ));
+        }
+        let raw = self.whole_body(body).await?;
+        if let Some(batch) = Message::split_batch(&raw) {
+            return self.batch(&parts.headers, batch?).await;
+        }
+        match Message::parse(raw)? {
+            Message::Request(request)
+                if request.method == Method::Initialize && !parts.headers.contains_key(SESSION_ID) =>
+            {
+                self.initialize(&request)
+            }
+            Message::Request(request) => {
+                let session = self.session(&parts.headers).map_err(|refusal| refusal.about(&request))?;
+                Ok(self.request(&session, request, accepts(&parts.headers, "text/event-stream")).await)
+            }
+            Message::Notification(notification) => {
+                let session = self.session(&parts.headers)?;
+                self.desk.hear(&session, &notification);
+                Ok(empty(StatusCode::ACCEPTED))
+            }
+            // Nothing is ever asked of a client yet, so nobody waits for this.
+            Message::Response(_) => self.session(&parts.headers).map(|_| empty(StatusCode::ACCEPTED)),
+        }
+    }
+
+    async fn whole_body(&self, body: axum::body::Body) -> Result<Bytes, Refusal> {
+        let too_large = || {
+            let reason = format!("the body is larger than gateway.maxBodySize, {} bytes", self.max_body_size);
+            Refusal::status(StatusCode::PAYLOAD_TOO_LARGE, &reason)
+        };
+        if http_body::Body::size_hint(&body).lower() > self.max_body_size as u64 {
+            return Err(too_large());
+        }
+        match Limited::new(body, self.max_body_size).collect().await {
+            Ok(body) => Ok(body.to_bytes()),
+            Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
+            Err(_) => Err(Refusal::status(StatusCode::BAD_REQUEST, "the body broke off")),
+        }
+    }
+
+    fn initialize(&self, request: &Request) -> Result<Response<Body>, Refusal> {
+        let (session, hello) = self.desk.initialize(request).map_err(|error| match error {
+            Error::LimitExceeded { .. } => {
+                Refusal { status: StatusCode::SERVICE_UNAVAILABLE, error, id: Some(request.id.clone()) }
+            }
+            error => Refusal { status: StatusCode::OK, error, id: Some(request.id.clone()) },
+        })?;
+        let mut response = json(StatusCode::OK, hello);
+        let id = HeaderValue::try_from(session.id.to_string()).expect("a UUID is a header value");
+        response.headers_mut().insert(SESSION_ID, id);
+        Ok(response)
+    }
+
+    async fn request(&self, session: &Arc<Session>, request: Request, streams: bool) -> Response<Body> {
+        let pending = match self.desk.begin(session, request) {
+            Begun::Ready(answer) => return json(StatusCode::OK, answer),
+            Begun::Pending(pending) => pending,
+        };
+        let mut carried = Carried::new(pending, Arc::clone(session), Arc::clone(&self.observe));
+        if !streams {
+            return answer_only(carried).await;
+        }
+        match tokio::time::timeout(JSON_PATIENCE, carried.next()).await {
+            Ok(Next::Answer(Some(answer))) => json(StatusCode::OK, answer),
+            // Cancelled: the protocol wants no answer, HTTP wants one.
+            Ok(Next::Answer(None)) => body::events(futures_util::stream::empty()),
+            Ok(Next::Message(message)) => body::events(carried.into_events(Some(message))),
+            Err(_) => body::events(carried.into_events(None)),
+        }
+    }
+
+    /// Several messages at once, as one version of the protocol allows.
+    async fn batch(&self, headers: &HeaderMap, batch: Vec<Bytes>) -> Result<Response<Body>, Refusal> {
+        let session = self.session(headers)?;
+        if !session.dialect.has_batches() {
+            let reason = format!("protocol version {} has no batches", session.dialect);
+            return Err(Error::InvalidRequest(reason).into());
+        }
+        if batch.is_empty() {
+            return Err(Error::InvalidRequest("an empty batch".to_owned()).into());
+        }
+        let mut carried = Vec::new();
+        let mut answers = Vec::new();
+        for raw in batch {
+            match Message::parse(raw) {
+                Ok(Message::Request(request)) => match self.desk.begin(&session, request) {
+                    Begun::Ready(answer) => answers.push(answer),
+                    Begun::Pending(pending) => {
+                        carried.push(Carried::new(pending, Arc::clone(&session), Arc::clone(&self.observe)));
+                    }
+                },
+                Ok(Message::Notification(notification)) => self.desk.hear(&session, &notification),
+                Ok(Message::Response(_)) => {}
+                Err(malformed) => {
+                    answers.push(crate::protocol::error_reply(malformed.id.as_ref(), &malformed.error.to_json()));
+                }
+            }
+        }
+        let calls = futures_util::future::join_all(carried.into_iter().map(await_answer)).await;
+        answers.extend(calls.into_iter().flatten());
+        if answers.is_empty() {
+            return Ok(empty(StatusCode::ACCEPTED));
+        }
+        let mut array = Pieces::new();
+        for (index, answer) in answers.into_iter().enumerate() {
+            array.push(Bytes::from_static(if index == 0 { b"[" } else { b"," }));
+            for piece in answer {
+                array.push(piece);
+            }
+        }
+        array.push(Bytes::from_static(b"]"));
+        Ok(json(StatusCode::OK, array))
+    }
+
+    /// The session that a request names.
+    fn session(&self, headers: &HeaderMap) -> Result<Arc<Session>, Refusal> {
+        let version = headers.get(PROTOCOL_VERSION).map(|version| version.to_str().unwrap_or_default());
+        let unknown = |version: &&str| Dialect::parse(version).is_none_or(|dialect| dialect.era() != Era::Legacy);
+        if let Some(version) = version.filter(unknown) {
+            let reason = format!("MCP-Protocol-Version {} is not supported", crate::protocol::json::quote(version));
+            return Err(Refusal::status(StatusCode::BAD_REQUEST, &reason));
+        }
+        let Some(id) = headers.get(SESSION_ID) else {
+            return Err(Refusal::status(StatusCode::BAD_REQUEST, "Mcp-Session-Id is missing; begin with initialize"));
+        };
+        let id = id.to_str().ok().and_then(|id| id.parse::<SessionId>().ok());
+        let session = id.and_then(|id| self.desk.sessions.find(id));
+        session.ok_or_else(|| Refusal::status(StatusCode::NOT_FOUND, "unknown session; begin with initialize"))
+    }
+}
+
+async fn await_answer(mut carried: Carried) -> Option<Pieces> {
+    loop {
+        if let Next::Answer(answer) = carried.next().await {
+            return answer;
+        }
+    }
+}
+
+/// For a client that takes no stream: what comes before the answer has nowhere to go.
+async fn answer_only(carried: Carried) -> Response<Body> {
+    match await_answer(carried).await {
+        Some(answer) => json(StatusCode::OK, answer),
+        None => empty(StatusCode::NO_CONTENT),
+    }
+}
+
+/// Whether the client takes this type; one that says nothing takes anything.
+fn accepts(headers: &HeaderMap, kind: &str) -> bool {
+    let mut values = headers.get_all(ACCEPT).iter().peekable();
+    if values.peek().is_none() {
+        return true;
+    }
+    let group = kind.split('/').next().unwrap_or_default();
+    values.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',')).any(|range| {
+        let range = range.split(';').next().unwrap_or_default().trim();
+        range == "*/*" || range.eq_ignore_ascii_case(kind) || range.strip_suffix("/*") == Some(group)
+    })
+}
+
+/// An error before a request could be handled.
+struct Refusal {
+    status: StatusCode,
+    error: Error,
+    id: Option<crate::protocol::Id>,
+}
+
+impl Refusal {
+    fn status(status: StatusCode, reason: &str) -> Refusal {
+        Refusal { status, error: Error::InvalidRequest(reason.to_owned()), id: None }
+    }
+
+    fn about(self, request: &Request) -> Refusal {
+        Refusal { id: Some(request.id.clone()), ..self }
+    }
+
+    fn into_response(self) -> Response<Body> {
+        let mut response = json_error(self.status, self.id.as_ref(), &self.error);
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(http::header::RETRY_AFTER, HeaderValue::from_static("5"));
+        }
+        response
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Refusal {
+        let status = StatusCode::from_u16(error.class().status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        Refusal { status, error, id: None }
+    }
+}
+
+impl From<Malformed> for Refusal {
+    fn from(malformed: Malformed) -> Refusal {
+        Refusal { id: malformed.id, ..malformed.error.into() }
+    }
+}

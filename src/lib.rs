@@ -1,0 +1,31 @@
+//! Goblin, an MCP gateway: one endpoint for many MCP servers.
+//!
+//! The map of the code, in reading order. Each module may use only those above it; a test keeps that true.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::print_stdout))]
+
+// Words: no I/O, no clock.
+pub mod caller;
+pub mod config;
+pub mod observe;
+pub mod protocol;
+
+// One open stream to one client, and what must survive it.
+pub mod lane;
+pub mod mailbox;
+
+// The servers behind the gateway.
+pub mod backend;
+
+// What they offer together, and where a request goes.
+pub mod catalog;
+pub mod router;
+
+// The clients, and the transports they come over.
+pub mod front;
+pub mod session;
+
+// Assembly.
+pub mod app;
+pub mod cli;

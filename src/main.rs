@@ -1,0 +1,34 @@
+//! Arguments in, exit code out; nothing else.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+use goblin::backend::guard;
+use goblin::cli::{Cli, Command, serve};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args_os();
+    if arguments.nth(1) == Some(OsString::from("__guard")) {
+        return ExitCode::from(u8::try_from(guard::run(arguments)).unwrap_or(1));
+    }
+    let cli = Cli::parse();
+    let ran = tokio::runtime::Runtime::new().map_err(anyhow::Error::from).and_then(|runtime| {
+        let code = runtime.block_on(async {
+            match cli.command {
+                Command::Serve(arguments) => serve::serve(arguments).await,
+                Command::Stdio(arguments) => serve::stdio(arguments).await,
+            }
+        });
+        // A read of stdin cannot be interrupted; it must not hold up the exit.
+        runtime.shutdown_background();
+        code
+    });
+    ran.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}

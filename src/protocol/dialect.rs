@@ -1,0 +1,131 @@
+//! The protocol versions, and everything that depends on which one is spoken.
+//!
+//! Invariant: no other file compares version strings or asks for the era. What differs between versions is a question
+//! with a name here.
+
+use std::fmt;
+
+/// A version of the protocol. Later ones compare greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Dialect {
+    V2024_11_05,
+    V2025_03_26,
+    V2025_06_18,
+    V2025_11_25,
+    /// Requests without a handshake or a session. Not served yet; it has its place so that nothing else assumes
+    /// that every request has a session.
+    V2026_07_28,
+}
+
+/// The two generations: with a handshake and sessions, and without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Era {
+    Legacy,
+    Modern,
+}
+
+/// Dialects that may share the bytes of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DialectClass {
+    Legacy,
+    Modern,
+}
+
+impl Dialect {
+    /// The newest version that begins with `initialize`.
+    pub const NEWEST_WITH_HANDSHAKE: Dialect = Dialect::V2025_11_25;
+
+    /// What a request over HTTP speaks when nothing says otherwise.
+    pub const ASSUMED: Dialect = Dialect::V2025_03_26;
+
+    const ALL: [Dialect; 5] =
+        [Dialect::V2024_11_05, Dialect::V2025_03_26, Dialect::V2025_06_18, Dialect::V2025_11_25, Dialect::V2026_07_28];
+
+    pub fn parse(version: &str) -> Option<Dialect> {
+        Dialect::ALL.into_iter().find(|dialect| dialect.as_str() == version)
+    }
+
+    /// The answer to `initialize`: the version asked for where it has a handshake, else our newest that has.
+    pub fn negotiate(asked: &str) -> Dialect {
+        Dialect::parse(asked).filter(|dialect| dialect.era() == Era::Legacy).unwrap_or(Dialect::NEWEST_WITH_HANDSHAKE)
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Dialect::V2024_11_05 => "2024-11-05",
+            Dialect::V2025_03_26 => "2025-03-26",
+            Dialect::V2025_06_18 => "2025-06-18",
+            Dialect::V2025_11_25 => "2025-11-25",
+            Dialect::V2026_07_28 => "2026-07-28",
+        }
+    }
+
+    pub fn era(self) -> Era {
+        if self >= Dialect::V2026_07_28 { Era::Modern } else { Era::Legacy }
+    }
+
+    pub fn class(self) -> DialectClass {
+        match self.era() {
+            Era::Legacy => DialectClass::Legacy,
+            Era::Modern => DialectClass::Modern,
+        }
+    }
+
+    /// Only this version lets a client send several messages as one array.
+    pub fn has_batches(self) -> bool {
+        self == Dialect::V2025_03_26
+    }
+
+    /// Whether HTTP requests name the version in a header after the handshake.
+    pub fn has_version_header(self) -> bool {
+        self >= Dialect::V2025_06_18
+    }
+
+    pub fn has_resource_links(self) -> bool {
+        self >= Dialect::V2025_06_18
+    }
+
+    pub fn has_audio(self) -> bool {
+        self >= Dialect::V2025_03_26
+    }
+
+    /// The JSON-RPC code for a resource that cannot be read because it does not exist.
+    pub fn resource_not_found_code(self) -> i64 {
+        match self.era() {
+            Era::Legacy => -32002,
+            Era::Modern => -32602,
+        }
+    }
+}
+
+impl fmt::Display for Dialect {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_compare_as_their_dates() {
+        assert!(Dialect::ALL.is_sorted());
+        assert!(Dialect::ALL.map(Dialect::as_str).is_sorted());
+    }
+
+    #[test]
+    fn negotiation_never_promises_a_version_without_handshake() {
+        for (asked, answered) in [
+            ("2024-11-05", "2024-11-05"),
+            ("2025-03-26", "2025-03-26"),
+            ("2025-06-18", "2025-06-18"),
+            ("2025-11-25", "2025-11-25"),
+            ("2026-07-28", "2025-11-25"),
+            ("1999-01-01", "2025-11-25"),
+            ("", "2025-11-25"),
+        ] {
+            assert_eq!(Dialect::negotiate(asked).as_str(), answered, "{asked}");
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! The one table of errors that can reach a client.
+//!
+//! Code, HTTP status, `data.code`, whose fault it is and whether a retry is safe are decided together, in one
+//! exhaustive match. A backend's own JSON-RPC error is no variant here: it passes verbatim (see `router::answer`).
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use crate::protocol::dialect::Dialect;
+use crate::protocol::json::quote;
+
+/// Something a client is told instead of a result.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    #[error("parse error: {0}")]
+    Parse(String),
+    #[error("invalid request: {0}")]
+    InvalidRequest(String),
+    #[error("Method not found: {0}")]
+    MethodNotFound(String),
+    #[error("invalid params: {0}")]
+    InvalidParams(String),
+    #[error("invalid cursor: begin again without one")]
+    InvalidCursor,
+    #[error("Tool not found: {name}{}", did_you_mean(candidates))]
+    ToolNotFound { name: String, candidates: Vec<String> },
+    #[error("Prompt not found: {name}{}", did_you_mean(candidates))]
+    PromptNotFound { name: String, candidates: Vec<String> },
+    #[error("Resource not found: {uri}{}", did_you_mean(candidates))]
+    ResourceNotFound { uri: String, candidates: Vec<String> },
+    #[error("LimitExceeded: {limit} is {value}")]
+    LimitExceeded { limit: &'static str, value: usize },
+    #[error("backend {server} has no room for another call; try again")]
+    Overloaded { server: String },
+    #[error("backend {server} is unavailable: {reason}")]
+    BackendUnavailable { server: String, reason: String, sent: bool },
+    #[error("Timeout: backend {server} did not answer {method} in {after:?}")]
+    Timeout { server: String, method: String, after: Duration },
+    #[error("backend {server} broke the protocol: {reason}")]
+    BackendProtocol { server: String, reason: String },
+    #[error("the gateway is shutting down; try again")]
+    ShuttingDown,
+    #[error("internal error: {0}")]
+    Internal(String),
+}
+
+/// Whose fault an error is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    Client,
+    Backend,
+    Gateway,
+}
+
+/// A row of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Class {
+    pub code: i64,
+    /// The status of an HTTP answer that carries nothing else. Errors of a request that was understood go with 200.
+    pub status: u16,
+    /// The stable name, `data.code`.
+    pub name: &'static str,
+    pub fault: Fault,
+    /// Whether sending the same request again is safe and may help.
+    pub retry: bool,
+}
+
+impl Error {
+    pub fn class(&self) -> Class {
+        use Fault::{Backend, Client, Gateway};
+        let row = |code, status, name, fault, retry| Class { code, status, name, fault, retry };
+        match self {
+            Error::Parse(_) => row(-32700, 400, "PARSE_ERROR", Client, false),
+            Error::InvalidRequest(_) => row(-32600, 400, "INVALID_REQUEST", Client, false),
+            Error::MethodNotFound(_) => row(-32601, 200, "METHOD_NOT_FOUND", Client, false),
+            Error::InvalidParams(_) => row(-32602, 200, "INVALID_PARAMS", Client, false),
+            Error::InvalidCursor => row(-32602, 200, "INVALID_CURSOR", Client, false),
+            Error::ToolNotFound { .. } => row(-32602, 200, "TOOL_NOT_FOUND", Client, false),
+            Error::PromptNotFound { .. } => row(-32602, 200, "PROMPT_NOT_FOUND", Client, false),
+            // Reading answers with the dialect's own code, see `to_json_for_read`.
+            Error::ResourceNotFound { .. } => row(-32602, 200, "RESOURCE_NOT_FOUND", Client, false),
+            Error::LimitExceeded { .. } => row(1429, 200, "LIMIT_EXCEEDED", Client, true),
+            Error::Overloaded { .. } => row(1529, 200, "OVERLOADED", Gateway, true),
+            Error::BackendUnavailable { sent, .. } => row(1503, 200, "BACKEND_UNAVAILABLE", Backend, !sent),
+            Error::Timeout { .. } => row(1504, 200, "TIMEOUT", Backend, false),
+            Error::BackendProtocol { .. } => row(1502, 200, "BACKEND_PROTOCOL", Backend, false),
+            Error::ShuttingDown => row(1500, 503, "SHUTTING_DOWN", Gateway, true),
+            Error::Internal(_) => row(-32603, 200, "INTERNAL", Gateway, false),
+        }
+    }
+
+    /// The JSON-RPC error object.
+    pub fn to_json(&self) -> String {
+        self.json_with_code(self.class().code)
+    }
+
+    /// The same for `resources/read`, whose code for a missing resource depends on the version (D5).
+    pub fn to_json_for_read(&self, dialect: Dialect) -> String {
+        match self {
+            Error::ResourceNotFound { .. } => self.json_with_code(dialect.resource_not_found_code()),
+            other => other.to_json(),
+        }
+    }
+
+    fn json_with_code(&self, code: i64) -> String {
+        let class = self.class();
+        let mut json =
+            format!(r#"{{"code":{code},"message":{},"data":{{"code":"{}""#, quote(&self.to_string()), class.name);
+        let mut member = |key: &str, value: &str| {
+            write!(json, r#","{key}":{value}"#).expect("writing to a String cannot fail");
+        };
+        match self {
+            Error::ToolNotFound { name, candidates } | Error::PromptNotFound { name, candidates } => {
+                member("name", &quote(name));
+                add_candidates(&mut member, candidates);
+            }
+            Error::ResourceNotFound { uri, candidates } => {
+                member("uri", &quote(uri));
+                add_candidates(&mut member, candidates);
+            }
+            Error::LimitExceeded { limit, value } => {
+                member("limit", &quote(limit));
+                member("value", &value.to_string());
+            }
+            Error::Overloaded { server }
+            | Error::BackendUnavailable { server, .. }
+            | Error::BackendProtocol { server, .. } => member("serverId", &quote(server)),
+            Error::Timeout { server, method, .. } => {
+                member("serverId", &quote(server));
+                member("method", &quote(method));
+            }
+            Error::Parse(_)
+            | Error::InvalidRequest(_)
+            | Error::MethodNotFound(_)
+            | Error::InvalidParams(_)
+            | Error::InvalidCursor
+            | Error::ShuttingDown
+            | Error::Internal(_) => {}
+        }
+        if class.retry {
+            member("retryable", "true");
+        }
+        json.push_str("}}");
+        json
+    }
+}
+
+fn did_you_mean(candidates: &[String]) -> String {
+    if candidates.is_empty() { String::new() } else { format!(" (several are called so: {})", candidates.join(", ")) }
+}
+
+fn add_candidates(member: &mut impl FnMut(&str, &str), candidates: &[String]) {
+    if !candidates.is_empty() {
+        let list: Vec<_> = candidates.iter().map(|candidate| quote(candidate)).collect();
+        member("candidates", &format!("[{}]", list.join(",")));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one_of_each() -> Vec<Error> {
+        let server = || "fs".to_owned();
+        vec![
+            Error::Parse("x".into()),
+            Error::InvalidRequest("x".into()),
+            Error::MethodNotFound("x".into()),
+            Error::InvalidParams("x".into()),
+            Error::InvalidCursor,
+            Error::ToolNotFound { name: "t".into(), candidates: vec!["a".into(), "b".into()] },
+            Error::PromptNotFound { name: "p".into(), candidates: vec![] },
+            Error::ResourceNotFound { uri: "u:".into(), candidates: vec![] },
+            Error::LimitExceeded { limit: "maxInFlight", value: 64 },
+            Error::Overloaded { server: server() },
+            Error::BackendUnavailable { server: server(), reason: "it exited".into(), sent: true },
+            Error::BackendUnavailable { server: server(), reason: "not connected".into(), sent: false },
+            Error::Timeout { server: server(), method: "tools/call".into(), after: Duration::from_secs(60) },
+            Error::BackendProtocol { server: server(), reason: "garbage".into() },
+            Error::ShuttingDown,
+            Error::Internal("bug".into()),
+        ]
+    }
+
+    /// The table as it is published; a change here is a change of the interface.
+    #[test]
+    fn the_table() {
+        let table: Vec<_> = one_of_each()
+            .iter()
+            .map(|error| {
+                let class = error.class();
+                format!("{} {} {} {:?} {}", class.name, class.code, class.status, class.fault, class.retry)
+            })
+            .collect();
+        assert_eq!(
+            table,
+            [
+                "PARSE_ERROR -32700 400 Client false",
+                "INVALID_REQUEST -32600 400 Client false",
+                "METHOD_NOT_FOUND -32601 200 Client false",
+                "INVALID_PARAMS -32602 200 Client false",
+                "INVALID_CURSOR -32602 200 Client false",
+                "TOOL_NOT_FOUND -32602 200 Client false",
+                "PROMPT_NOT_FOUND -32602 200 Client false",
+                "RESOURCE_NOT_FOUND -32602 200 Client false",
+                "LIMIT_EXCEEDED 1429 200 Client true",
+                "OVERLOADED 1529 200 Gateway true",
+                "BACKEND_UNAVAILABLE 1503 200 Backend false",
+                "BACKEND_UNAVAILABLE 1503 200 Backend true",
+                "TIMEOUT 1504 200 Backend false",
+                "BACKEND_PROTOCOL 1502 200 Backend false",
+                "SHUTTING_DOWN 1500 503 Gateway true",
+                "INTERNAL -32603 200 Gateway false",
+            ]
+        );
+    }
+
+    #[test]
+    fn every_error_is_valid_json_with_its_name() {
+        for error in one_of_each() {
+            let value: serde_json::Value = serde_json::from_str(&error.to_json()).expect("valid JSON");
+            assert_eq!(value["data"]["code"], error.class().name);
+            assert_eq!(value["message"], error.to_string());
+        }
+    }
+
+    #[test]
+    fn our_own_codes_stay_out_of_the_reserved_block() {
+        for error in one_of_each() {
+            let code = error.class().code;
+            let standard = [-32700, -32600, -32601, -32602, -32603].contains(&code);
+            assert!(standard || code > 0, "{error}: {code}");
+        }
+    }
+
+    #[test]
+    fn d5_the_code_of_a_missing_resource_depends_on_the_version() {
+        let error = Error::ResourceNotFound { uri: "note:///x".into(), candidates: vec![] };
+        assert!(error.to_json_for_read(Dialect::V2025_11_25).starts_with(r#"{"code":-32002,"#));
+        assert!(error.to_json_for_read(Dialect::V2026_07_28).starts_with(r#"{"code":-32602,"#));
+        assert!(error.to_json().starts_with(r#"{"code":-32602,"#));
+    }
+}

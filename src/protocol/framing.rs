@@ -1,0 +1,317 @@
+//! Cutting byte streams into messages: lines (stdio) and server-sent events (HTTP).
+//!
+//! Decoders own their buffer, are fed whatever arrives and give the same messages for any chunking. Both are bounded: an
+//! over-long message is dropped up to its end in constant memory, told once, and the stream goes on behind it.
+
+use bytes::{Buf, Bytes, BytesMut};
+use memchr::{memchr, memchr2};
+
+/// How much of an over-long message is kept, so that its id can be looked for.
+pub const HEAD_KEPT: usize = 4096;
+
+/// What a decoder found.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Frame<T> {
+    Whole(T),
+    /// A message beyond the limit was dropped; this is how it began.
+    TooLong {
+        head: Bytes,
+    },
+}
+
+/// Messages separated by line feeds.
+pub struct Lines {
+    buffer: BytesMut,
+    /// Bytes at the front of the buffer that are known to hold no line feed.
+    scanned: usize,
+    limit: usize,
+    dropping: bool,
+}
+
+impl Lines {
+    pub fn new(limit: usize) -> Lines {
+        Lines { buffer: BytesMut::new(), scanned: 0, limit, dropping: false }
+    }
+
+    /// Where the next bytes are read into.
+    pub fn buffer(&mut self) -> &mut BytesMut {
+        self.buffer.reserve(8 * 1024);
+        &mut self.buffer
+    }
+
+    /// The next line without its end; blank lines are passed over.
+    pub fn take(&mut self) -> Option<Frame<Bytes>> {
+        loop {
+            let Some(offset) = memchr(b'\n', &self.buffer[self.scanned..]) else { return self.keep_within_limit() };
+            let mut line = self.buffer.split_to(self.scanned + offset + 1);
+            self.scanned = 0;
+            if std::mem::take(&mut self.dropping) {
+                continue;
+            }
+            line.truncate(line.len() - 1);
+            if line.last() == Some(&b'\r') {
+                line.truncate(line.len() - 1);
+            }
+            if line.len() > self.limit {
+                return Some(too_long(&line));
+            }
+            if !line.iter().all(u8::is_ascii_whitespace) {
+                return Some(Frame::Whole(line.freeze()));
+            }
+        }
+    }
+
+    fn keep_within_limit(&mut self) -> Option<Frame<Bytes>> {
+        self.scanned = self.buffer.len();
+        if self.dropping {
+            self.buffer.clear();
+            self.scanned = 0;
+            return None;
+        }
+        // One more than the limit: it may be the carriage return of the line's end.
+        if self.buffer.len() <= self.limit + 1 {
+            return None;
+        }
+        let frame = too_long(&self.buffer);
+        // A fresh buffer, or the memory of the over-long line would stay for ever.
+        self.buffer = BytesMut::new();
+        self.scanned = 0;
+        self.dropping = true;
+        Some(frame)
+    }
+}
+
+fn too_long<T>(message: &[u8]) -> Frame<T> {
+    Frame::TooLong { head: Bytes::copy_from_slice(&message[..message.len().min(HEAD_KEPT)]) }
+}
+
+/// One server-sent event. A priming event has an id and no data.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Event {
+    pub id: Option<String>,
+    pub name: Option<String>,
+    pub data: Bytes,
+    pub retry: Option<u64>,
+}
+
+/// A `text/event-stream`.
+pub struct Events {
+    buffer: BytesMut,
+    scanned: usize,
+    limit: usize,
+    data: BytesMut,
+    event: Event,
+    /// The event so far is beyond the limit.
+    dropping: bool,
+    /// The last line ended in CR; a LF right behind it belongs to it.
+    after_carriage_return: bool,
+    at_start: bool,
+}
+
+impl Events {
+    pub fn new(limit: usize) -> Events {
+        Events {
+            buffer: BytesMut::new(),
+            scanned: 0,
+            limit,
+            data: BytesMut::new(),
+            event: Event::default(),
+            dropping: false,
+            after_carriage_return: false,
+            at_start: true,
+        }
+    }
+
+    pub fn feed(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    pub fn take(&mut self) -> Option<Frame<Event>> {
+        while let Some(line) = self.next_line() {
+            if !line.is_empty() {
+                self.field(&line);
+                continue;
+            }
+            let data = self.data.split().freeze();
+            let event = Event { data, ..std::mem::take(&mut self.event) };
+            if std::mem::take(&mut self.dropping) {
+                return Some(too_long(&event.data));
+            }
+            if event != Event::default() {
+                return Some(Frame::Whole(event));
+            }
+        }
+        None
+    }
+
+    fn next_line(&mut self) -> Option<Bytes> {
+        if self.after_carriage_return && !self.buffer.is_empty() {
+            self.after_carriage_return = false;
+            if self.buffer[0] == b'\n' {
+                self.buffer.advance(1);
+                self.scanned = self.scanned.saturating_sub(1);
+            }
+        }
+        let Some(offset) = memchr2(b'\n', b'\r', &self.buffer[self.scanned..]) else {
+            self.scanned = self.buffer.len();
+            self.drop_over_long_line();
+            return None;
+        };
+        let mut line = self.buffer.split_to(self.scanned + offset + 1);
+        self.scanned = 0;
+        self.after_carriage_return = line.last() == Some(&b'\r');
+        line.truncate(line.len() - 1);
+        if std::mem::take(&mut self.at_start) && line.starts_with(b"\xef\xbb\xbf") {
+            line.advance(3);
+        }
+        Some(line.freeze())
+    }
+
+    /// Keeps the beginning of a line that will not fit; its field name still tells what it is.
+    fn drop_over_long_line(&mut self) {
+        if self.buffer.len() > self.limit + HEAD_KEPT {
+            self.dropping = true;
+            self.buffer = BytesMut::from(&self.buffer[..HEAD_KEPT]);
+            self.scanned = HEAD_KEPT;
+        }
+    }
+
+    fn field(&mut self, line: &[u8]) {
+        let (name, value) = match memchr(b':', line) {
+            Some(at) => (&line[..at], line[at + 1..].strip_prefix(b" ").unwrap_or(&line[at + 1..])),
+            None => (line, &b""[..]),
+        };
+        let text = || String::from_utf8_lossy(value).into_owned();
+        match name {
+            b"data" => self.add_data(value),
+            b"id" if memchr(0, value).is_none() => self.event.id = Some(text()),
+            b"event" => self.event.name = Some(text()),
+            b"retry" => self.event.retry = text().parse().ok(),
+            // Comments and unknown fields.
+            _ => {}
+        }
+    }
+
+    fn add_data(&mut self, value: &[u8]) {
+        if !self.data.is_empty() {
+            self.data.extend_from_slice(b"\n");
+        }
+        if self.data.len() + value.len() > self.limit {
+            self.dropping = true;
+        }
+        let room = if self.dropping { HEAD_KEPT.saturating_sub(self.data.len()) } else { value.len() };
+        self.data.extend_from_slice(&value[..room.min(value.len())]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn lines(chunks: &[&[u8]], limit: usize) -> Vec<Frame<Bytes>> {
+        let mut decoder = Lines::new(limit);
+        let mut frames = Vec::new();
+        for chunk in chunks {
+            decoder.buffer().extend_from_slice(chunk);
+            frames.extend(std::iter::from_fn(|| decoder.take()));
+        }
+        frames
+    }
+
+    fn events(chunks: &[&[u8]], limit: usize) -> Vec<Frame<Event>> {
+        let mut decoder = Events::new(limit);
+        let mut frames = Vec::new();
+        for chunk in chunks {
+            decoder.feed(chunk);
+            frames.extend(std::iter::from_fn(|| decoder.take()));
+        }
+        frames
+    }
+
+    fn data(text: &str) -> Frame<Event> {
+        Frame::Whole(Event { data: Bytes::copy_from_slice(text.as_bytes()), ..Event::default() })
+    }
+
+    #[test]
+    fn a_line_beyond_the_limit_is_dropped_and_the_next_one_lives() {
+        let long = [b'x'; 10_000];
+        let seen = lines(&[b"a\n", &long, &long, b"yy\n\r\nb\r\n"], 9000);
+        assert_eq!(
+            seen,
+            [
+                Frame::Whole("a".into()),
+                Frame::TooLong { head: Bytes::copy_from_slice(&long[..HEAD_KEPT]) },
+                Frame::Whole("b".into()),
+            ]
+        );
+    }
+
+    #[test]
+    fn exactly_the_limit_fits() {
+        assert_eq!(lines(&[b"12345\n"], 5), [Frame::Whole("12345".into())]);
+        assert_eq!(lines(&[b"123456\n"], 5), [Frame::TooLong { head: "123456".into() }]);
+        assert_eq!(events(&[b"data: 12345\n\n"], 5), [data("12345")]);
+        assert_eq!(events(&[b"data: 123456\n\n"], 5), [Frame::TooLong { head: "123456".into() }]);
+    }
+
+    #[test]
+    fn memory_stays_bounded_while_an_endless_message_is_dropped() {
+        let mut decoder = Events::new(10_000);
+        decoder.feed(b"data: ");
+        for _ in 0..1000 {
+            decoder.feed(&[b'x'; 10_000]);
+            assert_eq!(decoder.take(), None);
+            assert!(decoder.buffer.len() + decoder.data.len() < 20_000 + HEAD_KEPT);
+        }
+        decoder.feed(b"\n\ndata: next\n\n");
+        assert!(matches!(decoder.take(), Some(Frame::TooLong { .. })));
+        assert_eq!(decoder.take(), Some(data("next")));
+    }
+
+    #[test]
+    fn events_as_servers_write_them() {
+        let seen = events(
+            &[b"\xef\xbb\xbf: hello\r\n\r\nid: 0\ndata: \nretry: 3000\n\nevent: message\rdata:{\"a\":\rdata: 1}\r\ndata\n\n\n"],
+            100,
+        );
+        assert_eq!(
+            seen,
+            [
+                Frame::Whole(Event { id: Some("0".into()), retry: Some(3000), ..Event::default() }),
+                Frame::Whole(Event { name: Some("message".into()), data: "{\"a\":\n1}\n".into(), ..Event::default() }),
+            ]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_chunking_gives_the_same_lines(text in "[ab\r\n]{0,60}", cuts in proptest::collection::vec(0_usize..60, 0..6), limit in 1_usize..8) {
+            let whole: Vec<_> = lines(&[text.as_bytes()], limit).into_iter().map(kind).collect();
+            let cut: Vec<_> = lines(&split(&text, cuts), limit).into_iter().map(kind).collect();
+            prop_assert_eq!(whole, cut);
+        }
+
+        #[test]
+        fn any_chunking_gives_the_same_events(text in "(data|id|event|: |[a-c]|\r|\n){0,30}", cuts in proptest::collection::vec(0_usize..90, 0..6)) {
+            prop_assert_eq!(events(&[text.as_bytes()], 50), events(&split(&text, cuts), 50));
+        }
+    }
+
+    /// The head of a dropped line depends on when it was noticed; that it was dropped does not.
+    fn kind(frame: Frame<Bytes>) -> Option<Bytes> {
+        match frame {
+            Frame::Whole(line) => Some(line),
+            Frame::TooLong { .. } => None,
+        }
+    }
+
+    fn split(text: &str, mut cuts: Vec<usize>) -> Vec<&[u8]> {
+        cuts.push(0);
+        cuts.push(text.len());
+        cuts.retain(|cut| *cut <= text.len());
+        cuts.sort_unstable();
+        cuts.windows(2).map(|pair| &text.as_bytes()[pair[0]..pair[1]]).collect()
+    }
+}

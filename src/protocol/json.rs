@@ -1,0 +1,414 @@
+//! Looking into JSON without building it: spans, shallow walks and splices.
+//!
+//! Everything here works on text that is already known to be one valid JSON value (`Message::parse` made sure of
+//! that), so a walk only has to find where things end. Nothing recurses: a payload may be nested as deep as its
+//! sender likes. Payloads are never re-serialised; what must change is replaced at its span and the rest is copied.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::ops::Range;
+
+use bytes::{Bytes, BytesMut};
+use smallvec::SmallVec;
+
+/// Where a value stands in its text. 32 bits are plenty: messages are bounded far below 4 GiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    pub start: u32,
+    pub end: u32,
+}
+
+impl Span {
+    pub fn new(start: usize, end: usize) -> Span {
+        let narrow = |offset| u32::try_from(offset).expect("messages are bounded far below 4 GiB");
+        Span { start: narrow(start), end: narrow(end) }
+    }
+
+    /// The span of `part`, which must be a slice of `text`.
+    pub fn of(text: &str, part: &str) -> Span {
+        let start = part.as_ptr() as usize - text.as_ptr() as usize;
+        Span::new(start, start + part.len())
+    }
+
+    pub fn range(self) -> Range<usize> {
+        self.start as usize..self.end as usize
+    }
+
+    pub fn get(self, text: &str) -> &str {
+        &text[self.range()]
+    }
+
+    pub fn slice(self, raw: &Bytes) -> Bytes {
+        raw.slice(self.range())
+    }
+}
+
+/// One member of an object: its key as written (with quotes) and its value.
+#[derive(Clone, Copy, Debug)]
+pub struct Member {
+    pub key: Span,
+    pub value: Span,
+}
+
+impl Member {
+    pub fn key<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        string(text, self.key).unwrap_or(Cow::Borrowed(""))
+    }
+}
+
+/// The members of the object at `span`; none when the value is no object.
+pub fn members(text: &str, span: Span) -> Members<'_> {
+    Members { walk: Walk::into(text, span, b'{') }
+}
+
+/// The elements of the array at `span`; none when the value is no array.
+pub fn elements(text: &str, span: Span) -> Elements<'_> {
+    Elements { walk: Walk::into(text, span, b'[') }
+}
+
+/// The value of the first member called `key`.
+pub fn member(text: &str, span: Span, key: &str) -> Option<Span> {
+    members(text, span).find(|member| member.key(text) == key).map(|member| member.value)
+}
+
+/// The decoded string at `span`, or nothing when the value is no string.
+pub fn string(text: &str, span: Span) -> Option<Cow<'_, str>> {
+    let token = span.get(text);
+    let inner = token.strip_prefix('"')?.strip_suffix('"')?;
+    if memchr::memchr(b'\\', inner.as_bytes()).is_none() {
+        return Some(Cow::Borrowed(inner));
+    }
+    serde_json::from_str::<String>(token).ok().map(Cow::Owned)
+}
+
+/// `text` as a JSON string token.
+pub fn quote(text: &str) -> String {
+    let mut token = String::with_capacity(text.len() + 2);
+    token.push('"');
+    for character in text.chars() {
+        match character {
+            '"' => token.push_str("\\\""),
+            '\\' => token.push_str("\\\\"),
+            '\n' => token.push_str("\\n"),
+            '\r' => token.push_str("\\r"),
+            '\t' => token.push_str("\\t"),
+            control if u32::from(control) < 0x20 => {
+                write!(token, "\\u{:04x}", u32::from(control)).expect("writing to a String cannot fail");
+            }
+            other => token.push(other),
+        }
+    }
+    token.push('"');
+    token
+}
+
+/// The whole text as a span, without the blanks around it.
+pub fn whole(text: &str) -> Span {
+    Span::of(text, text.trim_matches([' ', '\t', '\r', '\n']))
+}
+
+/// Line breaks in valid JSON are blanks. They become spaces before a payload leaves on a transport that frames by lines:
+/// a backend that pretty-prints must not break the framing, and none may smuggle a message in.
+pub fn single_line(raw: Bytes) -> Bytes {
+    if memchr::memchr2(b'\n', b'\r', &raw).is_none() {
+        return raw;
+    }
+    let mut line = BytesMut::from(&raw[..]);
+    for byte in line.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')) {
+        *byte = b' ';
+    }
+    line.freeze()
+}
+
+pub struct Members<'a> {
+    walk: Walk<'a>,
+}
+
+impl Iterator for Members<'_> {
+    type Item = Member;
+
+    fn next(&mut self) -> Option<Member> {
+        let key = self.walk.next_value()?;
+        self.walk.skip_one(b':');
+        let value = self.walk.next_value()?;
+        Some(Member { key, value })
+    }
+}
+
+pub struct Elements<'a> {
+    walk: Walk<'a>,
+}
+
+impl Iterator for Elements<'_> {
+    type Item = Span;
+
+    fn next(&mut self) -> Option<Span> {
+        self.walk.next_value()
+    }
+}
+
+/// A position between the tokens of one container.
+struct Walk<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    end: usize,
+}
+
+impl<'a> Walk<'a> {
+    fn into(text: &'a str, span: Span, open: u8) -> Walk<'a> {
+        let bytes = text.as_bytes();
+        let Range { start, end } = span.range();
+        let inside = bytes.get(start) == Some(&open);
+        Walk { bytes, at: if inside { start + 1 } else { end }, end }
+    }
+
+    fn skip_blanks(&mut self) {
+        while self.at < self.end && matches!(self.bytes[self.at], b' ' | b'\t' | b'\n' | b'\r' | b',') {
+            self.at += 1;
+        }
+    }
+
+    fn skip_one(&mut self, byte: u8) {
+        self.skip_blanks();
+        if self.at < self.end && self.bytes[self.at] == byte {
+            self.at += 1;
+        }
+    }
+
+    fn next_value(&mut self) -> Option<Span> {
+        self.skip_blanks();
+        if self.at >= self.end || matches!(self.bytes[self.at], b'}' | b']') {
+            return None;
+        }
+        let start = self.at;
+        self.at = value_end(self.bytes, start).min(self.end);
+        Some(Span::new(start, self.at))
+    }
+}
+
+/// Where the value that begins at `start` ends.
+fn value_end(bytes: &[u8], start: usize) -> usize {
+    match bytes[start] {
+        b'"' => string_end(bytes, start),
+        b'{' | b'[' => container_end(bytes, start),
+        _ => {
+            let rest = &bytes[start..];
+            let length = rest.iter().position(|byte| matches!(byte, b',' | b'}' | b']' | b' ' | b'\t' | b'\n' | b'\r'));
+            start + length.unwrap_or(rest.len())
+        }
+    }
+}
+
+fn string_end(bytes: &[u8], start: usize) -> usize {
+    let mut at = start + 1;
+    while let Some(offset) = memchr::memchr2(b'"', b'\\', &bytes[at.min(bytes.len())..]) {
+        at += offset;
+        if bytes[at] == b'"' {
+            return at + 1;
+        }
+        at += 2;
+    }
+    bytes.len()
+}
+
+fn container_end(bytes: &[u8], start: usize) -> usize {
+    let mut depth = 0_usize;
+    let mut at = start;
+    while at < bytes.len() {
+        match bytes[at] {
+            b'"' => {
+                at = string_end(bytes, at);
+                continue;
+            }
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => {
+                depth -= 1;
+                if depth == 0 {
+                    return at + 1;
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    bytes.len()
+}
+
+/// Changes to one text: spans and what stands there instead. Spans must not overlap.
+#[derive(Clone, Debug, Default)]
+pub struct Splice {
+    edits: SmallVec<[(Span, Bytes); 4]>,
+}
+
+impl Splice {
+    pub fn new() -> Splice {
+        Splice::default()
+    }
+
+    pub fn replace(&mut self, span: Span, with: impl Into<Bytes>) {
+        self.edits.push((span, with.into()));
+    }
+
+    pub fn insert(&mut self, at: u32, text: impl Into<Bytes>) {
+        self.replace(Span { start: at, end: at }, text);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.edits.is_empty()
+    }
+
+    /// Moves all edits by `offset`: a splice of a part becomes one of the whole.
+    pub fn shift(&mut self, offset: u32) {
+        for (span, _) in &mut self.edits {
+            span.start += offset;
+            span.end += offset;
+        }
+    }
+
+    pub fn append(&mut self, other: Splice) {
+        self.edits.extend(other.edits);
+    }
+
+    /// The new text as pieces that share the old one's memory.
+    pub fn pieces(mut self, raw: &Bytes) -> Pieces {
+        self.edits.sort_by_key(|(span, _)| span.start);
+        let mut pieces = Pieces::new();
+        let mut at = 0;
+        for (span, with) in self.edits {
+            let Range { start, end } = span.range();
+            pieces.push(raw.slice(at..start));
+            pieces.push(with);
+            at = end;
+        }
+        pieces.push(raw.slice(at..));
+        pieces
+    }
+
+    pub fn apply(self, raw: &Bytes) -> Bytes {
+        if self.is_empty() {
+            return raw.clone();
+        }
+        self.pieces(raw).concat()
+    }
+}
+
+/// One message as a row of shared byte slices, so that a large result is never copied to put an id in front of it.
+#[derive(Clone, Debug, Default)]
+pub struct Pieces(SmallVec<[Bytes; 5]>);
+
+impl Pieces {
+    pub fn new() -> Pieces {
+        Pieces::default()
+    }
+
+    pub fn push(&mut self, piece: impl Into<Bytes>) {
+        let piece = piece.into();
+        if !piece.is_empty() {
+            self.0.push(piece);
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.iter().map(Bytes::len).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn concat(&self) -> Bytes {
+        if let [only] = &self.0[..] {
+            return only.clone();
+        }
+        let mut whole = BytesMut::with_capacity(self.len());
+        for piece in &self.0 {
+            whole.extend_from_slice(piece);
+        }
+        whole.freeze()
+    }
+
+    /// The message on one line, see [`single_line`].
+    pub fn into_line(self) -> Pieces {
+        Pieces(self.0.into_iter().map(single_line).collect())
+    }
+}
+
+impl IntoIterator for Pieces {
+    type Item = Bytes;
+    type IntoIter = smallvec::IntoIter<[Bytes; 5]>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl From<Bytes> for Pieces {
+    fn from(bytes: Bytes) -> Pieces {
+        let mut pieces = Pieces::new();
+        pieces.push(bytes);
+        pieces
+    }
+}
+
+impl From<String> for Pieces {
+    fn from(text: String) -> Pieces {
+        Bytes::from(text).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn walks_objects_and_arrays() {
+        let text = r#" {"a" : [1, {"b":"]}"} , "x\"y"], "c\u0061":{} , "d":-1.0e3}"#;
+        let span = whole(text);
+        let seen: Vec<_> = members(text, span).map(|m| (m.key(text).into_owned(), m.value.get(text))).collect();
+        assert_eq!(
+            seen,
+            [("a".to_owned(), r#"[1, {"b":"]}"} , "x\"y"]"#), ("ca".to_owned(), "{}"), ("d".to_owned(), "-1.0e3"),]
+        );
+        let array = member(text, span, "a").expect("there is an a");
+        let seen: Vec<_> = elements(text, array).map(|element| element.get(text)).collect();
+        assert_eq!(seen, ["1", r#"{"b":"]}"}"#, r#""x\"y""#]);
+    }
+
+    #[test]
+    fn a_walk_into_another_kind_of_value_is_empty() {
+        for text in ["[]", "1", "\"{}\"", "null", "{}"] {
+            assert_eq!(members(text, whole(text)).count(), 0, "{text}");
+            assert_eq!(elements(text, whole(text)).count(), 0, "{text}");
+        }
+    }
+
+    #[test]
+    fn deep_nesting_is_walked_without_recursion() {
+        let text = format!("[{}{}]", "[".repeat(200_000), "]".repeat(200_000));
+        assert_eq!(elements(&text, whole(&text)).count(), 1);
+    }
+
+    #[test]
+    fn line_breaks_become_spaces() {
+        assert_eq!(single_line(Bytes::from("{\r\n\"a\":\"\\n\"\n}")), "{  \"a\":\"\\n\" }");
+    }
+
+    proptest! {
+        #[test]
+        fn quoting_round_trips(text in any::<String>()) {
+            let token = quote(&text);
+            prop_assert_eq!(serde_json::from_str::<String>(&token).expect("a JSON string"), text.clone());
+            prop_assert_eq!(string(&token, whole(&token)).expect("a string"), text);
+        }
+
+        #[test]
+        fn a_splice_replaces_only_its_spans(before in "[a-z]{0,9}", old in "[A-Z]{0,9}", after in "[a-z]{0,9}", new in "[0-9]{0,9}") {
+            let raw = Bytes::from(format!("{before}{old}{after}"));
+            let mut splice = Splice::new();
+            splice.replace(Span::new(before.len(), before.len() + old.len()), new.clone());
+            prop_assert_eq!(splice.apply(&raw), format!("{before}{new}{after}"));
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! The methods of the protocol, as a closed list plus `Other`.
+
+use std::fmt;
+
+macro_rules! methods {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal,)+) => {
+        /// A request's or notification's method. `Other` keeps the name of one that no version defines.
+        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        pub enum Method {
+            $($(#[$doc])* $variant,)+
+            Other(Box<str>),
+        }
+
+        impl Method {
+            pub fn parse(name: &str) -> Method {
+                match name {
+                    $($name => Method::$variant,)+
+                    other => Method::Other(other.into()),
+                }
+            }
+
+            pub fn as_str(&self) -> &str {
+                match self {
+                    $(Method::$variant => $name,)+
+                    Method::Other(name) => name,
+                }
+            }
+        }
+    };
+}
+
+methods! {
+    // Requests of clients.
+    Initialize = "initialize",
+    Ping = "ping",
+    ToolsList = "tools/list",
+    ToolsCall = "tools/call",
+    PromptsList = "prompts/list",
+    PromptsGet = "prompts/get",
+    ResourcesList = "resources/list",
+    TemplatesList = "resources/templates/list",
+    ResourcesRead = "resources/read",
+    Subscribe = "resources/subscribe",
+    Unsubscribe = "resources/unsubscribe",
+    Complete = "completion/complete",
+    SetLevel = "logging/setLevel",
+    /// 2026-07-28 only.
+    Discover = "server/discover",
+    /// 2026-07-28 only.
+    Listen = "subscriptions/listen",
+    // Requests of servers.
+    Sample = "sampling/createMessage",
+    Elicit = "elicitation/create",
+    RootsList = "roots/list",
+    // Notifications.
+    Initialized = "notifications/initialized",
+    Cancelled = "notifications/cancelled",
+    Progress = "notifications/progress",
+    LogMessage = "notifications/message",
+    ToolsChanged = "notifications/tools/list_changed",
+    PromptsChanged = "notifications/prompts/list_changed",
+    ResourcesChanged = "notifications/resources/list_changed",
+    ResourceUpdated = "notifications/resources/updated",
+    RootsChanged = "notifications/roots/list_changed",
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.as_str())
+    }
+}

@@ -1,0 +1,103 @@
+//! A shallow view of `params`: where the members a gateway looks at stand.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use crate::protocol::error::Error;
+use crate::protocol::json::{self, Span};
+
+/// The spans of the members of `params` that decide where a message goes or that must be mapped on the way.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Params {
+    pub whole: Option<Span>,
+    pub name: Option<Span>,
+    pub uri: Option<Span>,
+    pub cursor: Option<Span>,
+    pub arguments: Option<Span>,
+    pub reference: Option<Span>,
+    pub level: Option<Span>,
+    pub meta: Option<Span>,
+    pub request_id: Option<Span>,
+    pub progress_token: Option<Span>,
+    pub protocol_version: Option<Span>,
+    pub capabilities: Option<Span>,
+    pub client_info: Option<Span>,
+}
+
+/// More members than this are compared through a set, so that hostile params stay linear.
+const COMPARED_ONE_BY_ONE: usize = 32;
+
+impl Params {
+    /// Refuses what is no object, and members that stand twice.
+    pub(super) fn read(text: &str, whole: Option<Span>) -> Result<Params, String> {
+        let Some(span) = whole else { return Ok(Params::default()) };
+        if !span.get(text).starts_with('{') {
+            return Err("params must be an object".to_owned());
+        }
+        let mut params = Params { whole, ..Params::default() };
+        let mut others = Keys::default();
+        for member in json::members(text, span) {
+            let key = member.key(text);
+            let slot = match &*key {
+                "name" => &mut params.name,
+                "uri" => &mut params.uri,
+                "cursor" => &mut params.cursor,
+                "arguments" => &mut params.arguments,
+                "ref" => &mut params.reference,
+                "level" => &mut params.level,
+                "_meta" => &mut params.meta,
+                "requestId" => &mut params.request_id,
+                "progressToken" => &mut params.progress_token,
+                "protocolVersion" => &mut params.protocol_version,
+                "capabilities" => &mut params.capabilities,
+                "clientInfo" => &mut params.client_info,
+                _ => {
+                    if !others.insert(key.clone()) {
+                        return Err(format!("the member {} stands twice in params", json::quote(&key)));
+                    }
+                    continue;
+                }
+            };
+            if slot.replace(member.value).is_some() {
+                return Err(format!("the member {} stands twice in params", json::quote(&key)));
+            }
+        }
+        Ok(params)
+    }
+}
+
+/// The keys of one object met so far.
+#[derive(Default)]
+pub(super) struct Keys<'a> {
+    few: Vec<Cow<'a, str>>,
+    many: HashSet<Cow<'a, str>>,
+}
+
+impl<'a> Keys<'a> {
+    /// Remembers `key`; false when it was there.
+    pub(super) fn insert(&mut self, key: Cow<'a, str>) -> bool {
+        if self.few.contains(&key) {
+            return false;
+        }
+        if self.few.len() < COMPARED_ONE_BY_ONE {
+            self.few.push(key);
+            return true;
+        }
+        self.many.insert(key)
+    }
+}
+
+/// The non-empty string at `span`, which a method needs under the name `key`.
+pub fn required<'a>(text: &'a str, span: Option<Span>, key: &str) -> Result<Cow<'a, str>, Error> {
+    let span = span.ok_or_else(|| Error::InvalidParams(format!("{key} is missing")))?;
+    let value = json::string(text, span).ok_or_else(|| Error::InvalidParams(format!("{key} must be a string")))?;
+    if value.is_empty() {
+        return Err(Error::InvalidParams(format!("{key} must not be empty")));
+    }
+    Ok(value)
+}
+
+/// `_meta.progressToken` of a request.
+pub fn progress_token(text: &str, params: &Params) -> Option<Span> {
+    json::member(text, params.meta?, "progressToken")
+}

@@ -1,0 +1,128 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn parse(text: &str) -> Result<Message, Malformed> {
+    Message::parse(Bytes::copy_from_slice(text.as_bytes()))
+}
+
+fn request(text: &str) -> Request {
+    match parse(text) {
+        Ok(Message::Request(request)) => request,
+        other => panic!("{text}: {other:?}"),
+    }
+}
+
+#[test]
+fn only_what_must_change_changes() {
+    let raw = r#" {"x-first":1.0,"params":{"a":1e3,"name":"n","arguments":{"b":"\u00e9\/"},"_meta":{"progressToken":"p"}},"id":"i","jsonrpc":"2.0","method":"tools/call","z":null} "#;
+    let request = request(raw);
+    let mut edits = Splice::new();
+    edits.replace(request.params.name.expect("a name"), "\"native\"");
+    edits.replace(params::progress_token(request.raw.as_str(), &request.params).expect("a token"), "7");
+    let sent = request.rekeyed(&Id::from(7), edits);
+    assert_eq!(sent, raw.replace("\"n\"", "\"native\"").replace("\"p\"", "7").replace("\"i\"", "7"));
+}
+
+#[test]
+fn ids_keep_their_type_and_spelling() {
+    for (token, same) in
+        [("1", "1"), ("\"1\"", "\"1\""), ("-9223372036854775809", "-9223372036854775809"), ("\"\\u0061\"", "\"a\"")]
+    {
+        let request = request(&format!(r#"{{"jsonrpc":"2.0","id":{token},"method":"ping"}}"#));
+        assert_eq!(request.id.token(), same);
+    }
+}
+
+#[test]
+fn bad_envelopes() {
+    for (text, code, readable_id) in [
+        ("{", -32700, None),
+        ("", -32700, None),
+        ("{}x", -32700, None),
+        ("nul", -32700, None),
+        ("\"text\"", -32600, None),
+        ("17", -32600, None),
+        ("[]", -32600, None),
+        ("{}", -32600, None),
+        (r#"{"jsonrpc":"1.0","id":3,"method":"ping"}"#, -32600, Some("3")),
+        (r#"{"jsonrpc":"2.0","id":3}"#, -32600, Some("3")),
+        (r#"{"jsonrpc":"2.0","id":3,"method":"ping","result":{}}"#, -32600, Some("3")),
+        (r#"{"jsonrpc":"2.0","id":3,"method":7}"#, -32600, Some("3")),
+        (r#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#, -32600, None),
+        (r#"{"jsonrpc":"2.0","id":1.5,"method":"ping"}"#, -32600, None),
+        (r#"{"jsonrpc":"2.0","id":1e400,"method":"ping"}"#, -32600, None),
+        (r#"{"jsonrpc":"2.0","id":{},"method":"ping"}"#, -32600, None),
+        (r#"{"jsonrpc":"2.0","id":3,"method":"ping","params":[1]}"#, -32600, Some("3")),
+        (r#"{"jsonrpc":"2.0","id":3,"method":"ping","method":"tools/call"}"#, -32600, Some("3")),
+        (r#"{"jsonrpc":"2.0","id":3,"method":"ping","x":1,"\u0078":2}"#, -32600, Some("3")),
+        (r#"{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"a","n\u0061me":"b"}}"#, -32600, Some("3")),
+        (r#"{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"y":1,"y":2}}"#, -32600, Some("3")),
+    ] {
+        let malformed = parse(text).expect_err(text);
+        assert_eq!(malformed.error.class().code, code, "{text}: {}", malformed.error);
+        assert_eq!(malformed.id.map(|id| id.to_string()).as_deref(), readable_id, "{text}");
+    }
+}
+
+#[test]
+fn duplicates_among_many_params_are_found() {
+    let many: Vec<_> = (0..100).map(|number| format!("\"k{number}\":0")).collect();
+    let text = |extra: &str| format!(r#"{{"jsonrpc":"2.0","method":"x","params":{{{}{extra}}}}}"#, many.join(","));
+    assert!(parse(&text("")).is_ok());
+    assert!(parse(&text(",\"k3\":1")).is_err());
+    assert!(parse(&text(",\"k99\":1")).is_err());
+}
+
+#[test]
+fn invalid_utf8_is_refused() {
+    let malformed =
+        Message::parse(Bytes::from_static(b"{\"jsonrpc\":\"2.0\",\"method\":\"\xff\"}")).expect_err("not UTF-8");
+    assert_eq!(malformed.error.class().code, -32700);
+}
+
+#[test]
+fn deep_payloads_pass() {
+    let deep = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
+    let request =
+        request(&format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"arguments":{deep}}}}}"#));
+    assert_eq!(request.raw.get(request.params.arguments.expect("arguments")), deep);
+}
+
+#[test]
+fn a_response_without_id_can_still_be_read() {
+    for text in [r#"{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"m"}}"#, r#"{"jsonrpc":"2.0","error":{}}"#] {
+        let Ok(Message::Response(response)) = parse(text) else { panic!("{text}") };
+        assert_eq!(response.id, None, "{text}");
+        let sent = response.rekeyed(&Id::from(4), Splice::new()).concat();
+        let Ok(Message::Response(again)) = Message::parse(sent) else { panic!("{text}") };
+        assert_eq!(again.id, Some(Id::from(4)), "{text}");
+    }
+}
+
+#[test]
+fn batches_split_into_the_messages_they_hold() {
+    let raw = Bytes::from_static(b" [ {\"a\":1.0} ,2]");
+    let parts = Message::split_batch(&raw).expect("an array").expect("valid");
+    assert_eq!(parts, ["{\"a\":1.0}", "2"]);
+    assert!(Message::split_batch(&Bytes::from_static(b"{}")).is_none());
+    assert!(Message::split_batch(&Bytes::from_static(b"[1,")).expect("an array").is_err());
+}
+
+proptest! {
+    #[test]
+    fn no_input_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = Message::parse(bytes.clone().into());
+        let _ = Message::split_batch(&bytes.into());
+    }
+
+    #[test]
+    fn an_answer_carries_its_payload_untouched(value in ".{0,40}", id in any::<i64>()) {
+        let payload = json::quote(&value);
+        let raw = format!(r#"{{"result":{{"v":{payload},"n":1.0}},"id":5,"jsonrpc":"2.0"}}"#);
+        let Ok(Message::Response(response)) = parse(&raw) else { panic!("{raw}") };
+        let client = request(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#)).id;
+        let sent = response.rekeyed(&client, Splice::new()).concat();
+        prop_assert_eq!(sent, raw.replace("\"id\":5", &format!("\"id\":{id}")));
+    }
+}

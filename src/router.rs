@@ -1,0 +1,281 @@
+//! Where a request goes, and how its answer comes back.
+//!
+//! `resolve` is pure: a view of the catalog and a request in, a route or an error out. `dispatch` takes the route. The
+//! result is untouched but for URIs and what an older client cannot parse (`content`).
+
+mod arguments;
+mod content;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::backend::{Backend, CallEnd, Outgoing, Patience};
+use crate::caller::Caller;
+use crate::catalog::directory::Directory;
+use crate::catalog::resources::Owner;
+use crate::catalog::{Catalog, View};
+use crate::config::Policies;
+use crate::lane::Call;
+use crate::observe::{Event, Observe};
+use crate::protocol::error::Error;
+use crate::protocol::json::{self, Pieces, Span, Splice, quote};
+use crate::protocol::method::Method;
+use crate::protocol::params::{self, required};
+use crate::protocol::{self, Outcome, Request, Response};
+
+/// D13: how long a URI that nobody offers yet is waited for while lists are being fetched.
+const REFRESH_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Where a request goes and in which words.
+pub struct Route {
+    pub source: usize,
+    /// Names and URIs turned native.
+    pub edits: Splice,
+    pub patience: Patience,
+    /// An answer that needs no backend.
+    pub ready: Option<String>,
+}
+
+pub struct Router {
+    pub directory: Arc<Directory>,
+    policies: Policies,
+    observe: Arc<Observe>,
+}
+
+impl Router {
+    pub fn new(directory: Arc<Directory>, policies: Policies, observe: Arc<Observe>) -> Router {
+        Router { directory, policies, observe }
+    }
+
+    /// Carries a request to its backend; the answer is ready for the client. Nothing when it was cancelled.
+    pub async fn dispatch(&self, request: &Request, call: &Arc<Call>) -> Option<Pieces> {
+        let answer = match self.answer(request, call).await {
+            Ok(answer) => answer,
+            Err(CallEnd::Cancelled) => return None,
+            Err(CallEnd::Failed(error)) => self.error(request, &call.caller, &error),
+        };
+        Some(answer)
+    }
+
+    /// An error of ours as the answer to `request`.
+    pub fn error(&self, request: &Request, caller: &Caller, error: &Error) -> Pieces {
+        let object = match request.method {
+            Method::ResourcesRead => error.to_json_for_read(caller.dialect),
+            _ => error.to_json(),
+        };
+        protocol::error_reply(Some(&request.id), &object)
+    }
+
+    async fn answer(&self, request: &Request, call: &Arc<Call>) -> Result<Pieces, CallEnd> {
+        let (catalog, route) = self.find(request, &call.caller).await?;
+        if let Some(ready) = route.ready {
+            return Ok(protocol::reply(&request.id, ready));
+        }
+        let backend = &catalog.source(route.source).backend;
+        let progress_token_at = params::progress_token(request.raw.as_str(), &request.params);
+        let outgoing = Outgoing { request, edits: route.edits, progress_token_at };
+        let response = backend.call(outgoing, call, route.patience).await?;
+        Ok(self.translate(&catalog, route.source, request, &call.caller, &response))
+    }
+
+    async fn find(&self, request: &Request, caller: &Caller) -> Result<(Arc<Catalog>, Route), Error> {
+        let resolve = || {
+            let catalog = Arc::clone(&self.directory.catalog());
+            let route = resolve(catalog.view(caller), &self.policies, request)?;
+            Ok((catalog, route))
+        };
+        match resolve() {
+            Err(missing @ Error::ResourceNotFound { .. }) if self.is_refreshing() => {
+                let mut versions = self.directory.watch();
+                let retried = async {
+                    loop {
+                        versions.changed().await.ok()?;
+                        match resolve() {
+                            Err(Error::ResourceNotFound { .. }) if self.is_refreshing() => {}
+                            settled => return Some(settled),
+                        }
+                    }
+                };
+                let waited = tokio::time::timeout(REFRESH_PATIENCE, retried).await.ok().flatten();
+                // The last look: the refresh may have ended without a change.
+                waited.unwrap_or_else(resolve).map_err(|error| match error {
+                    Error::ResourceNotFound { .. } => missing,
+                    other => other,
+                })
+            }
+            settled => settled,
+        }
+    }
+
+    fn is_refreshing(&self) -> bool {
+        let catalog = self.directory.catalog();
+        let stale = |source: &crate::catalog::Source| !Arc::ptr_eq(&source.listing, &source.backend.listing());
+        self.directory.backends().iter().any(|backend| backend.is_refreshing()) || catalog.sources.iter().any(stale)
+    }
+
+    fn translate(
+        &self,
+        catalog: &Catalog,
+        source: usize,
+        request: &Request,
+        caller: &Caller,
+        response: &Response,
+    ) -> Pieces {
+        let text = response.raw.as_str();
+        let backend = &catalog.source(source).backend;
+        match response.outcome {
+            Outcome::Result(result) => {
+                let edits = content::edits(caller.dialect, &request.method, text, result, |native| {
+                    backend.handed().remember(native);
+                    catalog.resources.expose(&catalog.sources, source, native)
+                });
+                response.rekeyed(&request.id, edits)
+            }
+            Outcome::Error(error) => {
+                let method = request.method.as_str();
+                let told = Event::BackendError { server: backend.id.as_str(), method, error: error.get(text) };
+                self.observe.emit(&told);
+                let mut edits = Splice::new();
+                if request.method == Method::ResourcesRead && is_not_found(text, error) {
+                    let uri = asked_uri(catalog, source, request, backend);
+                    edits.replace(error, not_found(text, error, &uri, caller));
+                }
+                response.rekeyed(&request.id, edits)
+            }
+        }
+    }
+}
+
+/// Finds the route of a request that a backend must answer.
+pub fn resolve(view: View<'_>, policies: &Policies, request: &Request) -> Result<Route, Error> {
+    let text = request.raw.as_str();
+    match &request.method {
+        Method::ToolsCall => {
+            let at = request.params.name;
+            let entry = view.tool(&required(text, at, "name")?)?;
+            let config = &view.catalog.source(entry.source).backend.config;
+            let ready = if config.validate { refuse_arguments(entry, text, request) } else { None };
+            let idle = config.timeout_of(&entry.native, policies);
+            Ok(Route { ready, ..route(policies, entry.source, at, text, &entry.native, idle) })
+        }
+        Method::PromptsGet => {
+            let at = request.params.name;
+            let entry = view.prompt(&required(text, at, "name")?)?;
+            Ok(plain_route(view, policies, entry.source, at, text, &entry.native))
+        }
+        Method::ResourcesRead => {
+            let at = request.params.uri;
+            let Owner { source, native } = find_resource(view, &required(text, at, "uri")?)?;
+            Ok(plain_route(view, policies, source, at, text, &native))
+        }
+        Method::Complete => resolve_completion(view, policies, request),
+        other => Err(Error::MethodNotFound(other.to_string())),
+    }
+}
+
+/// The owner of a URI; one that is too long to be anybody's is refused.
+pub fn find_resource(view: View<'_>, uri: &str) -> Result<Owner, Error> {
+    const LONGEST_URI: usize = 8 * 1024;
+    if uri.len() > LONGEST_URI {
+        return Err(Error::InvalidParams(format!("uri must not be longer than {LONGEST_URI} bytes")));
+    }
+    view.catalog.resources.find(&view.catalog.sources, uri)
+}
+
+fn resolve_completion(view: View<'_>, policies: &Policies, request: &Request) -> Result<Route, Error> {
+    let text = request.raw.as_str();
+    let reference = request.params.reference.ok_or_else(|| Error::InvalidParams("ref is missing".to_owned()))?;
+    let member = |key| json::member(text, reference, key);
+    match &*required(text, member("type"), "ref.type")? {
+        "ref/prompt" => {
+            let at = member("name");
+            let entry = view.prompt(&required(text, at, "ref.name")?)?;
+            Ok(plain_route(view, policies, entry.source, at, text, &entry.native))
+        }
+        "ref/resource" => {
+            let at = member("uri");
+            let uri = required(text, at, "ref.uri")?;
+            let owner = match view.catalog.resources.find_template(&uri) {
+                Some(entry) => Owner { source: entry.source, native: entry.native.to_string() },
+                None => find_resource(view, &uri)?,
+            };
+            Ok(plain_route(view, policies, owner.source, at, text, &owner.native))
+        }
+        other => Err(Error::InvalidParams(format!("ref.type {} is neither ref/prompt nor ref/resource", quote(other)))),
+    }
+}
+
+fn plain_route(
+    view: View<'_>,
+    policies: &Policies,
+    source: usize,
+    at: Option<Span>,
+    text: &str,
+    native: &str,
+) -> Route {
+    let config = &view.catalog.source(source).backend.config;
+    let idle = config.timeout.map_or(policies.default_timeout, |timeout| timeout.duration());
+    route(policies, source, at, text, native, idle)
+}
+
+fn route(
+    policies: &Policies,
+    source: usize,
+    at: Option<Span>,
+    text: &str,
+    native: &str,
+    idle: Option<Duration>,
+) -> Route {
+    let mut edits = Splice::new();
+    if let Some(at) = at.filter(|at| json::string(text, *at) != Some(Cow::Borrowed(native))) {
+        edits.replace(at, Bytes::from(quote(native)));
+    }
+    Route { source, edits, patience: Patience { idle, most: policies.max_timeout }, ready: None }
+}
+
+/// ROUTE-5: bad arguments are a tool error, which an agent can read and mend.
+fn refuse_arguments(entry: &crate::catalog::Entry, text: &str, request: &Request) -> Option<String> {
+    let given = request.params.arguments.map_or("{}", |at| at.get(text));
+    let problem = arguments::problem(entry, given)?;
+    let words = quote(&format!("invalid arguments for {}: {problem}", entry.exposed));
+    Some(format!(r#"{{"content":[{{"type":"text","text":{words}}}],"isError":true}}"#))
+}
+
+/// Backends say "not found" in several ways: the protocol's code, or invalid params that name the URI or say so.
+fn is_not_found(text: &str, error: Span) -> bool {
+    let code = json::member(text, error, "code").map(|code| code.get(text));
+    let says_so = || {
+        let message = json::member(text, error, "message").and_then(|at| json::string(text, at));
+        message.is_some_and(|message| message.to_ascii_lowercase().contains("not found"))
+    };
+    let names_uri = || json::member(text, error, "data").and_then(|data| json::member(text, data, "uri")).is_some();
+    match code {
+        Some("-32002") => true,
+        Some("-32602") => names_uri() || says_so(),
+        _ => false,
+    }
+}
+
+/// The canonical exposed form of the URI that `request` asked for.
+fn asked_uri(catalog: &Catalog, source: usize, request: &Request, backend: &Backend) -> String {
+    let text = request.raw.as_str();
+    let asked = request.params.uri.and_then(|at| json::string(text, at)).unwrap_or_default();
+    match catalog.resources.find(&catalog.sources, &asked) {
+        Ok(owner) if owner.source == source => catalog.resources.expose(&catalog.sources, source, &owner.native),
+        _ => crate::catalog::uri::expose(&backend.id.folded(), &asked),
+    }
+}
+
+/// D12: the backend's message with the code of the client's version, `data.code` and the exposed `data.uri`.
+fn not_found(text: &str, error: Span, uri: &str, caller: &Caller) -> String {
+    let message = json::member(text, error, "message").map_or("\"Resource not found\"", |at| at.get(text));
+    let mut data = format!(r#""code":"RESOURCE_NOT_FOUND","uri":{}"#, quote(uri));
+    let theirs = json::member(text, error, "data").into_iter().flat_map(|data| json::members(text, data));
+    for member in theirs.filter(|member| !matches!(&*member.key(text), "code" | "uri")) {
+        data.push_str(&format!(",{}:{}", member.key.get(text), member.value.get(text)));
+    }
+    format!(r#"{{"code":{},"message":{message},"data":{{{data}}}}}"#, caller.dialect.resource_not_found_code())
+}

@@ -1,0 +1,198 @@
+//! The few places in a result that a gateway may look into: URIs that must be mapped (RES-4), and content that an older
+//! client cannot parse (SRV-7). Everything else passes unseen.
+
+use crate::catalog::definition::ui_uris;
+use crate::protocol::dialect::Dialect;
+use crate::protocol::json::{self, Span, Splice, quote};
+use crate::protocol::method::Method;
+
+/// Where URIs stand in the result of `method`. A result without the bytes `uri"` or `Uri"` is not looked into.
+pub fn uris(method: &Method, text: &str, result: Span) -> Vec<Span> {
+    if !may_hold_uris(result.get(text)) {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    match method {
+        Method::ResourcesRead => {
+            let contents = json::member(text, result, "contents");
+            let contents = contents.into_iter().flat_map(|contents| json::elements(text, contents));
+            found.extend(contents.filter_map(|content| json::member(text, content, "uri")));
+        }
+        Method::ToolsCall | Method::PromptsGet => {
+            found.extend(blocks(method, text, result).into_iter().filter_map(|block| block_uri(text, block)));
+        }
+        _ => return found,
+    }
+    found.extend(ui_uris(text, result));
+    found.retain(|at| at.get(text).starts_with('"'));
+    found
+}
+
+fn may_hold_uris(result: &str) -> bool {
+    let bytes = result.as_bytes();
+    memchr::memmem::find_iter(bytes, b"ri\"").any(|at| at > 0 && matches!(bytes[at - 1], b'u' | b'U'))
+}
+
+/// The content blocks of a tool's result or a prompt's messages.
+fn blocks(method: &Method, text: &str, result: Span) -> Vec<Span> {
+    match method {
+        Method::ToolsCall => json::member(text, result, "content")
+            .into_iter()
+            .flat_map(|content| json::elements(text, content))
+            .collect(),
+        Method::PromptsGet => {
+            let messages = json::member(text, result, "messages");
+            let messages = messages.into_iter().flat_map(|messages| json::elements(text, messages));
+            let contents = messages.filter_map(|message| json::member(text, message, "content"));
+            contents
+                .flat_map(|content| match content.get(text).as_bytes().first() {
+                    Some(b'[') => json::elements(text, content).collect(),
+                    _ => vec![content],
+                })
+                .collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn kind<'a>(text: &'a str, block: Span) -> Option<std::borrow::Cow<'a, str>> {
+    json::member(text, block, "type").and_then(|at| json::string(text, at))
+}
+
+fn block_uri(text: &str, block: Span) -> Option<Span> {
+    match &*kind(text, block)? {
+        "resource_link" => json::member(text, block, "uri"),
+        "resource" => json::member(text, json::member(text, block, "resource")?, "uri"),
+        _ => None,
+    }
+}
+
+/// Blocks that `dialect` does not know, replaced by text that says the same. `expose` maps URIs.
+pub fn downgrade(
+    dialect: Dialect,
+    method: &Method,
+    text: &str,
+    result: Span,
+    expose: impl Fn(&str) -> String,
+) -> Vec<(Span, String)> {
+    if dialect.has_resource_links() && dialect.has_audio() {
+        return Vec::new();
+    }
+    let word = |block, key| json::member(text, block, key).and_then(|at| json::string(text, at));
+    let replace = |block: Span| {
+        let words = match &*kind(text, block)? {
+            "resource_link" if !dialect.has_resource_links() => {
+                let name = word(block, "name").map(|name| format!("{name}: ")).unwrap_or_default();
+                format!("{name}{}", expose(&word(block, "uri")?))
+            }
+            "audio" if !dialect.has_audio() => {
+                format!("[audio content of type {} left out]", word(block, "mimeType").unwrap_or_default())
+            }
+            _ => return None,
+        };
+        Some((block, format!(r#"{{"type":"text","text":{}}}"#, quote(&words))))
+    };
+    blocks(method, text, result).into_iter().filter_map(replace).collect()
+}
+
+/// All changes to a result on its way to a client. `expose` maps a native URI and may remember it.
+pub fn edits(
+    dialect: Dialect,
+    method: &Method,
+    text: &str,
+    result: Span,
+    mut expose: impl FnMut(&str) -> String,
+) -> Splice {
+    let mut exposed = Vec::new();
+    for at in uris(method, text, result) {
+        if let Some(native) = json::string(text, at) {
+            exposed.push((at, native.to_string(), expose(&native)));
+        }
+    }
+    let known = |native: &str| {
+        let same = exposed.iter().find(|(_, known, _)| known == native);
+        same.map_or_else(|| native.to_owned(), |(_, _, exposed)| exposed.clone())
+    };
+    let replaced = downgrade(dialect, method, text, result, known);
+    let mut edits = Splice::new();
+    for (at, _, uri) in &exposed {
+        let inside = replaced.iter().any(|(block, _)| block.start <= at.start && at.end <= block.end);
+        if !inside {
+            edits.replace(*at, quote(uri));
+        }
+    }
+    for (block, with) in replaced {
+        edits.replace(block, with);
+    }
+    edits
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    fn check(dialect: Dialect, method: &Method, result: &str, expected: &str) {
+        let splice = edits(dialect, method, result, json::whole(result), |uri| format!("s+{uri}"));
+        let changed = splice.apply(&Bytes::copy_from_slice(result.as_bytes()));
+        assert_eq!(String::from_utf8_lossy(&changed), expected);
+    }
+
+    #[test]
+    fn res4_uris_are_mapped_where_they_stand_for_resources_and_nowhere_else() {
+        check(
+            Dialect::V2025_11_25,
+            &Method::ToolsCall,
+            r#"{"content":[{"type":"resource_link","uri":"a:1","x":{"uri":"a:1"}},{"type":"resource","resource":{"uri":"a:2","text":"uri\""}},{"type":"text","text":"a:1","uri":"a:3"}],"structuredContent":{"uri":"a:1"},"_meta":{"uri":"a:1","ui":{"resourceUri":"ui://w"}}}"#,
+            r#"{"content":[{"type":"resource_link","uri":"s+a:1","x":{"uri":"a:1"}},{"type":"resource","resource":{"uri":"s+a:2","text":"uri\""}},{"type":"text","text":"a:1","uri":"a:3"}],"structuredContent":{"uri":"a:1"},"_meta":{"uri":"a:1","ui":{"resourceUri":"s+ui://w"}}}"#,
+        );
+        check(
+            Dialect::V2025_11_25,
+            &Method::ResourcesRead,
+            r#"{"contents":[{"uri":"a:1","text":"x"},{"blob":"","uri":"a:2"}]}"#,
+            r#"{"contents":[{"uri":"s+a:1","text":"x"},{"blob":"","uri":"s+a:2"}]}"#,
+        );
+        check(
+            Dialect::V2025_11_25,
+            &Method::PromptsGet,
+            r#"{"messages":[{"role":"user","content":{"type":"resource","resource":{"uri":"a:1"}}},{"content":[{"type":"resource_link","uri":"a:2"}]}]}"#,
+            r#"{"messages":[{"role":"user","content":{"type":"resource","resource":{"uri":"s+a:1"}}},{"content":[{"type":"resource_link","uri":"s+a:2"}]}]}"#,
+        );
+        let completion = r#"{"completion":{"values":["uri"],"uri":"a:1"}}"#;
+        check(Dialect::V2025_11_25, &Method::Complete, completion, completion);
+    }
+
+    #[test]
+    fn srv7_older_clients_get_content_they_can_parse() {
+        let result = r#"{"content":[{"type":"resource_link","uri":"a:1","name":"n"},{"type":"audio","data":"AA==","mimeType":"audio/wav"},{"type":"text","text":"t"}]}"#;
+        check(
+            Dialect::V2024_11_05,
+            &Method::ToolsCall,
+            result,
+            r#"{"content":[{"type":"text","text":"n: s+a:1"},{"type":"text","text":"[audio content of type audio/wav left out]"},{"type":"text","text":"t"}]}"#,
+        );
+        check(
+            Dialect::V2025_03_26,
+            &Method::ToolsCall,
+            result,
+            r#"{"content":[{"type":"text","text":"n: s+a:1"},{"type":"audio","data":"AA==","mimeType":"audio/wav"},{"type":"text","text":"t"}]}"#,
+        );
+        check(Dialect::V2025_06_18, &Method::ToolsCall, result, &result.replace("a:1", "s+a:1"));
+    }
+
+    #[test]
+    fn odd_shapes_pass_untouched() {
+        for result in [
+            r#"{"content":{"uri":"x"}}"#,
+            r#"{"content":[{"type":"resource_link","uri":7},{"type":"resource","resource":null},null,3,{"type":9,"uri":"x"}]}"#,
+            r#"{"contents":"uri"}"#,
+            "null",
+            "[]",
+        ] {
+            for method in [Method::ToolsCall, Method::PromptsGet, Method::ResourcesRead] {
+                check(Dialect::V2024_11_05, &method, result, result);
+            }
+        }
+    }
+}

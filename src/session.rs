@@ -1,0 +1,242 @@
+//! The clients: one session each, and what they may ask.
+//!
+//! [`Sessions`] is the book of all of them. [`Desk`] is where a session's messages are handled, whatever transport they
+//! came over: what the snapshot can answer is answered at once, the rest becomes a [`Pending`] call.
+
+pub mod desk;
+pub mod inflight;
+pub mod levels;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+use crate::caller::{Caller, Level, Node, Principal, SessionId};
+use crate::mailbox::{Mailbox, Versions};
+use crate::observe::{Event, Observe};
+use crate::protocol::dialect::Dialect;
+use crate::protocol::error::Error;
+use crate::session::inflight::Inflight;
+use crate::session::levels::Levels;
+
+pub struct Session {
+    pub id: SessionId,
+    pub dialect: Dialect,
+    pub mailbox: Mailbox,
+    pub inflight: Arc<Inflight>,
+    level: Mutex<Option<Level>>,
+    /// Counts the streams opened so far: a new one replaces the one before. `None` once the session has ended.
+    stream: watch::Sender<Option<u64>>,
+    open_streams: AtomicUsize,
+    /// Milliseconds from the book's beginning to the last sign of the client.
+    last_seen: AtomicU64,
+}
+
+impl Session {
+    pub fn caller(&self) -> Caller {
+        let level = *self.level.lock().unwrap_or_else(PoisonError::into_inner);
+        Caller {
+            session: Some(self.id),
+            principal: Principal::Anonymous,
+            dialect: self.dialect,
+            level: level.unwrap_or(Level::DEFAULT),
+        }
+    }
+
+    /// Begins a stream to the client; the one before ends.
+    pub fn open_stream(self: &Arc<Session>) -> Stream {
+        let mut number = 0;
+        self.stream.send_modify(|current| {
+            if let Some(current) = current {
+                *current += 1;
+                number = *current;
+            }
+        });
+        self.open_streams.fetch_add(1, Ordering::Relaxed);
+        Stream { current: self.stream.subscribe(), number, session: Arc::clone(self) }
+    }
+}
+
+/// A stream's hold on its session.
+pub struct Stream {
+    pub session: Arc<Session>,
+    current: watch::Receiver<Option<u64>>,
+    number: u64,
+}
+
+impl Stream {
+    /// Waits until the stream must end: another one took its place, or the session is over.
+    pub async fn replaced(&mut self) {
+        let number = self.number;
+        let _ = self.current.wait_for(|current| *current != Some(number)).await;
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.session.open_streams.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// All sessions.
+pub struct Sessions {
+    sessions: RwLock<HashMap<SessionId, Arc<Session>>>,
+    pub levels: Levels,
+    observe: Arc<Observe>,
+    node: Node,
+    most: usize,
+    idle_timeout: Duration,
+    begin: Instant,
+}
+
+impl Sessions {
+    pub fn new(most: usize, idle_timeout: Duration, observe: Arc<Observe>) -> Sessions {
+        Sessions {
+            sessions: RwLock::default(),
+            levels: Levels::default(),
+            observe,
+            node: Node::random(),
+            most,
+            idle_timeout,
+            begin: Instant::now(),
+        }
+    }
+
+    pub fn open(&self, dialect: Dialect, lists: Versions) -> Result<Arc<Session>, Error> {
+        let session = Arc::new(Session {
+            id: SessionId::new(self.node),
+            dialect,
+            mailbox: Mailbox::new(lists),
+            inflight: Arc::default(),
+            level: Mutex::default(),
+            stream: watch::Sender::new(Some(0)),
+            open_streams: AtomicUsize::new(0),
+            last_seen: AtomicU64::new(self.now()),
+        });
+        {
+            let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
+            if sessions.len() >= self.most {
+                return Err(Error::LimitExceeded { limit: "maxSessions", value: self.most });
+            }
+            sessions.insert(session.id, Arc::clone(&session));
+        }
+        self.observe.emit(&Event::SessionOpened { session: &session.id.short(), version: dialect.as_str() });
+        Ok(session)
+    }
+
+    /// A session by its id; it counts as seen.
+    pub fn find(&self, id: SessionId) -> Option<Arc<Session>> {
+        let session = self.sessions.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()?;
+        session.last_seen.store(self.now(), Ordering::Relaxed);
+        Some(session)
+    }
+
+    pub fn len(&self) -> usize {
+        self.sessions.read().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Ends a session and all it holds.
+    pub fn end(&self, id: SessionId, reason: &str) {
+        let ended = self.sessions.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        let Some(session) = ended else { return };
+        session.stream.send_replace(None);
+        session.inflight.cancel_all(reason);
+        self.set_level(&session, None);
+        self.observe.emit(&Event::SessionEnded { session: &id.short(), reason });
+    }
+
+    pub fn end_all(&self, reason: &str) {
+        let ids: Vec<_> = self.sessions.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect();
+        for id in ids {
+            self.end(id, reason);
+        }
+    }
+
+    pub fn set_level(&self, session: &Session, level: Option<Level>) {
+        let before = std::mem::replace(&mut *session.level.lock().unwrap_or_else(PoisonError::into_inner), level);
+        self.levels.replace(before, level);
+    }
+
+    /// Ends sessions that have neither an open stream nor a request and were silent for too long.
+    pub fn sweep(&self) {
+        let now = self.now();
+        let longest = u64::try_from(self.idle_timeout.as_millis()).unwrap_or(u64::MAX);
+        let idle = |session: &&Arc<Session>| {
+            let silent = now.saturating_sub(session.last_seen.load(Ordering::Relaxed)) >= longest;
+            silent && session.open_streams.load(Ordering::Relaxed) == 0 && session.inflight.is_empty()
+        };
+        let idle: Vec<_> = {
+            let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+            sessions.values().filter(idle).map(|session| session.id).collect()
+        };
+        for id in idle {
+            self.end(id, "idle");
+        }
+    }
+
+    /// Sweeps now and then, for ever.
+    pub async fn keep_swept(&self) {
+        let interval = (self.idle_timeout / 10).clamp(Duration::from_millis(50), Duration::from_secs(60));
+        loop {
+            tokio::time::sleep(interval).await;
+            self.sweep();
+        }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.begin.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sessions(most: usize, idle: Duration) -> Sessions {
+        Sessions::new(most, idle, Arc::default())
+    }
+
+    fn open(sessions: &Sessions) -> Arc<Session> {
+        sessions.open(Dialect::V2025_11_25, Versions::default()).expect("there is room")
+    }
+
+    #[test]
+    fn sess1_exactly_so_many_sessions_fit() {
+        let sessions = sessions(3, Duration::from_secs(60));
+        let ids: std::collections::HashSet<_> = (0..3).map(|_| open(&sessions).id).collect();
+        assert_eq!(ids.len(), 3);
+        let refused = sessions.open(Dialect::V2025_11_25, Versions::default());
+        assert!(matches!(refused, Err(Error::LimitExceeded { limit: "maxSessions", value: 3 })));
+    }
+
+    #[test]
+    fn only_what_is_idle_is_swept() {
+        let sessions = sessions(9, Duration::ZERO);
+        let (idle, streaming) = (open(&sessions), open(&sessions));
+        let stream = streaming.open_stream();
+        sessions.sweep();
+        assert!(sessions.find(idle.id).is_none());
+        assert!(sessions.find(streaming.id).is_some());
+        drop(stream);
+        sessions.sweep();
+        assert!(sessions.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_second_stream_replaces_the_first_and_the_end_ends_both() {
+        let sessions = sessions(9, Duration::from_secs(60));
+        let session = open(&sessions);
+        let mut first = session.open_stream();
+        let mut second = session.open_stream();
+        first.replaced().await;
+        sessions.end(session.id, "test");
+        second.replaced().await;
+    }
+}

@@ -1,0 +1,157 @@
+//! Where a client's messages are handled, whatever transport they came over.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use crate::backend::inbox::List;
+use crate::caller::{Caller, Level};
+use crate::config::Policies;
+use crate::lane::Call;
+use crate::protocol::dialect::Dialect;
+use crate::protocol::error::Error;
+use crate::protocol::json::{self, Pieces};
+use crate::protocol::method::Method;
+use crate::protocol::params::{self, required};
+use crate::protocol::{self, Id, Notification, Request};
+use crate::router::Router;
+use crate::session::{Session, Sessions};
+
+pub struct Desk {
+    pub sessions: Sessions,
+    pub router: Arc<Router>,
+    policies: Policies,
+}
+
+/// What became of a request.
+pub enum Begun {
+    /// Answered from what we know.
+    Ready(Pieces),
+    /// On its way to a backend.
+    Pending(Pending),
+}
+
+/// A call whose answer is awaited. It owns nothing of its transport: it may be finished elsewhere when the client's
+/// connection is lost, since that is no cancellation.
+pub struct Pending {
+    pub call: Arc<Call>,
+    /// The answer; nothing when the call was cancelled.
+    pub answer: Pin<Box<dyn Future<Output = Option<Pieces>> + Send>>,
+}
+
+impl Desk {
+    pub fn new(sessions: Sessions, router: Arc<Router>, policies: Policies) -> Desk {
+        Desk { sessions, router, policies }
+    }
+
+    /// The handshake: a new session and the answer.
+    pub fn initialize(&self, request: &Request) -> Result<(Arc<Session>, Pieces), Error> {
+        let text = request.raw.as_str();
+        let asked = required(text, request.params.protocol_version, "protocolVersion")?;
+        let dialect = Dialect::negotiate(&asked);
+        let versions = *self.router.directory.watch().borrow();
+        let session = self.sessions.open(dialect, versions)?;
+        Ok((session, protocol::reply(&request.id, self.hello(dialect))))
+    }
+
+    fn hello(&self, dialect: Dialect) -> String {
+        let catalog = self.router.directory.catalog();
+        let instructions = catalog.instructions.as_deref();
+        let instructions = instructions.map(|text| format!(r#","instructions":{text}"#)).unwrap_or_default();
+        format!(
+            concat!(
+                r#"{{"protocolVersion":"{}","capabilities":{{"tools":{{"listChanged":true}},"prompts":{{"listChanged":true}},"#,
+                r#""resources":{{"subscribe":true,"listChanged":true}},"completions":{{}},"logging":{{}}}},"#,
+                r#""serverInfo":{{"name":"goblin","title":"Goblin MCP gateway","version":"{}"}}{}}}"#
+            ),
+            dialect,
+            env!("CARGO_PKG_VERSION"),
+            instructions,
+        )
+    }
+
+    /// A request of a session.
+    pub fn begin(self: &Arc<Desk>, session: &Arc<Session>, request: Request) -> Begun {
+        let caller = session.caller();
+        match self.answer_at_once(session, &caller, &request) {
+            Some(Ok(answer)) => Begun::Ready(answer),
+            Some(Err(error)) => Begun::Ready(self.router.error(&request, &caller, &error)),
+            None => self.begin_call(session, caller, request),
+        }
+    }
+
+    /// What needs no backend; nothing for the rest.
+    fn answer_at_once(&self, session: &Session, caller: &Caller, request: &Request) -> Option<Result<Pieces, Error>> {
+        let list = |list| Some(self.page(caller, request, list));
+        let done = || Some(Ok(protocol::reply(&request.id, "{}")));
+        match &request.method {
+            Method::Ping => done(),
+            Method::ToolsList => list(List::Tools),
+            Method::PromptsList => list(List::Prompts),
+            Method::ResourcesList => list(List::Resources),
+            Method::TemplatesList => list(List::Templates),
+            Method::SetLevel => match read_level(request) {
+                Ok(level) => {
+                    self.sessions.set_level(session, Some(level));
+                    done()
+                }
+                Err(error) => Some(Err(error)),
+            },
+            Method::Initialize => {
+                Some(Err(Error::InvalidRequest("this session is initialized already; begin another".to_owned())))
+            }
+            Method::ToolsCall | Method::PromptsGet | Method::ResourcesRead | Method::Complete => None,
+            other => Some(Err(Error::MethodNotFound(other.to_string()))),
+        }
+    }
+
+    fn page(&self, caller: &Caller, request: &Request, list: List) -> Result<Pieces, Error> {
+        let text = request.raw.as_str();
+        let cursor = match request.params.cursor {
+            Some(at) => Some(json::string(text, at).ok_or(Error::InvalidCursor)?),
+            None => None,
+        };
+        let page = self.router.directory.page(caller, list, cursor.as_deref())?;
+        Ok(protocol::reply(&request.id, page))
+    }
+
+    fn begin_call(self: &Arc<Desk>, session: &Arc<Session>, caller: Caller, request: Request) -> Begun {
+        let token = params::progress_token(request.raw.as_str(), &request.params);
+        let token = token.map(|at| at.slice(request.raw.bytes()));
+        let call = Arc::new(Call::new(caller, token));
+        let ticket = match session.inflight.admit(&request.id, &call, self.policies.max_in_flight) {
+            Ok(ticket) => ticket,
+            Err(error) => return Begun::Ready(self.router.error(&request, &call.caller, &error)),
+        };
+        let router = Arc::clone(&self.router);
+        let carried = Arc::clone(&call);
+        let answer = Box::pin(async move {
+            let answer = router.dispatch(&request, &carried).await;
+            carried.lane.close();
+            drop(ticket);
+            answer
+        });
+        Begun::Pending(Pending { call, answer })
+    }
+
+    /// A notification of a session. Those that mean nothing here are no error.
+    pub fn hear(&self, session: &Session, notification: &Notification) {
+        if notification.method == Method::Cancelled {
+            let text = notification.raw.as_str();
+            let id = notification.params.request_id.and_then(|at| Id::parse(notification.raw.bytes(), at));
+            let reason = notification.params.whole.and_then(|params| json::member(text, params, "reason"));
+            let reason = reason.and_then(|at| json::string(text, at)).unwrap_or("the client cancelled it".into());
+            if let Some(id) = id {
+                session.inflight.cancel(&id, &reason);
+            }
+        }
+    }
+}
+
+fn read_level(request: &Request) -> Result<Level, Error> {
+    let name = required(request.raw.as_str(), request.params.level, "level")?;
+    Level::parse(&name).ok_or_else(|| {
+        let known: Vec<_> = Level::ALL.iter().map(|level| level.as_str()).collect();
+        Error::InvalidParams(format!("level {} is none of {}", json::quote(&name), known.join(", ")))
+    })
+}

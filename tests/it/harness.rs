@@ -1,0 +1,441 @@
+//! What the tests stand on: a gateway as a real process, and clients that speak raw bytes.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+/// How long any condition is waited for. Large, because machines are slow; tests end when the condition holds.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub const GOBLIN: &str = env!("CARGO_BIN_EXE_goblin");
+
+/// The path of the fixture server.
+pub fn fixture() -> String {
+    goblin_fixture::program().display().to_string()
+}
+
+/// A stdio server entry of the configuration: the fixture with `arguments`.
+pub fn fixture_server(arguments: &[&str]) -> Value {
+    json!({ "command": fixture(), "args": arguments })
+}
+
+/// Waits until `look` gives something.
+pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "waited in vain until {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// A directory of its own, gone with the test.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("goblin-test-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a scratch directory");
+        Scratch(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.join(name);
+        let mut file = std::fs::File::create(&path).expect("a scratch file");
+        file.write_all(text.as_bytes()).expect("room for a scratch file");
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// `goblin serve` on a free port.
+pub struct Gateway {
+    pub address: std::net::SocketAddr,
+    pub child: Child,
+    log: Arc<Mutex<Vec<String>>>,
+    pub scratch: Scratch,
+}
+
+impl Gateway {
+    /// With these `mcpServers` and defaults elsewhere.
+    pub async fn with_servers(servers: Value) -> Gateway {
+        Gateway::start(json!({ "mcpServers": servers })).await
+    }
+
+    pub async fn start(config: Value) -> Gateway {
+        let scratch = Scratch::new();
+        let path = scratch.write("goblin.json", &config.to_string());
+        let mut child = Command::new(GOBLIN)
+            .args(["serve", "--port", "0", "--log-level", "debug", "--config"])
+            .arg(&path)
+            .env_remove("GOBLIN_CONFIG")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("goblin starts");
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let mut lines = BufReader::new(child.stderr.take().expect("stderr is piped")).lines();
+        let (found, address) = tokio::sync::oneshot::channel();
+        let kept = Arc::clone(&log);
+        tokio::spawn(async move {
+            let mut found = Some(found);
+            while let Ok(Some(line)) = lines.next_line().await {
+                let address = line.split("listening on http://").nth(1).and_then(|rest| rest.split('/').next());
+                if let Some(address) = address
+                    && let Some(found) = found.take()
+                {
+                    let _ = found.send(address.parse().expect("an address"));
+                }
+                kept.lock().expect("no test panics here").push(line);
+            }
+        });
+        let address = match tokio::time::timeout(PATIENCE, address).await {
+            Ok(Ok(address)) => address,
+            _ => panic!("goblin does not listen: {:?}", log.lock().expect("no test panics here")),
+        };
+        Gateway { address, child, log, scratch }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}/mcp", self.address)
+    }
+
+    pub fn log(&self) -> Vec<String> {
+        self.log.lock().expect("no test panics here").clone()
+    }
+
+    /// A client with a session of the newest version.
+    pub async fn client(&self) -> Client {
+        self.client_of("2025-11-25").await
+    }
+
+    pub async fn client_of(&self, version: &str) -> Client {
+        let mut client = Client::new(self.address);
+        let answer = client.initialize(version).await;
+        assert_eq!(answer["result"]["protocolVersion"], version, "{answer}");
+        client
+    }
+
+    /// A client, once the tool of this name is listed.
+    pub async fn client_seeing(&self, tool: &str) -> Client {
+        let client = self.client().await;
+        client.await_tool(tool).await;
+        client
+    }
+
+    /// Ends it as an operator would; tells how it went.
+    pub async fn terminate(&mut self) -> std::process::ExitStatus {
+        let pid = self.child.id().expect("it runs");
+        signal(pid, "TERM");
+        tokio::time::timeout(PATIENCE, self.child.wait()).await.expect("it ends").expect("it can be waited for")
+    }
+}
+
+/// Sends a signal by name.
+pub fn signal(pid: u32, name: &str) {
+    let status = std::process::Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status();
+    assert!(status.is_ok_and(|status| status.success()), "kill -{name} {pid}");
+}
+
+/// A raw HTTP answer.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: String,
+}
+
+impl Answer {
+    /// The messages in it, whether JSON or events.
+    pub fn messages(&self) -> Vec<String> {
+        let kind = self.headers.get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        if kind.starts_with("text/event-stream") {
+            return self.body.lines().filter_map(|line| line.strip_prefix("data: ")).map(str::to_owned).collect();
+        }
+        if self.body.is_empty() { Vec::new() } else { vec![self.body.clone()] }
+    }
+
+    /// The last message, parsed.
+    pub fn json(&self) -> Value {
+        let last = self.messages().pop().unwrap_or_else(|| panic!("no message in {self:?}"));
+        serde_json::from_str(&last).unwrap_or_else(|error| panic!("{error}: {last}"))
+    }
+}
+
+/// A client over HTTP that writes what it is told to and reads what comes.
+#[derive(Clone)]
+pub struct Client {
+    http: HttpClient<HttpConnector, Full<Bytes>>,
+    pub address: std::net::SocketAddr,
+    pub session: Option<String>,
+    pub version: Option<String>,
+    next: Arc<std::sync::atomic::AtomicU64>,
+}
+
+impl Client {
+    pub fn new(address: std::net::SocketAddr) -> Client {
+        let http = HttpClient::builder(TokioExecutor::new()).build(HttpConnector::new());
+        Client { http, address, session: None, version: None, next: Arc::default() }
+    }
+
+    /// A request with exactly these headers besides `Host`.
+    pub async fn send(&self, method: Method, path: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Answer {
+        let mut request = Request::builder().method(method).uri(format!("http://{}{path}", self.address));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::new(body.into())).expect("a valid request");
+        let response = tokio::time::timeout(PATIENCE, self.http.request(request)).await.expect("an answer in time");
+        let (parts, body) = response.expect("an answer").into_parts();
+        let body = tokio::time::timeout(PATIENCE, body.collect()).await.expect("a body in time").expect("a whole body");
+        let body = String::from_utf8(body.to_bytes().to_vec()).expect("text");
+        Answer { status: parts.status, headers: parts.headers, body }
+    }
+
+    pub fn headers(&self) -> Vec<(&str, &str)> {
+        let mut headers = vec![("content-type", "application/json"), ("accept", "application/json, text/event-stream")];
+        headers.extend(self.session.as_deref().map(|session| ("mcp-session-id", session)));
+        headers.extend(self.version.as_deref().map(|version| ("mcp-protocol-version", version)));
+        headers
+    }
+
+    /// POSTs these bytes to `/mcp` in this session.
+    pub async fn post(&self, body: impl Into<Bytes>) -> Answer {
+        self.send(Method::POST, "/mcp", &self.headers(), body).await
+    }
+
+    pub async fn initialize(&mut self, version: &str) -> Value {
+        let params =
+            json!({"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "test", "version": "0"}});
+        let answer =
+            self.post(json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}).to_string()).await;
+        self.session = answer.headers.get("mcp-session-id").map(|id| id.to_str().expect("text").to_owned());
+        let body = answer.json();
+        self.version =
+            body["result"]["protocolVersion"].as_str().filter(|version| *version >= "2025-06-18").map(str::to_owned);
+        self.notify("notifications/initialized", json!({})).await;
+        body
+    }
+
+    pub async fn notify(&self, method: &str, params: Value) {
+        let answer = self.post(json!({"jsonrpc": "2.0", "method": method, "params": params}).to_string()).await;
+        assert_eq!(answer.status, StatusCode::ACCEPTED, "{answer:?}");
+    }
+
+    /// A request with a fresh id; the whole answer.
+    pub async fn request(&self, method: &str, params: Value) -> Value {
+        let id = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
+        let answer =
+            self.post(json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string()).await;
+        let message = answer.json();
+        assert_eq!(message["id"], id, "{answer:?}");
+        message
+    }
+
+    /// A tool's result; an error is a failure of the test.
+    pub async fn call(&self, name: &str, arguments: Value) -> Value {
+        let answer = self.request("tools/call", json!({"name": name, "arguments": arguments})).await;
+        assert!(answer["error"].is_null(), "{name}: {answer}");
+        answer["result"].clone()
+    }
+
+    /// The text of a tool's first content block.
+    pub async fn call_text(&self, name: &str, arguments: Value) -> String {
+        let result = self.call(name, arguments).await;
+        result["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{name}: {result}")).to_owned()
+    }
+
+    /// All entries of a list, page by page.
+    pub async fn list(&self, method: &str, member: &str) -> Vec<Value> {
+        let mut entries = Vec::new();
+        let mut params = json!({});
+        loop {
+            let answer = self.request(method, params).await;
+            let result = &answer["result"];
+            entries.extend(result[member].as_array().unwrap_or_else(|| panic!("{answer}")).iter().cloned());
+            match result["nextCursor"].as_str() {
+                Some(cursor) => params = json!({ "cursor": cursor }),
+                None => return entries,
+            }
+        }
+    }
+
+    pub async fn tool_names(&self) -> Vec<String> {
+        let tools = self.list("tools/list", "tools").await;
+        tools.iter().map(|tool| tool["name"].as_str().expect("a name").to_owned()).collect()
+    }
+
+    pub async fn await_tool(&self, name: &str) {
+        eventually(&format!("the tool {name} is listed"), || async {
+            self.tool_names().await.iter().any(|known| known == name).then_some(())
+        })
+        .await;
+    }
+
+    /// Opens the GET stream.
+    pub async fn listen(&self) -> Listener {
+        let mut request = Request::builder().method(Method::GET).uri(format!("http://{}/mcp", self.address));
+        for (name, value) in self.headers().into_iter().filter(|(name, _)| *name != "content-type") {
+            request = request.header(name, value);
+        }
+        let request = request.body(Full::default()).expect("a valid request");
+        let response = self.http.request(request).await.expect("an answer");
+        assert_eq!(response.status(), StatusCode::OK);
+        Listener { body: response.into_body(), buffer: String::new() }
+    }
+}
+
+/// An open stream of events.
+pub struct Listener {
+    body: hyper::body::Incoming,
+    buffer: String,
+}
+
+impl Listener {
+    /// The next message; nothing when the stream has ended.
+    pub async fn next(&mut self) -> Option<Value> {
+        loop {
+            if let Some((event, rest)) = self.buffer.split_once("\n\n") {
+                let data = event.lines().find_map(|line| line.strip_prefix("data: ")).map(str::to_owned);
+                self.buffer = rest.to_owned();
+                match data {
+                    Some(data) => return Some(serde_json::from_str(&data).expect("a message")),
+                    None => continue,
+                }
+            }
+            let frame = tokio::time::timeout(PATIENCE, self.body.frame()).await.expect("an event in time")?;
+            let data = frame.ok()?.into_data().ok()?;
+            self.buffer.push_str(std::str::from_utf8(&data).expect("text"));
+        }
+    }
+
+    /// Reads on until a notification of this method comes.
+    pub async fn await_method(&mut self, method: &str) -> Value {
+        loop {
+            let message = self.next().await.unwrap_or_else(|| panic!("the stream ended before {method}"));
+            if message["method"] == method {
+                return message;
+            }
+        }
+    }
+}
+
+/// `goblin stdio` as a client program sees it.
+pub struct StdioClient {
+    pub child: Child,
+    pub input: Option<ChildStdin>,
+    output: Lines<BufReader<ChildStdout>>,
+    next: u64,
+    pub scratch: Scratch,
+}
+
+impl StdioClient {
+    /// Starts it, before any handshake.
+    pub fn start(config: Value) -> StdioClient {
+        let scratch = Scratch::new();
+        let path = scratch.write("goblin.json", &config.to_string());
+        let mut child = Command::new(GOBLIN)
+            .args(["stdio", "--config"])
+            .arg(&path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("goblin starts");
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
+        StdioClient { child, input, output, next: 0, scratch }
+    }
+
+    pub async fn initialized(config: Value, version: &str) -> StdioClient {
+        let mut client = StdioClient::start(config);
+        let params =
+            json!({"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "test", "version": "0"}});
+        let answer = client.request("initialize", params).await;
+        assert_eq!(answer["result"]["protocolVersion"], version, "{answer}");
+        client.write(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).await;
+        client
+    }
+
+    /// Writes one line.
+    pub async fn write(&mut self, line: &str) {
+        self.write_bytes(format!("{line}\n").as_bytes()).await;
+    }
+
+    pub async fn write_bytes(&mut self, bytes: &[u8]) {
+        let input = self.input.as_mut().expect("the input is open");
+        input.write_all(bytes).await.expect("goblin reads");
+        input.flush().await.expect("goblin reads");
+    }
+
+    /// The next line; nothing at the end of the output.
+    pub async fn line(&mut self) -> Option<String> {
+        tokio::time::timeout(PATIENCE, self.output.next_line()).await.expect("a line in time").expect("text")
+    }
+
+    pub async fn message(&mut self) -> Value {
+        let line = self.line().await.expect("another message");
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
+    }
+
+    /// A request with a fresh id; passes over notifications until its answer.
+    pub async fn request(&mut self, method: &str, params: Value) -> Value {
+        self.next += 1;
+        let id = self.next;
+        self.write(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string()).await;
+        loop {
+            let message = self.message().await;
+            if message["id"] == id {
+                return message;
+            }
+        }
+    }
+
+    pub async fn await_tool(&mut self, name: &str) {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            let answer = self.request("tools/list", json!({})).await;
+            let tools = answer["result"]["tools"].as_array().cloned().unwrap_or_default();
+            if tools.iter().any(|tool| tool["name"] == name) {
+                return;
+            }
+            assert!(tokio::time::Instant::now() < deadline, "the tool {name} is not listed");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Closes the input; tells how the process ended.
+    pub async fn close(mut self) -> std::process::ExitStatus {
+        drop(self.input.take());
+        tokio::time::timeout(PATIENCE, self.child.wait()).await.expect("it ends").expect("it can be waited for")
+    }
+}

@@ -1,0 +1,5 @@
+//! Tests at the wire: real processes, real sockets, raw bytes.
+
+mod harness;
+
+mod smoke;

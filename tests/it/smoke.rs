@@ -1,0 +1,22 @@
+//! The gateway as a whole, in a few breaths.
+
+use serde_json::json;
+
+use crate::harness::{Gateway, StdioClient, fixture_server};
+
+#[tokio::test]
+async fn http3_a_call_goes_through_over_http() {
+    let gateway = Gateway::with_servers(json!({ "server1": fixture_server(&[]) })).await;
+    let client = gateway.client_seeing("server1_echo").await;
+    assert_eq!(client.call_text("server1_echo", json!({"a": 1})).await, r#"{"a":1}"#);
+}
+
+#[tokio::test]
+async fn http3_a_call_goes_through_over_stdio() {
+    let config = json!({ "mcpServers": { "server1": fixture_server(&[]) } });
+    let mut client = StdioClient::initialized(config, "2025-06-18").await;
+    client.await_tool("server1_echo").await;
+    let answer = client.request("tools/call", json!({"name": "server1_echo", "arguments": {"a": 1}})).await;
+    assert_eq!(answer["result"]["content"][0]["text"], r#"{"a":1}"#);
+    assert!(client.close().await.success());
+}
