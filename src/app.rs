@@ -3,13 +3,13 @@
 //! Starting is carrying out the plan from the empty configuration; so is every later change. Stopping goes from the
 //! outside in: no new work, open calls within `grace`, then links and processes.
 
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use indexmap::IndexMap;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -210,7 +210,7 @@ pub async fn bind(gateway: &Gateway) -> Result<TcpListener> {
 
 /// Accepts connections until told to stop, then waits for those that have work.
 async fn accept(listener: TcpListener, front: Arc<http::Front>, most: usize, mut stop: watch::Receiver<bool>) {
-    let routes = http::routes(front);
+    let routes = http::routes();
     let room = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
     let open = watch::Sender::new(());
     loop {
@@ -225,9 +225,9 @@ async fn accept(listener: TcpListener, front: Arc<http::Front>, most: usize, mut
         };
         // Beyond the bound connections are closed at once: a peer that sees it can try again later.
         let Ok(permit) = Arc::clone(&room).try_acquire_owned() else { continue };
-        let (routes, stop, open) = (routes.clone(), stop.clone(), open.subscribe());
+        let (front, routes, stop, open) = (Arc::clone(&front), routes.clone(), stop.clone(), open.subscribe());
         tokio::spawn(async move {
-            serve_connection(stream, routes, stop).await;
+            serve_connection(stream, front, routes, stop).await;
             drop((permit, open));
         });
     }
@@ -235,14 +235,23 @@ async fn accept(listener: TcpListener, front: Arc<http::Front>, most: usize, mut
     open.closed().await;
 }
 
-async fn serve_connection(stream: TcpStream, routes: axum::Router, mut stop: watch::Receiver<bool>) {
+async fn serve_connection(
+    stream: TcpStream,
+    front: Arc<http::Front>,
+    routes: axum::Router,
+    mut stop: watch::Receiver<bool>,
+) {
     // Small answers must not wait for an acknowledgement; where it cannot be set they just are slower.
     let _ = stream.set_nodelay(true);
+    let service = hyper::service::service_fn(|request| {
+        let (front, routes) = (Arc::clone(&front), &routes);
+        async move { Ok::<_, Infallible>(front.serve(request, routes).await) }
+    });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_PATIENCE)
         .max_buf_size(LARGEST_HEAD)
-        .serve_connection(TokioIo::new(Impatient::new(stream)), TowerToHyperService::new(routes));
+        .serve_connection(TokioIo::new(Impatient::new(stream)), service);
     tokio::pin!(connection);
     tokio::select! {
         // What a peer does to its own connection is no concern of anybody else.

@@ -80,9 +80,15 @@ impl FromStr for SessionId {
         if bytes.len() != 36 || dashes.iter().any(|at| bytes[*at] != b'-') {
             return Err(());
         }
-        let hex: String = text.chars().filter(|character| *character != '-').collect();
-        let lower = hex.len() == 32 && hex.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
-        if lower { u128::from_str_radix(&hex, 16).map(SessionId).map_err(|_| ()) } else { Err(()) }
+        let digit = |byte: &u8| match byte {
+            b'0'..=b'9' => Some(byte - b'0'),
+            b'a'..=b'f' => Some(byte - b'a' + 10),
+            _ => None,
+        };
+        let digits = bytes.iter().enumerate().filter(|(at, _)| !dashes.contains(at));
+        let number =
+            digits.map(|(_, byte)| digit(byte)).try_fold(0, |number, digit| Some(number << 4 | u128::from(digit?)));
+        number.map(SessionId).ok_or(())
     }
 }
 

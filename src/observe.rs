@@ -94,7 +94,6 @@ pub enum Event<'a> {
     },
     ClientRefused {
         status: u16,
-        reason: &'a str,
     },
     CallStillOpen {
         server: &'a str,
@@ -202,7 +201,7 @@ fn log(event: &Event<'_>) {
         Event::SessionOpened { session, version } => debug!(session, version, "session opened"),
         Event::SessionEnded { session, reason } => debug!(session, reason, "session ended"),
         Event::AnswerWithoutReader { session } => debug!(session, "the client left before the answer; dropped"),
-        Event::ClientRefused { status, reason } => debug!(status, reason = clean(reason), "request refused"),
+        Event::ClientRefused { status } => debug!(status, "request refused"),
         Event::CallStillOpen { server, method } => warn!(server, method, "call cut by the shutdown"),
         Event::Panic { place } => error!(place, "bug: a request panicked"),
         Event::ShuttingDown => info!("shutting down"),

@@ -302,10 +302,13 @@ impl Outcome {
 
 /// An answer of our own around a ready result.
 pub fn reply(id: &Id, result: impl Into<Bytes>) -> Pieces {
+    let id = id.token();
+    let mut head = Vec::with_capacity(id.len() + 40);
+    head.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+    head.extend_from_slice(&id);
+    head.extend_from_slice(b",\"result\":");
     let mut pieces = Pieces::new();
-    pieces.push(Bytes::from_static(b"{\"jsonrpc\":\"2.0\",\"id\":"));
-    pieces.push(id.token());
-    pieces.push(Bytes::from_static(b",\"result\":"));
+    pieces.push(head);
     pieces.push(result);
     pieces.push(Bytes::from_static(b"}"));
     pieces

@@ -59,8 +59,9 @@ struct Inner {
 /// Why a configured URL cannot be used. The operator's to mend.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    #[error("{url} is not a URL like https://host/mcp")]
-    Url { url: Uri },
+    /// Scheme and host only: the rest of a URL may hold secrets.
+    #[error("the URL has scheme {scheme:?} and host {host:?}, but must look like https://host/mcp")]
+    Url { scheme: String, host: String },
     #[error("cannot read the CA file {}: {source}", path.display())]
     CaUnreadable { path: PathBuf, source: io::Error },
     #[error("the CA file {} is not usable: {reason} (it must hold PEM certificates)", path.display())]
@@ -90,7 +91,10 @@ impl HttpClient {
     /// A client for the scheme, host and port of `target`. `ca` is a PEM file of roots trusted besides the system's;
     /// it has no meaning for `http`.
     pub fn new(target: &Uri, ca: Option<&Path>, proxies: &ProxyEnvironment) -> Result<HttpClient, ConnectError> {
-        let wrong = || ConnectError::Url { url: target.clone() };
+        let wrong = || ConnectError::Url {
+            scheme: target.scheme_str().unwrap_or_default().to_owned(),
+            host: target.host().unwrap_or_default().to_owned(),
+        };
         let origin = Origin::of(target).ok_or_else(wrong)?;
         let host = HeaderValue::try_from(origin.authority()).map_err(|_| wrong())?;
         let tls = match origin.is_https {
@@ -232,11 +236,11 @@ fn unbracketed(host: &str) -> &str {
 }
 
 fn tls_config(ca: Option<&Path>) -> Result<ClientConfig, ConnectError> {
-    let system = system_roots();
-    let roots = match (ca, system) {
-        (None, system) => system?,
-        (Some(path), system) => {
-            let mut roots = system.map_or_else(|_| RootCertStore::empty(), |it| (*it).clone());
+    let roots = match ca {
+        None => system_roots()?,
+        Some(path) => {
+            let system = system_roots().map(|roots| (*roots).clone());
+            let mut roots = system.unwrap_or_else(|_| RootCertStore::empty());
             add_own_roots(&mut roots, path)?;
             Arc::new(roots)
         }

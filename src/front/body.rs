@@ -1,6 +1,5 @@
 //! Bodies of answers: ready pieces, or a stream of events.
 
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -14,32 +13,39 @@ use crate::protocol::error::Error;
 use crate::protocol::json::Pieces;
 use crate::protocol::{self, Id};
 
+/// Bodies up to this size are sent as one slice.
+const COPIED: usize = 16 * 1024;
+
 pub enum Body {
     Pieces(smallvec::IntoIter<[Bytes; 5]>, usize),
     Events(Pin<Box<dyn Stream<Item = Bytes> + Send>>),
+    /// Of a route beside the endpoint.
+    Routed(axum::body::Body),
 }
 
 impl Body {
     pub fn empty() -> Body {
-        Body::from(Pieces::new())
+        Body::Pieces(Pieces::new().into_iter(), 0)
     }
 }
 
 impl From<Pieces> for Body {
     fn from(pieces: Pieces) -> Body {
         let length = pieces.len();
+        // Copying a little is cheaper than handing several slices to the system.
+        let pieces = if length <= COPIED { Pieces::from(pieces.concat()) } else { pieces };
         Body::Pieces(pieces.into_iter(), length)
     }
 }
 
 impl http_body::Body for Body {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = axum::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         match &mut *self {
             Body::Pieces(pieces, left) => {
                 let piece = pieces.next();
@@ -49,17 +55,23 @@ impl http_body::Body for Body {
             Body::Events(events) => {
                 events.as_mut().poll_next(context).map(|event| event.map(|event| Ok(Frame::data(event))))
             }
+            Body::Routed(body) => Pin::new(body).poll_frame(context),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, Body::Pieces(_, 0))
+        match self {
+            Body::Pieces(_, left) => *left == 0,
+            Body::Events(_) => false,
+            Body::Routed(body) => body.is_end_stream(),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Body::Pieces(_, left) => SizeHint::with_exact(*left as u64),
             Body::Events(_) => SizeHint::default(),
+            Body::Routed(body) => body.size_hint(),
         }
     }
 }

@@ -55,11 +55,6 @@ impl Gate {
         self.check_token(headers)
     }
 
-    /// The origin to allow in CORS headers: the request's own, which has passed the check.
-    pub fn allowed_origin(headers: &HeaderMap) -> Option<HeaderValue> {
-        headers.get(ORIGIN).cloned()
-    }
-
     fn check_token(&self, headers: &HeaderMap) -> Result<(), Box<Response<Body>>> {
         let Some(token) = &self.token else { return Ok(()) };
         let given = single(headers, &AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
@@ -72,10 +67,10 @@ impl Gate {
     }
 
     fn is_our_host(&self, host: &str) -> bool {
-        let host = host.to_ascii_lowercase();
-        let (name, port) = split_port(&host);
+        let (name, port) = split_port(host);
         let sane_port = port.is_none_or(|port| port.parse::<u16>().is_ok());
-        sane_port && (self.hosts.iter().any(|known| known == name) || self.hosts_with_port.contains(&host))
+        let known = |hosts: &[String], host: &str| hosts.iter().any(|known| known.eq_ignore_ascii_case(host));
+        sane_port && (known(&self.hosts, name) || known(&self.hosts_with_port, host))
     }
 
     fn is_known_origin(&self, origin: &str) -> bool {

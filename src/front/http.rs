@@ -7,15 +7,14 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router as Routes;
-use axum::extract::{Request as HttpRequest, State};
-use axum::routing::any;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
-use http::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderMap, HeaderName, VARY};
+use http::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderMap, HeaderName, ORIGIN, VARY};
 use http::{HeaderValue, Method as Verb, Response, StatusCode};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
+use hyper::body::{Body as _, Incoming};
 use tokio::sync::watch;
+use tower_service::Service;
 
 use crate::caller::SessionId;
 use crate::front::body::{self, Body, empty, json, json_error};
@@ -35,6 +34,8 @@ const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-versi
 /// How long an answer is waited for before the client gets a stream, so that nothing on the way takes us for dead.
 const JSON_PATIENCE: Duration = Duration::from_secs(1);
 
+type HttpRequest = http::Request<Incoming>;
+
 /// What the HTTP front serves.
 pub struct Front {
     pub desk: Arc<Desk>,
@@ -44,62 +45,57 @@ pub struct Front {
     pub stop: watch::Receiver<bool>,
 }
 
-/// All routes. The gate stands before every one of them.
-pub fn routes(front: Arc<Front>) -> Routes {
-    Routes::new().route("/mcp", any(serve)).fallback(missing).with_state(front)
+/// Every route but the endpoint itself, which is served without a detour.
+pub fn routes() -> axum::Router {
+    axum::Router::new().fallback(async || {
+        let error = Error::InvalidRequest("there is nothing here; the MCP endpoint is /mcp".to_owned());
+        json_error(StatusCode::NOT_FOUND, None, &error)
+    })
 }
 
-async fn missing(State(front): State<Arc<Front>>, request: HttpRequest) -> Response<Body> {
-    match front.gate.check(request.uri(), request.headers()) {
-        Err(refused) => *refused,
-        Ok(()) => json_error(
-            StatusCode::NOT_FOUND,
-            None,
-            &Error::InvalidRequest("there is nothing here; the MCP endpoint is /mcp".to_owned()),
-        ),
-    }
-}
-
-async fn serve(State(front): State<Arc<Front>>, request: HttpRequest) -> Response<Body> {
-    let origin = Gate::allowed_origin(request.headers());
-    let asked_headers = request.headers().get("access-control-request-headers").cloned();
-    let refused = front.gate.check(request.uri(), request.headers()).err();
-    let was_refused = refused.is_some();
-    let mut response = match refused {
-        // A preflight carries no token; it may pass when host and origin are right, which 401 says.
-        Some(refused) if request.method() == Verb::OPTIONS && refused.status() == StatusCode::UNAUTHORIZED => {
-            preflight(asked_headers)
-        }
-        Some(refused) => *refused,
-        None if request.method() == Verb::OPTIONS => preflight(asked_headers),
-        None => front.answer(request).await,
-    };
-    if response.status().is_client_error() {
-        let reason = if was_refused { "gate" } else { "request" };
-        front.observe.emit(&Event::ClientRefused { status: response.status().as_u16(), reason });
-    }
-    if let Some(origin) = origin.filter(|_| response.status() != StatusCode::FORBIDDEN) {
-        let headers = response.headers_mut();
-        headers.insert("access-control-allow-origin", origin);
-        headers.insert("access-control-expose-headers", HeaderValue::from_static("mcp-session-id, www-authenticate"));
-        headers.insert(VARY, HeaderValue::from_static("origin"));
-    }
-    response
-}
-
-fn preflight(asked_headers: Option<HeaderValue>) -> Response<Body> {
+fn preflight(asked_headers: Option<&HeaderValue>) -> Response<Body> {
     let mut response = empty(StatusCode::NO_CONTENT);
     let headers = response.headers_mut();
     headers.insert("access-control-allow-methods", HeaderValue::from_static("GET, POST, DELETE"));
     let default = HeaderValue::from_static(
         "content-type, accept, authorization, mcp-protocol-version, mcp-session-id, last-event-id",
     );
-    headers.insert("access-control-allow-headers", asked_headers.unwrap_or(default));
+    headers.insert("access-control-allow-headers", asked_headers.cloned().unwrap_or(default));
     headers.insert("access-control-max-age", HeaderValue::from_static("600"));
     response
 }
 
 impl Front {
+    /// Any request to any route. The gate stands before all of them.
+    pub async fn serve(&self, request: HttpRequest, routes: &axum::Router) -> Response<Body> {
+        let origin = request.headers().get(ORIGIN).cloned();
+        let mut response = match self.gate.check(request.uri(), request.headers()) {
+            // A preflight carries no token; it may pass when host and origin are right, which 401 says.
+            Err(refused) if request.method() != Verb::OPTIONS || refused.status() != StatusCode::UNAUTHORIZED => {
+                *refused
+            }
+            _ if request.method() == Verb::OPTIONS => {
+                preflight(request.headers().get("access-control-request-headers"))
+            }
+            _ if request.uri().path() == "/mcp" => self.answer(request).await,
+            _ => match routes.clone().call(request).await {
+                Ok(response) => response.map(Body::Routed),
+                Err(never) => match never {},
+            },
+        };
+        if response.status().is_client_error() {
+            self.observe.emit(&Event::ClientRefused { status: response.status().as_u16() });
+        }
+        if let Some(origin) = origin.filter(|_| response.status() != StatusCode::FORBIDDEN) {
+            let headers = response.headers_mut();
+            headers.insert("access-control-allow-origin", origin);
+            headers
+                .insert("access-control-expose-headers", HeaderValue::from_static("mcp-session-id, www-authenticate"));
+            headers.insert(VARY, HeaderValue::from_static("origin"));
+        }
+        response
+    }
+
     async fn answer(&self, request: HttpRequest) -> Response<Body> {
         let handled = AssertUnwindSafe(self.handle(request)).catch_unwind().await;
         match handled {
@@ -185,19 +181,28 @@ impl Front {
         }
     }
 
-    async fn whole_body(&self, body: axum::body::Body) -> Result<Bytes, Refusal> {
+    async fn whole_body(&self, mut body: Incoming) -> Result<Bytes, Refusal> {
         let too_large = || {
             let reason = format!("the body is larger than gateway.maxBodySize, {} bytes", self.max_body_size);
             Refusal::status(StatusCode::PAYLOAD_TOO_LARGE, &reason)
         };
-        if http_body::Body::size_hint(&body).lower() > self.max_body_size as u64 {
+        if body.size_hint().lower() > self.max_body_size as u64 {
             return Err(too_large());
         }
-        match Limited::new(body, self.max_body_size).collect().await {
-            Ok(body) => Ok(body.to_bytes()),
-            Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
-            Err(_) => Err(Refusal::status(StatusCode::BAD_REQUEST, "the body broke off")),
+        let mut gathered = BytesMut::new();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|_| Refusal::status(StatusCode::BAD_REQUEST, "the body broke off"))?;
+            let Ok(data) = frame.into_data() else { continue };
+            // A body in one piece, as most are, is not copied.
+            if gathered.is_empty() && body.is_end_stream() && data.len() <= self.max_body_size {
+                return Ok(data);
+            }
+            if gathered.len() + data.len() > self.max_body_size {
+                return Err(too_large());
+            }
+            gathered.extend_from_slice(&data);
         }
+        Ok(gathered.freeze())
     }
 
     fn initialize(&self, request: &Request) -> Result<Response<Body>, Refusal> {

@@ -134,8 +134,8 @@ impl Route {
 /// Why there is no connection. Its words are the whole cause.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DialError {
-    #[error("a request for {0} was given to this client, which goes to no other origin")]
-    OtherOrigin(Uri),
+    #[error("a request for host {host:?} was given to this client, which goes to no other origin")]
+    OtherOrigin { host: String },
     #[error("no connection within {} s", CONNECT_TIMEOUT.as_secs())]
     TimedOut,
     #[error("{0}")]
@@ -151,7 +151,7 @@ pub(super) enum DialError {
 impl Dialer {
     async fn dial(&self, destination: Uri) -> Result<Stream, DialError> {
         if Origin::of(&destination).as_ref() != Some(&self.origin) {
-            return Err(DialError::OtherOrigin(destination));
+            return Err(DialError::OtherOrigin { host: destination.host().unwrap_or_default().to_owned() });
         }
         let tcp = match &self.route {
             Route::Direct => call(self.tcp.clone(), destination).await,

@@ -1,0 +1,183 @@
+//! A Streamable HTTP MCP server that costs as little as it can: every answer is built at start, and an answer is its
+//! id in front of shared bytes.
+//!
+//! It keeps no sessions: it gives ids out and asks that one is sent, as a legacy server does, but does not look it up.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{Request, Response, StatusCode};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::net::TcpListener;
+
+use crate::envelope::{self, Call, Method};
+use crate::serve::{self, Reply, SESSION_ID};
+
+/// Serves `tools` tools as server number `server`, for ever.
+pub async fn run(listener: TcpListener, tools: usize, server: usize) -> std::io::Result<()> {
+    let answers = Arc::new(Answers::new(tools, server));
+    serve::serve(listener, move |request| answer(Arc::clone(&answers), request)).await
+}
+
+/// The text the `big` tool returns: exactly `bytes` bytes of UTF-8, with quotes, newlines and tabs to escape.
+pub fn big_text(bytes: usize) -> String {
+    const LINE: &str = "row 0017\tstate=\"open\" owner=mina size=20480 note=copied from the archive, see above\n";
+    LINE.repeat(bytes.div_ceil(LINE.len()))[..bytes].to_owned()
+}
+
+/// The text the `echo` tool returns for `text`.
+pub fn echo_text(text: &str) -> String {
+    format!("echo: {text}")
+}
+
+async fn answer(answers: Arc<Answers>, request: Request<Incoming>) -> Response<Reply> {
+    match request.method().as_str() {
+        "POST" => {}
+        "GET" => return event_stream(),
+        "DELETE" => return serve::status(StatusCode::OK),
+        _ => return serve::status(StatusCode::METHOD_NOT_ALLOWED),
+    }
+    let has_session = request.headers().contains_key(SESSION_ID);
+    let Ok(body) = request.into_body().collect().await else {
+        return serve::status(StatusCode::BAD_REQUEST);
+    };
+    let body = body.to_bytes();
+    let Some(call) = envelope::call(&body) else {
+        return serve::status(StatusCode::BAD_REQUEST);
+    };
+    let Some(id) = call.id else {
+        return serve::status(StatusCode::ACCEPTED);
+    };
+    if call.method() == Method::Initialize {
+        return serve::initialized(id.get(), &answers.name);
+    }
+    if !has_session {
+        let mut response = error(id.get(), -32600, "missing session id");
+        *response.status_mut() = StatusCode::BAD_REQUEST;
+        return response;
+    }
+    answers.result(&call, id.get())
+}
+
+fn event_stream() -> Response<Reply> {
+    let mut response = Response::new(Reply::open(Bytes::from_static(b": open\n\n")));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    response
+}
+
+fn error(id: &str, code: i32, message: &str) -> Response<Reply> {
+    let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":{code},"message":"{message}"}}}}"#);
+    serve::json(Reply::whole(body.into()))
+}
+
+/// Everything after the id of each answer, ready to send.
+struct Answers {
+    name: String,
+    ping: Bytes,
+    tools: Bytes,
+    /// By size. A lock held for a map lookup; in a run there is one size.
+    big: Mutex<HashMap<usize, Bytes>>,
+}
+
+#[derive(Deserialize)]
+struct ToolCall<'a> {
+    #[serde(borrow)]
+    name: &'a str,
+    arguments: Arguments,
+}
+
+#[derive(Deserialize)]
+struct Arguments {
+    #[serde(default)]
+    text: String,
+    #[serde(default)]
+    bytes: usize,
+}
+
+impl Answers {
+    fn new(tools: usize, server: usize) -> Self {
+        let tools: Vec<_> = (0..tools).map(|index| tool(index, server)).collect();
+        Self {
+            name: format!("bench-{server}"),
+            ping: after_id(&json!({})),
+            tools: after_id(&json!({ "tools": tools })),
+            big: Mutex::default(),
+        }
+    }
+
+    fn result(&self, call: &Call<'_>, id: &str) -> Response<Reply> {
+        let after_id = match call.method() {
+            Method::Ping => self.ping.clone(),
+            Method::ToolsList => self.tools.clone(),
+            Method::ToolsCall => {
+                let parsed = call.params.map(|params| serde_json::from_str::<ToolCall<'_>>(params.get()));
+                match parsed {
+                    Some(Ok(ToolCall { name: "echo", arguments })) => text_result(&echo_text(&arguments.text)),
+                    Some(Ok(ToolCall { name: "big", arguments })) => self.big(arguments.bytes),
+                    _ => return error(id, -32602, "unknown tool or bad arguments"),
+                }
+            }
+            Method::Initialize | Method::Other => return error(id, -32601, "method not found"),
+        };
+        let head = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":"#);
+        serve::json(Reply::pieces(head.into(), after_id))
+    }
+
+    fn big(&self, bytes: usize) -> Bytes {
+        let mut big = self.big.lock().unwrap_or_else(PoisonError::into_inner);
+        big.entry(bytes).or_insert_with(|| text_result(&big_text(bytes))).clone()
+    }
+}
+
+fn text_result(text: &str) -> Bytes {
+    after_id(&json!({ "content": [{ "type": "text", "text": text }], "isError": false }))
+}
+
+fn after_id(result: &serde_json::Value) -> Bytes {
+    format!("{result}}}").into()
+}
+
+/// A definition of the size real ones have, about 300 bytes.
+fn tool(index: usize, server: usize) -> serde_json::Value {
+    let name = match index {
+        0 => "echo".to_owned(),
+        1 => "big".to_owned(),
+        _ => format!("search_records_{index}"),
+    };
+    json!({
+        "name": name,
+        "description": format!("Searches the records of archive {server}, shelf {index}, and returns the best matches."),
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "query": { "type": "string", "description": "words to look for" },
+                "limit": { "type": "integer", "minimum": 1, "maximum": 100 }
+            },
+            "required": ["query"]
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Answers, big_text, tool};
+
+    #[test]
+    fn big_text_has_the_size_asked_for_and_something_to_escape() {
+        for bytes in [0, 1, 100, 1 << 20] {
+            assert_eq!(big_text(bytes).len(), bytes);
+        }
+        assert!(Answers::new(0, 0).big(1000).len() > 1000 + 30);
+    }
+
+    #[test]
+    fn tool_definitions_have_a_real_size() {
+        let size = tool(17, 3).to_string().len();
+        assert!((250..=350).contains(&size), "{size}");
+    }
+}

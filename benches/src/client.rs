@@ -1,0 +1,174 @@
+//! One client on one keep-alive connection: at most one request in flight, one session at a time.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result, bail, ensure};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+use crate::expected::{Expected, FIRST_ID};
+use crate::serve::{JSON, PROTOCOL_VERSION, SESSION_ID};
+
+const ACCEPTED_TYPES: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
+const VERSION: HeaderValue = HeaderValue::from_static("2025-11-25");
+const INITIALIZE: Template = Template {
+    before: r#"{"jsonrpc":"2.0","id":"#,
+    after: r#","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"goblin-bench","version":"0.1.0"}}}"#,
+};
+const INITIALIZED: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+
+/// A request with a gap for its id.
+pub struct Template<Text = &'static str> {
+    pub before: Text,
+    pub after: Text,
+}
+
+impl<Text: AsRef<str>> Template<Text> {
+    fn fill(&self, id: u64) -> Bytes {
+        format!("{}{id}{}", self.before.as_ref(), self.after.as_ref()).into()
+    }
+}
+
+pub struct Client {
+    sender: SendRequest<Full<Bytes>>,
+    host: HeaderValue,
+    session: Option<HeaderValue>,
+    /// Sessions left behind by set-ups, to be deleted at the end.
+    past: Vec<HeaderValue>,
+    next_id: u64,
+}
+
+impl Client {
+    pub async fn connect(address: SocketAddr) -> Result<Self> {
+        let stream = TcpStream::connect(address).await.with_context(|| format!("cannot connect to {address}"))?;
+        stream.set_nodelay(true)?;
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        // Its errors also reach the request that suffers from them.
+        tokio::spawn(connection);
+        let host = HeaderValue::try_from(address.to_string())?;
+        Ok(Self { sender, host, session: None, past: Vec::new(), next_id: FIRST_ID })
+    }
+
+    /// Sets up a session whose `initialize` answer is given back, with its id.
+    pub async fn learn_setup(&mut self) -> Result<(u64, Bytes)> {
+        let (id, response) = self.initialize().await?;
+        let body = response.into_body().collect().await?.to_bytes();
+        self.initialized().await?;
+        Ok((id, body))
+    }
+
+    /// Sets up a session and compares the `initialize` answer.
+    pub async fn setup(&mut self, expected: &Expected) -> Result<()> {
+        let (id, response) = self.initialize().await?;
+        compare(response, expected, id).await?;
+        self.initialized().await
+    }
+
+    /// Sends a request whose answer is given back, with its id.
+    pub async fn learn<Text: AsRef<str>>(&mut self, request: &Template<Text>) -> Result<(u64, Bytes)> {
+        let id = self.take_id();
+        let response = self.post(request.fill(id)).await?;
+        ensure_status(&response, StatusCode::OK)?;
+        Ok((id, response.into_body().collect().await?.to_bytes()))
+    }
+
+    /// Sends a request and compares its answer.
+    pub async fn call<Text: AsRef<str>>(&mut self, request: &Template<Text>, expected: &Expected) -> Result<()> {
+        let id = self.take_id();
+        let response = self.post(request.fill(id)).await?;
+        ensure_status(&response, StatusCode::OK)?;
+        compare(response, expected, id).await
+    }
+
+    /// Opens the session's event stream, which takes the connection with it.
+    pub async fn into_stream(mut self) -> Result<EventStream> {
+        let response = self.send(Method::GET, Bytes::new()).await?;
+        ensure_status(&response, StatusCode::OK)?;
+        Ok(EventStream { _client: self, _body: response.into_body() })
+    }
+
+    /// Deletes every session this client has set up.
+    pub async fn close(mut self) -> Result<()> {
+        self.past.extend(self.session.take());
+        for session in std::mem::take(&mut self.past) {
+            self.session = Some(session);
+            let response = self.send(Method::DELETE, Bytes::new()).await?;
+            ensure!(response.status().is_success(), "DELETE was answered with {}", response.status());
+            response.into_body().collect().await?;
+        }
+        Ok(())
+    }
+
+    async fn initialize(&mut self) -> Result<(u64, Response<Incoming>)> {
+        self.past.extend(self.session.take());
+        let id = self.take_id();
+        let response = self.post(INITIALIZE.fill(id)).await?;
+        ensure_status(&response, StatusCode::OK)?;
+        let session = response.headers().get(SESSION_ID).context("initialize was answered without a session id")?;
+        self.session = Some(session.clone());
+        Ok((id, response))
+    }
+
+    async fn initialized(&mut self) -> Result<()> {
+        let response = self.post(Bytes::from_static(INITIALIZED)).await?;
+        ensure_status(&response, StatusCode::ACCEPTED)?;
+        response.into_body().collect().await?;
+        Ok(())
+    }
+
+    fn take_id(&mut self) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        id
+    }
+
+    async fn post(&mut self, body: Bytes) -> Result<Response<Incoming>> {
+        self.send(Method::POST, body).await
+    }
+
+    async fn send(&mut self, method: Method, body: Bytes) -> Result<Response<Incoming>> {
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = method;
+        *request.uri_mut() = hyper::Uri::from_static("/mcp");
+        let headers = request.headers_mut();
+        headers.insert(HOST, self.host.clone());
+        headers.insert(CONTENT_TYPE, JSON);
+        headers.insert(ACCEPT, ACCEPTED_TYPES);
+        if let Some(session) = &self.session {
+            headers.insert(SESSION_ID, session.clone());
+            headers.insert(PROTOCOL_VERSION, VERSION);
+        }
+        self.sender.ready().await?;
+        Ok(self.sender.send_request(request).await?)
+    }
+}
+
+/// Open until dropped. Nothing is read from it: nothing is expected to come.
+pub struct EventStream {
+    _client: Client,
+    _body: Incoming,
+}
+
+fn ensure_status(response: &Response<Incoming>, status: StatusCode) -> Result<()> {
+    ensure!(response.status() == status, "status {} where {status} was expected", response.status());
+    Ok(())
+}
+
+async fn compare(response: Response<Incoming>, expected: &Expected, id: u64) -> Result<()> {
+    let mut body = response.into_body();
+    let mut check = expected.check(id);
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame?.into_data() else { continue };
+        if !check.accepts(&data) {
+            bail!("the answer to request {id} differs from the one first seen");
+        }
+    }
+    ensure!(check.is_complete(), "the answer to request {id} was cut short");
+    Ok(())
+}

@@ -1,0 +1,97 @@
+//! The JSON-RPC envelope, parsed once with its members left raw: all that the servers of this package look at.
+//!
+//! The bare proxy and the static server share it, so that both yardsticks do the one parse that any MCP gateway has
+//! to do, and nothing more.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// What a client sends: a request, or a notification when `id` is absent.
+#[derive(Deserialize)]
+pub struct Call<'a> {
+    #[serde(borrow)]
+    jsonrpc: &'a RawValue,
+    #[serde(borrow, default)]
+    pub id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    method: &'a RawValue,
+    #[serde(borrow, default)]
+    pub params: Option<&'a RawValue>,
+}
+
+/// What a server answers.
+#[derive(Deserialize)]
+struct Answer<'a> {
+    #[serde(borrow)]
+    jsonrpc: &'a RawValue,
+    #[serde(borrow, default)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    result: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    error: Option<&'a RawValue>,
+}
+
+/// The methods a server here tells apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    Initialize,
+    Ping,
+    ToolsList,
+    ToolsCall,
+    Other,
+}
+
+/// A call, if the bytes are one.
+pub fn call(bytes: &[u8]) -> Option<Call<'_>> {
+    let call: Call<'_> = serde_json::from_slice(bytes).ok()?;
+    (call.jsonrpc.get() == VERSION).then_some(call)
+}
+
+/// Whether the bytes are an answer: a result or an error, with an id.
+pub fn is_answer(bytes: &[u8]) -> bool {
+    serde_json::from_slice(bytes).is_ok_and(|answer: Answer<'_>| {
+        answer.jsonrpc.get() == VERSION && answer.id.is_some() && (answer.result.is_some() != answer.error.is_some())
+    })
+}
+
+const VERSION: &str = "\"2.0\"";
+
+impl Call<'_> {
+    pub fn method(&self) -> Method {
+        match self.method.get() {
+            "\"initialize\"" => Method::Initialize,
+            "\"ping\"" => Method::Ping,
+            "\"tools/list\"" => Method::ToolsList,
+            "\"tools/call\"" => Method::ToolsCall,
+            _ => Method::Other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Method, call, is_answer};
+
+    #[test]
+    fn a_call_keeps_the_spelling_of_its_id() {
+        let call = call(br#"{"jsonrpc":"2.0","id":"1","method":"tools/call","params":{"name":"echo"}}"#).unwrap();
+        assert_eq!(call.id.unwrap().get(), "\"1\"");
+        assert_eq!(call.method(), Method::ToolsCall);
+        assert_eq!(call.params.unwrap().get(), r#"{"name":"echo"}"#);
+    }
+
+    #[test]
+    fn a_notification_has_no_id() {
+        assert!(call(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).unwrap().id.is_none());
+    }
+
+    #[test]
+    fn what_is_no_envelope_is_refused() {
+        assert!(call(br#"{"jsonrpc":"1.0","id":1,"method":"ping"}"#).is_none());
+        assert!(call(br#"{"jsonrpc":"2.0","id":1}"#).is_none());
+        assert!(is_answer(br#"{"jsonrpc":"2.0","id":1,"result":{}}"#));
+        assert!(!is_answer(br#"{"jsonrpc":"2.0","id":1}"#));
+        assert!(!is_answer(br#"{"jsonrpc":"2.0","id":1,"result":{}"#));
+    }
+}

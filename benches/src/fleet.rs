@@ -1,0 +1,169 @@
+//! The processes of one scenario, started for it and ended after it, so that no scenario inherits another's heap.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+use crate::child::Child;
+use crate::client::Client;
+use crate::load::Target;
+use crate::scenario::{FEW_TOOLS, LISTED_BACKENDS, LISTED_TOOLS, Scenario, Through};
+
+const READY_PATIENCE: Duration = Duration::from_secs(30);
+const READY_PAUSE: Duration = Duration::from_millis(50);
+
+/// Where the processes of a run come from and where they keep their files.
+pub struct Yard {
+    goblin: Option<PathBuf>,
+    directory: PathBuf,
+}
+
+/// Servers to measure, and the backends behind them, which end with it.
+pub struct Fleet {
+    pub targets: Vec<Target>,
+    _children: Vec<Child>,
+}
+
+/// A ready Goblin in front of its backends, which end with it.
+pub struct Gateway {
+    goblin: Child,
+    backends: Vec<Child>,
+}
+
+impl Yard {
+    /// Makes a directory of its own below the system's temporary one; dropping the yard removes it.
+    pub fn new(goblin: Option<PathBuf>) -> Result<Self> {
+        let directory = std::env::temp_dir().join(format!("goblin-bench-{}", std::process::id()));
+        fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        Ok(Self { goblin, directory })
+    }
+
+    pub async fn fleet(&self, scenario: Scenario) -> Result<Fleet> {
+        match scenario {
+            Scenario::List => self.listing_fleet().await,
+            Scenario::Setup => self.setup_fleet().await,
+            Scenario::CallSmall | Scenario::CallLarge => self.calling_fleet().await,
+        }
+    }
+
+    /// Goblin before `backends` backends with `tools` tools each, once it lists them all. None when it is not measured.
+    pub async fn gateway(&self, backends: usize, tools: usize) -> Result<Option<Gateway>> {
+        let Some(binary) = &self.goblin else { return Ok(None) };
+        let expected = backends * tools;
+        let backends: Vec<Child> = (0..backends).map(|server| backend(tools, server)).collect::<Result<_>>()?;
+        let config = self.directory.join("goblin.json");
+        fs::write(&config, goblin_config(&backends).to_string())?;
+        let goblin = Child::goblin(binary, &config, &self.directory)?;
+        wait_for_tools(&goblin, expected).await?;
+        Ok(Some(Gateway { goblin, backends }))
+    }
+
+    async fn calling_fleet(&self) -> Result<Fleet> {
+        let direct = backend(FEW_TOOLS, 0)?;
+        let proxy = Child::role(&["proxy", "--target", &direct.url()])?;
+        let gateway = self.gateway(1, FEW_TOOLS).await?;
+        Ok(Fleet::new([(Through::Direct, direct), (Through::Proxy, proxy)], gateway))
+    }
+
+    async fn setup_fleet(&self) -> Result<Fleet> {
+        let direct = backend(FEW_TOOLS, 0)?;
+        let proxy = Child::role(&["proxy", "--target", &direct.url()])?;
+        let fixed = self.fixed(b"{}")?;
+        let gateway = self.gateway(1, FEW_TOOLS).await?;
+        Ok(Fleet::new([(Through::Direct, direct), (Through::Proxy, proxy), (Through::Static, fixed)], gateway))
+    }
+
+    /// Direct and proxy list the tools of one backend that has them all; the static body is Goblin's own answer.
+    async fn listing_fleet(&self) -> Result<Fleet> {
+        let direct = backend(LISTED_TOOLS, 0)?;
+        let proxy = Child::role(&["proxy", "--target", &direct.url()])?;
+        let gateway = self.gateway(LISTED_BACKENDS, LISTED_TOOLS / LISTED_BACKENDS).await?;
+        let listed = tools_list(gateway.as_ref().map_or(&direct, |gateway| &gateway.goblin)).await?;
+        let fixed = self.fixed(&listed)?;
+        Ok(Fleet::new([(Through::Direct, direct), (Through::Proxy, proxy), (Through::Static, fixed)], gateway))
+    }
+
+    fn fixed(&self, body: &[u8]) -> Result<Child> {
+        let file = self.directory.join("static.json");
+        fs::write(&file, body)?;
+        Child::role(&["static", "--file", &file.to_string_lossy()])
+    }
+}
+
+impl Drop for Yard {
+    fn drop(&mut self) {
+        // Files left in the temporary directory harm nobody.
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+impl Fleet {
+    fn new<const COUNT: usize>(servers: [(Through, Child); COUNT], gateway: Option<Gateway>) -> Self {
+        let target =
+            |through, child: &Child, prefix| Target { through, address: child.address, pid: child.pid(), prefix };
+        let mut targets: Vec<_> = servers.iter().map(|(through, child)| target(*through, child, "")).collect();
+        let mut children: Vec<_> = servers.into_iter().map(|(_, child)| child).collect();
+        if let Some(gateway) = gateway {
+            targets.push(target(Through::Goblin, &gateway.goblin, "b0_"));
+            children.push(gateway.goblin);
+            children.extend(gateway.backends);
+        }
+        Self { targets, _children: children }
+    }
+}
+
+impl Gateway {
+    pub fn goblin(&self) -> &Child {
+        &self.goblin
+    }
+}
+
+fn backend(tools: usize, server: usize) -> Result<Child> {
+    Child::role(&["backend", "--tools", &tools.to_string(), "--server", &server.to_string()])
+}
+
+/// Defaults, but for the port and the meta tools: the list shall have the tools of the backends and no more.
+fn goblin_config(backends: &[Child]) -> Value {
+    let servers: Map<_, _> = backends
+        .iter()
+        .enumerate()
+        .map(|(server, child)| (format!("b{server}"), json!({ "url": child.url() })))
+        .collect();
+    json!({
+        "gateway": { "host": "127.0.0.1", "port": 0 },
+        "mcpServers": servers
+    })
+}
+
+async fn wait_for_tools(goblin: &Child, expected: usize) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let seen = tools_list(goblin).await.map(|answer| count_tools(&answer));
+        match seen {
+            Ok(count) if count == expected => return Ok(()),
+            seen if start.elapsed() > READY_PATIENCE => {
+                let lines = goblin.last_lines();
+                bail!("goblin did not list {expected} tools in {READY_PATIENCE:?}, last {seen:?}; it says:\n{lines}")
+            }
+            _ => tokio::time::sleep(READY_PAUSE).await,
+        }
+    }
+}
+
+async fn tools_list(child: &Child) -> Result<Bytes> {
+    let mut client = Client::connect(child.address).await?;
+    client.learn_setup().await?;
+    let request = Scenario::List.request("").expect("the list is one request");
+    let (_, answer) = client.learn(&request).await?;
+    client.close().await?;
+    Ok(answer)
+}
+
+fn count_tools(answer: &Bytes) -> usize {
+    let answer: Value = serde_json::from_slice(answer).unwrap_or_default();
+    answer["result"]["tools"].as_array().map_or(0, Vec::len)
+}

@@ -1,0 +1,92 @@
+//! Measures Goblin against a direct connection, a bare hyper proxy and a static body.
+//!
+//! Each role is a process of its own, so that its CPU time can be read from `/proc`; `run` starts them all, is itself
+//! the load generator, and prints the table of `docs/performance.md`. It needs Linux and knows nothing of Goblin but
+//! its command line, its configuration file and the wire.
+#![forbid(unsafe_code)]
+
+mod backend;
+mod child;
+mod client;
+mod envelope;
+mod expected;
+mod fixed;
+mod fleet;
+mod load;
+mod memory;
+mod procfs;
+mod proxy;
+mod report;
+mod run;
+mod scenario;
+mod serve;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, Subcommand};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// The allocator of Goblin, so that no ratio is one of allocators; it makes the bare proxy faster at large results.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+#[derive(Parser)]
+#[command(version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    role: Role,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    /// A minimal MCP server
+    Backend {
+        #[arg(long, default_value_t = 10)]
+        tools: usize,
+        #[arg(long, default_value_t = 0)]
+        server: usize,
+    },
+    /// The bare hyper proxy
+    Proxy {
+        /// URL of the MCP server behind it
+        #[arg(long)]
+        target: hyper::Uri,
+    },
+    /// Answers every request with the bytes of a file
+    Static {
+        #[arg(long)]
+        file: PathBuf,
+    },
+    /// Start everything, measure, print the table; fails when a bar is missed
+    Run(run::Options),
+}
+
+#[tokio::main]
+async fn main() -> Result<ExitCode> {
+    match Arguments::parse().role {
+        Role::Backend { tools, server } => backend::run(serve::bind().await?, tools, server).await?,
+        Role::Proxy { target } => proxy::run(serve::bind().await?, target).await?,
+        Role::Static { file } => {
+            let body = std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
+            fixed::run(serve::bind().await?, body.into()).await?;
+        }
+        Role::Run(options) => return measure(&options).await,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A signal ends the run by dropping it, which ends the processes it started.
+async fn measure(options: &run::Options) -> Result<ExitCode> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let report = tokio::select! {
+        report = run::run(options) => report?,
+        _ = terminate.recv() => bail!("terminated"),
+        _ = interrupt.recv() => bail!("interrupted"),
+    };
+    write!(io::stdout(), "{}", report.markdown())?;
+    Ok(if report.every_bar_kept() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

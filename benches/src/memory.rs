@@ -1,0 +1,49 @@
+//! Resident memory of a fresh Goblin: idle, and with many idle sessions that each hold their event stream open.
+//!
+//! Each session has one connection, the one that carries its stream.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use crate::client::{Client, EventStream};
+use crate::fleet::Yard;
+use crate::procfs::{self, Memory};
+use crate::scenario::FEW_TOOLS;
+
+const SETTLE: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Copy, Serialize)]
+pub struct Footprint {
+    pub idle: Memory,
+    pub with_sessions: Memory,
+    pub sessions: usize,
+}
+
+impl Footprint {
+    /// Bytes that `part` of the memory grew by for each session.
+    pub fn per_session(&self, part: fn(&Memory) -> u64) -> u64 {
+        part(&self.with_sessions).saturating_sub(part(&self.idle)) / self.sessions as u64
+    }
+}
+
+/// None when Goblin is not measured.
+pub async fn measure(yard: &Yard, sessions: usize) -> Result<Option<Footprint>> {
+    let Some(gateway) = yard.gateway(1, FEW_TOOLS).await? else { return Ok(None) };
+    let goblin = gateway.goblin();
+    tokio::time::sleep(SETTLE).await;
+    let idle = procfs::memory(goblin.pid())?;
+
+    let mut streams: Vec<EventStream> = Vec::with_capacity(sessions);
+    for number in 0..sessions {
+        let mut client = Client::connect(goblin.address).await?;
+        client.learn_setup().await?;
+        let stream = client.into_stream().await.with_context(|| format!("cannot open event stream {number}"))?;
+        streams.push(stream);
+    }
+    tokio::time::sleep(SETTLE).await;
+    let with_sessions = procfs::memory(goblin.pid())?;
+    drop(streams);
+    Ok(Some(Footprint { idle, with_sessions, sessions }))
+}

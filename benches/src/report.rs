@@ -1,0 +1,306 @@
+//! From samples to medians, from medians to bars, and both to Markdown. Pure: nothing here measures or prints.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::memory::Footprint;
+use crate::procfs::Memory;
+use crate::scenario::{Scenario, Through};
+
+const MIB: u64 = 1 << 20;
+const KIB: u64 = 1 << 10;
+const SETUP_BAR: &str = "for information; the bar is against the bare proxy";
+
+/// What one measurement gave, or the medians of several.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Sample {
+    pub operations: usize,
+    pub per_second: f64,
+    pub p50_us: f64,
+    pub p99_us: f64,
+    pub cpu_us: f64,
+}
+
+/// The measurements of one way under one load, in the order of the rounds.
+#[derive(Serialize)]
+pub struct Row {
+    pub scenario: Scenario,
+    pub sessions: usize,
+    pub through: Through,
+    pub median: Sample,
+    pub rounds: Vec<Sample>,
+}
+
+#[derive(Serialize)]
+pub struct Report {
+    pub machine: String,
+    pub rounds: usize,
+    pub seconds: f64,
+    pub rows: Vec<Row>,
+    pub memory: Option<Footprint>,
+    pub bars: Vec<Bar>,
+}
+
+/// A promise, what was measured, and whether it was kept.
+#[derive(Serialize)]
+pub struct Bar {
+    pub promise: String,
+    pub limit: String,
+    pub measured: String,
+    pub kept: bool,
+}
+
+impl Sample {
+    pub fn new(mut latencies: Vec<u64>, elapsed: Duration, cpu: Duration) -> Self {
+        latencies.sort_unstable();
+        let operations = latencies.len();
+        Self {
+            operations,
+            per_second: operations as f64 / elapsed.as_secs_f64(),
+            p50_us: percentile(&latencies, 50) as f64 / 1e3,
+            p99_us: percentile(&latencies, 99) as f64 / 1e3,
+            cpu_us: cpu.as_secs_f64() * 1e6 / operations.max(1) as f64,
+        }
+    }
+}
+
+impl Row {
+    pub fn new(scenario: Scenario, sessions: usize, through: Through, rounds: Vec<Sample>) -> Self {
+        let of = |part: fn(&Sample) -> f64| median(rounds.iter().map(part).collect());
+        let median = Sample {
+            operations: of(|sample| sample.operations as f64) as usize,
+            per_second: of(|sample| sample.per_second),
+            p50_us: of(|sample| sample.p50_us),
+            p99_us: of(|sample| sample.p99_us),
+            cpu_us: of(|sample| sample.cpu_us),
+        };
+        Self { scenario, sessions, through, median, rounds }
+    }
+}
+
+impl Report {
+    pub fn new(machine: String, rounds: usize, seconds: f64, rows: Vec<Row>, memory: Option<Footprint>) -> Self {
+        let mut bars = cpu_bars(&rows);
+        bars.extend(memory.iter().flat_map(memory_bars));
+        Self { machine, rounds, seconds, rows, memory, bars }
+    }
+
+    pub fn every_bar_kept(&self) -> bool {
+        self.bars.iter().all(|bar| bar.kept)
+    }
+
+    pub fn markdown(&self) -> String {
+        let mut text =
+            format!("{}. Medians of {} interleaved rounds of {} s each.\n", self.machine, self.rounds, self.seconds);
+        if !self.rows.is_empty() {
+            text += "\n| | sessions | through | per second | p50 | p99 | CPU each | CPU / yardstick |\n";
+            text += "|---|--:|---|--:|--:|--:|--:|--:|\n";
+        }
+        for row in &self.rows {
+            let Sample { per_second, p50_us, p99_us, cpu_us, .. } = row.median;
+            let ratio = self
+                .yardstick(row)
+                .map_or(String::new(), |yardstick| format!("{:.2}", cpu_us / yardstick.median.cpu_us));
+            let (scenario, through) = (row.scenario.title(), row.through.title());
+            let (p50, p99, cpu) = (time(p50_us), time(p99_us), time(cpu_us));
+            let sessions = row.sessions;
+            line(
+                &mut text,
+                format_args!(
+                    "| {scenario} | {sessions} | {through} | {per_second:.0} | {p50} | {p99} | {cpu} | {ratio} |"
+                ),
+            );
+        }
+        if let Some(memory) = &self.memory {
+            text += &memory_table(memory);
+        }
+        if !self.bars.is_empty() {
+            text += "\n| bar | limit | measured | |\n|---|--:|--:|---|\n";
+        }
+        for Bar { promise, limit, measured, kept } in &self.bars {
+            let verdict = if *kept { "PASS" } else { "FAIL" };
+            line(&mut text, format_args!("| {promise} | {limit} | {measured} | {verdict} |"));
+        }
+        text + &self.setup_note()
+    }
+
+    /// Set-up has two yardsticks and one bar: Goblin answers by itself, as the static server does.
+    fn setup_note(&self) -> String {
+        let goblin = self.rows.iter().filter(|row| row.scenario == Scenario::Setup && row.through == Through::Goblin);
+        let notes = goblin.filter_map(|row| {
+            let fixed = find(&self.rows, row.scenario, row.sessions, Through::Static)?;
+            let (ratio, sessions) = (row.median.cpu_us / fixed.median.cpu_us, row.sessions);
+            Some(format!(
+                "\nSession set-up, {sessions} sessions: {ratio:.2} times the CPU of the static server, {SETUP_BAR}.\n"
+            ))
+        });
+        notes.collect()
+    }
+
+    fn yardstick(&self, row: &Row) -> Option<&Row> {
+        find(&self.rows, row.scenario, row.sessions, yardstick(row.scenario))
+    }
+}
+
+/// What the CPU of a scenario is held against.
+fn yardstick(scenario: Scenario) -> Through {
+    match scenario {
+        Scenario::List => Through::Static,
+        Scenario::CallSmall | Scenario::CallLarge | Scenario::Setup => Through::Proxy,
+    }
+}
+
+fn cpu_limit(scenario: Scenario) -> f64 {
+    match scenario {
+        Scenario::CallSmall => 1.3,
+        Scenario::CallLarge => 1.5,
+        Scenario::List | Scenario::Setup => 1.2,
+    }
+}
+
+/// The ratio of the medians decides; the smallest and largest ratio of a round show how far to trust it.
+fn cpu_bars(rows: &[Row]) -> Vec<Bar> {
+    let mut bars = Vec::new();
+    for row in rows.iter().filter(|row| row.through == Through::Goblin) {
+        let Some(base) = find(rows, row.scenario, row.sessions, yardstick(row.scenario)) else { continue };
+        let ratio = row.median.cpu_us / base.median.cpu_us;
+        let of_rounds = row.rounds.iter().zip(&base.rounds).map(|(row, base)| row.cpu_us / base.cpu_us);
+        let (least, most) =
+            of_rounds.fold((f64::MAX, 0.0_f64), |(least, most), ratio| (least.min(ratio), most.max(ratio)));
+        let limit = cpu_limit(row.scenario);
+        bars.push(Bar {
+            promise: format!(
+                "CPU of {} against {}, {} sessions",
+                row.scenario.title(),
+                base.through.title(),
+                row.sessions
+            ),
+            limit: format!("{limit:.1}"),
+            measured: format!("{ratio:.2} ({least:.2} to {most:.2})"),
+            kept: ratio <= limit,
+        });
+    }
+    bars
+}
+
+fn memory_bars(memory: &Footprint) -> [Bar; 2] {
+    let (idle, session) = (memory.idle.rss, memory.per_session(|memory| memory.rss));
+    [
+        Bar {
+            promise: "resident memory, idle".to_owned(),
+            limit: "20 MiB".to_owned(),
+            measured: format!("{:.1} MiB", idle as f64 / MIB as f64),
+            kept: idle < 20 * MIB,
+        },
+        Bar {
+            promise: "resident memory per idle session with its stream".to_owned(),
+            limit: "30 KiB".to_owned(),
+            measured: format!("{:.1} KiB", session as f64 / KIB as f64),
+            kept: session < 30 * KIB,
+        },
+    ]
+}
+
+type MemoryPart = fn(&Memory) -> u64;
+const MEMORY_PARTS: [(&str, MemoryPart); 3] =
+    [("resident", |memory| memory.rss), ("proportional", |memory| memory.pss), ("private", |memory| memory.private)];
+
+fn memory_table(memory: &Footprint) -> String {
+    let sessions = memory.sessions;
+    let mut text = format!("\n| memory of Goblin | idle | {sessions} sessions | each |\n|---|--:|--:|--:|\n");
+    for (name, part) in MEMORY_PARTS {
+        let mib = |bytes| bytes as f64 / MIB as f64;
+        let (idle, busy) = (mib(part(&memory.idle)), mib(part(&memory.with_sessions)));
+        let each = memory.per_session(part) as f64 / KIB as f64;
+        line(&mut text, format_args!("| {name} | {idle:.1} MiB | {busy:.1} MiB | {each:.1} KiB |"));
+    }
+    text
+}
+
+fn find(rows: &[Row], scenario: Scenario, sessions: usize, through: Through) -> Option<&Row> {
+    rows.iter().find(|row| row.scenario == scenario && row.sessions == sessions && row.through == through)
+}
+
+fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
+    writeln!(text, "{arguments}").expect("a string takes all that is written to it");
+}
+
+fn time(microseconds: f64) -> String {
+    match microseconds {
+        0.0..100.0 => format!("{microseconds:.1} us"),
+        0.0..10_000.0 => format!("{microseconds:.0} us"),
+        _ => format!("{:.1} ms", microseconds / 1e3),
+    }
+}
+
+/// The smallest value that at least `percent` of all are not above. The values are in order.
+fn percentile(values: &[u64], percent: usize) -> u64 {
+    let rank = (values.len() * percent).div_ceil(100);
+    values.get(rank.saturating_sub(1)).copied().unwrap_or(0)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    match values.len() {
+        0 => 0.0,
+        count if count % 2 == 1 => values[count / 2],
+        count => f64::midpoint(values[count / 2 - 1], values[count / 2]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{Report, Row, Sample, median, percentile};
+    use crate::memory::Footprint;
+    use crate::procfs::Memory;
+    use crate::scenario::{Scenario, Through};
+
+    fn row(through: Through, cpu_us: &[f64]) -> Row {
+        let sample =
+            |cpu_us: &f64| Sample { operations: 1, per_second: 1.0, p50_us: 1.0, p99_us: 1.0, cpu_us: *cpu_us };
+        Row::new(Scenario::CallSmall, 16, through, cpu_us.iter().map(sample).collect())
+    }
+
+    fn report(goblin: &[f64]) -> Report {
+        let rows = vec![row(Through::Proxy, &[10.0, 9.0, 11.0]), row(Through::Goblin, goblin)];
+        Report::new(String::new(), 3, 2.0, rows, None)
+    }
+
+    #[test]
+    fn a_bar_is_the_ratio_of_medians_and_may_just_be_reached() {
+        let kept = report(&[13.0, 12.0, 90.0]);
+        assert!(kept.every_bar_kept());
+        assert_eq!(kept.bars[0].measured, "1.30 (1.30 to 8.18)");
+        assert!(kept.markdown().contains("| 1.30 |\n"));
+        assert!(!report(&[13.1, 13.2, 1.0]).every_bar_kept());
+    }
+
+    #[test]
+    fn memory_is_held_against_its_bars() {
+        let memory = |rss| Memory { rss, pss: 0, private: 0 };
+        let footprint =
+            |idle, more| Footprint { idle: memory(idle), with_sessions: memory(idle + more), sessions: 100 };
+        let kept = |footprint| Report::new(String::new(), 1, 1.0, Vec::new(), Some(footprint)).every_bar_kept();
+        assert!(kept(footprint((20 << 20) - 1, 100 * ((30 << 10) - 1))));
+        assert!(!kept(footprint(20 << 20, 0)));
+        assert!(!kept(footprint(0, 100 * (30 << 10))));
+    }
+
+    #[test]
+    fn samples_hold_rates_and_ranks() {
+        let sample = Sample::new(
+            (1..=100).rev().map(|number| number * 1000).collect(),
+            Duration::from_secs(2),
+            Duration::from_millis(1),
+        );
+        assert_eq!((sample.per_second, sample.p50_us, sample.p99_us, sample.cpu_us), (50.0, 50.0, 99.0, 10.0));
+        assert_eq!(percentile(&[], 99), 0);
+        assert_eq!(percentile(&[7], 1), 7);
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 1.0]), 2.5);
+    }
+}

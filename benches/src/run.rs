@@ -1,0 +1,130 @@
+//! One run: for each scenario its own fleet, for each number of sessions interleaved rounds, at the end the report.
+//!
+//! The order of the ways rotates from round to round, so that a drift of the machine, or what one way leaves behind in
+//! the caches, meets all of them alike.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+use crate::fleet::{Fleet, Yard};
+use crate::load::Load;
+use crate::memory;
+use crate::procfs;
+use crate::report::{Report, Row, Sample};
+use crate::scenario::Scenario;
+
+#[derive(clap::Args)]
+pub struct Options {
+    /// The goblin binary, a release build; without it only the yardsticks are measured
+    #[arg(long)]
+    goblin: Option<PathBuf>,
+    /// Interleaved rounds; the median counts
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// Length of one measurement
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Numbers of concurrent sessions
+    #[arg(long, value_delimiter = ',', default_values_t = [16, 64], value_parser = clap::value_parser!(u16).range(1..))]
+    sessions: Vec<u16>,
+    /// Idle sessions with an open stream in the memory scenario
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u16).range(1..))]
+    memory_sessions: u16,
+    /// Parts of the run; all when absent
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<Part>,
+    /// Also write every sample to this file
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+/// What `--only` chooses from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Load(Scenario),
+    Memory,
+}
+
+impl Part {
+    const ALL: &[Self] = {
+        let [first, second, third, fourth] = Scenario::ALL;
+        &[Self::Load(first), Self::Load(second), Self::Load(third), Self::Load(fourth), Self::Memory]
+    };
+}
+
+impl ValueEnum for Part {
+    fn value_variants<'a>() -> &'a [Self] {
+        Self::ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(match self {
+            Self::Load(scenario) => scenario.name(),
+            Self::Memory => "memory",
+        }))
+    }
+}
+
+/// Measures, and writes the samples if asked to.
+pub async fn run(options: &Options) -> Result<Report> {
+    raise_file_limit();
+    let machine = procfs::machine();
+    let goblin = options
+        .goblin
+        .as_ref()
+        .map(|path| path.canonicalize().with_context(|| format!("cannot find {}", path.display())));
+    let duration = Duration::try_from_secs_f64(options.seconds).context("--seconds is not a length of time")?;
+    let yard = Yard::new(goblin.transpose()?)?;
+    let (mut rows, mut footprint) = (Vec::new(), None);
+    for part in Part::ALL.iter().filter(|part| options.only.is_empty() || options.only.contains(part)) {
+        match *part {
+            Part::Load(scenario) => {
+                let fleet = yard.fleet(scenario).await?;
+                rows.extend(measure(&fleet, scenario, options, duration).await?);
+            }
+            Part::Memory => footprint = memory::measure(&yard, options.memory_sessions.into()).await?,
+        }
+    }
+    let report = Report::new(machine, options.rounds.into(), options.seconds, rows, footprint);
+    if let Some(file) = &options.json {
+        let json = serde_json::to_vec_pretty(&report)?;
+        fs::write(file, json).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(report)
+}
+
+async fn measure(fleet: &Fleet, scenario: Scenario, options: &Options, duration: Duration) -> Result<Vec<Row>> {
+    let mut loads = Vec::new();
+    for &target in &fleet.targets {
+        loads.push(Load::learn(target, scenario).await?);
+    }
+    let mut rows = Vec::new();
+    for sessions in options.sessions.iter().map(|&sessions| usize::from(sessions)) {
+        let mut samples: Vec<Vec<Sample>> = loads.iter().map(|_| Vec::new()).collect();
+        for round in 0..usize::from(options.rounds) {
+            for turn in 0..loads.len() {
+                let index = (round + turn) % loads.len();
+                let sample = loads[index].measure(sessions, duration).await?;
+                samples[index].push(sample);
+            }
+            eprintln!("{}, {sessions} sessions: round {} of {}", scenario.title(), round + 1, options.rounds);
+        }
+        let of_load = loads.iter().zip(samples);
+        rows.extend(of_load.map(|(load, samples)| Row::new(scenario, sessions, load.through(), samples)));
+    }
+    Ok(rows)
+}
+
+/// A session is a socket here and one in Goblin, which inherits the limit; the usual soft limit of 1,024 is too low.
+fn raise_file_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Refused, the old limit stays, and a run that needs more says so when it connects.
+    let _ = setrlimit(Resource::Nofile, limit);
+}

@@ -1,0 +1,123 @@
+//! What is measured: the operations, the ways they can take, and what a right answer to each is.
+
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::backend;
+use crate::client::Template;
+
+/// Tools in the list scenario, and the backends they are spread over behind Goblin.
+pub const LISTED_TOOLS: usize = 1000;
+pub const LISTED_BACKENDS: usize = 10;
+/// Tools of the one backend of the other scenarios.
+pub const FEW_TOOLS: usize = 10;
+
+const LARGE_BYTES: usize = 1 << 20;
+const ECHOED: &str = "the quick brown fox jumps over the lazy dog";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scenario {
+    /// `tools/call` with a small result
+    CallSmall,
+    /// `tools/call` with a result of 1 MiB
+    CallLarge,
+    /// `tools/list` of 1,000 tools
+    List,
+    /// `initialize` and `notifications/initialized`
+    Setup,
+}
+
+/// The way an operation takes; the process under test is the one it names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Through {
+    Direct,
+    Proxy,
+    Static,
+    Goblin,
+}
+
+impl Scenario {
+    pub const ALL: [Self; 4] = [Self::CallSmall, Self::CallLarge, Self::List, Self::Setup];
+
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::CallSmall => "`tools/call`, small",
+            Self::CallLarge => "`tools/call`, 1 MiB",
+            Self::List => "`tools/list`, 1,000 tools",
+            Self::Setup => "session set-up",
+        }
+    }
+
+    /// As it is called on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::CallSmall => "call-small",
+            Self::CallLarge => "call-large",
+            Self::List => "list",
+            Self::Setup => "setup",
+        }
+    }
+
+    /// How many operations a measurement may make at most. A set-up leaves a session behind until the end of its
+    /// measurement, and a gateway may hold 10,000 of them by default.
+    pub fn most_operations(self) -> usize {
+        match self {
+            Self::Setup => 8000,
+            Self::CallSmall | Self::CallLarge | Self::List => usize::MAX,
+        }
+    }
+
+    /// The request to repeat; `prefix` stands in front of the names of tools. None for a set-up, which is not one
+    /// request.
+    pub fn request(self, prefix: &str) -> Option<Template<String>> {
+        let (method, params) = match self {
+            Self::CallSmall => ("tools/call", call(prefix, "echo", json!({ "text": ECHOED }))),
+            Self::CallLarge => ("tools/call", call(prefix, "big", json!({ "bytes": LARGE_BYTES }))),
+            Self::List => ("tools/list", json!({})),
+            Self::Setup => return None,
+        };
+        Some(Template {
+            before: r#"{"jsonrpc":"2.0","id":"#.to_owned(),
+            after: format!(r#","method":"{method}","params":{params}}}"#),
+        })
+    }
+
+    /// Whether `answer` is the right one: looked into once, before its bytes become the expected ones.
+    pub fn check(self, answer: &Bytes) -> Result<()> {
+        let answer: Value = serde_json::from_slice(answer).context("the answer is not JSON")?;
+        let result = answer.get("result").with_context(|| format!("the answer is no result: {answer}"))?;
+        let text = || result["content"][0]["text"].as_str();
+        match self {
+            Self::CallSmall => ensure!(text() == Some(&backend::echo_text(ECHOED)), "not the echo: {answer}"),
+            Self::CallLarge => ensure!(text() == Some(&backend::big_text(LARGE_BYTES)), "not the large text"),
+            Self::List => {
+                let tools = result["tools"].as_array().map_or(0, Vec::len);
+                ensure!(tools == LISTED_TOOLS, "{tools} tools in the list where {LISTED_TOOLS} were expected");
+                ensure!(result.get("nextCursor").is_none(), "the list has a second page");
+            }
+            Self::Setup => {
+                ensure!(result["protocolVersion"].is_string(), "no protocol version: {answer}");
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Through {
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Proxy => "bare proxy",
+            Self::Static => "static body",
+            Self::Goblin => "Goblin",
+        }
+    }
+}
+
+fn call(prefix: &str, name: &str, arguments: Value) -> Value {
+    json!({ "name": format!("{prefix}{name}"), "arguments": arguments })
+}

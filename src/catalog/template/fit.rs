@@ -1,0 +1,223 @@
+//! The pass from the end of the URI to its start: for each step, from which places can the rest still fit?
+//!
+//! It takes every occurrence of a variable for itself, so for a template that has one twice it may say yes too often,
+//! never no. Its work depends on the sizes of template and URI alone.
+
+use std::mem;
+
+use super::{
+    characters::Charset,
+    parse::{Modifier, Operator, Step, Variable},
+    places::{Bytes, Places},
+};
+
+pub(super) struct Fit {
+    /// One per step and one behind the last.
+    rows: Vec<Row>,
+    /// Set operations, in words, up to a constant factor.
+    pub(super) work: usize,
+}
+
+struct Row {
+    /// The places from which the rest fits, if nothing of the expression was written so far.
+    fresh: Places,
+    /// The same, if something of it was written already.
+    started: Places,
+}
+
+impl Fit {
+    pub(super) fn new(steps: &[Step], uri: &str) -> Fit {
+        let mut text = Text::new(steps, uri.as_bytes());
+        let mut end = Places::none(uri.len());
+        end.insert(uri.len());
+        let mut next = Row { fresh: end, started: Places::none(uri.len()) };
+        let mut rows = Vec::with_capacity(steps.len() + 1);
+        for step in steps.iter().rev() {
+            let row = match step {
+                Step::Literal(literal) => text.row_of_literal(literal.as_bytes(), &next),
+                Step::Variable(variable) => text.row_of_variable(variable, &next),
+            };
+            rows.push(mem::replace(&mut next, row));
+        }
+        rows.push(next);
+        rows.reverse();
+        Fit { rows, work: text.work }
+    }
+
+    /// Whether the steps from `index` on fit from `place` on.
+    pub(super) fn fits(&self, index: usize, place: usize, is_started: bool) -> bool {
+        let row = &self.rows[index];
+        if is_started { row.started.contains(place) } else { row.fresh.contains(place) }
+    }
+}
+
+/// A URI, as sets.
+struct Text<'a> {
+    uri: &'a [u8],
+    /// The places inside a unit; no step begins or ends there.
+    inside: Places,
+    /// By charset, the bytes of its units.
+    units: [Bytes; Charset::COUNT],
+    /// By byte, where it stands; `None` for one that the steps do not ask for.
+    bytes: Vec<Option<Bytes>>,
+    /// Those that were asked for so far.
+    pairs: Vec<(Operator, Pairs)>,
+    work: usize,
+}
+
+impl<'a> Text<'a> {
+    fn new(steps: &[Step], uri: &'a [u8]) -> Text<'a> {
+        let none = Places::none(uri.len());
+        let mut bytes = vec![None; 128];
+        for byte in steps.iter().flat_map(Step::bytes) {
+            bytes[usize::from(byte)].get_or_insert_with(|| none.clone());
+        }
+        for (place, &byte) in uri.iter().enumerate() {
+            if let Some(Some(bytes)) = bytes.get_mut(usize::from(byte)) {
+                bytes.insert(place + 1);
+            }
+        }
+        let mut inside = none.clone();
+        let mut units = [none.clone(), none.clone(), none];
+        let mut start = 0;
+        while start < uri.len() {
+            let length = Charset::Reserved.unit(&uri[start..]).max(1);
+            for charset in Charset::ALL {
+                if charset.unit(&uri[start..]) > 0 {
+                    (1..=length).for_each(|offset| units[charset as usize].insert(start + offset));
+                }
+            }
+            (1..length).for_each(|offset| inside.insert(start + offset));
+            start += length;
+        }
+        Text { uri, inside, units, bytes, pairs: Vec::new(), work: 0 }
+    }
+
+    fn row_of_literal(&mut self, literal: &[u8], next: &Row) -> Row {
+        let fresh = self.back_over(literal, next.fresh.clone()).without(&self.inside);
+        Row { fresh, started: Places::none(self.uri.len()) }
+    }
+
+    fn row_of_variable(&mut self, variable: &Variable, next: &Row) -> Row {
+        // Behind the last variable of an expression the next one begins afresh.
+        let ends = if variable.is_last { &next.fresh } else { &next.started };
+        let items = self.items(variable, ends);
+        let with_first = match variable.lead(false) {
+            Some(first) => self.back_over(&[first], items.clone()),
+            None => items.clone(),
+        };
+        let with_separator = self.back_over(&[variable.operator.separator()], items);
+        // Left out, the variable changes nothing.
+        Row { fresh: with_first.or(&next.fresh), started: with_separator.or(ends) }
+    }
+
+    /// The places where an item of `variable` can begin, to end at one of `ends`.
+    fn items(&mut self, variable: &Variable, ends: &Places) -> Places {
+        if variable.has_pairs() {
+            let pairs = self.pairs(variable.operator, ends);
+            // Of a named operator lists are pairs too, with the same name in each.
+            return if variable.operator.is_named() { pairs } else { self.values(variable, ends).or(ends).or(&pairs) };
+        }
+        let values = self.values(variable, ends);
+        if !variable.operator.is_named() {
+            return values.or(ends);
+        }
+        let behind_name = if variable.operator.drops_equals() {
+            self.back_over(b"=", values).or(ends)
+        } else {
+            self.back_over(b"=", values.or(ends))
+        };
+        self.back_over(variable.name.as_bytes(), behind_name)
+    }
+
+    /// The places where a value that is not empty, or a list, can begin.
+    fn values(&mut self, variable: &Variable, ends: &Places) -> Places {
+        let units = &self.units[variable.operator.charset() as usize];
+        let bytes = match variable.modifier {
+            Modifier::Prefix(limit) => {
+                self.work += self.uri.len();
+                return ends.back_up_to(limit, units, &self.inside);
+            }
+            Modifier::Plain => units.clone().or(self.byte(b',')),
+            Modifier::Explode => units.clone().or(self.byte(variable.operator.separator())),
+        };
+        self.work += bytes.words();
+        ends.clone().back_through(&bytes).back(&bytes).without(&self.inside)
+    }
+
+    /// The places where exploded pairs can begin.
+    fn pairs(&mut self, operator: Operator, ends: &Places) -> Places {
+        let units = &self.units[Charset::Unreserved as usize];
+        let index = self.pairs.iter().position(|(known, _)| *known == operator).unwrap_or_else(|| {
+            self.work += self.uri.len();
+            self.pairs.push((operator, Pairs::new(operator, self.uri, units)));
+            self.pairs.len() - 1
+        });
+        let pairs = &self.pairs[index].1;
+        self.work += 2 * pairs.bytes.words();
+        let on_the_way = ends.clone().and(&pairs.ends).back_through(&pairs.bytes);
+        let begins =
+            if operator.drops_equals() { on_the_way } else { on_the_way.back(self.byte(b'=')).back_through(units) };
+        begins.without(&self.inside)
+    }
+
+    fn back_over(&mut self, text: &[u8], places: Places) -> Places {
+        self.work += text.len() * places.words();
+        text.iter().rev().fold(places, |places, byte| places.back(self.byte(*byte)))
+    }
+
+    fn byte(&self, byte: u8) -> &Bytes {
+        self.bytes[usize::from(byte)].as_ref().expect("steps tell all bytes that they ask for")
+    }
+}
+
+/// Where exploded pairs, as `a=1&b=2`, can be read.
+///
+/// With `;` these sets hold for the whole of them, as it always stands before the first. Else they hold behind the
+/// first `=`, since before it anything may stand: what counts is that a `=` and a separator take turns from there on.
+struct Pairs {
+    /// The bytes that they can go on over.
+    bytes: Bytes,
+    /// The places where the last one can end.
+    ends: Places,
+}
+
+impl Pairs {
+    fn new(operator: Operator, uri: &[u8], units: &Bytes) -> Pairs {
+        let separator = operator.separator();
+        let mut bytes = Places::none(uri.len());
+        let mut ends = Places::none(uri.len());
+        // The last `=` or separator, if no byte since is foreign to pairs.
+        let mut last = None;
+        let mut before = None;
+        for (index, &byte) in uri.iter().enumerate() {
+            let is_mark = byte == b'=' || byte == separator;
+            let goes_on = match operator {
+                _ if !is_mark => units.contains(index + 1),
+                // No empty value behind a `=`, but empty pairs and ones without `=`.
+                Operator::Parameter if byte == separator => before != Some(b'='),
+                // The separator may be part of names and values too.
+                Operator::Label if byte == separator => true,
+                _ => last != Some(byte),
+            };
+            if is_mark {
+                last = Some(byte);
+            } else if !goes_on {
+                last = None;
+            }
+            let is_end = match operator {
+                Operator::Parameter => byte != b'=',
+                Operator::Label => true,
+                _ => last == Some(b'='),
+            };
+            if goes_on {
+                bytes.insert(index + 1);
+            }
+            if is_end {
+                ends.insert(index + 1);
+            }
+            before = Some(byte);
+        }
+        Pairs { bytes, ends }
+    }
+}

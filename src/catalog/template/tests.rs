@@ -1,0 +1,423 @@
+use proptest::{collection::vec, prelude::*, sample::select};
+
+use super::{Bindings, MAX_TEMPLATE_BYTES, MAX_URI_BYTES, MAX_VARIABLES, Template, TemplateError, Value, search};
+
+/// `expected` is the bindings in the notation of `show`, or `None` for no match.
+#[track_caller]
+fn check(template: &str, uri: &str, expected: impl Into<Option<&'static str>>) {
+    let found = parse(template).matches(uri);
+    assert_eq!(found.as_ref().map(show).as_deref(), expected.into(), "{template} <- {uri}");
+    if let Some(bindings) = found {
+        assert_eq!(parse(template).expand(&bindings), uri, "{template} <- {uri}");
+    }
+}
+
+#[track_caller]
+fn check_lenient(template: &str, uri: &str, expected: impl Into<Option<&'static str>>) {
+    let found = parse(template).matches_lenient(uri);
+    assert_eq!(found.as_ref().map(show).as_deref(), expected.into(), "{template} <- {uri}");
+}
+
+#[track_caller]
+fn check_error(template: &str, expected: &str) {
+    let error = Template::parse(template).expect_err(template);
+    assert_eq!(error.to_string(), expected, "{template}");
+}
+
+#[track_caller]
+fn parse(template: &str) -> Template {
+    Template::parse(template).unwrap_or_else(|error| panic!("{template}: {error}"))
+}
+
+/// `name: text`, `name: [a|b]`, `name: {key=value}`, in order.
+fn show(bindings: &Bindings) -> String {
+    let shown = bindings.iter().map(|(name, value)| match value {
+        Value::String(text) => format!("{name}: {text}"),
+        Value::List(list) => format!("{name}: [{}]", list.join("|")),
+        Value::Map(map) => {
+            let pairs: Vec<_> = map.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            format!("{name}: {{{}}}", pairs.join("|"))
+        }
+    });
+    shown.collect::<Vec<_>>().join("; ")
+}
+
+fn string(text: &str) -> Value {
+    Value::String(text.to_owned())
+}
+
+fn list(texts: &[&str]) -> Value {
+    Value::List(texts.iter().map(ToString::to_string).collect())
+}
+
+fn map(pairs: &[(&str, &str)]) -> Value {
+    Value::Map(pairs.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect())
+}
+
+#[test]
+fn templates_as_mcp_servers_have_them() {
+    check("file:///{path}", "file:///notes.txt", "path: notes.txt");
+    check("demo://resource/dynamic/text/{resourceId}", "demo://resource/dynamic/text/42", "resourceId: 42");
+    check("db://{table}/{id}", "db://users/7", "table: users; id: 7");
+    check("db+mcp://database/{table}/{id}", "db+mcp://database/users/7", "table: users; id: 7");
+    check("search://docs{?q,limit}", "search://docs", "");
+    check("search://docs{?q,limit}", "search://docs?q=a%20b&limit=3", "q: a b; limit: 3");
+    check("search://docs{?q,limit}", "search://docs?limit=3", "limit: 3");
+    check("users://{id}/profile", "users://bob/profile", "id: bob");
+    check("users://{id}/profile", "users:///profile", "");
+    let repository = "repo://{owner}/{repo}/contents{/path*}";
+    check(repository, "repo://me/it/contents", "owner: me; repo: it");
+    check(repository, "repo://me/it/contents/src/lib.rs", "owner: me; repo: it; path: [src|lib.rs]");
+    check("git://{+path}", "git://a/b%20c?d#e", "path: a/b c?d#e");
+    check("x://{a}bb", "x://abbb", "a: ab");
+    check("test://template/{id}/data", "test://template/123/data", "id: 123");
+}
+
+#[test]
+fn what_no_values_expand_to_does_not_match() {
+    check("file:///{path}", "file:///a/b", None);
+    check("file:///{path}", "file://a", None);
+    check("demo://text/{id}", "demo://text/42/more", None);
+    check("demo://text/{id}", "demo://blob/42", None);
+    check("demo://text/{id}", "Demo://text/42", None);
+    check("db://{table}/{id}", "db://users", None);
+    check("search://docs{?q,limit}", "search://docs?evil=3", None);
+    check("search://docs{?q,limit}", "search://docs?q=1&evil=3", None);
+    check("search://docs{?q,limit}", "search://docs?limit=3&q=1", None);
+    check("search://docs{?q,limit}", "search://docs?q", None);
+    check("search://docs{?q,limit}", "search://docs?", None);
+    check("search://docs{?q,limit}", "search://docs&q=1", None);
+    check("users://{id}/profile", "users://a/b/profile", None);
+    check("repo://{owner}{/path*}", "repo://me?x", None);
+    check("x://{a}bb", "x://ab", None);
+    check("x://{a}", "x://a b", None);
+    check("x://{a}", "x://é", None);
+    check("x://{+a}", "x://a{b}", None);
+    check("x://é{a}", "x://éb", None);
+    check("", "x", None);
+}
+
+#[test]
+fn only_the_canonical_encoding_comes_from_an_expansion() {
+    check("x://{a}", "x://%2F%C3%A9%F0%9D%84%9E", "a: /é𝄞");
+    check("x://{a}", "x://%2f", None);
+    check("x://{a}", "x://%41", None);
+    check("x://{a}", "x://%FF", None);
+    check("x://{a}", "x://%C3", None);
+    check("x://{a}", "x://%", None);
+    check("x://{a}", "x://%2", None);
+    check("x://{a}", "x://%252F", "a: %2F");
+    // Reserved expansion lets triplets pass; those that decoding would lose stay.
+    check("x://{+a}", "x://%2f%41%FF%C3%25%20%C3%A9", "a: %2f%41%FF%C3%25 é");
+    check("x://{+a}", "x://%", None);
+}
+
+#[test]
+fn operators_and_modifiers() {
+    check("{a,b}", "1,2", "a: 1; b: 2");
+    check("{a,b}", "1,2,3", "a: 1; b: [2|3]");
+    check("{a}", "1,2", "a: [1|2]");
+    check("{a*}", "k=1,l=2", "a: {k=1|l=2}");
+    check("{a}", "k=1", None);
+    check("{+a,b}", "/x,y=z", "a: /x; b: y=z");
+    check("{+a*}", "/x,y", "a: [/x|y]");
+    check("{#a}", "#x/y", "a: x/y");
+    check("{#a}", "x", None);
+    check("www{.a,b}", "www.x.y", "a: x; b: y");
+    check("www{.a*}", "www.x.y", "a: [x|y]");
+    check("www{.a*}", "www.k.l=1.m=2", "a: {k.l=1|m=2}");
+    check("www{.a*}", "www.k=1=2", None);
+    check("{/a,b:2}", "/xyz/xy", "a: xyz; b: xy");
+    check("{/a:2}", "/xyz", None);
+    check("{/a:2}", "/%C3%A9%F0%9D%84%9E", "a: é𝄞");
+    check("{/a}", "/x,y", "a: [x|y]");
+    check("{/a*}", "/x,y", None);
+    check("{/a*}", "//x/", "a: [|x|]");
+    check("{/a*}", "/k=1/l=", "a: {k=1|l=}");
+    check("{/a*}", "/k=1/l", None);
+    check("{;a,b}", ";a=1;b", "a: 1; b: ");
+    check("{;a}", ";a=", None);
+    check("{;a}", ";a=,", "a: [|]");
+    check("{;a:3}", ";a=123", "a: 123");
+    check("{;a:3}", ";a=1234", None);
+    check("{;a:3}", ";a", "a: ");
+    check("{;a*}", ";a=1;a;a=2", "a: [1||2]");
+    check("{;a*}", ";k=1;l;m=2", "a: {k=1|l=|m=2}");
+    check("{;a*}", ";k=", None);
+    check("{;a*}", ";k=1=2", None);
+    check("{?a*}", "?a=1&a=2", "a: [1|2]");
+    check("{?a*}", "?a=1&b=2", "a: {a=1|b=2}");
+    check("{?a*}", "?a=1&b", None);
+    check("{?a*}", "?a=1&&b=2", None);
+    check("{?a,b}", "?b=", "b: ");
+    check("{?a}", "?a=1,2", "a: [1|2]");
+    check("?x=1{&a,b}", "?x=1&b=2", "b: 2");
+    check("{?last.name,Stra%C3%9Fe}", "?last.name=x&Stra%C3%9Fe=y", "last.name: x; Stra%C3%9Fe: y");
+    check("é/{a}", "%C3%A9/1", "a: 1");
+    check("{a:9999}", "x", "a: x");
+}
+
+#[test]
+fn expressions_side_by_side_share_as_they_must() {
+    check("{?a,b}{&keys*}", "?a=1&b=2&c=3", "a: 1; b: 2; keys: {c=3}");
+    check("{/path*}{/file}", "/a/b", "path: [a]; file: b");
+    check("{/path*}{?q}{#f}", "/a/b?q=1#f", "path: [a|b]; q: 1; f: f");
+    check("{+path}{?q}", "a/b?q=1", "path: a/b; q: 1");
+    check("{+path}{?q}", "a/b?r=1", "path: a/b?r=1");
+    check("{name}{.extension}", "note.txt", "name: note; extension: txt");
+    check("{name}{.extension}", "note", "name: note");
+    check("{a}{b}", "xyz", "a: x; b: yz");
+    check("{a:1}{b:1}{c:1}", "xyz", "a: x; b: y; c: z");
+    check("{a:1}{b:1}{c:1}", "vxyz", None);
+    check("{a}-{b}", "x-y-z", "a: x; b: y-z");
+    check("{keys*}={a}", "k=1=2", "keys: {k=1}; a: 2");
+}
+
+#[test]
+fn a_variable_that_stands_twice_has_one_value() {
+    check("{/a:1,a}", "/v/value", "a: value");
+    check("{/a:1,a}", "/w/value", None);
+    check("{/a,a}", "/x/x", "a: x");
+    check("{/a,a}", "/x/y", None);
+    check("{a}/{a}{?a}", "x%20/x%20?a=x%20", "a: x ");
+    check("{+a}{/a}", "x%20/x%20", "a: x ");
+    check("{a}{a}", "xyxy", "a: xy");
+    check("{a}{b}{a}", "xyzxy", "a: xy; b: z");
+    check("{a:2}{a:3}", "xyxyz", "a: xyz");
+    check("{a:2}-{a:3}", "xy-zyx", None);
+    check("{a}{?a}", "?a=", "a: ");
+    check("{?a}{&a}", "?a=1", None);
+}
+
+#[test]
+fn a_lenient_match_lets_a_trailing_variable_span_a_path() {
+    check_lenient("file:///{path}", "file:///a", "path: a");
+    check_lenient("file:///{path}", "file:///a,b", "path: [a|b]");
+    check_lenient("file:///{path}", "file:///a/@b/[c]%20(d)%2fe", "path: a/@b/[c] (d)%2fe");
+    check_lenient("file:///{path}", "file:///a/b?c", None);
+    check_lenient("file:///{path}", "file:///a/b#c", None);
+    check_lenient("file:///{path}", "file:///a/b c", None);
+    check_lenient("{host}/{path}", "h/a/b", "host: h; path: a/b");
+    check_lenient("{host}/{path}", "h:1/a", None);
+    check_lenient("x://{path}/end", "x://a/b/end", None);
+    check_lenient("x://{a,b}", "x://a/b", None);
+    check_lenient("x://{a:9}", "x://a/b", None);
+    check_lenient("x://{a*}", "x://a/b", None);
+    check_lenient("x://{.a}", "x://.a/b", None);
+    check_lenient("search://docs{?q}", "search://docs?q=a/b", None);
+    check_lenient("{a}/{a}", "x/x/y", None);
+
+    let bindings = parse("file:///{path}").matches_lenient("file:///a/b%20c").expect("lenient");
+    assert_eq!(parse("file:///{+path}").expand(&bindings), "file:///a/b%20c");
+}
+
+#[test]
+fn malformed_templates_are_refused_with_the_place() {
+    check_error("x://{a", "opening brace at byte 4 is never closed");
+    check_error("x://a}", "closing brace at byte 5 was never opened");
+    check_error("{a{b}}", "variable name \"a{b\" at byte 1 is not valid");
+    check_error("{}", "variable name \"\" at byte 1 is not valid");
+    check_error("{a,}", "variable name \"\" at byte 3 is not valid");
+    check_error("{+}", "variable name \"\" at byte 2 is not valid");
+    check_error("{a b}", "variable name \"a b\" at byte 1 is not valid");
+    check_error("{a-b}", "variable name \"a-b\" at byte 1 is not valid");
+    check_error("{é}", "variable name \"é\" at byte 1 is not valid");
+    check_error("{a.}", "variable name \"a.\" at byte 1 is not valid");
+    check_error("{a%4}", "variable name \"a%4\" at byte 1 is not valid");
+    check_error("{a:3*}", "variable name \"a:3\" at byte 1 is not valid");
+    check_error("{a**}", "variable name \"a*\" at byte 1 is not valid");
+    check_error("é{@a}", "operator '@' at byte 3 is reserved");
+    check_error("{?a,b:x}", "prefix length \"x\" at byte 6 is not a number from 1 to 9999");
+    check_error("{a:+1}", "prefix length \"+1\" at byte 3 is not a number from 1 to 9999");
+    check_error("{a:00001}", "prefix length \"00001\" at byte 3 is not a number from 1 to 9999");
+    check_error("x://a b", "character ' ' at byte 5 must not stand in a template");
+    check_error("x://\u{85}", "character '\\u{85}' at byte 4 must not stand in a template");
+    check_error("x://\u{FFFF}", "character '\\u{ffff}' at byte 4 must not stand in a template");
+    check_error("x://50%", "percent sign at byte 6 has no two hex digits after it");
+}
+
+#[test]
+fn exactly_so_much_fits_into_a_template() {
+    let full = "a".repeat(MAX_TEMPLATE_BYTES);
+    assert!(parse(&full).matches(&full).is_some());
+    let length = MAX_TEMPLATE_BYTES + 1;
+    assert_eq!(Template::parse(&"a".repeat(length)).err(), Some(TemplateError::TooLong { length }));
+
+    parse(&"{a}".repeat(MAX_VARIABLES));
+    let error = Template::parse(&"{a}".repeat(MAX_VARIABLES + 1)).err();
+    assert_eq!(error, Some(TemplateError::TooManyVariables));
+
+    assert!(parse("{a}").matches(&"a".repeat(MAX_URI_BYTES)).is_some());
+    assert!(parse("{a}").matches(&"a".repeat(MAX_URI_BYTES + 1)).is_none());
+}
+
+#[test]
+fn literal_bytes_are_those_of_every_expansion() {
+    assert_eq!(parse("db://{table}/{id}").literal_bytes(), 6);
+    assert_eq!(parse("é{?name}").literal_bytes(), "%C3%A9".len());
+    assert_eq!(parse("é{?name}").as_str(), "é{?name}");
+}
+
+#[test]
+fn expansion_of_each_kind_of_value() {
+    let values: Bindings = [
+        ("text", string("a/é %20")),
+        ("empty", string("")),
+        ("list", list(&["x", "", "y z"])),
+        ("none", list(&[])),
+        ("map", map(&[("k", "1"), ("l", ""), ("m,", "=")])),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into_iter()
+    .collect();
+    for (template, expected) in [
+        ("<{text}>", "a%2F%C3%A9%20%2520"),
+        ("<{+text}>", "a/%C3%A9%20%20"),
+        ("<{text:3}>", "a%2F%C3%A9"),
+        ("<{+text:5}>", "a/%C3%A9%20%20"),
+        ("<{empty,none,unknown,empty}>", ","),
+        ("<{list}>", "x,,y%20z"),
+        ("<{list:2}>", ""),
+        ("<{/list*}>", "/x//y%20z"),
+        ("<{map}>", "k,1,l,,m%2C,%3D"),
+        ("<{+map*}>", "k=1,l=,m,=="),
+        ("<{;map*,list*,empty}>", ";k=1;l;m%2C=%3D;list=x;list;list=y%20z;empty"),
+        ("<{?map*,list*,empty}>", "?k=1&l=&m%2C=%3D&list=x&list=&list=y%20z&empty="),
+        ("<{?none,unknown,none*}>", ""),
+    ] {
+        let template = template.replace(['<', '>'], "!");
+        assert_eq!(parse(&template).expand(&values), format!("!{expected}!"), "{template}");
+    }
+}
+
+/// Work is counted, not timed: at most so many looks at each byte, whatever the template, and twice the URI takes at
+/// most twice the work. The part that does not grow is the allowance for variables that stand twice.
+#[test]
+fn work_is_linear_in_the_uri() {
+    const LOOKS_PER_BYTE: usize = 100;
+    const FIXED: usize = 40 * 1024;
+    let numbered = |shape: &str, tail: &str| {
+        let shapes: String = (1..MAX_VARIABLES).map(|number| shape.replace('N', &number.to_string())).collect();
+        shapes + tail
+    };
+    let templates = [
+        numbered("{aN}", "{/b}"),
+        numbered("{aN}a", "!"),
+        numbered("{+aN}", "!"),
+        numbered("{/aN*}", "{?b}"),
+        numbered("{/a*}", ""),
+        numbered("{/a*}", "!{b}"),
+        numbered("{a}", "{b}"),
+        numbered("{.aN*}", "{/b}"),
+        numbered("{;aN*}", "!{b}"),
+        numbered("{aN:9999}", "!{b}"),
+        numbered("{+aN:7}", "{b}"),
+        format!("{{?{}}}", vec!["a*"; MAX_VARIABLES].join(",")),
+        format!("{{+a}}{}{{+b}}", "a".repeat(2000)),
+        "{a}{b}{a}{b}{+c}!{a}".to_owned(),
+        "{+a}{+b}{+c}{a}{b}{c}".to_owned(),
+        "{a:1}{a:2}{a:3}{a:4}{b}{a}{b}".to_owned(),
+    ];
+    let pieces = ["a", "/a", "//", ".a=b", ";a=b", "&a=", "%C3%A9"];
+    for template in &templates {
+        let steps = parse(template).steps;
+        for piece in pieces {
+            let work = |length: usize| search::search(&steps, &piece.repeat(length / piece.len())).1;
+            let (half, whole) = (work(MAX_URI_BYTES / 2), work(MAX_URI_BYTES));
+            let case = format!("{template} <- {piece}...: {half}, {whole}");
+            assert!(whole <= LOOKS_PER_BYTE * MAX_URI_BYTES + FIXED, "{case}");
+            assert!(whole <= 2 * half + FIXED, "{case}");
+        }
+    }
+}
+
+const NAMES: [&str; 8] = ["a", "b", "ab", "k", "a.b", "k%C3%A9", "_1", "20"];
+
+/// Templates of which each variable takes its name from `names`, in turn.
+fn templates(names: &'static [&'static str]) -> impl Strategy<Value = String> {
+    let literals = ["a", "b", "x://", "/", "?", "&", ";", "=", ",", ".", "#", "%20", "%2f", "é", "-", "a=", "?a="];
+    let variable = prop_oneof![Just(String::new()), Just("*".to_owned()), (1..4_u16).prop_map(|n| format!(":{n}"))];
+    let expression = (select(vec!["", "+", "#", ".", "/", ";", "?", "&"]), vec(variable, 1..4));
+    let part = prop_oneof![
+        select(literals.to_vec()).prop_map(|literal| (literal, None)),
+        expression.prop_map(|(operator, variables)| (operator, Some(variables))),
+    ];
+    vec(part, 0..6).prop_map(move |parts| {
+        let mut names = names.iter();
+        let mut template = String::new();
+        for (text, variables) in parts {
+            let Some(variables) = variables else {
+                template.push_str(text);
+                continue;
+            };
+            let named: Vec<_> = variables.iter().zip(&mut names).map(|(rest, name)| format!("{name}{rest}")).collect();
+            if !named.is_empty() {
+                template.push_str(&format!("{{{text}{}}}", named.join(",")));
+            }
+        }
+        template
+    })
+}
+
+fn values() -> impl Strategy<Value = Bindings> {
+    let characters = "ab20CF%/?&=,.;# ~é€𝄞".chars().collect::<Vec<_>>();
+    let text = || vec(select(characters.clone()), 0..5).prop_map(String::from_iter);
+    let value = prop_oneof![
+        3 => text().prop_map(Value::String),
+        1 => vec(text(), 0..4).prop_map(Value::List),
+        1 => vec((text(), text()), 0..4).prop_map(Value::Map),
+    ];
+    vec(proptest::option::weighted(0.8, value), NAMES.len()).prop_map(|values| {
+        let named = NAMES.iter().zip(values);
+        named.filter_map(|(name, value)| Some(((*name).to_owned(), value?))).collect()
+    })
+}
+
+fn uris() -> impl Strategy<Value = String> {
+    let pieces = ["a", "b", "k", "2", "x://", "/", "?", "&", ";", "=", ",", ".", "#", "%20", "%2f", "%C3%A9", "%", "é"];
+    vec(select(pieces.to_vec()), 0..12).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn an_expansion_is_matched_back(template in templates(&NAMES), values in values()) {
+        let template = parse(&template);
+        let uri = template.expand(&values);
+        let found = template.matches(&uri).map(|bindings| template.expand(&bindings));
+        prop_assert_eq!(found, Some(uri));
+    }
+
+    /// Both passes read a variable by rules of their own; where no variable stands twice they must agree.
+    #[test]
+    fn where_the_rest_fits_the_walk_arrives(template in templates(&NAMES), uri in uris()) {
+        let template = parse(&template);
+        let fits = super::fit::Fit::new(&template.steps, &uri).fits(0, 0, false);
+        prop_assert_eq!(template.matches(&uri).is_some(), fits);
+    }
+
+    #[test]
+    fn a_match_is_never_false(template in templates(&["a", "b", "a", "a", "b", "k"]), uri in uris()) {
+        let template = parse(&template);
+        if let Some(bindings) = template.matches(&uri) {
+            prop_assert_eq!(template.expand(&bindings), uri);
+        }
+    }
+
+    #[test]
+    fn a_strict_match_is_a_lenient_one(template in templates(&NAMES), uri in uris()) {
+        let template = parse(&template);
+        if let Some(bindings) = template.matches(&uri) {
+            prop_assert_eq!(template.matches_lenient(&uri), Some(bindings));
+        }
+    }
+
+    #[test]
+    fn nothing_panics(template in "[a{}:*,+#./;?&=%0-9é ]{0,20}", uri in "[a-c/?&=.,;#%0-9AFé ]{0,30}") {
+        if let Ok(template) = Template::parse(&template) {
+            template.matches(&uri);
+            template.matches_lenient(&uri);
+        }
+    }
+}
