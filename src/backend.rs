@@ -35,6 +35,8 @@ use crate::protocol::json::{Span, Splice, quote};
 use crate::protocol::method::Method;
 use crate::protocol::{Id, Request, Response};
 
+/// A call that takes longer than this is told so to whoever waits for it.
+pub const SLOW_AFTER: Duration = Duration::from_secs(1);
 /// How long a call waits for room at a busy backend.
 const SLOT_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a call whose session was forgotten waits for the next one.
@@ -143,8 +145,10 @@ impl Backend {
         let link = self.link.load_full().ok_or_else(|| self.unavailable())?;
         match self.carry(&link, &outgoing, call, patience).await? {
             Err(LinkError::SessionLost) => {
-                let link = self.next_link(&link).await?;
-                self.carry(&link, &outgoing, call, patience).await?.map_err(|error| self.explain(error).into())
+                // Boxed, as all that is rare: what a call's future holds is moved with it.
+                let link = Box::pin(self.next_link(&link)).await?;
+                let again = Box::pin(self.carry(&link, &outgoing, call, patience)).await?;
+                again.map_err(|error| self.explain(error).into())
             }
             answer => answer.map_err(|error| self.explain(error).into()),
         }
@@ -183,9 +187,11 @@ impl Backend {
             idle.into_iter().chain(most).min()
         };
         let mut due = deadline(begin);
+        // One timer for both: a call is told slow first, if it lives that long.
+        let mut slow_at = Some(begin + SLOW_AFTER);
         loop {
             let late = async {
-                match due {
+                match due.into_iter().chain(slow_at).min() {
                     Some(due) => tokio::time::sleep_until(due).await,
                     None => std::future::pending().await,
                 }
@@ -201,6 +207,11 @@ impl Backend {
                     due = deadline(tokio::time::Instant::now());
                 }
                 () = late => {
+                    if due.is_none_or(|due| slow_at.is_some_and(|slow_at| slow_at < due)) {
+                        slow_at = None;
+                        call.lane.tell_slow();
+                        continue;
+                    }
                     tell_cancelled(link, id, "the gateway's time-out");
                     let method = outgoing.request.method.to_string();
                     let after = begin.elapsed();

@@ -29,6 +29,7 @@ struct Queue {
     messages: VecDeque<Bytes>,
     bytes: usize,
     closed: bool,
+    slow: bool,
 }
 
 impl Lane {
@@ -58,11 +59,20 @@ impl Lane {
         Some(message)
     }
 
-    /// The next message. For one reader.
-    pub async fn next(&self) -> Bytes {
+    /// Tells the reader, once, that the answer takes its time.
+    pub fn tell_slow(&self) {
+        lock(&self.queue).slow = true;
+        self.wake.notify_one();
+    }
+
+    /// The next message; nothing when there is none and the answer takes its time. For one reader.
+    pub async fn next(&self) -> Option<Bytes> {
         loop {
             if let Some(message) = self.try_next() {
-                return message;
+                return Some(message);
+            }
+            if std::mem::take(&mut lock(&self.queue).slow) {
+                return None;
             }
             self.wake.notified().await;
         }

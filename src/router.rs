@@ -88,26 +88,26 @@ impl Router {
             Ok((catalog, route))
         };
         match resolve() {
-            Err(missing @ Error::ResourceNotFound { .. }) if self.is_refreshing() => {
-                let mut versions = self.directory.watch();
-                let retried = async {
-                    loop {
-                        versions.changed().await.ok()?;
-                        match resolve() {
-                            Err(Error::ResourceNotFound { .. }) if self.is_refreshing() => {}
-                            settled => return Some(settled),
-                        }
-                    }
-                };
-                let waited = tokio::time::timeout(REFRESH_PATIENCE, retried).await.ok().flatten();
-                // The last look: the refresh may have ended without a change.
-                waited.unwrap_or_else(resolve).map_err(|error| match error {
-                    Error::ResourceNotFound { .. } => missing,
-                    other => other,
-                })
+            Err(Error::ResourceNotFound { .. }) if self.is_refreshing() => {
+                Box::pin(self.refreshed(|| !matches!(resolve(), Err(Error::ResourceNotFound { .. })))).await;
+                resolve()
             }
             settled => settled,
         }
+    }
+
+    /// Waits for lists that are being fetched, until they are there or `found` says it need not wait longer.
+    async fn refreshed(&self, found: impl Fn() -> bool) {
+        let mut versions = self.directory.watch();
+        let settled = async {
+            while self.is_refreshing() && !found() {
+                if versions.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        // When it takes too long, what is known by then decides.
+        let _ = tokio::time::timeout(REFRESH_PATIENCE, settled).await;
     }
 
     fn is_refreshing(&self) -> bool {

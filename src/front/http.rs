@@ -1,11 +1,10 @@
 //! Streamable HTTP at `/mcp`: POST, GET and DELETE, one session per client.
 //!
-//! An answer is plain JSON when it is the first thing to send. When progress or a log line comes first, or
-//! [`JSON_PATIENCE`] has passed, it is a stream.
+//! An answer is plain JSON when it is the first thing to send. When progress or a log line comes first, or the backend takes
+//! its time ([`SLOW_AFTER`](crate::backend::SLOW_AFTER)), it is a stream, so that nothing on the way takes us for dead.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
@@ -31,8 +30,6 @@ use crate::session::desk::{Begun, Desk};
 
 pub const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-/// How long an answer is waited for before the client gets a stream, so that nothing on the way takes us for dead.
-const JSON_PATIENCE: Duration = Duration::from_secs(1);
 
 type HttpRequest = http::Request<Incoming>;
 
@@ -78,7 +75,7 @@ impl Front {
                 preflight(request.headers().get("access-control-request-headers"))
             }
             _ if request.uri().path() == "/mcp" => self.answer(request).await,
-            _ => match routes.clone().call(request).await {
+            _ => match Box::pin(routes.clone().call(request)).await {
                 Ok(response) => response.map(Body::Routed),
                 Err(never) => match never {},
             },
@@ -159,7 +156,8 @@ impl Front {
         }
         let raw = self.whole_body(body).await?;
         if let Some(batch) = Message::split_batch(&raw) {
-            return self.batch(&parts.headers, batch?).await;
+            // Boxed, as all that is rare: what a request's future holds is moved with it.
+            return Box::pin(self.batch(&parts.headers, batch?)).await;
         }
         match Message::parse(raw)? {
             Message::Request(request)
@@ -227,12 +225,12 @@ impl Front {
         if !streams {
             return answer_only(carried).await;
         }
-        match tokio::time::timeout(JSON_PATIENCE, carried.next()).await {
-            Ok(Next::Answer(Some(answer))) => json(StatusCode::OK, answer),
+        match carried.next().await {
+            Next::Answer(Some(answer)) => json(StatusCode::OK, answer),
             // Cancelled: the protocol wants no answer, HTTP wants one.
-            Ok(Next::Answer(None)) => body::events(futures_util::stream::empty()),
-            Ok(Next::Message(message)) => body::events(carried.into_events(Some(message))),
-            Err(_) => body::events(carried.into_events(None)),
+            Next::Answer(None) => body::events(futures_util::stream::empty()),
+            Next::Message(message) => body::events(carried.into_events(Some(message))),
+            Next::Slow => body::events(carried.into_events(None)),
         }
     }
 

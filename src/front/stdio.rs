@@ -208,6 +208,7 @@ async fn carry(mut carried: Carried, output: Output) {
             }
             Next::Answer(Some(answer)) => return drop(output.send(answer).await),
             Next::Answer(None) => return,
+            Next::Slow => {}
         }
     }
 }

@@ -31,6 +31,8 @@ pub struct Carried {
 /// What a call has for its client next.
 pub enum Next {
     Message(Bytes),
+    /// The answer takes its time. Told once.
+    Slow,
     /// The answer; nothing when the call was cancelled.
     Answer(Option<Pieces>),
 }
@@ -45,7 +47,7 @@ impl Carried {
         let Some(pending) = &mut self.pending else { return Next::Answer(None) };
         tokio::select! {
             biased;
-            message = pending.call.lane.next() => Next::Message(message),
+            said = pending.call.lane.next() => said.map_or(Next::Slow, Next::Message),
             answer = &mut pending.answer => {
                 match pending.call.lane.try_next() {
                     Some(message) => {
@@ -71,7 +73,7 @@ impl Carried {
                 return Some((first, (Some(carried), None)));
             }
             match tokio::time::timeout(KEEP_ALIVE_EVERY, carried.next()).await {
-                Err(_) => Some((KEEP_ALIVE, (Some(carried), None))),
+                Err(_) | Ok(Next::Slow) => Some((KEEP_ALIVE, (Some(carried), None))),
                 Ok(Next::Message(message)) => Some((event(message.into()), (Some(carried), None))),
                 Ok(Next::Answer(Some(answer))) => Some((event(answer), (None, None))),
                 Ok(Next::Answer(None)) => None,
