@@ -32,6 +32,8 @@ use crate::session::desk::{Begun, Desk};
 
 pub const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+/// What may stand in a session header, ours or anybody's.
+const LONGEST_SESSION_ID: usize = 256;
 /// How long an answer is waited for before the client gets a stream, so that nothing on the way takes us for dead.
 const JSON_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -285,6 +287,9 @@ impl Front {
         let Some(id) = headers.get(SESSION_ID) else {
             return Err(Refusal::status(StatusCode::BAD_REQUEST, "Mcp-Session-Id is missing; begin with initialize"));
         };
+        if id.len() > LONGEST_SESSION_ID || !id.as_bytes().iter().all(u8::is_ascii_graphic) {
+            return Err(Refusal::status(StatusCode::BAD_REQUEST, "Mcp-Session-Id must be visible ASCII, not too long"));
+        }
         let id = id.to_str().ok().and_then(|id| id.parse::<SessionId>().ok());
         let session = id.and_then(|id| self.desk.sessions.find(id));
         session.ok_or_else(|| Refusal::status(StatusCode::NOT_FOUND, "unknown session; begin with initialize"))
