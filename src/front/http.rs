@@ -32,6 +32,8 @@ use crate::session::desk::{Begun, Desk};
 
 pub const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+/// How long the body of a request may take to arrive.
+const BODY_PATIENCE: Duration = Duration::from_secs(30);
 /// What may stand in a session header, ours or anybody's.
 const LONGEST_SESSION_ID: usize = 256;
 /// How long an answer is waited for before the client gets a stream, so that nothing on the way takes us for dead.
@@ -195,10 +197,12 @@ impl Front {
         if http_body::Body::size_hint(&body).lower() > self.max_body_size as u64 {
             return Err(too_large());
         }
-        match Limited::new(body, self.max_body_size).collect().await {
-            Ok(body) => Ok(body.to_bytes()),
-            Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
-            Err(_) => Err(Refusal::status(StatusCode::BAD_REQUEST, "the body broke off")),
+        let arrived = Limited::new(body, self.max_body_size).collect();
+        match tokio::time::timeout(BODY_PATIENCE, arrived).await {
+            Ok(Ok(body)) => Ok(body.to_bytes()),
+            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+            Ok(Err(_)) => Err(Refusal::status(StatusCode::BAD_REQUEST, "the body broke off")),
+            Err(_) => Err(Refusal::status(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time")),
         }
     }
 

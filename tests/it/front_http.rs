@@ -4,7 +4,7 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::harness::{Client, Frozen, Gateway, PATIENCE, Scratch, fixture_server};
+use crate::harness::{Client, Frozen, Gateway, PATIENCE, Scratch, eventually, fixture_server};
 
 async fn gateway() -> Gateway {
     Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await
@@ -185,7 +185,7 @@ async fn raw(address: std::net::SocketAddr, bytes: &[u8]) -> String {
     stream.write_all(bytes).await.expect("it reads");
     let mut answer = Vec::new();
     let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("an end in time");
-    // What was not read may make the end of the connection a reset.
+    // What the other side did not read may make the end of the connection a reset.
     assert!(read.is_ok() || !answer.is_empty(), "{read:?}");
     String::from_utf8_lossy(&answer).into_owned()
 }
@@ -358,4 +358,29 @@ async fn srv4_a_change_without_a_stream_is_told_when_one_opens() {
     let added = client.call_text("a_change_tools", json!({})).await;
     client.await_tool(&format!("a_{added}")).await;
     client.listen().await.await_method("notifications/tools/list_changed").await;
+}
+
+#[tokio::test]
+async fn http3_a_lost_connection_is_no_cancellation() {
+    let gateway = gateway().await;
+    let client = gateway.client_seeing("a_sleep").await;
+    let (_, stream) = client.open(call(1, "a_sleep", json!({"ms": 2000}))).await;
+    drop(stream);
+    eventually("the answer came and had no reader", || async {
+        gateway.log().iter().any(|line| line.contains("the client left before the answer")).then_some(())
+    })
+    .await;
+    assert_eq!(client.call_text("a_cancelled", json!({})).await, "[]");
+}
+
+#[tokio::test]
+async fn http3_a_head_or_a_body_that_never_ends_is_cut() {
+    let gateway = Gateway::with_servers(json!({})).await;
+    let client = gateway.client().await;
+    let head = "POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{";
+    let (head, body) =
+        tokio::join!(raw(gateway.address, &head.as_bytes()[..30]), raw(gateway.address, head.as_bytes()));
+    assert!(!head.contains(" 200 "), "{head}");
+    assert!(body.starts_with("HTTP/1.1 408 "), "{body}");
+    works(&client).await;
 }
