@@ -146,3 +146,28 @@ async fn srv7_an_older_client_gets_content_it_can_parse() {
         assert_eq!(prompt["result"]["messages"][1]["content"]["type"], link, "{version}: {prompt}");
     }
 }
+
+#[tokio::test]
+async fn cap1_log_lines_of_a_call_reach_its_client_from_the_level_it_asked_for() {
+    let http = crate::fixture_http::HttpFixture::start(&[]).await;
+    let gateway = Gateway::with_servers(json!({ "a": http.server() })).await;
+    let client = gateway.client_seeing("a_log").await;
+    for (wanted, level, expected) in [
+        (None, "info", 2),
+        (None, "debug", 0),
+        (Some("debug"), "debug", 2),
+        (Some("error"), "warning", 0),
+        (Some("error"), "emergency", 2),
+    ] {
+        if let Some(wanted) = wanted {
+            client.request("logging/setLevel", json!({"level": wanted})).await;
+        }
+        let params = json!({"name": "a_log", "arguments": {"count": 2, "level": level}});
+        let body = json!({"jsonrpc": "2.0", "id": "l", "method": "tools/call", "params": params});
+        let messages = client.post(body.to_string()).await.messages();
+        assert_eq!(messages.len(), expected + 1, "{wanted:?} {level}: {messages:?}");
+        for line in &messages[..expected] {
+            assert!(line.contains(r#""data":{"number":"#) && line.contains(r#""odd":1.0"#), "{line}");
+        }
+    }
+}

@@ -350,3 +350,12 @@ async fn d1_without_namespacing_uris_are_native_unless_two_servers_share_one() {
     }
     assert!(!listed.contains(&"note:///alpha".to_owned()));
 }
+
+#[tokio::test]
+async fn d13_a_miss_while_the_server_lists_anew_waits_for_it() {
+    let (_gateway, client) = one(few_templates()).await;
+    for _ in 0..3 {
+        let native = client.call_text("a_change_resources", json!({})).await;
+        assert_eq!(content(&client, &format!("a+{native}")).await.0, format!("a+{native}"), "without a pause");
+    }
+}

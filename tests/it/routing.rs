@@ -32,6 +32,15 @@ async fn route1_a_name_reaches_its_server_also_with_underscores() {
 }
 
 #[tokio::test]
+async fn route1_a_name_may_be_spelled_with_escapes() {
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
+    let client = gateway.client_seeing("a_echo").await;
+    let body =
+        r#"{"jsonrpc":"2.0","id":1,"method":"tools\/call","params":{"n\u0061me":"a_\u0065cho","arguments":{"n":1}}}"#;
+    assert_eq!(client.post(body).await.json()["result"]["structuredContent"], json!({"n": 1}));
+}
+
+#[tokio::test]
 async fn route2_an_unknown_tool_contacts_no_backend() {
     let scratch = Scratch::new();
     let pid_file = scratch.path().join("pid");
