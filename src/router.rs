@@ -176,11 +176,14 @@ pub fn resolve(view: View<'_>, policies: &Policies, request: &Request) -> Result
     }
 }
 
-/// The owner of a URI; one that is too long to be anybody's is refused.
+/// The owner of a URI; one that cannot be anybody's is refused.
 pub fn find_resource(view: View<'_>, uri: &str) -> Result<Owner, Error> {
     const LONGEST_URI: usize = 8 * 1024;
     if uri.len() > LONGEST_URI {
         return Err(Error::InvalidParams(format!("uri must not be longer than {LONGEST_URI} bytes")));
+    }
+    if uri.contains(char::is_control) {
+        return Err(Error::InvalidParams("uri must not hold control characters".to_owned()));
     }
     view.catalog.resources.find(&view.catalog.sources, uri)
 }

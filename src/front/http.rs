@@ -5,6 +5,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
@@ -30,6 +31,10 @@ use crate::session::desk::{Begun, Desk};
 
 pub const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+/// How long the body of a request may take to arrive.
+const BODY_PATIENCE: Duration = Duration::from_secs(30);
+/// What may stand in a session header, ours or anybody's.
+const LONGEST_SESSION_ID: usize = 256;
 
 type HttpRequest = http::Request<Incoming>;
 
@@ -187,20 +192,26 @@ impl Front {
         if body.size_hint().lower() > self.max_body_size as u64 {
             return Err(too_large());
         }
-        let mut gathered = BytesMut::new();
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|_| Refusal::status(StatusCode::BAD_REQUEST, "the body broke off"))?;
-            let Ok(data) = frame.into_data() else { continue };
-            // A body in one piece, as most are, is not copied.
-            if gathered.is_empty() && body.is_end_stream() && data.len() <= self.max_body_size {
-                return Ok(data);
+        let gathered = async {
+            let mut gathered = BytesMut::new();
+            while let Some(frame) = body.frame().await {
+                let frame = frame.map_err(|_| Refusal::status(StatusCode::BAD_REQUEST, "the body broke off"))?;
+                let Ok(data) = frame.into_data() else { continue };
+                // A body in one piece, as most are, is not copied.
+                if gathered.is_empty() && body.is_end_stream() && data.len() <= self.max_body_size {
+                    return Ok(data);
+                }
+                if gathered.len() + data.len() > self.max_body_size {
+                    return Err(too_large());
+                }
+                gathered.extend_from_slice(&data);
             }
-            if gathered.len() + data.len() > self.max_body_size {
-                return Err(too_large());
-            }
-            gathered.extend_from_slice(&data);
+            Ok(gathered.freeze())
+        };
+        match tokio::time::timeout(BODY_PATIENCE, gathered).await {
+            Ok(gathered) => gathered,
+            Err(_) => Err(Refusal::status(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time")),
         }
-        Ok(gathered.freeze())
     }
 
     fn initialize(&self, request: &Request) -> Result<Response<Body>, Refusal> {
@@ -288,6 +299,9 @@ impl Front {
         let Some(id) = headers.get(SESSION_ID) else {
             return Err(Refusal::status(StatusCode::BAD_REQUEST, "Mcp-Session-Id is missing; begin with initialize"));
         };
+        if id.len() > LONGEST_SESSION_ID || !id.as_bytes().iter().all(u8::is_ascii_graphic) {
+            return Err(Refusal::status(StatusCode::BAD_REQUEST, "Mcp-Session-Id must be visible ASCII, not too long"));
+        }
         let id = id.to_str().ok().and_then(|id| id.parse::<SessionId>().ok());
         let session = id.and_then(|id| self.desk.sessions.find(id));
         session.ok_or_else(|| Refusal::status(StatusCode::NOT_FOUND, "unknown session; begin with initialize"))

@@ -19,7 +19,7 @@ use crate::protocol::error::Error;
 use crate::protocol::framing::{Frame, Lines};
 use crate::protocol::json::Pieces;
 use crate::protocol::method::Method;
-use crate::protocol::{self, Message, Request};
+use crate::protocol::{self, Message, Notification, Request};
 use crate::session::Session;
 use crate::session::desk::{Begun, Desk};
 
@@ -131,14 +131,22 @@ impl Client {
         match Message::parse(line) {
             Ok(Message::Request(request)) => self.on_request(request),
             Ok(Message::Notification(notification)) => {
-                if let Some(session) = &self.session {
-                    self.front.desk.hear(session, &notification);
-                }
+                self.on_notification(&notification);
                 None
             }
             // Nothing is ever asked of a client yet, so nobody waits for this.
             Ok(Message::Response(_)) => None,
             Err(malformed) => Some(protocol::error_reply(malformed.id.as_ref(), &malformed.error.to_json())),
+        }
+    }
+
+    fn on_notification(&mut self, notification: &Notification) {
+        let Some(session) = &self.session else { return };
+        self.front.desk.hear(session, notification);
+        // Not before: until then a client need not expect anything but answers.
+        if notification.method == Method::Initialized && self.told.is_none() {
+            let versions = self.front.desk.router.directory.watch();
+            self.told = Some(tokio::spawn(tell(Arc::clone(session), versions, self.output.downgrade())));
         }
     }
 
@@ -158,8 +166,6 @@ impl Client {
         match request.method {
             Method::Initialize => match self.front.desk.initialize(request) {
                 Ok((session, hello)) => {
-                    let versions = self.front.desk.router.directory.watch();
-                    self.told = Some(tokio::spawn(tell(Arc::clone(&session), versions, self.output.downgrade())));
                     self.session = Some(session);
                     hello
                 }

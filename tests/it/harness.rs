@@ -165,6 +165,27 @@ pub fn signal(pid: u32, name: &str) {
     assert!(status.is_ok_and(|status| status.success()), "kill -{name} {pid}");
 }
 
+/// A backend process that is stopped for a while: whoever asks it anything waits, so an answer shows that it was not asked.
+pub struct Frozen(u32);
+
+impl Frozen {
+    /// Stops the process that wrote its pid into this file.
+    pub async fn new(pid_file: &Path) -> Frozen {
+        let pid = eventually("the pid file is written", || async {
+            std::fs::read_to_string(pid_file).ok()?.trim().parse().ok()
+        });
+        let frozen = Frozen(pid.await);
+        signal(frozen.0, "STOP");
+        frozen
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("kill").args(["-CONT", &self.0.to_string()]).status();
+    }
+}
+
 /// A raw HTTP answer.
 #[derive(Debug)]
 pub struct Answer {
@@ -230,6 +251,18 @@ impl Client {
     /// POSTs these bytes to `/mcp` in this session.
     pub async fn post(&self, body: impl Into<Bytes>) -> Answer {
         self.send(Method::POST, "/mcp", &self.headers(), body).await
+    }
+
+    /// POSTs these bytes; gives the answer as soon as its head is there.
+    pub async fn open(&self, body: impl Into<Bytes>) -> (http::response::Parts, Listener) {
+        let mut request = Request::builder().method(Method::POST).uri(format!("http://{}/mcp", self.address));
+        for (name, value) in self.headers() {
+            request = request.header(name, value);
+        }
+        let request = request.body(Full::new(body.into())).expect("a valid request");
+        let response = tokio::time::timeout(PATIENCE, self.http.request(request)).await.expect("an answer in time");
+        let (parts, body) = response.expect("an answer").into_parts();
+        (parts, Listener { body, buffer: String::new() })
     }
 
     pub async fn initialize(&mut self, version: &str) -> Value {
@@ -322,12 +355,17 @@ pub struct Listener {
 impl Listener {
     /// The next message; nothing when the stream has ended.
     pub async fn next(&mut self) -> Option<Value> {
+        self.next_text().await.map(|message| serde_json::from_str(&message).expect("a message"))
+    }
+
+    /// The next message as it was written.
+    pub async fn next_text(&mut self) -> Option<String> {
         loop {
             if let Some((event, rest)) = self.buffer.split_once("\n\n") {
                 let data = event.lines().find_map(|line| line.strip_prefix("data: ")).map(str::to_owned);
                 self.buffer = rest.to_owned();
                 match data {
-                    Some(data) => return Some(serde_json::from_str(&data).expect("a message")),
+                    Some(data) => return Some(data),
                     None => continue,
                 }
             }

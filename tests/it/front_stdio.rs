@@ -1,0 +1,192 @@
+//! `goblin stdio` as a client program meets it.
+
+use serde_json::{Value, json};
+
+use crate::harness::{PATIENCE, StdioClient, fixture_server, signal};
+
+fn config() -> Value {
+    json!({ "mcpServers": { "a": fixture_server(&[]) } })
+}
+
+fn request(id: Value, method: &str, params: Value) -> String {
+    json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string()
+}
+
+fn hello(version: &str) -> Value {
+    json!({"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "test", "version": "0"}})
+}
+
+async fn works(client: &mut StdioClient) {
+    assert_eq!(client.request("ping", json!({})).await["result"], json!({}));
+}
+
+/// The next message that is no notification.
+async fn answer(client: &mut StdioClient) -> Value {
+    loop {
+        let message = client.message().await;
+        if message["method"].is_null() {
+            return message;
+        }
+    }
+}
+
+#[tokio::test]
+async fn srv2_the_handshake_comes_first_and_once() {
+    let mut client = StdioClient::start(json!({ "mcpServers": {} }));
+    works(&mut client).await;
+    for method in ["tools/list", "tools/call", "nobody/knows"] {
+        let refused = client.request(method, json!({"name": "x"})).await;
+        assert_eq!(refused["error"]["code"], -32600, "{refused}");
+        assert!(refused["error"]["message"].as_str().expect("words").contains("initialize"), "{refused}");
+    }
+    let answer = client.request("initialize", hello("2025-06-18")).await;
+    assert_eq!(answer["result"]["protocolVersion"], "2025-06-18");
+    let again = client.request("initialize", hello("2025-11-25")).await;
+    assert_eq!(again["error"]["code"], -32600, "{again}");
+    assert_eq!(client.request("tools/list", json!({})).await["result"]["tools"], json!([]));
+    assert!(client.close().await.success());
+}
+
+#[tokio::test]
+async fn srv2_nothing_is_told_before_the_client_has_finished_the_handshake() {
+    let config = json!({ "mcpServers": { "a": fixture_server(&["--slow-start", "300"]) } });
+    let mut client = StdioClient::start(config);
+    client.write(&request(json!("hello"), "initialize", hello("2025-11-25"))).await;
+    assert_eq!(client.message().await["id"], "hello");
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        client.write(&request(json!("list"), "tools/list", json!({}))).await;
+        let message = client.message().await;
+        assert_eq!(message["id"], "list", "a notification before `initialized`: {message}");
+        if message["result"]["tools"].as_array().is_some_and(|tools| !tools.is_empty()) {
+            break;
+        }
+        assert!(tokio::time::Instant::now() < deadline);
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    // Longer than the pause between two notifications.
+    client.write(&request(json!("sleep"), "tools/call", json!({"name": "a_sleep", "arguments": {"ms": 1500}}))).await;
+    let message = client.message().await;
+    assert_eq!(message["id"], "sleep", "a notification before `initialized`: {message}");
+    client.write(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).await;
+    assert_eq!(client.message().await["method"], "notifications/tools/list_changed");
+}
+
+#[tokio::test]
+async fn sess1_the_end_of_input_ends_it_after_open_calls_are_answered() {
+    let mut client = StdioClient::initialized(config(), "2025-11-25").await;
+    client.await_tool("a_nonce").await;
+    for number in 0..5 {
+        let params = json!({"name": "a_nonce", "arguments": {"nonce": number.to_string(), "delayMs": 300}});
+        client.write(&request(json!(format!("n{number}")), "tools/call", params)).await;
+    }
+    drop(client.input.take());
+    let mut answered = std::collections::BTreeMap::new();
+    while let Some(line) = client.line().await {
+        let message: Value = serde_json::from_str(&line).expect("a message");
+        if let Some(id) = message["id"].as_str() {
+            answered.insert(id.to_owned(), message["result"]["content"][0]["text"].clone());
+        }
+    }
+    let expected = (0..5).map(|number| (format!("n{number}"), json!(number.to_string()))).collect();
+    assert_eq!(answered, expected);
+    assert_eq!(client.close().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn sess1_a_call_that_never_ends_does_not_hold_up_the_exit() {
+    let mut config = config();
+    config["gateway"] = json!({ "grace": "100ms" });
+    let mut client = StdioClient::initialized(config, "2025-11-25").await;
+    client.await_tool("a_hang").await;
+    client.write(&request(json!("h"), "tools/call", json!({"name": "a_hang"}))).await;
+    assert_eq!(client.close().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn sess1_a_signal_ends_it_too() {
+    let mut client = StdioClient::initialized(config(), "2025-11-25").await;
+    works(&mut client).await;
+    signal(client.child.id().expect("it runs"), "TERM");
+    let status = tokio::time::timeout(PATIENCE, client.child.wait()).await.expect("it ends").expect("a status");
+    assert_eq!(status.code(), Some(0));
+}
+
+#[tokio::test]
+async fn http3_a_batch_on_stdio_is_answered_message_by_message() {
+    let mut client = StdioClient::initialized(config(), "2025-03-26").await;
+    client.await_tool("a_echo").await;
+    let one = request(json!("one"), "ping", json!({}));
+    let two = request(json!("two"), "tools/call", json!({"name": "a_echo", "arguments": {"n": 2}}));
+    client.write(&format!("[{one},{two},7]")).await;
+    let mut answers = Vec::new();
+    for _ in 0..3 {
+        answers.push(answer(&mut client).await);
+    }
+    let of =
+        |id: Value| answers.iter().find(|answer| answer["id"] == id).unwrap_or_else(|| panic!("{id}: {answers:?}"));
+    assert_eq!(of(json!("one"))["result"], json!({}));
+    assert_eq!(of(json!("two"))["result"]["structuredContent"], json!({"n": 2}));
+    assert_eq!(of(Value::Null)["error"]["code"], -32600);
+    client.write("[]").await;
+    assert_eq!(answer(&mut client).await["error"]["code"], -32600);
+    works(&mut client).await;
+}
+
+#[tokio::test]
+async fn http3_a_batch_on_stdio_is_refused_in_every_other_version() {
+    for version in ["2024-11-05", "2025-06-18", "2025-11-25"] {
+        let mut client = StdioClient::initialized(json!({ "mcpServers": {} }), version).await;
+        client.write(&format!("[{}]", request(json!("one"), "ping", json!({})))).await;
+        let refused = answer(&mut client).await;
+        assert_eq!(refused["error"]["code"], -32600, "{version}: {refused}");
+        works(&mut client).await;
+    }
+}
+
+#[tokio::test]
+async fn http3_a_line_beyond_the_limit_is_refused_and_the_next_one_read() {
+    let config = json!({ "policies": { "maxMessageSize": "4KiB" }, "mcpServers": {} });
+    let mut client = StdioClient::initialized(config, "2025-11-25").await;
+    for size in [5 * 1024, 300 * 1024] {
+        client.write(&request(json!("big"), "ping", json!({"fill": "x".repeat(size)}))).await;
+        let refused = answer(&mut client).await;
+        assert_eq!(refused["error"]["code"], -32600, "{refused}");
+        assert!(refused["error"]["message"].as_str().expect("words").contains("maxMessageSize"), "{refused}");
+        works(&mut client).await;
+    }
+}
+
+#[tokio::test]
+async fn srv4_a_change_is_told_on_stdio() {
+    let mut client = StdioClient::initialized(config(), "2025-11-25").await;
+    client.await_tool("a_change_prompts").await;
+    for (tool, method) in [
+        ("a_change_prompts", "notifications/prompts/list_changed"),
+        ("a_change_tools", "notifications/tools/list_changed"),
+        ("a_change_resources", "notifications/resources/list_changed"),
+    ] {
+        client.write(&request(json!("c"), "tools/call", json!({"name": tool}))).await;
+        while client.message().await["method"] != method {}
+    }
+}
+
+#[tokio::test]
+async fn http3_progress_comes_before_the_answer_on_stdio() {
+    let mut client = StdioClient::initialized(config(), "2025-11-25").await;
+    client.await_tool("a_progress").await;
+    let params = json!({"name": "a_progress", "arguments": {"steps": 3}, "_meta": {"progressToken": 7}});
+    client.write(&request(json!("p"), "tools/call", params)).await;
+    let mut seen = Vec::new();
+    loop {
+        let message = client.message().await;
+        if message["id"] == "p" {
+            break;
+        }
+        if message["method"] == "notifications/progress" {
+            assert_eq!(message["params"]["progressToken"], 7);
+            seen.push(message["params"]["progress"].clone());
+        }
+    }
+    assert_eq!(seen, [1, 2, 3]);
+}

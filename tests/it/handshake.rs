@@ -1,0 +1,173 @@
+//! What both sides agree on before anything else.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Client, Gateway, StdioClient, fixture_server};
+
+const VERSIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
+
+fn nothing_behind() -> Value {
+    json!({ "mcpServers": {} })
+}
+
+fn one_server() -> Value {
+    json!({ "mcpServers": { "a": fixture_server(&[]) } })
+}
+
+#[tokio::test]
+async fn srv2_every_version_is_spoken_over_http() {
+    let gateway = Gateway::start(one_server()).await;
+    gateway.client_seeing("a_echo").await;
+    for version in VERSIONS {
+        let client = gateway.client_of(version).await;
+        assert_eq!(client.call_text("a_echo", json!({"v": version})).await, json!({"v": version}).to_string());
+    }
+}
+
+#[tokio::test]
+async fn srv2_every_version_is_spoken_over_stdio() {
+    for version in VERSIONS {
+        let mut client = StdioClient::initialized(one_server(), version).await;
+        client.await_tool("a_echo").await;
+        assert!(client.close().await.success(), "{version}");
+    }
+}
+
+#[tokio::test]
+async fn srv2_an_unknown_version_gets_our_newest_with_a_handshake() {
+    let gateway = Gateway::start(nothing_behind()).await;
+    for asked in ["1999-01-01", "2026-07-28", "2099-12-31", "nonsense"] {
+        let answer = Client::new(gateway.address).initialize(asked).await;
+        assert_eq!(answer["result"]["protocolVersion"], "2025-11-25", "{asked}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn srv2_a_handshake_without_a_version_opens_no_session() {
+    let gateway = Gateway::start(nothing_behind()).await;
+    for params in [json!({}), json!({"protocolVersion": 7}), json!({"protocolVersion": ""})] {
+        let request = json!({"jsonrpc": "2.0", "id": 5, "method": "initialize", "params": params});
+        let answer = Client::new(gateway.address).post(request.to_string()).await;
+        assert!(!answer.headers.contains_key("mcp-session-id"), "{answer:?}");
+        assert_eq!(answer.json()["error"]["code"], -32602, "{answer:?}");
+        assert_eq!(answer.json()["id"], 5, "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn srv1_cap1_d11_capabilities_are_the_same_whatever_stands_behind() {
+    let everything = json!({
+        "tools": {"listChanged": true},
+        "prompts": {"listChanged": true},
+        "resources": {"subscribe": true, "listChanged": true},
+        "completions": {},
+        "logging": {},
+    });
+    let bare = fixture_server(&["--without", "prompts,resources,logging,completions"]);
+    for config in [nothing_behind(), json!({ "mcpServers": { "a": bare } })] {
+        let gateway = Gateway::start(config).await;
+        for version in VERSIONS {
+            let answer = Client::new(gateway.address).initialize(version).await;
+            assert_eq!(answer["result"]["capabilities"], everything, "{version}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn cap1_a_log_level_can_be_set_and_reaches_the_backend() {
+    let gateway = Gateway::start(one_server()).await;
+    let client = gateway.client_seeing("a_level").await;
+    let answer = client.request("logging/setLevel", json!({"level": "warning"})).await;
+    assert_eq!(answer["result"], json!({}));
+    crate::harness::eventually("the backend knows the level", || async {
+        (client.call_text("a_level", json!({})).await == "warning").then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn srv6_instructions_are_joined_under_a_heading_per_server() {
+    let servers = json!({
+        "one": fixture_server(&["--instructions", "Mind the gap.\n"]),
+        "two": fixture_server(&[]),
+        "three": fixture_server(&["--instructions", "Be \"kind\"."]),
+    });
+    let gateway = Gateway::with_servers(servers).await;
+    let client = gateway.client().await;
+    for tool in ["one_echo", "two_echo", "three_echo"] {
+        client.await_tool(tool).await;
+    }
+    let answer = Client::new(gateway.address).initialize("2025-11-25").await;
+    let result = &answer["result"];
+    assert_eq!(result["instructions"], "## one\n\nMind the gap.\n\n## three\n\nBe \"kind\".");
+    assert_eq!(result["serverInfo"]["name"], "goblin");
+}
+
+#[tokio::test]
+async fn srv6_instructions_are_bounded_and_the_cut_is_stated() {
+    let long = "x".repeat(12 * 1024);
+    let servers = json!({
+        "first": fixture_server(&["--instructions", &long]),
+        "second": fixture_server(&["--instructions", &long]),
+        "third": fixture_server(&["--instructions", "short"]),
+    });
+    let gateway = Gateway::with_servers(servers).await;
+    let client = gateway.client().await;
+    for tool in ["first_echo", "second_echo", "third_echo"] {
+        client.await_tool(tool).await;
+    }
+    let answer = Client::new(gateway.address).initialize("2025-11-25").await;
+    let instructions = answer["result"]["instructions"].as_str().expect("instructions");
+    assert!(instructions.len() <= 16 * 1024, "{}", instructions.len());
+    assert!(instructions.starts_with("## first\n\nxxx"));
+    assert!(instructions.contains("## third\n\nshort"));
+    assert!(instructions.ends_with("(Left out for length: the instructions of second.)"), "{instructions}");
+}
+
+#[tokio::test]
+async fn srv7_an_older_client_gets_content_it_can_parse() {
+    let gateway = Gateway::start(one_server()).await;
+    gateway.client_seeing("a_link").await;
+    for (version, link, audio) in [
+        ("2024-11-05", "text", "text"),
+        ("2025-03-26", "text", "audio"),
+        ("2025-06-18", "resource_link", "audio"),
+        ("2025-11-25", "resource_link", "audio"),
+    ] {
+        let client = gateway.client_of(version).await;
+        let linked = client.call("a_link", json!({})).await;
+        assert_eq!(linked["content"][0]["type"], link, "{version}: {linked}");
+        let words = if link == "text" { &linked["content"][0]["text"] } else { &linked["content"][0]["uri"] };
+        assert!(words.as_str().expect("a string").ends_with("a+note:///alpha"), "{version}: {linked}");
+        assert_eq!(linked["content"][1]["resource"]["uri"], "a+note:///alpha", "{version}: {linked}");
+        let heard = client.call("a_audio", json!({})).await;
+        assert_eq!(heard["content"][0]["type"], audio, "{version}: {heard}");
+        let prompt = client.request("prompts/get", json!({"name": "a_linked"})).await;
+        assert_eq!(prompt["result"]["messages"][1]["content"]["type"], link, "{version}: {prompt}");
+    }
+}
+
+#[tokio::test]
+async fn cap1_log_lines_of_a_call_reach_its_client_from_the_level_it_asked_for() {
+    let http = crate::fixture_http::HttpFixture::start(&[]).await;
+    let gateway = Gateway::with_servers(json!({ "a": http.server() })).await;
+    let client = gateway.client_seeing("a_log").await;
+    for (wanted, level, expected) in [
+        (None, "info", 2),
+        (None, "debug", 0),
+        (Some("debug"), "debug", 2),
+        (Some("error"), "warning", 0),
+        (Some("error"), "emergency", 2),
+    ] {
+        if let Some(wanted) = wanted {
+            client.request("logging/setLevel", json!({"level": wanted})).await;
+        }
+        let params = json!({"name": "a_log", "arguments": {"count": 2, "level": level}});
+        let body = json!({"jsonrpc": "2.0", "id": "l", "method": "tools/call", "params": params});
+        let messages = client.post(body.to_string()).await.messages();
+        assert_eq!(messages.len(), expected + 1, "{wanted:?} {level}: {messages:?}");
+        for line in &messages[..expected] {
+            assert!(line.contains(r#""data":{"number":"#) && line.contains(r#""odd":1.0"#), "{line}");
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! The lists: complete, from the catalog, page by page, and told of when they change.
+
+use std::sync::Arc;
+
+use goblin::app::App;
+use goblin::backend::connect::ProxyEnvironment;
+use goblin::config::file::Origin;
+use serde_json::{Value, json};
+
+use crate::harness::{Client, Frozen, GOBLIN, Gateway, Listener, Scratch, eventually, fixture, fixture_server};
+
+const LISTS: [(&str, &str); 4] = [
+    ("tools/list", "tools"),
+    ("prompts/list", "prompts"),
+    ("resources/list", "resources"),
+    ("resources/templates/list", "resourceTemplates"),
+];
+
+fn key(entry: &Value) -> String {
+    let key = ["uri", "uriTemplate", "name"].iter().find_map(|key| entry[*key].as_str());
+    key.unwrap_or_else(|| panic!("{entry}")).to_owned()
+}
+
+async fn keys(client: &Client, method: &str, member: &str) -> Vec<String> {
+    client.list(method, member).await.iter().map(key).collect()
+}
+
+#[tokio::test]
+async fn reg1_res2_srv3_every_page_of_a_backend_is_fetched() {
+    let content = ["--tools", "25", "--prompts", "7", "--resources", "11"];
+    let paged: Vec<_> = content.into_iter().chain(["--page-size", "3"]).collect();
+    let whole = Gateway::with_servers(json!({ "a": fixture_server(&content) })).await;
+    let paged = Gateway::with_servers(json!({ "a": fixture_server(&paged) })).await;
+    let (whole, paged) = (whole.client_seeing("a_echo").await, paged.client_seeing("a_echo").await);
+    for (method, member) in LISTS {
+        let expected = whole.list(method, member).await;
+        assert!(expected.len() >= 3, "{method}");
+        assert_eq!(paged.list(method, member).await, expected, "{method}");
+    }
+    assert!(paged.tool_names().await.contains(&"a_tool_0025".to_owned()));
+}
+
+#[tokio::test]
+async fn res11_lists_are_paginated_and_complete() {
+    let server = fixture_server(&["--tools", "25", "--prompts", "7", "--resources", "11"]);
+    let config = json!({ "policies": { "pageSize": 4 }, "mcpServers": { "a": server } });
+    let gateway = Gateway::start(config).await;
+    let client = gateway.client_seeing("a_echo").await;
+    for (method, member) in LISTS {
+        let all = keys(&client, method, member).await;
+        let mut cursor = None;
+        let mut seen = Vec::new();
+        loop {
+            let params = cursor.map_or(json!({}), |cursor: Value| json!({"cursor": cursor}));
+            let page = client.request(method, params).await["result"].clone();
+            let entries = page[member].as_array().expect("entries").clone();
+            let is_last = page["nextCursor"].is_null();
+            assert!(entries.len() == 4 || (is_last && (1..=4).contains(&entries.len())), "{method}: {}", entries.len());
+            seen.extend(entries.iter().map(key));
+            if is_last {
+                break;
+            }
+            cursor = Some(page["nextCursor"].clone());
+        }
+        assert_eq!(seen, all, "{method}");
+        let unique: std::collections::BTreeSet<_> = seen.iter().collect();
+        assert_eq!(unique.len(), seen.len(), "{method}");
+    }
+    assert_eq!(client.tool_names().await.iter().filter(|name| name.starts_with("a_tool_")).count(), 25);
+}
+
+/// Adds a tool and waits until it is listed.
+async fn add_tool(client: &Client) -> String {
+    let added = format!("a_{}", client.call_text("a_change_tools", json!({})).await);
+    client.await_tool(&added).await;
+    added
+}
+
+#[tokio::test]
+async fn res11_a_sequence_of_pages_stays_on_one_version_or_is_refused() {
+    let config = json!({ "policies": { "pageSize": 10 }, "mcpServers": { "a": fixture_server(&[]) } });
+    let gateway = Gateway::start(config).await;
+    let client = gateway.client_seeing("a_echo").await;
+    let before = client.tool_names().await;
+    let first = client.request("tools/list", json!({})).await["result"].clone();
+    let added = add_tool(&client).await;
+    client.call("a_change_tools", json!({"remove": "echo"})).await;
+    eventually("it is gone", || async { (!client.tool_names().await.contains(&"a_echo".to_owned())).then_some(()) })
+        .await;
+
+    let mut seen: Vec<_> = first["tools"].as_array().expect("tools").iter().map(key).collect();
+    let mut cursor = first["nextCursor"].clone();
+    while cursor.is_string() {
+        let page = client.request("tools/list", json!({"cursor": cursor})).await["result"].clone();
+        seen.extend(page["tools"].as_array().expect("tools").iter().map(key));
+        cursor = page["nextCursor"].clone();
+    }
+    assert_eq!(seen, before, "as it was when the client began");
+    assert!(!seen.contains(&added));
+
+    for _ in 0..5 {
+        add_tool(&client).await;
+    }
+    let refused = client.request("tools/list", json!({"cursor": first["nextCursor"]})).await;
+    assert_eq!(refused["error"]["code"], -32602, "{refused}");
+    assert_eq!(refused["error"]["data"]["code"], "INVALID_CURSOR", "{refused}");
+}
+
+#[tokio::test]
+async fn res12_srv3_lists_are_answered_without_asking_a_backend() {
+    let scratch = Scratch::new();
+    let pid_file = scratch.path().join("pid");
+    let gateway =
+        Gateway::with_servers(json!({ "a": fixture_server(&["--pid-file", &pid_file.display().to_string()]) })).await;
+    let client = gateway.client_seeing("a_echo").await;
+    let _frozen = Frozen::new(&pid_file).await;
+    let newcomer = gateway.client().await;
+    for (method, member) in LISTS {
+        assert!(!newcomer.list(method, member).await.is_empty(), "{method}");
+        assert_eq!(newcomer.list(method, member).await, client.list(method, member).await, "{method}");
+    }
+}
+
+#[tokio::test]
+async fn res10_a_resource_is_listed_with_all_its_members() {
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&["--prefix-unknown"]) })).await;
+    let client = gateway.client_seeing("a_echo").await;
+    let resources = client.list("resources/list", "resources").await;
+    let alpha = resources.iter().find(|resource| resource["name"] == "alpha").expect("alpha");
+    for (member, value) in [
+        ("uri", json!("a+note:///alpha")),
+        ("title", json!("Alpha")),
+        ("description", json!("A text note")),
+        ("mimeType", json!("text/plain")),
+        ("size", json!(10)),
+    ] {
+        assert_eq!(alpha[member], value, "{alpha}");
+    }
+    assert_eq!(alpha["annotations"]["priority"], json!(0.70));
+    assert!(alpha["x-vendor"].is_object() && alpha["annotations"]["x-vendor"].is_object(), "{alpha}");
+    let uris: Vec<_> = resources.iter().map(key).collect();
+    assert!(uris.is_sorted(), "{uris:?}");
+}
+
+#[tokio::test]
+async fn reg4_reg6_reg7_a_tool_is_listed_whole_with_name_description_and_server() {
+    let gateway = Gateway::with_servers(json!({ "my_server": fixture_server(&["--prefix-unknown"]) })).await;
+    let client = gateway.client_seeing("my_server_echo").await;
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}).to_string();
+    let raw = client.post(body).await.body;
+    assert!(raw.contains(r#""dev.fixture/weight":1.50"#), "numbers keep their spelling");
+    let tools = client.list("tools/list", "tools").await;
+    for tool in &tools {
+        assert!(tool["name"].is_string() && tool["description"].is_string(), "{tool}");
+        assert_eq!(tool["_meta"]["dev.goblin/server"], "my_server", "{tool}");
+        assert_eq!(tool["name"], format!("my_server_{}", tool["_meta"]["dev.goblin/native"].as_str().expect("a name")));
+        assert!(tool["inputSchema"]["x-vendor"].is_object() && tool["x-vendor"].is_object(), "{tool}");
+    }
+    let of = |name: &str| tools.iter().find(|tool| tool["name"] == name).unwrap_or_else(|| panic!("{name}"));
+    let echo = of("my_server_echo");
+    assert_eq!(echo["title"], "Echo");
+    assert_eq!(echo["annotations"]["readOnlyHint"], true);
+    assert_eq!(echo["execution"]["taskSupport"], "forbidden");
+    assert_eq!(of("my_server_add")["outputSchema"]["required"], json!(["sum"]));
+}
+
+#[tokio::test]
+async fn reg3_res1_a_change_is_fetched_and_the_next_list_is_fresh() {
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
+    let client = gateway.client_seeing("a_echo").await;
+    let added = add_tool(&client).await;
+    assert_eq!(client.call_text(&added, json!({})).await, format!("{} was called", &added[2..]));
+    let resource = format!("a+{}", client.call_text("a_change_resources", json!({})).await);
+    eventually("it is listed", || async {
+        keys(&client, "resources/list", "resources").await.contains(&resource).then_some(())
+    })
+    .await;
+    client.call("a_change_tools", json!({"remove": "echo"})).await;
+    eventually("it is gone", || async { (!client.tool_names().await.contains(&"a_echo".to_owned())).then_some(()) })
+        .await;
+    let gone = client.request("tools/call", json!({"name": "a_echo"})).await;
+    assert_eq!(gone["error"]["data"]["code"], "TOOL_NOT_FOUND", "{gone}");
+}
+
+/// Has the prompts changed and counts what else was told until that is told.
+async fn told_before_prompts(client: &Client, stream: &mut Listener, changer: &str) -> Vec<String> {
+    client.call(changer, json!({})).await;
+    let mut told = Vec::new();
+    loop {
+        let message = stream.next().await.expect("the stream lives");
+        let method = message["method"].as_str().expect("a notification").to_owned();
+        if method == "notifications/prompts/list_changed" {
+            return told;
+        }
+        told.push(method);
+    }
+}
+
+#[tokio::test]
+async fn reg8_nothing_is_told_when_nothing_changed() {
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&["--list-changed-storm", "50"]) })).await;
+    gateway.client_seeing("a_echo").await;
+    // A client that has seen all there is.
+    let client = gateway.client().await;
+    let mut stream = client.listen().await;
+    for _ in 0..20 {
+        client.call("a_change_tools", json!({"remove": "nobody has it"})).await;
+    }
+    let told = told_before_prompts(&client, &mut stream, "a_change_prompts").await;
+    assert_eq!(told, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn reg3_reg8_a_burst_is_told_in_few_words_and_ends_in_the_last_state() {
+    const CHANGES: usize = 60;
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
+    gateway.client_seeing("a_echo").await;
+    let client = gateway.client().await;
+    let mut stream = client.listen().await;
+    let mut last = String::new();
+    for _ in 0..CHANGES {
+        last = client.call_text("a_change_tools", json!({})).await;
+    }
+    client.await_tool(&format!("a_{last}")).await;
+    let told = told_before_prompts(&client, &mut stream, "a_change_prompts").await;
+    assert!((1..CHANGES / 2).contains(&told.len()), "{} notifications", told.len());
+    assert!(told.iter().all(|method| method == "notifications/tools/list_changed"), "{told:?}");
+    let added = client.tool_names().await.iter().filter(|name| name.starts_with("a_added_")).count();
+    assert_eq!(added, CHANGES);
+}
+
+#[tokio::test]
+async fn reg1_late_tools_appear_one_after_another() {
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&["--late-tools", "50"]) })).await;
+    let client = gateway.client_seeing("a_echo").await;
+    client.await_tool("a_late_4").await;
+    let late: Vec<_> = client.tool_names().await.into_iter().filter(|name| name.starts_with("a_late_")).collect();
+    assert_eq!(late, ["a_late_1", "a_late_2", "a_late_3", "a_late_4"]);
+}
+
+#[tokio::test]
+async fn d14_a_lost_backend_keeps_its_lists_and_nothing_is_told() {
+    let scratch = Scratch::new();
+    // Starts once and never again.
+    let once = json!({
+        "command": "sh",
+        "args": ["-c", "test -e once && exit 1; touch once; exec \"$0\"", fixture()],
+        "cwd": scratch.path(),
+    });
+    let gateway = Gateway::with_servers(json!({ "a": once, "b": fixture_server(&[]) })).await;
+    let watcher = gateway.client_seeing("a_echo").await;
+    watcher.await_tool("b_echo").await;
+    let client = gateway.client().await;
+    let mut before = Vec::new();
+    for (method, member) in LISTS {
+        before.push(client.list(method, member).await);
+    }
+    let mut stream = client.listen().await;
+    client.request("tools/call", json!({"name": "a_crash"})).await;
+    for (method, params) in [
+        ("tools/call", json!({"name": "a_echo"})),
+        ("prompts/get", json!({"name": "a_greet"})),
+        ("resources/read", json!({"uri": "a+note:///alpha"})),
+    ] {
+        let answer = client.request(method, params).await;
+        assert_eq!(answer["error"]["data"]["code"], "BACKEND_UNAVAILABLE", "{method}: {answer}");
+        assert_eq!(answer["error"]["data"]["serverId"], "a", "{method}: {answer}");
+    }
+    for ((method, member), before) in LISTS.into_iter().zip(before) {
+        assert_eq!(client.list(method, member).await, before, "{method}");
+    }
+    let told = told_before_prompts(&client, &mut stream, "b_change_prompts").await;
+    assert_eq!(told, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn d14_a_backend_that_comes_back_with_the_same_lists_is_no_change() {
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]), "b": fixture_server(&[]) })).await;
+    let watcher = gateway.client_seeing("a_echo").await;
+    watcher.await_tool("b_echo").await;
+    let client = gateway.client().await;
+    let mut stream = client.listen().await;
+    client.request("tools/call", json!({"name": "a_crash"})).await;
+    eventually("it is back", || async {
+        client.request("tools/call", json!({"name": "a_echo", "arguments": {}})).await["error"].is_null().then_some(())
+    })
+    .await;
+    let told = told_before_prompts(&client, &mut stream, "b_change_prompts").await;
+    assert_eq!(told, Vec::<String>::new());
+}
+
+/// The configuration with these servers, as `goblin serve` would read it.
+fn config(servers: Value) -> goblin::config::Config {
+    let text = json!({ "mcpServers": servers }).to_string();
+    let loaded = goblin::config::parse(&text, &Origin::new("test", "/"), &|_| None);
+    loaded.unwrap_or_else(|problems| panic!("{problems}")).config
+}
+
+#[tokio::test]
+async fn reg2_a_removed_server_takes_everything_with_it() {
+    let scratch = Scratch::new();
+    let pid_file = |name: &str| scratch.path().join(name);
+    let server = |name: &str| fixture_server(&["--pid-file", &pid_file(name).display().to_string()]);
+    let pid = |name: &str| std::fs::read_to_string(pid_file(name)).ok().filter(|pid| !pid.is_empty());
+    let observe = Arc::default();
+    let both = config(json!({ "a": server("a"), "b": server("b") }));
+    let mut app = App::start(both, GOBLIN.into(), ProxyEnvironment::from_process(), Arc::clone(&observe));
+    eventually("both are connected", || async {
+        let ready = observe.counts().contains(&("BackendReady", 2));
+        (ready && pid("a").is_some() && pid("b").is_some()).then_some(())
+    })
+    .await;
+    app.reload(config(json!({ "b": server("b") })));
+
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let serving = tokio::spawn(app.serve_http(listener, async { stopped.await.unwrap_or(()) }));
+    let mut client = Client::new(address);
+    client.initialize("2025-11-25").await;
+    client.await_tool("b_echo").await;
+    for (method, member) in LISTS {
+        let owned = |key: &String| key.starts_with("b_") || key.starts_with("b+") || key.starts_with("ui://b/");
+        eventually(&format!("{method} is of b alone"), || async {
+            let keys = keys(&client, method, member).await;
+            (!keys.is_empty() && keys.iter().all(owned)).then_some(())
+        })
+        .await;
+    }
+    let answer = client.request("resources/read", json!({"uri": "a+note:///alpha"})).await;
+    assert_eq!(answer["error"]["data"]["code"], "RESOURCE_NOT_FOUND", "{answer}");
+    let process = |name: &str| std::path::Path::new("/proc").join(pid(name).expect("a pid").trim()).exists();
+    eventually("its process has ended", || async { (!process("a")).then_some(()) }).await;
+    assert!(process("b"));
+    let _ = stop.send(());
+    serving.await.expect("no panic").expect("it stops");
+}

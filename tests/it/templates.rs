@@ -1,0 +1,110 @@
+//! URI templates: listed under their server, and matched against what clients read.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Client, Frozen, Gateway, Scratch, fixture_server};
+
+async fn one(server: Value) -> (Gateway, Client) {
+    let gateway = Gateway::with_servers(json!({ "a": server })).await;
+    let client = gateway.client_seeing("a_echo").await;
+    (gateway, client)
+}
+
+async fn read(client: &Client, uri: &str) -> Value {
+    client.request("resources/read", json!({"uri": uri})).await
+}
+
+async fn check_read(client: &Client, uri: &str, exposed: &str, text: &str) {
+    let answer = read(client, uri).await;
+    let content = &answer["result"]["contents"][0];
+    assert_eq!((&content["uri"], &content["text"]), (&json!(exposed), &json!(text)), "{uri}: {answer}");
+}
+
+#[tokio::test]
+async fn res7_res16_templates_are_listed_with_their_owner() {
+    let (_gateway, client) = one(fixture_server(&[])).await;
+    let templates = client.list("resources/templates/list", "resourceTemplates").await;
+    let row = templates.iter().find(|template| template["name"] == "row").expect("a row");
+    let expected = json!({
+        "uriTemplate": "a+db://{table}/{id}",
+        "name": "row",
+        "description": "A row",
+        "mimeType": "application/json",
+        "_meta": {"dev.goblin/native": "db://{table}/{id}", "dev.goblin/server": "a"},
+    });
+    assert_eq!(*row, expected);
+    let mut uris: Vec<_> =
+        templates.iter().map(|template| template["uriTemplate"].as_str().expect("a template")).collect();
+    uris.sort_unstable();
+    assert_eq!(uris, ["a+db://{table}/{id}", "a+note:///{name}", "a+search://docs{?q,limit}"]);
+}
+
+#[tokio::test]
+async fn res16_templates_are_listed_without_asking_a_backend() {
+    let scratch = Scratch::new();
+    let pid_file = scratch.path().join("pid");
+    let (_gateway, client) = one(fixture_server(&["--pid-file", &pid_file.display().to_string()])).await;
+    let _frozen = Frozen::new(&pid_file).await;
+    assert_eq!(client.list("resources/templates/list", "resourceTemplates").await.len(), 3);
+}
+
+#[tokio::test]
+async fn res8_a_uri_that_matches_a_template_is_read_from_its_owner() {
+    let (_gateway, client) = one(fixture_server(&[])).await;
+    for (native, text) in [
+        ("note:///gamma", "note gamma"),
+        ("db://users/7", r#"{"table":"users","id":"7"}"#),
+        ("db://a%20b/%2F", r#"{"table":"a%20b","id":"%2F"}"#),
+        ("search://docs", "found for "),
+        ("search://docs?q=x", "found for ?q=x"),
+        ("search://docs?q=x&limit=3", "found for ?q=x&limit=3"),
+        ("search://docs?limit=3", "found for ?limit=3"),
+    ] {
+        let exposed = format!("a+{native}");
+        check_read(&client, &exposed, &exposed, text).await;
+        check_read(&client, native, &exposed, text).await;
+    }
+}
+
+#[tokio::test]
+async fn res8_the_owner_of_the_template_is_asked_and_no_other() {
+    let who = |id: &str| json!({ "command": crate::harness::fixture(), "env": { "WHO": id } });
+    let mut b = who("b");
+    b["resources"] = json!({ "deny": ["db:*"] });
+    let gateway = Gateway::with_servers(json!({ "a": who("a"), "b": b })).await;
+    let client = gateway.client_seeing("a_echo").await;
+    client.await_tool("b_echo").await;
+    // Only `a` has rows; both have notes.
+    check_read(&client, "db://users/7", "a+db://users/7", r#"{"table":"users","id":"7"}"#).await;
+    assert_eq!(read(&client, "b+db://users/7").await["error"]["data"]["code"], "RESOURCE_NOT_FOUND");
+    let error = read(&client, "note:///gamma").await["error"].clone();
+    assert_eq!(error["data"]["candidates"], json!(["a+note:///gamma", "b+note:///gamma"]), "{error}");
+    check_read(&client, "b+note:///gamma", "b+note:///gamma", "note gamma").await;
+}
+
+#[tokio::test]
+async fn res9_what_no_template_matches_contacts_no_backend() {
+    let scratch = Scratch::new();
+    let pid_file = scratch.path().join("pid");
+    let (_gateway, client) = one(fixture_server(&["--pid-file", &pid_file.display().to_string()])).await;
+    let _frozen = Frozen::new(&pid_file).await;
+    for uri in ["a+db:/users", "a+db://users", "a+search://docs?other=1", "a+search://doc", "a+notes:///x"] {
+        assert_eq!(read(&client, uri).await["error"]["data"]["code"], "RESOURCE_NOT_FOUND", "{uri}");
+    }
+}
+
+#[tokio::test]
+async fn d12_what_matches_a_template_and_is_missing_is_told_in_the_backends_words() {
+    let (_gateway, client) = one(fixture_server(&[])).await;
+    let error = read(&client, "a+note:///missing").await["error"].clone();
+    assert_eq!((&error["code"], &error["message"]), (&json!(-32002), &json!("Resource not found")), "{error}");
+    assert_eq!(error["data"], json!({"code": "RESOURCE_NOT_FOUND", "uri": "a+note:///missing"}));
+}
+
+/// A scheme has no case: a client whose URI type writes it in lower case means the listed resource.
+#[tokio::test]
+async fn d3_a_listed_resource_in_another_spelling_comes_before_a_template() {
+    let (_gateway, client) = one(fixture_server(&[])).await;
+    check_read(&client, "a+note:///Up", "a+NOTE:///Up", "upper").await;
+    check_read(&client, "a+NOTE:///Up", "a+NOTE:///Up", "upper").await;
+}
