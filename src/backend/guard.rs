@@ -224,7 +224,7 @@ impl Group {
     }
 
     async fn end(&mut self) {
-        let is_outside = self.refuge.is_some_and(|refuge| rustix::process::getpgid(Some(refuge)).is_err());
+        let is_outside = self.refuge.is_some_and(|refuge| rustix::process::setpgid(None, Some(refuge)).is_ok());
         if is_outside && self.is_gone() {
             return;
         }
