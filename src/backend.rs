@@ -37,7 +37,7 @@ use crate::protocol::{Id, Request, Response};
 
 /// How long a call waits for room at a busy backend.
 const SLOT_PATIENCE: Duration = Duration::from_secs(1);
-/// How long a call whose session was forgotten waits for the next one.
+/// How long a call waits for the session after a forgotten one.
 const REDIAL_PATIENCE: Duration = Duration::from_secs(10);
 
 pub struct Backend {
@@ -140,10 +140,13 @@ impl Backend {
         patience: Patience,
     ) -> Result<Response, CallEnd> {
         let _slot = self.slot().await?;
-        let link = self.link.load_full().ok_or_else(|| self.unavailable())?;
+        let link = match self.link.load_full() {
+            Some(link) => link,
+            None => self.next_link(None).await?,
+        };
         match self.carry(&link, &outgoing, call, patience).await? {
             Err(LinkError::SessionLost) => {
-                let link = self.next_link(&link).await?;
+                let link = self.next_link(Some(&link)).await?;
                 self.carry(&link, &outgoing, call, patience).await?.map_err(|error| self.explain(error).into())
             }
             answer => answer.map_err(|error| self.explain(error).into()),
@@ -211,14 +214,16 @@ impl Backend {
         }
     }
 
-    /// The link after `old`, once the actor has dialled it.
-    async fn next_link(&self, old: &Arc<Link>) -> Result<Arc<Link>, Error> {
+    /// The link after `old`, where the backend only forgot the session and is being dialled again.
+    async fn next_link(&self, old: Option<&Arc<Link>>) -> Result<Arc<Link>, Error> {
         let mut state = self.state.subscribe();
         let fresh = async {
             loop {
+                let is_ready = *state.borrow_and_update() == State::Ready;
                 match self.link.load_full() {
-                    Some(link) if !Arc::ptr_eq(&link, old) => return Some(link),
-                    _ => state.changed().await.ok()?,
+                    Some(link) if !old.is_some_and(|old| Arc::ptr_eq(old, &link)) => return Some(link),
+                    _ if is_ready => state.changed().await.ok()?,
+                    _ => return None,
                 }
             }
         };
