@@ -39,7 +39,7 @@ use crate::protocol::{Id, Request, Response};
 pub const SLOW_AFTER: Duration = Duration::from_secs(1);
 /// How long a call waits for room at a busy backend.
 const SLOT_PATIENCE: Duration = Duration::from_secs(1);
-/// How long a call whose session was forgotten waits for the next one.
+/// How long a call waits for the session after a forgotten one.
 const REDIAL_PATIENCE: Duration = Duration::from_secs(10);
 
 pub struct Backend {
@@ -142,11 +142,14 @@ impl Backend {
         patience: Patience,
     ) -> Result<Response, CallEnd> {
         let _slot = self.slot().await?;
-        let link = self.link.load_full().ok_or_else(|| self.unavailable())?;
+        let link = match self.link.load_full() {
+            Some(link) => link,
+            None => Box::pin(self.next_link(None)).await?,
+        };
         match self.carry(&link, &outgoing, call, patience).await? {
             Err(LinkError::SessionLost) => {
                 // Boxed, as all that is rare: what a call's future holds is moved with it.
-                let link = Box::pin(self.next_link(&link)).await?;
+                let link = Box::pin(self.next_link(Some(&link))).await?;
                 let again = Box::pin(self.carry(&link, &outgoing, call, patience)).await?;
                 again.map_err(|error| self.explain(error).into())
             }
@@ -222,14 +225,16 @@ impl Backend {
         }
     }
 
-    /// The link after `old`, once the actor has dialled it.
-    async fn next_link(&self, old: &Arc<Link>) -> Result<Arc<Link>, Error> {
+    /// The link after `old`, where the backend only forgot the session and is being dialled again.
+    async fn next_link(&self, old: Option<&Arc<Link>>) -> Result<Arc<Link>, Error> {
         let mut state = self.state.subscribe();
         let fresh = async {
             loop {
+                let is_ready = *state.borrow_and_update() == State::Ready;
                 match self.link.load_full() {
-                    Some(link) if !Arc::ptr_eq(&link, old) => return Some(link),
-                    _ => state.changed().await.ok()?,
+                    Some(link) if !old.is_some_and(|old| Arc::ptr_eq(old, &link)) => return Some(link),
+                    _ if is_ready => state.changed().await.ok()?,
+                    _ => return None,
                 }
             }
         };

@@ -29,7 +29,7 @@ use crate::protocol::method::Method;
 /// At least this long between two fetches of the lists: a storm of changes costs a few fetches a second, not thousands.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(300);
 
-/// A session that was forgotten sooner than this counts as a failure.
+/// A session that was forgotten sooner than this was a short one; the second in a row counts as a failure.
 const SHORTEST_SESSION: Duration = Duration::from_secs(1);
 
 /// What every actor needs from outside.
@@ -55,7 +55,14 @@ pub fn start(
 ) -> (Arc<Backend>, JoinHandle<()>) {
     let most_calls = surroundings.policies.max_in_flight_per_backend;
     let backend = Arc::new(Backend::new(id, config, most_calls, Arc::clone(&surroundings.observe)));
-    let actor = Actor { backend: Arc::clone(&backend), surroundings, stop, health: Health::default(), client: None };
+    let actor = Actor {
+        backend: Arc::clone(&backend),
+        surroundings,
+        stop,
+        health: Health::default(),
+        short_sessions: 0,
+        client: None,
+    };
     (backend, tokio::spawn(actor.run()))
 }
 
@@ -64,6 +71,8 @@ struct Actor {
     surroundings: Surroundings,
     stop: watch::Receiver<bool>,
     health: Health,
+    /// How many sessions in a row were forgotten at once.
+    short_sessions: u32,
     client: Option<HttpClient>,
 }
 
@@ -73,18 +82,6 @@ enum Left {
     Lost(End),
 }
 
-impl Left {
-    /// A backend that forgets every session at once cannot be used; dialling again without a pause would go on for ever.
-    fn or_failed(self, lasted: Duration) -> Left {
-        match self {
-            Left::Lost(End::Forgotten) if lasted < SHORTEST_SESSION => {
-                Left::Lost(End::Lost("it forgot the session at once".to_owned()))
-            }
-            left => left,
-        }
-    }
-}
-
 impl Actor {
     async fn run(mut self) {
         loop {
@@ -92,9 +89,11 @@ impl Actor {
                 Ok(Some((link, hello))) => {
                     let begin = Instant::now();
                     let left = self.serve(&link, &hello).await;
-                    let left = left.or_failed(begin.elapsed());
+                    let left = self.judge(left, begin.elapsed());
                     self.backend.link.store(None);
                     if let Left::Lost(End::Lost(reason)) = &left {
+                        // Before the link is closed, which may take its time: nobody shall wait for a lost backend.
+                        self.publish_state(State::Lost(reason.clone()));
                         self.emit(&Event::BackendLost { server: self.backend.id.as_str(), reason });
                     }
                     link.close().await;
@@ -115,6 +114,16 @@ impl Actor {
             }
         }
         self.publish_state(State::Stopped);
+    }
+
+    /// A backend that forgets every session at once cannot be used; dialling again without a pause would go on for ever.
+    fn judge(&mut self, left: Left, lasted: Duration) -> Left {
+        let is_short = matches!(left, Left::Lost(End::Forgotten)) && lasted < SHORTEST_SESSION;
+        self.short_sessions = if is_short { self.short_sessions.saturating_add(1) } else { 0 };
+        match self.short_sessions {
+            0 | 1 => left,
+            _ => Left::Lost(End::Lost("it forgets every session at once".to_owned())),
+        }
     }
 
     fn after_loss(&mut self, reason: String) -> Duration {

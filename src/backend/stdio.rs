@@ -37,7 +37,7 @@ const QUEUE_UNITS: u32 = 32 * 1024;
 /// Messages up to this size together are written with one system call.
 const WRITE_BATCH: usize = 64 * 1024;
 const LONGEST_STDERR_LINE: usize = 16 * 1024;
-/// How long the last words of a process that exited are waited for.
+/// How long the last words of a process that exited are waited for, and the exit of one that closed its output.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 pub struct StdioLink {
@@ -330,7 +330,11 @@ async fn watch_over(
             let _ = tokio::time::timeout(LAST_WORDS, &mut reader).await;
             format!("the process ended with {exit}")
         }
-        _ = &mut reader => "it closed its output".to_owned(),
+        // A process that ends closes its output a moment before.
+        _ = &mut reader => match tokio::time::timeout(LAST_WORDS, process.wait()).await {
+            Ok(exit) => format!("the process ended with {exit}"),
+            Err(_) => "it closed its output".to_owned(),
+        },
         _ = stopped => "the gateway closed it".to_owned(),
     };
     shared.close(&reason);

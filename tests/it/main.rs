@@ -2,19 +2,29 @@
 
 mod fixture_http;
 mod harness;
+mod raw_server;
+mod support;
 
+mod backend_http;
+mod backend_stdio;
 mod bad_input;
 mod cli;
 mod completion;
+mod connect;
 mod front_http;
 mod front_stdio;
 mod gate;
+mod guard;
 mod handshake;
+mod isolation;
+mod ledger;
 mod lists;
 mod lossless;
+mod orphans;
 mod prompts;
 mod resources;
 mod routing;
+mod shutdown;
 mod smoke;
 mod templates;
 mod timeouts;

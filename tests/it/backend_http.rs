@@ -1,0 +1,286 @@
+//! Backends over Streamable HTTP: forms of an answer, sessions that are forgotten, and networks that are bad.
+
+use goblin_fixture::fault::FaultProxy;
+use serde_json::{Value, json};
+
+use crate::harness::{Client, Gateway, eventually, fixture_server};
+use crate::raw_server::{RawServer, response};
+use crate::support::{
+    HttpFixture, arrived, assert_error, await_call, begin_call, ended, http_server, is_error, logged, try_call,
+};
+
+#[tokio::test]
+async fn http3_answers_as_json_and_as_streams_are_understood() {
+    let (plain, streaming) = (HttpFixture::start(&[]).await, HttpFixture::start(&["--reply", "sse"]).await);
+    let pretty = HttpFixture::start(&["--reply", "sse", "--pretty", "--page-size", "5"]).await;
+    let servers = json!({ "plain": plain.server(), "streaming": streaming.server(), "pretty": pretty.server() });
+    let gateway = Gateway::with_servers(servers).await;
+    for server in ["plain", "streaming", "pretty"] {
+        let client = gateway.client_seeing(&format!("{server}_echo")).await;
+        let calls: Vec<_> =
+            (0..20).map(|number| begin_call(&client, &format!("{server}_echo"), json!({ "n": number }))).collect();
+        for (number, call) in calls.into_iter().enumerate() {
+            assert_eq!(ended(call).await["result"]["structuredContent"]["n"], number, "{server}");
+        }
+    }
+}
+
+/// The messages of a call's answer, the answer last.
+async fn messages_of(client: &Client, tool: &str, arguments: Value) -> Vec<Value> {
+    let params = json!({"name": tool, "arguments": arguments, "_meta": {"progressToken": "same"}});
+    let body = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params});
+    let answer = client.post(body.to_string()).await;
+    answer.messages().iter().map(|message| serde_json::from_str(message).expect("a message")).collect()
+}
+
+#[tokio::test]
+async fn p2_progress_and_log_lines_reach_only_the_call_they_belong_to() {
+    for arguments in [&["--reply", "sse"][..], &[]] {
+        let backend = HttpFixture::start(arguments).await;
+        let gateway = Gateway::with_servers(json!({ "a": backend.server() })).await;
+        let one = gateway.client_seeing("a_progress").await;
+        let two = gateway.client().await;
+        let (first, second, logs) = tokio::join!(
+            messages_of(&one, "a_progress", json!({"steps": 3, "delayMs": 50})),
+            messages_of(&two, "a_progress", json!({"steps": 5, "delayMs": 30})),
+            async {
+                let three = gateway.client().await;
+                messages_of(&three, "a_log", json!({"count": 4, "level": "error"})).await
+            },
+        );
+        for (messages, steps) in [(first, 3), (second, 5)] {
+            let (answer, progress) = messages.split_last().expect("an answer");
+            assert_eq!(answer["result"]["content"][0]["text"], format!("{steps} steps"));
+            let seen: Vec<_> = progress.iter().map(|message| message["params"]["progress"].clone()).collect();
+            assert_eq!(seen, (1..=steps).map(Value::from).collect::<Vec<_>>());
+            assert!(progress.iter().all(|message| message["params"]["progressToken"] == "same"));
+            assert!(progress.iter().all(|message| message["params"]["total"] == steps));
+        }
+        let (answer, lines) = logs.split_last().expect("an answer");
+        assert!(answer["error"].is_null(), "{answer}");
+        let numbers: Vec<_> = lines.iter().map(|line| line["params"]["data"]["number"].clone()).collect();
+        assert_eq!(numbers, [1, 2, 3, 4].map(Value::from));
+    }
+}
+
+#[tokio::test]
+async fn reg3_a_change_told_on_the_get_stream_reaches_every_client() {
+    for arguments in [&[][..], &["--reply", "sse"]] {
+        let backend = HttpFixture::start(arguments).await;
+        let gateway = Gateway::with_servers(json!({ "a": backend.server() })).await;
+        let client = gateway.client_seeing("a_change_tools").await;
+        let mut listener = gateway.client().await.listen().await;
+        let added = client.call_text("a_change_tools", json!({})).await;
+        listener.await_method("notifications/tools/list_changed").await;
+        client.await_tool(&format!("a_{added}")).await;
+        client.call("a_change_tools", json!({ "remove": added })).await;
+        listener.await_method("notifications/tools/list_changed").await;
+        let gone = format!("a_{added}");
+        eventually("it is not listed", || async { (!client.tool_names().await.contains(&gone)).then_some(()) }).await;
+    }
+}
+
+#[tokio::test]
+async fn srv2_backends_without_a_get_stream_or_sessions_work() {
+    let (silent, stateless) = (HttpFixture::start(&["--no-get"]).await, HttpFixture::start(&["--stateless"]).await);
+    let gateway = Gateway::with_servers(json!({ "silent": silent.server(), "stateless": stateless.server() })).await;
+    for server in ["silent", "stateless"] {
+        let client = gateway.client_seeing(&format!("{server}_echo")).await;
+        for number in 0..10 {
+            let result = client.call(&format!("{server}_echo"), json!({ "n": number })).await;
+            assert_eq!(result["structuredContent"]["n"], number);
+        }
+    }
+}
+
+#[tokio::test]
+async fn configured_headers_are_sent_and_the_clients_own_are_not() {
+    let backend = HttpFixture::start(&[]).await;
+    let mut server = backend.server();
+    server["headers"] = json!({ "X-Team": "goblins", "Authorization": "Bearer for-the-backend" });
+    let gateway = Gateway::with_servers(json!({ "a": server })).await;
+    let client = gateway.client_seeing("a_headers").await;
+    let mut headers = client.headers();
+    headers.extend([
+        ("authorization", "Bearer of-the-client"),
+        ("cookie", "of-the-client"),
+        ("x-other", "of-the-client"),
+    ]);
+    let body = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a_headers"}}"#;
+    let answer = client.send(http::Method::POST, "/mcp", &headers, body).await.json();
+    let text = answer["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}"));
+    let sent: Value = serde_json::from_str(text).expect("an object");
+    assert_eq!((&sent["x-team"], &sent["authorization"]), (&json!("goblins"), &json!("Bearer for-the-backend")));
+    assert_eq!(sent["mcp-protocol-version"], "2025-11-25");
+    assert!(!text.contains("of-the-client"), "{text}");
+    assert!(!gateway.log().iter().any(|line| line.contains("for-the-backend")));
+}
+
+#[tokio::test]
+async fn f8_calls_after_a_forgotten_session_succeed_and_run_once() {
+    for arguments in [&[][..], &["--reply", "sse"], &["--no-get"]] {
+        let backend = HttpFixture::start(arguments).await;
+        let gateway = Gateway::with_servers(json!({ "a": backend.server() })).await;
+        let client = gateway.client_seeing("a_echo").await;
+        client.call("a_forget_sessions", json!({})).await;
+        let calls: Vec<_> = (0..10).map(|number| begin_call(&client, "a_echo", json!({ "n": number }))).collect();
+        for (number, call) in calls.into_iter().enumerate() {
+            let answer = ended(call).await;
+            assert_eq!(answer["result"]["structuredContent"]["n"], number, "{answer}");
+        }
+        assert_eq!(client.call_text("a_call_count", json!({})).await, "12", "{arguments:?}");
+    }
+}
+
+#[tokio::test]
+async fn d14_a_lost_backend_keeps_its_listing_and_comes_back() {
+    let backend = HttpFixture::start(&[]).await;
+    let proxy = FaultProxy::start(backend.address);
+    let servers = json!({ "a": http_server(proxy.addr()), "other": fixture_server(&[]) });
+    let gateway = Gateway::with_servers(servers).await;
+    let client = gateway.client_seeing("a_echo").await;
+    client.await_tool("other_echo").await;
+    let listed = client.tool_names().await;
+    let mut listener = gateway.client().await.listen().await;
+    // A restart: the next process knows no session of the one before.
+    client.call("a_forget_sessions", json!({})).await;
+    proxy.cut().await;
+    for _ in 0..3 {
+        let answer = try_call(&client, "a_echo", json!({})).await;
+        assert_eq!(assert_error(&answer, 1503, "BACKEND_UNAVAILABLE")["serverId"], "a");
+        client.call("other_echo", json!({})).await;
+    }
+    logged(&gateway, &["cannot connect to backend", "server=\"a\""]).await;
+    assert_eq!(client.tool_names().await, listed);
+    proxy.pass().await;
+    await_call(&client, "a_echo").await;
+    assert_eq!(client.tool_names().await, listed);
+    // Neither the loss nor the return of the same listing is a change.
+    client.call("other_change_prompts", json!({})).await;
+    let first = listener.next().await.expect("a message");
+    assert_eq!(first["method"], "notifications/prompts/list_changed");
+}
+
+#[tokio::test]
+async fn f7_a_half_open_backend_hurts_only_its_own_callers() {
+    let backend = HttpFixture::start(&[]).await;
+    let proxy = FaultProxy::start(backend.address);
+    let mut server = http_server(proxy.addr());
+    server["timeout"] = json!("500ms");
+    let gateway = Gateway::with_servers(json!({ "a": server, "good": fixture_server(&[]) })).await;
+    let client = gateway.client_seeing("a_echo").await;
+    client.await_tool("good_echo").await;
+    proxy.half_open().await;
+    let calls: Vec<_> = (0..5).map(|_| begin_call(&client, "a_echo", json!({}))).collect();
+    for _ in 0..10 {
+        client.call("good_echo", json!({})).await;
+    }
+    for call in calls {
+        assert_eq!(assert_error(&ended(call).await, 1504, "TIMEOUT")["serverId"], "a");
+    }
+    proxy.pass().await;
+    await_call(&client, "a_echo").await;
+}
+
+#[tokio::test]
+async fn f4_a_throttled_backend_hurts_only_its_own_callers() {
+    let backend = HttpFixture::start(&[]).await;
+    let proxy = FaultProxy::start(backend.address);
+    let gateway = Gateway::with_servers(json!({ "a": http_server(proxy.addr()), "good": fixture_server(&[]) })).await;
+    let client = gateway.client_seeing("a_big").await;
+    client.await_tool("good_echo").await;
+    proxy.throttle(100).await;
+    let slow = begin_call(&client, "a_big", json!({"bytes": 100_000}));
+    for _ in 0..20 {
+        client.call("good_echo", json!({})).await;
+    }
+    assert!(!slow.is_finished(), "100 bytes a second are not that fast");
+    proxy.pass().await;
+    let answer = ended(slow).await;
+    assert_eq!(answer["result"]["content"][0]["text"].as_str().map(str::len), Some(100_000));
+}
+
+#[tokio::test]
+async fn f5_garbage_on_the_wire_is_an_error_of_that_call_alone() {
+    let backend = HttpFixture::start(&["--reply", "sse"]).await;
+    let proxy = FaultProxy::start(backend.address);
+    let gateway = Gateway::with_servers(json!({ "a": http_server(proxy.addr()), "good": fixture_server(&[]) })).await;
+    let client = gateway.client_seeing("a_echo").await;
+    client.await_tool("good_echo").await;
+    let open = begin_call(&client, "a_sleep", json!({"ms": 60_000}));
+    arrived(&gateway.client().await, "a", 1).await;
+    proxy.garbage().await;
+    // In the middle of a stream it is a line that means nothing, or the end of the connection.
+    for _ in 0..5 {
+        let answer = try_call(&client, "a_echo", json!({})).await;
+        assert!(is_error(&answer, "BACKEND_UNAVAILABLE") || is_error(&answer, "BACKEND_PROTOCOL"), "{answer}");
+        client.call("good_echo", json!({})).await;
+    }
+    proxy.cut().await;
+    assert_error(&ended(open).await, 1503, "BACKEND_UNAVAILABLE");
+    proxy.pass().await;
+    await_call(&client, "a_echo").await;
+}
+
+#[tokio::test]
+async fn p3_a_call_that_was_sent_is_never_sent_again() {
+    let json_head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 999\r\n\r\n{\"json";
+    let stream_head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
+    let server = RawServer::start(|arguments| arguments["raw"].as_str().unwrap_or_default().as_bytes().to_vec()).await;
+    let gateway = Gateway::with_servers(json!({ "a": http_server(server.address) })).await;
+    let client = gateway.client_seeing("a_t").await;
+    let half_event = format!("{stream_head}data: {{\"jsonrpc\":\"2.0\",");
+    for (number, raw) in ["", "HTTP/1.1 200", json_head, stream_head, &half_event].into_iter().enumerate() {
+        let answer = try_call(&client, "a_t", json!({ "raw": raw })).await;
+        let data = assert_error(&answer, 1503, "BACKEND_UNAVAILABLE");
+        assert!(data["retryable"].is_null(), "{answer}");
+        assert_eq!(server.calls(), number + 1, "after {raw:?}");
+    }
+}
+
+#[tokio::test]
+async fn d12_what_http_refuses_is_told_clearly() {
+    let server = RawServer::start(|arguments| {
+        let status = arguments["status"].as_str().unwrap_or_default();
+        let headers = "Content-Type: text/html\r\nLocation: http://127.0.0.1:1/elsewhere\r\n";
+        response(status, headers, "<h1>no</h1>")
+    })
+    .await;
+    let gateway = Gateway::with_servers(json!({ "a": http_server(server.address) })).await;
+    let client = gateway.client_seeing("a_t").await;
+    for (status, words) in [
+        ("401 Unauthorized", "HTTP 401 Unauthorized (check its headers"),
+        ("403 Forbidden", "HTTP 403 Forbidden (check its headers"),
+        ("404 Not Found", "HTTP 404 Not Found (is the url right?)"),
+        ("500 Internal Server Error", "HTTP 500 Internal Server Error"),
+        ("307 Temporary Redirect", "HTTP 307 Temporary Redirect (redirects are not followed"),
+        ("200 OK", "no message"),
+    ] {
+        let answer = try_call(&client, "a_t", json!({ "status": status })).await;
+        assert_eq!(assert_error(&answer, 1502, "BACKEND_PROTOCOL")["serverId"], "a");
+        assert!(answer["error"]["message"].as_str().is_some_and(|message| message.contains(words)), "{answer}");
+    }
+    assert_eq!(server.calls(), 6);
+}
+
+#[tokio::test]
+async fn d12_a_backend_that_lets_nobody_in_is_explained_in_the_log() {
+    let refuse = |_: &str| Some(response("401 Unauthorized", "WWW-Authenticate: Bearer\r\n", "who are you?"));
+    let server = RawServer::refusing(refuse, |_| Vec::new()).await;
+    let servers = json!({ "locked": http_server(server.address), "good": fixture_server(&[]) });
+    let gateway = Gateway::with_servers(servers).await;
+    logged(&gateway, &["server=\"locked\"", "HTTP 401 Unauthorized (check its headers in the configuration)"]).await;
+    gateway.client_seeing("good_echo").await;
+}
+
+#[tokio::test]
+async fn p1_an_answer_for_another_request_is_refused() {
+    let server = RawServer::start(|arguments| {
+        let body = json!({"jsonrpc": "2.0", "id": 424_242, "result": {"content": []}, "was": arguments["id"]});
+        response("200 OK", "Content-Type: application/json\r\n", &body.to_string())
+    })
+    .await;
+    let gateway = Gateway::with_servers(json!({ "a": http_server(server.address) })).await;
+    let client = gateway.client_seeing("a_t").await;
+    assert_error(&try_call(&client, "a_t", json!({})).await, 1502, "BACKEND_PROTOCOL");
+}

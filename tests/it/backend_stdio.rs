@@ -1,0 +1,307 @@
+//! Backends as child processes: what reaches them, what they may write, and how they fail.
+
+use serde_json::json;
+
+use crate::harness::{Gateway, Scratch, eventually, fixture, fixture_server, signal};
+use crate::support::{
+    arrived, assert_error, await_call, begin_call, ended, is_error, logged, next_pid_in, path_text, pid_in,
+    scripted_server, starts, try_call,
+};
+
+#[tokio::test]
+async fn environment_and_working_directory_reach_the_child() {
+    let scratch = Scratch::new();
+    let directory = scratch.path().canonicalize().expect("it exists");
+    let server = json!({ "command": fixture(), "env": { "COLOUR": "green and ${HOME:-x}" }, "cwd": directory });
+    let gateway = Gateway::with_servers(json!({ "a": server })).await;
+    let client = gateway.client_seeing("a_env").await;
+    let home = std::env::var("HOME").unwrap_or_else(|_| "x".to_owned());
+    assert_eq!(client.call_text("a_env", json!({"name": "COLOUR"})).await, format!("green and {home}"));
+    assert_eq!(client.call_text("a_cwd", json!({})).await, path_text(&directory));
+}
+
+#[tokio::test]
+async fn f5_stderr_lands_in_the_log_without_what_a_terminal_would_obey() {
+    let server = scripted_server(r#"printf 'up \033[31mred\007 \342\200\256done\n' >&2; exec "$@""#, &[]);
+    let gateway = Gateway::with_servers(json!({ "noisy": server })).await;
+    let line = logged(&gateway, &["noisy", "up [31mred done"]).await;
+    assert!(!line.chars().any(char::is_control), "{line:?}");
+}
+
+#[tokio::test]
+async fn f5_more_stderr_than_a_pipe_holds_stops_nobody() {
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&["--stderr-noise"]) })).await;
+    let client = gateway.client_seeing("a_echo").await;
+    for number in 0..50 {
+        assert_eq!(client.call("a_echo", json!({"n": number})).await["structuredContent"]["n"], number);
+    }
+}
+
+#[tokio::test]
+async fn f5_valid_messages_among_garbage_are_answered() {
+    let scratch = Scratch::new();
+    let log = scratch.path().join("starts");
+    let server = fixture_server(&["--garbage", "--start-log", path_text(&log)]);
+    let gateway = Gateway::with_servers(json!({ "a": server })).await;
+    let client = gateway.client_seeing("a_echo").await;
+    let calls: Vec<_> = (0..50).map(|number| begin_call(&client, "a_echo", json!({ "n": number }))).collect();
+    for (number, call) in calls.into_iter().enumerate() {
+        let answer = ended(call).await;
+        assert_eq!(answer["result"]["structuredContent"]["n"], number, "{answer}");
+    }
+    logged(&gateway, &["backend wrote no message"]).await;
+    assert_eq!(starts(&log), 1);
+}
+
+#[tokio::test]
+async fn f5_a_flood_of_junk_notifications_is_read_through() {
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&["--flood", "30000"]) })).await;
+    let client = gateway.client_seeing("a_echo").await;
+    assert_eq!(client.call_text("a_echo", json!({"a": 1})).await, r#"{"a":1}"#);
+}
+
+#[tokio::test]
+async fn f6_an_oversize_answer_fails_its_own_call_only() {
+    let scratch = Scratch::new();
+    let log = scratch.path().join("starts");
+    let server = fixture_server(&["--oversize", "300000", "--start-log", path_text(&log)]);
+    let config = json!({ "policies": { "maxMessageSize": "256KiB" }, "mcpServers": { "a": server } });
+    let gateway = Gateway::start(config).await;
+    let client = gateway.client_seeing("a_oversize").await;
+    let other = begin_call(&client, "a_nonce", json!({"nonce": "n", "delayMs": 300}));
+    arrived(&gateway.client().await, "a", 1).await;
+    let answer = try_call(&client, "a_oversize", json!({})).await;
+    assert_eq!(assert_error(&answer, 1502, "BACKEND_PROTOCOL")["serverId"], "a");
+    assert!(answer["error"]["message"].as_str().is_some_and(|words| words.contains("maxMessageSize")), "{answer}");
+    assert_eq!(ended(other).await["result"]["content"][0]["text"], "n");
+    assert_eq!(starts(&log), 1, "the connection stays");
+}
+
+#[tokio::test]
+async fn f6_an_endless_line_is_dropped_in_bounded_memory() {
+    let config = json!({
+        "policies": { "maxMessageSize": "256KiB" },
+        "mcpServers": { "a": fixture_server(&["--oversize", "300000"]) },
+    });
+    let gateway = Gateway::start(config).await;
+    let client = gateway.client_seeing("a_endless").await;
+    assert_eq!(client.call_text("a_endless", json!({"mib": 1})).await, "went on");
+    let before = peak_memory(&gateway);
+    assert_eq!(client.call_text("a_endless", json!({"mib": 128})).await, "went on");
+    let risen = peak_memory(&gateway).saturating_sub(before);
+    assert!(risen < 32 * 1024, "{risen} KiB more");
+}
+
+/// In KiB.
+fn peak_memory(gateway: &Gateway) -> u64 {
+    let pid = gateway.child.id().expect("it runs");
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux tells it");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+#[tokio::test]
+async fn f1_calls_in_flight_get_one_error_when_the_backend_crashes_and_it_comes_back() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("pid");
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&["--pid-file", path_text(&file)]) })).await;
+    let client = gateway.client_seeing("a_hang").await;
+    let watcher = gateway.client().await;
+    let listed = client.tool_names().await;
+    let pid = pid_in(&file).await;
+    let call = |id| {
+        let (client, body) =
+            (client.clone(), json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "a_hang"}}));
+        tokio::spawn(async move { client.post(body.to_string()).await })
+    };
+    let calls: Vec<_> = (100..108).map(call).collect();
+    arrived(&watcher, "a", 8).await;
+    signal(pid, "KILL");
+    for (call, id) in calls.into_iter().zip(100..) {
+        let answer = call.await.expect("no panic");
+        assert_eq!(answer.messages().len(), 1, "{answer:?}");
+        let answer = answer.json();
+        assert_eq!(answer["id"], id);
+        let data = assert_error(&answer, 1503, "BACKEND_UNAVAILABLE");
+        assert_eq!(data["serverId"], "a");
+        assert!(data["retryable"].is_null(), "the backend may have acted on it: {answer}");
+    }
+    assert_eq!(client.tool_names().await, listed, "a lost backend keeps its listing");
+    next_pid_in(&file, pid).await;
+    await_call(&client, "a_echo").await;
+}
+
+#[tokio::test]
+async fn f2_a_crash_loop_is_bounded_and_others_are_unaffected() {
+    let scratch = Scratch::new();
+    let log = scratch.path().join("starts");
+    let crashing = fixture_server(&["--exit-at-start", "--start-log", path_text(&log)]);
+    let gateway = Gateway::with_servers(json!({ "bad": crashing, "good": fixture_server(&[]) })).await;
+    let client = gateway.client_seeing("good_echo").await;
+    let words = ["cannot connect to backend", "server=\"bad\"", "retry_in=3"];
+    eventually("the breaker is open", || async {
+        client.call("good_echo", json!({})).await;
+        let is_open = |line: &String| {
+            let seconds = line.split("retry_in=").nth(1).and_then(|rest| rest.strip_suffix('s')?.parse::<f64>().ok());
+            words.iter().all(|word| line.contains(word)) && seconds.is_some_and(|seconds| seconds >= 30.0)
+        };
+        gateway.log().iter().any(is_open).then_some(())
+    })
+    .await;
+    assert_eq!(starts(&log), 5);
+    logged(&gateway, &["server=\"bad\"", "exit code 3"]).await;
+}
+
+#[tokio::test]
+async fn f3_a_handshake_that_does_not_come_delays_nobody_and_the_late_one_joins() {
+    let scratch = Scratch::new();
+    let gate = scratch.path().join("gate");
+    let gated = format!(r#"while [ ! -e '{}' ]; do sleep 0.05; done; exec "$@""#, gate.display());
+    let gateway = Gateway::with_servers(json!({
+        "hanging": fixture_server(&["--hang-handshake"]),
+        "late": scripted_server(&gated, &["--slow-start", "100"]),
+        "good": fixture_server(&[]),
+    }))
+    .await;
+    let client = gateway.client_seeing("good_echo").await;
+    assert!(client.tool_names().await.iter().all(|name| name.starts_with("good_")));
+    client.call("good_echo", json!({})).await;
+    let mut listener = gateway.client().await.listen().await;
+    scratch.write("gate", "");
+    listener.await_method("notifications/tools/list_changed").await;
+    client.await_tool("late_echo").await;
+    client.call("late_echo", json!({})).await;
+}
+
+#[tokio::test]
+async fn f3_a_handshake_that_hangs_is_given_up_and_tried_again() {
+    let scratch = Scratch::new();
+    let log = scratch.path().join("starts");
+    let server = fixture_server(&["--hang-handshake", "--start-log", path_text(&log)]);
+    let config = json!({ "policies": { "startTimeout": "300ms" }, "mcpServers": { "a": server } });
+    let gateway = Gateway::start(config).await;
+    eventually("it was started again", || async { (starts(&log) >= 2).then_some(()) }).await;
+    logged(&gateway, &["server=\"a\"", "startTimeout"]).await;
+}
+
+#[tokio::test]
+async fn d14_a_command_that_is_gone_is_named_to_callers_and_in_the_log() {
+    let scratch = Scratch::new();
+    let (file, command) = (scratch.path().join("pid"), scratch.path().join("server"));
+    std::os::unix::fs::symlink(fixture(), &command).expect("room for a link");
+    let gateway = Gateway::with_servers(json!({
+        "never": { "command": "no-such-program-anywhere" },
+        "a": { "command": command, "args": ["--pid-file", file] },
+    }))
+    .await;
+    logged(&gateway, &["server=\"never\"", "no-such-program-anywhere", "not found"]).await;
+    let client = gateway.client_seeing("a_echo").await;
+    std::fs::remove_file(&command).expect("it was there");
+    signal(pid_in(&file).await, "KILL");
+    let answer = eventually("callers hear the reason", || async {
+        let answer = try_call(&client, "a_echo", json!({})).await;
+        answer["error"]["message"].as_str().is_some_and(|words| words.contains("not found")).then_some(answer)
+    })
+    .await;
+    let data = assert_error(&answer, 1503, "BACKEND_UNAVAILABLE");
+    assert_eq!(data["retryable"], true, "nothing was sent: {answer}");
+    assert!(answer["error"]["message"].as_str().is_some_and(|words| words.contains(path_text(&command))), "{answer}");
+    client.await_tool("a_echo").await;
+}
+
+#[tokio::test]
+async fn f3_a_child_that_stops_reading_stops_only_its_own_callers_and_late_answers_are_dropped() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("pid");
+    let mut stopped = fixture_server(&["--ignore-cancel", "--pid-file", path_text(&file)]);
+    stopped["timeout"] = json!("500ms");
+    let gateway = Gateway::with_servers(json!({ "stopped": stopped, "good": fixture_server(&[]) })).await;
+    let client = gateway.client_seeing("stopped_echo").await;
+    client.await_tool("good_echo").await;
+    let pid = pid_in(&file).await;
+    signal(pid, "STOP");
+    // Together more than a pipe holds.
+    let padding = "x".repeat(40_000);
+    let calls: Vec<_> =
+        (0..8).map(|number| begin_call(&client, "stopped_echo", json!({"n": number, "p": padding}))).collect();
+    for _ in 0..20 {
+        client.call("good_echo", json!({})).await;
+    }
+    for call in calls {
+        assert_eq!(assert_error(&ended(call).await, 1504, "TIMEOUT")["serverId"], "stopped");
+    }
+    signal(pid, "CONT");
+    logged(&gateway, &["server=\"stopped\"", "nobody waits for; dropped"]).await;
+    let answer = eventually("it answers again", || async {
+        let answer = try_call(&client, "stopped_echo", json!({"n": "mine"})).await;
+        (!is_error(&answer, "TIMEOUT")).then_some(answer)
+    })
+    .await;
+    assert_eq!(answer["result"]["structuredContent"]["n"], "mine", "{answer}");
+}
+
+#[tokio::test]
+async fn route3_a_call_without_sign_of_life_is_cancelled_and_progress_is_one() {
+    let mut server = fixture_server(&[]);
+    server["timeout"] = json!("1500ms");
+    server["tools"] = json!({ "timeouts": { "hang": "100ms" } });
+    let gateway = Gateway::with_servers(json!({ "a": server })).await;
+    let client = gateway.client_seeing("a_hang").await;
+    let answer = try_call(&client, "a_hang", json!({})).await;
+    let data = assert_error(&answer, 1504, "TIMEOUT");
+    assert_eq!((&data["serverId"], &data["method"]), (&json!("a"), &json!("tools/call")));
+    eventually("the backend was told", || async {
+        (client.call_text("a_cancelled", json!({})).await != "[]").then_some(())
+    })
+    .await;
+    // 24 signs of life, together longer than the time-out.
+    let params = json!({
+        "name": "a_progress", "arguments": {"steps": 24, "delayMs": 100}, "_meta": {"progressToken": "t"},
+    });
+    let answer = client.request("tools/call", params).await;
+    assert_eq!(answer["result"]["content"][0]["text"], "24 steps", "{answer}");
+}
+
+#[tokio::test]
+async fn route4_a_backends_error_reaches_the_caller_unchanged() {
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
+    let client = gateway.client_seeing("a_error").await;
+    let error = json!({"code": -32050, "message": "né \u{1F600}", "data": {"code": "X", "deep": [1, null]}});
+    assert_eq!(try_call(&client, "a_error", error.clone()).await["error"], error);
+    assert_eq!(client.call("a_fail", json!({})).await["isError"], true);
+}
+
+#[tokio::test]
+async fn reg1_every_page_of_every_list_is_fetched() {
+    let server = fixture_server(&["--tools", "25", "--prompts", "9", "--resources", "11", "--page-size", "4"]);
+    let gateway = Gateway::with_servers(json!({ "a": server })).await;
+    let client = gateway.client_seeing("a_tool_0025").await;
+    let count = |entries: Vec<serde_json::Value>, key: &str, part: &str| {
+        entries.iter().filter(|entry| entry[key].as_str().is_some_and(|value| value.contains(part))).count()
+    };
+    assert_eq!(count(client.list("tools/list", "tools").await, "name", "a_tool_"), 25);
+    assert_eq!(count(client.list("prompts/list", "prompts").await, "name", "a_prompt_"), 9);
+    assert_eq!(count(client.list("resources/list", "resources").await, "uri", "note:///numbered/"), 11);
+}
+
+#[tokio::test]
+async fn reg3_tools_registered_late_are_told_and_listed() {
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&["--late-tools", "1500"]) })).await;
+    let client = gateway.client_seeing("a_echo").await;
+    let mut listener = gateway.client().await.listen().await;
+    client.await_tool("a_late_4").await;
+    listener.await_method("notifications/tools/list_changed").await;
+    client.call("a_late_4", json!({})).await;
+}
+
+#[tokio::test]
+async fn f9_a_storm_that_changes_nothing_is_not_passed_on() {
+    let server = fixture_server(&["--list-changed-storm", "5000"]);
+    let gateway = Gateway::with_servers(json!({ "a": server })).await;
+    gateway.client_seeing("a_echo").await;
+    let client = gateway.client().await;
+    let mut listener = client.listen().await;
+    client.call("a_change_prompts", json!({})).await;
+    let first = listener.next().await.expect("a message");
+    assert_eq!(first["method"], "notifications/prompts/list_changed", "{first}");
+}

@@ -1,0 +1,253 @@
+//! One client or backend changes nothing for the others, and every bound holds at its number (P6, P7).
+
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+use tokio::io::AsyncReadExt;
+
+use crate::harness::{Client, Gateway, Scratch, eventually, fixture_server, signal};
+use crate::support::{
+    Arrivals, HttpFixture, arrived, assert_error, begin_call, ended, is_error, logged, path_text, pid_in, raw_post,
+    rest, try_call,
+};
+
+fn call_body(id: u64, tool: &str, arguments: Value) -> String {
+    let params = json!({ "name": tool, "arguments": arguments, "_meta": { "progressToken": "t" } });
+    json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}).to_string()
+}
+
+async fn delete(client: &Client) -> StatusCode {
+    client.send(Method::DELETE, "/mcp", &client.headers(), "").await.status
+}
+
+#[tokio::test]
+async fn p7_bad_backends_change_nothing_for_the_others() {
+    let mut garbage = fixture_server(&["--garbage"]);
+    garbage["timeout"] = json!("30s");
+    let gateway = Gateway::with_servers(json!({
+        "flooding": fixture_server(&["--flood", "50000"]),
+        "garbage": garbage,
+        "mute": fixture_server(&["--hang-handshake"]),
+        "crashing": fixture_server(&["--exit-at-start"]),
+        "noisy": fixture_server(&["--stderr-noise"]),
+        "stormy": fixture_server(&["--list-changed-storm", "20000"]),
+        "missing": { "command": "no-such-program-anywhere" },
+        "hanging": fixture_server(&[]),
+        "good": fixture_server(&[]),
+    }))
+    .await;
+    let client = gateway.client_seeing("good_echo").await;
+    let other = gateway.client_seeing("hanging_hang").await;
+    let mut hanging = Vec::new();
+    for id in 0..20 {
+        hanging.push(raw_post(&other, &call_body(id, "hanging_hang", json!({}))).await);
+    }
+    for number in 0..100 {
+        assert_eq!(client.call("good_echo", json!({ "n": number })).await["structuredContent"]["n"], number);
+    }
+    for server in ["flooding", "garbage", "noisy", "stormy"] {
+        client.await_tool(&format!("{server}_echo")).await;
+        client.call(&format!("{server}_echo"), json!({})).await;
+    }
+    arrived(&client, "hanging", 20).await;
+    assert_eq!(delete(&other).await, StatusCode::NO_CONTENT);
+    for stream in hanging {
+        assert!(!rest(stream).await.contains("\"jsonrpc\""));
+    }
+}
+
+#[tokio::test]
+async fn p6_exactly_so_many_calls_of_one_client_are_admitted() {
+    let config = json!({ "policies": { "maxInFlight": 3 }, "mcpServers": { "a": fixture_server(&[]) } });
+    let gateway = Gateway::start(config).await;
+    let client = gateway.client_seeing("a_nonce").await;
+    let other = gateway.client().await;
+    let calls: Vec<_> =
+        (0..3).map(|_| begin_call(&client, "a_nonce", json!({"nonce": "n", "delayMs": 1500}))).collect();
+    arrived(&other, "a", 3).await;
+    let data = assert_error(&try_call(&client, "a_echo", json!({})).await, 1429, "LIMIT_EXCEEDED");
+    assert_eq!((&data["limit"], &data["value"]), (&json!("maxInFlight"), &json!(3)));
+    other.call("a_echo", json!({})).await;
+    for call in calls {
+        assert_eq!(ended(call).await["result"]["content"][0]["text"], "n");
+    }
+    client.call("a_echo", json!({})).await;
+}
+
+#[tokio::test]
+async fn p6_a_backend_with_its_hands_full_is_overloaded_after_a_wait() {
+    let config = json!({
+        "policies": { "maxInFlightPerBackend": 2 },
+        "mcpServers": { "a": fixture_server(&[]), "good": fixture_server(&[]) },
+    });
+    let gateway = Gateway::start(config).await;
+    let client = gateway.client_seeing("a_hang").await;
+    client.await_tool("good_echo").await;
+    let other = gateway.client().await;
+    let calls = [
+        raw_post(&client, &call_body(1, "a_hang", json!({}))).await,
+        raw_post(&client, &call_body(2, "a_hang", json!({}))).await,
+    ];
+    let refused = eventually("both places are taken", || async {
+        let answer = try_call(&other, "a_echo", json!({})).await;
+        (!answer["error"].is_null()).then_some(answer)
+    })
+    .await;
+    let data = assert_error(&refused, 1529, "OVERLOADED");
+    assert_eq!((&data["serverId"], &data["retryable"]), (&json!("a"), &json!(true)));
+    other.call("good_echo", json!({})).await;
+    // Who waits gets the place of one that leaves.
+    let waiting = begin_call(&other, "a_echo", json!({"waited": true}));
+    assert_eq!(delete(&client).await, StatusCode::NO_CONTENT);
+    assert_eq!(ended(waiting).await["result"]["structuredContent"]["waited"], true);
+    drop(calls);
+}
+
+#[tokio::test]
+async fn f14_exactly_so_many_sessions_fit_and_a_place_is_freed_by_delete() {
+    let gateway = Gateway::start(json!({ "gateway": { "maxSessions": 2 }, "mcpServers": {} })).await;
+    let first = gateway.client().await;
+    let second = gateway.client().await;
+    let third = Client::new(gateway.address);
+    let params =
+        json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}});
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}).to_string();
+    let refused = third.post(body.clone()).await;
+    assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(refused.headers.contains_key("retry-after"));
+    assert_eq!(assert_error(&refused.json(), 1429, "LIMIT_EXCEEDED")["limit"], "maxSessions");
+    assert_eq!(second.request("ping", json!({})).await["result"], json!({}));
+    assert_eq!(delete(&first).await, StatusCode::NO_CONTENT);
+    assert_eq!(third.post(body).await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn sess2_idle_sessions_end_and_those_with_a_stream_or_a_call_do_not() {
+    let config = json!({
+        "gateway": { "sessionIdleTimeout": "500ms" },
+        "mcpServers": { "a": fixture_server(&[]) },
+    });
+    let gateway = Gateway::start(config).await;
+    let calling = gateway.client_seeing("a_nonce").await;
+    let call = begin_call(&calling, "a_nonce", json!({"nonce": "n", "delayMs": 4000}));
+    let streaming = gateway.client().await;
+    let _listener = streaming.listen().await;
+    let idle = gateway.client().await;
+    let id = idle.session.clone().expect("a session");
+    let short: String = id.chars().skip(id.len() - 8).collect();
+    logged(&gateway, &["session ended", &short, "idle"]).await;
+    assert_eq!(idle.post(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#).await.status, StatusCode::NOT_FOUND);
+    assert_eq!(streaming.request("ping", json!({})).await["result"], json!({}));
+    assert_eq!(ended(call).await["result"]["content"][0]["text"], "n");
+}
+
+#[tokio::test]
+async fn sess2_the_end_of_a_session_cancels_its_calls_at_the_backend() {
+    let backend = HttpFixture::start(&[]).await;
+    let gateway = Gateway::with_servers(json!({ "pipe": fixture_server(&[]), "http": backend.server() })).await;
+    for server in ["pipe", "http"] {
+        let client = gateway.client_seeing(&format!("{server}_hang")).await;
+        let watcher = gateway.client().await;
+        let stream = raw_post(&client, &call_body(1, &format!("{server}_hang"), json!({}))).await;
+        arrived(&watcher, server, 1).await;
+        assert_eq!(delete(&client).await, StatusCode::NO_CONTENT);
+        let cancelled = format!("{server}_cancelled");
+        eventually("the backend was told", || async {
+            (watcher.call_text(&cancelled, json!({})).await != "[]").then_some(())
+        })
+        .await;
+        assert!(!rest(stream).await.contains("\"jsonrpc\""), "a cancelled call has no answer");
+    }
+}
+
+#[tokio::test]
+async fn f12_a_client_that_disconnects_cancels_nothing_and_leaks_nothing() {
+    let config = json!({ "policies": { "maxInFlight": 1 }, "mcpServers": { "a": fixture_server(&[]) } });
+    let gateway = Gateway::start(config).await;
+    let client = gateway.client_seeing("a_sleep").await;
+    let watcher = gateway.client().await;
+    let arrivals = Arrivals::new(watcher.clone(), "a");
+    for number in 1..=5 {
+        let stream = raw_post(&client, &call_body(1, "a_sleep", json!({"ms": 200}))).await;
+        arrivals.reach(2 * number - 1).await;
+        drop(stream);
+        eventually("the place of the call is free", || async {
+            let answer = try_call(&client, "a_echo", json!({})).await;
+            (!is_error(&answer, "LIMIT_EXCEEDED")).then_some(())
+        })
+        .await;
+    }
+    assert_eq!(watcher.call_text("a_cancelled", json!({})).await, "[]");
+    let left = gateway.log().iter().filter(|line| line.contains("left before the answer")).count();
+    assert_eq!(left, 5);
+}
+
+#[tokio::test]
+async fn f13_a_client_that_does_not_read_its_stream_delays_nobody() {
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
+    let client = gateway.client_seeing("a_progress").await;
+    let mut slow = raw_post(&gateway.client().await, &call_body(1, "a_progress", json!({"steps": 60_000}))).await;
+    // Its stream has begun and is then left alone, with far more to come than sockets hold.
+    let mut first = [0; 64];
+    slow.read_exact(&mut first).await.expect("a beginning");
+    for number in 0..50 {
+        assert_eq!(client.call("a_echo", json!({ "n": number })).await["structuredContent"]["n"], number);
+    }
+    logged(&gateway, &["progress dropped"]).await;
+    drop(slow);
+    client.call("a_echo", json!({})).await;
+}
+
+/// The log lines that a call of `a_log` shows its own client.
+async fn log_lines(client: &Client, server: &str, level: &str) -> usize {
+    let answer = client.post(call_body(9, &format!("{server}_log"), json!({"level": level, "count": 2}))).await;
+    assert!(answer.json()["error"].is_null(), "{answer:?}");
+    answer.messages().len() - 1
+}
+
+#[tokio::test]
+async fn log_the_lowest_level_goes_upstream_and_each_client_is_filtered_by_its_own() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("pid");
+    let http = HttpFixture::start(&["--reply", "sse"]).await;
+    let servers = json!({ "pipe": fixture_server(&["--pid-file", path_text(&file)]), "http": http.server() });
+    let gateway = Gateway::with_servers(servers).await;
+    let curious = gateway.client_seeing("pipe_level").await;
+    curious.await_tool("http_level").await;
+    let calm = gateway.client().await;
+    let level_is = async |level: &str| {
+        for server in ["pipe", "http"] {
+            let tool = format!("{server}_level");
+            eventually(&format!("{server} logs at {level}"), || async {
+                let answer = try_call(&calm, &tool, json!({})).await;
+                (answer["result"]["content"][0]["text"] == level).then_some(())
+            })
+            .await;
+        }
+    };
+    assert_eq!(calm.request("logging/setLevel", json!({"level": "error"})).await["result"], json!({}));
+    level_is("error").await;
+    assert_eq!(curious.request("logging/setLevel", json!({"level": "debug"})).await["result"], json!({}));
+    level_is("debug").await;
+    for server in ["pipe", "http"] {
+        assert_eq!(log_lines(&curious, server, "debug").await, 2);
+        assert_eq!(log_lines(&calm, server, "debug").await, 0);
+        assert_eq!(log_lines(&calm, server, "error").await, 2);
+    }
+    signal(pid_in(&file).await, "KILL");
+    level_is("debug").await;
+    assert_eq!(delete(&curious).await, StatusCode::NO_CONTENT);
+    level_is("error").await;
+}
+
+#[tokio::test]
+async fn p2_a_log_line_whose_call_is_not_certain_reaches_nobody() {
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
+    let client = gateway.client_seeing("a_log").await;
+    let other = gateway.client().await;
+    let open = begin_call(&other, "a_nonce", json!({"nonce": "n", "delayMs": 3000}));
+    arrived(&gateway.client().await, "a", 1).await;
+    assert_eq!(log_lines(&client, "a", "emergency").await, 0, "two clients have calls open on one pipe");
+    assert!(!open.is_finished());
+    assert_eq!(ended(open).await["result"]["content"][0]["text"], "n");
+    assert_eq!(log_lines(&client, "a", "emergency").await, 2, "alone it is certain");
+}

@@ -1,0 +1,114 @@
+//! A backend that answers `tools/call` with whatever bytes a test wants: what no decent server would send.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+/// Serves one tool, `t`. Each connection is good for one request.
+pub struct RawServer {
+    pub address: SocketAddr,
+    calls: Arc<AtomicUsize>,
+    task: JoinHandle<()>,
+}
+
+impl RawServer {
+    /// `answer` makes the whole HTTP answer to a `tools/call` from its arguments; the connection is closed after it.
+    pub async fn start(answer: fn(&Value) -> Vec<u8>) -> RawServer {
+        RawServer::refusing(|_| None, answer).await
+    }
+
+    /// `refuse` may answer any other request by method.
+    pub async fn refusing(refuse: fn(&str) -> Option<Vec<u8>>, answer: fn(&Value) -> Vec<u8>) -> RawServer {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
+        let address = listener.local_addr().expect("a bound socket has an address");
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&calls);
+        let task = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(stream, Arc::clone(&counted), refuse, answer));
+            }
+        });
+        RawServer { address, calls, task }
+    }
+
+    /// How many `tools/call` have come.
+    pub fn calls(&self) -> usize {
+        self.calls.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for RawServer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// A whole answer with a body.
+pub fn response(status: &str, headers: &str, body: &str) -> Vec<u8> {
+    format!("HTTP/1.1 {status}\r\nConnection: close\r\n{headers}Content-Length: {}\r\n\r\n{body}", body.len())
+        .into_bytes()
+}
+
+async fn serve(
+    mut stream: TcpStream,
+    calls: Arc<AtomicUsize>,
+    refuse: fn(&str) -> Option<Vec<u8>>,
+    answer: fn(&Value) -> Vec<u8>,
+) {
+    let Some((head, body)) = read_request(&mut stream).await else { return };
+    let message: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let method = message["method"].as_str().unwrap_or_default().to_owned();
+    let bytes = if method == "tools/call" {
+        calls.fetch_add(1, Ordering::SeqCst);
+        let mut arguments = message["params"]["arguments"].clone();
+        arguments["id"] = message["id"].clone();
+        answer(&arguments)
+    } else if let Some(refused) = refuse(&method) {
+        refused
+    } else if head.starts_with("POST") {
+        reply(&message, &method)
+    } else {
+        response("405 Method Not Allowed", "", "")
+    };
+    // A peer that went away is what some tests are about.
+    let _ = stream.write_all(&bytes).await;
+}
+
+fn reply(message: &Value, method: &str) -> Vec<u8> {
+    let result = match method {
+        "initialize" => json!({
+            "protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "raw", "version": "0"},
+        }),
+        "tools/list" => json!({ "tools": [{ "name": "t", "inputSchema": { "type": "object" } }] }),
+        _ => return response("202 Accepted", "", ""),
+    };
+    let body = json!({"jsonrpc": "2.0", "id": message["id"], "result": result}).to_string();
+    response("200 OK", "Content-Type: application/json\r\n", &body)
+}
+
+async fn read_request(stream: &mut TcpStream) -> Option<(String, Vec<u8>)> {
+    let mut bytes = Vec::new();
+    let end = loop {
+        if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
+            break end + 4;
+        }
+        if stream.read_buf(&mut bytes).await.ok()? == 0 {
+            return None;
+        }
+    };
+    let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok()).unwrap_or(0);
+    let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
+    let mut body = bytes.split_off(end);
+    while body.len() < length {
+        if stream.read_buf(&mut body).await.ok()? == 0 {
+            return None;
+        }
+    }
+    Some((head, body))
+}

@@ -1,0 +1,128 @@
+//! Stopping: what was begun is finished within the grace, and nothing is left (F26).
+
+use serde_json::json;
+use tokio::net::TcpStream;
+
+use crate::harness::{Gateway, Scratch, StdioClient, eventually, fixture_server, signal};
+use crate::support::{
+    HttpFixture, arrived, begin_call, ended, is_alive, is_gone, logged, parent, path_text, pid_in, raw_post, rest,
+};
+
+#[tokio::test]
+async fn f26_calls_under_way_are_answered_before_the_gateway_ends() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("pid");
+    let http = HttpFixture::start(&["--reply", "sse"]).await;
+    let mut gateway = Gateway::start(json!({
+        "gateway": { "grace": "60s" },
+        "mcpServers": { "pipe": fixture_server(&["--pid-file", path_text(&file)]), "http": http.server() },
+    }))
+    .await;
+    let client = gateway.client_seeing("pipe_nonce").await;
+    client.await_tool("http_nonce").await;
+    let server = pid_in(&file).await;
+    let guard = parent(server);
+    let mut calls = Vec::new();
+    for number in 0..10 {
+        for tool in ["pipe_nonce", "http_nonce"] {
+            let nonce = format!("{tool} {number}");
+            calls.push((nonce.clone(), begin_call(&client, tool, json!({"nonce": nonce, "delayMs": 1500}))));
+        }
+    }
+    let watcher = gateway.client().await;
+    arrived(&watcher, "pipe", 10).await;
+    arrived(&watcher, "http", 10).await;
+    assert!(gateway.terminate().await.success());
+    for (nonce, call) in calls {
+        assert_eq!(ended(call).await["result"]["content"][0]["text"], nonce);
+    }
+    assert!(!is_alive(server) && !is_alive(guard));
+}
+
+#[tokio::test]
+async fn f26_open_streams_end_and_new_connections_are_refused() {
+    let mut gateway = Gateway::start(json!({
+        "gateway": { "grace": "60s" },
+        "mcpServers": { "a": fixture_server(&[]) },
+    }))
+    .await;
+    let client = gateway.client_seeing("a_sleep").await;
+    let mut listeners = Vec::new();
+    for _ in 0..3 {
+        listeners.push(gateway.client().await.listen().await);
+    }
+    let idle = TcpStream::connect(gateway.address).await.expect("it listens");
+    let call = begin_call(&client, "a_sleep", json!({"ms": 1500}));
+    arrived(&gateway.client().await, "a", 1).await;
+    signal(gateway.child.id().expect("it runs"), "TERM");
+    for listener in &mut listeners {
+        while let Some(message) = listener.next().await {
+            assert!(message["method"].as_str().is_some_and(|method| method.ends_with("list_changed")), "{message}");
+        }
+    }
+    eventually("connections are refused", || async { TcpStream::connect(gateway.address).await.err() }).await;
+    assert!(ended(call).await["error"].is_null());
+    let status = gateway.child.wait().await.expect("it can be waited for");
+    assert!(status.success(), "{status}");
+    drop(idle);
+}
+
+#[tokio::test]
+async fn f26_calls_beyond_the_grace_are_cut_and_named() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("pid");
+    let mut gateway = Gateway::start(json!({
+        "gateway": { "grace": "200ms" },
+        "mcpServers": { "a": fixture_server(&["--pid-file", path_text(&file)]) },
+    }))
+    .await;
+    let client = gateway.client_seeing("a_hang").await;
+    let body = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a_hang"}}"#;
+    let stream = raw_post(&client, body).await;
+    arrived(&gateway.client().await, "a", 1).await;
+    let server = pid_in(&file).await;
+    assert!(gateway.terminate().await.success());
+    assert!(!rest(stream).await.contains("\"result\""));
+    assert!(!is_alive(server));
+    logged(&gateway, &["cut by the shutdown"]).await;
+}
+
+#[tokio::test]
+async fn f26_a_stdio_gateway_answers_what_it_was_asked_before_its_input_ended() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("pid");
+    let config = json!({ "mcpServers": { "a": fixture_server(&["--pid-file", path_text(&file)]) } });
+    let mut client = StdioClient::initialized(config, "2025-11-25").await;
+    client.await_tool("a_sleep").await;
+    let server = pid_in(&file).await;
+    client
+        .write(
+            r#"{"jsonrpc":"2.0","id":"last","method":"tools/call","params":{"name":"a_sleep","arguments":{"ms":500}}}"#,
+        )
+        .await;
+    drop(client.input.take());
+    let answer = loop {
+        let message = client.message().await;
+        if message["method"].is_null() {
+            break message;
+        }
+    };
+    assert_eq!((&answer["id"], answer["error"].is_null()), (&json!("last"), true), "{answer}");
+    assert_eq!(client.line().await, None);
+    assert!(client.close().await.success());
+    assert!(!is_alive(server));
+}
+
+#[tokio::test]
+async fn f26_a_stdio_gateway_ends_at_sigterm() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("pid");
+    let config = json!({ "mcpServers": { "a": fixture_server(&["--pid-file", path_text(&file)]) } });
+    let mut client = StdioClient::initialized(config, "2025-11-25").await;
+    client.await_tool("a_echo").await;
+    let server = pid_in(&file).await;
+    signal(client.child.id().expect("it runs"), "TERM");
+    let status = tokio::time::timeout(crate::harness::PATIENCE, client.child.wait()).await.expect("it ends");
+    assert!(status.expect("it can be waited for").success());
+    is_gone(server).await;
+}
