@@ -79,8 +79,6 @@ enum Failure {
     NotFound { program: OsString },
     #[error("cannot start {program:?}: {source}")]
     Start { program: OsString, source: io::Error },
-    #[error("the guard ended before its command began")]
-    Orphaned,
 }
 
 impl Failure {
@@ -94,7 +92,7 @@ impl Failure {
 
     fn exit_code(&self) -> i32 {
         match self {
-            Failure::Usage(_) | Failure::Watch { .. } | Failure::Setup(_) | Failure::Orphaned => 125,
+            Failure::Usage(_) | Failure::Watch { .. } | Failure::Setup(_) => 125,
             Failure::Start { .. } => 126,
             Failure::NotFound { .. } => 127,
         }
@@ -314,7 +312,7 @@ fn become_command(parent: u32, command: &CommandLine) -> Failure {
     }
     // A parent that died before the line above sends no signal.
     if std::os::unix::process::parent_id() != parent {
-        return Failure::Orphaned;
+        return Failure::Setup(io::Error::other("the guard ended before its command began"));
     }
     let error = Command::new(&command.program).args(&command.arguments).exec();
     Failure::start(&command.program, error)

@@ -1,0 +1,75 @@
+// Plays a script of MCP steps through the TypeScript SDK 1.x (@modelcontextprotocol/sdk). See README.md.
+
+import { followPages, play, tool, DEFAULT_STEP_TIMEOUT_MS } from "./lib.mjs";
+
+const { Client } = tool("@modelcontextprotocol/sdk/client/index.js");
+const { StdioClientTransport } = tool("@modelcontextprotocol/sdk/client/stdio.js");
+const { StreamableHTTPClientTransport, StreamableHTTPError } = tool("@modelcontextprotocol/sdk/client/streamableHttp.js");
+const { McpError } = tool("@modelcontextprotocol/sdk/types.js");
+const SDK_VERSION = tool("./node_modules/@modelcontextprotocol/sdk/package.json").version;
+
+play({ sdk: `typescript-${SDK_VERSION}`, eras: ["legacy"], connect, describe });
+
+async function connect(options, journal) {
+  const client = new Client({ name: "goblin-test-client-typescript", version: SDK_VERSION });
+  client.fallbackNotificationHandler = async (notification) => journal.record(notification);
+  client.onerror = (error) => console.error(`client: transport: ${error.message}`);
+  const transport = openTransport(options);
+  // The client does not show the negotiated version: over stdio nothing else asks for it.
+  let protocolVersion;
+  const setProtocolVersion = transport.setProtocolVersion?.bind(transport);
+  transport.setProtocolVersion = (version) => {
+    protocolVersion = version;
+    setProtocolVersion?.(version);
+  };
+  await client.connect(transport, { timeout: DEFAULT_STEP_TIMEOUT_MS });
+  return {
+    handshake: {
+      protocolVersion,
+      serverInfo: client.getServerVersion(),
+      capabilities: client.getServerCapabilities(),
+      instructions: client.getInstructions() ?? null,
+    },
+    steps: stepsOf(client),
+    async close() {
+      await transport.terminateSession?.().catch((error) => console.error(`client: DELETE: ${error.message}`));
+      await client.close();
+    },
+  };
+}
+
+function openTransport({ url, headers, command }) {
+  if (url !== undefined) return new StreamableHTTPClientTransport(url, { requestInit: { headers } });
+  // The SDK would hand down a few variables only; tests speak to their server through the environment.
+  return new StdioClientTransport({ command: command[0], args: command.slice(1), env: process.env });
+}
+
+function stepsOf(client) {
+  const pages = (list, member, { options }) => followPages((cursor) => list.call(client, { cursor }, options), member);
+  const result = async (promise) => ({ result: await promise });
+  return {
+    initialize: () => result({}),
+    list_tools: (_, context) => pages(client.listTools, "tools", context),
+    list_prompts: (_, context) => pages(client.listPrompts, "prompts", context),
+    list_resources: (_, context) => pages(client.listResources, "resources", context),
+    list_templates: (_, context) => pages(client.listResourceTemplates, "resourceTemplates", context),
+    call_tool: ({ name, arguments: args, progress }, { options, onProgress }) =>
+      result(client.callTool({ name, arguments: args }, undefined, progress ? { ...options, onprogress: onProgress } : options)),
+    get_prompt: ({ name, arguments: args }, { options }) => result(client.getPrompt({ name, arguments: args }, options)),
+    read_resource: ({ uri }, { options }) => result(client.readResource({ uri }, options)),
+    subscribe: ({ uri }, { options }) => result(client.subscribeResource({ uri }, options)),
+    unsubscribe: ({ uri }, { options }) => result(client.unsubscribeResource({ uri }, options)),
+    listen: () => Promise.reject(new Error(`SDK ${SDK_VERSION} has no subscriptions/listen`)),
+    complete: ({ ref, argument, context }, { options }) => result(client.complete({ ref, argument, context }, options)),
+    set_level: ({ level }, { options }) => result(client.setLoggingLevel(level, options)),
+    ping: (_, { options }) => result(client.ping(options)),
+  };
+}
+
+function describe(error) {
+  if (error instanceof StreamableHTTPError) return { kind: "StreamableHTTPError", httpStatus: error.code };
+  if (!(error instanceof McpError)) return {};
+  // The SDK writes the code into the message; what the server said comes after it.
+  const message = error.message.replace(`MCP error ${error.code}: `, "");
+  return { code: error.code, message, data: error.data ?? null };
+}

@@ -1,0 +1,78 @@
+// Plays a script of MCP steps through the TypeScript SDK 2.x (@modelcontextprotocol/client). See README.md.
+
+import { play, tool, DEFAULT_STEP_TIMEOUT_MS } from "./lib.mjs";
+
+const { Client, ProtocolError, SdkHttpError, StreamableHTTPClientTransport } = tool("@modelcontextprotocol/client");
+const { StdioClientTransport } = tool("@modelcontextprotocol/client/stdio");
+const SDK_VERSION = tool("./node_modules/@modelcontextprotocol/client/package.json").version;
+
+const NEGOTIATION = { legacy: "legacy", auto: "auto", modern: { pin: "2026-07-28" } };
+/** The SDK gives up at 64 pages; tests make small pages. */
+const MAX_PAGES = 10_000;
+
+play({ sdk: `typescript-${SDK_VERSION}`, eras: Object.keys(NEGOTIATION), connect, describe });
+
+async function connect(options, journal) {
+  const client = new Client(
+    { name: "goblin-test-client-typescript", version: SDK_VERSION },
+    { versionNegotiation: { mode: NEGOTIATION[options.era] }, listMaxPages: MAX_PAGES },
+  );
+  client.fallbackNotificationHandler = async (notification) => journal.record(notification);
+  client.onerror = (error) => console.error(`client: transport: ${error.message}`);
+  const transport = openTransport(options);
+  await client.connect(transport, { timeout: DEFAULT_STEP_TIMEOUT_MS });
+  const subscriptions = [];
+  return {
+    handshake: {
+      protocolVersion: client.getNegotiatedProtocolVersion(),
+      serverInfo: client.getServerVersion() ?? null,
+      capabilities: client.getServerCapabilities(),
+      instructions: client.getInstructions() ?? null,
+    },
+    steps: stepsOf(client, subscriptions),
+    async close() {
+      for (const subscription of subscriptions) await subscription.close();
+      await transport.terminateSession?.().catch((error) => console.error(`client: DELETE: ${error.message}`));
+      await client.close();
+    },
+  };
+}
+
+function openTransport({ url, headers, command }) {
+  if (url !== undefined) return new StreamableHTTPClientTransport(url, { requestInit: { headers } });
+  // The SDK would hand down a few variables only; tests speak to their server through the environment.
+  return new StdioClientTransport({ command: command[0], args: command.slice(1), env: process.env });
+}
+
+function stepsOf(client, subscriptions) {
+  const result = async (promise) => ({ result: await promise });
+  // Without a cursor this SDK follows the pages itself. A step asks the server, not the SDK's memory.
+  const pages = (list, { options }) => result(list.call(client, undefined, { ...options, cacheMode: "refresh" }));
+  return {
+    initialize: () => result({}),
+    list_tools: (_, context) => pages(client.listTools, context),
+    list_prompts: (_, context) => pages(client.listPrompts, context),
+    list_resources: (_, context) => pages(client.listResources, context),
+    list_templates: (_, context) => pages(client.listResourceTemplates, context),
+    call_tool: ({ name, arguments: args, progress }, { options, onProgress }) =>
+      result(client.callTool({ name, arguments: args }, progress ? { ...options, onprogress: onProgress } : options)),
+    get_prompt: ({ name, arguments: args }, { options }) => result(client.getPrompt({ name, arguments: args }, options)),
+    read_resource: ({ uri }, { options }) => result(client.readResource({ uri }, { ...options, cacheMode: "refresh" })),
+    subscribe: ({ uri }, { options }) => result(client.subscribeResource({ uri }, options)),
+    unsubscribe: ({ uri }, { options }) => result(client.unsubscribeResource({ uri }, options)),
+    listen: async ({ notifications }, { options }) => {
+      const subscription = await client.listen(notifications, options);
+      subscriptions.push(subscription);
+      return { result: { notifications: subscription.honoredFilter } };
+    },
+    complete: ({ ref, argument, context }, { options }) => result(client.complete({ ref, argument, context }, options)),
+    set_level: ({ level }, { options }) => result(client.setLoggingLevel(level, options)),
+    ping: (_, { options }) => result(client.ping(options)),
+  };
+}
+
+function describe(error) {
+  if (error instanceof SdkHttpError) return { httpStatus: error.status };
+  // Other errors of the SDK have a word where a protocol error has its number: not the server's answer.
+  return error instanceof ProtocolError ? { code: error.code, data: error.data ?? null } : {};
+}

@@ -1,0 +1,356 @@
+"""Plays a script of MCP steps through the official Python SDK, 1.x or 2.x, whichever is installed.
+
+It is a client that Goblin's authors did not write: the tests believe it rather than our own code. It prints one JSON
+object with everything the SDK showed it. What a server refuses is part of that object, so a refused step is no failure
+of this program: exit code 0 means that the connection stood and each step was played, 1 that it did not, 2 wrong usage.
+
+README.md in this directory describes the arguments, the steps and the output.
+"""
+
+import json
+import os
+import sys
+import traceback
+import warnings
+from argparse import ArgumentParser
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.metadata import version
+
+import anyio
+from mcp.shared._httpx_utils import create_mcp_http_client
+
+SDK_VERSION = version("mcp")
+IS_V1 = SDK_VERSION.startswith("1.")
+
+if IS_V1:
+    from mcp import ClientSession, types
+    from mcp.client.stdio import StdioServerParameters, stdio_client
+    from mcp.client.streamable_http import streamable_http_client
+    from pydantic import AnyUrl
+else:
+    import mcp_types as types
+    from mcp import Client
+    from mcp.client.stdio import StdioServerParameters, stdio_client
+    from mcp.client.streamable_http import streamable_http_client
+
+DEFAULT_STEP_TIMEOUT_MS = 30_000
+FIRST_MODERN_VERSION = "2026-07-28"
+
+
+def main():
+    options = parse_arguments(sys.argv[1:])
+    warnings.simplefilter("ignore")  # 2.x warns of every legacy method, and those are what we are here for
+    try:
+        report = anyio.run(play, options)
+    except BaseException as error:  # an ExceptionGroup may hold KeyboardInterrupt
+        for leaf in leaves(error):
+            print(f"client: {type(leaf).__name__}: {leaf}", file=sys.stderr)
+        if os.environ.get("CLIENT_TRACEBACK"):
+            traceback.print_exc()
+        sys.exit(1)
+    json.dump(report, sys.stdout)
+    print()
+
+
+def parse_arguments(arguments):
+    # Split by hand: argparse gives `--` a different meaning in different Python versions.
+    command = []
+    if "--" in arguments:
+        cut = arguments.index("--")
+        arguments, command = arguments[:cut], arguments[cut + 1 :]
+    parser = ArgumentParser(description="play a script of MCP steps; see README.md")
+    parser.add_argument("--era", choices=["legacy", "auto", "modern"], default="legacy")
+    parser.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'")
+    parser.add_argument("transport", choices=["http", "stdio"])
+    parser.add_argument("rest", nargs="+", metavar="URL SCRIPT | SCRIPT -- COMMAND")
+    options = parser.parse_args(arguments)
+
+    if options.transport == "http" and (len(options.rest) != 2 or command):
+        parser.error("http wants: URL SCRIPT.json")
+    if options.transport == "stdio" and (len(options.rest) != 1 or not command):
+        parser.error("stdio wants: SCRIPT.json -- COMMAND ARGS...")
+    if IS_V1 and options.era != "legacy":
+        parser.error(f"mcp {SDK_VERSION} knows no era but legacy")
+
+    options.url = options.rest[0] if options.transport == "http" else None
+    options.command = command
+    options.headers = dict(header.split(": ", 1) for header in options.header)
+    with open(options.rest[-1], encoding="utf-8") as file:
+        options.steps = json.load(file)
+    unknown = [step.get("do") for step in options.steps if step.get("do") not in STEPS]
+    if unknown:
+        parser.error(f"unknown steps {unknown}; known are {sorted(STEPS)}")
+    return options
+
+
+async def play(options):
+    journal = Journal()
+    async with connect(options, journal) as (client, handshake), AsyncExitStack() as held_open:
+        player = Player(client, journal, held_open)
+        steps = [await player.play(index, step) for index, step in enumerate(options.steps)]
+    return {
+        "sdk": f"python-{SDK_VERSION}",
+        **handshake,
+        "steps": steps,
+        "progress": journal.progress,
+        "notifications": [entry.content for entry in journal.entries],
+    }
+
+
+# ---- connecting: the part in which the two SDKs differ most
+
+
+@asynccontextmanager
+async def connect(options, journal):
+    async with AsyncExitStack() as stack:
+        if options.transport == "http":
+            http_client = await stack.enter_async_context(create_mcp_http_client(headers=options.headers))
+            transport = streamable_http_client(options.url, http_client=http_client)
+        else:
+            # The SDK would hand down a few variables only; tests speak to their server through the environment.
+            transport = stdio_client(
+                StdioServerParameters(command=options.command[0], args=options.command[1:], env=dict(os.environ))
+            )
+        connect_by_sdk = connect_v1 if IS_V1 else connect_v2
+        yield await connect_by_sdk(stack, transport, options.era, journal)
+
+
+async def connect_v1(stack, transport, _era, journal):
+    read, write, *_ = await stack.enter_async_context(transport)
+    session = await stack.enter_async_context(
+        ClientSession(read, write, message_handler=journal.on_message, client_info=client_info())
+    )
+    with anyio.fail_after(DEFAULT_STEP_TIMEOUT_MS / 1000):
+        result = await session.initialize()
+    return session, {
+        "protocolVersion": result.protocolVersion,
+        "serverInfo": dump(result.serverInfo),
+        "capabilities": dump(result.capabilities),
+        "instructions": result.instructions,
+    }
+
+
+async def connect_v2(stack, transport, era, journal):
+    client = await stack.enter_async_context(
+        Client(
+            transport,
+            mode="legacy" if era == "legacy" else "auto",
+            message_handler=journal.on_message,
+            client_info=client_info(),
+            read_timeout_seconds=DEFAULT_STEP_TIMEOUT_MS / 1000,
+            cache=None,  # a step asks the server, not the SDK's memory
+        )
+    )
+    if era == "modern" and client.protocol_version < FIRST_MODERN_VERSION:
+        raise RuntimeError(f"asked for the modern era, negotiated {client.protocol_version}")
+    return client, {
+        "protocolVersion": client.protocol_version,
+        "serverInfo": dump(client.server_info),
+        "capabilities": dump(client.server_capabilities),
+        "instructions": client.instructions,
+    }
+
+
+def client_info():
+    return types.Implementation(name="goblin-test-client-python", version=SDK_VERSION)
+
+
+# ---- what the server sends unasked
+
+
+class Entry:
+    def __init__(self, content, received_at):
+        self.content = content
+        self.received_at = received_at
+        self.taken = False
+
+
+class Journal:
+    """All notifications and progress of the connection, in order of arrival."""
+
+    def __init__(self):
+        self.entries = []
+        self.progress = []
+        self.arrival = anyio.Event()
+
+    async def on_message(self, message):
+        if isinstance(message, Exception):
+            print(f"client: transport: {message!r}", file=sys.stderr)
+            return
+        if IS_V1:
+            if not isinstance(message, types.ServerNotification):
+                return  # requests of the server have handlers of their own
+            message = message.root
+        if message.method == "notifications/progress":
+            return  # comes through the call's own callback
+        content = {"method": message.method}
+        if message.params is not None:
+            content["params"] = dump(message.params)
+        self.entries.append(Entry(content, anyio.current_time()))
+        self.arrival.set()
+
+    async def take(self, method, params, since):
+        """The first matching notification that no earlier step took; waits for it."""
+        while True:
+            arrival = self.arrival
+            for entry in self.entries:
+                if not entry.taken and entry.received_at >= since and matches(entry.content, method, params):
+                    entry.taken = True
+                    return entry.content
+            await arrival.wait()
+            self.arrival = anyio.Event()
+
+
+def matches(content, method, params):
+    received = content.get("params", {})
+    return content["method"] == method and all(
+        key in received and received[key] == value for key, value in params.items()
+    )
+
+
+# ---- the steps
+
+
+class Player:
+    def __init__(self, client, journal, held_open):
+        self.client = client
+        self.journal = journal
+        self.held_open = held_open
+        self.acted_at = 0
+
+    async def play(self, index, step):
+        name = step["do"]
+        if name != "wait_notification":
+            self.acted_at = anyio.current_time()
+        timeout_ms = step.get("timeoutMs", DEFAULT_STEP_TIMEOUT_MS)
+        try:
+            with anyio.fail_after(timeout_ms / 1000):
+                outcome = {"do": name, "ok": True, **await STEPS[name](self, step, index)}
+        except Exception as error:
+            message = str(error) or f"{name} did not end within {timeout_ms} ms"
+            outcome = {"do": name, "ok": False, "error": describe(error, message)}
+        # A test that must act between two steps waits for this line.
+        print(f"client: step {index} {name} {'ok' if outcome['ok'] else 'failed'}", file=sys.stderr, flush=True)
+        return outcome
+
+    async def initialize(self, _step, _index):
+        return {"result": {}}
+
+    async def list_tools(self, _step, _index):
+        return await self.follow_pages(self.client.list_tools, "tools")
+
+    async def list_prompts(self, _step, _index):
+        return await self.follow_pages(self.client.list_prompts, "prompts")
+
+    async def list_resources(self, _step, _index):
+        return await self.follow_pages(self.client.list_resources, "resources")
+
+    async def list_templates(self, _step, _index):
+        return await self.follow_pages(self.client.list_resource_templates, "resourceTemplates")
+
+    async def follow_pages(self, list_page, member):
+        first, cursor, pages = None, None, 0
+        while pages == 0 or cursor is not None:
+            if not IS_V1:
+                page = await list_page(cursor=cursor)
+            elif cursor is None:
+                page = await list_page()
+            else:
+                page = await list_page(params=types.PaginatedRequestParams(cursor=cursor))
+            page, pages = dump(page), pages + 1
+            cursor = page.pop("nextCursor", None)
+            if first is None:
+                first = page
+            else:
+                first[member] += page[member]
+        return {"result": first, "pages": pages}
+
+    async def call_tool(self, step, index):
+        async def on_progress(progress, total, message):
+            entry = {"step": index, "progress": progress, "total": total, "message": message}
+            self.journal.progress.append({key: value for key, value in entry.items() if value is not None})
+
+        callback = on_progress if step.get("progress") else None
+        arguments = step.get("arguments")
+        return {"result": dump(await self.client.call_tool(step["name"], arguments, progress_callback=callback))}
+
+    async def get_prompt(self, step, _index):
+        return {"result": dump(await self.client.get_prompt(step["name"], step.get("arguments")))}
+
+    async def read_resource(self, step, _index):
+        return {"result": dump(await self.client.read_resource(uri(step)))}
+
+    async def subscribe(self, step, _index):
+        return {"result": dump(await self.client.subscribe_resource(uri(step)))}
+
+    async def unsubscribe(self, step, _index):
+        return {"result": dump(await self.client.unsubscribe_resource(uri(step)))}
+
+    async def listen(self, step, _index):
+        if IS_V1:
+            raise NotImplementedError(f"mcp {SDK_VERSION} has no subscriptions/listen")
+        wanted = step["notifications"]
+        subscription = await self.held_open.enter_async_context(
+            self.client.listen(
+                tools_list_changed=wanted.get("toolsListChanged", False),
+                prompts_list_changed=wanted.get("promptsListChanged", False),
+                resources_list_changed=wanted.get("resourcesListChanged", False),
+                resource_subscriptions=wanted.get("resourceSubscriptions", []),
+            )
+        )
+        return {"result": {"notifications": dump(subscription.honored)}}
+
+    async def complete(self, step, _index):
+        kinds = {"ref/prompt": types.PromptReference, "ref/resource": types.ResourceTemplateReference}
+        reference = kinds[step["ref"]["type"]](**step["ref"])
+        context = step.get("context", {}).get("arguments")
+        return {"result": dump(await self.client.complete(reference, step["argument"], context))}
+
+    async def set_level(self, step, _index):
+        return {"result": dump(await self.client.set_logging_level(step["level"]))}
+
+    async def ping(self, _step, _index):
+        return {"result": dump(await self.client.send_ping())}
+
+    async def wait_notification(self, step, _index):
+        since = self.acted_at if step.get("fresh") else 0
+        return {"result": await self.journal.take(step["method"], step.get("params", {}), since)}
+
+
+STEPS = {
+    name: getattr(Player, name)
+    for name in (
+        "initialize list_tools call_tool list_prompts get_prompt list_resources list_templates read_resource "
+        "subscribe unsubscribe listen complete set_level ping wait_notification"
+    ).split()
+}
+
+
+def uri(step):
+    # The 1.x API takes a parsed URL, which is how real programs come to send a normalised URI.
+    return AnyUrl(step["uri"]) if IS_V1 else step["uri"]
+
+
+# ---- values
+
+
+def dump(model):
+    """What was on the wire, as far as the SDK kept it: defaults it filled in are left out."""
+    return None if model is None else model.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def describe(error, message):
+    wire = getattr(error, "error", None)  # McpError in 1.x, MCPError in 2.x
+    if wire is not None:
+        return {"code": wire.code, "message": wire.message, "data": wire.data, "kind": type(error).__name__}
+    return {"code": None, "message": message, "data": None, "kind": type(error).__name__}
+
+
+def leaves(error):
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in leaves(inner)]
+    return [error]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+// What both TypeScript clients share: arguments, the journal of notifications, the loop over the steps, and the one
+// JSON object on stdout. Knows nothing of any SDK; `play(connect)` is the door.
+//
+// README.md in this directory describes the arguments, the steps and the output.
+
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { parseArgs } from "node:util";
+
+export const DEFAULT_STEP_TIMEOUT_MS = 30_000;
+/** The SDKs wait 2 s for a child to end by itself, 2 s more after SIGTERM. */
+const CLOSE_TIMEOUT_MS = 10_000;
+
+const STEPS = [
+  "initialize", "list_tools", "call_tool", "list_prompts", "get_prompt", "list_resources", "list_templates",
+  "read_resource", "subscribe", "unsubscribe", "listen", "complete", "set_level", "ping", "wait_notification",
+];
+
+/**
+ * Loads an installed package. The packages stand in target/tools, where `cargo xtask tools` puts them, and not beside
+ * this file, so `import` would not find them.
+ */
+export const tool = createRequire(new URL("../../target/tools/package.json", import.meta.url));
+
+/**
+ * Plays the script named on the command line and ends the process.
+ *
+ * `connect(options, journal)` gives `{ handshake, steps, close }`, where `steps[name](step, context)` resolves to
+ * `{ result, pages? }`, and `describe(error)` gives `{ code, data }` of an error that came from the server.
+ */
+export async function play({ sdk, eras, connect, describe }) {
+  const options = parseArguments(eras);
+  const journal = new Journal();
+  // Node ends with code 0, and without a word, when nothing is left that could wake a promise we wait for.
+  const awake = setInterval(() => {}, 1000);
+  process.exitCode = 1;
+  try {
+    const connection = await connect(options, journal);
+    const steps = [];
+    for (const [index, step] of options.steps.entries()) {
+      steps.push(await playStep(connection.steps, journal, describe, step, index));
+    }
+    // The report stands whether or not the end is peaceful.
+    await within(CLOSE_TIMEOUT_MS, connection.close()).catch((error) => console.error(`client: close: ${error.message}`));
+    const report = { sdk, ...connection.handshake, steps, progress: journal.progress, notifications: journal.contents() };
+    // Exit from the callback: process.exit() does not wait for a pipe.
+    process.stdout.write(`${JSON.stringify(report)}\n`, () => process.exit(0));
+  } catch (error) {
+    console.error(`client: ${error?.name ?? "error"}: ${error?.message ?? error}`, error?.cause?.message ?? "");
+    process.exit(1);
+  } finally {
+    clearInterval(awake);
+  }
+}
+
+/** Calls `listPage(cursor)` until there is no next cursor, and joins the pages in the first. */
+export async function followPages(listPage, member) {
+  const joined = await listPage(undefined);
+  let pages = 1;
+  while (joined.nextCursor !== undefined) {
+    const page = await listPage(joined.nextCursor);
+    joined[member].push(...page[member]);
+    joined.nextCursor = page.nextCursor;
+    pages += 1;
+  }
+  return { result: joined, pages };
+}
+
+function parseArguments(eras) {
+  const usage = (problem) => {
+    console.error(`client: ${problem}`);
+    console.error("usage: [--era legacy|auto|modern] [--header 'NAME: VALUE'] http URL SCRIPT.json");
+    console.error("       [--era legacy|auto|modern] stdio SCRIPT.json -- COMMAND ARGS...");
+    process.exit(2);
+  };
+  const given = process.argv.slice(2);
+  const cut = given.includes("--") ? given.indexOf("--") : given.length;
+  const command = given.slice(cut + 1);
+  let parsed;
+  try {
+    parsed = parseArgs({
+      args: given.slice(0, cut),
+      allowPositionals: true,
+      options: { era: { type: "string", default: "legacy" }, header: { type: "string", multiple: true, default: [] } },
+    });
+  } catch (error) {
+    usage(error.message);
+  }
+  const [transport, ...rest] = parsed.positionals;
+  const wellFormed =
+    (transport === "http" && rest.length === 2 && command.length === 0) ||
+    (transport === "stdio" && rest.length === 1 && command.length > 0);
+  if (!wellFormed) usage("wrong arguments");
+  if (!eras.includes(parsed.values.era)) usage(`this SDK knows the eras ${eras.join(", ")}`);
+
+  const steps = JSON.parse(readFileSync(rest.at(-1), "utf8"));
+  const unknown = steps.map((step) => step.do).filter((name) => !STEPS.includes(name));
+  if (unknown.length > 0) usage(`unknown steps ${unknown.join(", ")}; known are ${STEPS.join(", ")}`);
+  return {
+    era: parsed.values.era,
+    headers: Object.fromEntries(parsed.values.header.map((header) => header.split(/: (.*)/s).slice(0, 2))),
+    url: transport === "http" ? new URL(rest[0]) : undefined,
+    command,
+    steps,
+  };
+}
+
+async function playStep(steps, journal, describe, step, index) {
+  const timeout = step.timeoutMs ?? DEFAULT_STEP_TIMEOUT_MS;
+  if (step.do !== "wait_notification") journal.acted();
+  let outcome;
+  try {
+    const context = {
+      // Of the SDK's request. Ours is the one below; it fires only if the SDK's does not.
+      options: { timeout, maxTotalTimeout: timeout },
+      onProgress: (progress) => journal.progress.push({ step: index, ...progress }),
+    };
+    const play =
+      step.do === "wait_notification"
+        ? journal.take(step, timeout)
+        : within(timeout + 1000, steps[step.do](step, context));
+    outcome = { do: step.do, ok: true, ...(await play) };
+  } catch (error) {
+    const known = { code: null, data: null, ...describe(error) };
+    outcome = { do: step.do, ok: false, error: { message: String(error?.message ?? error), kind: error?.name, ...known } };
+  }
+  // A test that must act between two steps waits for this line.
+  console.error(`client: step ${index} ${step.do} ${outcome.ok ? "ok" : "failed"}`);
+  return outcome;
+}
+
+async function within(milliseconds, promise) {
+  let timer;
+  const late = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`did not end within ${milliseconds} ms`)), milliseconds);
+  });
+  try {
+    return await Promise.race([promise, late]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+/** All notifications and progress of the connection, in order of arrival. */
+class Journal {
+  entries = [];
+  progress = [];
+  #actedAt = 0;
+  #waiter = () => {};
+
+  record({ method, params }) {
+    this.entries.push({ content: { method, params }, taken: false });
+    this.#waiter();
+  }
+
+  /** A step that does something begins: what arrives from here on is fresh. */
+  acted() {
+    this.#actedAt = this.entries.length;
+  }
+
+  contents() {
+    return this.entries.map((entry) => entry.content);
+  }
+
+  /** The first matching notification that no earlier step took; waits for it. */
+  take({ method, params = {}, fresh = false }, timeout) {
+    const since = fresh ? this.#actedAt : 0;
+    return new Promise((resolve, reject) => {
+      const timer = setTimeout(() => {
+        this.#waiter = () => {};
+        reject(new Error(`wait_notification did not end within ${timeout} ms`));
+      }, timeout);
+      this.#waiter = () => {
+        const entry = this.entries.slice(since).find((entry) => !entry.taken && matches(entry.content, method, params));
+        if (entry === undefined) return;
+        entry.taken = true;
+        this.#waiter = () => {};
+        clearTimeout(timer);
+        resolve({ result: entry.content });
+      };
+      this.#waiter();
+    });
+  }
+}
+
+function matches(content, method, params) {
+  return (
+    content.method === method &&
+    Object.entries(params).every(([key, value]) => JSON.stringify(content.params?.[key]) === JSON.stringify(value))
+  );
+}

@@ -1,0 +1,58 @@
+//! Starting programs: in the workspace root, with an error that names the command so that it can be repeated by hand.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+/// Runs a command whose output is for the user to read.
+pub fn run(command: &mut Command) -> Result<()> {
+    let shown = show(command);
+    let status = command.status().with_context(|| format!("cannot start: {shown}"))?;
+    if !status.success() {
+        bail!("{status}; to repeat: {shown}");
+    }
+    Ok(())
+}
+
+/// Runs a command whose output matters only when it fails.
+pub fn run_quietly(command: &mut Command) -> Result<()> {
+    let shown = show(command);
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start: {shown}"))?;
+    if !output.status.success() {
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!("{}; to repeat: {shown}\n{stdout}{stderr}", output.status);
+    }
+    Ok(())
+}
+
+/// What a command prints on stdout, or `None` when it cannot be started or fails.
+pub fn output_of(command: &mut Command) -> Option<String> {
+    let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then_some(text)
+}
+
+/// The cargo that started us, so that a toolchain override holds for the commands below it too.
+pub fn cargo(root: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    command.current_dir(root).args(arguments);
+    command
+}
+
+/// Where cargo puts what it builds.
+pub fn target_directory(root: &Path) -> PathBuf {
+    root.join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| OsString::from("target")))
+}
+
+fn show(command: &Command) -> String {
+    let mut words = vec![match Path::new(command.get_program()).file_name() {
+        Some(name) if name == "cargo" => "cargo".to_string(),
+        _ => command.get_program().to_string_lossy().into_owned(),
+    }];
+    words.extend(command.get_args().map(|argument| argument.to_string_lossy().into_owned()));
+    words.join(" ")
+}

@@ -1,0 +1,200 @@
+//! `cargo xtask tools`: installs the MCP clients and servers the tests run against.
+//!
+//! Three bundles go to `target/tools`, where the tests look for them: npm packages (`node_modules`), the Python SDK 1.x
+//! (`py1`) and 2.x (`py2`). What to install is committed in `tests/clients`. A bundle is installed again only when that
+//! changed: next to it lies a stamp, a copy of everything it was made from, written after the installation succeeded.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow, bail};
+
+use crate::process::{output_of, run_quietly};
+
+const NODE_MINIMUM: Version = Version { major: 20, minor: 0 };
+const PYTHON_MINIMUM: Version = Version { major: 3, minor: 11 };
+
+const NODE_CURE: &str =
+    "install Node.js 20 or newer with npm, for example `apt install nodejs npm` or `brew install node`";
+const PYTHON_CURE: &str = "install Python 3.11 or newer with venv, for example `apt install python3 python3-venv` or \
+                           `brew install python3`";
+
+pub fn install(root: &Path) -> Result<()> {
+    let sources = root.join("tests/clients");
+    let tools = root.join("target/tools");
+    fs::create_dir_all(&tools).with_context(|| format!("cannot create {}", tools.display()))?;
+    // Two of us at once would install into the same directories. Held until the end, freed even by a crash.
+    let lock = File::create(tools.join(".lock")).context("cannot create the lock file of target/tools")?;
+    lock.lock().context("cannot lock target/tools")?;
+
+    require_program("node", NODE_MINIMUM, NODE_CURE)?;
+    require_program("npm", Version { major: 7, minor: 0 }, NODE_CURE)?;
+    let python = require_program("python3", PYTHON_MINIMUM, PYTHON_CURE)?;
+    let bundles = [
+        npm(&sources, &tools)?,
+        python_environment(&sources, &tools, "1", python)?,
+        python_environment(&sources, &tools, "2", python)?,
+    ];
+    // Side by side: they wait for the network most of the time.
+    let outcomes = thread::scope(|scope| {
+        let threads = bundles.map(|bundle| scope.spawn(move || bundle.ensure()));
+        threads.map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow!("an installer panicked"))))
+    });
+    outcomes.into_iter().collect()
+}
+
+fn npm(sources: &Path, tools: &Path) -> Result<Bundle> {
+    let manifest = read(&sources.join("package.json"))?;
+    let lock = read(&sources.join("package-lock.json"))?;
+    let mut install = Command::new("npm");
+    install.current_dir(tools);
+    install.args(["ci", "--no-audit", "--no-fund", "--no-update-notifier", "--ignore-scripts", "--loglevel=error"]);
+    Ok(Bundle {
+        name: "npm packages",
+        inputs: format!("{manifest}{lock}"),
+        stamp: tools.join("node_modules.stamp"),
+        directory: tools.join("node_modules"),
+        files: vec![(tools.join("package.json"), manifest), (tools.join("package-lock.json"), lock)],
+        commands: vec![install],
+    })
+}
+
+fn python_environment(sources: &Path, tools: &Path, major: &str, python: Version) -> Result<Bundle> {
+    let requirements = sources.join(format!("requirements-{major}.txt"));
+    let directory = tools.join(format!("py{major}"));
+    let mut create = Command::new("python3");
+    create.args(["-m", "venv", "--clear"]).arg(&directory);
+    let mut install = Command::new(directory.join("bin/python"));
+    install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", "--requirement"]);
+    install.arg(&requirements);
+    Ok(Bundle {
+        name: if major == "1" { "python sdk 1.x" } else { "python sdk 2.x" },
+        // An environment belongs to the Python that made it.
+        inputs: format!("{}.{}\n{}", python.major, python.minor, read(&requirements)?),
+        stamp: tools.join(format!("py{major}.stamp")),
+        directory,
+        files: Vec::new(),
+        commands: vec![create, install],
+    })
+}
+
+/// Something to install as a whole.
+struct Bundle {
+    name: &'static str,
+    /// All that decides what the installation will be.
+    inputs: String,
+    /// Holds the inputs of the installation that is there.
+    stamp: PathBuf,
+    directory: PathBuf,
+    files: Vec<(PathBuf, String)>,
+    commands: Vec<Command>,
+}
+
+impl Bundle {
+    fn ensure(mut self) -> Result<()> {
+        let stamp = fs::read_to_string(&self.stamp).ok();
+        if self.directory.is_dir() && stamp.as_deref() == Some(self.inputs.as_str()) {
+            eprintln!("tools: {}: up to date", self.name);
+            return Ok(());
+        }
+        eprintln!("tools: {}: installing ...", self.name);
+        let start = Instant::now();
+        self.install().with_context(|| format!("cannot install the {}", self.name))?;
+        eprintln!("tools: {}: installed, {:.1} s", self.name, start.elapsed().as_secs_f32());
+        Ok(())
+    }
+
+    fn install(&mut self) -> Result<()> {
+        if self.stamp.exists() {
+            fs::remove_file(&self.stamp).with_context(|| format!("cannot remove {}", self.stamp.display()))?;
+        }
+        for (path, text) in &self.files {
+            write(path, text)?;
+        }
+        for command in &mut self.commands {
+            run_quietly(command)?;
+        }
+        write(&self.stamp, &self.inputs)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Version {
+    major: u32,
+    minor: u32,
+}
+
+impl Version {
+    /// Reads `v20.20.2`, `11.19.1` and `Python 3.11.7`.
+    fn parse(text: &str) -> Option<Version> {
+        let digits = text.trim().trim_start_matches(|character: char| !character.is_ascii_digit());
+        let mut parts = digits.split('.');
+        Some(Version { major: parts.next()?.parse().ok()?, minor: parts.next()?.parse().ok()? })
+    }
+}
+
+fn require_program(program: &str, minimum: Version, cure: &str) -> Result<Version> {
+    let Some(text) = output_of(Command::new(program).arg("--version")) else {
+        bail!("{program} is missing; {cure}");
+    };
+    match Version::parse(&text) {
+        Some(version) if version >= minimum => Ok(version),
+        _ => bail!("{program} is too old ({}); {cure}", text.trim()),
+    }
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_as_programs_print_them() {
+        let check = |text, major, minor| assert_eq!(Version::parse(text), Some(Version { major, minor }));
+        check("v20.20.2\n", 20, 20);
+        check("11.19.1\n", 11, 19);
+        check("Python 3.11.7\n", 3, 11);
+        assert_eq!(Version::parse("none"), None);
+        assert!(Version { major: 3, minor: 9 } < PYTHON_MINIMUM);
+    }
+
+    #[test]
+    fn a_bundle_is_installed_when_its_inputs_change_and_only_then() {
+        let directory = std::env::temp_dir().join(format!("goblin-xtask-bundle-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let log = directory.join("log");
+        let ensure = |inputs: &str, script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]).env("LOG", &log);
+            Bundle {
+                name: "test bundle",
+                inputs: inputs.to_string(),
+                stamp: directory.join("stamp"),
+                directory: directory.clone(),
+                files: Vec::new(),
+                commands: vec![command],
+            }
+            .ensure()
+        };
+        let work = "echo installed >> \"$LOG\"";
+        ensure("one", work).unwrap();
+        ensure("one", work).unwrap();
+        ensure("two", work).unwrap();
+        let error = ensure("three", "echo no network; exit 3").unwrap_err();
+        ensure("two", work).unwrap(); // the failure has left no stamp behind
+
+        assert_eq!(fs::read_to_string(&log).unwrap(), "installed\n".repeat(3));
+        assert!(format!("{error:#}").contains("no network"), "{error:#}");
+        fs::remove_dir_all(&directory).unwrap();
+    }
+}
