@@ -18,6 +18,7 @@ const PROVEN_AFTER: Duration = Duration::from_secs(10);
 pub struct Health {
     failures: VecDeque<Instant>,
     in_a_row: u32,
+    open: bool,
     connected_at: Option<Instant>,
 }
 
@@ -33,6 +34,7 @@ impl Health {
         if lasted {
             self.failures.clear();
             self.in_a_row = 0;
+            self.open = false;
         }
         self.failures.push_back(now);
         while self.failures.front().is_some_and(|first| now.duration_since(*first) > BREAKER_WINDOW) {
@@ -40,13 +42,14 @@ impl Health {
         }
         let doubled = FIRST_PAUSE.saturating_mul(1 << self.in_a_row.min(16)).min(LONGEST_PAUSE);
         self.in_a_row = self.in_a_row.saturating_add(1);
-        let pause = if self.is_open() { doubled.max(BREAKER_PAUSE) } else { doubled };
+        self.open |= self.failures.len() >= BREAKER_FAILURES;
+        let pause = if self.open { doubled.max(BREAKER_PAUSE) } else { doubled };
         pause.mul_f64(1.0 + 0.2 * jitter.clamp(0.0, 1.0))
     }
 
     /// Whether the breaker is open: the backend is tried, but seldom.
     pub fn is_open(&self) -> bool {
-        self.failures.len() >= BREAKER_FAILURES
+        self.open
     }
 }
 
