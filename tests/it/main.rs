@@ -11,6 +11,7 @@ mod bad_input;
 mod cli;
 mod completion;
 mod connect;
+
 mod front_http;
 mod front_stdio;
 mod gate;
@@ -24,6 +25,7 @@ mod orphans;
 mod prompts;
 mod resources;
 mod routing;
+mod seeds;
 mod shutdown;
 mod smoke;
 mod templates;
