@@ -231,7 +231,10 @@ pub struct Client {
 
 impl Client {
     pub fn new(address: std::net::SocketAddr) -> Client {
-        let http = HttpClient::builder(TokioExecutor::new()).build(HttpConnector::new());
+        // The gateway closes idle connections too, and a request that meets that is lost.
+        let http = HttpClient::builder(TokioExecutor::new())
+            .pool_idle_timeout(Duration::from_secs(3))
+            .build(HttpConnector::new());
         Client { http, address, session: None, version: None, next: Arc::default() }
     }
 
