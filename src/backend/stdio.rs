@@ -44,7 +44,7 @@ pub struct StdioLink {
     shared: Arc<Shared>,
     /// Dropped to end the process.
     stop: Mutex<Option<oneshot::Sender<()>>>,
-    watcher: tokio::sync::Mutex<Option<JoinHandle<()>>>,
+    watcher: Mutex<Option<JoinHandle<()>>>,
 }
 
 struct Shared {
@@ -87,8 +87,7 @@ impl StdioLink {
         tokio::spawn(read_stderr(Arc::clone(&shared.inbox), child.stderr));
         let (stop, stopped) = oneshot::channel();
         let watcher = tokio::spawn(watch_over(Arc::clone(&shared), child.process, writer, reader, stopped));
-        let watcher = tokio::sync::Mutex::new(Some(watcher));
-        Ok(StdioLink { shared, stop: Mutex::new(Some(stop)), watcher })
+        Ok(StdioLink { shared, stop: Mutex::new(Some(stop)), watcher: Mutex::new(Some(watcher)) })
     }
 
     pub fn next_id(&self) -> u64 {
@@ -126,7 +125,7 @@ impl StdioLink {
 
     pub async fn close(&self) {
         drop(self.stop.lock().unwrap_or_else(PoisonError::into_inner).take());
-        let watcher = self.watcher.lock().await.take();
+        let watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(watcher) = watcher {
             // A panic there has been reported; the process group ends with its guard either way.
             let _ = watcher.await;

@@ -64,60 +64,60 @@ enum Offer {
 }
 
 impl Resources {
-    /// The owner of a URI as a client may spell it.
+    /// The owner of a URI as a client may spell it. A listed resource in another spelling comes before a template: its
+    /// server knows it by its own.
     pub fn find(&self, sources: &[Source], text: &str) -> Result<Owner, Error> {
         let missing = |candidates| Error::ResourceNotFound { uri: text.to_owned(), candidates };
-        if let Some(index) = self.by_exposed.get(text) {
+        let named = self.by_exposed.get(text);
+        if let Some(index) = named.or_else(|| self.by_identifier.get(uri::collapse_identifier(text).as_str())) {
             return Ok(self.owner(*index));
         }
-        if let Some((folded, native)) = uri::split(text)
-            && let Some(source) = self.by_folded_id.get(folded)
-            && self.offer(sources, *source, &native).is_some()
-        {
-            return Ok(Owner { source: *source, native: native.into_owned() });
-        }
-        if let Some(index) = self.by_identifier.get(uri::collapse_identifier(text).as_str()) {
-            return Ok(self.owner(*index));
-        }
-        if let Some(owner) = self.find_native(sources, text).map_err(missing)? {
-            return Ok(owner);
-        }
-        self.find_normalised(sources, text).map_err(missing)?.ok_or_else(|| missing(Vec::new()))
+        let find = || {
+            if let Some(owner) = self.find_offered(sources, text, |offer| *offer == Offer::Exact)? {
+                return Ok(Some(owner));
+            }
+            let normal = uri::normalise(text);
+            if let Some(owner) = self.find_normalised(&normal)? {
+                return Ok(Some(owner));
+            }
+            let by_template = self.find_offered(sources, text, |offer| *offer != Offer::Exact)?;
+            Ok(by_template.or_else(|| find_handed(sources, &normal)))
+        };
+        find().map_err(missing)?.ok_or_else(|| missing(Vec::new()))
     }
 
-    /// The owner of a native URI, where exactly one backend offers it best.
-    fn find_native(&self, sources: &[Source], native: &str) -> Result<Option<Owner>, Vec<String>> {
-        let offers: Vec<_> =
-            (0..sources.len()).filter_map(|source| Some((self.offer(sources, source, native)?, source))).collect();
+    /// The owner of an exposed URI that is not listed, or of a native one where exactly one backend offers it best; of the
+    /// offers that count. Else the candidates.
+    fn find_offered(
+        &self,
+        sources: &[Source],
+        text: &str,
+        counts: impl Fn(&Offer) -> bool,
+    ) -> Result<Option<Owner>, Vec<String>> {
+        let offer = |source, native: &str| self.offer(sources, source, native).filter(&counts);
+        if let Some((folded, native)) = uri::split(text)
+            && let Some(source) = self.by_folded_id.get(folded)
+            && offer(*source, &native).is_some()
+        {
+            return Ok(Some(Owner { source: *source, native: native.into_owned() }));
+        }
+        let offers: Vec<_> = (0..sources.len()).filter_map(|source| Some((offer(source, text)?, source))).collect();
         let Some(best) = offers.iter().map(|(offer, _)| *offer).max() else { return Ok(None) };
         let best: Vec<_> = offers.iter().filter(|(offer, _)| *offer == best).map(|(_, source)| *source).collect();
         match best[..] {
-            [source] => Ok(Some(Owner { source, native: native.to_owned() })),
-            _ => Err(best.iter().map(|source| self.expose_namespaced(sources, *source, native)).collect()),
+            [source] => Ok(Some(Owner { source, native: text.to_owned() })),
+            _ => Err(best.iter().map(|source| self.expose_namespaced(sources, *source, text)).collect()),
         }
     }
 
     /// D3: clients whose URI type rewrites send another spelling. The backend still gets its own.
-    fn find_normalised(&self, sources: &[Source], text: &str) -> Result<Option<Owner>, Vec<String>> {
+    fn find_normalised(&self, normal: &str) -> Result<Option<Owner>, Vec<String>> {
         let index = self.by_normal_form.get_or_init(|| self.normal_forms());
-        let normal = uri::normalise(text);
-        match index.get(&normal).map(Vec::as_slice) {
-            Some([only]) => return Ok(Some(self.owner(*only))),
-            Some(several) => {
-                return Err(several.iter().map(|index| self.entries[*index].exposed.to_string()).collect());
-            }
-            None => {}
+        match index.get(normal).map(Vec::as_slice) {
+            Some([only]) => Ok(Some(self.owner(*only))),
+            Some(several) => Err(several.iter().map(|index| self.entries[*index].exposed.to_string()).collect()),
+            None => Ok(None),
         }
-        let handed = |source: usize| {
-            let backend = &sources[source].backend;
-            let handed = backend.handed();
-            let same = |native: &&str| {
-                uri::normalise(native) == normal || uri::normalise(&uri::expose(&backend.id.folded(), native)) == normal
-            };
-            let native = handed.iter().find(same)?.to_owned();
-            Some(Owner { source, native })
-        };
-        Ok((0..sources.len()).find_map(handed))
     }
 
     fn normal_forms(&self) -> HashMap<String, Vec<usize>> {
@@ -197,4 +197,16 @@ impl Resources {
             })
         })
     }
+}
+
+/// The same for what was handed out in results. There is no index of it, so it is asked last.
+fn find_handed(sources: &[Source], normal: &str) -> Option<Owner> {
+    sources.iter().enumerate().find_map(|(source, Source { backend, .. })| {
+        let handed = backend.handed();
+        let folded = backend.id.folded();
+        let same =
+            |native: &&str| uri::normalise(native) == normal || uri::normalise(&uri::expose(&folded, native)) == normal;
+        let native = handed.iter().find(same)?.to_owned();
+        Some(Owner { source, native })
+    })
 }

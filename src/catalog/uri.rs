@@ -47,7 +47,8 @@ pub fn identifier(server: &ServerId, native: &str) -> String {
 
 /// The identifier of one of several resources that would share it.
 pub fn contested_identifier(server: &ServerId, native: &str) -> String {
-    format!("{}_{}", identifier(server, native), name::hash(server, native, 6))
+    // Lookups collapse runs of `_`, so none may arise here.
+    format!("{}_{}", identifier(server, native).trim_end_matches('_'), name::hash(server, native, 6))
 }
 
 /// An identifier as a client may spell it, with runs of `_` collapsed.

@@ -17,7 +17,7 @@ mod properties;
 fn environment(name: &str) -> Option<String> {
     match name {
         "TOKEN" => Some("s3cret".to_owned()),
-        "HOME" => Some("/home/me".to_owned()),
+        "HOME" => Some("/srv/me".to_owned()),
         "BROKEN" => Some("a\nb".to_owned()),
         _ => None,
     }
@@ -134,7 +134,7 @@ fn servers_are_read_whole() {
     let Transport::Stdio { command, args, env, cwd } = &local.transport else { panic!("not stdio") };
     assert_eq!(
         (command.as_str(), args.as_slice()),
-        ("/home/me/bin/x", ["-t".to_owned(), "s3cret".to_owned()].as_slice())
+        ("/srv/me/bin/x", ["-t".to_owned(), "s3cret".to_owned()].as_slice())
     );
     assert_eq!((env["T"].expose(), cwd.as_path()), ("s3cret", Path::new("/etc/goblin/sub/../w")));
     assert_eq!((local.enabled, local.validate, local.protocol), (false, true, Protocol::Legacy));

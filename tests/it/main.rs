@@ -25,6 +25,7 @@ mod orphans;
 mod prompts;
 mod resources;
 mod routing;
+mod seeds;
 mod shutdown;
 mod smoke;
 mod templates;

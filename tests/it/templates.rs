@@ -106,5 +106,5 @@ async fn d12_what_matches_a_template_and_is_missing_is_told_in_the_backends_word
 async fn d3_a_listed_resource_in_another_spelling_comes_before_a_template() {
     let (_gateway, client) = one(fixture_server(&[])).await;
     check_read(&client, "a+note:///Up", "a+NOTE:///Up", "upper").await;
-    check_read(&client, "a+NOTE:///Up", "a+NOTE:///Up", "upper").await;
+    check_read(&client, "note:///Up", "a+NOTE:///Up", "upper").await;
 }

@@ -28,7 +28,10 @@ pub fn smoke(root: &Path, seconds: u32) -> Result<()> {
     for target in &targets {
         eprintln!("==> fuzz {target}, {seconds} s");
         let limit = format!("-max_total_time={seconds}");
-        run(&mut fuzz(root, &["run", target, "--", &limit])).with_context(|| format!("fuzz target {target} failed"))?;
+        let (corpus, seeds) = (format!("fuzz/corpus/{target}"), format!("fuzz/seeds/{target}"));
+        std::fs::create_dir_all(root.join(&corpus)).with_context(|| format!("cannot make {corpus}"))?;
+        run(&mut fuzz(root, &["run", target, &corpus, &seeds, "--", &limit]))
+            .with_context(|| format!("fuzz target {target} failed"))?;
     }
     eprintln!("fuzz-smoke: {} targets, ok", targets.len());
     Ok(())

@@ -1,1 +1,265 @@
+use std::sync::Arc;
 
+use proptest::prelude::*;
+
+use super::*;
+use crate::backend::Backend;
+use crate::backend::listing::Listing;
+use crate::caller::{Caller, Level, Principal};
+use crate::config::file::Origin;
+use crate::config::{self, ServerId};
+use crate::protocol::dialect::Dialect;
+use crate::protocol::{Text, json};
+
+/// A backend with `settings` in the configuration and these entries, without any connection.
+struct Offer<'a> {
+    id: &'a str,
+    settings: &'a str,
+    tools: Vec<String>,
+    resources: Vec<String>,
+    templates: Vec<String>,
+}
+
+fn tools<'a>(id: &'a str, names: &[&str]) -> Offer<'a> {
+    Offer { id, settings: "", tools: owned(names), resources: vec![], templates: vec![] }
+}
+
+fn resources<'a>(id: &'a str, uris: &[&str], templates: &[&str]) -> Offer<'a> {
+    Offer { id, settings: "", tools: vec![], resources: owned(uris), templates: owned(templates) }
+}
+
+fn owned(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+fn with<'a>(settings: &'a str, offer: Offer<'a>) -> Offer<'a> {
+    Offer { settings, ..offer }
+}
+
+fn definitions(list: List, natives: &[String]) -> Arc<Vec<Definition>> {
+    let definition = |native: &String| {
+        let raw = format!(r#"{{"{}":{},"x":1.0}}"#, list.key(), quote(native));
+        let native_at = json::member(&raw, json::whole(&raw), list.key()).expect("the key");
+        Definition { raw: Text::new(raw.into()).expect("UTF-8"), native: native.as_str().into(), native_at }
+    };
+    Arc::new(natives.iter().map(definition).collect())
+}
+
+fn source(offer: &Offer<'_>) -> Source {
+    let text = format!(r#"{{"mcpServers":{{{}:{{"command":"x"{}}}}}}}"#, quote(offer.id), offer.settings);
+    let loaded = config::parse(&text, &Origin::new("test.json", "/"), &|_| None).expect("a valid configuration");
+    let id = ServerId::new(offer.id).expect("a valid id");
+    let server = Arc::clone(&loaded.config.servers[&id]);
+    let listing = Listing {
+        hello: None,
+        tools: definitions(List::Tools, &offer.tools),
+        prompts: Arc::default(),
+        resources: definitions(List::Resources, &offer.resources),
+        templates: definitions(List::Templates, &offer.templates),
+    };
+    Source { backend: Arc::new(Backend::new(id, server, 1, Arc::default())), listing: Arc::new(listing) }
+}
+
+fn catalog(offers: &[Offer<'_>]) -> Catalog {
+    build(1, 1000, offers.iter().map(source).collect())
+}
+
+fn caller() -> Caller {
+    Caller { session: None, principal: Principal::Anonymous, dialect: Dialect::V2025_11_25, level: Level::Info }
+}
+
+/// Who owns `uri`, as `id native`, or the candidates of an ambiguous one.
+fn owner(catalog: &Catalog, uri: &str) -> String {
+    match catalog.resources.find(&catalog.sources, uri) {
+        Ok(owner) => format!("{} {}", catalog.source(owner.source).backend.id, owner.native),
+        Err(crate::protocol::error::Error::ResourceNotFound { candidates, .. }) => candidates.join(" or "),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+fn exposed(catalog: &Catalog) -> Vec<&str> {
+    catalog.resources.entries.iter().map(|entry| &*entry.exposed).collect()
+}
+
+#[test]
+fn d4_a_contested_name_means_nothing() {
+    let catalog = catalog(&[tools("a", &["b_c"]), tools("a_b", &["c"])]);
+    let view = catalog.view(&caller());
+    let Err(crate::protocol::error::Error::ToolNotFound { candidates, .. }) = view.tool("a_b_c") else {
+        panic!("the bare name must not be anybody's")
+    };
+    assert_eq!(candidates.len(), 2);
+    let owners: Vec<_> =
+        candidates.iter().map(|name| view.tool(name).expect("a candidate").native.to_string()).collect();
+    assert_eq!(owners, ["b_c", "c"]);
+}
+
+#[test]
+fn reg9_an_alias_replaces_the_minted_name_and_takes_part_in_conflicts() {
+    let renamed = with(r#","tools":{"rename":{"t":"b_u"}}"#, tools("a", &["t"]));
+    let alone = catalog(&[renamed]);
+    assert_eq!(&*alone.view(&caller()).tool("b_u").expect("the alias").native, "t");
+    assert!(alone.view(&caller()).tool("a_t").is_err());
+    let contested = catalog(&[with(r#","tools":{"rename":{"t":"b_u"}}"#, tools("a", &["t"])), tools("b", &["u"])]);
+    assert!(contested.view(&caller()).tool("b_u").is_err());
+    assert_eq!(contested.tools.contested.len(), 1);
+}
+
+#[test]
+fn res8_more_literal_text_wins_between_two_templates() {
+    let catalog = catalog(&[resources("a", &[], &["note:///{name}"]), resources("b", &[], &["note:///x{name}"])]);
+    assert_eq!(owner(&catalog, "note:///xyz"), "b note:///xyz");
+    assert_eq!(owner(&catalog, "note:///yz"), "a note:///yz");
+    assert_eq!(owner(&catalog, "a+note:///xyz"), "a note:///xyz");
+}
+
+#[test]
+fn d3_what_a_client_may_send() {
+    let catalog = catalog(&[
+        resources("fs", &["file:///a b", "file:///logs/app.log", "both:1"], &[]),
+        resources("db", &["both:1"], &[]),
+    ]);
+    for (sent, found) in [
+        ("fs+file:///a b", "fs file:///a b"),
+        ("fs+:file:///a b", "fs file:///a b"),
+        ("fs+file:///a%20b", "fs file:///a b"),
+        ("FS+FILE:///a%20b", "fs file:///a b"),
+        ("file:///a%20b", "fs file:///a b"),
+        ("file:///a b", "fs file:///a b"),
+        ("fs_file_logs_app.log", "fs file:///logs/app.log"),
+        ("fs_file___logs_app.log", "fs file:///logs/app.log"),
+        ("both:1", "fs+both:1 or db+both:1"),
+        ("db+both:1", "db both:1"),
+        ("file:///nobody", ""),
+        ("nobody+both:1", ""),
+        ("", ""),
+    ] {
+        assert_eq!(owner(&catalog, sent), found, "{sent}");
+    }
+}
+
+#[test]
+fn d1_without_namespacing_a_uri_of_two_backends_is_namespaced_for_both() {
+    let none = r#","namespacing":{"resources":"none"}"#;
+    let catalog =
+        catalog(&[with(none, resources("a", &["x:1", "x:2"], &[])), with(none, resources("b", &["x:1"], &[]))]);
+    assert_eq!(exposed(&catalog), ["a+x:1", "b+x:1", "x:2"]);
+}
+
+#[test]
+fn d2_the_identifier_can_be_the_exposed_uri_and_never_collides() {
+    let identifier = r#","namespacing":{"resources":"identifier"}"#;
+    let catalog = catalog(&[with(identifier, resources("a", &["x:/1", "x://1", "y:1"], &[]))]);
+    let exposed = exposed(&catalog);
+    assert_eq!(exposed.len(), 3);
+    assert!(exposed.contains(&"a_y_1"), "{exposed:?}");
+    let contested: Vec<_> = exposed.iter().filter(|uri| uri.starts_with("a_x_1_")).collect();
+    assert_eq!(contested.len(), 2, "{exposed:?}");
+    for uri in contested {
+        assert!(owner(&catalog, uri).starts_with("a x:"), "{uri}");
+    }
+}
+
+#[test]
+fn res9_what_the_filter_denies_is_not_offered_by_a_template_either() {
+    let denied = r#","resources":{"deny":["note:///secret*"]}"#;
+    let catalog = catalog(&[with(denied, resources("a", &["note:///secret1", "note:///open"], &["note:///{name}"]))]);
+    assert_eq!(exposed(&catalog), ["a+note:///open"]);
+    assert_eq!(owner(&catalog, "a+note:///other"), "a note:///other");
+    assert_eq!(owner(&catalog, "a+note:///secret2"), "");
+}
+
+#[test]
+fn d13_a_uri_that_was_handed_out_is_offered() {
+    let catalog = catalog(&[resources("a", &[], &[])]);
+    assert_eq!(owner(&catalog, "a+made:up"), "");
+    catalog.source(0).backend.handed().remember("made:up");
+    assert_eq!(owner(&catalog, "a+made:up"), "a made:up");
+    assert_eq!(owner(&catalog, "made:up"), "a made:up");
+}
+
+#[test]
+fn srv6_instructions_are_joined_under_headings_and_cuts_are_stated() {
+    let hello = |words: String| {
+        let dialect = Dialect::V2025_11_25;
+        let capabilities = crate::backend::link::Capabilities::default();
+        Arc::new(crate::backend::link::Hello {
+            dialect,
+            capabilities,
+            instructions: Some(words),
+            software: String::new(),
+        })
+    };
+    let speaking = |id: &str, words: String| {
+        let mut source = source(&tools(id, &[]));
+        source.listing = Arc::new(Listing { hello: Some(hello(words)), ..Listing::default() });
+        source
+    };
+    let sources = [
+        speaking("a", "Be kind.".into()),
+        speaking("b", "x".repeat(LONGEST_INSTRUCTIONS)),
+        speaking("c", "Bye.".into()),
+    ];
+    let joined = join_instructions(&sources).expect("instructions");
+    assert_eq!(joined, "## a\n\nBe kind.\n\n## c\n\nBye.\n\n(Left out for length: the instructions of b.)");
+}
+
+fn offers() -> impl Strategy<Value = Vec<(String, Vec<String>, Vec<String>)>> {
+    let names = proptest::collection::btree_set("[a-c_.]{1,4}", 0..5).prop_map(|names| names.into_iter().collect());
+    let uris = proptest::collection::btree_set("[a-c]:[a-c/ %_]{0,4}|[a-c ]{1,3}", 0..5)
+        .prop_map(|uris| uris.into_iter().collect());
+    let servers = proptest::collection::btree_map("[a-c][a-c_]{0,2}", (names, uris), 1..5);
+    servers.prop_map(|servers| {
+        // Ids that fold alike are refused by the configuration.
+        let mut folded = std::collections::HashSet::new();
+        let distinct = servers
+            .into_iter()
+            .filter(|(id, _)| folded.insert(ServerId::new(id).expect("a valid id").folded().to_owned()));
+        distinct.map(|(id, (names, uris))| (id, names, uris)).collect()
+    })
+}
+
+proptest! {
+    /// Every tool and resource can be found under its exposed name, and only there; nothing is lost.
+    #[test]
+    fn reg5_everything_offered_is_found_under_its_own_name(offers in offers()) {
+        let sources: Vec<_> = offers.iter().map(|(id, names, uris)| source(&Offer {
+            id, settings: "", tools: names.clone(), resources: uris.clone(), templates: vec![],
+        })).collect();
+        let catalog = build(1, 1000, sources);
+        let caller = caller();
+        let view = catalog.view(&caller);
+        let listed: usize = offers.iter().map(|(_, names, _)| names.len()).sum();
+        prop_assert_eq!(catalog.tools.entries.len(), listed);
+        for entry in &catalog.tools.entries {
+            let found = view.tool(&entry.exposed).expect("a listed tool");
+            prop_assert_eq!((found.source, &found.native), (entry.source, &entry.native));
+        }
+        let listed: usize = offers.iter().map(|(_, _, uris)| uris.len()).sum();
+        prop_assert_eq!(catalog.resources.entries.len(), listed);
+        prop_assert!(catalog.resources.entries.is_sorted_by(|one, other| one.exposed < other.exposed));
+        for entry in &catalog.resources.entries {
+            for name in [&entry.exposed, &entry.identifier] {
+                let owner = catalog.resources.find(&catalog.sources, name).expect("a listed resource");
+                prop_assert_eq!((owner.source, owner.native.as_str()), (entry.source, &*entry.native), "{}", name);
+            }
+        }
+    }
+
+    /// Backends that stand elsewhere in the configuration keep their names.
+    #[test]
+    fn d4_names_do_not_depend_on_who_came_first(offers in offers()) {
+        let names = |offers: &[(String, Vec<String>, Vec<String>)]| {
+            let sources = offers.iter().map(|(id, names, uris)| source(&Offer {
+                id, settings: "", tools: names.clone(), resources: uris.clone(), templates: vec![],
+            }));
+            let catalog = build(1, 1000, sources.collect());
+            let tools = catalog.tools.entries.iter().map(|entry| entry.definition.clone());
+            let mut all: Vec<_> = tools.chain(catalog.resources.entries.iter().map(|entry| entry.definition.clone())).collect();
+            all.sort();
+            all
+        };
+        let backwards: Vec<_> = offers.iter().rev().cloned().collect();
+        prop_assert_eq!(names(&offers), names(&backwards));
+    }
+}
