@@ -37,7 +37,7 @@ const QUEUE_UNITS: u32 = 32 * 1024;
 /// Messages up to this size together are written with one system call.
 const WRITE_BATCH: usize = 64 * 1024;
 const LONGEST_STDERR_LINE: usize = 16 * 1024;
-/// How long the last words of a process that exited are waited for, and the exit of one that closed its output.
+/// How long the last words of a process that exited are waited for, and the exit of one that closed a pipe.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 pub struct StdioLink {
@@ -282,7 +282,7 @@ async fn write(mut queued: mpsc::Receiver<Queued>, mut stdin: ChildStdin) {
             next = if batch.len() < WRITE_BATCH { queued.try_recv().ok() } else { None };
         }
         if stdin.write_all(&batch).await.is_err() {
-            // The process has closed its input; its exit is noticed elsewhere.
+            // The process has closed its input, which ends the link.
             return;
         }
         batch.clear();
@@ -319,29 +319,44 @@ async fn each_line(mut source: impl AsyncRead + Unpin, limit: usize, mut on_line
 async fn watch_over(
     shared: Arc<Shared>,
     mut process: Process,
-    writer: JoinHandle<()>,
+    mut writer: JoinHandle<()>,
     mut reader: JoinHandle<()>,
     stopped: oneshot::Receiver<()>,
 ) {
     let reason = tokio::select! {
         exit = process.wait() => {
-            // What it said before it went still counts.
-            let _ = tokio::time::timeout(LAST_WORDS, &mut reader).await;
+            hear_out(&mut reader).await;
             format!("the process ended with {exit}")
         }
-        // A process that ends closes its output a moment before.
-        _ = &mut reader => match tokio::time::timeout(LAST_WORDS, process.wait()).await {
-            Ok(exit) => format!("the process ended with {exit}"),
-            Err(_) => "it closed its output".to_owned(),
-        },
+        _ = &mut reader => exit_or(&mut process, "it closed its output").await,
+        _ = &mut writer => {
+            let reason = exit_or(&mut process, "it closed its input").await;
+            hear_out(&mut reader).await;
+            reason
+        }
         _ = stopped => "the gateway closed it".to_owned(),
     };
     shared.close(&reason);
     // Closing its input is how a server is asked to leave.
     writer.abort();
-    let _ = writer.await;
+    if !writer.is_finished() {
+        let _ = writer.await;
+    }
     process.end().await;
     reader.abort();
+}
+
+/// What it said before it went still counts.
+async fn hear_out(reader: &mut JoinHandle<()>) {
+    let _ = tokio::time::timeout(LAST_WORDS, reader).await;
+}
+
+/// A process that ends closes its ends of the pipes a moment before: where that is why, its exit says more.
+async fn exit_or(process: &mut Process, otherwise: &str) -> String {
+    match tokio::time::timeout(LAST_WORDS, process.wait()).await {
+        Ok(exit) => format!("the process ended with {exit}"),
+        Err(_) => otherwise.to_owned(),
+    }
 }
 
 #[cfg(test)]

@@ -183,6 +183,51 @@ async fn f7_a_half_open_backend_hurts_only_its_own_callers() {
 }
 
 #[tokio::test]
+async fn route3_a_call_that_takes_too_long_is_cancelled_at_the_backend() {
+    for arguments in [&[][..], &["--reply", "sse"]] {
+        let backend = HttpFixture::start(arguments).await;
+        let mut server = backend.server();
+        server["tools"] = json!({ "timeouts": { "hang": "100ms" } });
+        let gateway = Gateway::with_servers(json!({ "a": server })).await;
+        let client = gateway.client_seeing("a_hang").await;
+        assert_error(&try_call(&client, "a_hang", json!({})).await, 1504, "TIMEOUT");
+        eventually("the backend was told", || async {
+            (client.call_text("a_cancelled", json!({})).await != "[]").then_some(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn f6_an_oversize_answer_fails_its_own_call_only() {
+    for arguments in [&["--oversize", "300000"][..], &["--oversize", "300000", "--reply", "sse"]] {
+        let backend = HttpFixture::start(arguments).await;
+        let servers = json!({ "a": backend.server() });
+        let gateway =
+            Gateway::start(json!({ "policies": { "maxMessageSize": "256KiB" }, "mcpServers": servers })).await;
+        let client = gateway.client_seeing("a_oversize").await;
+        let other = begin_call(&client, "a_nonce", json!({"nonce": "n", "delayMs": 300}));
+        let answer = try_call(&client, "a_oversize", json!({})).await;
+        assert_error(&answer, 1502, "BACKEND_PROTOCOL");
+        assert!(answer["error"]["message"].as_str().is_some_and(|words| words.contains("maxMessageSize")), "{answer}");
+        assert_eq!(ended(other).await["result"]["content"][0]["text"], "n");
+    }
+}
+
+#[tokio::test]
+async fn srv2_a_backends_pings_are_answered_and_other_asks_refused_by_name() {
+    let backend = HttpFixture::start(&[]).await;
+    let gateway = Gateway::with_servers(json!({ "pipe": fixture_server(&[]), "http": backend.server() })).await;
+    for (server, via) in [("pipe", "call"), ("http", "call"), ("http", "get")] {
+        let tool = format!("{server}_ask");
+        let client = gateway.client_seeing(&tool).await;
+        assert_eq!(client.call_text(&tool, json!({"method": "ping", "via": via})).await, r#"{"result":{}}"#);
+        let refused = client.call_text(&tool, json!({"method": "roots/list", "via": via})).await;
+        assert!(refused.contains("-32601") && refused.contains("roots/list"), "{server} {via}: {refused}");
+    }
+}
+
+#[tokio::test]
 async fn f4_a_throttled_backend_hurts_only_its_own_callers() {
     let backend = HttpFixture::start(&[]).await;
     let proxy = FaultProxy::start(backend.address);

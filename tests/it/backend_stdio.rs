@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::harness::{Gateway, Scratch, eventually, fixture, fixture_server, signal};
 use crate::support::{
-    arrived, assert_error, await_call, begin_call, ended, is_error, logged, next_pid_in, path_text, pid_in,
+    arrived, assert_error, await_call, begin_call, ended, is_error, is_gone, logged, next_pid_in, path_text, pid_in,
     scripted_server, starts, try_call,
 };
 
@@ -129,6 +129,56 @@ async fn f1_calls_in_flight_get_one_error_when_the_backend_crashes_and_it_comes_
     assert_eq!(client.tool_names().await, listed, "a lost backend keeps its listing");
     next_pid_in(&file, pid).await;
     await_call(&client, "a_echo").await;
+}
+
+#[tokio::test]
+async fn f1_a_child_that_stays_but_closes_its_input_is_lost_and_started_again() {
+    let scratch = Scratch::new();
+    let log = scratch.path().join("starts");
+    // The handshake and the lists are six lines; nobody reads the seventh.
+    let six = r#"(for i in 1 2 3 4 5 6; do IFS= read -r line <&3; printf '%s\n' "$line"; done)"#;
+    let script = format!(r#"exec 3<&0 </dev/null; {six} | "$@" 3<&- & exec 3<&-; wait"#);
+    let server = scripted_server(&script, &["--ignore-eof", "--start-log", path_text(&log)]);
+    let gateway = Gateway::with_servers(json!({ "a": server })).await;
+    let client = gateway.client_seeing("a_echo").await;
+    let answer = eventually("a call meets the closed input", || async {
+        let answer = try_call(&client, "a_echo", json!({})).await;
+        (!answer["error"].is_null()).then_some(answer)
+    })
+    .await;
+    assert_error(&answer, 1503, "BACKEND_UNAVAILABLE");
+    logged(&gateway, &["backend lost", "server=\"a\"", "closed its input"]).await;
+    eventually("it was started again", || async { (starts(&log) >= 2).then_some(()) }).await;
+}
+
+#[tokio::test]
+async fn f1_a_child_that_stays_but_closes_its_output_is_ended_and_started_again() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("pid");
+    let script = format!("exec 1>&-; echo $$ > '{}'; exec sleep 600", file.display());
+    let gateway = Gateway::with_servers(json!({ "a": scripted_server(&script, &[]) })).await;
+    let pid = pid_in(&file).await;
+    logged(&gateway, &["server=\"a\"", "it closed its output"]).await;
+    is_gone(pid).await;
+    next_pid_in(&file, pid).await;
+}
+
+#[tokio::test]
+async fn f8_a_backend_that_comes_back_with_other_tools_is_listed_anew() {
+    let scratch = Scratch::new();
+    let (file, again) = (scratch.path().join("pid"), scratch.path().join("again"));
+    let script =
+        format!(r#"if [ -e '{0}' ]; then exec "$@" --tools 3; fi; : > '{0}'; exec "$@" --prompts 2"#, again.display());
+    let server = scripted_server(&script, &["--pid-file", path_text(&file)]);
+    let gateway = Gateway::with_servers(json!({ "a": server })).await;
+    let client = gateway.client_seeing("a_echo").await;
+    let mut listener = gateway.client().await.listen().await;
+    signal(pid_in(&file).await, "KILL");
+    listener.await_method("notifications/tools/list_changed").await;
+    client.await_tool("a_tool_0003").await;
+    client.call("a_tool_0003", json!({})).await;
+    let prompts = client.list("prompts/list", "prompts").await;
+    assert!(prompts.iter().all(|prompt| prompt["name"] != "a_prompt_0001"), "{prompts:?}");
 }
 
 #[tokio::test]

@@ -358,8 +358,12 @@ impl Listener {
         self.next_text().await.map(|message| serde_json::from_str(&message).expect("a message"))
     }
 
-    /// The next message as it was written.
+    /// The next message as it was written. Signs of life do not count: a message must come in time.
     pub async fn next_text(&mut self) -> Option<String> {
+        tokio::time::timeout(PATIENCE, self.read_message()).await.expect("a message in time")
+    }
+
+    async fn read_message(&mut self) -> Option<String> {
         loop {
             if let Some((event, rest)) = self.buffer.split_once("\n\n") {
                 let data = event.lines().find_map(|line| line.strip_prefix("data: ")).map(str::to_owned);
@@ -369,8 +373,7 @@ impl Listener {
                     None => continue,
                 }
             }
-            let frame = tokio::time::timeout(PATIENCE, self.body.frame()).await.expect("an event in time")?;
-            let data = frame.ok()?.into_data().ok()?;
+            let data = self.body.frame().await?.ok()?.into_data().ok()?;
             self.buffer.push_str(std::str::from_utf8(&data).expect("text"));
         }
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, Scratch, StdioClient, signal};
+use crate::harness::{Gateway, Scratch, StdioClient, fixture_server, signal};
 use crate::support::{await_call, is_alive, is_gone, next_pid_in, parent, path_text, pid_in, scripted_server};
 
 /// A wrapper, as `npx` is one, around a server that hears neither the end of its input nor SIGTERM, beside another child
@@ -128,4 +128,16 @@ async fn p9_nothing_outlives_a_wrapper_that_was_killed() {
     signal(members.wrapper, "KILL");
     members.are_gone().await;
     await_call(&client, "a_echo").await;
+}
+
+#[tokio::test]
+async fn f25_a_gateway_can_be_stopped_in_the_middle_of_a_handshake() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("pid");
+    let arguments = ["--hang-handshake", "--ignore-eof", "--ignore-term", "--pid-file", path_text(&file)];
+    let mut gateway = Gateway::with_servers(json!({ "a": fixture_server(&arguments) })).await;
+    let server = pid_in(&file).await;
+    let guard = parent(server);
+    assert!(gateway.terminate().await.success());
+    assert!(!is_alive(server) && !is_alive(guard));
 }
