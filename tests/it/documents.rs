@@ -184,7 +184,8 @@ fn links_and_paths_lead_somewhere() {
 fn constants_that_the_architecture_names_exist() {
     let sources: String = files("src", "rs").iter().map(|path| text_of(path)).collect();
     let is_constant = |word: &&str| {
-        word.contains('_') && word.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_' || byte.is_ascii_digit())
+        word.contains('_')
+            && word.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_' || byte.is_ascii_digit())
     };
     let text = read("ARCHITECTURE.md");
     let constants: BTreeSet<_> = code_words(&text).into_iter().filter(is_constant).collect();
@@ -224,7 +225,8 @@ fn modules_use_only_what_stands_before_them() {
 #[test]
 fn the_order_of_modules_is_told_the_same_everywhere() {
     let library = read("src/lib.rs");
-    let declared: Vec<_> = library.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';')).collect();
+    let declared: Vec<_> =
+        library.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';')).collect();
     assert_eq!(declared, ORDER.concat());
     let group = |group: &&[&str]| group.iter().map(|module| format!("`{module}`")).collect::<Vec<_>>().join(", ");
     let told = ORDER.iter().map(group).collect::<Vec<_>>().join(" < ");
