@@ -22,9 +22,11 @@ pub mod backend;
 pub mod catalog;
 pub mod router;
 
-// The clients, and the transports they come over.
-pub mod front;
+// The clients.
 pub mod session;
+
+// The transports they come over.
+pub mod front;
 
 // Assembly.
 pub mod app;

@@ -11,7 +11,7 @@ mod bad_input;
 mod cli;
 mod completion;
 mod connect;
-
+mod documents;
 mod front_http;
 mod front_stdio;
 mod gate;

@@ -1,0 +1,263 @@
+//! The documents say what is so: tests, paths, links, keys and error codes they name exist, and the code keeps the order
+//! they give.
+//!
+//! Texts are read as texts. A document that names something in a form these tests do not know is not checked, so each
+//! test asserts that it found something to check.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// Each module may use those of its own group and of the groups before it.
+const ORDER: [&[&str]; 9] = [
+    &["caller", "config", "observe", "protocol"],
+    &["lane", "mailbox"],
+    &["backend"],
+    &["catalog"],
+    &["router"],
+    &["session"],
+    &["front"],
+    &["app"],
+    &["cli"],
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The files under `directory` that end in `extension`, relative to the root.
+fn files(directory: &str, extension: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![root().join(directory)];
+    while let Some(directory) = open.pop() {
+        let entries = std::fs::read_dir(&directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+        for path in entries.map(|entry| entry.expect("a directory can be read").path()) {
+            if path.is_dir() {
+                open.push(path);
+            } else if path.extension().is_some_and(|known| known == extension) {
+                found.push(path.strip_prefix(root()).expect("it is under the root").to_owned());
+            }
+        }
+    }
+    found.sort();
+    assert!(!found.is_empty(), "there is no .{extension} file under {directory}");
+    found
+}
+
+fn documents() -> Vec<PathBuf> {
+    let mut documents: Vec<_> = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"].map(PathBuf::from).to_vec();
+    documents.extend(files("docs", "md"));
+    documents
+}
+
+fn text_of(path: &Path) -> String {
+    read(path.to_str().expect("paths of ours are UTF-8"))
+}
+
+/// What stands between single backticks, outside of fenced blocks.
+fn code_words(text: &str) -> Vec<&str> {
+    let mut in_fence = false;
+    let mut words = Vec::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            in_fence = !in_fence;
+        } else if !in_fence {
+            words.extend(line.split('`').skip(1).step_by(2));
+        }
+    }
+    words
+}
+
+/// One id of docs/requirements.md and the tests that its rows name.
+#[derive(Debug, Default)]
+struct Requirement {
+    covered: bool,
+    tests: Vec<String>,
+}
+
+/// Rows with an id begin a requirement; rows without one go on with it. Behind the heading `Not yet` none is covered.
+fn requirements(text: &str) -> Result<BTreeMap<String, Requirement>, String> {
+    let mut requirements: BTreeMap<String, Requirement> = BTreeMap::new();
+    let mut covered = true;
+    let mut current = None;
+    for line in text.lines() {
+        if let Some(heading) = line.strip_prefix("## ") {
+            covered = !heading.starts_with("Not yet");
+        }
+        let Some(row) = line.strip_prefix('|') else { continue };
+        let (id, rest) = row.split_once('|').ok_or_else(|| format!("no row: {line}"))?;
+        let id = id.trim();
+        if id == "id" || id.starts_with("---") {
+            continue;
+        }
+        if !id.is_empty() {
+            if requirements.insert(id.to_owned(), Requirement { covered, tests: Vec::new() }).is_some() {
+                return Err(format!("{id} stands twice"));
+            }
+            current = Some(id.to_owned());
+        }
+        let requirement = current.as_ref().and_then(|id| requirements.get_mut(id));
+        let requirement = requirement.ok_or_else(|| format!("a row before the first id: {line}"))?;
+        let tests = code_words(rest).into_iter().filter(|word| word.contains("::"));
+        requirement.tests.extend(tests.map(str::to_owned));
+    }
+    Ok(requirements)
+}
+
+/// Whether `module::name` is a test function of this package. The inner module `tests` is not named.
+fn is_test(path: &str) -> bool {
+    let Some((module, name)) = path.rsplit_once("::") else { return false };
+    let place = module.replace("::", "/");
+    let candidates = [format!("tests/it/{place}.rs"), format!("src/{place}.rs"), format!("src/{place}/tests.rs")];
+    candidates.iter().any(|file| std::fs::read_to_string(root().join(file)).is_ok_and(|text| has_test(&text, name)))
+}
+
+fn has_test(text: &str, name: &str) -> bool {
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let begins = |line: &str| {
+        let rest = line.strip_prefix("async ").unwrap_or(line).strip_prefix("fn ");
+        rest.and_then(|rest| rest.strip_prefix(name)).is_some_and(|rest| rest.starts_with('('))
+    };
+    lines.iter().enumerate().any(|(index, line)| {
+        let attributes = lines[..index].iter().rev().take_while(|line| line.starts_with(['#', '/']));
+        begins(line) && attributes.into_iter().any(|line| line.starts_with("#[test") || line.contains("::test"))
+    })
+}
+
+#[test]
+fn every_covered_requirement_names_tests_that_exist() {
+    let requirements = requirements(&read("docs/requirements.md")).expect("each id stands once");
+    let covered: Vec<_> = requirements.iter().filter(|(_, requirement)| requirement.covered).collect();
+    assert!(!covered.is_empty(), "no requirement is covered");
+    assert!(covered.len() < requirements.len(), "the list of what is not covered yet is gone");
+    for (id, requirement) in covered {
+        assert!(!requirement.tests.is_empty(), "{id} names no test");
+    }
+    for (id, requirement) in &requirements {
+        for test in &requirement.tests {
+            assert!(is_test(test), "{id}: there is no test {test}");
+        }
+    }
+}
+
+#[test]
+fn a_table_of_requirements_with_mistakes_is_refused() {
+    let table = "| id | what |\n|---|---|\n| A-1 | one |\n| | `m::t` |\n## Not yet\n| B-1 | two |\n";
+    let read = requirements(table).expect("a good table");
+    assert_eq!(read["A-1"].tests, ["m::t"]);
+    assert!(read["A-1"].covered && !read["B-1"].covered);
+    assert!(requirements(&format!("{table}| A-1 | again |\n")).is_err());
+    assert!(requirements("| | `m::t` |\n").is_err());
+    assert!(!is_test("documents::root") && !is_test("documents::absent") && !is_test("absent::absent"));
+    assert!(is_test("documents::a_table_of_requirements_with_mistakes_is_refused"));
+}
+
+#[test]
+fn links_and_paths_lead_somewhere() {
+    let (mut links, mut paths) = (0, 0);
+    for document in documents() {
+        let text = text_of(&document);
+        let shown = document.display();
+        let directory = root().join(document.parent().expect("a document stands in a directory"));
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target) {
+            let file = target.split('#').next().unwrap_or_default();
+            if !file.is_empty() && !file.contains(':') {
+                links += 1;
+                assert!(directory.join(file).exists(), "{shown}: the link {target} leads nowhere");
+            }
+        }
+        for word in code_words(&text) {
+            let ours = ["src/", "tests/", "benches/", "xtask/", "docs/"].iter().any(|start| word.starts_with(start));
+            if ours && !word.contains(['*', ' ']) {
+                paths += 1;
+                assert!(root().join(word).exists(), "{shown}: there is no {word}");
+            }
+        }
+    }
+    assert!(links > 0 && paths > 0, "{links} links, {paths} paths");
+}
+
+#[test]
+fn constants_that_the_architecture_names_exist() {
+    let sources: String = files("src", "rs").iter().map(|path| text_of(path)).collect();
+    let is_constant = |word: &&str| {
+        word.contains('_')
+            && word.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_' || byte.is_ascii_digit())
+    };
+    let text = read("ARCHITECTURE.md");
+    let constants: BTreeSet<_> = code_words(&text).into_iter().filter(is_constant).collect();
+    assert!(!constants.is_empty());
+    for constant in constants {
+        assert!(sources.contains(constant), "there is no {constant} in the sources");
+    }
+}
+
+#[test]
+fn modules_use_only_what_stands_before_them() {
+    let rank = |module: &str| ORDER.iter().position(|group| group.contains(&module));
+    let mut uses = 0;
+    for path in files("src", "rs") {
+        let inner = path.strip_prefix("src").expect("it is under src");
+        let first = inner.iter().next().and_then(|part| part.to_str()).expect("a file has a name");
+        let module = first.trim_end_matches(".rs");
+        if matches!(module, "lib" | "main") {
+            continue;
+        }
+        let own = rank(module).unwrap_or_else(|| panic!("{module} has no place in the order"));
+        for (index, line) in text_of(&path).lines().enumerate() {
+            for rest in line.split("crate::").skip(1) {
+                let used = rest.split(|next: char| !next.is_ascii_alphanumeric() && next != '_').next();
+                let used = used.filter(|used| !used.is_empty());
+                let place = format!("{}:{}", path.display(), index + 1);
+                let used = used.unwrap_or_else(|| panic!("{place}: one `use crate::module` per line"));
+                let theirs = rank(used).unwrap_or_else(|| panic!("{place}: {used} has no place in the order"));
+                assert!(theirs <= own, "{place}: {module} uses {used}, which stands behind it");
+                uses += 1;
+            }
+        }
+    }
+    assert!(uses > 0, "no file under src uses another");
+}
+
+#[test]
+fn the_order_of_modules_is_told_the_same_everywhere() {
+    let library = read("src/lib.rs");
+    let declared: Vec<_> =
+        library.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';')).collect();
+    assert_eq!(declared, ORDER.concat());
+    let group = |group: &&[&str]| group.iter().map(|module| format!("`{module}`")).collect::<Vec<_>>().join(", ");
+    let told = ORDER.iter().map(group).collect::<Vec<_>>().join(" < ");
+    let text = read("ARCHITECTURE.md").replace('\n', " ");
+    assert!(text.contains(&told), "ARCHITECTURE.md does not say: {told}");
+}
+
+#[test]
+fn every_error_has_its_row() {
+    let (source, page) = (read("src/protocol/error.rs"), read("docs/errors.md"));
+    let rows: Vec<_> = source.split("=> row(").skip(1).filter_map(|rest| rest.split_once(')')).collect();
+    assert!(!rows.is_empty());
+    for (row, _) in rows {
+        let parts: Vec<_> = row.split(',').map(|part| part.trim().trim_matches('"')).collect();
+        let expected = format!("| `{}` | {} | {} |", parts[2], parts[0], parts[1]);
+        assert!(page.contains(&expected), "docs/errors.md lacks: {expected}");
+    }
+}
+
+#[test]
+fn every_key_of_the_configuration_is_described() {
+    let (source, page) = (read("src/config/vocabulary.rs"), read("docs/configuration.md"));
+    let source = source.split("#[cfg(test)]").next().expect("there is code before the tests");
+    let lists: Vec<_> = ["read: &[", "passed_over: &[", "later: &["]
+        .iter()
+        .flat_map(|start| source.split(start).skip(1))
+        .filter_map(|rest| rest.split_once(']'))
+        .collect();
+    let keys: BTreeSet<_> = lists.iter().flat_map(|(list, _)| list.split('"').skip(1).step_by(2)).collect();
+    assert!(!keys.is_empty());
+    for key in keys {
+        assert!(page.contains(&format!("`{key}`")), "docs/configuration.md does not say what {key} is");
+    }
+}
