@@ -76,19 +76,21 @@ impl FromStr for SessionId {
 
     fn from_str(text: &str) -> Result<SessionId, ()> {
         let bytes = text.as_bytes();
-        let dashes = [8, 13, 18, 23];
-        if bytes.len() != 36 || dashes.iter().any(|at| bytes[*at] != b'-') {
+        if bytes.len() != 36 {
             return Err(());
         }
-        let digit = |byte: &u8| match byte {
-            b'0'..=b'9' => Some(byte - b'0'),
-            b'a'..=b'f' => Some(byte - b'a' + 10),
-            _ => None,
-        };
-        let digits = bytes.iter().enumerate().filter(|(at, _)| !dashes.contains(at));
-        let number =
-            digits.map(|(_, byte)| digit(byte)).try_fold(0, |number, digit| Some(number << 4 | u128::from(digit?)));
-        number.map(SessionId).ok_or(())
+        let mut number = 0;
+        for (at, byte) in bytes.iter().enumerate() {
+            let digit = match (at, byte) {
+                (8 | 13 | 18 | 23, b'-') => continue,
+                (8 | 13 | 18 | 23, _) => return Err(()),
+                (_, b'0'..=b'9') => byte - b'0',
+                (_, b'a'..=b'f') => byte - b'a' + 10,
+                _ => return Err(()),
+            };
+            number = number << 4 | u128::from(digit);
+        }
+        Ok(SessionId(number))
     }
 }
 

@@ -53,6 +53,8 @@ struct Shared {
     limit: usize,
     /// The configured headers and ours that never change.
     headers: HeaderMap,
+    /// The same with what the handshake settled, once it has.
+    settled: OnceLock<HeaderMap>,
     session: OnceLock<HeaderValue>,
     dialect: OnceLock<Dialect>,
     next: AtomicU64,
@@ -69,6 +71,7 @@ impl HttpLink {
             inbox,
             limit,
             headers,
+            settled: OnceLock::new(),
             session: OnceLock::new(),
             dialect: OnceLock::new(),
             next: AtomicU64::new(1),
@@ -86,8 +89,9 @@ impl HttpLink {
         self.shared.dialect.get_or_init(|| dialect);
     }
 
-    /// Opens the GET stream, for as long as the link lives.
+    /// The handshake is over: opens the GET stream, for as long as the link lives.
     pub fn listen(&self) {
+        self.shared.settled.get_or_init(|| self.shared.headers_so_far());
         let shared = Arc::clone(&self.shared);
         tokio::spawn(async move {
             let mut closed = shared.closed.subscribe();
@@ -150,14 +154,19 @@ impl Shared {
         let mut request = HttpRequest::new(Full::new(body));
         *request.method_mut() = verb;
         *request.uri_mut() = self.url.clone();
-        *request.headers_mut() = self.headers.clone();
+        *request.headers_mut() = self.settled.get().cloned().unwrap_or_else(|| self.headers_so_far());
+        request
+    }
+
+    fn headers_so_far(&self) -> HeaderMap {
+        let mut headers = self.headers.clone();
         if let Some(session) = self.session.get() {
-            request.headers_mut().insert(SESSION_ID, session.clone());
+            headers.insert(SESSION_ID, session.clone());
         }
         if let Some(dialect) = self.dialect.get().filter(|dialect| dialect.has_version_header()) {
-            request.headers_mut().insert(PROTOCOL_VERSION, HeaderValue::from_static(dialect.as_str()));
+            headers.insert(PROTOCOL_VERSION, HeaderValue::from_static(dialect.as_str()));
         }
-        request
+        headers
     }
 
     async fn post(&self, body: Bytes) -> Result<HttpResponse<Incoming>, LinkError> {
