@@ -142,6 +142,10 @@ impl Router {
                 if request.method == Method::ResourcesRead && is_not_found(text, error) {
                     let uri = asked_uri(catalog, source, request, backend);
                     edits.replace(error, not_found(text, error, &uri, caller));
+                } else if let Some(code) = json::member(text, error, "code")
+                    && let Some(known) = caller.dialect.foreign_code(code.get(text))
+                {
+                    edits.replace(code, known.to_string());
                 }
                 response.rekeyed(&request.id, edits)
             }

@@ -211,7 +211,11 @@ impl Actor {
                     biased;
                     () = stopped(&mut stop) => return Left::Stopped,
                     end = link.closed() => return Left::Lost(end),
-                    () = self.refresh(link, hello, &wanted) => {}
+                    refreshed = self.refresh(link, hello, &wanted) => {
+                        if let Err(reason) = refreshed {
+                            return Left::Lost(End::Lost(reason));
+                        }
+                    }
                 }
                 wanted.clear();
             }
@@ -237,13 +241,14 @@ impl Actor {
         }
     }
 
-    /// Fetches `lists` and publishes what came. A list that fails keeps its last entries.
-    async fn refresh(&self, link: &Link, hello: &Arc<Hello>, lists: &[List]) {
+    /// Fetches `lists` and publishes what came. A list that fails keeps its last entries; where the connection broke,
+    /// that is the error: over HTTP nothing else might notice, and the list would stay as it was for good.
+    async fn refresh(&self, link: &Link, hello: &Arc<Hello>, lists: &[List]) -> Result<(), String> {
         let mut listing = Listing::clone(&self.backend.listing());
         let mut differs = listing.hello.as_ref() != Some(hello);
         listing.hello = Some(Arc::clone(hello));
         for list in lists {
-            let fresh = if list.is_offered(hello) { self.fetch(link, *list).await } else { Some(Vec::new()) };
+            let fresh = if list.is_offered(hello) { self.fetch(link, *list).await? } else { Some(Vec::new()) };
             differs |= fresh.is_some_and(|fresh| listing.set(*list, fresh));
         }
         if differs {
@@ -253,17 +258,19 @@ impl Actor {
         if differs {
             self.surroundings.bell.notify_one();
         }
+        Ok(())
     }
 
-    async fn fetch(&self, link: &Link, list: List) -> Option<Vec<listing::Definition>> {
+    async fn fetch(&self, link: &Link, list: List) -> Result<Option<Vec<listing::Definition>>, String> {
         match listing::fetch(link, list, self.surroundings.policies.start_timeout).await {
-            Ok(entries) => Some(entries),
-            // The loss of the connection is told once, elsewhere.
-            Err(LinkError::Closed { .. } | LinkError::SessionLost) => None,
+            Ok(entries) => Ok(Some(entries)),
+            Err(LinkError::Closed { reason, .. }) => Err(reason),
+            // The link says so itself.
+            Err(LinkError::SessionLost) => Ok(None),
             Err(error) => {
                 let (server, method, reason) = (self.backend.id.as_str(), list.method(), error.to_string());
                 self.emit(&Event::BackendListFailed { server, method: method.as_str(), reason: &reason });
-                None
+                Ok(None)
             }
         }
     }

@@ -135,7 +135,7 @@ impl Front {
     }
 
     fn get(&self, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
-        if !accepts(headers, "text/event-stream") {
+        if !Accepted::read(headers).stream {
             return Err(Refusal::status(StatusCode::NOT_ACCEPTABLE, "Accept must allow text/event-stream"));
         }
         let session = self.session(headers)?;
@@ -153,7 +153,8 @@ impl Front {
         if !kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json")) {
             return Err(Refusal::status(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Content-Type must be application/json"));
         }
-        if !accepts(&parts.headers, "application/json") && !accepts(&parts.headers, "text/event-stream") {
+        let accepted = Accepted::read(&parts.headers);
+        if !accepted.json && !accepted.stream {
             return Err(Refusal::status(
                 StatusCode::NOT_ACCEPTABLE,
                 "Accept must allow application/json and text/event-stream",
@@ -172,7 +173,7 @@ impl Front {
             }
             Message::Request(request) => {
                 let session = self.session(&parts.headers).map_err(|refusal| refusal.about(&request))?;
-                Ok(self.request(&session, request, accepts(&parts.headers, "text/event-stream")).await)
+                Ok(self.request(&session, request, accepted).await)
             }
             Message::Notification(notification) => {
                 let session = self.session(&parts.headers)?;
@@ -227,14 +228,20 @@ impl Front {
         Ok(response)
     }
 
-    async fn request(&self, session: &Arc<Session>, request: Request, streams: bool) -> Response<Body> {
+    async fn request(&self, session: &Arc<Session>, request: Request, accepted: Accepted) -> Response<Body> {
         let pending = match self.desk.begin(session, request) {
+            Begun::Ready(answer) if !accepted.json => {
+                return body::events(futures_util::stream::iter([body::event(answer)]));
+            }
             Begun::Ready(answer) => return json(StatusCode::OK, answer),
             Begun::Pending(pending) => pending,
         };
         let mut carried = Carried::new(pending, Arc::clone(session), Arc::clone(&self.observe));
-        if !streams {
+        if !accepted.stream {
             return answer_only(carried).await;
+        }
+        if !accepted.json {
+            return body::events(carried.into_events(None));
         }
         match carried.next().await {
             Next::Answer(Some(answer)) => json(StatusCode::OK, answer),
@@ -324,17 +331,30 @@ async fn answer_only(carried: Carried) -> Response<Body> {
     }
 }
 
-/// Whether the client takes this type; one that says nothing takes anything.
-fn accepts(headers: &HeaderMap, kind: &str) -> bool {
-    let mut values = headers.get_all(ACCEPT).iter().peekable();
-    if values.peek().is_none() {
-        return true;
+/// What kinds of answer a client takes; one that says nothing takes both.
+#[derive(Clone, Copy)]
+struct Accepted {
+    json: bool,
+    stream: bool,
+}
+
+impl Accepted {
+    fn read(headers: &HeaderMap) -> Accepted {
+        let mut values = headers.get_all(ACCEPT).iter().peekable();
+        let mut accepted = Accepted { json: values.peek().is_none(), stream: values.peek().is_none() };
+        for value in values.filter_map(|value| value.to_str().ok()) {
+            // As nearly all clients write it.
+            if value == "application/json, text/event-stream" {
+                return Accepted { json: true, stream: true };
+            }
+            for range in value.split(',') {
+                let range = range.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+                accepted.json |= matches!(range.as_str(), "*/*" | "application/*" | "application/json");
+                accepted.stream |= matches!(range.as_str(), "*/*" | "text/*" | "text/event-stream");
+            }
+        }
+        accepted
     }
-    let group = kind.split('/').next().unwrap_or_default();
-    values.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',')).any(|range| {
-        let range = range.split(';').next().unwrap_or_default().trim();
-        range == "*/*" || range.eq_ignore_ascii_case(kind) || range.strip_suffix("/*") == Some(group)
-    })
 }
 
 /// An error before a request could be handled.

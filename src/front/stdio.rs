@@ -100,26 +100,34 @@ impl Client {
                 read = input.read_buf(lines.buffer()) => read,
             };
             if !matches!(read, Ok(1..)) {
-                return;
+                break;
             }
             while let Some(frame) = lines.take() {
-                let answer = match frame {
-                    Frame::Whole(line) => self.on_line(line).await,
-                    Frame::TooLong { .. } => {
-                        let limit = self.front.max_message_size;
-                        let error = Error::InvalidRequest(format!(
-                            "a line is longer than policies.maxMessageSize, {limit} bytes"
-                        ));
-                        Some(protocol::error_reply(None, &error.to_json()))
-                    }
-                };
-                if let Some(answer) = answer
-                    && self.output.send(answer).await.is_err()
-                {
+                if !self.on_frame(frame).await {
                     return;
                 }
             }
             while self.calls.try_join_next().is_some() {}
+        }
+        if let Some(frame) = lines.finish() {
+            self.on_frame(frame).await;
+        }
+    }
+
+    /// One frame; false when nobody reads our output any more.
+    async fn on_frame(&mut self, frame: Frame<Bytes>) -> bool {
+        let answer = match frame {
+            Frame::Whole(line) => self.on_line(line).await,
+            Frame::TooLong { .. } => {
+                let limit = self.front.max_message_size;
+                let error =
+                    Error::InvalidRequest(format!("a line is longer than policies.maxMessageSize, {limit} bytes"));
+                Some(protocol::error_reply(None, &error.to_json()))
+            }
+        };
+        match answer {
+            Some(answer) => self.output.send(answer).await.is_ok(),
+            None => true,
         }
     }
 

@@ -89,6 +89,12 @@ impl Dialect {
         self >= Dialect::V2025_03_26
     }
 
+    /// What a backend's error code becomes where this version does not know it; nothing where it may pass.
+    pub fn foreign_code(self, code: &str) -> Option<i64> {
+        let modern_only = matches!(code, "-32020" | "-32021" | "-32022");
+        (self.era() == Era::Legacy && modern_only).then_some(-32603)
+    }
+
     /// The JSON-RPC code for a resource that cannot be read because it does not exist.
     pub fn resource_not_found_code(self) -> i64 {
         match self.era() {
@@ -112,6 +118,13 @@ mod tests {
     fn versions_compare_as_their_dates() {
         assert!(Dialect::ALL.is_sorted());
         assert!(Dialect::ALL.map(Dialect::as_str).is_sorted());
+    }
+
+    #[test]
+    fn d12_codes_of_another_era_are_translated() {
+        assert_eq!(Dialect::V2025_11_25.foreign_code("-32022"), Some(-32603));
+        assert_eq!(Dialect::V2026_07_28.foreign_code("-32022"), None);
+        assert_eq!(Dialect::V2025_11_25.foreign_code("-32000"), None);
     }
 
     #[test]

@@ -61,6 +61,12 @@ impl Lines {
         }
     }
 
+    /// The last line of a stream that ended without a line feed.
+    pub fn finish(&mut self) -> Option<Frame<Bytes>> {
+        self.buffer.extend_from_slice(b"\n");
+        self.take()
+    }
+
     fn keep_within_limit(&mut self) -> Option<Frame<Bytes>> {
         self.scanned = self.buffer.len();
         if self.dropping {

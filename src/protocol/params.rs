@@ -30,11 +30,12 @@ const COMPARED_ONE_BY_ONE: usize = 32;
 impl Params {
     /// Refuses what is no object, and members that stand twice.
     pub(super) fn read(text: &str, whole: Option<Span>) -> Result<Params, String> {
-        let Some(span) = whole else { return Ok(Params::default()) };
+        // Some clients write `null` for what they leave out.
+        let Some(span) = whole.filter(|span| span.get(text) != "null") else { return Ok(Params::default()) };
         if !span.get(text).starts_with('{') {
             return Err("params must be an object".to_owned());
         }
-        let mut params = Params { whole, ..Params::default() };
+        let mut params = Params { whole: Some(span), ..Params::default() };
         let mut others = Keys::default();
         for member in json::members(text, span) {
             let key = member.key(text);

@@ -66,6 +66,11 @@ fn bad_envelopes() {
 }
 
 #[test]
+fn params_written_as_null_are_none() {
+    assert!(request(r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":null}"#).params.whole.is_none());
+}
+
+#[test]
 fn duplicates_among_many_params_are_found() {
     let many: Vec<_> = (0..100).map(|number| format!("\"k{number}\":0")).collect();
     let text = |extra: &str| format!(r#"{{"jsonrpc":"2.0","method":"x","params":{{{}{extra}}}}}"#, many.join(","));

@@ -107,7 +107,7 @@ impl Desk {
 
     fn page(&self, caller: &Caller, request: &Request, list: List) -> Result<Pieces, Error> {
         let text = request.raw.as_str();
-        let cursor = match request.params.cursor {
+        let cursor = match request.params.cursor.filter(|at| at.get(text) != "null") {
             Some(at) => Some(json::string(text, at).ok_or(Error::InvalidCursor)?),
             None => None,
         };

@@ -1,5 +1,7 @@
 //! Backends over Streamable HTTP: forms of an answer, sessions that are forgotten, and networks that are bad.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use goblin_fixture::fault::FaultProxy;
 use serde_json::{Value, json};
 
@@ -316,6 +318,16 @@ async fn d12_a_backend_that_lets_nobody_in_is_explained_in_the_log() {
     let gateway = Gateway::with_servers(servers).await;
     logged(&gateway, &["server=\"locked\"", "HTTP 401 Unauthorized (check its headers in the configuration)"]).await;
     gateway.client_seeing("good_echo").await;
+}
+
+#[tokio::test]
+async fn reg1_a_list_whose_connection_broke_is_fetched_again() {
+    static BROKE: AtomicBool = AtomicBool::new(false);
+    let refuse = |method: &str| (method == "tools/list" && !BROKE.swap(true, Ordering::SeqCst)).then(Vec::new);
+    let server = RawServer::refusing(refuse, |_| Vec::new()).await;
+    let gateway = Gateway::with_servers(json!({ "a": http_server(server.address) })).await;
+    gateway.client_seeing("a_t").await;
+    assert!(BROKE.load(Ordering::SeqCst));
 }
 
 #[tokio::test]

@@ -79,7 +79,7 @@ pub struct Gateway {
     pub address: std::net::SocketAddr,
     pub child: Child,
     log: Arc<Mutex<Vec<String>>>,
-    pub scratch: Scratch,
+    _scratch: Scratch,
 }
 
 impl Gateway {
@@ -121,7 +121,7 @@ impl Gateway {
             Ok(Ok(address)) => address,
             _ => panic!("goblin does not listen: {:?}", log.lock().expect("no test panics here")),
         };
-        Gateway { address, child, log, scratch }
+        Gateway { address, child, log, _scratch: scratch }
     }
 
     pub fn url(&self) -> String {
@@ -176,7 +176,15 @@ impl Frozen {
         });
         let frozen = Frozen(pid.await);
         signal(frozen.0, "STOP");
+        eventually("every thread has stopped", || async { frozen.is_still().then_some(()) }).await;
         frozen
+    }
+
+    /// A signal takes effect thread by thread.
+    fn is_still(&self) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0)).expect("the process lives");
+        let stopped = |stat: String| stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'));
+        tasks.flatten().all(|task| std::fs::read_to_string(task.path().join("stat")).is_ok_and(stopped))
     }
 }
 
@@ -223,7 +231,10 @@ pub struct Client {
 
 impl Client {
     pub fn new(address: std::net::SocketAddr) -> Client {
-        let http = HttpClient::builder(TokioExecutor::new()).build(HttpConnector::new());
+        // The gateway closes idle connections too, and a request that meets that is lost.
+        let http = HttpClient::builder(TokioExecutor::new())
+            .pool_idle_timeout(Duration::from_secs(3))
+            .build(HttpConnector::new());
         Client { http, address, session: None, version: None, next: Arc::default() }
     }
 
@@ -395,7 +406,7 @@ pub struct StdioClient {
     pub input: Option<ChildStdin>,
     output: Lines<BufReader<ChildStdout>>,
     next: u64,
-    pub scratch: Scratch,
+    _scratch: Scratch,
 }
 
 impl StdioClient {
@@ -414,7 +425,7 @@ impl StdioClient {
             .expect("goblin starts");
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
-        StdioClient { child, input, output, next: 0, scratch }
+        StdioClient { child, input, output, next: 0, _scratch: scratch }
     }
 
     pub async fn initialized(config: Value, version: &str) -> StdioClient {

@@ -1,8 +1,9 @@
 //! The wrong-recipient ledger: clients that all use the same request ids and progress tokens at the same time, and an
 //! account of every answer (P1, P2).
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use goblin_fixture::fault::FaultProxy;
@@ -62,13 +63,13 @@ impl Stage {
     }
 
     /// Every client makes `rounds` rounds of calls; resolves when all have their answers.
-    fn play(&mut self, ledger: &Arc<Ledger>, rounds: u64) -> JoinSet<()> {
+    fn play(&mut self, books: &Arc<Books>, rounds: u64) -> JoinSet<()> {
         let mut players = JoinSet::new();
         for (number, client) in self.http.drain(..).enumerate() {
-            players.spawn(play_http(client, Arc::clone(ledger), number as u64, rounds));
+            players.spawn(play_http(client, Arc::clone(books), number as u64, rounds));
         }
         for (number, client) in self.stdio.drain(..).enumerate() {
-            players.spawn(play_stdio(client, Arc::clone(ledger), number as u64, rounds));
+            players.spawn(play_stdio(client, Arc::clone(books), number as u64, rounds));
         }
         players
     }
@@ -92,28 +93,42 @@ fn request(client: u64, round: u64, id: u64, nonce: &str) -> String {
     .to_string()
 }
 
-/// Books one answer.
-fn book(ledger: &Ledger, nonce: &str, answer: &Value) {
-    match answer["result"]["content"][0]["text"].as_str() {
-        Some(text) => ledger.answered(nonce, text),
-        None => {
-            assert!(answer["error"]["code"].is_i64(), "{answer}");
-            ledger.failed(nonce);
+/// The ledger, and what the errors said.
+#[derive(Default)]
+struct Books {
+    ledger: Ledger,
+    errors: Mutex<BTreeMap<String, u64>>,
+}
+
+impl Books {
+    fn book(&self, nonce: &str, answer: &Value) {
+        match answer["result"]["content"][0]["text"].as_str() {
+            Some(text) => self.ledger.answered(nonce, text),
+            None => {
+                let words = answer["error"]["message"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
+                *self.errors.lock().expect("no panic").entry(words).or_default() += 1;
+                self.ledger.failed(nonce);
+            }
         }
+    }
+
+    fn errors(&self) -> String {
+        let errors = self.errors.lock().expect("no panic");
+        errors.iter().map(|(words, count)| format!("\n  {count} x {words}")).collect()
     }
 }
 
-async fn play_http(client: Client, ledger: Arc<Ledger>, number: u64, rounds: u64) {
+async fn play_http(client: Client, books: Arc<Books>, number: u64, rounds: u64) {
     for round in 0..rounds {
         let calls = (1..=WIDTH).map(|id| {
-            let (client, ledger) = (&client, &ledger);
+            let (client, books) = (&client, &books);
             async move {
-                let nonce = ledger.issue();
+                let nonce = books.ledger.issue();
                 let answer = client.post(request(number, round, id, &nonce)).await;
                 for message in answer.messages() {
                     let message: Value = serde_json::from_str(&message).expect("a message");
                     assert_eq!(message["id"], id, "{message}");
-                    book(ledger, &nonce, &message);
+                    books.book(&nonce, &message);
                 }
             }
         });
@@ -121,14 +136,14 @@ async fn play_http(client: Client, ledger: Arc<Ledger>, number: u64, rounds: u64
     }
 }
 
-async fn play_stdio(mut client: StdioClient, ledger: Arc<Ledger>, number: u64, rounds: u64) {
+async fn play_stdio(mut client: StdioClient, books: Arc<Books>, number: u64, rounds: u64) {
     for round in 0..rounds {
-        let nonces: Vec<_> = (1..=WIDTH).map(|_| ledger.issue()).collect();
+        let nonces: Vec<_> = (1..=WIDTH).map(|_| books.ledger.issue()).collect();
         for (id, nonce) in (1..).zip(&nonces) {
             client.write(&request(number, round, id, nonce)).await;
         }
         for _ in 0..WIDTH {
-            book_line(&ledger, &nonces, &next_answer(&mut client).await);
+            book_line(&books, &nonces, &next_answer(&mut client).await);
         }
         // What comes before this answer is one too many, and is booked as such.
         client.write(r#"{"jsonrpc":"2.0","id":"end of round","method":"ping"}"#).await;
@@ -137,7 +152,7 @@ async fn play_stdio(mut client: StdioClient, ledger: Arc<Ledger>, number: u64, r
             if answer["id"] == "end of round" {
                 break;
             }
-            book_line(&ledger, &nonces, &answer);
+            book_line(&books, &nonces, &answer);
         }
     }
     assert!(client.close().await.success());
@@ -154,19 +169,19 @@ async fn next_answer(client: &mut StdioClient) -> Value {
     }
 }
 
-fn book_line(ledger: &Ledger, nonces: &[String], answer: &Value) {
+fn book_line(books: &Books, nonces: &[String], answer: &Value) {
     let index = answer["id"].as_u64().unwrap_or_else(|| panic!("{answer}")) as usize - 1;
-    book(ledger, &nonces[index], answer);
+    books.book(&nonces[index], answer);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn p2_every_answer_comes_once_and_to_the_right_client() {
     const ROUNDS: u64 = 10;
     let mut stage = Stage::set().await;
-    let ledger = Arc::new(Ledger::new());
-    stage.play(&ledger, ROUNDS).join_all().await;
-    let report = ledger.report();
-    eprintln!("ledger, healthy: {report}");
+    let books = Arc::new(Books::default());
+    stage.play(&books, ROUNDS).join_all().await;
+    let report = books.ledger.report();
+    eprintln!("ledger, healthy: {report}{}", books.errors());
     assert_eq!(report.issued, (HTTP_CLIENTS + STDIO_CLIENTS) * WIDTH * ROUNDS);
     assert_eq!(report.answered, report.issued, "{report}");
     assert!(report.is_clean(), "{report}");
@@ -178,8 +193,8 @@ async fn f1_every_call_is_answered_once_while_backends_are_killed() {
     const ROUNDS: u64 = 30;
     const MOST_FAULTS: usize = 15;
     let mut stage = Stage::set().await;
-    let ledger = Arc::new(Ledger::new());
-    let mut players = stage.play(&ledger, ROUNDS);
+    let books = Arc::new(Books::default());
+    let mut players = stage.play(&books, ROUNDS);
     let files = stage.pid_files();
     let mut faults = 0;
     while !players.is_empty() {
@@ -191,11 +206,12 @@ async fn f1_every_call_is_answered_once_while_backends_are_killed() {
             }
         }
     }
-    let report = ledger.report();
-    eprintln!("ledger, {faults} faults: {report}");
+    let report = books.ledger.report();
+    eprintln!("ledger, {faults} faults: {report}{}", books.errors());
     assert_eq!(report.issued, (HTTP_CLIENTS + STDIO_CLIENTS) * WIDTH * ROUNDS);
     assert!(report.is_clean(), "{report}");
     assert!(report.answered > 0 && report.failed > 0, "{report}");
+    assert!(!books.errors().contains("did not answer"), "a lost backend is an error at once, not a time-out");
     let panics = stage.gateway.log().iter().filter(|line| line.contains("panicked")).count();
     assert_eq!(panics, 0);
 }
