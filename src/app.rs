@@ -32,8 +32,9 @@ use crate::session::desk::Desk;
 
 /// Header bytes that one request may have.
 const LARGEST_HEAD: usize = 16 * 1024;
-/// How long a client may take to send the head of a request.
-const HEAD_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a client may take to send the head of a request. It is also how long a connection may idle between two of them,
+/// and must outlast the pools of clients: one that reuses a connection in the moment we close it loses its request.
+const HEAD_PATIENCE: Duration = Duration::from_secs(120);
 /// Connections beyond the sessions: a client may hold a few.
 const CONNECTIONS_PER_SESSION: usize = 4;
 /// After a failed accept, for instance for want of file descriptors.
@@ -149,7 +150,7 @@ impl App {
         self.stop_fronts.send_replace(true);
         let grace = self.config.gateway.grace;
         if tokio::time::timeout(grace, accepting).await.is_err() {
-            self.observe.emit(&Event::CallStillOpen { server: "", method: "http" });
+            self.observe.emit(&Event::CallsCut { count: self.desk.sessions.open_calls() });
         }
         self.stop().await;
         Ok(())

@@ -174,6 +174,9 @@ impl Backend {
         call: &Arc<Call>,
         patience: Patience,
     ) -> Result<Result<Response, LinkError>, CallEnd> {
+        if call.is_cancelled() {
+            return Err(CallEnd::Cancelled);
+        }
         let id = link.next_id();
         let upstream = Id::from(id);
         let mut edits = outgoing.edits.clone();

@@ -177,7 +177,7 @@ pub enum LogLevel {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Text on a terminal, JSON elsewhere.
+    /// Text, with colours on a terminal.
     #[default]
     Auto,
     Text,

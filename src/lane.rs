@@ -108,6 +108,10 @@ impl Call {
         self.controlled.notify_one();
     }
 
+    pub fn is_cancelled(&self) -> bool {
+        lock(&self.control).cancelled.is_some()
+    }
+
     /// Restarts the call's deadline.
     pub fn show_life(&self) {
         lock(&self.control).alive = true;

@@ -95,9 +95,8 @@ pub enum Event<'a> {
     ClientRefused {
         status: u16,
     },
-    CallStillOpen {
-        server: &'a str,
-        method: &'a str,
+    CallsCut {
+        count: usize,
     },
     Panic {
         place: &'a str,
@@ -140,7 +139,7 @@ kinds!(
     SessionEnded,
     AnswerWithoutReader,
     ClientRefused,
-    CallStillOpen,
+    CallsCut,
     Panic,
     ShuttingDown,
 );
@@ -202,7 +201,7 @@ fn log(event: &Event<'_>) {
         Event::SessionEnded { session, reason } => debug!(session, reason, "session ended"),
         Event::AnswerWithoutReader { session } => debug!(session, "the client left before the answer; dropped"),
         Event::ClientRefused { status } => debug!(status, "request refused"),
-        Event::CallStillOpen { server, method } => warn!(server, method, "call cut by the shutdown"),
+        Event::CallsCut { count } => warn!(count, "calls cut by the shutdown"),
         Event::Panic { place } => error!(place, "bug: a request panicked"),
         Event::ShuttingDown => info!("shutting down"),
     }

@@ -16,7 +16,7 @@ use crate::backend::{Backend, CallEnd, Outgoing, Patience};
 use crate::caller::Caller;
 use crate::catalog::directory::Directory;
 use crate::catalog::resources::Owner;
-use crate::catalog::{Catalog, View};
+use crate::catalog::{Catalog, View, uri};
 use crate::config::Policies;
 use crate::lane::Call;
 use crate::observe::{Event, Observe};
@@ -67,6 +67,12 @@ impl Router {
             _ => error.to_json(),
         };
         protocol::error_reply(Some(&request.id), &object)
+    }
+
+    /// The answer to a request whose handling panicked.
+    pub fn after_panic(&self, request: &Request, caller: &Caller) -> Pieces {
+        self.observe.emit(&Event::Panic { place: request.method.as_str() });
+        self.error(request, caller, &Error::Internal("see the gateway's log".to_owned()))
     }
 
     async fn answer(&self, request: &Request, call: &Arc<Call>) -> Result<Pieces, CallEnd> {
@@ -129,7 +135,7 @@ impl Router {
         match response.outcome {
             Outcome::Result(result) => {
                 let edits = content::edits(caller.dialect, &request.method, text, result, |native| {
-                    backend.handed().remember(native);
+                    backend.handed().remember(native, uri::normalise);
                     catalog.resources.expose(&catalog.sources, source, native)
                 });
                 response.rekeyed(&request.id, edits)
@@ -272,7 +278,7 @@ fn asked_uri(catalog: &Catalog, source: usize, request: &Request, backend: &Back
     let asked = request.params.uri.and_then(|at| json::string(text, at)).unwrap_or_default();
     match catalog.resources.find(&catalog.sources, &asked) {
         Ok(owner) if owner.source == source => catalog.resources.expose(&catalog.sources, source, &owner.native),
-        _ => crate::catalog::uri::expose(&backend.id.folded(), &asked),
+        _ => uri::expose(&backend.id.folded(), &asked),
     }
 }
 
@@ -283,6 +289,10 @@ fn not_found(text: &str, error: Span, uri: &str, caller: &Caller) -> String {
     let theirs = json::member(text, error, "data").into_iter().flat_map(|data| json::members(text, data));
     for member in theirs.filter(|member| !matches!(&*member.key(text), "code" | "uri")) {
         data.push_str(&format!(",{}:{}", member.key.get(text), member.value.get(text)));
+    }
+    let other = json::member(text, error, "data").filter(|data| !data.get(text).starts_with('{'));
+    if let Some(other) = other {
+        data.push_str(&format!(r#","detail":{}"#, other.get(text)));
     }
     format!(r#"{{"code":{},"message":{message},"data":{{{data}}}}}"#, caller.dialect.resource_not_found_code())
 }

@@ -27,23 +27,38 @@ pub struct Session {
     pub dialect: Dialect,
     pub mailbox: Mailbox,
     pub inflight: Arc<Inflight>,
-    level: Mutex<Option<Level>>,
+    level: Mutex<Wish>,
     /// Counts the streams opened so far: a new one replaces the one before. `None` once the session has ended.
     stream: watch::Sender<Option<u64>>,
     open_streams: AtomicUsize,
-    /// Milliseconds from the book's beginning to the last sign of the client.
+    /// When the book was begun.
+    begin: Instant,
+    /// Milliseconds from then to the last sign of the client.
     last_seen: AtomicU64,
+}
+
+/// The log level a client asked for.
+#[derive(Default)]
+struct Wish {
+    level: Option<Level>,
+    /// The session is over: what is asked for now would never be taken back.
+    ended: bool,
 }
 
 impl Session {
     pub fn caller(&self) -> Caller {
-        let level = *self.level.lock().unwrap_or_else(PoisonError::into_inner);
+        let level = self.level.lock().unwrap_or_else(PoisonError::into_inner).level;
         Caller {
             session: Some(self.id),
             principal: Principal::Anonymous,
             dialect: self.dialect,
             level: level.unwrap_or(Level::DEFAULT),
         }
+    }
+
+    /// The client was there just now.
+    pub fn touch(&self) {
+        self.last_seen.store(millis(self.begin.elapsed()), Ordering::Relaxed);
     }
 
     /// Begins a stream to the client; the one before ends.
@@ -77,6 +92,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        self.session.touch();
         self.session.open_streams.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -114,7 +130,8 @@ impl Sessions {
             level: Mutex::default(),
             stream: watch::Sender::new(Some(0)),
             open_streams: AtomicUsize::new(0),
-            last_seen: AtomicU64::new(self.now()),
+            begin: self.begin,
+            last_seen: AtomicU64::new(millis(self.begin.elapsed())),
         });
         {
             let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
@@ -130,7 +147,7 @@ impl Sessions {
     /// A session by its id; it counts as seen.
     pub fn find(&self, id: SessionId) -> Option<Arc<Session>> {
         let session = self.sessions.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()?;
-        session.last_seen.store(self.now(), Ordering::Relaxed);
+        session.touch();
         Some(session)
     }
 
@@ -147,8 +164,12 @@ impl Sessions {
         let ended = self.sessions.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
         let Some(session) = ended else { return };
         session.stream.send_replace(None);
-        session.inflight.cancel_all(reason);
-        self.set_level(&session, None);
+        session.inflight.close(reason);
+        let wish = std::mem::replace(
+            &mut *session.level.lock().unwrap_or_else(PoisonError::into_inner),
+            Wish { level: None, ended: true },
+        );
+        self.levels.replace(wish.level, None);
         self.observe.emit(&Event::SessionEnded { session: &id.short(), reason });
     }
 
@@ -159,15 +180,23 @@ impl Sessions {
         }
     }
 
-    pub fn set_level(&self, session: &Session, level: Option<Level>) {
-        let before = std::mem::replace(&mut *session.level.lock().unwrap_or_else(PoisonError::into_inner), level);
-        self.levels.replace(before, level);
+    pub fn set_level(&self, session: &Session, level: Level) {
+        let mut wish = session.level.lock().unwrap_or_else(PoisonError::into_inner);
+        if !wish.ended {
+            self.levels.replace(wish.level.replace(level), Some(level));
+        }
+    }
+
+    /// Calls of all sessions that have no answer yet.
+    pub fn open_calls(&self) -> usize {
+        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        sessions.values().map(|session| session.inflight.len()).sum()
     }
 
     /// Ends sessions that have neither an open stream nor a request and were silent for too long.
     pub fn sweep(&self) {
-        let now = self.now();
-        let longest = u64::try_from(self.idle_timeout.as_millis()).unwrap_or(u64::MAX);
+        let now = millis(self.begin.elapsed());
+        let longest = millis(self.idle_timeout);
         let idle = |session: &&Arc<Session>| {
             let silent = now.saturating_sub(session.last_seen.load(Ordering::Relaxed)) >= longest;
             silent && session.open_streams.load(Ordering::Relaxed) == 0 && session.inflight.is_empty()
@@ -189,10 +218,10 @@ impl Sessions {
             self.sweep();
         }
     }
+}
 
-    fn now(&self) -> u64 {
-        u64::try_from(self.begin.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -29,6 +29,8 @@ use crate::protocol::method::Method;
 /// At least this long between two fetches of the lists: a storm of changes costs a few fetches a second, not thousands.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(300);
 
+/// A list that could not be fetched is tried again after this.
+const LIST_RETRY: Duration = Duration::from_secs(30);
 /// A session that was forgotten sooner than this was a short one; the second in a row counts as a failure.
 const SHORTEST_SESSION: Duration = Duration::from_secs(1);
 
@@ -241,24 +243,31 @@ impl Actor {
         }
     }
 
-    /// Fetches `lists` and publishes what came. A list that fails keeps its last entries; where the connection broke,
-    /// that is the error: over HTTP nothing else might notice, and the list would stay as it was for good.
+    /// Fetches `lists` side by side and publishes each as it comes: one that hangs hides no other. A list that fails keeps
+    /// its last entries; where the connection broke, that is the error: over HTTP nothing else might notice, and the list
+    /// would stay as it was for good.
     async fn refresh(&self, link: &Link, hello: &Arc<Hello>, lists: &[List]) -> Result<(), String> {
-        let mut listing = Listing::clone(&self.backend.listing());
-        let mut differs = listing.hello.as_ref() != Some(hello);
-        listing.hello = Some(Arc::clone(hello));
-        for list in lists {
-            let fresh = if list.is_offered(hello) { self.fetch(link, *list).await? } else { Some(Vec::new()) };
-            differs |= fresh.is_some_and(|fresh| listing.set(*list, fresh));
+        if self.backend.listing().hello.as_ref() != Some(hello) {
+            self.publish(|listing| listing.hello = Some(Arc::clone(hello)));
         }
-        if differs {
-            self.backend.listing.store(Arc::new(listing));
-        }
+        let fetch = async |list: List| {
+            let fresh = if list.is_offered(hello) { self.fetch(link, list).await? } else { Some(Vec::new()) };
+            if let Some(fresh) = fresh.filter(|fresh| **self.backend.listing().get(list) != *fresh) {
+                self.publish(|listing| listing.set(list, fresh));
+            }
+            Ok(())
+        };
+        let fetched = futures_util::future::try_join_all(lists.iter().map(|list| fetch(*list))).await;
         self.backend.refreshing.store(false, Ordering::Release);
-        if differs {
-            self.surroundings.bell.notify_one();
-        }
-        Ok(())
+        fetched.map(drop)
+    }
+
+    /// Publishes a changed listing. Nobody but this actor does, so nothing comes between reading and writing.
+    fn publish(&self, change: impl FnOnce(&mut Listing)) {
+        let mut listing = Listing::clone(&self.backend.listing());
+        change(&mut listing);
+        self.backend.listing.store(Arc::new(listing));
+        self.surroundings.bell.notify_one();
     }
 
     async fn fetch(&self, link: &Link, list: List) -> Result<Option<Vec<listing::Definition>>, String> {
@@ -270,6 +279,11 @@ impl Actor {
             Err(error) => {
                 let (server, method, reason) = (self.backend.id.as_str(), list.method(), error.to_string());
                 self.emit(&Event::BackendListFailed { server, method: method.as_str(), reason: &reason });
+                let inbox = Arc::clone(&self.backend.inbox);
+                tokio::spawn(async move {
+                    tokio::time::sleep(LIST_RETRY).await;
+                    inbox.mark(&[list]);
+                });
                 Ok(None)
             }
         }

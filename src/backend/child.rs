@@ -86,7 +86,7 @@ pub enum Exit {
 /// Why nothing was started. All but the last two are for the operator to mend; trying again does not help.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
-    #[error("command {command:?} not found in {path:?} (is it installed and on PATH?)")]
+    #[error("command {command:?} not found (is it installed and on PATH?)")]
     NotFound { command: String, path: OsString },
     #[error("{} is not executable (chmod +x?)", path.display())]
     NotExecutable { path: PathBuf },

@@ -12,21 +12,30 @@ pub const REMEMBERED: usize = 10_000;
 pub struct Handed {
     /// Native URI to the turn in which it was last handed out.
     turns: HashMap<Arc<str>, u64>,
+    /// Normal form to the native URI that had it last.
+    by_normal_form: HashMap<String, Arc<str>>,
     /// Every handing out, oldest first; entries with an older turn than the map's are out of date.
     order: VecDeque<(Arc<str>, u64)>,
     turn: u64,
 }
 
 impl Handed {
-    pub fn remember(&mut self, native: &str) {
+    /// `normalise` gives the form under which other spellings of the URI are found.
+    pub fn remember(&mut self, native: &str, normalise: impl Fn(&str) -> String) {
         self.turn += 1;
         let uri: Arc<str> = native.into();
-        self.turns.insert(Arc::clone(&uri), self.turn);
+        if self.turns.insert(Arc::clone(&uri), self.turn).is_none() {
+            self.by_normal_form.insert(normalise(native), Arc::clone(&uri));
+        }
         self.order.push_back((uri, self.turn));
         while self.turns.len() > REMEMBERED || self.order.len() > 2 * REMEMBERED {
             let Some((oldest, turn)) = self.order.pop_front() else { return };
             if self.turns.get(&oldest) == Some(&turn) {
                 self.turns.remove(&oldest);
+                let form = normalise(&oldest);
+                if self.by_normal_form.get(&form) == Some(&oldest) {
+                    self.by_normal_form.remove(&form);
+                }
             }
         }
     }
@@ -35,8 +44,9 @@ impl Handed {
         self.turns.contains_key(native)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &str> {
-        self.turns.keys().map(|uri| &**uri)
+    /// The native URI with this normal form.
+    pub fn find_normalised(&self, form: &str) -> Option<&str> {
+        self.by_normal_form.get(form).map(|uri| &**uri)
     }
 }
 
@@ -47,25 +57,27 @@ mod tests {
     #[test]
     fn d13_exactly_the_newest_are_remembered() {
         let mut handed = Handed::default();
-        handed.remember("again");
+        handed.remember("again", str::to_uppercase);
         for number in 0..REMEMBERED - 1 {
-            handed.remember(&format!("u{number}"));
+            handed.remember(&format!("u{number}"), str::to_uppercase);
         }
-        handed.remember("again");
-        handed.remember("one more");
+        handed.remember("again", str::to_uppercase);
+        handed.remember("one more", str::to_uppercase);
         assert!(handed.contains("again"));
         assert!(handed.contains("one more"));
         assert!(!handed.contains("u0"));
         assert!(handed.contains("u1"));
-        assert_eq!(handed.iter().count(), REMEMBERED);
+        assert_eq!((handed.turns.len(), handed.by_normal_form.len()), (REMEMBERED, REMEMBERED));
+        assert_eq!(handed.find_normalised("ONE MORE"), Some("one more"));
+        assert_eq!(handed.find_normalised("U0"), None);
     }
 
     #[test]
     fn the_same_uri_for_ever_costs_no_memory() {
         let mut handed = Handed::default();
-        handed.remember("other");
+        handed.remember("other", str::to_uppercase);
         for _ in 0..5 * REMEMBERED {
-            handed.remember("same");
+            handed.remember("same", str::to_uppercase);
         }
         assert!(handed.order.len() <= 2 * REMEMBERED);
         assert!(handed.contains("same"));

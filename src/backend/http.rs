@@ -38,6 +38,8 @@ const LONGEST_REFUSAL: usize = 64 * 1024;
 /// What may follow the answer on its stream before the connection is given up instead of reused.
 const LONGEST_REST: usize = 64 * 1024;
 const FIRST_RECONNECT: Duration = Duration::from_secs(1);
+/// However soon a backend wants us back.
+const FASTEST_RECONNECT: Duration = Duration::from_millis(500);
 const SLOWEST_RECONNECT: Duration = Duration::from_secs(30);
 /// Failed reconnects of the GET stream, one after another, after which the backend is taken for lost.
 const RECONNECTS_BEFORE_LOST: u32 = 2;
@@ -231,13 +233,17 @@ impl Shared {
         let status = response.status();
         let body = http_body_util::Limited::new(response.into_body(), LONGEST_REFUSAL).collect().await;
         let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
-        if self.session.get().is_some() && is_session_unknown(status, &body) {
-            return Err(self.lose_session());
-        }
-        if let Ok(Message::Response(answer)) = Message::parse(body)
-            && answer.id.as_ref().is_none_or(|answered| answered.as_u64() == Some(id))
-        {
-            return Ok(answer);
+        let answer = match Message::parse(body.clone()) {
+            Ok(Message::Response(answer)) => Some(answer),
+            _ => None,
+        };
+        let names_request = |answer: &Response| answer.id.as_ref().and_then(Id::as_u64) == Some(id);
+        match answer {
+            // It handled the request, whatever the status and its words.
+            Some(answer) if names_request(&answer) => return Ok(answer),
+            _ if self.session.get().is_some() && is_session_unknown(status, &body) => return Err(self.lose_session()),
+            Some(answer) if answer.id.is_none() => return Ok(answer),
+            _ => {}
         }
         let cure = match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => " (check its headers in the configuration)",
@@ -403,7 +409,8 @@ async fn listen_once(shared: &Arc<Shared>, mut body: Incoming, last_event_id: &m
                 shared.inbox.emit(&Event::BackendTooLong { server: shared.inbox.server() });
                 continue;
             };
-            retry = event.retry.map(|millis| Duration::from_millis(millis).min(SLOWEST_RECONNECT)).or(retry);
+            let asked = event.retry.map(Duration::from_millis);
+            retry = asked.map(|asked| asked.clamp(FASTEST_RECONNECT, SLOWEST_RECONNECT)).or(retry);
             *last_event_id = event.id.or(last_event_id.take());
             if !event.data.is_empty() {
                 Shared::on_other(shared, Message::parse(event.data));

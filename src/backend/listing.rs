@@ -76,19 +76,14 @@ impl Listing {
         }
     }
 
-    /// Puts fresh entries in; tells whether they differ.
-    pub fn set(&mut self, list: List, fresh: Vec<Definition>) -> bool {
+    pub fn set(&mut self, list: List, fresh: Vec<Definition>) {
         let place = match list {
             List::Tools => &mut self.tools,
             List::Prompts => &mut self.prompts,
             List::Resources => &mut self.resources,
             List::Templates => &mut self.templates,
         };
-        let differs = **place != fresh;
-        if differs {
-            *place = Arc::new(fresh);
-        }
-        differs
+        *place = Arc::new(fresh);
     }
 }
 

@@ -199,14 +199,14 @@ impl Resources {
     }
 }
 
-/// The same for what was handed out in results. There is no index of it, so it is asked last.
+/// The same for what was handed out in results.
 fn find_handed(sources: &[Source], normal: &str) -> Option<Owner> {
+    let exposed = uri::split(normal);
     sources.iter().enumerate().find_map(|(source, Source { backend, .. })| {
+        let own = exposed.as_ref().filter(|(folded, _)| *folded == backend.id.folded());
         let handed = backend.handed();
-        let folded = backend.id.folded();
-        let same =
-            |native: &&str| uri::normalise(native) == normal || uri::normalise(&uri::expose(&folded, native)) == normal;
-        let native = handed.iter().find(same)?.to_owned();
+        let forms = own.map(|(_, native)| &**native).into_iter().chain([normal]);
+        let native = forms.filter_map(|form| handed.find_normalised(form)).next()?.to_owned();
         Some(Owner { source, native })
     })
 }

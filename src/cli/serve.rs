@@ -24,7 +24,8 @@ pub async fn serve(arguments: Serve) -> Result<ExitCode> {
         Ok(config) => config,
         Err(problem) => return Ok(tell(&problem)),
     };
-    config.gateway.host = arguments.host.unwrap_or(config.gateway.host);
+    let host = arguments.host.map(|host| host.trim_start_matches('[').trim_end_matches(']').to_owned());
+    config.gateway.host = host.unwrap_or(config.gateway.host);
     config.gateway.port = arguments.port.unwrap_or(config.gateway.port);
     if config.gateway.token.is_none() && !config.gateway.is_loopback() {
         let host = &config.gateway.host;

@@ -20,8 +20,8 @@ use crate::protocol::framing::{Frame, Lines};
 use crate::protocol::json::Pieces;
 use crate::protocol::method::Method;
 use crate::protocol::{self, Message, Notification, Request};
-use crate::session::Session;
 use crate::session::desk::{Begun, Desk};
+use crate::session::{self, Session};
 
 /// Answers that may wait for the client to read; beyond it their calls wait.
 const OUTPUT_MESSAGES: usize = 64;
@@ -41,17 +41,18 @@ pub async fn serve(front: Front, input: impl AsyncRead + Unpin, output: impl Asy
     let (sender, receiver) = mpsc::channel(OUTPUT_MESSAGES);
     let writer = tokio::spawn(write(receiver, output));
     let grace = front.grace;
-    let mut client = Client { front, output: sender, session: None, calls: JoinSet::new(), told: None };
+    let mut client = Client { front, output: sender, session: None, present: None, calls: JoinSet::new(), told: None };
     client.read(input).await;
-    let Client { front, output, session, mut calls, told } = client;
+    let Client { front, output, session, present, mut calls, told } = client;
     drop(output);
     let finished = async { while calls.join_next().await.is_some() {} };
     if tokio::time::timeout(grace, finished).await.is_err() {
-        front.observe.emit(&Event::CallStillOpen { server: "", method: "stdio" });
+        front.observe.emit(&Event::CallsCut { count: calls.len() });
     }
     if let Some(told) = told {
         told.abort();
     }
+    drop(present);
     if let Some(session) = session {
         front.desk.sessions.end(session.id, "end of input");
     }
@@ -85,6 +86,8 @@ struct Client {
     front: Front,
     output: Output,
     session: Option<Arc<Session>>,
+    /// The client is there as long as its input is: its session is never idle.
+    present: Option<session::Stream>,
     calls: JoinSet<()>,
     /// Tells the client what changed.
     told: Option<tokio::task::JoinHandle<()>>,
@@ -125,9 +128,12 @@ impl Client {
                 Some(protocol::error_reply(None, &error.to_json()))
             }
         };
-        match answer {
-            Some(answer) => self.output.send(answer).await.is_ok(),
-            None => true,
+        let Some(answer) = answer else { return true };
+        let mut stop = self.front.stop.clone();
+        tokio::select! {
+            // A client that does not read must not keep us from stopping.
+            () = stopped(&mut stop) => false,
+            sent = self.output.send(answer) => sent.is_ok(),
         }
     }
 
@@ -174,6 +180,7 @@ impl Client {
         match request.method {
             Method::Initialize => match self.front.desk.initialize(request) {
                 Ok((session, hello)) => {
+                    self.present = Some(session.open_stream());
                     self.session = Some(session);
                     hello
                 }

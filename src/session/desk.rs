@@ -1,8 +1,11 @@
 //! Where a client's messages are handled, whatever transport they came over.
 
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
+
+use futures_util::FutureExt;
 
 use crate::backend::inbox::List;
 use crate::caller::{Caller, Level};
@@ -92,7 +95,7 @@ impl Desk {
             Method::TemplatesList => list(List::Templates),
             Method::SetLevel => match read_level(request) {
                 Ok(level) => {
-                    self.sessions.set_level(session, Some(level));
+                    self.sessions.set_level(session, level);
                     done()
                 }
                 Err(error) => Some(Err(error)),
@@ -124,10 +127,13 @@ impl Desk {
             Err(error) => return Begun::Ready(self.router.error(&request, &call.caller, &error)),
         };
         let router = Arc::clone(&self.router);
-        let carried = Arc::clone(&call);
+        let (carried, session) = (Arc::clone(&call), Arc::clone(session));
         let answer = Box::pin(async move {
-            let answer = router.dispatch(&request, &carried).await;
+            // A bug in one call must end neither the process nor the client's wait.
+            let dispatched = AssertUnwindSafe(router.dispatch(&request, &carried)).catch_unwind().await;
+            let answer = dispatched.unwrap_or_else(|_| Some(router.after_panic(&request, &carried.caller)));
             carried.lane.close();
+            session.touch();
             drop(ticket);
             answer
         });

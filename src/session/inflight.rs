@@ -9,7 +9,13 @@ use crate::protocol::error::Error;
 
 #[derive(Default)]
 pub struct Inflight {
-    calls: Mutex<HashMap<Id, Arc<Call>>>,
+    book: Mutex<Book>,
+}
+
+#[derive(Default)]
+struct Book {
+    calls: HashMap<Id, Arc<Call>>,
+    closed: bool,
 }
 
 /// A request's place in the book; dropping it frees the place.
@@ -20,46 +26,52 @@ pub struct Ticket {
 
 impl Inflight {
     pub fn admit(self: &Arc<Inflight>, id: &Id, call: &Arc<Call>, most: usize) -> Result<Ticket, Error> {
-        let mut calls = self.lock();
-        if calls.contains_key(id) {
+        let mut book = self.lock();
+        if book.closed {
+            return Err(Error::InvalidRequest("the session has ended".to_owned()));
+        }
+        if book.calls.contains_key(id) {
             return Err(Error::InvalidRequest(format!("a request with the id {id} is in flight")));
         }
-        if calls.len() >= most {
+        if book.calls.len() >= most {
             return Err(Error::LimitExceeded { limit: "maxInFlight", value: most });
         }
-        calls.insert(id.clone(), Arc::clone(call));
+        book.calls.insert(id.clone(), Arc::clone(call));
         Ok(Ticket { book: Arc::clone(self), id: id.clone() })
     }
 
     /// Cancels one request; one that is not open is none of our business.
     pub fn cancel(&self, id: &Id, reason: &str) {
-        if let Some(call) = self.lock().get(id) {
+        if let Some(call) = self.lock().calls.get(id) {
             call.cancel(reason);
         }
     }
 
-    pub fn cancel_all(&self, reason: &str) {
-        for call in self.lock().values() {
+    /// Cancels all and admits no more.
+    pub fn close(&self, reason: &str) {
+        let mut book = self.lock();
+        book.closed = true;
+        for call in book.calls.values() {
             call.cancel(reason);
         }
     }
 
     pub fn len(&self) -> usize {
-        self.lock().len()
+        self.lock().calls.len()
     }
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Id, Arc<Call>>> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.book.lock().remove(&self.id);
+        self.book.lock().calls.remove(&self.id);
     }
 }
 
@@ -87,6 +99,16 @@ mod tests {
         assert!(matches!(book.admit(&Id::from(9), &call(), 3), Err(Error::LimitExceeded { .. })));
         tickets.pop();
         assert!(book.admit(&Id::from(9), &call(), 3).is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_closed_book_admits_nothing_and_all_in_it_are_cancelled() {
+        let book = Arc::new(Inflight::default());
+        let open = call();
+        let _ticket = book.admit(&Id::from(1), &open, 9);
+        book.close("over");
+        assert!(open.is_cancelled());
+        assert!(book.admit(&Id::from(2), &call(), 9).is_err());
     }
 
     #[test]
