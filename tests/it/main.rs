@@ -27,6 +27,7 @@ mod prompts;
 mod real_servers;
 mod resources;
 mod routing;
+mod sdk_rust;
 mod sdk_tour;
 mod shutdown;
 mod smoke;
