@@ -34,6 +34,7 @@ else:
     from mcp.client.streamable_http import streamable_http_client
 
 DEFAULT_STEP_TIMEOUT_MS = 30_000
+POLL_SECONDS = 0.02
 FIRST_MODERN_VERSION = "2026-07-28"
 
 
@@ -239,6 +240,13 @@ class Player:
     async def list_tools(self, _step, _index):
         return await self.follow_pages(self.client.list_tools, "tools")
 
+    async def await_tool(self, step, index):
+        while True:
+            listed = await self.list_tools(step, index)
+            if any(tool["name"] == step["name"] for tool in listed["result"]["tools"]):
+                return listed
+            await anyio.sleep(POLL_SECONDS)
+
     async def list_prompts(self, _step, _index):
         return await self.follow_pages(self.client.list_prompts, "prompts")
 
@@ -320,8 +328,8 @@ class Player:
 STEPS = {
     name: getattr(Player, name)
     for name in (
-        "initialize list_tools call_tool list_prompts get_prompt list_resources list_templates read_resource "
-        "subscribe unsubscribe listen complete set_level ping wait_notification"
+        "initialize list_tools await_tool call_tool list_prompts get_prompt list_resources list_templates "
+        "read_resource subscribe unsubscribe listen complete set_level ping wait_notification"
     ).split()
 }
 

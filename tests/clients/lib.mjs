@@ -10,9 +10,10 @@ import { parseArgs } from "node:util";
 export const DEFAULT_STEP_TIMEOUT_MS = 30_000;
 /** The SDKs wait 2 s for a child to end by itself, 2 s more after SIGTERM. */
 const CLOSE_TIMEOUT_MS = 10_000;
+const POLL_MS = 20;
 
 const STEPS = [
-  "initialize", "list_tools", "call_tool", "list_prompts", "get_prompt", "list_resources", "list_templates",
+  "initialize", "list_tools", "await_tool", "call_tool", "list_prompts", "get_prompt", "list_resources", "list_templates",
   "read_resource", "subscribe", "unsubscribe", "listen", "complete", "set_level", "ping", "wait_notification",
 ];
 
@@ -115,11 +116,12 @@ async function playStep(steps, journal, describe, step, index) {
       options: { timeout, maxTotalTimeout: timeout },
       onProgress: (progress) => journal.progress.push({ step: index, ...progress }),
     };
-    const play =
-      step.do === "wait_notification"
-        ? journal.take(step, timeout)
-        : within(timeout + 1000, steps[step.do](step, context));
-    outcome = { do: step.do, ok: true, ...(await play) };
+    const own = {
+      wait_notification: () => journal.take(step, timeout),
+      await_tool: () => awaitTool(() => steps.list_tools({}, context), step, timeout),
+    };
+    const play = own[step.do] ?? (() => within(timeout + 1000, steps[step.do](step, context)));
+    outcome = { do: step.do, ok: true, ...(await play()) };
   } catch (error) {
     const known = { code: null, data: null, ...describe(error) };
     outcome = { do: step.do, ok: false, error: { message: String(error?.message ?? error), kind: error?.name, ...known } };
@@ -127,6 +129,17 @@ async function playStep(steps, journal, describe, step, index) {
   // A test that must act between two steps waits for this line.
   console.error(`client: step ${index} ${step.do} ${outcome.ok ? "ok" : "failed"}`);
   return outcome;
+}
+
+/** Lists the tools again and again until one of this name is there. */
+async function awaitTool(listTools, { name }, timeout) {
+  const deadline = Date.now() + timeout;
+  while (Date.now() < deadline) {
+    const listed = await listTools();
+    if (listed.result.tools.some((tool) => tool.name === name)) return listed;
+    await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+  }
+  throw new Error(`await_tool did not end within ${timeout} ms`);
 }
 
 async function within(milliseconds, promise) {

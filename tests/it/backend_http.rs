@@ -5,11 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use goblin_fixture::fault::FaultProxy;
 use serde_json::{Value, json};
 
+use crate::fixture_http::HttpFixture;
 use crate::harness::{Client, Gateway, eventually, fixture_server};
 use crate::raw_server::{RawServer, response};
-use crate::support::{
-    HttpFixture, arrived, assert_error, await_call, begin_call, ended, http_server, is_error, logged, try_call,
-};
+use crate::support::{arrived, assert_error, await_call, begin_call, ended, http_server, is_error, logged, try_call};
 
 #[tokio::test]
 async fn http3_answers_as_json_and_as_streams_are_understood() {

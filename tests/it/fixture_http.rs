@@ -1,15 +1,18 @@
 //! The fixture as a server of its own, over HTTP: a backend for the gateway, or something to compare the gateway with.
 
+use std::net::SocketAddr;
 use std::process::Stdio;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use crate::harness::{Client, PATIENCE, fixture};
+use crate::support::http_server;
 
+/// It is started and ended by the test, never by a gateway.
 pub struct HttpFixture {
-    pub url: String,
+    pub address: SocketAddr,
     _child: Child,
 }
 
@@ -21,19 +24,18 @@ impl HttpFixture {
         let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
         let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("a line in time");
         let line = line.expect("text").expect("the fixture tells where it listens");
-        let url = line.strip_prefix("listening ").expect("an address").to_owned();
-        HttpFixture { url, _child: child }
+        let address = line.trim_start_matches("listening http://").trim_end_matches("/mcp");
+        HttpFixture { address: address.parse().expect("an address"), _child: child }
     }
 
     /// An entry of the configuration.
     pub fn server(&self) -> Value {
-        json!({ "type": "http", "url": self.url })
+        http_server(self.address)
     }
 
     /// A client that speaks to the fixture itself, without a gateway.
     pub async fn client(&self) -> Client {
-        let authority = self.url.trim_start_matches("http://").trim_end_matches("/mcp");
-        let mut client = Client::new(authority.parse().expect("an address"));
+        let mut client = Client::new(self.address);
         client.initialize("2025-11-25").await;
         client
     }

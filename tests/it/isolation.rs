@@ -4,10 +4,10 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 
+use crate::fixture_http::HttpFixture;
 use crate::harness::{Client, Gateway, Scratch, eventually, fixture_server, signal};
 use crate::support::{
-    Arrivals, HttpFixture, arrived, assert_error, begin_call, ended, is_error, logged, path_text, pid_in, raw_post,
-    rest, try_call,
+    Arrivals, arrived, assert_error, begin_call, ended, is_error, logged, path_text, pid_in, raw_post, rest, try_call,
 };
 
 fn call_body(id: u64, tool: &str, arguments: Value) -> String {

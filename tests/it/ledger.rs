@@ -11,8 +11,9 @@ use goblin_fixture::ledger::Ledger;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+use crate::fixture_http::HttpFixture;
 use crate::harness::{Client, Gateway, Scratch, StdioClient, fixture_server, signal};
-use crate::support::{FAULT_PAUSE, HttpFixture, http_server, path_text};
+use crate::support::{FAULT_PAUSE, http_server, path_text};
 
 const HTTP_CLIENTS: u64 = 24;
 const STDIO_CLIENTS: u64 = 4;

@@ -3,6 +3,8 @@
 mod fixture_http;
 mod harness;
 mod raw_server;
+mod sdk;
+mod sdk_script;
 mod support;
 
 mod backend_http;
@@ -23,8 +25,11 @@ mod lists;
 mod lossless;
 mod orphans;
 mod prompts;
+mod real_servers;
 mod resources;
 mod routing;
+mod sdk_rust;
+mod sdk_tour;
 mod seeds;
 mod shutdown;
 mod smoke;

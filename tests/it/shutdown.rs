@@ -3,9 +3,10 @@
 use serde_json::json;
 use tokio::net::TcpStream;
 
+use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, Scratch, StdioClient, eventually, fixture_server, signal};
 use crate::support::{
-    HttpFixture, arrived, begin_call, ended, is_alive, is_gone, logged, parent, path_text, pid_in, raw_post, rest,
+    arrived, begin_call, ended, is_alive, is_gone, logged, parent, path_text, pid_in, raw_post, rest,
 };
 
 #[tokio::test]

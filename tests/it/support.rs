@@ -13,36 +13,6 @@ use tokio::process::{Child, Command};
 
 use crate::harness::{Client, Gateway, PATIENCE, eventually, fixture};
 
-/// The fixture as a server of its own, which no gateway starts or ends.
-pub struct HttpFixture {
-    pub address: SocketAddr,
-    _child: Child,
-}
-
-impl HttpFixture {
-    pub async fn start(arguments: &[&str]) -> HttpFixture {
-        let mut child = Command::new(fixture())
-            .arg("--http")
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .expect("the fixture starts");
-        let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
-        let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("a line in time").expect("text");
-        let line = line.expect("it says where it listens");
-        let address = line.trim_start_matches("listening http://").trim_end_matches("/mcp");
-        HttpFixture { address: address.parse().expect("an address"), _child: child }
-    }
-
-    /// Its entry in the configuration.
-    pub fn server(&self) -> Value {
-        http_server(self.address)
-    }
-}
-
 /// An HTTP server entry of the configuration.
 pub fn http_server(address: SocketAddr) -> Value {
     json!({ "url": format!("http://{address}/mcp") })

@@ -1,0 +1,176 @@
+//! Programs that others wrote, as `cargo xtask tools` installs them: clients made with the official SDKs, which play a
+//! script and tell what they saw, and reference servers. `tests/clients/README.md` describes scripts and reports.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+use tokio::process::{Child, Command};
+
+use crate::harness::{GOBLIN, PATIENCE, Scratch, eventually};
+
+/// A file or directory below `target/tools`.
+pub fn tool(path: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools").join(path);
+    assert!(path.exists(), "{} is missing: run `cargo xtask test`, which installs it", path.display());
+    path
+}
+
+/// The program of a reference server, to be run by node.
+pub fn reference_program(name: &str) -> String {
+    tool(&format!("node_modules/@modelcontextprotocol/{name}/dist/index.js")).display().to_string()
+}
+
+/// A stdio server entry of the configuration: a reference server with `arguments`.
+pub fn reference_server(name: &str, arguments: &[&str]) -> Value {
+    let program = reference_program(name);
+    let mut args = vec![program.as_str()];
+    args.extend(arguments);
+    json!({ "command": "node", "args": args })
+}
+
+/// The clients, one for each major version of an SDK.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sdk {
+    Python1,
+    Python2,
+    TypeScript1,
+    TypeScript2,
+}
+
+impl Sdk {
+    pub const ALL: [Sdk; 4] = [Sdk::Python1, Sdk::Python2, Sdk::TypeScript1, Sdk::TypeScript2];
+
+    fn command(self) -> Command {
+        let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients");
+        let (program, script) = match self {
+            Sdk::Python1 => (tool("py1/bin/python"), "client.py"),
+            Sdk::Python2 => (tool("py2/bin/python"), "client.py"),
+            Sdk::TypeScript1 => (PathBuf::from("node"), "client-v1.mjs"),
+            Sdk::TypeScript2 => (PathBuf::from("node"), "client-v2.mjs"),
+        };
+        // Looked for here, so that its absence is told in our words.
+        tool("node_modules");
+        let mut command = Command::new(program);
+        command.arg(clients.join(script));
+        command
+    }
+
+    /// Begins to play `steps` against a server at `url`.
+    pub fn begin_over_http(self, url: &str, steps: &[Value]) -> Playing {
+        let scratch = Scratch::new();
+        let script = scratch.write("script.json", &json!(steps).to_string());
+        let mut command = self.command();
+        command.args(["http", url]).arg(script);
+        Playing::start(self, command, scratch)
+    }
+
+    /// Begins to play `steps` against a `goblin stdio` of its own.
+    pub fn begin_over_stdio(self, config: &Value, steps: &[Value]) -> Playing {
+        let scratch = Scratch::new();
+        let script = scratch.write("script.json", &json!(steps).to_string());
+        let config = scratch.write("goblin.json", &config.to_string());
+        let mut command = self.command();
+        command.arg("stdio").arg(script).args(["--", GOBLIN, "stdio", "--config"]).arg(config);
+        Playing::start(self, command, scratch)
+    }
+}
+
+/// A client at work.
+pub struct Playing {
+    sdk: Sdk,
+    child: Child,
+    scratch: Scratch,
+}
+
+impl Playing {
+    fn start(sdk: Sdk, mut command: Command, scratch: Scratch) -> Playing {
+        let words = std::fs::File::create(scratch.path().join("stderr")).expect("a scratch file");
+        let report = std::fs::File::create(scratch.path().join("stdout")).expect("a scratch file");
+        command.env_remove("GOBLIN_CONFIG").stdin(Stdio::null()).stdout(report).stderr(words).kill_on_drop(true);
+        let child = command.spawn().unwrap_or_else(|error| panic!("{sdk:?} does not start: {error}"));
+        Playing { sdk, child, scratch }
+    }
+
+    fn written(&self, name: &str) -> String {
+        std::fs::read(self.scratch.path().join(name))
+            .map_or(String::new(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Waits until this step has been played.
+    pub async fn step_is_done(&self, index: usize) {
+        let words = format!("client: step {index} ");
+        eventually(&format!("{:?} has played step {index}", self.sdk), || async {
+            self.written("stderr").contains(&words).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits for the end and tells what the client saw.
+    pub async fn report(mut self) -> Report {
+        let status = match tokio::time::timeout(PATIENCE, self.child.wait()).await {
+            Ok(status) => status.expect("it can be waited for"),
+            Err(_) => panic!("{:?} does not end: {}", self.sdk, self.written("stderr")),
+        };
+        assert!(status.success(), "{:?}: {status}: {}", self.sdk, self.written("stderr"));
+        let text = self.written("stdout");
+        let report = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{:?}: {error}: {text}", self.sdk));
+        Report { sdk: self.sdk, report, words: self.written("stderr") }
+    }
+}
+
+/// What a client saw.
+pub struct Report {
+    pub sdk: Sdk,
+    report: Value,
+    words: String,
+}
+
+impl Report {
+    pub fn member(&self, name: &str) -> &Value {
+        &self.report[name]
+    }
+
+    /// What came of a step.
+    pub fn step(&self, index: usize) -> &Value {
+        &self.report["steps"][index]
+    }
+
+    /// What came of the first step of this kind.
+    pub fn first(&self, kind: &str) -> &Value {
+        let steps = self.report["steps"].as_array().expect("steps");
+        steps.iter().find(|step| step["do"] == kind).unwrap_or_else(|| panic!("{:?}: no {kind}", self.sdk))
+    }
+
+    /// One member of all entries that the first list of this kind brought.
+    pub fn listed(&self, kind: &str, list: &str, member: &str) -> Vec<String> {
+        let step = self.first(kind);
+        let entries = step["result"][list].as_array().unwrap_or_else(|| panic!("{:?}: {step}", self.sdk));
+        entries.iter().map(|entry| entry[member].as_str().expect("text").to_owned()).collect()
+    }
+
+    /// The notifications of a method, without progress.
+    pub fn notifications(&self, method: &str) -> Vec<&Value> {
+        let all = self.report["notifications"].as_array().expect("notifications");
+        all.iter().filter(|notification| notification["method"] == method).collect()
+    }
+
+    /// The progress that reached a step.
+    pub fn progress(&self, step: usize) -> Vec<(f64, f64)> {
+        let all = self.report["progress"].as_array().expect("progress").iter().filter(|entry| entry["step"] == step);
+        let number = |entry: &Value, name: &str| entry[name].as_f64().expect("a number");
+        all.map(|entry| (number(entry, "progress"), number(entry, "total"))).collect()
+    }
+
+    /// How many progress notifications the SDK got and did not know what to do with: the TypeScript SDKs forget a call as
+    /// they read its answer, and look at notifications of the same read only then. They do so without a gateway too.
+    pub fn lost_progress(&self) -> usize {
+        self.words.matches("Received a progress notification for an unknown token").count()
+    }
+}
+
+#[test]
+#[should_panic(expected = "run `cargo xtask test`, which installs it")]
+fn a_missing_tool_is_told_with_its_cure() {
+    tool("no-such-tool");
+}

@@ -1,0 +1,140 @@
+//! The official Rust SDK as a client of `goblin stdio`.
+
+use std::process::Stdio;
+use std::sync::Arc;
+
+use rmcp::model::{CallToolRequestParams, GetPromptRequestParams, JsonObject, ReadResourceRequestParams};
+use rmcp::service::{NotificationContext, RunningService, ServiceError};
+use rmcp::{ClientHandler, RoleClient, ServiceExt as _};
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::process::{Child, Command};
+use tokio::sync::Notify;
+
+use crate::fixture_http::HttpFixture;
+use crate::harness::{GOBLIN, PATIENCE, Scratch, eventually, fixture_server};
+
+/// Hears of changed tools.
+#[derive(Clone, Default)]
+struct Ears(Arc<Notify>);
+
+impl ClientHandler for Ears {
+    async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
+        self.0.notify_one();
+    }
+}
+
+struct Client {
+    service: RunningService<RoleClient, Ears>,
+    ears: Ears,
+    goblin: Child,
+    _scratch: Scratch,
+}
+
+impl Client {
+    /// With the fixture as `a`, once it is there.
+    async fn start() -> Client {
+        let scratch = Scratch::new();
+        let config = json!({ "policies": { "pageSize": 7 }, "mcpServers": { "a": fixture_server(&[]) } });
+        let path = scratch.write("goblin.json", &config.to_string());
+        let mut command = Command::new(GOBLIN);
+        command.args(["stdio", "--config"]).arg(path).env_remove("GOBLIN_CONFIG");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+        let mut goblin = command.spawn().expect("goblin starts");
+        let transport = (goblin.stdout.take().expect("stdout is piped"), goblin.stdin.take().expect("stdin is piped"));
+        let ears = Ears::default();
+        let service = tokio::time::timeout(PATIENCE, ears.clone().serve(transport)).await;
+        let service = service.expect("a handshake in time").expect("a handshake");
+        let client = Client { service, ears, goblin, _scratch: scratch };
+        client.await_tool("a_echo").await;
+        client
+    }
+
+    async fn tool_names(&self) -> Vec<String> {
+        let tools = self.service.list_all_tools().await.expect("a list");
+        tools.into_iter().map(|tool| tool.name.into_owned()).collect()
+    }
+
+    async fn await_tool(&self, name: &str) {
+        eventually(&format!("{name} is listed"), || async {
+            self.tool_names().await.iter().any(|known| known == name).then_some(())
+        })
+        .await;
+    }
+
+    async fn call(&self, name: &'static str, arguments: Value) -> Result<Value, ServiceError> {
+        let params = CallToolRequestParams::new(name).with_arguments(object(arguments));
+        self.service.call_tool(params).await.map(value)
+    }
+
+    async fn read(&self, uri: &str) -> Result<Value, ServiceError> {
+        self.service.read_resource(ReadResourceRequestParams::new(uri)).await.map(value)
+    }
+}
+
+fn object(value: Value) -> JsonObject {
+    value.as_object().expect("an object").clone()
+}
+
+/// As it would be on the wire.
+fn value(result: impl Serialize) -> Value {
+    serde_json::to_value(result).expect("JSON")
+}
+
+fn check_error(outcome: Result<Value, ServiceError>, code: i64, name: &str) {
+    let Err(ServiceError::McpError(error)) = outcome else { panic!("{outcome:?}") };
+    let error = value(error);
+    assert_eq!((&error["code"], &error["data"]["code"]), (&json!(code), &json!(name)), "{error}");
+}
+
+#[tokio::test]
+async fn srv2_srv3_rmcp_shakes_hands_and_lists_everything() {
+    let client = Client::start().await;
+    let info = value(client.service.peer_info().expect("a handshake"));
+    assert_eq!((&info["protocolVersion"], &info["serverInfo"]["name"]), (&json!("2025-11-25"), &json!("goblin")));
+    let fixture = HttpFixture::start(&[]).await;
+    let native = fixture.client().await.tool_names().await;
+    assert_eq!(client.tool_names().await, native.iter().map(|name| format!("a_{name}")).collect::<Vec<_>>());
+    let prompts = value(client.service.list_all_prompts().await.expect("a list"));
+    assert_eq!((&prompts[0]["name"], &prompts[1]["name"]), (&json!("a_greet"), &json!("a_linked")));
+    let resources = client.service.list_all_resources().await.expect("a list");
+    assert_eq!(resources.len(), 9);
+    assert!(resources.iter().any(|resource| resource.uri == "a+file:///logs/app log.txt"), "{resources:?}");
+    let templates = value(client.service.list_all_resource_templates().await.expect("a list"));
+    assert_eq!(templates[1]["uriTemplate"], "a+db://{table}/{id}");
+    assert_eq!(templates.as_array().map(Vec::len), Some(3));
+}
+
+#[tokio::test]
+async fn srv5_rmcp_calls_reads_and_prompts() {
+    let mut client = Client::start().await;
+    let result = client.call("a_echo", json!({"a": [1, "ü"]})).await.expect("a result");
+    assert_eq!(result["structuredContent"], json!({"a": [1, "ü"]}));
+    assert_eq!(client.call("a_fail", json!({})).await.expect("a result")["isError"], true);
+    check_error(client.call("a_nope", json!({})).await, -32602, "TOOL_NOT_FOUND");
+    for (uri, text) in [
+        ("a+note:///alpha", "note alpha"),
+        ("a+db://users/7", r#"{"table":"users","id":"7"}"#),
+        ("a+NOTE:///Up", "upper"),
+    ] {
+        let content = &client.read(uri).await.expect("a result")["contents"][0];
+        assert_eq!((&content["uri"], &content["text"]), (&json!(uri), &json!(text)));
+    }
+    check_error(client.read("a+nope:///x").await, -32002, "RESOURCE_NOT_FOUND");
+    let params = GetPromptRequestParams::new("a_greet").with_arguments(object(json!({"name": "Ada"})));
+    let prompt = value(client.service.get_prompt(params).await.expect("a result"));
+    assert_eq!(prompt["messages"][0]["content"]["text"], "Hello, Ada!");
+    let completion = client.service.complete_prompt_simple("a_greet", "name", "Al").await.expect("a result");
+    assert_eq!(completion, ["Alan", "Alonzo"]);
+    client.service.close().await.expect("an end");
+    let status = tokio::time::timeout(PATIENCE, client.goblin.wait()).await.expect("an end in time");
+    assert!(status.expect("it can be waited for").success());
+}
+
+#[tokio::test]
+async fn srv4_rmcp_hears_of_a_change() {
+    let client = Client::start().await;
+    client.call("a_change_tools", json!({})).await.expect("a result");
+    tokio::time::timeout(PATIENCE, client.ears.0.notified()).await.expect("a notification in time");
+    client.await_tool("a_added_0001").await;
+}
