@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use indexmap::IndexMap;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -22,6 +22,7 @@ use crate::backend::connect::ProxyEnvironment;
 use crate::catalog::directory::Directory;
 use crate::config::diff::{Plan, diff};
 use crate::config::{Config, Gateway, Server, ServerId};
+use crate::front::attention::{Attended, Attention};
 use crate::front::gate::Gate;
 use crate::front::io::Impatient;
 use crate::front::{http, stdio};
@@ -98,6 +99,8 @@ impl App {
         self.background.push(tokio::spawn(async move { directory.run(&observe, stop).await }));
         let desk = Arc::clone(&self.desk);
         self.background.push(tokio::spawn(async move { desk.sessions.keep_swept().await }));
+        let desk = Arc::clone(&self.desk);
+        self.background.push(tokio::spawn(async move { desk.sessions.keep_time().await }));
     }
 
     /// Makes the running backends what `config` says; `plan` is the difference.
@@ -244,20 +247,31 @@ async fn serve_connection(
 ) {
     // Small answers must not wait for an acknowledgement; where it cannot be set they just are slower.
     let _ = stream.set_nodelay(true);
+    let attention = Attention::new();
     let service = hyper::service::service_fn(|request| {
-        let (front, routes) = (Arc::clone(&front), &routes);
-        async move { Ok::<_, Infallible>(front.serve(request, routes).await) }
+        let (front, routes, work) = (Arc::clone(&front), &routes, attention.begin_work());
+        async move {
+            let response = front.serve(request, routes).await;
+            Ok::<_, Infallible>(response.map(|body| Attended { body, work }))
+        }
     });
     let connection = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_PATIENCE)
         .max_buf_size(LARGEST_HEAD)
         .serve_connection(TokioIo::new(Impatient::new(stream)), service);
     tokio::pin!(connection);
-    tokio::select! {
-        // What a peer does to its own connection is no concern of anybody else.
-        _ = &mut connection => return,
-        () = stopped(&mut stop) => {}
+    let mut look = tokio::time::interval(HEAD_PATIENCE / 4);
+    loop {
+        tokio::select! {
+            biased;
+            // What a peer does to its own connection is no concern of anybody else.
+            _ = &mut connection => return,
+            () = stopped(&mut stop) => break,
+            _ = look.tick() => {
+                if attention.is_idle_for(HEAD_PATIENCE) {
+                    return;
+                }
+            }
+        }
     }
     connection.as_mut().graceful_shutdown();
     let _ = connection.await;

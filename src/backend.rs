@@ -28,15 +28,13 @@ use crate::backend::inbox::Inbox;
 use crate::backend::link::{Link, LinkError};
 use crate::backend::listing::Listing;
 use crate::config::{Server, ServerId};
-use crate::lane::Call;
+use crate::lane::{Call, End, Patience};
 use crate::observe::Observe;
 use crate::protocol::error::Error;
 use crate::protocol::json::{Span, Splice, quote};
 use crate::protocol::method::Method;
 use crate::protocol::{Id, Request, Response};
 
-/// A call that takes longer than this is told so to whoever waits for it.
-pub const SLOW_AFTER: Duration = Duration::from_secs(1);
 /// How long a call waits for room at a busy backend.
 const SLOT_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a call waits for the session after a forgotten one.
@@ -63,15 +61,6 @@ pub enum State {
     /// Not connected, and why.
     Lost(String),
     Stopped,
-}
-
-/// How long a call may take.
-#[derive(Clone, Copy, Debug)]
-pub struct Patience {
-    /// Without a sign of life.
-    pub idle: Option<Duration>,
-    /// In all.
-    pub most: Option<Duration>,
 }
 
 /// How a call ended without an answer of the backend.
@@ -184,46 +173,20 @@ impl Backend {
             edits.replace(at, upstream.token());
         }
         let body = outgoing.request.rekeyed(&upstream, edits);
-        let answer = link.request(id, body, Some(call));
-        tokio::pin!(answer);
-        let begin = tokio::time::Instant::now();
-        let deadline = |now: tokio::time::Instant| {
-            let idle = patience.idle.map(|idle| now + idle);
-            let most = patience.most.map(|most| begin + most);
-            idle.into_iter().chain(most).min()
-        };
-        let mut due = deadline(begin);
-        // One timer for both: a call is told slow first, if it lives that long.
-        let mut slow_at = Some(begin + SLOW_AFTER);
-        loop {
-            let late = async {
-                match due.into_iter().chain(slow_at).min() {
-                    Some(due) => tokio::time::sleep_until(due).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                biased;
-                answer = &mut answer => return Ok(answer),
-                control = call.control() => {
-                    if let Some(reason) = control.cancelled {
-                        tell_cancelled(link, id, &reason);
-                        return Err(CallEnd::Cancelled);
+        call.start_clock(patience);
+        tokio::select! {
+            biased;
+            answer = link.request(id, body, Some(call)) => Ok(answer),
+            end = call.ended() => {
+                let (reason, end) = match end {
+                    End::Cancelled(reason) => (reason, CallEnd::Cancelled),
+                    End::Late(after) => {
+                        let (server, method) = (self.id.to_string(), outgoing.request.method.to_string());
+                        ("the gateway's time-out".to_owned(), Error::Timeout { server, method, after }.into())
                     }
-                    due = deadline(tokio::time::Instant::now());
-                }
-                () = late => {
-                    if due.is_none_or(|due| slow_at.is_some_and(|slow_at| slow_at < due)) {
-                        slow_at = None;
-                        call.lane.tell_slow();
-                        continue;
-                    }
-                    tell_cancelled(link, id, "the gateway's time-out");
-                    let method = outgoing.request.method.to_string();
-                    let after = begin.elapsed();
-                    let after = Duration::from_millis(u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
-                    return Err(Error::Timeout { server: self.id.to_string(), method, after }.into());
-                }
+                };
+                tell_cancelled(link, id, &reason);
+                Err(end)
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The sides that clients see: Streamable HTTP and stdio. Both decode once, bounded, and hand messages to the desk.
 
+pub mod attention;
 pub mod body;
 pub mod gate;
 pub mod http;

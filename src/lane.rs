@@ -6,22 +6,27 @@
 //! Policy when a lane is full: progress and log lines are dropped and counted. Nothing here waits.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio::sync::Notify;
+use futures_util::task::AtomicWaker;
 
 use crate::caller::Caller;
 
 /// How many messages, and how many bytes of them, may wait for a client that reads slowly.
 const MOST_MESSAGES: usize = 256;
 const MOST_BYTES: usize = 1024 * 1024;
+/// A call that takes longer than this is told so to whoever waits for it.
+pub const SLOW_AFTER: Duration = Duration::from_secs(1);
 
 /// What is on its way to one client besides the answer.
 #[derive(Default)]
 pub struct Lane {
     queue: Mutex<Queue>,
-    wake: Notify,
+    wake: AtomicWaker,
 }
 
 #[derive(Default)]
@@ -43,7 +48,7 @@ impl Lane {
         queue.bytes += message.len();
         queue.messages.push_back(message);
         drop(queue);
-        self.wake.notify_one();
+        self.wake.wake();
         true
     }
 
@@ -62,20 +67,20 @@ impl Lane {
     /// Tells the reader, once, that the answer takes its time.
     pub fn tell_slow(&self) {
         lock(&self.queue).slow = true;
-        self.wake.notify_one();
+        self.wake.wake();
     }
 
     /// The next message; nothing when there is none and the answer takes its time. For one reader.
     pub async fn next(&self) -> Option<Bytes> {
-        loop {
+        poll_fn(|context| {
+            // First, so that nothing comes unseen between the look and the wait.
+            self.wake.register(context.waker());
             if let Some(message) = self.try_next() {
-                return Some(message);
+                return Poll::Ready(Some(message));
             }
-            if std::mem::take(&mut lock(&self.queue).slow) {
-                return None;
-            }
-            self.wake.notified().await;
-        }
+            if std::mem::take(&mut lock(&self.queue).slow) { Poll::Ready(None) } else { Poll::Pending }
+        })
+        .await
     }
 }
 
@@ -86,50 +91,97 @@ pub struct Call {
     pub progress_token: Option<Bytes>,
     pub lane: Lane,
     control: Mutex<Control>,
-    controlled: Notify,
+    wake: AtomicWaker,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Control {
-    /// Why the call must end.
-    pub cancelled: Option<String>,
-    /// The backend showed a sign of life since the last look.
-    pub alive: bool,
+#[derive(Default)]
+struct Control {
+    ended: Option<End>,
+    clock: Option<Clock>,
+}
+
+/// Why a call must end without its answer. The first reason stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    Cancelled(String),
+    /// It took this long.
+    Late(Duration),
+}
+
+/// How long a call may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// Without a sign of life.
+    pub idle: Option<Duration>,
+    /// In all.
+    pub most: Option<Duration>,
+}
+
+/// Runs from the moment a call is sent. It is looked at now and then instead of having a timer of its own: most calls are
+/// over long before any would ring.
+struct Clock {
+    begun: Instant,
+    alive: Instant,
+    patience: Patience,
+    told_slow: bool,
 }
 
 impl Call {
     pub fn new(caller: Caller, progress_token: Option<Bytes>) -> Call {
-        Call { caller, progress_token, lane: Lane::default(), control: Mutex::default(), controlled: Notify::new() }
+        Call { caller, progress_token, lane: Lane::default(), control: Mutex::default(), wake: AtomicWaker::new() }
     }
 
-    /// Ends the call: its slot is freed and the backend told. The first reason stands.
+    /// Ends the call: its slot is freed and the backend told.
     pub fn cancel(&self, reason: &str) {
-        lock(&self.control).cancelled.get_or_insert_with(|| reason.to_owned());
-        self.controlled.notify_one();
+        self.end(End::Cancelled(reason.to_owned()));
     }
 
     pub fn is_cancelled(&self) -> bool {
-        lock(&self.control).cancelled.is_some()
+        lock(&self.control).ended.is_some()
+    }
+
+    /// The call goes out now.
+    pub fn start_clock(&self, patience: Patience) {
+        let now = Instant::now();
+        lock(&self.control).clock = Some(Clock { begun: now, alive: now, patience, told_slow: false });
     }
 
     /// Restarts the call's deadline.
     pub fn show_life(&self) {
-        lock(&self.control).alive = true;
-        self.controlled.notify_one();
+        if let Some(clock) = &mut lock(&self.control).clock {
+            clock.alive = Instant::now();
+        }
     }
 
-    /// Waits until there is something to know. For the one task that awaits the answer.
-    pub async fn control(&self) -> Control {
-        loop {
-            let control = {
-                let mut state = lock(&self.control);
-                Control { alive: std::mem::take(&mut state.alive), cancelled: state.cancelled.clone() }
-            };
-            if control != Control::default() {
-                return control;
-            }
-            self.controlled.notified().await;
+    /// Ends the call if it is late, and tells its reader if it is slow.
+    pub fn look_at_clock(&self, now: Instant) {
+        let mut control = lock(&self.control);
+        let Some(clock) = &mut control.clock else { return };
+        let over =
+            |since: Instant, limit: Option<Duration>| limit.is_some_and(|limit| now.duration_since(since) >= limit);
+        let taken = now.duration_since(clock.begun);
+        if over(clock.alive, clock.patience.idle) || over(clock.begun, clock.patience.most) {
+            drop(control);
+            return self.end(End::Late(taken));
         }
+        if taken >= SLOW_AFTER && !std::mem::replace(&mut clock.told_slow, true) {
+            drop(control);
+            self.lane.tell_slow();
+        }
+    }
+
+    fn end(&self, end: End) {
+        lock(&self.control).ended.get_or_insert(end);
+        self.wake.wake();
+    }
+
+    /// Waits until the call must end. For the one task that awaits the answer.
+    pub async fn ended(&self) -> End {
+        poll_fn(|context| {
+            self.wake.register(context.waker());
+            lock(&self.control).ended.clone().map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
     }
 }
 
@@ -165,8 +217,7 @@ mod tests {
         assert!(!lane.offer(Bytes::from_static(b"x")));
     }
 
-    #[tokio::test]
-    async fn a_sign_of_life_is_told_once_and_a_cancellation_for_good() {
+    fn call(idle: Option<u64>, most: Option<u64>) -> Call {
         let caller = Caller {
             session: None,
             principal: crate::caller::Principal::Anonymous,
@@ -174,12 +225,48 @@ mod tests {
             level: crate::caller::Level::Info,
         };
         let call = Call::new(caller, None);
-        call.show_life();
-        assert_eq!(call.control().await, Control { alive: true, cancelled: None });
+        let limit = |seconds: Option<u64>| seconds.map(Duration::from_secs);
+        call.start_clock(Patience { idle: limit(idle), most: limit(most) });
+        call
+    }
+
+    /// The end of a call that is looked at so many seconds after it began.
+    fn end_after(call: &Call, seconds: u64) -> Option<End> {
+        let begun = lock(&call.control).clock.as_ref().map(|clock| clock.begun).expect("the clock runs");
+        call.look_at_clock(begun + Duration::from_secs(seconds));
+        lock(&call.control).ended.clone()
+    }
+
+    #[test]
+    fn route3_a_call_is_late_without_a_sign_of_life_or_in_all() {
+        let late = |seconds| Some(End::Late(Duration::from_secs(seconds)));
+        assert_eq!(end_after(&call(Some(60), None), 59), None);
+        assert_eq!(end_after(&call(Some(60), None), 60), late(60));
+        assert_eq!(end_after(&call(None, Some(60)), 60), late(60));
+        assert_eq!(end_after(&call(None, None), 1_000_000), None);
+        let alive = call(Some(60), Some(90));
+        if let Some(clock) = &mut lock(&alive.control).clock {
+            clock.alive += Duration::from_secs(50);
+        }
+        assert_eq!(end_after(&alive, 60), None);
+        assert_eq!(end_after(&alive, 90), late(90));
+    }
+
+    #[tokio::test]
+    async fn the_first_reason_stands() {
+        let call = call(Some(1), None);
         call.cancel("first");
         call.cancel("second");
-        for _ in 0..2 {
-            assert_eq!(call.control().await, Control { alive: false, cancelled: Some("first".to_owned()) });
-        }
+        assert_eq!(end_after(&call, 9), Some(End::Cancelled("first".to_owned())));
+        assert_eq!(call.ended().await, End::Cancelled("first".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn slow_is_told_once() {
+        let call = call(None, None);
+        assert_eq!(end_after(&call, 1), None);
+        assert_eq!(end_after(&call, 2), None);
+        assert_eq!(call.lane.next().await, None);
+        assert!(!lock(&call.lane.queue).slow);
     }
 }

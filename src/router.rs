@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::backend::{Backend, CallEnd, Outgoing, Patience};
+use crate::backend::{Backend, CallEnd, Outgoing};
 use crate::caller::Caller;
 use crate::catalog::directory::Directory;
 use crate::catalog::resources::Owner;
 use crate::catalog::{Catalog, View, uri};
 use crate::config::Policies;
-use crate::lane::Call;
+use crate::lane::{Call, Patience};
 use crate::observe::{Event, Observe};
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Pieces, Span, Splice, quote};

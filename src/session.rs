@@ -19,8 +19,11 @@ use crate::mailbox::{Mailbox, Versions};
 use crate::observe::{Event, Observe};
 use crate::protocol::dialect::Dialect;
 use crate::protocol::error::Error;
-use crate::session::inflight::Inflight;
+use crate::session::inflight::{Inflight, Pulse};
 use crate::session::levels::Levels;
+
+/// How exactly the deadlines of calls are kept.
+const TICK: Duration = Duration::from_millis(100);
 
 pub struct Session {
     pub id: SessionId,
@@ -102,6 +105,7 @@ pub struct Sessions {
     sessions: RwLock<HashMap<SessionId, Arc<Session>>>,
     pub levels: Levels,
     observe: Arc<Observe>,
+    pulse: Arc<Pulse>,
     node: Node,
     most: usize,
     idle_timeout: Duration,
@@ -114,6 +118,7 @@ impl Sessions {
             sessions: RwLock::default(),
             levels: Levels::default(),
             observe,
+            pulse: Arc::default(),
             node: Node::random(),
             most,
             idle_timeout,
@@ -126,7 +131,7 @@ impl Sessions {
             id: SessionId::new(self.node),
             dialect,
             mailbox: Mailbox::new(lists),
-            inflight: Arc::default(),
+            inflight: Arc::new(Inflight::new(Arc::clone(&self.pulse))),
             level: Mutex::default(),
             stream: watch::Sender::new(Some(0)),
             open_streams: AtomicUsize::new(0),
@@ -207,6 +212,18 @@ impl Sessions {
         };
         for id in idle {
             self.end(id, "idle");
+        }
+    }
+
+    /// Looks at the clock of every open call now and then, for as long as there are any; for ever.
+    pub async fn keep_time(&self) {
+        loop {
+            self.pulse.begun().await;
+            tokio::time::sleep(TICK).await;
+            let now = Instant::now();
+            for session in self.sessions.read().unwrap_or_else(PoisonError::into_inner).values() {
+                session.inflight.look_at_clock(now);
+            }
         }
     }
 

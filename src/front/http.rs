@@ -1,7 +1,7 @@
 //! Streamable HTTP at `/mcp`: POST, GET and DELETE, one session per client.
 //!
 //! An answer is plain JSON when it is the first thing to send. When progress or a log line comes first, or the backend takes
-//! its time ([`SLOW_AFTER`](crate::backend::SLOW_AFTER)), it is a stream, so that nothing on the way takes us for dead.
+//! its time ([`SLOW_AFTER`](crate::lane::SLOW_AFTER)), it is a stream, so that nothing on the way takes us for dead.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;

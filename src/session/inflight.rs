@@ -1,15 +1,39 @@
 //! The book of a client's open requests: admitted once, found by their id, gone with their answer.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use tokio::sync::Notify;
 
 use crate::lane::Call;
 use crate::protocol::Id;
 use crate::protocol::error::Error;
 
-#[derive(Default)]
 pub struct Inflight {
     book: Mutex<Book>,
+    pulse: Arc<Pulse>,
+}
+
+/// Whether any client has a call open: only then does somebody look at the clock.
+#[derive(Default)]
+pub struct Pulse {
+    open: AtomicUsize,
+    begun: Notify,
+}
+
+impl Pulse {
+    pub fn is_quiet(&self) -> bool {
+        self.open.load(Ordering::Acquire) == 0
+    }
+
+    /// Waits for the first call after a quiet time.
+    pub async fn begun(&self) {
+        while self.is_quiet() {
+            self.begun.notified().await;
+        }
+    }
 }
 
 #[derive(Default)]
@@ -25,6 +49,10 @@ pub struct Ticket {
 }
 
 impl Inflight {
+    pub fn new(pulse: Arc<Pulse>) -> Inflight {
+        Inflight { book: Mutex::default(), pulse }
+    }
+
     pub fn admit(self: &Arc<Inflight>, id: &Id, call: &Arc<Call>, most: usize) -> Result<Ticket, Error> {
         let mut book = self.lock();
         if book.closed {
@@ -37,7 +65,17 @@ impl Inflight {
             return Err(Error::LimitExceeded { limit: "maxInFlight", value: most });
         }
         book.calls.insert(id.clone(), Arc::clone(call));
+        drop(book);
+        if self.pulse.open.fetch_add(1, Ordering::AcqRel) == 0 {
+            self.pulse.begun.notify_one();
+        }
         Ok(Ticket { book: Arc::clone(self), id: id.clone() })
+    }
+
+    pub fn look_at_clock(&self, now: Instant) {
+        for call in self.lock().calls.values() {
+            call.look_at_clock(now);
+        }
     }
 
     /// Cancels one request; one that is not open is none of our business.
@@ -72,6 +110,7 @@ impl Inflight {
 impl Drop for Ticket {
     fn drop(&mut self) {
         self.book.lock().calls.remove(&self.id);
+        self.book.pulse.open.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -93,7 +132,7 @@ mod tests {
 
     #[test]
     fn exactly_so_many_are_admitted_and_a_place_is_freed_by_its_ticket() {
-        let book = Arc::new(Inflight::default());
+        let book = Arc::new(Inflight::new(Arc::default()));
         let mut tickets: Vec<_> = (0..3).map(|id| book.admit(&Id::from(id), &call(), 3).ok()).collect();
         assert!(tickets.iter().all(Option::is_some));
         assert!(matches!(book.admit(&Id::from(9), &call(), 3), Err(Error::LimitExceeded { .. })));
@@ -103,7 +142,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_closed_book_admits_nothing_and_all_in_it_are_cancelled() {
-        let book = Arc::new(Inflight::default());
+        let book = Arc::new(Inflight::new(Arc::default()));
         let open = call();
         let _ticket = book.admit(&Id::from(1), &open, 9);
         book.close("over");
@@ -113,7 +152,7 @@ mod tests {
 
     #[test]
     fn an_id_in_flight_is_refused_and_the_first_stays() {
-        let book = Arc::new(Inflight::default());
+        let book = Arc::new(Inflight::new(Arc::default()));
         let ticket = book.admit(&Id::from(1), &call(), 9);
         assert!(ticket.is_ok());
         assert!(matches!(book.admit(&Id::from(1), &call(), 9), Err(Error::InvalidRequest(_))));

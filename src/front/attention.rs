@@ -1,0 +1,100 @@
+//! Whether a connection has work, and since when it has none.
+//!
+//! A peer that neither finishes a request nor sends one must not hold its connection for ever. One look now and then costs
+//! less than a timer for every request.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+
+use crate::front::body::Body;
+
+/// Stands in `waiting_since` while there is work.
+const BUSY: u64 = u64::MAX;
+
+pub struct Attention {
+    begin: Instant,
+    /// Milliseconds from the beginning to the moment since which we wait for a whole request.
+    waiting_since: AtomicU64,
+}
+
+impl Attention {
+    pub fn new() -> Arc<Attention> {
+        Arc::new(Attention { begin: Instant::now(), waiting_since: AtomicU64::new(0) })
+    }
+
+    /// A request is there; it is work until the answer has been written.
+    pub fn begin_work(self: &Arc<Attention>) -> Work {
+        self.waiting_since.store(BUSY, Ordering::Relaxed);
+        Work(Arc::clone(self))
+    }
+
+    pub fn is_idle_for(&self, patience: Duration) -> bool {
+        let since = self.waiting_since.load(Ordering::Relaxed);
+        since != BUSY && self.now().saturating_sub(since) >= millis(patience)
+    }
+
+    fn now(&self) -> u64 {
+        millis(self.begin.elapsed())
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(BUSY - 1)
+}
+
+/// A request being answered.
+pub struct Work(Arc<Attention>);
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        self.0.waiting_since.store(self.0.now(), Ordering::Relaxed);
+    }
+}
+
+/// A body whose writing is work.
+pub struct Attended {
+    pub body: Body,
+    pub work: Work,
+}
+
+impl http_body::Body for Attended {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_connection_without_work_is_idle() {
+        let attention = Attention::new();
+        assert!(attention.is_idle_for(Duration::ZERO));
+        assert!(!attention.is_idle_for(Duration::from_secs(60)));
+        let work = attention.begin_work();
+        assert!(!attention.is_idle_for(Duration::ZERO));
+        drop(work);
+        assert!(attention.is_idle_for(Duration::ZERO));
+    }
+}
