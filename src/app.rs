@@ -33,9 +33,13 @@ use crate::session::desk::Desk;
 
 /// Header bytes that one request may have.
 const LARGEST_HEAD: usize = 16 * 1024;
-/// How long a client may take to send the head of a request. It is also how long a connection may idle between two of them,
-/// and must outlast the pools of clients: one that reuses a connection in the moment we close it loses its request.
-const HEAD_PATIENCE: Duration = Duration::from_secs(120);
+/// How long a client may take to send the head of a request.
+const HEAD_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a connection may idle between two requests. It must outlast the pools of clients: one that reuses a connection
+/// in the moment we close it loses its request.
+const IDLE_PATIENCE: Duration = Duration::from_secs(120);
+/// How often both are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// Connections beyond the sessions: a client may hold a few.
 const CONNECTIONS_PER_SESSION: usize = 4;
 /// After a failed accept, for instance for want of file descriptors.
@@ -257,9 +261,9 @@ async fn serve_connection(
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .max_buf_size(LARGEST_HEAD)
-        .serve_connection(TokioIo::new(Impatient::new(stream)), service);
+        .serve_connection(TokioIo::new(Impatient::new(stream, Arc::clone(&attention))), service);
     tokio::pin!(connection);
-    let mut look = tokio::time::interval(HEAD_PATIENCE / 4);
+    let mut look = tokio::time::interval(LOOK_EVERY);
     loop {
         tokio::select! {
             biased;
@@ -267,7 +271,7 @@ async fn serve_connection(
             _ = &mut connection => return,
             () = stopped(&mut stop) => break,
             _ = look.tick() => {
-                if attention.is_idle_for(HEAD_PATIENCE) {
+                if attention.is_lost(IDLE_PATIENCE, HEAD_PATIENCE) {
                     return;
                 }
             }

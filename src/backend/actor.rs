@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
@@ -29,6 +31,8 @@ use crate::protocol::method::Method;
 /// At least this long between two fetches of the lists: a storm of changes costs a few fetches a second, not thousands.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(300);
 
+/// Lists that come within this time are published together.
+const LISTS_TOGETHER: Duration = Duration::from_millis(500);
 /// A list that could not be fetched is tried again after this.
 const LIST_RETRY: Duration = Duration::from_secs(30);
 /// A session that was forgotten sooner than this was a short one; the second in a row counts as a failure.
@@ -243,31 +247,48 @@ impl Actor {
         }
     }
 
-    /// Fetches `lists` side by side and publishes each as it comes: one that hangs hides no other. A list that fails keeps
-    /// its last entries; where the connection broke, that is the error: over HTTP nothing else might notice, and the list
-    /// would stay as it was for good.
+    /// Fetches `lists` side by side and publishes them together; but one that takes long hides no other. A list that fails
+    /// keeps its last entries; where the connection broke, that is the error: over HTTP nothing else might notice, and the
+    /// list would stay as it was for good.
     async fn refresh(&self, link: &Link, hello: &Arc<Hello>, lists: &[List]) -> Result<(), String> {
-        if self.backend.listing().hello.as_ref() != Some(hello) {
-            self.publish(|listing| listing.hello = Some(Arc::clone(hello)));
-        }
         let fetch = async |list: List| {
-            let fresh = if list.is_offered(hello) { self.fetch(link, list).await? } else { Some(Vec::new()) };
-            if let Some(fresh) = fresh.filter(|fresh| **self.backend.listing().get(list) != *fresh) {
-                self.publish(|listing| listing.set(list, fresh));
-            }
-            Ok(())
+            let offered = list.is_offered(hello);
+            (list, if offered { self.fetch(link, list).await } else { Ok(Some(Vec::new())) })
         };
-        let fetched = futures_util::future::try_join_all(lists.iter().map(|list| fetch(*list))).await;
+        let mut fetches: FuturesUnordered<_> = lists.iter().map(|list| fetch(*list)).collect();
+        let mut fetched = Vec::new();
+        let together = tokio::time::Instant::now() + LISTS_TOGETHER;
+        loop {
+            tokio::select! {
+                next = fetches.next() => match next {
+                    Some((list, fresh)) => fetched.extend(fresh?.map(|fresh| (list, fresh))),
+                    None => break,
+                },
+                () = tokio::time::sleep_until(together), if !fetched.is_empty() => {
+                    self.publish(hello, std::mem::take(&mut fetched));
+                }
+            }
+        }
+        self.publish(hello, fetched);
         self.backend.refreshing.store(false, Ordering::Release);
-        fetched.map(drop)
+        Ok(())
     }
 
-    /// Publishes a changed listing. Nobody but this actor does, so nothing comes between reading and writing.
-    fn publish(&self, change: impl FnOnce(&mut Listing)) {
+    /// Publishes fresh lists where they differ. Nobody but this actor does, so nothing comes between reading and writing.
+    fn publish(&self, hello: &Arc<Hello>, fetched: Vec<(List, Vec<listing::Definition>)>) {
         let mut listing = Listing::clone(&self.backend.listing());
-        change(&mut listing);
-        self.backend.listing.store(Arc::new(listing));
-        self.surroundings.bell.notify_one();
+        let mut differs = listing.hello.as_ref() != Some(hello);
+        listing.hello = Some(Arc::clone(hello));
+        for (list, fresh) in fetched {
+            if **listing.get(list) != fresh {
+                listing.set(list, fresh);
+                differs = true;
+            }
+        }
+        if differs {
+            self.backend.listing.store(Arc::new(listing));
+            self.surroundings.bell.notify_one();
+        }
     }
 
     async fn fetch(&self, link: &Link, list: List) -> Result<Option<Vec<listing::Definition>>, String> {

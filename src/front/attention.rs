@@ -21,22 +21,37 @@ pub struct Attention {
     begin: Instant,
     /// Milliseconds from the beginning to the moment since which we wait for a whole request.
     waiting_since: AtomicU64,
+    /// The same for the moment in which the head of a request began to arrive; 0 where none has.
+    head_since: AtomicU64,
 }
 
 impl Attention {
     pub fn new() -> Arc<Attention> {
-        Arc::new(Attention { begin: Instant::now(), waiting_since: AtomicU64::new(0) })
+        let (waiting_since, head_since) = (AtomicU64::new(0), AtomicU64::new(0));
+        Arc::new(Attention { begin: Instant::now(), waiting_since, head_since })
+    }
+
+    /// Bytes have come. While we wait for a request, the first ones begin its head.
+    pub fn hear(&self) {
+        let waits = self.waiting_since.load(Ordering::Relaxed) != BUSY;
+        if waits && self.head_since.load(Ordering::Relaxed) == 0 {
+            self.head_since.store(self.now().max(1), Ordering::Relaxed);
+        }
     }
 
     /// A request is there; it is work until the answer has been written.
     pub fn begin_work(self: &Arc<Attention>) -> Work {
         self.waiting_since.store(BUSY, Ordering::Relaxed);
+        self.head_since.store(0, Ordering::Relaxed);
         Work(Arc::clone(self))
     }
 
-    pub fn is_idle_for(&self, patience: Duration) -> bool {
-        let since = self.waiting_since.load(Ordering::Relaxed);
-        since != BUSY && self.now().saturating_sub(since) >= millis(patience)
+    /// Whether the peer has sent nothing for `idle`, or not finished the head of a request within `head`.
+    pub fn is_lost(&self, idle: Duration, head: Duration) -> bool {
+        let waiting_since = self.waiting_since.load(Ordering::Relaxed);
+        let head_since = self.head_since.load(Ordering::Relaxed);
+        let over = |since: u64, limit: Duration| self.now().saturating_sub(since) >= millis(limit);
+        waiting_since != BUSY && (over(waiting_since, idle) || head_since != 0 && over(head_since, head))
     }
 
     fn now(&self) -> u64 {
@@ -90,11 +105,14 @@ mod tests {
     #[test]
     fn only_a_connection_without_work_is_idle() {
         let attention = Attention::new();
-        assert!(attention.is_idle_for(Duration::ZERO));
-        assert!(!attention.is_idle_for(Duration::from_secs(60)));
+        let (none, long) = (Duration::ZERO, Duration::from_secs(60));
+        assert!(attention.is_lost(none, long) && !attention.is_lost(long, none));
+        attention.hear();
+        assert!(attention.is_lost(long, none) && !attention.is_lost(long, long));
         let work = attention.begin_work();
-        assert!(!attention.is_idle_for(Duration::ZERO));
+        attention.hear();
+        assert!(!attention.is_lost(none, none));
         drop(work);
-        assert!(attention.is_idle_for(Duration::ZERO));
+        assert!(attention.is_lost(none, long) && !attention.is_lost(long, none));
     }
 }

@@ -3,24 +3,28 @@
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
+use crate::front::attention::Attention;
+
 /// A stream is dead when nothing can be written to it for this long.
 pub const WRITE_PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct Impatient<T> {
     inner: T,
+    attention: Arc<Attention>,
     /// Runs while a write waits for the peer.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
 impl<T> Impatient<T> {
-    pub fn new(inner: T) -> Impatient<T> {
-        Impatient { inner, waiting: None }
+    pub fn new(inner: T, attention: Arc<Attention>) -> Impatient<T> {
+        Impatient { inner, attention, waiting: None }
     }
 
     fn judge<R>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
@@ -42,7 +46,12 @@ impl<T: AsyncRead + Unpin> AsyncRead for Impatient<T> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.inner).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.attention.hear();
+        }
+        read
     }
 }
 
@@ -85,7 +94,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_does_not_read_is_given_up() {
         let (near, _far) = tokio::io::duplex(16);
-        let mut near = Impatient::new(near);
+        let mut near = Impatient::new(near, Attention::new());
         let begin = tokio::time::Instant::now();
         let error = near.write_all(&[0; 64]).await.expect_err("nobody reads");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
