@@ -140,6 +140,13 @@ async fn route3_a_client_on_stdio_can_cancel() {
     client
         .write(&json!({"jsonrpc": "2.0", "id": "h", "method": "tools/call", "params": {"name": "a_hang"}}).to_string())
         .await;
+    // A call that is cancelled before it was sent never reaches the backend.
+    for asked in 1.. {
+        let answer = client.request("tools/call", json!({"name": "a_call_count"})).await;
+        if answer["result"]["content"][0]["text"] != asked.to_string() {
+            break;
+        }
+    }
     client.write(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"h"}}"#).await;
     // The answer would have to come before those of later calls.
     let mut told = json!("[]");
