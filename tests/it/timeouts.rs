@@ -141,9 +141,10 @@ async fn route3_a_client_on_stdio_can_cancel() {
         .write(&json!({"jsonrpc": "2.0", "id": "h", "method": "tools/call", "params": {"name": "a_hang"}}).to_string())
         .await;
     // A call that is cancelled before it was sent never reaches the backend.
-    for asked in 1.. {
+    for asked in 1_u64.. {
         let answer = client.request("tools/call", json!({"name": "a_call_count"})).await;
-        if answer["result"]["content"][0]["text"] != asked.to_string() {
+        let counted = answer["result"]["content"][0]["text"].as_str().and_then(|count| count.parse().ok());
+        if counted > Some(asked) {
             break;
         }
     }
