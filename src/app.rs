@@ -139,6 +139,16 @@ impl App {
         self.apply(&plan, config);
     }
 
+    /// What is offered, and by whom.
+    pub fn directory(&self) -> &Arc<Directory> {
+        &self.directory
+    }
+
+    /// The running backends, in the order of the configuration.
+    pub fn backends(&self) -> impl Iterator<Item = &Arc<Backend>> {
+        self.running.values().map(|running| &running.backend)
+    }
+
     /// Serves HTTP on `listener` until `shutdown` ends, then stops everything.
     pub async fn serve_http(self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> Result<()> {
         let address = listener.local_addr().context("the listener has no address")?;
@@ -190,7 +200,7 @@ impl App {
     }
 
     /// Ends sessions, links and processes.
-    async fn stop(mut self) {
+    pub async fn stop(mut self) {
         self.desk.sessions.end_all("the gateway stops");
         for running in self.running.values() {
             running.stop.send_replace(true);

@@ -7,6 +7,7 @@
 pub mod actor;
 pub mod child;
 pub mod connect;
+pub mod files;
 pub mod guard;
 pub mod handed;
 pub mod health;

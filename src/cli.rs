@@ -1,10 +1,26 @@
-//! The command line: arguments in, a running gateway or a clear error out.
+//! The command line: arguments in, a running gateway, a table or a clear error out.
+//!
+//! Each command has a file of its own with its arguments and what it does. Nothing below this module prints.
 
+pub mod check;
+pub mod edit;
+pub mod generate;
+pub mod import;
+pub mod load;
+pub mod log;
+pub mod schema;
 pub mod serve;
+pub mod stdio;
+pub mod style;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
+use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
+
+/// The exit code for a configuration that cannot be used.
+pub const BAD_CONFIGURATION: u8 = 2;
 
 /// One MCP endpoint for many MCP servers.
 #[derive(Debug, Parser)]
@@ -21,40 +37,51 @@ Goblin connects to the MCP servers named in its configuration and offers their t
 server, over Streamable HTTP (`goblin serve`) or stdio (`goblin stdio`).
 
 The configuration is found by --config, the variable GOBLIN_CONFIG, or goblin.json in the goblin directory of your
-configuration directory ($XDG_CONFIG_HOME or ~/.config). An `mcpServers` block of another client works as it is.";
+configuration directory ($XDG_CONFIG_HOME or ~/.config). An `mcpServers` block of another client works as it is. Without
+any configuration the files of the working directory are served.";
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Serve Streamable HTTP at /mcp
-    Serve(Serve),
+    Serve(serve::Serve),
     /// Serve one client on stdin and stdout
-    Stdio(Stdio),
+    Stdio(stdio::Stdio),
+    /// Say what is wrong with a configuration, and with --connect how its servers are
+    Check(check::Check),
+    /// Take over the servers that other MCP clients on this machine have configured
+    Import(import::Import),
+    /// Add a server to the configuration
+    Add(edit::Add),
+    /// Remove a server from the configuration
+    Remove(edit::Remove),
+    /// Print the JSON schema of the configuration, for editors
+    Schema(schema::Schema),
+    /// Print a completion script for a shell
+    Completions(generate::Completions),
+    /// Print the manual page, or write all of them to a directory
+    Man(generate::Man),
 }
 
-#[derive(Debug, Args)]
-pub struct Serve {
-    #[command(flatten)]
-    pub common: Common,
-    /// Listen on this address instead of gateway.host
-    #[arg(long, value_name = "HOST")]
-    pub host: Option<String>,
-    /// Listen on this port instead of gateway.port; 0 takes any free one
-    #[arg(long, value_name = "PORT")]
-    pub port: Option<u16>,
+impl Cli {
+    pub async fn run(self) -> Result<ExitCode> {
+        match self.command {
+            Command::Serve(arguments) => serve::run(arguments).await,
+            Command::Stdio(arguments) => stdio::run(arguments).await,
+            Command::Check(arguments) => check::run(arguments).await,
+            Command::Import(arguments) => import::run(&arguments),
+            Command::Add(arguments) => edit::add(&arguments),
+            Command::Remove(arguments) => edit::remove(&arguments),
+            Command::Schema(arguments) => schema::run(&arguments),
+            Command::Completions(arguments) => generate::completions(&arguments),
+            Command::Man(arguments) => generate::man(&arguments),
+        }
+    }
 }
 
+/// Where the configuration is.
 #[derive(Debug, Args)]
-pub struct Stdio {
-    #[command(flatten)]
-    pub common: Common,
-}
-
-#[derive(Debug, Args)]
-pub struct Common {
+pub struct Source {
     /// The configuration file
     #[arg(long, short, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// How much to log on stderr: error, warn, info, debug or trace
-    #[arg(long, value_name = "LEVEL")]
-    pub log_level: Option<tracing::Level>,
 }

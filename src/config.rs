@@ -88,6 +88,15 @@ impl Config {
             servers: IndexMap::new(),
         }
     }
+
+    /// What is served where there is no configuration: the files of one directory.
+    pub fn of_directory(root: PathBuf) -> Config {
+        let mut config = Config::empty();
+        let id = ServerId::new("files").expect("it is short and plain");
+        let server = Server::new("files", Transport::Files(Files::at(root)), Namespacing::default());
+        config.servers.insert(id, Arc::new(server));
+        config
+    }
 }
 
 /// The side that clients see.
@@ -302,6 +311,22 @@ pub struct Server {
 }
 
 impl Server {
+    /// With defaults for all that is not said.
+    pub fn new(prefix: &str, transport: Transport, namespacing: Namespacing) -> Server {
+        Server {
+            transport,
+            protocol: Protocol::default(),
+            enabled: true,
+            prefix: prefix.to_owned(),
+            namespacing,
+            timeout: None,
+            validate: false,
+            tools: ToolRules::default(),
+            prompts: Rules::default(),
+            resources: Rules::default(),
+        }
+    }
+
     /// The longest silence of a call to this tool: the tool's own, else the server's, else the policy's.
     pub fn timeout_of(&self, tool: &str, policies: &Policies) -> Option<Duration> {
         match self.tools.timeouts.get(tool).copied().or(self.timeout) {
@@ -315,6 +340,25 @@ impl Server {
 pub enum Transport {
     Stdio { command: String, args: Vec<String>, env: BTreeMap<String, Secret>, cwd: PathBuf },
     Http { url: String, headers: Vec<(String, Secret)>, ca: Option<PathBuf> },
+    Files(Files),
+}
+
+/// A directory that the gateway serves by itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Files {
+    pub root: PathBuf,
+    /// Names that begin with a dot are served too.
+    pub hidden: bool,
+    /// What `.gitignore` names is served too.
+    pub ignored: bool,
+    /// How many files are listed as resources; all are reached by the template and the tools.
+    pub max_files: usize,
+}
+
+impl Files {
+    pub fn at(root: PathBuf) -> Files {
+        Files { root, hidden: false, ignored: false, max_files: 10_000 }
+    }
 }
 
 /// Which eras of the protocol to try.

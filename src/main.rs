@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use goblin::backend::guard;
-use goblin::cli::{Cli, Command, serve};
+use goblin::cli::Cli;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -17,12 +17,7 @@ fn main() -> ExitCode {
     }
     let cli = Cli::parse();
     let ran = tokio::runtime::Runtime::new().map_err(anyhow::Error::from).and_then(|runtime| {
-        let code = runtime.block_on(async {
-            match cli.command {
-                Command::Serve(arguments) => serve::serve(arguments).await,
-                Command::Stdio(arguments) => serve::stdio(arguments).await,
-            }
-        });
+        let code = runtime.block_on(cli.run());
         // A read of stdin cannot be interrupted; it must not hold up the exit.
         runtime.shutdown_background();
         code

@@ -16,6 +16,7 @@ use tokio::task::JoinHandle;
 
 use crate::backend::child::Command;
 use crate::backend::connect::{HttpClient, ProxyEnvironment};
+use crate::backend::files::FilesLink;
 use crate::backend::health::Health;
 use crate::backend::http::HttpLink;
 use crate::backend::inbox::List;
@@ -196,6 +197,9 @@ impl Actor {
                     map.append(name, value);
                 }
                 Ok(Link::Http(HttpLink::new(client, url, map, limit, inbox)))
+            }
+            Transport::Files(files) => {
+                FilesLink::open(files, inbox).map(Link::Files).map_err(|error| error.to_string())
             }
         }
     }

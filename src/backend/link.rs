@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::backend::files::FilesLink;
 use crate::backend::http::HttpLink;
 use crate::backend::stdio::StdioLink;
 use crate::lane::Call;
@@ -18,6 +19,8 @@ use crate::protocol::{Id, Outcome, Response};
 pub enum Link {
     Stdio(StdioLink),
     Http(HttpLink),
+    /// Served by ourselves.
+    Files(FilesLink),
 }
 
 /// Why a link gave no answer.
@@ -72,6 +75,7 @@ impl Link {
         match self {
             Link::Stdio(link) => link.next_id(),
             Link::Http(link) => link.next_id(),
+            Link::Files(link) => link.next_id(),
         }
     }
 
@@ -80,6 +84,7 @@ impl Link {
         match self {
             Link::Stdio(link) => link.request(id, body, call).await,
             Link::Http(link) => link.request(id, body, call).await,
+            Link::Files(link) => link.request(id, body, call).await,
         }
     }
 
@@ -87,6 +92,7 @@ impl Link {
         match self {
             Link::Stdio(link) => link.notify(body).await,
             Link::Http(link) => link.notify(body).await,
+            Link::Files(link) => link.notify(body).await,
         }
     }
 
@@ -101,6 +107,7 @@ impl Link {
         match self {
             Link::Stdio(link) => End::Lost(link.closed().await),
             Link::Http(link) => link.closed().await,
+            Link::Files(link) => End::Lost(link.closed().await),
         }
     }
 
@@ -109,6 +116,7 @@ impl Link {
         match self {
             Link::Stdio(link) => link.close().await,
             Link::Http(link) => link.close().await,
+            Link::Files(link) => link.close().await,
         }
     }
 

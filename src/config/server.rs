@@ -66,17 +66,16 @@ fn server(name: &str, field: &Field<'_>, namespacing: &Namespacing) -> Option<Se
     let mut validate = false;
     section.set(&mut validate, "validate", Field::flag);
 
+    let (tools, prompts) = (rules::tools(&section, own.max_length), rules::prompts(&section, own.max_length));
     Some(Server {
-        transport: transport?,
         protocol,
         enabled: enabled(&section),
-        prefix,
         timeout,
         validate,
-        tools: rules::tools(&section, own.max_length),
-        prompts: rules::prompts(&section, own.max_length),
+        tools,
+        prompts,
         resources: rules::resources(&section),
-        namespacing: own,
+        ..Server::new(&prefix, transport?, own)
     })
 }
 

@@ -1,7 +1,7 @@
-//! How a server is reached: a command to start or a URL to call.
+//! How a server is reached: a command to start, a URL to call, or a directory that the gateway serves itself.
 //!
-//! Both halves are always read, so that their problems show whatever the type turns out to be; then the type decides
-//! which half counts, and a member of the other half is a problem rather than ignored.
+//! All parts are always read, so that their problems show whatever the type turns out to be; then the type decides
+//! which part counts, and a member of another part is a problem rather than ignored.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
@@ -9,48 +9,65 @@ use std::path::PathBuf;
 use crate::config::field::{Field, Section};
 use crate::config::problem::Fault;
 use crate::config::secret::Secret;
-use crate::config::{Transport, network, vocabulary};
+use crate::config::{Files, Transport, network, vocabulary};
 
 const STDIO_MEMBERS: [&str; 4] = ["command", "args", "env", "cwd"];
 const HTTP_MEMBERS: [&str; 5] = ["url", "serverUrl", "httpUrl", "headers", "tls"];
+const FILES_MEMBERS: [&str; 4] = ["root", "hidden", "ignored", "maxFiles"];
 
 #[derive(Clone, Copy)]
 enum Kind {
     Stdio,
     Http,
+    Files,
 }
 
 /// `None` was reported.
 pub(crate) fn transport(section: &Section<'_>) -> Option<Transport> {
     let stdio = stdio(section);
     let http = http(section);
+    let files = files(section);
     match kind(section)? {
         Kind::Stdio => {
             refuse(section, &HTTP_MEMBERS, "stdio");
+            refuse(section, &FILES_MEMBERS, "stdio");
             require(section, &["command"]);
             stdio
         }
         Kind::Http => {
             refuse(section, &STDIO_MEMBERS, "http");
+            refuse(section, &FILES_MEMBERS, "http");
             require(section, &vocabulary::URL);
             http
+        }
+        Kind::Files => {
+            refuse(section, &STDIO_MEMBERS, "files");
+            refuse(section, &HTTP_MEMBERS, "files");
+            Some(Transport::Files(files))
         }
     }
 }
 
 /// What the file says, else what its members tell.
 fn kind(section: &Section<'_>) -> Option<Kind> {
-    const KINDS: [(&str, Kind); 4] =
-        [("stdio", Kind::Stdio), ("http", Kind::Http), ("streamable-http", Kind::Http), ("streamableHttp", Kind::Http)];
+    const KINDS: [(&str, Kind); 5] = [
+        ("stdio", Kind::Stdio),
+        ("http", Kind::Http),
+        ("files", Kind::Files),
+        ("streamable-http", Kind::Http),
+        ("streamableHttp", Kind::Http),
+    ];
     if let Some(field) = section.one_of(&vocabulary::TYPE) {
-        return field.choice(&KINDS, &["sse", "files"]);
+        return field.choice(&KINDS, &["sse"]);
     }
     let has = |names: &[&str]| names.iter().any(|name| section.get(name).is_some());
-    let fault = match (has(&["command"]), has(&vocabulary::URL)) {
-        (true, false) => return Some(Kind::Stdio),
-        (false, true) => return Some(Kind::Http),
-        (true, true) => Fault::new("has both a command and a url").cure("keep one"),
-        (false, false) => Fault::new("has neither a command nor a url").cure("add one"),
+    let fault = match (has(&["command"]), has(&vocabulary::URL), has(&["root"])) {
+        (true, false, false) => return Some(Kind::Stdio),
+        (false, true, false) => return Some(Kind::Http),
+        (false, false, true) => return Some(Kind::Files),
+        (true, true, false) => Fault::new("has both a command and a url").cure("keep one"),
+        (_, _, true) => Fault::new("has both a root and a command or a url").cure("keep one"),
+        (false, false, false) => Fault::new("has neither a command nor a url").cure("add one"),
     };
     section.field().problem(fault);
     None
@@ -126,6 +143,15 @@ fn http(section: &Section<'_>) -> Option<Transport> {
     let mut ca = None;
     section.set(&mut ca, "tls", tls);
     Some(Transport::Http { url: url?, headers, ca })
+}
+
+fn files(section: &Section<'_>) -> Files {
+    let mut files = Files::at(section.field().context().origin.directory.clone());
+    section.set(&mut files.root, "root", Field::path);
+    section.set(&mut files.hidden, "hidden", Field::flag);
+    section.set(&mut files.ignored, "ignored", Field::flag);
+    section.set(&mut files.max_files, "maxFiles", Field::count);
+    files
 }
 
 fn tls(field: &Field<'_>) -> Option<Option<PathBuf>> {

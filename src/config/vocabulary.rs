@@ -71,6 +71,10 @@ pub(crate) const SERVER: Keys = Keys {
         "httpUrl",
         "headers",
         "tls",
+        "root",
+        "hidden",
+        "ignored",
+        "maxFiles",
         "enabled",
         "disabled",
         "session",
@@ -86,7 +90,7 @@ pub(crate) const SERVER: Keys = Keys {
         "resources",
     ],
     passed_over: &["autoApprove", "alwaysAllow", "description", "trust", "gallery"],
-    later: &["root", "hidden", "maxFiles", "poll", "declare", "roots"],
+    later: &["poll", "declare", "roots"],
 };
 
 /// The object that older Zed has for `command`.
