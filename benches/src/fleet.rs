@@ -52,14 +52,22 @@ impl Yard {
 
     /// Goblin before `backends` backends with `tools` tools each, once it lists them all. None when it is not measured.
     pub async fn gateway(&self, backends: usize, tools: usize) -> Result<Option<Gateway>> {
-        let Some(binary) = &self.goblin else { return Ok(None) };
+        if self.goblin.is_none() {
+            return Ok(None);
+        }
         let expected = backends * tools;
         let backends: Vec<Child> = (0..backends).map(|server| backend(tools, server)).collect::<Result<_>>()?;
-        let config = self.directory.join("goblin.json");
-        fs::write(&config, goblin_config(&backends).to_string())?;
-        let goblin = Child::goblin(binary, &config, &self.directory)?;
+        let Some(goblin) = self.goblin(&goblin_config(&backends))? else { return Ok(None) };
         wait_for_tools(&goblin, expected).await?;
         Ok(Some(Gateway { goblin, backends }))
+    }
+
+    /// Goblin with `config`, as soon as it listens. None when it is not measured.
+    pub fn goblin(&self, config: &Value) -> Result<Option<Child>> {
+        let Some(binary) = &self.goblin else { return Ok(None) };
+        let file = self.directory.join("goblin.json");
+        fs::write(&file, config.to_string())?;
+        Child::goblin(binary, &file, &self.directory).map(Some)
     }
 
     async fn calling_fleet(&self) -> Result<Fleet> {
@@ -142,7 +150,7 @@ fn goblin_config(backends: &[Child]) -> Value {
 async fn wait_for_tools(goblin: &Child, expected: usize) -> Result<()> {
     let start = Instant::now();
     loop {
-        let seen = tools_list(goblin).await.map(|answer| count_tools(&answer));
+        let seen = listed_tools(goblin).await;
         match seen {
             Ok(count) if count == expected => return Ok(()),
             seen if start.elapsed() > READY_PATIENCE => {
@@ -163,7 +171,8 @@ async fn tools_list(child: &Child) -> Result<Bytes> {
     Ok(answer)
 }
 
-fn count_tools(answer: &Bytes) -> usize {
-    let answer: Value = serde_json::from_slice(answer).unwrap_or_default();
-    answer["result"]["tools"].as_array().map_or(0, Vec::len)
+/// How many tools a new client sees.
+pub async fn listed_tools(child: &Child) -> Result<usize> {
+    let answer: Value = serde_json::from_slice(&tools_list(child).await?)?;
+    Ok(answer["result"]["tools"].as_array().map_or(0, Vec::len))
 }

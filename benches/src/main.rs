@@ -14,12 +14,14 @@ mod fixed;
 mod fleet;
 mod load;
 mod memory;
+mod pipe;
 mod procfs;
 mod proxy;
 mod report;
 mod run;
 mod scenario;
 mod serve;
+mod start;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -60,6 +62,12 @@ enum Role {
         #[arg(long)]
         file: PathBuf,
     },
+    /// A minimal MCP server on stdin and stdout
+    Pipe {
+        /// Reads and never answers
+        #[arg(long)]
+        silent: bool,
+    },
     /// Start everything, measure, print the table; fails when a bar is missed
     Run(run::Options),
 }
@@ -73,6 +81,7 @@ async fn main() -> Result<ExitCode> {
             let body = std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
             fixed::run(serve::bind().await?, body.into()).await?;
         }
+        Role::Pipe { silent } => pipe::run(silent)?,
         Role::Run(options) => return measure(&options).await,
     }
     Ok(ExitCode::SUCCESS)

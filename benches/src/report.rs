@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::memory::Footprint;
 use crate::procfs::Memory;
 use crate::scenario::{Scenario, Through};
+use crate::start::{Start, Starts};
 
 const MIB: u64 = 1 << 20;
 const KIB: u64 = 1 << 10;
@@ -40,6 +41,7 @@ pub struct Report {
     pub seconds: f64,
     pub rows: Vec<Row>,
     pub memory: Option<Footprint>,
+    pub starts: Vec<Starts>,
     pub bars: Vec<Bar>,
 }
 
@@ -81,10 +83,17 @@ impl Row {
 }
 
 impl Report {
-    pub fn new(machine: String, rounds: usize, seconds: f64, rows: Vec<Row>, memory: Option<Footprint>) -> Self {
+    pub fn new(
+        machine: String,
+        rounds: usize,
+        seconds: f64,
+        rows: Vec<Row>,
+        memory: Option<Footprint>,
+        starts: Vec<Starts>,
+    ) -> Self {
         let mut bars = cpu_bars(&rows);
         bars.extend(memory.iter().flat_map(memory_bars));
-        Self { machine, rounds, seconds, rows, memory, bars }
+        Self { machine, rounds, seconds, rows, memory, starts, bars }
     }
 
     pub fn every_bar_kept(&self) -> bool {
@@ -116,6 +125,7 @@ impl Report {
         if let Some(memory) = &self.memory {
             text += &memory_table(memory);
         }
+        text += &start_table(&self.starts);
         if !self.bars.is_empty() {
             text += "\n| bar | limit | measured | |\n|---|--:|--:|---|\n";
         }
@@ -219,6 +229,25 @@ fn memory_table(memory: &Footprint) -> String {
     text
 }
 
+fn start_table(starts: &[Starts]) -> String {
+    let mut text = String::new();
+    if !starts.is_empty() {
+        text += "\n| from the start until | it listens | all tools are listed | `/readyz` |\n|---|--:|--:|--:|\n";
+    }
+    for starts in starts {
+        let of = |part: fn(&Start) -> Duration| {
+            let mut values: Vec<_> = starts.rounds.iter().map(|start| part(start).as_secs_f64() * 1e3).collect();
+            values.sort_unstable_by(f64::total_cmp);
+            let (least, most) = (values.first().copied().unwrap_or(0.0), values.last().copied().unwrap_or(0.0));
+            format!("{:.0} ms ({least:.0} to {most:.0})", median(values))
+        };
+        let (title, listening, listed, ready) =
+            (starts.title(), of(|start| start.listening), of(|start| start.listed), of(|start| start.ready));
+        line(&mut text, format_args!("| {title} | {listening} | {listed} | {ready} |"));
+    }
+    text
+}
+
 fn find(rows: &[Row], scenario: Scenario, sessions: usize, through: Through) -> Option<&Row> {
     rows.iter().find(|row| row.scenario == scenario && row.sessions == sessions && row.through == through)
 }
@@ -258,6 +287,7 @@ mod tests {
     use crate::memory::Footprint;
     use crate::procfs::Memory;
     use crate::scenario::{Scenario, Through};
+    use crate::start::{Start, Starts};
 
     fn row(through: Through, cpu_us: &[f64]) -> Row {
         let sample =
@@ -267,7 +297,7 @@ mod tests {
 
     fn report(goblin: &[f64]) -> Report {
         let rows = vec![row(Through::Proxy, &[10.0, 9.0, 11.0]), row(Through::Goblin, goblin)];
-        Report::new(String::new(), 3, 2.0, rows, None)
+        Report::new(String::new(), 3, 2.0, rows, None, Vec::new())
     }
 
     #[test]
@@ -284,10 +314,23 @@ mod tests {
         let memory = |rss| Memory { rss, pss: 0, private: 0 };
         let footprint =
             |idle, more| Footprint { idle: memory(idle), with_sessions: memory(idle + more), sessions: 100 };
-        let kept = |footprint| Report::new(String::new(), 1, 1.0, Vec::new(), Some(footprint)).every_bar_kept();
+        let kept =
+            |footprint| Report::new(String::new(), 1, 1.0, Vec::new(), Some(footprint), Vec::new()).every_bar_kept();
         assert!(kept(footprint((20 << 20) - 1, 100 * ((30 << 10) - 1))));
         assert!(!kept(footprint(20 << 20, 0)));
         assert!(!kept(footprint(0, 100 * (30 << 10))));
+    }
+
+    #[test]
+    fn starts_are_told_by_their_medians() {
+        let start = |millis| {
+            let time = Duration::from_millis(millis);
+            Start { listening: time, listed: 2 * time, ready: 3 * time }
+        };
+        let starts = Starts { mute: 1, rounds: [10, 30, 20].map(start).to_vec() };
+        let text = Report::new(String::new(), 3, 1.0, Vec::new(), None, vec![starts]).markdown();
+        let row = "| 10 servers, 1 of which never answers | 20 ms (10 to 30) | 40 ms (20 to 60) | 60 ms (30 to 90) |";
+        assert!(text.contains(row), "{text}");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::memory;
 use crate::procfs;
 use crate::report::{Report, Row, Sample};
 use crate::scenario::Scenario;
+use crate::start;
 
 #[derive(clap::Args)]
 pub struct Options {
@@ -49,12 +50,13 @@ pub struct Options {
 enum Part {
     Load(Scenario),
     Memory,
+    Start,
 }
 
 impl Part {
     const ALL: &[Self] = {
         let [first, second, third, fourth] = Scenario::ALL;
-        &[Self::Load(first), Self::Load(second), Self::Load(third), Self::Load(fourth), Self::Memory]
+        &[Self::Load(first), Self::Load(second), Self::Load(third), Self::Load(fourth), Self::Memory, Self::Start]
     };
 }
 
@@ -67,6 +69,7 @@ impl ValueEnum for Part {
         Some(PossibleValue::new(match self {
             Self::Load(scenario) => scenario.name(),
             Self::Memory => "memory",
+            Self::Start => "start",
         }))
     }
 }
@@ -81,7 +84,7 @@ pub async fn run(options: &Options) -> Result<Report> {
         .map(|path| path.canonicalize().with_context(|| format!("cannot find {}", path.display())));
     let duration = Duration::try_from_secs_f64(options.seconds).context("--seconds is not a length of time")?;
     let yard = Yard::new(goblin.transpose()?)?;
-    let (mut rows, mut footprint) = (Vec::new(), None);
+    let (mut rows, mut footprint, mut starts) = (Vec::new(), None, Vec::new());
     for part in Part::ALL.iter().filter(|part| options.only.is_empty() || options.only.contains(part)) {
         match *part {
             Part::Load(scenario) => {
@@ -89,9 +92,10 @@ pub async fn run(options: &Options) -> Result<Report> {
                 rows.extend(measure(&fleet, scenario, options, duration).await?);
             }
             Part::Memory => footprint = memory::measure(&yard, options.memory_sessions.into()).await?,
+            Part::Start => starts = start::measure(&yard, options.rounds.into()).await?,
         }
     }
-    let report = Report::new(machine, options.rounds.into(), options.seconds, rows, footprint);
+    let report = Report::new(machine, options.rounds.into(), options.seconds, rows, footprint, starts);
     if let Some(file) = &options.json {
         let json = serde_json::to_vec_pretty(&report)?;
         fs::write(file, json).with_context(|| format!("cannot write {}", file.display()))?;

@@ -19,6 +19,7 @@ mod front_stdio;
 mod gate;
 mod guard;
 mod handshake;
+mod inspector;
 mod isolation;
 mod ledger;
 mod lists;
