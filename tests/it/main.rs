@@ -26,6 +26,7 @@ mod lists;
 mod lossless;
 mod orphans;
 mod prompts;
+mod readme;
 mod real_servers;
 mod resources;
 mod routing;
