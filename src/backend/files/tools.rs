@@ -69,7 +69,7 @@ pub fn spot(tree: &Tree, asked: &str, stop: &Stop) -> Result<Spot, String> {
 
 /// The path most like `path`: one of the same name elsewhere, or one spelled almost so.
 fn nearest(tree: &Tree, path: &Relative, stop: &Stop) -> Option<String> {
-    const LEAST_LIKENESS: f64 = 0.7;
+    const LEAST_LIKENESS: f64 = 0.6;
     let root = tree.find(&Relative::default()).ok()?;
     let (asked, name) = (path.shown(), path.as_path().file_name()?);
     let mut best: Option<(f64, String)> = None;
