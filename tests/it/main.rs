@@ -14,6 +14,8 @@ mod cli;
 mod completion;
 mod connect;
 mod documents;
+mod files;
+mod files_escape;
 mod front_http;
 mod front_stdio;
 mod gate;
