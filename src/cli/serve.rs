@@ -51,14 +51,18 @@ pub async fn run(arguments: Serve) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Waits for Ctrl-C or SIGTERM.
-pub fn termination() -> Result<impl Future<Output = ()>> {
+/// Waits for Ctrl-C or SIGTERM; gives the wait for the next one.
+pub fn termination() -> Result<impl Future<Output = impl Future<Output = ()>>> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    Ok(async move {
+    let mut next = async move || {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
+    };
+    Ok(async move {
+        next().await;
+        async move { next().await }
     })
 }

@@ -30,6 +30,6 @@ pub async fn run(arguments: Stdio) -> Result<ExitCode> {
     };
     log::start(&config.log, &arguments.log);
     let app = App::start(config, own_executable()?, ProxyEnvironment::from_process(), Arc::new(Observe::default()));
-    app.serve_stdio(tokio::io::stdin(), tokio::io::stdout(), termination()?).await;
+    app.serve_stdio(tokio::io::stdin(), tokio::io::stdout(), termination()?).await?;
     Ok(ExitCode::SUCCESS)
 }
