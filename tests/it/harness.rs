@@ -74,6 +74,16 @@ impl Drop for Scratch {
     }
 }
 
+/// `goblin` that neither finds nor leaves anything outside of `home`.
+pub fn goblin(home: &Path) -> Command {
+    let mut command = Command::new(GOBLIN);
+    for variable in ["GOBLIN_CONFIG", "GOBLIN_TOKEN", "XDG_CONFIG_HOME", "XDG_STATE_HOME"] {
+        command.env_remove(variable);
+    }
+    command.env("HOME", home).env("XDG_RUNTIME_DIR", home).kill_on_drop(true);
+    command
+}
+
 /// `goblin serve` on a free port.
 pub struct Gateway {
     pub address: std::net::SocketAddr,
@@ -91,14 +101,18 @@ impl Gateway {
     pub async fn start(config: Value) -> Gateway {
         let scratch = Scratch::new();
         let path = scratch.write("goblin.json", &config.to_string());
-        let mut child = Command::new(GOBLIN)
+        Gateway::start_at(scratch, &path, &[]).await
+    }
+
+    /// With this configuration, these variables, and what it leaves behind in `scratch`.
+    pub async fn start_at(scratch: Scratch, config: &Path, variables: &[(&str, &str)]) -> Gateway {
+        let mut child = goblin(scratch.path())
             .args(["serve", "--port", "0", "--log-level", "debug", "--config"])
-            .arg(&path)
-            .env_remove("GOBLIN_CONFIG")
+            .arg(config)
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
-            .kill_on_drop(true)
             .spawn()
             .expect("goblin starts");
         let log = Arc::new(Mutex::new(Vec::new()));
@@ -414,15 +428,15 @@ impl StdioClient {
     pub fn start(config: Value) -> StdioClient {
         let scratch = Scratch::new();
         let path = scratch.write("goblin.json", &config.to_string());
-        let mut child = Command::new(GOBLIN)
-            .args(["stdio", "--config"])
-            .arg(&path)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .expect("goblin starts");
+        let mut command = goblin(scratch.path());
+        command.args(["stdio", "--config"]).arg(&path).stderr(Stdio::null());
+        StdioClient::of(command, scratch)
+    }
+
+    /// Any command that speaks the protocol; `scratch` lives as long.
+    pub fn of(mut command: Command, scratch: Scratch) -> StdioClient {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("goblin starts");
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
         StdioClient { child, input, output, next: 0, _scratch: scratch }
@@ -430,12 +444,17 @@ impl StdioClient {
 
     pub async fn initialized(config: Value, version: &str) -> StdioClient {
         let mut client = StdioClient::start(config);
+        client.initialize(version).await;
+        client
+    }
+
+    pub async fn initialize(&mut self, version: &str) -> Value {
         let params =
             json!({"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "test", "version": "0"}});
-        let answer = client.request("initialize", params).await;
+        let answer = self.request("initialize", params).await;
         assert_eq!(answer["result"]["protocolVersion"], version, "{answer}");
-        client.write(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).await;
-        client
+        self.write(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).await;
+        answer
     }
 
     /// Writes one line.
