@@ -77,10 +77,10 @@ impl Drop for Scratch {
 /// `goblin` that neither finds nor leaves anything outside of `home`.
 pub fn goblin(home: &Path) -> Command {
     let mut command = Command::new(GOBLIN);
-    for variable in ["GOBLIN_CONFIG", "GOBLIN_TOKEN", "XDG_CONFIG_HOME", "XDG_STATE_HOME"] {
+    for variable in ["GOBLIN_CONFIG", "GOBLIN_TOKEN"] {
         command.env_remove(variable);
     }
-    command.env("HOME", home).env("XDG_RUNTIME_DIR", home).kill_on_drop(true);
+    command.env("XDG_RUNTIME_DIR", home).env("XDG_STATE_HOME", home).kill_on_drop(true);
     command
 }
 
