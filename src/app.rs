@@ -3,50 +3,41 @@
 //! Starting is carrying out the plan from the empty configuration; so is every later change. Stopping goes from the
 //! outside in: no new work, open calls within `grace`, then links and processes.
 
-use std::convert::Infallible;
+mod accept;
+
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Instant, SystemTime};
 
-use anyhow::{Context, Result};
-use hyper_util::rt::TokioIo;
+use anyhow::{Context, Result, bail};
 use indexmap::IndexMap;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::admin::readiness::{self, Cell, Readiness};
+use crate::admin::{self, Admin};
 use crate::backend::Backend;
-use crate::backend::actor::{self, Surroundings, stopped};
+use crate::backend::actor::{self, Surroundings};
 use crate::backend::connect::ProxyEnvironment;
 use crate::catalog::directory::Directory;
 use crate::config::diff::{Plan, diff};
 use crate::config::{Config, Gateway, Server, ServerId};
-use crate::front::attention::{Attended, Attention};
 use crate::front::gate::Gate;
-use crate::front::io::Impatient;
 use crate::front::{http, stdio};
 use crate::observe::{Event, Observe};
 use crate::router::Router;
 use crate::session::Sessions;
 use crate::session::desk::Desk;
 
-/// Header bytes that one request may have.
-const LARGEST_HEAD: usize = 16 * 1024;
-/// How long a client may take to send the head of a request.
-const HEAD_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a connection may idle between two requests. It must outlast the pools of clients: one that reuses a connection
-/// in the moment we close it loses its request.
-const IDLE_PATIENCE: Duration = Duration::from_secs(120);
-/// How often both are looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// Connections beyond the sessions: a client may hold a few.
 const CONNECTIONS_PER_SESSION: usize = 4;
-/// After a failed accept, for instance for want of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A gateway that runs: backends, catalog and desk, without a front.
 pub struct App {
+    started: SystemTime,
+    readiness: Arc<Cell>,
     desk: Arc<Desk>,
     directory: Arc<Directory>,
     pub observe: Arc<Observe>,
@@ -81,6 +72,8 @@ impl App {
         let router = Router::new(Arc::clone(&directory), config.policies.clone(), Arc::clone(&observe));
         let desk = Arc::new(Desk::new(sessions, Arc::new(router), config.policies.clone()));
         let mut app = App {
+            started: SystemTime::now(),
+            readiness: Arc::default(),
             desk,
             directory,
             observe,
@@ -94,6 +87,7 @@ impl App {
         app.spawn_background();
         let plan = diff(&app.config, &config);
         app.apply(&plan, config);
+        app.spawn_settling();
         app
     }
 
@@ -105,6 +99,20 @@ impl App {
         self.background.push(tokio::spawn(async move { desk.sessions.keep_swept().await }));
         let desk = Arc::clone(&self.desk);
         self.background.push(tokio::spawn(async move { desk.sessions.keep_time().await }));
+    }
+
+    /// Says when the servers have settled.
+    fn spawn_settling(&mut self) {
+        let (directory, observe, cell) =
+            (Arc::clone(&self.directory), Arc::clone(&self.observe), Arc::clone(&self.readiness));
+        self.background.push(tokio::spawn(async move {
+            let (took, waiting) = readiness::settle(&directory).await;
+            let names: Vec<_> = waiting.iter().map(ServerId::as_str).collect();
+            let (servers, names) = (directory.backends().len(), names.join(", "));
+            if cell.become_ready(took, waiting) {
+                observe.emit(&Event::Ready { took, servers, waiting: &names });
+            }
+        }));
     }
 
     /// Makes the running backends what `config` says; `plan` is the difference.
@@ -149,8 +157,18 @@ impl App {
         self.running.values().map(|running| &running.backend)
     }
 
-    /// Serves HTTP on `listener` until `shutdown` ends, then stops everything.
-    pub async fn serve_http(self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> Result<()> {
+    /// Whether it is ready to be used, now and from now on.
+    pub fn readiness(&self) -> watch::Receiver<Readiness> {
+        self.readiness.watch()
+    }
+
+    /// Serves HTTP on `listener` until `shutdown` gives a future, then stops everything in order; when that future ends
+    /// before, at once.
+    pub async fn serve_http(
+        self,
+        listener: TcpListener,
+        shutdown: impl Future<Output = impl Future<Output = ()>>,
+    ) -> Result<()> {
         let address = listener.local_addr().context("the listener has no address")?;
         let front = Arc::new(http::Front {
             desk: Arc::clone(&self.desk),
@@ -159,27 +177,34 @@ impl App {
             max_body_size: self.config.gateway.max_body_size,
             stop: self.stop_fronts.subscribe(),
         });
-        self.observe.emit(&Event::Listening { url: &format!("http://{address}/mcp") });
+        let routes = http::routes().merge(admin::routes(Admin {
+            desk: Arc::clone(&self.desk),
+            observe: Arc::clone(&self.observe),
+            readiness: self.readiness(),
+            started: self.started,
+        }));
         let most = self.config.gateway.max_sessions.saturating_mul(CONNECTIONS_PER_SESSION);
-        let accepting = tokio::spawn(accept(listener, front, most, self.stop_fronts.subscribe()));
-        shutdown.await;
-        self.observe.emit(&Event::ShuttingDown);
-        self.stop_fronts.send_replace(true);
-        let grace = self.config.gateway.grace;
-        if tokio::time::timeout(grace, accepting).await.is_err() {
-            self.observe.emit(&Event::CallsCut { count: self.desk.sessions.open_calls() });
-        }
-        self.stop().await;
-        Ok(())
+        let accepting = tokio::spawn(accept::accept(listener, front, routes, most, self.stop_fronts.subscribe()));
+        self.observe.emit(&Event::Listening { url: &format!("http://{address}/mcp") });
+        let hurry = shutdown.await;
+        let (desk, observe, grace) = (Arc::clone(&self.desk), Arc::clone(&self.observe), self.config.gateway.grace);
+        observe.emit(&Event::ShuttingDown { open: desk.sessions.open_calls(), grace });
+        let drained = async move {
+            if tokio::time::timeout(grace, accepting).await.is_err() {
+                desk.tell_cut(&observe);
+            }
+        };
+        self.end(drained, hurry).await
     }
 
-    /// Serves one client on `input` and `output` until the input or `shutdown` ends, then stops everything.
+    /// Serves one client on `input` and `output` until the input ends or `shutdown` gives a future, then stops everything
+    /// in order; when that future ends before, at once.
     pub async fn serve_stdio(
         self,
         input: impl AsyncRead + Unpin,
         output: impl AsyncWrite + Unpin + Send + 'static,
-        shutdown: impl Future<Output = ()>,
-    ) {
+        shutdown: impl Future<Output = impl Future<Output = ()>>,
+    ) -> Result<()> {
         let front = stdio::Front {
             desk: Arc::clone(&self.desk),
             observe: Arc::clone(&self.observe),
@@ -188,15 +213,32 @@ impl App {
             stop: self.stop_fronts.subscribe(),
         };
         let serving = stdio::serve(front, input, output);
-        tokio::pin!(serving);
+        tokio::pin!(serving, shutdown);
         tokio::select! {
-            () = &mut serving => {}
-            () = shutdown => {
-                self.stop_fronts.send_replace(true);
-                serving.await;
-            }
+            () = &mut serving => self.end(async {}, async { shutdown.await.await }).await,
+            hurry = &mut shutdown => self.end(serving, hurry).await,
         }
-        self.stop().await;
+    }
+
+    /// Stops: no new work, what is open until `drained`, then the rest. `hurry` ends it at once; the guards end the
+    /// processes.
+    async fn end(self, drained: impl Future<Output = ()>, hurry: impl Future<Output = ()>) -> Result<()> {
+        let begin = Instant::now();
+        self.readiness.stop();
+        self.stop_fronts.send_replace(true);
+        let in_order = async {
+            drained.await;
+            let drained_in = begin.elapsed();
+            let observe = Arc::clone(&self.observe);
+            self.stop().await;
+            let took = begin.elapsed();
+            observe.emit(&Event::Stopped { took, drained_in, closed_in: took.saturating_sub(drained_in) });
+        };
+        tokio::select! {
+            biased;
+            () = in_order => Ok(()),
+            () = hurry => bail!("ended at once by a second signal; open calls were cut"),
+        }
     }
 
     /// Ends sessions, links and processes.
@@ -224,69 +266,4 @@ pub async fn bind(gateway: &Gateway) -> Result<TcpListener> {
         let Gateway { host, port, .. } = gateway;
         format!("cannot listen on {host}:{port}; is another program using the port? choose another with --port")
     })
-}
-
-/// Accepts connections until told to stop, then waits for those that have work.
-async fn accept(listener: TcpListener, front: Arc<http::Front>, most: usize, mut stop: watch::Receiver<bool>) {
-    let routes = http::routes();
-    let room = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
-    let open = watch::Sender::new(());
-    loop {
-        let accepted = tokio::select! {
-            biased;
-            () = stopped(&mut stop) => break,
-            accepted = listener.accept() => accepted,
-        };
-        let Ok((stream, _)) = accepted else {
-            tokio::time::sleep(ACCEPT_PAUSE).await;
-            continue;
-        };
-        // Beyond the bound connections are closed at once: a peer that sees it can try again later.
-        let Ok(permit) = Arc::clone(&room).try_acquire_owned() else { continue };
-        let (front, routes, stop, open) = (Arc::clone(&front), routes.clone(), stop.clone(), open.subscribe());
-        tokio::spawn(async move {
-            serve_connection(stream, front, routes, stop).await;
-            drop((permit, open));
-        });
-    }
-    drop(listener);
-    open.closed().await;
-}
-
-async fn serve_connection(
-    stream: TcpStream,
-    front: Arc<http::Front>,
-    routes: axum::Router,
-    mut stop: watch::Receiver<bool>,
-) {
-    // Small answers must not wait for an acknowledgement; where it cannot be set they just are slower.
-    let _ = stream.set_nodelay(true);
-    let attention = Attention::new();
-    let service = hyper::service::service_fn(|request| {
-        let (front, routes, work) = (Arc::clone(&front), &routes, attention.begin_work());
-        async move {
-            let response = front.serve(request, routes).await;
-            Ok::<_, Infallible>(response.map(|body| Attended { body, work }))
-        }
-    });
-    let connection = hyper::server::conn::http1::Builder::new()
-        .max_buf_size(LARGEST_HEAD)
-        .serve_connection(TokioIo::new(Impatient::new(stream, Arc::clone(&attention))), service);
-    tokio::pin!(connection);
-    let mut look = tokio::time::interval(LOOK_EVERY);
-    loop {
-        tokio::select! {
-            biased;
-            // What a peer does to its own connection is no concern of anybody else.
-            _ = &mut connection => return,
-            () = stopped(&mut stop) => break,
-            _ = look.tick() => {
-                if attention.is_lost(IDLE_PATIENCE, HEAD_PATIENCE) {
-                    return;
-                }
-            }
-        }
-    }
-    connection.as_mut().graceful_shutdown();
-    let _ = connection.await;
 }

@@ -16,6 +16,7 @@ pub mod inbox;
 pub mod link;
 pub mod listing;
 pub mod stdio;
+pub mod trouble;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,10 +32,11 @@ use crate::backend::listing::Listing;
 use crate::config::{Server, ServerId};
 use crate::lane::{Call, End, Patience};
 use crate::observe::Observe;
+use crate::observe::meter::{Asked, Ending, Meter};
 use crate::protocol::error::Error;
 use crate::protocol::json::{Span, Splice, quote};
 use crate::protocol::method::Method;
-use crate::protocol::{Id, Request, Response};
+use crate::protocol::{Id, Outcome, Request, Response};
 
 /// How long a call waits for room at a busy backend.
 const SLOT_PATIENCE: Duration = Duration::from_secs(1);
@@ -45,11 +47,14 @@ pub struct Backend {
     pub id: ServerId,
     pub config: Arc<Server>,
     pub inbox: Arc<Inbox>,
+    pub meter: Arc<Meter>,
     link: ArcSwapOption<Link>,
     listing: ArcSwap<Listing>,
     /// Lists are being fetched.
     refreshing: AtomicBool,
     state: watch::Sender<State>,
+    /// The first listing was fetched, or the first attempt has failed.
+    settled: watch::Sender<bool>,
     slots: Semaphore,
     handed: Mutex<Handed>,
 }
@@ -93,10 +98,12 @@ impl Backend {
             inbox: Arc::new(Inbox::new(id.clone(), observe)),
             id,
             config,
+            meter: Arc::default(),
             link: ArcSwapOption::empty(),
             listing: ArcSwap::default(),
             refreshing: AtomicBool::new(true),
             state: watch::Sender::new(State::Starting),
+            settled: watch::Sender::new(false),
             slots: Semaphore::new(most_calls),
             handed: Mutex::default(),
         }
@@ -114,6 +121,16 @@ impl Backend {
         self.state.subscribe()
     }
 
+    /// Waits until its first listing was fetched or its first attempt has failed.
+    pub async fn settled(&self) {
+        // The sender is ours, so it is there as long as we are.
+        let _ = self.settled.subscribe().wait_for(|settled| *settled).await;
+    }
+
+    pub fn has_settled(&self) -> bool {
+        *self.settled.borrow()
+    }
+
     /// Whether its lists may be about to change.
     pub fn is_refreshing(&self) -> bool {
         self.refreshing.load(Ordering::Acquire) || self.inbox.has_changes()
@@ -126,6 +143,17 @@ impl Backend {
 
     /// Sends a client's request and waits for its answer within `patience`.
     pub async fn call(
+        &self,
+        outgoing: Outgoing<'_>,
+        call: &Arc<Call>,
+        patience: Patience,
+    ) -> Result<Response, CallEnd> {
+        let ended = self.call_uncounted(outgoing, call, patience).await;
+        self.meter.ended(Asked::from(&call.request.method), ending(&ended));
+        ended
+    }
+
+    async fn call_uncounted(
         &self,
         outgoing: Outgoing<'_>,
         call: &Arc<Call>,
@@ -174,10 +202,15 @@ impl Backend {
             edits.replace(at, upstream.token());
         }
         let body = outgoing.request.rekeyed(&upstream, edits);
-        call.start_clock(patience);
+        let begun = call.start_clock(patience);
         tokio::select! {
             biased;
-            answer = link.request(id, body, Some(call)) => Ok(answer),
+            answer = link.request(id, body, Some(call)) => {
+                if answer.is_ok() {
+                    self.meter.took(Asked::from(&outgoing.request.method), begun.elapsed());
+                }
+                Ok(answer)
+            }
             end = call.ended() => {
                 let (reason, end) = match end {
                     End::Cancelled(reason) => (reason, CallEnd::Cancelled),
@@ -228,6 +261,23 @@ impl Backend {
             }
             LinkError::Protocol(reason) => Error::BackendProtocol { server, reason },
         }
+    }
+}
+
+fn ending(ended: &Result<Response, CallEnd>) -> Ending {
+    match ended {
+        Ok(response) => match response.outcome {
+            Outcome::Result(_) => Ending::Ok,
+            Outcome::Error(_) => Ending::Error,
+        },
+        Err(CallEnd::Cancelled) => Ending::Cancelled,
+        Err(CallEnd::Failed(error)) => match error {
+            Error::Timeout { .. } => Ending::Timeout,
+            Error::Overloaded { .. } => Ending::Overloaded,
+            Error::BackendUnavailable { .. } => Ending::Unavailable,
+            Error::BackendProtocol { .. } => Ending::Protocol,
+            _ => Ending::Error,
+        },
     }
 }
 

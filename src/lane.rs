@@ -15,6 +15,7 @@ use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 
 use crate::caller::Caller;
+use crate::protocol::Request;
 
 /// How many messages, and how many bytes of them, may wait for a client that reads slowly.
 const MOST_MESSAGES: usize = 256;
@@ -87,6 +88,7 @@ impl Lane {
 /// A request on its way through the gateway.
 pub struct Call {
     pub caller: Caller,
+    pub request: Request,
     /// The client's progress token, as its JSON token; none where it wants no progress.
     pub progress_token: Option<Bytes>,
     pub lane: Lane,
@@ -127,8 +129,25 @@ struct Clock {
 }
 
 impl Call {
-    pub fn new(caller: Caller, progress_token: Option<Bytes>) -> Call {
-        Call { caller, progress_token, lane: Lane::default(), control: Mutex::default(), wake: AtomicWaker::new() }
+    pub fn new(caller: Caller, request: Request, progress_token: Option<Bytes>) -> Call {
+        let (lane, control, wake) = (Lane::default(), Mutex::default(), AtomicWaker::new());
+        Call { caller, request, progress_token, lane, control, wake }
+    }
+
+    /// Some call, for tests.
+    #[cfg(test)]
+    pub fn example() -> Call {
+        let caller = Caller {
+            session: None,
+            principal: crate::caller::Principal::Anonymous,
+            dialect: crate::protocol::dialect::Dialect::V2025_11_25,
+            level: crate::caller::Level::Info,
+        };
+        let request = br#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}"#;
+        match crate::protocol::Message::parse(Bytes::from_static(request)) {
+            Ok(crate::protocol::Message::Request(request)) => Call::new(caller, request, None),
+            other => panic!("{other:?}"),
+        }
     }
 
     /// Ends the call: its slot is freed and the backend told.
@@ -141,9 +160,15 @@ impl Call {
     }
 
     /// The call goes out now.
-    pub fn start_clock(&self, patience: Patience) {
+    pub fn start_clock(&self, patience: Patience) -> Instant {
         let now = Instant::now();
         lock(&self.control).clock = Some(Clock { begun: now, alive: now, patience, told_slow: false });
+        now
+    }
+
+    /// How long ago it went out; nothing where it has not yet.
+    pub fn age(&self) -> Option<Duration> {
+        lock(&self.control).clock.as_ref().map(|clock| clock.begun.elapsed())
     }
 
     /// Restarts the call's deadline.
@@ -218,13 +243,7 @@ mod tests {
     }
 
     fn call(idle: Option<u64>, most: Option<u64>) -> Call {
-        let caller = Caller {
-            session: None,
-            principal: crate::caller::Principal::Anonymous,
-            dialect: crate::protocol::dialect::Dialect::V2025_11_25,
-            level: crate::caller::Level::Info,
-        };
-        let call = Call::new(caller, None);
+        let call = Call::example();
         let limit = |seconds: Option<u64>| seconds.map(Duration::from_secs);
         call.start_clock(Patience { idle: limit(idle), most: limit(most) });
         call

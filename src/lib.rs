@@ -25,7 +25,8 @@ pub mod router;
 // The clients.
 pub mod session;
 
-// The transports they come over.
+// The transports they come over, and what operators ask.
+pub mod admin;
 pub mod front;
 
 // Assembly.

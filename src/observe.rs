@@ -1,9 +1,15 @@
 //! What happens, told once: each happening is one variant, emitted in one place, which logs and counts it.
 //!
+//! What is counted per server is in its [`Meter`](meter::Meter); how all of it is told is in [`metrics`].
+//!
 //! Text that a backend wrote is stripped of control and direction-changing characters before it reaches a log: a
 //! terminal obeys them.
 
-use std::sync::Mutex;
+pub mod meter;
+pub mod metrics;
+pub mod mime;
+
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tracing::{debug, error, info, trace, warn};
@@ -13,6 +19,12 @@ use tracing::{debug, error, info, trace, warn};
 pub enum Event<'a> {
     Listening {
         url: &'a str,
+    },
+    Ready {
+        took: Duration,
+        servers: usize,
+        /// Those that were not waited for.
+        waiting: &'a str,
     },
     BackendReady {
         server: &'a str,
@@ -27,6 +39,8 @@ pub enum Event<'a> {
         server: &'a str,
         reason: &'a str,
         retry_in: Duration,
+        /// It was told before, and nothing has changed since.
+        repeated: bool,
     },
     BackendListFailed {
         server: &'a str,
@@ -95,22 +109,46 @@ pub enum Event<'a> {
     ClientRefused {
         status: u16,
     },
-    CallsCut {
-        count: usize,
-    },
     Panic {
         place: &'a str,
     },
-    ShuttingDown,
+    ShuttingDown {
+        open: usize,
+        grace: Duration,
+    },
+    CallCut {
+        server: &'a str,
+        method: &'a str,
+        name: &'a str,
+        session: &'a str,
+        age: Duration,
+    },
+    CallsCut {
+        count: usize,
+        /// How many of them were not named.
+        unnamed: usize,
+    },
+    ConnectionsCut,
+    Stopped {
+        took: Duration,
+        drained_in: Duration,
+        closed_in: Duration,
+    },
 }
 
 macro_rules! kinds {
     ($($kind:ident),+ $(,)?) => {
+        #[derive(Clone, Copy)]
+        enum Kind {
+            $($kind,)+
+        }
+
+        const KINDS: &[&str] = &[$(stringify!($kind),)+];
+
         impl Event<'_> {
-            /// The happening's name, as counters know it.
-            pub fn kind(&self) -> &'static str {
+            fn kind(&self) -> Kind {
                 match self {
-                    $(Event::$kind { .. } => stringify!($kind),)+
+                    $(Event::$kind { .. } => Kind::$kind,)+
                 }
             }
         }
@@ -119,6 +157,7 @@ macro_rules! kinds {
 
 kinds!(
     Listening,
+    Ready,
     BackendReady,
     BackendLost,
     BackendFailed,
@@ -139,40 +178,56 @@ kinds!(
     SessionEnded,
     AnswerWithoutReader,
     ClientRefused,
-    CallsCut,
     Panic,
     ShuttingDown,
+    CallCut,
+    CallsCut,
+    ConnectionsCut,
+    Stopped,
 );
 
 /// Counts and logs. One per gateway, handed to every part.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Observe {
-    counts: Mutex<std::collections::BTreeMap<&'static str, u64>>,
+    counts: [AtomicU64; KINDS.len()],
+}
+
+impl Default for Observe {
+    fn default() -> Observe {
+        Observe { counts: std::array::from_fn(|_| AtomicU64::new(0)) }
+    }
 }
 
 impl Observe {
     pub fn emit(&self, event: &Event<'_>) {
-        *self.lock().entry(event.kind()).or_default() += 1;
+        self.counts[event.kind() as usize].fetch_add(1, Ordering::Relaxed);
         log(event);
     }
 
-    /// How often each kind of happening was emitted.
+    /// How often each kind of happening was emitted, those that never were included.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
-        self.lock().iter().map(|(kind, count)| (*kind, *count)).collect()
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, std::collections::BTreeMap<&'static str, u64>> {
-        self.counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed));
+        KINDS.iter().copied().zip(counts).collect()
     }
 }
 
 fn log(event: &Event<'_>) {
     match *event {
         Event::Listening { url } => info!("listening on {url}"),
+        Event::Ready { took, servers, waiting } => {
+            if waiting.is_empty() {
+                info!(servers, ?took, "ready");
+            } else {
+                warn!(servers, ?took, waiting, "ready; some servers have not answered yet and are not waited for");
+            }
+        }
         Event::BackendReady { server, version, took } => info!(server, version, ?took, "backend ready"),
         Event::BackendLost { server, reason } => warn!(server, reason = clean(reason), "backend lost"),
-        Event::BackendFailed { server, reason, retry_in } => {
+        Event::BackendFailed { server, reason, retry_in, repeated: false } => {
             warn!(server, reason = clean(reason), ?retry_in, "cannot connect to backend");
+        }
+        Event::BackendFailed { server, reason, retry_in, repeated: true } => {
+            debug!(server, reason = clean(reason), ?retry_in, "cannot connect to backend, as before");
         }
         Event::BackendListFailed { server, method, reason } => {
             warn!(server, method, reason = clean(reason), "backend did not list");
@@ -201,9 +256,14 @@ fn log(event: &Event<'_>) {
         Event::SessionEnded { session, reason } => debug!(session, reason, "session ended"),
         Event::AnswerWithoutReader { session } => debug!(session, "the client left before the answer; dropped"),
         Event::ClientRefused { status } => debug!(status, "request refused"),
-        Event::CallsCut { count } => warn!(count, "calls cut by the shutdown"),
         Event::Panic { place } => error!(place, "bug: a request panicked"),
-        Event::ShuttingDown => info!("shutting down"),
+        Event::ShuttingDown { open, grace } => info!(open, ?grace, "shutting down; open calls have the grace to end"),
+        Event::CallCut { server, method, name, session, age } => {
+            warn!(server, method, name = clean(name), session, ?age, "call cut by the shutdown");
+        }
+        Event::CallsCut { count, unnamed } => warn!(count, unnamed, "calls cut by the shutdown"),
+        Event::ConnectionsCut => warn!("connections cut by the shutdown; their clients did not read"),
+        Event::Stopped { took, drained_in, closed_in } => info!(?took, ?drained_in, ?closed_in, "stopped"),
     }
 }
 
@@ -236,9 +296,10 @@ mod tests {
     #[test]
     fn happenings_are_counted_by_kind() {
         let observe = Observe::default();
-        observe.emit(&Event::ShuttingDown);
+        observe.emit(&Event::ConnectionsCut);
         observe.emit(&Event::AnswerWithoutCall { server: "a" });
         observe.emit(&Event::AnswerWithoutCall { server: "b" });
-        assert_eq!(observe.counts(), [("AnswerWithoutCall", 2), ("ShuttingDown", 1)]);
+        let counted: Vec<_> = observe.counts().into_iter().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(counted, [("AnswerWithoutCall", 2), ("ConnectionsCut", 1)]);
     }
 }

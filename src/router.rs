@@ -17,8 +17,10 @@ use crate::caller::Caller;
 use crate::catalog::directory::Directory;
 use crate::catalog::resources::Owner;
 use crate::catalog::{Catalog, View, uri};
-use crate::config::Policies;
+use crate::config::{Policies, ServerId};
 use crate::lane::{Call, Patience};
+use crate::observe::meter::ReadStatus;
+use crate::observe::mime::Mime;
 use crate::observe::{Event, Observe};
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Pieces, Span, Splice, quote};
@@ -35,6 +37,8 @@ pub struct Route {
     /// Names and URIs turned native.
     pub edits: Splice,
     pub patience: Patience,
+    /// Of a resource to read, what its definition says.
+    pub mime: Option<Mime>,
     /// An answer that needs no backend.
     pub ready: Option<String>,
 }
@@ -51,11 +55,11 @@ impl Router {
     }
 
     /// Carries a request to its backend; the answer is ready for the client. Nothing when it was cancelled.
-    pub async fn dispatch(&self, request: &Request, call: &Arc<Call>) -> Option<Pieces> {
-        let answer = match self.answer(request, call).await {
+    pub async fn dispatch(&self, call: &Arc<Call>) -> Option<Pieces> {
+        let answer = match self.answer(call).await {
             Ok(answer) => answer,
             Err(CallEnd::Cancelled) => return None,
-            Err(CallEnd::Failed(error)) => self.error(request, &call.caller, &error),
+            Err(CallEnd::Failed(error)) => self.error(&call.request, &call.caller, &error),
         };
         Some(answer)
     }
@@ -70,12 +74,20 @@ impl Router {
     }
 
     /// The answer to a request whose handling panicked.
-    pub fn after_panic(&self, request: &Request, caller: &Caller) -> Pieces {
-        self.observe.emit(&Event::Panic { place: request.method.as_str() });
-        self.error(request, caller, &Error::Internal("see the gateway's log".to_owned()))
+    pub fn after_panic(&self, call: &Call) -> Pieces {
+        self.observe.emit(&Event::Panic { place: call.request.method.as_str() });
+        self.error(&call.request, &call.caller, &Error::Internal("see the gateway's log".to_owned()))
     }
 
-    async fn answer(&self, request: &Request, call: &Arc<Call>) -> Result<Pieces, CallEnd> {
+    /// The server that a call goes to, as far as the catalog knows it now.
+    pub fn server_of(&self, call: &Call) -> Option<ServerId> {
+        let catalog = self.directory.catalog();
+        let route = resolve(catalog.view(&call.caller), &self.policies, &call.request).ok()?;
+        Some(catalog.source(route.source).backend.id.clone())
+    }
+
+    async fn answer(&self, call: &Arc<Call>) -> Result<Pieces, CallEnd> {
+        let request = &call.request;
         let (catalog, route) = self.find(request, &call.caller).await?;
         if let Some(ready) = route.ready {
             return Ok(protocol::reply(&request.id, ready));
@@ -83,7 +95,13 @@ impl Router {
         let backend = &catalog.source(route.source).backend;
         let progress_token_at = params::progress_token(request.raw.as_str(), &request.params);
         let outgoing = Outgoing { request, edits: route.edits, progress_token_at };
-        let response = backend.call(outgoing, call, route.patience).await?;
+        let called = backend.call(outgoing, call, route.patience).await;
+        if let Some(mime) = route.mime {
+            let is_result = |response: &Response| matches!(response.outcome, Outcome::Result(_));
+            let success = called.as_ref().is_ok_and(is_result);
+            backend.meter.read(mime, if success { ReadStatus::Success } else { ReadStatus::Failure });
+        }
+        let response = called?;
         Ok(self.translate(&catalog, route.source, request, &call.caller, &response))
     }
 
@@ -178,8 +196,8 @@ pub fn resolve(view: View<'_>, policies: &Policies, request: &Request) -> Result
         }
         Method::ResourcesRead => {
             let at = request.params.uri;
-            let Owner { source, native } = find_resource(view, &required(text, at, "uri")?)?;
-            Ok(plain_route(view, policies, source, at, text, &native))
+            let Owner { source, native, mime } = find_resource(view, &required(text, at, "uri")?)?;
+            Ok(Route { mime: Some(mime), ..plain_route(view, policies, source, at, text, &native) })
         }
         Method::Complete => resolve_completion(view, policies, request),
         other => Err(Error::MethodNotFound(other.to_string())),
@@ -211,11 +229,11 @@ fn resolve_completion(view: View<'_>, policies: &Policies, request: &Request) ->
         "ref/resource" => {
             let at = member("uri");
             let uri = required(text, at, "ref.uri")?;
-            let owner = match view.catalog.resources.find_template(&uri) {
-                Some(entry) => Owner { source: entry.source, native: entry.native.to_string() },
-                None => find_resource(view, &uri)?,
+            let (source, native) = match view.catalog.resources.find_template(&uri) {
+                Some(entry) => (entry.source, entry.native.to_string()),
+                None => find_resource(view, &uri).map(|owner| (owner.source, owner.native))?,
             };
-            Ok(plain_route(view, policies, owner.source, at, text, &owner.native))
+            Ok(plain_route(view, policies, source, at, text, &native))
         }
         other => Err(Error::InvalidParams(format!("ref.type {} is neither ref/prompt nor ref/resource", quote(other)))),
     }
@@ -246,7 +264,7 @@ fn route(
     if let Some(at) = at.filter(|at| json::string(text, *at) != Some(Cow::Borrowed(native))) {
         edits.replace(at, Bytes::from(quote(native)));
     }
-    Route { source, edits, patience: Patience { idle, most: policies.max_timeout }, ready: None }
+    Route { source, edits, patience: Patience { idle, most: policies.max_timeout }, mime: None, ready: None }
 }
 
 /// ROUTE-5: bad arguments are a tool error, which an agent can read and mend.

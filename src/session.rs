@@ -3,6 +3,7 @@
 //! [`Sessions`] is the book of all of them. [`Desk`] is where a session's messages are handled, whatever transport they
 //! came over: what the snapshot can answer is answered at once, the rest becomes a [`Pending`] call.
 
+pub mod cut;
 pub mod desk;
 pub mod inflight;
 pub mod levels;
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use crate::caller::{Caller, Level, Node, Principal, SessionId};
+use crate::lane::Call;
 use crate::mailbox::{Mailbox, Versions};
 use crate::observe::{Event, Observe};
 use crate::protocol::dialect::Dialect;
@@ -194,8 +196,17 @@ impl Sessions {
 
     /// Calls of all sessions that have no answer yet.
     pub fn open_calls(&self) -> usize {
+        self.pulse.open()
+    }
+
+    /// The same, each with its session.
+    pub fn each_open_call(&self) -> Vec<(SessionId, Arc<Call>)> {
         let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
-        sessions.values().map(|session| session.inflight.len()).sum()
+        let calls = |session: &Arc<Session>| {
+            let id = session.id;
+            session.inflight.calls().into_iter().map(move |call| (id, call))
+        };
+        sessions.values().flat_map(calls).collect()
     }
 
     /// Ends sessions that have neither an open stream nor a request and were silent for too long.

@@ -23,6 +23,7 @@ use crate::backend::inbox::List;
 use crate::backend::link::{End, Hello, Link, LinkError};
 use crate::backend::listing::{self, Listing};
 use crate::backend::stdio::StdioLink;
+use crate::backend::trouble;
 use crate::backend::{Backend, State};
 use crate::caller::Level;
 use crate::config::{Policies, Server, ServerId, Transport};
@@ -68,6 +69,8 @@ pub fn start(
         stop,
         health: Health::default(),
         short_sessions: 0,
+        told: None,
+        has_dialled: false,
         client: None,
     };
     (backend, tokio::spawn(actor.run()))
@@ -80,6 +83,9 @@ struct Actor {
     health: Health,
     /// How many sessions in a row were forgotten at once.
     short_sessions: u32,
+    /// The last failure that was told, since there was a connection.
+    told: Option<String>,
+    has_dialled: bool,
     client: Option<HttpClient>,
 }
 
@@ -102,6 +108,7 @@ impl Actor {
                         // Before the link is closed, which may take its time: nobody shall wait for a lost backend.
                         self.publish_state(State::Lost(reason.clone()));
                         self.emit(&Event::BackendLost { server: self.backend.id.as_str(), reason });
+                        self.told = Some(trouble::gist(reason).to_owned());
                     }
                     link.close().await;
                     left
@@ -135,15 +142,22 @@ impl Actor {
 
     fn after_loss(&mut self, reason: String) -> Duration {
         let pause = self.health.failed(Instant::now(), jitter());
-        self.emit(&Event::BackendFailed { server: self.backend.id.as_str(), reason: &reason, retry_in: pause });
+        let repeated = self.told.as_deref() == Some(trouble::gist(&reason));
+        self.told = Some(trouble::gist(&reason).to_owned());
+        let server = self.backend.id.as_str();
+        self.emit(&Event::BackendFailed { server, reason: &reason, retry_in: pause, repeated });
         self.backend.refreshing.store(false, Ordering::Release);
         self.publish_state(State::Lost(reason));
+        self.backend.settled.send_replace(true);
         pause
     }
 
     /// A link with its handshake done, or nothing when we were told to stop.
     async fn connect(&mut self) -> Result<Option<(Arc<Link>, Arc<Hello>)>, String> {
         let begin = Instant::now();
+        if std::mem::replace(&mut self.has_dialled, true) {
+            self.backend.meter.restarted();
+        }
         let link = Arc::new(self.dial()?);
         let patience = self.surroundings.policies.start_timeout;
         let hello = tokio::select! {
@@ -153,12 +167,13 @@ impl Actor {
         let problem = match hello {
             Some(Ok(Ok(hello))) => {
                 self.health.connected(Instant::now());
+                self.told = None;
                 let (server, version) = (self.backend.id.as_str(), hello.dialect.as_str());
                 self.emit(&Event::BackendReady { server, version, took: begin.elapsed() });
                 return Ok(Some((link, Arc::new(hello))));
             }
             Some(Ok(Err(error))) => Some(error.to_string()),
-            Some(Err(_)) => Some(format!("no answer to the handshake within {patience:?} (startTimeout)")),
+            Some(Err(_)) => Some(link.silence(patience)),
             None => None,
         };
         link.close().await;
@@ -275,6 +290,7 @@ impl Actor {
         }
         self.publish(hello, fetched);
         self.backend.refreshing.store(false, Ordering::Release);
+        self.backend.settled.send_replace(true);
         Ok(())
     }
 

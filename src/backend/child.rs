@@ -86,11 +86,11 @@ pub enum Exit {
 /// Why nothing was started. All but the last two are for the operator to mend; trying again does not help.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
-    #[error("command {command:?} not found (is it installed and on PATH?)")]
+    #[error("command {command:?} not found (is it installed and on PATH? an absolute path always works)")]
     NotFound { command: String, path: OsString },
     #[error("{} is not executable (chmod +x?)", path.display())]
     NotExecutable { path: PathBuf },
-    #[error("working directory {}: {source}", path.display())]
+    #[error("working directory {}: {source} (check cwd in the configuration)", path.display())]
     WorkingDirectory { path: PathBuf, source: io::Error },
     #[error("cannot start the guard {}: {source}", path.display())]
     Guard { path: PathBuf, source: io::Error },

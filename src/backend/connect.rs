@@ -146,10 +146,13 @@ impl RequestError {
             let cause = dialing.to_string();
             return RequestError::NotSent { origin, cause };
         }
-        let cause = source.map_or_else(|| error.to_string(), dial::chain);
+        let mut cause = source.map_or_else(|| error.to_string(), dial::chain);
         // No connection was handed out, or hyper handed the request back unwritten.
-        let canceled = source.and_then(|it| it.downcast_ref::<hyper::Error>());
-        if error.connect_info().is_none() || canceled.is_some_and(hyper::Error::is_canceled) {
+        let inner = source.and_then(|it| it.downcast_ref::<hyper::Error>());
+        if inner.is_some_and(hyper::Error::is_parse) {
+            cause.push_str(" (does it speak HTTP? a TLS server needs https: in the url)");
+        }
+        if error.connect_info().is_none() || inner.is_some_and(hyper::Error::is_canceled) {
             RequestError::NotSent { origin, cause }
         } else {
             RequestError::MaybeSent { origin, cause }

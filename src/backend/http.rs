@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use crate::backend::connect::{HttpClient, RequestError};
 use crate::backend::inbox::{Inbox, List};
 use crate::backend::link::{End, LinkError};
+use crate::backend::trouble::Trouble;
 use crate::lane::Call;
 use crate::observe::Event;
 use crate::protocol::dialect::Dialect;
@@ -245,13 +246,7 @@ impl Shared {
             Some(answer) if answer.id.is_none() => return Ok(answer),
             _ => {}
         }
-        let cure = match status {
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => " (check its headers in the configuration)",
-            StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => " (is the url right?)",
-            status if status.is_redirection() => " (redirects are not followed; configure the final url)",
-            _ => "",
-        };
-        Err(LinkError::Protocol(format!("it answered HTTP {status}{cure}")))
+        Err(LinkError::Protocol(Trouble::Refused(status).to_string()))
     }
 
     async fn answer_in_stream(
@@ -333,6 +328,9 @@ impl Shared {
 }
 
 fn parse_answer(id: u64, body: Bytes) -> Result<Response, LinkError> {
+    if body.trim_ascii_start().first() == Some(&b'<') {
+        return Err(LinkError::Protocol(Trouble::WebPage.to_string()));
+    }
     match Message::parse(body) {
         Ok(Message::Response(answer)) if answer.id.as_ref().is_none_or(|answered| answered.as_u64() == Some(id)) => {
             Ok(answer)

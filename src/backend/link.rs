@@ -4,12 +4,14 @@
 //! upstream: two clients may use the same ids and progress tokens, so neither ever travels further than here.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
 use crate::backend::files::FilesLink;
 use crate::backend::http::HttpLink;
 use crate::backend::stdio::StdioLink;
+use crate::backend::trouble::{Place, Trouble};
 use crate::lane::Call;
 use crate::protocol::dialect::Dialect;
 use crate::protocol::json::{self, quote};
@@ -108,6 +110,19 @@ impl Link {
             Link::Stdio(link) => End::Lost(link.closed().await),
             Link::Http(link) => link.closed().await,
             Link::Files(link) => End::Lost(link.closed().await),
+        }
+    }
+
+    /// Why there may have been no answer to the handshake.
+    pub fn silence(&self, patience: Duration) -> String {
+        let trouble = |place| Trouble::Silent { patience, place }.to_string();
+        match self {
+            Link::Stdio(link) => match link.babble() {
+                Some(line) => Trouble::Babbles { patience, line: &line }.to_string(),
+                None => trouble(Place::Pipe),
+            },
+            Link::Http(_) => trouble(Place::Url),
+            Link::Files(_) => format!("no answer within {patience:?}"),
         }
     }
 

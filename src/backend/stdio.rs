@@ -6,9 +6,9 @@
 //! Full queue: a request waits its turn for [`QUEUE_PATIENCE`], then it is refused as overloaded. Answers to the
 //! backend's own requests are dropped when there is no room.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,9 +18,10 @@ use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use crate::backend::child::{self, Command, Process, SpawnError};
+use crate::backend::child::{self, Command, Exit, Process, SpawnError};
 use crate::backend::inbox::Inbox;
 use crate::backend::link::LinkError;
+use crate::backend::trouble::{MOST_LINES, Trouble, quotable};
 use crate::lane::Call;
 use crate::observe::Event;
 use crate::protocol::framing::{Frame, Lines};
@@ -53,7 +54,19 @@ struct Shared {
     room: Arc<Semaphore>,
     open: Mutex<Open>,
     next: AtomicU64,
+    /// It has answered once, so it is an MCP server.
+    spoke: AtomicBool,
+    said: Mutex<Said>,
     closed: watch::Sender<Option<String>>,
+}
+
+/// What the process said besides the protocol, for whoever must explain its end.
+#[derive(Default)]
+struct Said {
+    /// The last lines on stderr.
+    last_words: VecDeque<String>,
+    /// The first line on stdout that was no message.
+    babble: Option<String>,
 }
 
 type Queued = (Bytes, OwnedSemaphorePermit);
@@ -80,13 +93,16 @@ impl StdioLink {
             room: Arc::new(Semaphore::new(QUEUE_UNITS as usize)),
             open: Mutex::default(),
             next: AtomicU64::new(1),
+            spoke: AtomicBool::new(false),
+            said: Mutex::default(),
             closed: watch::Sender::new(None),
         });
         let writer = tokio::spawn(write(queued, child.stdin));
         let reader = tokio::spawn(read(Arc::clone(&shared), child.stdout, limit));
-        tokio::spawn(read_stderr(Arc::clone(&shared.inbox), child.stderr));
+        let stderr = tokio::spawn(read_stderr(Arc::clone(&shared), child.stderr));
         let (stop, stopped) = oneshot::channel();
-        let watcher = tokio::spawn(watch_over(Arc::clone(&shared), child.process, writer, reader, stopped));
+        let ears = Ears { stdout: reader, stderr };
+        let watcher = tokio::spawn(watch_over(Arc::clone(&shared), child.process, writer, ears, stopped));
         Ok(StdioLink { shared, stop: Mutex::new(Some(stop)), watcher: Mutex::new(Some(watcher)) })
     }
 
@@ -113,6 +129,11 @@ impl StdioLink {
 
     pub async fn notify(&self, body: Bytes) -> Result<(), LinkError> {
         self.shared.send(body).await
+    }
+
+    /// What it wrote to stdout that is no message, if anything.
+    pub fn babble(&self) -> Option<String> {
+        self.shared.said().babble.clone()
     }
 
     pub async fn closed(&self) -> String {
@@ -150,6 +171,27 @@ impl Shared {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn said(&self) -> MutexGuard<'_, Said> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hear_stderr(&self, line: &str) {
+        self.inbox.emit(&Event::BackendLine { server: self.inbox.server(), line });
+        let line = quotable(line);
+        let mut said = self.said();
+        if !line.is_empty() {
+            said.last_words.push_back(line);
+        }
+        if said.last_words.len() > MOST_LINES {
+            said.last_words.pop_front();
+        }
+    }
+
+    fn ended(&self, exit: Exit) -> String {
+        let last_words: Vec<_> = self.said().last_words.iter().cloned().collect();
+        Trouble::Ended { exit, last_words: &last_words }.to_string()
+    }
+
     fn lost(&self, sent: bool) -> LinkError {
         let reason = self.closed.borrow().clone().unwrap_or_else(|| "the connection was lost".to_owned());
         LinkError::Closed { reason, sent }
@@ -180,6 +222,7 @@ impl Shared {
     }
 
     fn on_line(&self, line: Bytes) {
+        let kept = (!self.spoke.load(Ordering::Relaxed)).then(|| line.clone());
         match Message::parse(line) {
             Ok(Message::Response(response)) => self.on_response(response),
             Ok(Message::Notification(notification)) => self.on_notification(&notification),
@@ -191,12 +234,16 @@ impl Shared {
             }
             Err(malformed) => {
                 let reason = malformed.error.to_string();
+                if let Some(line) = kept {
+                    self.said().babble.get_or_insert_with(|| quotable(&String::from_utf8_lossy(&line)));
+                }
                 self.inbox.emit(&Event::BackendGarbage { server: self.inbox.server(), reason: &reason });
             }
         }
     }
 
     fn on_response(&self, response: Response) {
+        self.spoke.store(true, Ordering::Relaxed);
         let waiting = response.id.as_ref().and_then(Id::as_u64).and_then(|id| self.lock().requests.remove(&id));
         match waiting {
             // The receiver may be gone in this very moment; then nobody waits for the answer any more.
@@ -298,11 +345,10 @@ async fn read(shared: Arc<Shared>, stdout: ChildStdout, limit: usize) {
     .await;
 }
 
-async fn read_stderr(inbox: Arc<Inbox>, stderr: ChildStderr) {
+async fn read_stderr(shared: Arc<Shared>, stderr: ChildStderr) {
     each_line(stderr, LONGEST_STDERR_LINE, |frame| {
         let (Frame::Whole(line) | Frame::TooLong { head: line }) = frame;
-        let line = String::from_utf8_lossy(&line);
-        inbox.emit(&Event::BackendLine { server: inbox.server(), line: &line });
+        shared.hear_stderr(&String::from_utf8_lossy(&line));
     })
     .await;
 }
@@ -320,19 +366,24 @@ async fn watch_over(
     shared: Arc<Shared>,
     mut process: Process,
     mut writer: JoinHandle<()>,
-    mut reader: JoinHandle<()>,
+    mut ears: Ears,
     stopped: oneshot::Receiver<()>,
 ) {
     let reason = tokio::select! {
         exit = process.wait() => {
-            hear_out(&mut reader).await;
-            format!("the process ended with {exit}")
+            ears.hear_out().await;
+            shared.ended(exit)
         }
-        _ = &mut reader => exit_or(&mut process, "it closed its output").await,
+        _ = &mut ears.stdout => {
+            let exit = exit_of(&mut process).await;
+            // A process that ended has closed both.
+            let _ = tokio::time::timeout(LAST_WORDS, &mut ears.stderr).await;
+            exit.map_or_else(|| "it closed its output".to_owned(), |exit| shared.ended(exit))
+        }
         _ = &mut writer => {
-            let reason = exit_or(&mut process, "it closed its input").await;
-            hear_out(&mut reader).await;
-            reason
+            let exit = exit_of(&mut process).await;
+            ears.hear_out().await;
+            exit.map_or_else(|| "it closed its input".to_owned(), |exit| shared.ended(exit))
         }
         _ = stopped => "the gateway closed it".to_owned(),
     };
@@ -343,20 +394,26 @@ async fn watch_over(
         let _ = writer.await;
     }
     process.end().await;
-    reader.abort();
+    ears.stdout.abort();
 }
 
-/// What it said before it went still counts.
-async fn hear_out(reader: &mut JoinHandle<()>) {
-    let _ = tokio::time::timeout(LAST_WORDS, reader).await;
+/// The tasks that hear a process.
+struct Ears {
+    stdout: JoinHandle<()>,
+    stderr: JoinHandle<()>,
+}
+
+impl Ears {
+    /// What it said before it went still counts.
+    async fn hear_out(&mut self) {
+        let both = async { tokio::join!(&mut self.stdout, &mut self.stderr) };
+        let _ = tokio::time::timeout(LAST_WORDS, both).await;
+    }
 }
 
 /// A process that ends closes its ends of the pipes a moment before: where that is why, its exit says more.
-async fn exit_or(process: &mut Process, otherwise: &str) -> String {
-    match tokio::time::timeout(LAST_WORDS, process.wait()).await {
-        Ok(exit) => format!("the process ended with {exit}"),
-        Err(_) => otherwise.to_owned(),
-    }
+async fn exit_of(process: &mut Process) -> Option<Exit> {
+    tokio::time::timeout(LAST_WORDS, process.wait()).await.ok()
 }
 
 #[cfg(test)]

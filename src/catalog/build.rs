@@ -133,6 +133,7 @@ fn build_resources(sources: &[Source]) -> Resources {
             exposed: exposed.as_str().into(),
             identifier: identifier.as_str().into(),
             definition: definition.raw.bytes().clone(),
+            mime: definition::mime(definition),
         });
     }
     for (index, (source, definition, exposed, _)) in entries.iter().enumerate() {

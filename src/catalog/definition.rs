@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use crate::backend::listing::Definition;
+use crate::observe::mime::Mime;
 use crate::protocol::json::{self, Span, Splice, quote};
 
 const NATIVE: &str = "dev.goblin/native";
@@ -29,6 +30,13 @@ pub fn exposed(definition: &Definition, name: &str, server: &str, expose_uri: im
 pub fn mentioned(definition: &Definition) -> Vec<String> {
     let text = definition.raw.as_str();
     ui_uris(text, json::whole(text)).into_iter().filter_map(|at| json::string(text, at)).map(String::from).collect()
+}
+
+/// The MIME type of a resource, as far as it is told.
+pub fn mime(definition: &Definition) -> Mime {
+    let text = definition.raw.as_str();
+    let told = json::member(text, json::whole(text), "mimeType").and_then(|at| json::string(text, at));
+    told.map_or(Mime::Unknown, |told| Mime::parse(&told))
 }
 
 /// `_meta.ui.resourceUri` and its older spelling `_meta["ui/resourceUri"]` of the object at `span`.

@@ -87,6 +87,25 @@ impl Directory {
         page(&catalog).or_else(earlier).ok_or(Error::InvalidCursor)
     }
 
+    /// Waits until the catalog holds the listings that the backends have now, or newer ones.
+    pub async fn caught_up(&self) {
+        let mut versions = self.watch();
+        while !self.is_current() {
+            if versions.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn is_current(&self) -> bool {
+        let catalog = self.catalog();
+        let roster = self.roster.load();
+        let holds = |(source, backend): (&Source, &Arc<Backend>)| {
+            Arc::ptr_eq(&source.backend, backend) && Arc::ptr_eq(&source.listing, &backend.listing())
+        };
+        catalog.sources.len() == roster.len() && catalog.sources.iter().zip(roster.iter()).all(holds)
+    }
+
     /// Publishes a catalog whenever the bell rings, until told to stop.
     pub async fn run(&self, observe: &Observe, mut stop: watch::Receiver<bool>) {
         loop {

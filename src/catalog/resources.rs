@@ -9,6 +9,7 @@ use crate::catalog::Source;
 use crate::catalog::template::Template;
 use crate::catalog::uri;
 use crate::config::UriPolicy;
+use crate::observe::mime::Mime;
 use crate::protocol::error::Error;
 
 #[derive(Default)]
@@ -33,6 +34,7 @@ pub struct Resource {
     pub exposed: Box<str>,
     pub identifier: Box<str>,
     pub definition: Bytes,
+    pub mime: Mime,
 }
 
 pub struct TemplateEntry {
@@ -50,6 +52,8 @@ pub struct Owner {
     pub source: usize,
     /// The backend's own spelling.
     pub native: String,
+    /// Of a listed resource, what its definition says.
+    pub mime: Mime,
 }
 
 /// How well a source offers a URI; better ones compare greater.
@@ -99,13 +103,13 @@ impl Resources {
             && let Some(source) = self.by_folded_id.get(folded)
             && offer(*source, &native).is_some()
         {
-            return Ok(Some(Owner { source: *source, native: native.into_owned() }));
+            return Ok(Some(Owner { source: *source, native: native.into_owned(), mime: Mime::Unknown }));
         }
         let offers: Vec<_> = (0..sources.len()).filter_map(|source| Some((offer(source, text)?, source))).collect();
         let Some(best) = offers.iter().map(|(offer, _)| *offer).max() else { return Ok(None) };
         let best: Vec<_> = offers.iter().filter(|(offer, _)| *offer == best).map(|(_, source)| *source).collect();
         match best[..] {
-            [source] => Ok(Some(Owner { source, native: text.to_owned() })),
+            [source] => Ok(Some(Owner { source, native: text.to_owned(), mime: Mime::Unknown })),
             _ => Err(best.iter().map(|source| self.expose_namespaced(sources, *source, text)).collect()),
         }
     }
@@ -162,7 +166,7 @@ impl Resources {
 
     fn owner(&self, index: usize) -> Owner {
         let entry = &self.entries[index];
-        Owner { source: entry.source, native: entry.native.to_string() }
+        Owner { source: entry.source, native: entry.native.to_string(), mime: entry.mime }
     }
 
     /// How clients see a URI that `source` named.
@@ -207,6 +211,6 @@ fn find_handed(sources: &[Source], normal: &str) -> Option<Owner> {
         let handed = backend.handed();
         let forms = own.map(|(_, native)| &**native).into_iter().chain([normal]);
         let native = forms.filter_map(|form| handed.find_normalised(form)).next()?.to_owned();
-        Some(Owner { source, native })
+        Some(Owner { source, native, mime: Mime::Unknown })
     })
 }

@@ -2,17 +2,14 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::backend::{Backend, State};
+use tokio::sync::watch;
+
+use crate::admin::readiness::Readiness;
+use crate::backend::State;
 use crate::catalog::directory::Directory;
 use crate::cli::style::{is_colourful, paint_if, print};
 use crate::observe::clean;
-
-/// Servers that take longer are shown as starting.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How often the servers are looked at meanwhile.
-const LOOK_EVERY: Duration = Duration::from_millis(25);
 
 pub struct Banner {
     pub url: String,
@@ -28,29 +25,13 @@ struct Offer {
     is_trouble: bool,
 }
 
-/// Prints the banner once all servers have come or failed, or it has taken too long.
-pub async fn show(banner: Banner, directory: Arc<Directory>) {
-    let settled = async {
-        while !is_settled(&directory) {
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
-    };
-    let _ = tokio::time::timeout(PATIENCE, settled).await;
+/// Prints the banner once the gateway is ready.
+pub async fn show(banner: Banner, mut readiness: watch::Receiver<Readiness>, directory: Arc<Directory>) {
+    // The gateway that could have become ready is gone.
+    let Ok(_) = readiness.wait_for(Readiness::is_ready).await else { return };
     let colourful = is_colourful(&std::io::stdout());
     // Without a reader there is nobody to tell.
     let _ = print(&render(&banner, &offers(&directory), colourful));
-}
-
-fn is_settled(directory: &Directory) -> bool {
-    let published: usize = directory.catalog().sources.iter().filter(|source| source.listing.hello.is_some()).count();
-    let backends = directory.backends();
-    let ready = backends.iter().filter(|backend| backend.state() == State::Ready).count();
-    let came = |backend: &Arc<Backend>| match backend.state() {
-        State::Starting => false,
-        State::Ready => !backend.is_refreshing(),
-        State::Lost(_) | State::Stopped => true,
-    };
-    backends.iter().all(came) && published >= ready
 }
 
 fn offers(directory: &Directory) -> Vec<Offer> {

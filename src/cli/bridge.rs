@@ -66,12 +66,13 @@ struct Handshake {
     version: String,
 }
 
-/// Carries the client until the input or `shutdown` ends.
+/// Carries the client until the input ends or `shutdown` gives a future; what is open then may finish, unless that future
+/// ends before.
 pub async fn run(
     wire: Wire,
     input: impl AsyncRead + Unpin,
     output: impl AsyncWrite + Unpin + Send + 'static,
-    shutdown: impl Future<Output = ()>,
+    shutdown: impl Future<Output = impl Future<Output = ()>>,
 ) {
     let (sender, receiver) = mpsc::channel(OUTPUT_LINES);
     let writer = tokio::spawn(write(receiver, output));
@@ -91,10 +92,25 @@ pub async fn run(
         open: HashMap::new(),
         keeper: None,
     };
+    tokio::pin!(shutdown);
+    let told = tokio::select! {
+        () = client.read(input) => None,
+        hurry = &mut shutdown => Some(hurry),
+    };
+    let hurried = async {
+        match told {
+            Some(hurry) => hurry.await,
+            None => drop(shutdown.await),
+        }
+    };
     tokio::select! {
-        () = client.read(input) => {}
-        () = shutdown => {}
+        () = finish(client, bridge, writer) => {}
+        () = hurried => {}
     }
+}
+
+/// Lets open requests finish, then ends the session.
+async fn finish(client: Client, bridge: Arc<Bridge>, writer: JoinHandle<()>) {
     let Client { output, mut calls, keeper, .. } = client;
     drop(output);
     let finished = async { while calls.join_next().await.is_some() {} };

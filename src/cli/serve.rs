@@ -80,13 +80,14 @@ async fn serve(
     let app = App::start(config, own_executable()?, ProxyEnvironment::from_process(), Arc::new(Observe::default()));
     let told = banner_url.map(|url| {
         let banner = Banner { url, from: shown(&from), has_token };
-        tokio::spawn(banner::show(banner, Arc::clone(app.directory())))
+        tokio::spawn(banner::show(banner, app.readiness(), Arc::clone(app.directory())))
     });
     let terminated = termination()?;
     let shutdown = async move {
-        terminated.await;
+        let again = terminated.await;
         // First, so that nobody new comes while the rest ends.
         drop(published);
+        again
     };
     let served = app.serve_http(listener, shutdown).await;
     if let Some(told) = told {
@@ -144,14 +145,18 @@ fn publish(url: &str, given: &Given) -> Option<Published> {
     }
 }
 
-/// Waits for Ctrl-C or SIGTERM.
-pub fn termination() -> Result<impl Future<Output = ()>> {
+/// Waits for Ctrl-C or SIGTERM; gives the wait for the next one.
+pub fn termination() -> Result<impl Future<Output = impl Future<Output = ()>>> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    Ok(async move {
+    let mut next = async move || {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
+    };
+    Ok(async move {
+        next().await;
+        async move { next().await }
     })
 }

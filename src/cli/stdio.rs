@@ -90,7 +90,7 @@ async fn stand_alone(found: Found, reason: &str, flags: &LogFlags) -> Result<Exi
     log::start(&given.config.log, flags);
     let observe = Arc::new(Observe::default());
     let app = App::start(given.config, own_executable()?, ProxyEnvironment::from_process(), observe);
-    app.serve_stdio(tokio::io::stdin(), tokio::io::stdout(), termination()?).await;
+    app.serve_stdio(tokio::io::stdin(), tokio::io::stdout(), termination()?).await?;
     Ok(ExitCode::SUCCESS)
 }
 

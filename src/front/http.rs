@@ -16,6 +16,7 @@ use hyper::body::{Body as _, Incoming};
 use tokio::sync::watch;
 use tower_service::Service;
 
+use crate::admin::PROBES;
 use crate::caller::SessionId;
 use crate::front::body::{self, Body, empty, json, json_error};
 use crate::front::gate::Gate;
@@ -55,6 +56,13 @@ pub fn routes() -> axum::Router {
     })
 }
 
+async fn route(routes: &axum::Router, request: HttpRequest) -> Response<Body> {
+    match Box::pin(routes.clone().call(request)).await {
+        Ok(response) => response.map(Body::Routed),
+        Err(never) => match never {},
+    }
+}
+
 fn preflight(asked_headers: Option<&HeaderValue>) -> Response<Body> {
     let mut response = empty(StatusCode::NO_CONTENT);
     let headers = response.headers_mut();
@@ -68,8 +76,11 @@ fn preflight(asked_headers: Option<&HeaderValue>) -> Response<Body> {
 }
 
 impl Front {
-    /// Any request to any route. The gate stands before all of them.
+    /// Any request to any route. The gate stands before all of them but the probes.
     pub async fn serve(&self, request: HttpRequest, routes: &axum::Router) -> Response<Body> {
+        if PROBES.contains(&request.uri().path()) {
+            return route(routes, request).await;
+        }
         let origin = request.headers().get(ORIGIN).cloned();
         let mut response = match self.gate.check(request.uri(), request.headers()) {
             // A preflight carries no token; it may pass when host and origin are right, which 401 says.
@@ -80,10 +91,7 @@ impl Front {
                 preflight(request.headers().get("access-control-request-headers"))
             }
             _ if request.uri().path() == "/mcp" => self.answer(request).await,
-            _ => match Box::pin(routes.clone().call(request)).await {
-                Ok(response) => response.map(Body::Routed),
-                Err(never) => match never {},
-            },
+            _ => route(routes, request).await,
         };
         if response.status().is_client_error() {
             self.observe.emit(&Event::ClientRefused { status: response.status().as_u16() });

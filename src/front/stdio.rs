@@ -45,9 +45,10 @@ pub async fn serve(front: Front, input: impl AsyncRead + Unpin, output: impl Asy
     client.read(input).await;
     let Client { front, output, session, present, mut calls, told } = client;
     drop(output);
+    front.observe.emit(&Event::ShuttingDown { open: calls.len(), grace });
     let finished = async { while calls.join_next().await.is_some() {} };
     if tokio::time::timeout(grace, finished).await.is_err() {
-        front.observe.emit(&Event::CallsCut { count: calls.len() });
+        front.desk.tell_cut(&front.observe);
     }
     if let Some(told) = told {
         told.abort();

@@ -121,17 +121,17 @@ impl Desk {
     fn begin_call(self: &Arc<Desk>, session: &Arc<Session>, caller: Caller, request: Request) -> Begun {
         let token = params::progress_token(request.raw.as_str(), &request.params);
         let token = token.map(|at| at.slice(request.raw.bytes()));
-        let call = Arc::new(Call::new(caller, token));
-        let ticket = match session.inflight.admit(&request.id, &call, self.policies.max_in_flight) {
+        let call = Arc::new(Call::new(caller, request, token));
+        let ticket = match session.inflight.admit(&call.request.id, &call, self.policies.max_in_flight) {
             Ok(ticket) => ticket,
-            Err(error) => return Begun::Ready(self.router.error(&request, &call.caller, &error)),
+            Err(error) => return Begun::Ready(self.router.error(&call.request, &call.caller, &error)),
         };
         let router = Arc::clone(&self.router);
         let (carried, session) = (Arc::clone(&call), Arc::clone(session));
         let answer = Box::pin(async move {
             // A bug in one call must end neither the process nor the client's wait.
-            let dispatched = AssertUnwindSafe(router.dispatch(&request, &carried)).catch_unwind().await;
-            let answer = dispatched.unwrap_or_else(|_| Some(router.after_panic(&request, &carried.caller)));
+            let dispatched = AssertUnwindSafe(router.dispatch(&carried)).catch_unwind().await;
+            let answer = dispatched.unwrap_or_else(|_| Some(router.after_panic(&carried)));
             carried.lane.close();
             session.touch();
             drop(ticket);

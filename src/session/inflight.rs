@@ -24,8 +24,13 @@ pub struct Pulse {
 }
 
 impl Pulse {
+    /// How many calls are open.
+    pub fn open(&self) -> usize {
+        self.open.load(Ordering::Acquire)
+    }
+
     pub fn is_quiet(&self) -> bool {
-        self.open.load(Ordering::Acquire) == 0
+        self.open() == 0
     }
 
     /// Waits for the first call after a quiet time.
@@ -78,6 +83,11 @@ impl Inflight {
         }
     }
 
+    /// The open calls.
+    pub fn calls(&self) -> Vec<Arc<Call>> {
+        self.lock().calls.values().cloned().collect()
+    }
+
     /// Cancels one request; one that is not open is none of our business.
     pub fn cancel(&self, id: &Id, reason: &str) {
         if let Some(call) = self.lock().calls.get(id) {
@@ -117,17 +127,9 @@ impl Drop for Ticket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::caller::{Caller, Level, Principal};
-    use crate::protocol::dialect::Dialect;
 
     fn call() -> Arc<Call> {
-        let caller = Caller {
-            session: None,
-            principal: Principal::Anonymous,
-            dialect: Dialect::V2025_11_25,
-            level: Level::Info,
-        };
-        Arc::new(Call::new(caller, None))
+        Arc::new(Call::example())
     }
 
     #[test]

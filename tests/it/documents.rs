@@ -15,7 +15,7 @@ const ORDER: [&[&str]; 9] = [
     &["catalog"],
     &["router"],
     &["session"],
-    &["front"],
+    &["admin", "front"],
     &["app"],
     &["cli"],
 ];

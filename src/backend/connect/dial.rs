@@ -136,13 +136,13 @@ impl Route {
 pub(super) enum DialError {
     #[error("a request for host {host:?} was given to this client, which goes to no other origin")]
     OtherOrigin { host: String },
-    #[error("no connection within {} s", CONNECT_TIMEOUT.as_secs())]
+    #[error("no connection within {} s (can this machine reach it? is there a firewall or proxy?)", CONNECT_TIMEOUT.as_secs())]
     TimedOut,
     #[error("{0}")]
     Direct(String),
     #[error("proxy {proxy}: {cause}")]
     Proxy { proxy: Uri, cause: String },
-    #[error("TLS: {0}")]
+    #[error("TLS: {0}{cure}", cure = tls_cure(.0))]
     Tls(io::Error),
     #[error("its certificate is signed by an unknown CA (if it is your own, name its PEM file in the configuration)")]
     UnknownIssuer,
@@ -188,7 +188,32 @@ where
         Ok(()) => service.call(destination).await,
         Err(error) => Err(error),
     };
-    outcome.map_err(|error| innermost(&error))
+    outcome.map_err(|error| format!("{}{}", innermost(&error), cure(&error)))
+}
+
+/// What to do about a connection that could not be made, where that can be said.
+fn cure(error: &(dyn Error + 'static)) -> &'static str {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        // hyper keeps the type of this one to itself.
+        if error.to_string() == "dns error" {
+            return " (is the host name in the url right?)";
+        }
+        let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+        if kind == Some(io::ErrorKind::ConnectionRefused) {
+            return " (is it running, and on this port?)";
+        }
+        next = error.source();
+    }
+    ""
+}
+
+fn tls_cure(error: &io::Error) -> &'static str {
+    match error.get_ref().and_then(|it| it.downcast_ref()) {
+        Some(rustls::Error::InvalidMessage(_)) => " (does it speak TLS? if not, the url begins with http:)",
+        Some(rustls::Error::InvalidCertificate(_)) => " (is the host in the url the one its certificate is for?)",
+        _ => "",
+    }
 }
 
 /// The last cause says what happened ("connection refused"), the ones around it only where.

@@ -1,0 +1,38 @@
+//! What the operating system says of this process. Linux says it in `/proc`; elsewhere nothing is told.
+
+use crate::observe::metrics::Process;
+
+pub fn measure() -> Process {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok();
+    let pages = statm.as_deref().and_then(resident_pages);
+    let page_size = u64::try_from(rustix::param::page_size()).ok();
+    // The directory that is being read is one of them.
+    let descriptors = std::fs::read_dir("/proc/self/fd").ok().map(|entries| entries.count().saturating_sub(1));
+    Process {
+        resident_bytes: pages.zip(page_size).map(|(pages, size)| pages.saturating_mul(size)),
+        open_descriptors: descriptors.and_then(|count| u64::try_from(count).ok()),
+    }
+}
+
+fn resident_pages(statm: &str) -> Option<u64> {
+    statm.split(' ').nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_number_is_the_resident_one() {
+        assert_eq!(resident_pages("100 42 7 1 0 20 0\n"), Some(42));
+        assert_eq!(resident_pages(""), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn linux_tells_both() {
+        let Process { resident_bytes, open_descriptors } = measure();
+        assert!(resident_bytes.is_some_and(|bytes| bytes > 100_000), "{resident_bytes:?}");
+        assert!(open_descriptors.is_some_and(|count| count >= 3), "{open_descriptors:?}");
+    }
+}

@@ -1,0 +1,124 @@
+//! Why a server cannot be used, in words for people: the cause, and in parentheses the cure.
+//!
+//! The same words reach the log, the callers and `goblin check`. What has an error type of its own (a command that cannot
+//! be started, a connection that cannot be made) says cause and cure there; here is what only a backend's life shows.
+
+use std::fmt;
+use std::time::Duration;
+
+use http::StatusCode;
+
+use crate::backend::child::Exit;
+use crate::observe::clean;
+
+/// Separates a failure from what the server said, which differs every time.
+const LAST_WORDS: &str = "; its last words: ";
+/// How many last lines of a server are told, and how much of each.
+pub const MOST_LINES: usize = 5;
+const LONGEST_LINE: usize = 200;
+
+#[derive(Debug)]
+pub enum Trouble<'a> {
+    Ended {
+        exit: Exit,
+        last_words: &'a [String],
+    },
+    /// No answer to the handshake.
+    Silent {
+        patience: Duration,
+        place: Place,
+    },
+    /// The same, but it wrote something else.
+    Babbles {
+        patience: Duration,
+        line: &'a str,
+    },
+    Refused(StatusCode),
+    WebPage,
+}
+
+/// Where a server is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    Pipe,
+    Url,
+}
+
+impl fmt::Display for Trouble<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Trouble::Ended { exit, last_words: [] } => {
+                write!(f, "the process ended with {exit} (run its command by hand to see why)")
+            }
+            Trouble::Ended { exit, last_words } => {
+                write!(f, "the process ended with {exit}{LAST_WORDS}{}", last_words.join(" / "))
+            }
+            Trouble::Silent { patience, place } => {
+                let question = match place {
+                    Place::Pipe => "does the command start an MCP server on stdin and stdout?",
+                    Place::Url => "is the url that of an MCP server?",
+                };
+                write!(f, "no answer to the handshake within {patience:?} ({question} ")?;
+                f.write_str("a slow one needs a longer policies.startTimeout)")
+            }
+            Trouble::Babbles { patience, line } => {
+                write!(f, "no answer to the handshake within {patience:?}, but {line:?} on stdout, which is no MCP ")?;
+                f.write_str("(is it the right command? logs belong on stderr; ")?;
+                f.write_str("a slow server needs a longer policies.startTimeout)")
+            }
+            Trouble::Refused(status) => write!(f, "it answered HTTP {status}{}", cure_of(*status)),
+            Trouble::WebPage => {
+                f.write_str("it answered with a web page (is the url right? that of an MCP server often ends in /mcp)")
+            }
+        }
+    }
+}
+
+fn cure_of(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => " (check its headers in the configuration)",
+        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => " (is the url right?)",
+        status if status.is_redirection() => " (redirects are not followed; configure the final url)",
+        status if status.is_server_error() => " (its own log should say why)",
+        _ => "",
+    }
+}
+
+/// What stays the same when the same thing goes wrong again.
+pub fn gist(reason: &str) -> &str {
+    reason.split(LAST_WORDS).next().unwrap_or(reason)
+}
+
+/// One line of a server, fit to be quoted.
+pub fn quotable(line: &str) -> String {
+    let clean = clean(line);
+    let mut quotable: String = clean.trim().chars().take(LONGEST_LINE).collect();
+    if quotable.len() < clean.trim().len() {
+        quotable.push('…');
+    }
+    quotable
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_end_with_other_words_is_the_same_failure() {
+        let ended = |exit, words: &[&str]| {
+            let last_words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
+            Trouble::Ended { exit, last_words: &last_words }.to_string()
+        };
+        let (one, other) = (ended(Exit::Code(1), &["12:00 no"]), ended(Exit::Code(1), &["12:01 no", "bye"]));
+        assert_eq!(one, "the process ended with exit code 1; its last words: 12:00 no");
+        assert_eq!(gist(&one), gist(&other));
+        assert_ne!(gist(&one), gist(&ended(Exit::Code(2), &["12:00 no"])));
+        assert!(ended(Exit::Signal(9), &[]).ends_with("killed by signal 9 (run its command by hand to see why)"));
+    }
+
+    #[test]
+    fn what_a_server_said_is_bounded_and_harmless() {
+        assert_eq!(quotable("  a\u{1b}[31mred\u{202e} "), "a[31mred");
+        assert_eq!(quotable(&"x".repeat(9999)).chars().count(), LONGEST_LINE + 1);
+    }
+}

@@ -1,0 +1,204 @@
+//! What is counted about one server, without lock, hash or allocation: every label has its place in an array.
+//!
+//! A meter belongs to its backend and goes with it, so a server that was removed leaves no series behind. Counters only
+//! grow, each on its own; a scrape may see one of two that belong together before the other.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::observe::mime::Mime;
+use crate::protocol::method::Method;
+
+/// Upper bounds of the buckets for durations, in nanoseconds. A call over loopback takes less than the first, a tool that
+/// thinks longer than the last but one.
+pub const BOUNDS: [u64; 15] = [
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    25_000_000,
+    50_000_000,
+    100_000_000,
+    250_000_000,
+    500_000_000,
+    1_000_000_000,
+    2_500_000_000,
+    10_000_000_000,
+    60_000_000_000,
+    300_000_000_000,
+];
+
+macro_rules! closed {
+    ($(#[$doc:meta])* $name:ident { $($variant:ident = $label:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name {
+            $($variant,)+
+        }
+
+        impl $name {
+            pub const ALL: &[$name] = &[$($name::$variant,)+];
+
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $($name::$variant => $label,)+
+                }
+            }
+        }
+    };
+}
+pub(super) use closed;
+
+closed! {
+    /// What clients ask of a server.
+    Asked {
+        ToolsCall = "tools/call",
+        PromptsGet = "prompts/get",
+        ResourcesRead = "resources/read",
+        Subscribe = "resources/subscribe",
+        Unsubscribe = "resources/unsubscribe",
+        Complete = "completion/complete",
+        Other = "other",
+    }
+}
+
+impl From<&Method> for Asked {
+    fn from(method: &Method) -> Asked {
+        match method {
+            Method::ToolsCall => Asked::ToolsCall,
+            Method::PromptsGet => Asked::PromptsGet,
+            Method::ResourcesRead => Asked::ResourcesRead,
+            Method::Subscribe => Asked::Subscribe,
+            Method::Unsubscribe => Asked::Unsubscribe,
+            Method::Complete => Asked::Complete,
+            _ => Asked::Other,
+        }
+    }
+}
+
+closed! {
+    /// How a request to a server ended. A tool's own failure (`isError`) is an answer: results are not looked into.
+    Ending {
+        Ok = "ok",
+        Error = "error",
+        Timeout = "timeout",
+        Cancelled = "cancelled",
+        Unavailable = "unavailable",
+        Overloaded = "overloaded",
+        Protocol = "protocol",
+    }
+}
+
+closed! {
+    /// How a read ended (MET-1).
+    ReadStatus {
+        Success = "success",
+        Failure = "failure",
+    }
+}
+
+const ASKED: usize = Asked::ALL.len();
+const ENDINGS: usize = Ending::ALL.len();
+const MIMES: usize = Mime::ALL.len();
+const STATUSES: usize = ReadStatus::ALL.len();
+
+/// The counters of one server.
+#[derive(Debug, Default)]
+pub struct Meter {
+    endings: [[AtomicU64; ENDINGS]; ASKED],
+    durations: [Durations; ASKED],
+    reads: [[AtomicU64; STATUSES]; MIMES],
+    restarts: AtomicU64,
+}
+
+/// A histogram of durations.
+#[derive(Debug, Default)]
+pub struct Durations {
+    /// How many fell into each bucket; the last one has no bound.
+    buckets: [AtomicU64; BOUNDS.len() + 1],
+    nanoseconds: AtomicU64,
+}
+
+impl Meter {
+    pub fn ended(&self, asked: Asked, ending: Ending) {
+        self.endings[asked as usize][ending as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The round trip of a request that was sent.
+    pub fn took(&self, asked: Asked, duration: Duration) {
+        self.durations[asked as usize].add(duration);
+    }
+
+    pub fn read(&self, mime: Mime, status: ReadStatus) {
+        self.reads[mime as usize][status as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn restarted(&self) {
+        self.restarts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn count_of_ended(&self, asked: Asked, ending: Ending) -> u64 {
+        self.endings[asked as usize][ending as usize].load(Ordering::Relaxed)
+    }
+
+    pub fn durations(&self, asked: Asked) -> &Durations {
+        &self.durations[asked as usize]
+    }
+
+    pub fn count_of_reads(&self, mime: Mime, status: ReadStatus) -> u64 {
+        self.reads[mime as usize][status as usize].load(Ordering::Relaxed)
+    }
+
+    pub fn count_of_restarts(&self) -> u64 {
+        self.restarts.load(Ordering::Relaxed)
+    }
+}
+
+impl Durations {
+    fn add(&self, duration: Duration) {
+        let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let bucket = BOUNDS.iter().position(|bound| nanoseconds <= *bound).unwrap_or(BOUNDS.len());
+        self.buckets[bucket].fetch_add(1, Ordering::Relaxed);
+        self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+    }
+
+    /// Bounds in seconds, the last one infinite, each with the count of its own bucket.
+    pub fn buckets(&self) -> Vec<(f64, u64)> {
+        let bounds = BOUNDS.iter().map(|bound| seconds(*bound)).chain([f64::MAX]);
+        bounds.zip(&self.buckets).map(|(bound, count)| (bound, count.load(Ordering::Relaxed))).collect()
+    }
+
+    pub fn sum(&self) -> f64 {
+        seconds(self.nanoseconds.load(Ordering::Relaxed))
+    }
+}
+
+fn seconds(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_duration_falls_into_one_bucket() {
+        let meter = Meter::default();
+        for nanoseconds in [0, 500_000, 500_001, 1_000_000_000, 300_000_000_001, 86_400_000_000_000] {
+            meter.took(Asked::ToolsCall, Duration::from_nanos(nanoseconds));
+        }
+        let buckets = meter.durations(Asked::ToolsCall).buckets();
+        let filled: Vec<_> = buckets.iter().filter(|(_, count)| *count > 0).copied().collect();
+        assert_eq!(filled, [(0.0005, 2), (0.001, 1), (1.0, 1), (f64::MAX, 2)]);
+        assert!((meter.durations(Asked::ToolsCall).sum() - 86_701.001_000_002).abs() < 0.001);
+    }
+
+    #[test]
+    fn methods_of_no_version_count_as_other() {
+        assert_eq!(Asked::from(&Method::parse("tools/call")), Asked::ToolsCall);
+        for name in ["evil\"} 1", "tools/list", ""] {
+            assert_eq!(Asked::from(&Method::parse(name)), Asked::Other);
+        }
+    }
+}

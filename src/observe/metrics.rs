@@ -1,0 +1,276 @@
+//! Every metric, in one place: its name, its help, its labels and where its value comes from.
+//!
+//! A [`Reading`] is everything as it is at the moment of a scrape. What is counted lives where it happens, in atomics; what
+//! merely is (sessions, open calls) is asked for then, so nothing is kept twice. Labels hold server ids and words of
+//! closed lists, never what a client wrote.
+
+use std::fmt::{Error, Write};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::config::ServerId;
+use crate::observe::meter::{Asked, Ending, Meter, ReadStatus};
+use crate::observe::mime::Mime;
+
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The state of the gateway at one moment.
+#[derive(Debug)]
+pub struct Reading {
+    pub started: SystemTime,
+    /// How often each kind of happening was emitted.
+    pub events: Vec<(&'static str, u64)>,
+    pub sessions: usize,
+    pub requests_in_flight: usize,
+    pub subscriptions: usize,
+    /// Kinds of entries and how many there are.
+    pub catalog: [(&'static str, usize); 4],
+    pub servers: Vec<ServerReading>,
+    pub process: Process,
+}
+
+#[derive(Debug)]
+pub struct ServerReading {
+    pub id: ServerId,
+    pub is_up: bool,
+    pub meter: Arc<Meter>,
+}
+
+/// What the operating system says of us, where it does.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Process {
+    pub resident_bytes: Option<u64>,
+    pub open_descriptors: Option<u64>,
+}
+
+impl Reading {
+    /// In the text format of OpenMetrics, which Prometheus reads.
+    pub fn to_text(self) -> String {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(self));
+        let mut text = String::new();
+        text::encode(&mut text, &registry).expect("writing to a String cannot fail");
+        text
+    }
+}
+
+#[derive(Clone, Debug, EncodeLabelSet)]
+struct VersionLabel {
+    version: &'static str,
+}
+
+#[derive(Clone, Debug, EncodeLabelSet)]
+struct KindLabel {
+    kind: String,
+}
+
+#[derive(Clone, Debug, EncodeLabelSet)]
+struct ServerLabel {
+    server_id: String,
+}
+
+#[derive(Clone, Debug, EncodeLabelSet)]
+struct RequestLabels {
+    server_id: String,
+    method: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, EncodeLabelSet)]
+struct DurationLabels {
+    server_id: String,
+    method: &'static str,
+}
+
+#[derive(Clone, Debug, EncodeLabelSet)]
+struct ReadLabels {
+    server_id: String,
+    mime_type: &'static str,
+    status: &'static str,
+}
+
+impl Collector for Reading {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), Error> {
+        self.encode_gateway(&mut encoder)?;
+        self.encode_servers(&mut encoder)?;
+        self.encode_requests(&mut encoder)?;
+        self.encode_process(&mut encoder)
+    }
+}
+
+impl Reading {
+    fn encode_gateway(&self, encoder: &mut DescriptorEncoder) -> Result<(), Error> {
+        let version = VersionLabel { version: env!("CARGO_PKG_VERSION") };
+        let help = "The running version";
+        encoder.encode_descriptor("goblin_build", help, None, MetricType::Info)?.encode_info(&version)?;
+        let started = self.started.duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+        let help = "When the gateway started, since the epoch";
+        let mut metric =
+            encoder.encode_descriptor("goblin_start_time", help, Some(&Unit::Seconds), MetricType::Gauge)?;
+        metric.encode_gauge(&started)?;
+        let help = "Happenings by kind, as they are logged";
+        let mut family = encoder.encode_descriptor("goblin_events", help, None, MetricType::Counter)?;
+        for (kind, count) in &self.events {
+            counter(&mut family, &KindLabel { kind: snake_case(kind) }, *count)?;
+        }
+        gauge(encoder, "goblin_sessions_active", "Sessions of clients", self.sessions)?;
+        gauge(encoder, "goblin_requests_in_flight", "Calls without an answer yet", self.requests_in_flight)?;
+        gauge(encoder, "mcp_resource_subscriptions_active", "Subscriptions of clients", self.subscriptions)?;
+        let help = "Entries that clients are offered";
+        let mut family = encoder.encode_descriptor("goblin_catalog_entries", help, None, MetricType::Gauge)?;
+        for (kind, count) in self.catalog {
+            family.encode_family(&KindLabel { kind: kind.to_owned() })?.encode_gauge(&wide(count))?;
+        }
+        Ok(())
+    }
+
+    fn encode_servers(&self, encoder: &mut DescriptorEncoder) -> Result<(), Error> {
+        let help = "Whether the server is connected";
+        let mut family = encoder.encode_descriptor("goblin_backend_up", help, None, MetricType::Gauge)?;
+        for server in &self.servers {
+            family.encode_family(&server.label())?.encode_gauge(&u64::from(server.is_up))?;
+        }
+        let help = "Starts of the server, or dials to it, after the first";
+        let mut family = encoder.encode_descriptor("goblin_backend_restarts", help, None, MetricType::Counter)?;
+        for server in &self.servers {
+            counter(&mut family, &server.label(), server.meter.count_of_restarts())?;
+        }
+        Ok(())
+    }
+
+    /// Series that have never been counted are left out: most servers see few methods and fewer endings.
+    fn encode_requests(&self, encoder: &mut DescriptorEncoder) -> Result<(), Error> {
+        let help = "Requests of clients to a server, by how they ended";
+        let mut family = encoder.encode_descriptor("mcp_requests", help, None, MetricType::Counter)?;
+        for (server, asked) in self.asked() {
+            for ending in Ending::ALL {
+                let count = server.meter.count_of_ended(asked, *ending);
+                let (server_id, method, outcome) = (server.id.to_string(), asked.as_str(), ending.as_str());
+                if count > 0 {
+                    counter(&mut family, &RequestLabels { server_id, method, outcome }, count)?;
+                }
+            }
+        }
+        let help = "From sending a request to a server to its answer";
+        let unit = Some(&Unit::Seconds);
+        let mut family = encoder.encode_descriptor("mcp_request_duration", help, unit, MetricType::Histogram)?;
+        for (server, asked) in self.asked() {
+            let durations = server.meter.durations(asked);
+            let buckets = durations.buckets();
+            let count = buckets.iter().map(|(_, count)| count).sum();
+            if count > 0 {
+                let labels = DurationLabels { server_id: server.id.to_string(), method: asked.as_str() };
+                let mut metric = family.encode_family(&labels)?;
+                metric.encode_histogram::<NoLabelSet>(durations.sum(), count, &buckets, None)?;
+            }
+        }
+        let help = "Reads of resources, by the MIME type that the server lists";
+        let mut family = encoder.encode_descriptor("mcp_resource_reads", help, None, MetricType::Counter)?;
+        for server in &self.servers {
+            for (mime, status) in Mime::ALL.iter().flat_map(|mime| ReadStatus::ALL.iter().map(move |it| (mime, it))) {
+                let count = server.meter.count_of_reads(*mime, *status);
+                let (server_id, mime_type, status) = (server.id.to_string(), mime.as_str(), status.as_str());
+                if count > 0 {
+                    counter(&mut family, &ReadLabels { server_id, mime_type, status }, count)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn asked(&self) -> impl Iterator<Item = (&ServerReading, Asked)> {
+        self.servers.iter().flat_map(|server| Asked::ALL.iter().map(move |asked| (server, *asked)))
+    }
+
+    fn encode_process(&self, encoder: &mut DescriptorEncoder) -> Result<(), Error> {
+        let Process { resident_bytes, open_descriptors } = self.process;
+        if let Some(bytes) = resident_bytes {
+            let (name, help) = ("process_resident_memory", "Memory of the gateway, without its servers");
+            encoder.encode_descriptor(name, help, Some(&Unit::Bytes), MetricType::Gauge)?.encode_gauge(&bytes)?;
+        }
+        if let Some(count) = open_descriptors {
+            let (name, help) = ("process_open_fds", "Open file descriptors of the gateway");
+            encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&count)?;
+        }
+        Ok(())
+    }
+}
+
+impl ServerReading {
+    fn label(&self) -> ServerLabel {
+        ServerLabel { server_id: self.id.to_string() }
+    }
+}
+
+fn counter(family: &mut MetricEncoder<'_>, labels: &impl EncodeLabelSet, count: u64) -> Result<(), Error> {
+    family.encode_family(labels)?.encode_counter::<NoLabelSet, u64, f64>(&count, None)
+}
+
+fn gauge(encoder: &mut DescriptorEncoder, name: &str, help: &str, value: usize) -> Result<(), Error> {
+    encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&wide(value))
+}
+
+fn wide(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+fn snake_case(name: &str) -> String {
+    let mut snake = String::new();
+    for character in name.chars() {
+        if character.is_ascii_uppercase() && !snake.is_empty() {
+            snake.push('_');
+        }
+        write!(snake, "{}", character.to_ascii_lowercase()).expect("writing to a String cannot fail");
+    }
+    snake
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn reading(servers: Vec<ServerReading>) -> Reading {
+        Reading {
+            started: UNIX_EPOCH + Duration::from_secs(5),
+            events: vec![("BackendReady", 2)],
+            sessions: 3,
+            requests_in_flight: 4,
+            subscriptions: 0,
+            catalog: [("tool", 1), ("prompt", 2), ("resource", 3), ("template", 4)],
+            servers,
+            process: Process::default(),
+        }
+    }
+
+    #[test]
+    fn what_was_counted_is_told_and_nothing_else() {
+        let meter = Arc::new(Meter::default());
+        meter.ended(Asked::ToolsCall, Ending::Ok);
+        meter.took(Asked::ToolsCall, Duration::from_millis(3));
+        meter.read(Mime::Plain, ReadStatus::Failure);
+        let id = ServerId::new("a \"b\\").expect("any printable id");
+        let text = reading(vec![ServerReading { id, is_up: true, meter }]).to_text();
+        for line in [
+            "goblin_start_time_seconds 5.0",
+            r#"goblin_events_total{kind="backend_ready"} 2"#,
+            "goblin_sessions_active 3",
+            r#"goblin_backend_up{server_id="a \"b\\"} 1"#,
+            r#"mcp_requests_total{server_id="a \"b\\",method="tools/call",outcome="ok"} 1"#,
+            r#"mcp_request_duration_seconds_bucket{le="0.0025",server_id="a \"b\\",method="tools/call"} 0"#,
+            r#"mcp_request_duration_seconds_bucket{le="0.005",server_id="a \"b\\",method="tools/call"} 1"#,
+            r#"mcp_request_duration_seconds_bucket{le="+Inf",server_id="a \"b\\",method="tools/call"} 1"#,
+            r#"mcp_resource_reads_total{server_id="a \"b\\",mime_type="text/plain",status="failure"} 1"#,
+        ] {
+            assert!(text.lines().any(|told| told == line), "{line} is not in\n{text}");
+        }
+        assert_eq!(text.matches("mcp_requests_total{").count(), 1);
+        assert!(!text.contains("process_"), "what is not known is not told");
+    }
+}
