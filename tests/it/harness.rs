@@ -89,7 +89,7 @@ pub struct Gateway {
     pub address: std::net::SocketAddr,
     pub child: Child,
     log: Arc<Mutex<Vec<String>>>,
-    _scratch: Scratch,
+    _scratch: Option<Scratch>,
 }
 
 impl Gateway {
@@ -101,20 +101,15 @@ impl Gateway {
     pub async fn start(config: Value) -> Gateway {
         let scratch = Scratch::new();
         let path = scratch.write("goblin.json", &config.to_string());
-        Gateway::start_at(scratch, &path, &[]).await
+        let mut command = goblin(scratch.path());
+        command.args(["serve", "--port", "0", "--log-level", "debug", "--config"]).arg(&path);
+        Gateway { _scratch: Some(scratch), ..Gateway::of(command).await }
     }
 
-    /// With this configuration, these variables, and what it leaves behind in `scratch`.
-    pub async fn start_at(scratch: Scratch, config: &Path, variables: &[(&str, &str)]) -> Gateway {
-        let mut child = goblin(scratch.path())
-            .args(["serve", "--port", "0", "--log-level", "debug", "--config"])
-            .arg(config)
-            .envs(variables.iter().copied())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("goblin starts");
+    /// Any command that serves.
+    pub async fn of(mut command: Command) -> Gateway {
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("goblin starts");
         let log = Arc::new(Mutex::new(Vec::new()));
         let mut lines = BufReader::new(child.stderr.take().expect("stderr is piped")).lines();
         let (found, address) = tokio::sync::oneshot::channel();
@@ -135,7 +130,7 @@ impl Gateway {
             Ok(Ok(address)) => address,
             _ => panic!("goblin does not listen: {:?}", log.lock().expect("no test panics here")),
         };
-        Gateway { address, child, log, _scratch: scratch }
+        Gateway { address, child, log, _scratch: None }
     }
 
     pub fn url(&self) -> String {
@@ -420,7 +415,7 @@ pub struct StdioClient {
     pub input: Option<ChildStdin>,
     output: Lines<BufReader<ChildStdout>>,
     next: u64,
-    _scratch: Scratch,
+    _scratch: Option<Scratch>,
 }
 
 impl StdioClient {
@@ -430,16 +425,16 @@ impl StdioClient {
         let path = scratch.write("goblin.json", &config.to_string());
         let mut command = goblin(scratch.path());
         command.args(["stdio", "--config"]).arg(&path).stderr(Stdio::null());
-        StdioClient::of(command, scratch)
+        StdioClient { _scratch: Some(scratch), ..StdioClient::of(command) }
     }
 
-    /// Any command that speaks the protocol; `scratch` lives as long.
-    pub fn of(mut command: Command, scratch: Scratch) -> StdioClient {
+    /// Any command that speaks the protocol.
+    pub fn of(mut command: Command) -> StdioClient {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("goblin starts");
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
-        StdioClient { child, input, output, next: 0, _scratch: scratch }
+        StdioClient { child, input, output, next: 0, _scratch: None }
     }
 
     pub async fn initialized(config: Value, version: &str) -> StdioClient {

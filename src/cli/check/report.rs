@@ -44,7 +44,7 @@ pub struct ServerReport {
     pub target: String,
     pub unpinned: Option<Unpinned>,
     pub error: Option<String>,
-    #[serde(flatten)]
+    /// Nothing unless it is ready.
     pub seen: Option<Seen>,
 }
 

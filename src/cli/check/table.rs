@@ -9,6 +9,8 @@ use crate::cli::style::paint_if;
 const NUMBERS: [&str; 6] = ["HANDSHAKE", "PING", "TOOLS", "PROMPTS", "RESOURCES", "TEMPLATES"];
 const STATE: &str = "STATE";
 const GAP: usize = 2;
+/// Names that were cut, as long as they are of interest.
+const MOST_CUT: usize = 5;
 
 /// Lines longer than `width` are cut; a pipe has no width.
 pub fn render(report: &Report, width: Option<usize>, colourful: bool) -> String {
@@ -147,9 +149,16 @@ fn notes(report: &Report, colourful: bool) -> String {
         let (kind, name, exposed) = (conflict.kind, &conflict.name, conflict.exposed.join(", "));
         note("warning", "1;33", format!("several {kind}s want the name {name}, they are called {exposed}"));
     }
-    for cut in &report.cut {
+    for cut in report.cut.iter().take(MOST_CUT) {
         let (kind, server, native, exposed) = (cut.kind, &cut.server, &cut.native, &cut.exposed);
         note("note", "1", format!("the name of {kind} {native} of {server} is too long, it is called {exposed}"));
+    }
+    if report.cut.len() > MOST_CUT {
+        note(
+            "note",
+            "1",
+            format!("and {} more names that are too long (--json has them all)", report.cut.len() - MOST_CUT),
+        );
     }
     text
 }
