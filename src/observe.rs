@@ -75,6 +75,10 @@ pub enum Event<'a> {
         method: &'a str,
         error: &'a str,
     },
+    FilesLimited {
+        server: &'a str,
+        listed: usize,
+    },
     AnswerWithoutCall {
         server: &'a str,
     },
@@ -169,6 +173,7 @@ kinds!(
     BackendLog,
     BackendNotification,
     BackendError,
+    FilesLimited,
     AnswerWithoutCall,
     ProgressDropped,
     LogDropped,
@@ -244,6 +249,12 @@ fn log(event: &Event<'_>) {
         }
         Event::BackendError { server, method, error } => {
             debug!(server, method, code = "BACKEND_ERROR", error = clean(error), "backend answered an error");
+        }
+        Event::FilesLimited { server, listed } => {
+            warn!(
+                server,
+                listed, "more files than maxFiles; the others are reached by the tools and the template only"
+            );
         }
         Event::AnswerWithoutCall { server } => debug!(server, "backend answered what nobody waits for; dropped"),
         Event::ProgressDropped { server } => debug!(server, "progress dropped"),

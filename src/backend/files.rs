@@ -1,38 +1,125 @@
 //! A directory as an MCP server, in process: no child, no socket, the same link as any other backend.
+//!
+//! Speaks the protocol to the gateway in bytes, as every backend does, so that nothing else has to know about it. What
+//! touches the disk runs on blocking threads, a few at a time; work that nobody waits for any more is stopped. What exists
+//! is decided by `rule`, where it is reached by `tree`, how it is spelled by `path`.
+//!
+//! Nothing is kept between requests: a walk is as fresh as its answer. Nothing is ever written.
 
+mod content;
+mod date;
+mod list;
+mod path;
+mod read;
+mod resources;
+mod rule;
+mod search;
+mod tools;
+mod tree;
+
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
+use tokio::sync::Semaphore;
 
+use self::rule::Excluded;
+use self::tree::{Missing, Stop, Tree};
 use crate::backend::inbox::Inbox;
 use crate::backend::link::LinkError;
+use crate::backend::listing::MOST_ENTRIES;
 use crate::config::Files;
 use crate::lane::Call;
-use crate::protocol::Response;
+use crate::observe::Event;
+use crate::protocol::dialect::Dialect;
+use crate::protocol::error::Error;
+use crate::protocol::json::quote;
+use crate::protocol::method::Method;
+use crate::protocol::{self, Message, Request, Response};
+
+/// How many requests touch the disk at once. Those that wait hold a slot of the backend, which bounds them.
+const MOST_AT_ONCE: usize = 8;
 
 pub struct FilesLink {
     next: AtomicU64,
+    places: Arc<Semaphore>,
+    served: Arc<Served>,
+}
+
+/// What the blocking threads share.
+struct Served {
+    tree: Tree,
+    most_listed: usize,
+    inbox: Arc<Inbox>,
+    told_limit: AtomicBool,
 }
 
 /// Why the directory cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
     #[error("the directory {} cannot be opened: {reason}", root.display())]
-    Root { root: std::path::PathBuf, reason: std::io::Error },
+    Root { root: PathBuf, reason: io::Error },
+}
+
+/// A request that gets an error instead of a result.
+enum Refusal {
+    Error(Error),
+    NotFound { uri: String, hint: String },
+}
+
+impl Refusal {
+    fn to_json(&self) -> String {
+        match self {
+            Refusal::Error(error) => error.to_json(),
+            Refusal::NotFound { uri, hint } => {
+                let hint = if hint.is_empty() { String::new() } else { format!(" ({hint})") };
+                let message = quote(&format!("Resource not found: {uri}{hint}"));
+                let code = Dialect::NEWEST_WITH_HANDSHAKE.resource_not_found_code();
+                format!(r#"{{"code":{code},"message":{message},"data":{{"uri":{}}}}}"#, quote(uri))
+            }
+        }
+    }
+}
+
+/// Stops the work of a request whose future is dropped.
+struct StopOnDrop(Stop);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.set();
+    }
 }
 
 impl FilesLink {
-    pub fn open(_files: &Files, _inbox: Arc<Inbox>) -> Result<FilesLink, FilesError> {
-        Ok(FilesLink { next: AtomicU64::new(1) })
+    pub fn open(files: &Files, inbox: Arc<Inbox>) -> Result<FilesLink, FilesError> {
+        let tree = Tree::open(&files.root, files.hidden, files.ignored)
+            .map_err(|reason| FilesError::Root { root: files.root.clone(), reason })?;
+        let most_listed = files.max_files.min(MOST_ENTRIES);
+        let served = Served { tree, most_listed, inbox, told_limit: AtomicBool::new(false) };
+        let places = Arc::new(Semaphore::new(MOST_AT_ONCE));
+        Ok(FilesLink { next: AtomicU64::new(1), places, served: Arc::new(served) })
     }
 
     pub fn next_id(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub async fn request(&self, _id: u64, _body: Bytes, _call: Option<&Arc<Call>>) -> Result<Response, LinkError> {
-        Err(LinkError::Protocol("not there yet".to_owned()))
+    pub async fn request(&self, _id: u64, body: Bytes, _call: Option<&Arc<Call>>) -> Result<Response, LinkError> {
+        let broken = |reason: &str| LinkError::Protocol(reason.to_owned());
+        let Ok(Message::Request(request)) = Message::parse(body) else {
+            return Err(broken("the gateway sent no request"));
+        };
+        let request = Arc::new(request);
+        let answer = match self.answer(&request).await {
+            Ok(result) => protocol::reply(&request.id, result),
+            Err(refusal) => protocol::error_reply(Some(&request.id), &refusal.to_json()),
+        };
+        match Message::parse(answer.concat()) {
+            Ok(Message::Response(response)) => Ok(response),
+            _ => Err(broken("its answer is none")),
+        }
     }
 
     pub async fn notify(&self, _body: Bytes) -> Result<(), LinkError> {
@@ -45,4 +132,92 @@ impl FilesLink {
     }
 
     pub async fn close(&self) {}
+
+    async fn answer(&self, request: &Arc<Request>) -> Result<String, Refusal> {
+        match request.method {
+            Method::Initialize => Ok(self.served.hello()),
+            Method::Ping => Ok("{}".to_owned()),
+            Method::ToolsList => Ok(tools::definitions()),
+            Method::TemplatesList => Ok(resources::templates(&self.served.tree, self.served.most_listed)),
+            Method::ToolsCall | Method::ResourcesList | Method::ResourcesRead | Method::Complete => {
+                self.work(request).await
+            }
+            ref other => Err(Refusal::Error(Error::MethodNotFound(other.to_string()))),
+        }
+    }
+
+    /// Answers on a blocking thread. It gives its place back when it really ends, not when nobody waits any more.
+    async fn work(&self, request: &Arc<Request>) -> Result<String, Refusal> {
+        let broken = |reason: &str| Refusal::Error(Error::Internal(reason.to_owned()));
+        let place = Arc::clone(&self.places).acquire_owned().await.map_err(|_| broken("the link is closed"))?;
+        let (served, request) = (Arc::clone(&self.served), Arc::clone(request));
+        let stop = StopOnDrop(Stop::default());
+        let stopped = stop.0.clone();
+        let work = tokio::task::spawn_blocking(move || {
+            let answer = served.answer(&request, &stopped);
+            drop(place);
+            answer
+        });
+        work.await.unwrap_or_else(|_| {
+            self.served.inbox.emit(&Event::Panic { place: "files" });
+            Err(broken("see the gateway's log"))
+        })
+    }
+}
+
+impl Served {
+    fn hello(&self) -> String {
+        let root = self.tree.root.path().display();
+        let instructions = quote(&format!(
+            "The files below {root}. Find them with the tools list (by directory or glob) and search (by name or text), read \
+             them with read, in parts where they are large. Paths are relative to that directory. At most {} files are \
+             listed as resources; the tools and the template {} reach all.",
+            self.most_listed,
+            self.tree.root.template(),
+        ));
+        format!(
+            r#"{{"protocolVersion":"{}","capabilities":{{"tools":{{}},"resources":{{}},"completions":{{}}}},"serverInfo":{{"name":"goblin-files","version":"{}"}},"instructions":{instructions}}}"#,
+            Dialect::NEWEST_WITH_HANDSHAKE,
+            env!("CARGO_PKG_VERSION"),
+        )
+    }
+
+    fn answer(&self, request: &Request, stop: &Stop) -> Result<String, Refusal> {
+        match request.method {
+            Method::ToolsCall => tools::call(&self.tree, request, stop),
+            Method::ResourcesRead => resources::read(&self.tree, request),
+            Method::Complete => resources::complete(&self.tree, request, stop),
+            _ => self.list(stop),
+        }
+    }
+
+    fn list(&self, stop: &Stop) -> Result<String, Refusal> {
+        let (listed, more) = resources::list(&self.tree, self.most_listed, stop)?;
+        if more && !self.told_limit.swap(true, Ordering::Relaxed) {
+            self.inbox.emit(&Event::FilesLimited { server: self.inbox.server(), listed: self.most_listed });
+        }
+        Ok(listed)
+    }
+}
+
+/// Why there is nothing, said of `what`.
+fn explain(what: &str, missing: &Missing) -> String {
+    match missing {
+        Missing::NotFound => format!("{what} is not there"),
+        Missing::Excluded(Excluded::Git) => "what is in .git is never served".to_owned(),
+        Missing::Excluded(Excluded::Hidden) => {
+            "names that begin with a dot are served only with \"hidden\": true in the gateway's configuration"
+                .to_owned()
+        }
+        Missing::Excluded(Excluded::Ignored) => {
+            "what .gitignore names is served only with \"ignored\": true in the gateway's configuration".to_owned()
+        }
+        Missing::Outside => format!("{what} is a link that leads outside of the root, which is not followed"),
+        Missing::Failed(error) => format!("{what} cannot be reached: {error}"),
+    }
+}
+
+/// A structure of our own as JSON.
+fn to_json(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).expect("our structures have string keys only")
 }

@@ -10,7 +10,7 @@ use crate::protocol::{Outcome, Text};
 
 /// Bounds for a backend that never stops listing.
 const MOST_PAGES: usize = 10_000;
-const MOST_ENTRIES: usize = 100_000;
+pub const MOST_ENTRIES: usize = 100_000;
 
 /// The last complete word of one backend on what it offers.
 #[derive(Clone, Debug, Default)]

@@ -16,6 +16,8 @@ mod cli;
 mod completion;
 mod connect;
 mod documents;
+mod files;
+mod files_escape;
 mod first_use;
 mod front_http;
 mod front_stdio;

@@ -1,0 +1,108 @@
+//! What is in a file, and how results carry it.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::backend::files::path::Relative;
+
+/// A file larger than this is neither given whole nor searched.
+pub const LARGEST_FILE: u64 = 4 << 20;
+
+/// The content of a resource.
+#[derive(Serialize)]
+pub struct Contents {
+    pub uri: String,
+    #[serde(rename = "mimeType")]
+    mime: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blob: Option<String>,
+}
+
+impl Contents {
+    pub fn new(uri: String, path: &Relative, bytes: Vec<u8>) -> Contents {
+        match text(bytes) {
+            Ok(text) => Contents { uri, mime: mime(path).unwrap_or("text/plain"), text: Some(text), blob: None },
+            Err(bytes) => Contents::blob(uri, path, &bytes),
+        }
+    }
+
+    pub fn blob(uri: String, path: &Relative, bytes: &[u8]) -> Contents {
+        Contents { uri, mime: binary_mime(path), text: None, blob: Some(STANDARD.encode(bytes)) }
+    }
+}
+
+/// A content block of a tool's result.
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub enum Block {
+    Text { text: String },
+    Resource { resource: Contents },
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolResult {
+    pub content: Vec<Block>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub structured_content: Option<Box<RawValue>>,
+    pub is_error: bool,
+}
+
+impl ToolResult {
+    pub fn new(content: Vec<Block>) -> ToolResult {
+        ToolResult { content, structured_content: None, is_error: false }
+    }
+
+    pub fn text(text: String) -> ToolResult {
+        ToolResult::new(vec![Block::Text { text }])
+    }
+
+    /// What an agent can read and mend.
+    pub fn error(text: String) -> ToolResult {
+        ToolResult { is_error: true, ..ToolResult::text(text) }
+    }
+
+    pub fn structured(text: String, structure: &impl Serialize) -> ToolResult {
+        let structure = serde_json::value::to_raw_value(structure).expect("these structures have string keys only");
+        ToolResult { structured_content: Some(structure), ..ToolResult::text(text) }
+    }
+}
+
+/// The type that the name of a file tells; none where it tells nothing.
+pub fn mime(path: &Relative) -> Option<&'static str> {
+    let extension = path.as_path().extension().and_then(OsStr::to_str)?;
+    // Elsewhere these are videos.
+    let typescript = ["ts", "mts", "cts", "tsx"].iter().any(|known| extension.eq_ignore_ascii_case(known));
+    if typescript { Some("text/typescript") } else { mime_guess::from_ext(extension).first_raw() }
+}
+
+pub fn binary_mime(path: &Relative) -> &'static str {
+    mime(path).unwrap_or("application/octet-stream")
+}
+
+/// The bytes as text, or back where they are none: not UTF-8, or with a NUL in them.
+pub fn text(bytes: Vec<u8>) -> Result<String, Vec<u8>> {
+    if memchr::memchr(0, &bytes).is_some() {
+        return Err(bytes);
+    }
+    String::from_utf8(bytes).map_err(std::string::FromUtf8Error::into_bytes)
+}
+
+/// The whole file; nothing where it is larger than [`LARGEST_FILE`], whatever its size was a moment ago.
+pub fn whole(file: File) -> io::Result<Option<Vec<u8>>> {
+    let size = file.metadata()?.len();
+    if size > LARGEST_FILE {
+        return Ok(None);
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default() + 1);
+    file.take(LARGEST_FILE + 1).read_to_end(&mut bytes)?;
+    Ok(Some(bytes).filter(|bytes| bytes.len() as u64 <= LARGEST_FILE))
+}

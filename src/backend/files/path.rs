@@ -1,0 +1,324 @@
+//! Names of files as clients write them, turned into paths below the root, and back into URIs.
+//!
+//! Nothing here touches the disk. A [`Relative`] has plain names only, so joined to the root it cannot lead out of it by its
+//! spelling; links are the tree's business. Each file has exactly one URI: what RFC 3986 lets stand in a path segment stands
+//! as it is, every other byte is `%XX`. `resources/read` takes no other spelling, since the rules of the configuration
+//! (`resources.deny`) are compared with the spelling. Tools take any: they are for agents.
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+/// No longer path is looked at; no system opens one.
+const LONGEST_PATH: usize = 4096;
+
+/// A path below the root: plain names, no `.`, no `..`. Empty is the root itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Relative(PathBuf);
+
+/// Why a text names nothing below the root.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PathError {
+    #[error("a path must not be empty; \".\" is the root")]
+    Empty,
+    #[error("a path must not be longer than {LONGEST_PATH} bytes")]
+    TooLong,
+    #[error("a path must not hold a NUL character")]
+    Nul,
+    #[error("{0} is outside of the root; only paths below it are served")]
+    Outside(String),
+    #[error("{uri} is no file URI: {reason}")]
+    Uri { uri: String, reason: &'static str },
+    #[error("{uri} is another spelling of {canonical}; write it so")]
+    Spelling { uri: String, canonical: String },
+}
+
+impl Relative {
+    pub fn as_path(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn join(&self, name: &OsStr) -> Relative {
+        Relative(self.0.join(name))
+    }
+
+    /// A path that the system made of plain names.
+    pub fn from_plain(path: &Path) -> Option<Relative> {
+        let plain = |component| matches!(component, Component::Normal(_) | Component::CurDir);
+        path.components().all(plain).then(|| Relative(path.components().filter(|part| plain_name(*part)).collect()))
+    }
+
+    /// For people; bytes that are no UTF-8 are shown as �.
+    pub fn shown(&self) -> String {
+        if self.0.as_os_str().is_empty() { ".".to_owned() } else { self.0.to_string_lossy().into_owned() }
+    }
+}
+
+fn plain_name(component: Component<'_>) -> bool {
+    matches!(component, Component::Normal(_))
+}
+
+/// How the root is spelled.
+#[derive(Debug)]
+pub struct Root {
+    /// Without links.
+    path: PathBuf,
+    /// As configured; agents know it under this name.
+    asked: PathBuf,
+    /// `file://` and the path, without a slash at its end.
+    uri: String,
+}
+
+impl Root {
+    pub fn new(path: PathBuf, asked: PathBuf) -> Root {
+        let encoded = encode(path.as_os_str().as_bytes());
+        let uri = format!("file://{}", encoded.trim_end_matches('/'));
+        Root { path, asked, uri }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The URI of a file.
+    pub fn uri(&self, relative: &Relative) -> String {
+        format!("{}/{}", self.uri, encode(relative.as_path().as_os_str().as_bytes()))
+    }
+
+    /// The template that every URI of a file matches.
+    pub fn template(&self) -> String {
+        format!("{}/{{+path}}", self.uri)
+    }
+
+    /// A tool's argument: relative to the root, absolute, or a file URI.
+    pub fn path_of(&self, text: &str) -> Result<Relative, PathError> {
+        if text.is_empty() {
+            return Err(PathError::Empty);
+        }
+        if strip_scheme(text).is_some() {
+            return self.uri_of(text);
+        }
+        check(text.as_bytes())?;
+        let outside = || PathError::Outside(text.to_owned());
+        let normal = normalise(Path::new(text)).ok_or_else(outside)?;
+        if normal.is_absolute() { self.strip(&normal).ok_or_else(outside) } else { Ok(Relative(normal)) }
+    }
+
+    /// A URI in its one spelling.
+    pub fn canonical_uri_of(&self, uri: &str) -> Result<Relative, PathError> {
+        let relative = self.uri_of(uri)?;
+        let canonical = self.uri(&relative);
+        if canonical == uri { Ok(relative) } else { Err(PathError::Spelling { uri: uri.to_owned(), canonical }) }
+    }
+
+    /// A file URI in any spelling, decoded once.
+    fn uri_of(&self, uri: &str) -> Result<Relative, PathError> {
+        let wrong = |reason| PathError::Uri { uri: uri.to_owned(), reason };
+        let rest = strip_scheme(uri).ok_or_else(|| wrong("it does not begin with file:"))?;
+        let path = match rest.strip_prefix("//") {
+            Some(hierarchy) => {
+                let (host, path) = hierarchy.split_at(hierarchy.find('/').unwrap_or(hierarchy.len()));
+                if !host.is_empty() && !host.eq_ignore_ascii_case("localhost") {
+                    return Err(wrong("files of other hosts are not served"));
+                }
+                path
+            }
+            None => rest,
+        };
+        if !path.starts_with('/') {
+            return Err(wrong("its path must be absolute"));
+        }
+        if path.contains(['?', '#']) {
+            return Err(wrong("it must not have a query or a fragment; in a name write %3F and %23"));
+        }
+        let mut absolute = PathBuf::from("/");
+        for segment in path.split('/').filter(|segment| !segment.is_empty()) {
+            let name = decode(segment).ok_or_else(|| wrong("a % must be followed by two hex digits"))?;
+            if matches!(&name[..], b"." | b"..") {
+                return Err(wrong("it must not hold the segments . and .."));
+            }
+            if name.contains(&b'/') {
+                return Err(wrong("no name holds a slash, and %2F is one"));
+            }
+            absolute.push(OsStr::from_bytes(&name));
+        }
+        check(absolute.as_os_str().as_bytes())?;
+        self.strip(&absolute).ok_or_else(|| PathError::Outside(uri.to_owned()))
+    }
+
+    fn strip(&self, absolute: &Path) -> Option<Relative> {
+        let below = absolute.strip_prefix(&self.path).or_else(|_| absolute.strip_prefix(&self.asked));
+        below.ok().map(|below| Relative(below.to_owned()))
+    }
+}
+
+fn check(path: &[u8]) -> Result<(), PathError> {
+    if path.len() > LONGEST_PATH {
+        return Err(PathError::TooLong);
+    }
+    if path.contains(&0) { Err(PathError::Nul) } else { Ok(()) }
+}
+
+/// The path without `.` and `..`, by its words alone; nothing where it leads above its beginning.
+fn normalise(path: &Path) -> Option<PathBuf> {
+    let mut normal = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::ParentDir => {
+                if !normal.pop() {
+                    return None;
+                }
+            }
+            Component::CurDir => {}
+            other => normal.push(other),
+        }
+    }
+    Some(normal)
+}
+
+/// What follows `file:`; a scheme has no case.
+fn strip_scheme(uri: &str) -> Option<&str> {
+    let scheme = uri.get(..5)?;
+    scheme.eq_ignore_ascii_case("file:").then(|| &uri[5..])
+}
+
+/// Percent-encodes a path, `/` excepted.
+fn encode(path: &[u8]) -> String {
+    let mut encoded = String::with_capacity(path.len());
+    for byte in path {
+        if byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@/".contains(byte) {
+            encoded.push(char::from(*byte));
+        } else {
+            write!(encoded, "%{byte:02X}").expect("writing to a String cannot fail");
+        }
+    }
+    encoded
+}
+
+/// A name as the value of `{+path}`, whose expansion leaves `?`, `#`, `[`, `]` and triplets alone and encodes the rest.
+pub fn template_value(name: &OsStr) -> String {
+    let mut value = String::new();
+    for chunk in name.as_bytes().utf8_chunks() {
+        for character in chunk.valid().chars() {
+            match character {
+                '%' | '?' | '#' | '[' | ']' => value.push_str(&encode(&[character as u8])),
+                other => value.push(other),
+            }
+        }
+        value.push_str(&encode(chunk.invalid()));
+    }
+    value
+}
+
+/// Decodes the triplets of `text`, once; nothing where a `%` has no two hex digits after it.
+pub fn decode(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = text.bytes();
+    let mut decoded = Vec::with_capacity(text.len());
+    while let Some(byte) = bytes.next() {
+        if byte != b'%' {
+            decoded.push(byte);
+            continue;
+        }
+        let mut digit = || char::from(bytes.next()?).to_digit(16);
+        let (high, low) = (digit()?, digit()?);
+        decoded.push(u8::try_from(high * 16 + low).expect("two hex digits are one byte"));
+    }
+    Some(decoded)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn root() -> Root {
+        Root::new("/srv/my files".into(), "/link".into())
+    }
+
+    #[test]
+    fn tools_take_relative_paths_absolute_ones_and_uris() {
+        for (text, expected) in [
+            ("a.txt", Some("a.txt")),
+            ("./a//b/", Some("a/b")),
+            (".", Some("")),
+            ("a/../b", Some("b")),
+            ("a\\..\\b", Some("a\\..\\b")),
+            ("/srv/my files/a", Some("a")),
+            ("/srv/my files", Some("")),
+            ("/link/a", Some("a")),
+            ("/srv/../srv/my files/a", Some("a")),
+            ("file:///srv/my%20files/a", Some("a")),
+            ("FILE://LocalHost/srv/my%20files//a", Some("a")),
+            ("file:/link/a", Some("a")),
+            ("%2e%2e/a", Some("%2e%2e/a")),
+            ("..", None),
+            ("a/../../b", None),
+            ("/etc/passwd", None),
+            ("/srv/my files2/a", None),
+            ("/srv/my files/../a", None),
+            ("file:///srv/my%20files/../a", None),
+            ("file:///srv/my%20files/%2E%2e/a", None),
+            ("file:///srv/my%20files/a%2Fb", None),
+            ("file:///srv/my%20files/a%00", None),
+            ("file:///srv/my%20files/a%", None),
+            ("file:///srv/my%20files/a%+1", None),
+            ("file:///srv/my%20files/a?b", None),
+            ("file:///srv/my%20files/a#b", None),
+            ("file://host/srv/my%20files/a", None),
+            ("file:a", None),
+            ("file:", None),
+            ("a\0b", None),
+            ("", None),
+        ] {
+            let found = root().path_of(text).ok().map(|relative| relative.as_path().display().to_string());
+            assert_eq!(found.as_deref(), expected, "{text}");
+        }
+        assert_eq!(root().path_of(&"a".repeat(LONGEST_PATH + 1)), Err(PathError::TooLong));
+    }
+
+    #[test]
+    fn a_uri_has_one_spelling() {
+        let root = root();
+        let canonical = "file:///srv/my%20files/d%C3%A9j%C3%A0%20vu/a%5B1%5D@b+c,%25.txt";
+        let relative = root.canonical_uri_of(canonical).expect("it is the canonical one");
+        assert_eq!(relative.as_path(), Path::new("déjà vu/a[1]@b+c,%.txt"));
+        for other in [
+            canonical.replace("%C3", "%c3"),
+            canonical.replace("@", "%40"),
+            canonical.replace("/a", "//a"),
+            canonical.replace("file:", "FILE:"),
+            canonical.replace("file://", "file:"),
+            format!("{canonical}/"),
+        ] {
+            let error = root.canonical_uri_of(&other).expect_err(&other);
+            assert_eq!(error, PathError::Spelling { uri: other, canonical: canonical.to_owned() });
+        }
+    }
+
+    #[test]
+    fn the_root_of_everything_is_spelled_well() {
+        let root = Root::new("/".into(), "/".into());
+        assert_eq!(root.template(), "file:///{+path}");
+        assert_eq!(root.uri(&root.path_of("/etc/hosts").expect("it is below")), "file:///etc/hosts");
+    }
+
+    proptest! {
+        #[test]
+        fn every_name_reads_back_from_its_uri(names in prop::collection::vec(prop::collection::vec(1_u8..=255, 1..8), 1..4)) {
+            let relative: PathBuf = names.iter().map(|name| OsStr::from_bytes(name)).collect();
+            prop_assume!(names.iter().all(|name| !name.contains(&b'/') && !matches!(&name[..], b"." | b"..")));
+            let relative = Relative(relative);
+            let uri = root().uri(&relative);
+            prop_assert_eq!(root().canonical_uri_of(&uri), Ok(relative));
+        }
+
+        #[test]
+        fn no_text_leads_out(text in "(/|\\.|\\.\\.|a|%2e|%2F|file:|//|srv/my files|\\\\){0,12}") {
+            if let Ok(relative) = root().path_of(&text) {
+                prop_assert!(relative.as_path().components().all(plain_name), "{:?}", relative);
+            }
+        }
+    }
+}

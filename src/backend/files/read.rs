@@ -1,0 +1,259 @@
+//! The tool `read`: a file, or a part of it by lines or by bytes.
+//!
+//! An answer has at most [`MOST_BYTES`] of the file and says where to go on. A file is read as far as it must be and no
+//! further, however large it is.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::backend::files::content::{self, Block, Contents, ToolResult};
+use crate::backend::files::tools;
+use crate::backend::files::tree::{Kind, Spot, Stop, Tree};
+
+const MOST_BYTES: usize = 256 * 1024;
+/// How much is read between two looks at whether anybody still waits.
+const CHUNK: usize = 64 * 1024;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Arguments {
+    path: String,
+    start_line: Option<u64>,
+    end_line: Option<u64>,
+    offset: Option<u64>,
+    length: Option<u64>,
+}
+
+pub fn definition() -> Value {
+    let line = |description: &str| json!({ "type": "integer", "minimum": 1, "description": description });
+    tools::definition(
+        "read",
+        "Read a file",
+        &format!(
+            "Gives the text of a file, whole or in part: by lines (startLine, endLine) or by bytes (offset, length). At most \
+             {MOST_BYTES} bytes at once; a second text says where to go on. Bytes of a binary file come as a blob."
+        ),
+        json!({
+            "path": { "type": "string", "description": "Relative to the root, or absolute below it, or a file URI" },
+            "startLine": line("First line, from 1"),
+            "endLine": line("Last line, included"),
+            "offset": { "type": "integer", "minimum": 0, "description": "First byte, from 0" },
+            "length": line("How many bytes"),
+        }),
+        &["path"],
+    )
+}
+
+pub fn call(tree: &Tree, arguments: &Arguments, stop: &Stop) -> Result<ToolResult, String> {
+    let asked = &arguments.path;
+    let lines = arguments.start_line.or(arguments.end_line).is_some();
+    let bytes = arguments.offset.or(arguments.length).is_some();
+    if lines && bytes {
+        return Err("lines and bytes cannot be asked for together; leave out one of the two".to_owned());
+    }
+    let spot = tools::spot(tree, asked, stop)?;
+    match spot.facts.kind {
+        Kind::File => {}
+        Kind::Directory => return Err(format!("{asked} is a directory; the tool list shows what is in it")),
+        Kind::Link | Kind::Other => return Err(format!("{asked} is no regular file and cannot be read")),
+    }
+    let file = spot.open().map_err(|error| unreadable(asked, &error))?;
+    if bytes {
+        return read_bytes(tree, &spot, arguments, file);
+    }
+    let (first, last) = (arguments.start_line.unwrap_or(1), arguments.end_line.unwrap_or(u64::MAX));
+    if first == 0 || last < first {
+        return Err(format!(
+            "lines {first} to {last} cannot be read; lines begin at 1, and endLine is not before startLine"
+        ));
+    }
+    let part = Part::read(BufReader::with_capacity(CHUNK, file), first, last, stop);
+    show_lines(&spot, asked, first, part.map_err(|error| unreadable(asked, &error))?)
+}
+
+fn unreadable(asked: &str, error: &io::Error) -> String {
+    format!("{asked} cannot be read: {error}")
+}
+
+/// Some lines of a file.
+struct Part {
+    bytes: Vec<u8>,
+    /// Where they begin in the file.
+    offset: u64,
+    /// The lines that were met, the last perhaps in part.
+    lines: u64,
+    end: PartEnd,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PartEnd {
+    /// There is no more, in the file or of what was asked for.
+    Whole,
+    /// There was no room for this line.
+    Before(u64),
+    /// There was no room for all of a line.
+    Inside,
+}
+
+impl Part {
+    fn read(mut file: impl BufRead, first: u64, last: u64, stop: &Stop) -> io::Result<Part> {
+        let mut part = Part { bytes: Vec::new(), offset: 0, lines: 0, end: PartEnd::Whole };
+        // Whether the next byte begins a line.
+        let mut fresh = true;
+        loop {
+            let chunk = file.fill_buf()?;
+            if chunk.is_empty() || stop.is_set() {
+                return Ok(part);
+            }
+            if fresh && part.lines == last {
+                return Ok(part);
+            }
+            part.lines += u64::from(fresh);
+            let length = memchr::memchr(b'\n', chunk).map_or(chunk.len(), |at| at + 1);
+            fresh = chunk[length - 1] == b'\n';
+            if part.lines < first {
+                part.offset += length as u64;
+            } else {
+                part.bytes.extend_from_slice(&chunk[..length]);
+            }
+            file.consume(length);
+            if part.bytes.len() > MOST_BYTES {
+                part.cut();
+                return Ok(part);
+            }
+        }
+    }
+
+    /// Takes away what is too much: the last line, or, where that is all there is, the end of it.
+    fn cut(&mut self) {
+        let body = &self.bytes[..MOST_BYTES];
+        match memchr::memrchr(b'\n', body) {
+            Some(at) => {
+                self.bytes.truncate(at + 1);
+                self.end = PartEnd::Before(self.lines);
+            }
+            None => {
+                self.bytes.truncate(inside(body).end);
+                self.end = PartEnd::Inside;
+            }
+        }
+    }
+}
+
+fn show_lines(spot: &Spot, asked: &str, first: u64, part: Part) -> Result<ToolResult, String> {
+    let size = spot.facts.size;
+    if part.lines < first && first > 1 {
+        return Err(format!("{asked} has only {} lines; startLine {first} is behind its end", part.lines));
+    }
+    let Part { bytes, offset, lines, end } = part;
+    let next = offset + bytes.len() as u64;
+    let Ok(text) = content::text(bytes) else {
+        let mime = content::binary_mime(&spot.path);
+        let words = format!("{asked} is binary: {size} bytes, {mime}; offset and length give its bytes");
+        return Ok(ToolResult::text(words));
+    };
+    let note = match end {
+        PartEnd::Whole if text.is_empty() => Some(format!("{asked} is empty")),
+        PartEnd::Whole => None,
+        PartEnd::Before(line) => {
+            Some(format!("cut before line {line} ({next} of {size} bytes); go on with startLine {line}"))
+        }
+        PartEnd::Inside => {
+            Some(format!("cut inside of line {lines} ({next} of {size} bytes); go on with offset {next}"))
+        }
+    };
+    Ok(with_note(Block::Text { text }, note))
+}
+
+fn with_note(block: Block, note: Option<String>) -> ToolResult {
+    let mut content = vec![block];
+    content.extend(note.map(|text| Block::Text { text }));
+    ToolResult::new(content)
+}
+
+fn read_bytes(tree: &Tree, spot: &Spot, arguments: &Arguments, mut file: File) -> Result<ToolResult, String> {
+    let asked = &arguments.path;
+    let (size, offset) = (spot.facts.size, arguments.offset.unwrap_or_default());
+    if offset > 0 && offset >= size {
+        return Err(format!("{asked} has only {size} bytes; offset {offset} is behind its end"));
+    }
+    let length = arguments.length.unwrap_or(MOST_BYTES as u64).min(MOST_BYTES as u64);
+    let mut bytes = Vec::new();
+    let read = file.seek(SeekFrom::Start(offset)).and_then(|_| file.take(length).read_to_end(&mut bytes));
+    read.map_err(|error| unreadable(asked, &error))?;
+    // The ends may stand inside of a character.
+    let range = inside(&bytes);
+    let told = |start: usize, end: usize| {
+        let (start, end) = (offset + start as u64, offset + end as u64);
+        let more = if end < size { format!("; go on with offset {end}") } else { String::new() };
+        (start > 0 || end < size).then(|| format!("bytes {start} to {end} of {size}{more}"))
+    };
+    match content::text(bytes[range.clone()].to_vec()) {
+        Ok(text) if !text.is_empty() || bytes.is_empty() => {
+            Ok(with_note(Block::Text { text }, told(range.start, range.end)))
+        }
+        _ => {
+            let contents = Contents::blob(tree.root.uri(&spot.path), &spot.path, &bytes);
+            Ok(with_note(Block::Resource { resource: contents }, told(0, bytes.len())))
+        }
+    }
+}
+
+/// The bytes without the parts of characters that stand at their ends, should they be text.
+fn inside(bytes: &[u8]) -> std::ops::Range<usize> {
+    const LONGEST_CHARACTER: usize = 4;
+    let continues = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
+    let start = bytes.iter().take(LONGEST_CHARACTER - 1).take_while(continues).count();
+    let behind = bytes.iter().rev().take(LONGEST_CHARACTER - 1).take_while(continues).count();
+    let lead = bytes.len().saturating_sub(behind + 1);
+    let whole = std::str::from_utf8(&bytes[lead..]).is_ok();
+    start..if whole { bytes.len() } else { lead.max(start) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check_lines(text: &str, first: u64, last: u64, expected: &str, lines: u64) {
+        // A small buffer, so that lines stand across its edges.
+        let part = Part::read(BufReader::with_capacity(3, text.as_bytes()), first, last, &Stop::default());
+        let part = part.expect("memory can be read");
+        assert_eq!((String::from_utf8_lossy(&part.bytes).as_ref(), part.lines), (expected, lines), "{text:?}");
+        assert!(part.end == PartEnd::Whole);
+        assert_eq!(&text[usize::try_from(part.offset).expect("small")..][..expected.len()], expected);
+    }
+
+    #[test]
+    fn lines_are_counted_from_one_and_the_last_is_included() {
+        check_lines("one\ntwo\r\nthree", 1, u64::MAX, "one\ntwo\r\nthree", 3);
+        check_lines("one\ntwo\r\nthree", 2, 2, "two\r\n", 2);
+        check_lines("one\ntwo\r\nthree", 3, 9, "three", 3);
+        check_lines("one\n", 2, 2, "", 1);
+        check_lines("", 1, 1, "", 0);
+        check_lines("\n\n\n", 2, 3, "\n\n", 3);
+    }
+
+    #[test]
+    fn what_is_too_much_is_cut_at_a_line_or_else_at_a_character() {
+        let read = |text: &str| Part::read(text.as_bytes(), 1, u64::MAX, &Stop::default()).expect("memory can be read");
+        let part = read(&"0123456789abcde\n".repeat(MOST_BYTES / 16 + 5));
+        assert_eq!(part.bytes.len(), MOST_BYTES);
+        assert!(part.end == PartEnd::Before(MOST_BYTES as u64 / 16 + 1));
+        let part = read(&format!("x{}", "é".repeat(MOST_BYTES)));
+        assert_eq!(part.bytes.len(), MOST_BYTES - 1);
+        assert!(part.end == PartEnd::Inside);
+    }
+
+    #[test]
+    fn parts_of_characters_are_left_out() {
+        let text = "aé😀z".as_bytes();
+        for (from, to, expected) in
+            [(0, 8, 0..8), (2, 8, 1..6), (0, 2, 0..1), (0, 5, 0..3), (4, 7, 3..3), (1, 3, 0..2), (0, 0, 0..0)]
+        {
+            assert_eq!(inside(&text[from..to]), expected, "{from} to {to}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The files as resources: listed, read, and completed in the template.
+
+use serde::Serialize;
+
+use crate::backend::files::content::{self, Contents, LARGEST_FILE};
+use crate::backend::files::path::{self, PathError, Relative};
+use crate::backend::files::tree::{Kind, Missing, Next, Stop, Tree};
+use crate::backend::files::{Refusal, date, explain, to_json};
+use crate::protocol::Request;
+use crate::protocol::error::Error;
+use crate::protocol::json::{self, quote};
+use crate::protocol::params::required;
+
+/// The protocol's bound for one completion.
+const MOST_VALUES: usize = 100;
+
+#[derive(Serialize)]
+struct Listed {
+    resources: Vec<Resource>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Resource {
+    uri: String,
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mime_type: Option<&'static str>,
+    size: u64,
+    annotations: Annotations,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Annotations {
+    last_modified: String,
+}
+
+/// `resources/list`, and whether there are more files than `most`.
+pub fn list(tree: &Tree, most: usize, stop: &Stop) -> Result<(String, bool), Refusal> {
+    let root = tree.find(&Relative::default()).map_err(|missing| failed(&missing))?;
+    let mut resources = Vec::new();
+    let mut more = false;
+    tree.walk(&root, stop, |item| {
+        if item.kind != Kind::File {
+            return Next::Into;
+        }
+        if resources.len() == most {
+            more = true;
+            return Next::End;
+        }
+        // What vanished meanwhile is not listed.
+        if let Ok(facts) = item.facts() {
+            resources.push(Resource {
+                uri: tree.root.uri(item.path),
+                name: item.path.shown(),
+                mime_type: content::mime(item.path),
+                size: facts.size,
+                annotations: Annotations { last_modified: date::iso(facts.modified) },
+            });
+        }
+        Next::Into
+    });
+    Ok((to_json(&Listed { resources }), more))
+}
+
+fn failed(missing: &Missing) -> Refusal {
+    Refusal::Error(Error::Internal(explain("the root", missing)))
+}
+
+/// `resources/templates/list`.
+pub fn templates(tree: &Tree, most: usize) -> String {
+    let description = format!(
+        "Any file below {}, by its path relative to it. At most {most} of them are listed as resources.",
+        tree.root.path().display()
+    );
+    format!(
+        r#"{{"resourceTemplates":[{{"uriTemplate":{},"name":"file","title":"File","description":{}}}]}}"#,
+        quote(&tree.root.template()),
+        quote(&description)
+    )
+}
+
+/// `resources/read`.
+pub fn read(tree: &Tree, request: &Request) -> Result<String, Refusal> {
+    let uri = required(request.raw.as_str(), request.params.uri, "uri").map_err(Refusal::Error)?;
+    let missing = |hint: String| Refusal::NotFound { uri: uri.to_string(), hint };
+    let invalid = |reason: String| Refusal::Error(Error::InvalidParams(reason));
+    let path = match tree.root.canonical_uri_of(&uri) {
+        Ok(path) => path,
+        Err(PathError::Outside(_)) => return Err(missing("it is outside of the root".to_owned())),
+        Err(error) => return Err(invalid(error.to_string())),
+    };
+    let spot = tree.find(&path).map_err(|reason| match reason {
+        Missing::NotFound => missing(String::new()),
+        Missing::Failed(error) => Refusal::Error(Error::Internal(format!("{uri} cannot be read: {error}"))),
+        other => missing(explain("it", &other)),
+    })?;
+    match spot.facts.kind {
+        Kind::File => {}
+        Kind::Directory => return Err(missing("it is a directory, whose files the tool list shows".to_owned())),
+        Kind::Link | Kind::Other => return Err(missing("it is no regular file".to_owned())),
+    }
+    let bytes = spot.open().and_then(content::whole);
+    let bytes = bytes.map_err(|error| Refusal::Error(Error::Internal(format!("{uri} cannot be read: {error}"))))?;
+    let bytes = bytes.ok_or_else(|| {
+        let size = spot.facts.size;
+        invalid(format!(
+            "{uri} has {size} bytes, and at most {LARGEST_FILE} are given at once; the tool read gives parts of it by \
+             startLine and endLine, or by offset and length"
+        ))
+    })?;
+    // Under the name it was asked for by, which need not be where a link leads.
+    let contents = to_json(&Contents::new(uri.into_owned(), &path, bytes));
+    Ok(format!(r#"{{"contents":[{contents}]}}"#))
+}
+
+/// `completion/complete` for the template's `path`: the names in the directory that the value is in.
+pub fn complete(tree: &Tree, request: &Request, stop: &Stop) -> Result<String, Refusal> {
+    let text = request.raw.as_str();
+    let invalid = |reason: String| Refusal::Error(Error::InvalidParams(reason));
+    let member = |of, key| json::member(text, of?, key);
+    let word = |at| at_string(text, at);
+    let argument = member(request.params.whole, "argument");
+    let reference = word(member(request.params.reference, "uri")).unwrap_or_default();
+    if reference != tree.root.template() {
+        return Err(invalid(format!("ref.uri {} is not the template of these files", quote(&reference))));
+    }
+    let name = word(member(argument, "name")).unwrap_or_default();
+    if name != "path" {
+        return Err(invalid(format!("{} has no variable {}, only path", tree.root.template(), quote(&name))));
+    }
+    let value = word(member(argument, "value")).unwrap_or_default();
+    let (values, total) = names(tree, &value, stop);
+    let values: Vec<_> = values.iter().map(|value| quote(value)).collect();
+    let more = total > values.len();
+    Ok(format!(r#"{{"completion":{{"values":[{}],"total":{total},"hasMore":{more}}}}}"#, values.join(",")))
+}
+
+fn at_string(text: &str, at: Option<json::Span>) -> Option<String> {
+    json::string(text, at?).map(std::borrow::Cow::into_owned)
+}
+
+/// The first paths that begin with `value`, and how many there are. A directory ends in a slash.
+fn names(tree: &Tree, value: &str, stop: &Stop) -> (Vec<String>, usize) {
+    let (before, begin) = value.split_at(value.rfind('/').map_or(0, |slash| slash + 1));
+    let directory = if before.is_empty() { Some(".".to_owned()) } else { decoded(before) };
+    let path = directory.and_then(|directory| tree.root.path_of(&directory).ok());
+    let spot = path.and_then(|path| tree.find(&path).ok()).filter(|spot| spot.facts.kind == Kind::Directory);
+    let (mut values, mut total) = (Vec::new(), 0);
+    let Some(spot) = spot else { return (values, total) };
+    tree.walk(&spot, stop, |item| {
+        let name = path::template_value(item.name());
+        if name.starts_with(begin) {
+            total += 1;
+            if values.len() < MOST_VALUES {
+                values.push(format!("{before}{name}{}", if item.kind == Kind::Directory { "/" } else { "" }));
+            }
+        }
+        Next::Past
+    });
+    (values, total)
+}
+
+/// Values are spelled as for a template; directories whose names are no UTF-8 are not completed further.
+fn decoded(text: &str) -> Option<String> {
+    path::decode(text).and_then(|bytes| String::from_utf8(bytes).ok())
+}

@@ -1,0 +1,230 @@
+//! The one rule that decides what exists: for lists, reads, searches and completions alike.
+//!
+//! `.git` is never served. Names that begin with a dot are not, unless `hidden`. What `.gitignore` names is not, unless
+//! `ignored`: the files of every directory from the top of the repository down, the nearest one first, then the
+//! repository's `info/exclude`. The rules are read anew for each request, so an edit counts at once.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cap_std::fs::Dir;
+use ignore::Match;
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use rustix::fs::OFlags;
+
+use crate::backend::files::tree;
+
+const RULES: &str = ".gitignore";
+/// What is beyond this in a file of rules is not read.
+const LONGEST_RULES: u64 = 1 << 20;
+
+pub struct Rule {
+    /// Absolute.
+    root: PathBuf,
+    hidden: bool,
+    ignored: bool,
+}
+
+/// Why something does not exist for clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Excluded {
+    Git,
+    Hidden,
+    Ignored,
+}
+
+/// The files of rules that hold in one directory, the nearest last.
+#[derive(Clone, Default)]
+pub struct Layers(Vec<Arc<Layer>>);
+
+struct Layer {
+    /// The directory that the patterns are relative to, absolute.
+    at: PathBuf,
+    patterns: Gitignore,
+}
+
+impl Rule {
+    pub fn new(root: PathBuf, hidden: bool, ignored: bool) -> Rule {
+        Rule { root, hidden, ignored }
+    }
+
+    /// What the names of a path alone decide.
+    pub fn judge_names(&self, path: &Path) -> Result<(), Excluded> {
+        path.iter().try_for_each(|name| self.judge_name(name))
+    }
+
+    fn judge_name(&self, name: &OsStr) -> Result<(), Excluded> {
+        if name.eq_ignore_ascii_case(".git") {
+            return Err(Excluded::Git);
+        }
+        if !self.hidden && name.as_bytes().starts_with(b".") { Err(Excluded::Hidden) } else { Ok(()) }
+    }
+
+    /// Whether a path is served whose parent is. `layers` are those of the parent.
+    pub fn judge(&self, layers: &Layers, path: &Path, is_directory: bool) -> Result<(), Excluded> {
+        if let Some(name) = path.file_name() {
+            self.judge_name(name)?;
+        }
+        let absolute = self.root.join(path);
+        for layer in layers.0.iter().rev() {
+            let Ok(relative) = absolute.strip_prefix(&layer.at) else { continue };
+            match layer.patterns.matched(relative, is_directory) {
+                Match::Ignore(_) => return Err(Excluded::Ignored),
+                Match::Whitelist(_) => return Ok(()),
+                Match::None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// What holds above the root: the rules of the repository that it is in.
+    pub fn above(&self) -> Layers {
+        let mut layers = Layers::default();
+        let top = self.root.ancestors().find(|directory| directory.join(".git").symlink_metadata().is_ok());
+        let Some(top) = top.filter(|_| !self.ignored) else { return layers };
+        layers.push(top, open(&top.join(".git/info/exclude")));
+        let mut between: Vec<_> = self.root.ancestors().skip(1).take_while(|above| above.starts_with(top)).collect();
+        between.reverse();
+        for directory in between {
+            layers.push(directory, open(&directory.join(RULES)));
+        }
+        layers
+    }
+
+    /// Adds the rules of a directory below the root.
+    pub fn enter(&self, layers: &mut Layers, directory: &Dir, path: &Path) {
+        if !self.ignored {
+            layers.push(&self.root.join(path), tree::open_file(directory, OsStr::new(RULES)).ok());
+        }
+    }
+
+    /// Takes them away again.
+    pub fn leave(&self, layers: &mut Layers, path: &Path) {
+        let at = self.root.join(path);
+        layers.0.pop_if(|layer| layer.at == at);
+    }
+}
+
+impl Layers {
+    fn push(&mut self, at: &Path, file: Option<File>) {
+        let mut text = Vec::new();
+        // A file that cannot be read says nothing.
+        let Some(Ok(_)) = file.map(|file| file.take(LONGEST_RULES).read_to_end(&mut text)) else { return };
+        if let Some(patterns) = patterns(&String::from_utf8_lossy(&text)) {
+            self.0.push(Arc::new(Layer { at: at.to_owned(), patterns }));
+        }
+    }
+}
+
+/// The patterns of a file of rules; a line that is none is passed over, as git does.
+fn patterns(text: &str) -> Option<Gitignore> {
+    // Relative to no directory: the paths it is asked about are stripped already.
+    let mut builder = GitignoreBuilder::new(".");
+    for line in text.trim_start_matches('\u{feff}').lines() {
+        let _ = builder.add_line(None, line);
+    }
+    builder.build().ok().filter(|patterns| !patterns.is_empty())
+}
+
+/// A file of rules outside of the root. A pipe in its place must not keep us waiting.
+fn open(path: &Path) -> Option<File> {
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = File::options().read(true).custom_flags(flags).open(path).ok()?;
+    file.metadata().ok()?.is_file().then_some(file)
+}
+
+/// A pattern that a client chose paths by, in the words of `.gitignore`.
+pub struct Glob(Gitignore);
+
+impl Glob {
+    pub fn new(text: &str) -> Result<Glob, String> {
+        let problem = |reason: &str| format!("glob {text:?} cannot be used: {reason}");
+        if text.is_empty() || text.starts_with(['!', '#']) {
+            return Err(problem("write it like *.rs or src/**/*.rs"));
+        }
+        let mut builder = GitignoreBuilder::new(".");
+        builder.add_line(None, text).map_err(|error| problem(&error.to_string()))?;
+        builder.build().map(Glob).map_err(|error| problem(&error.to_string()))
+    }
+
+    /// Whether the path of a file matches, or a directory it is in.
+    pub fn matches(&self, path: &Path) -> bool {
+        self.0.matched_path_or_any_parents(path, false).is_ignore()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_alone_decide_what_is_hidden() {
+        let (strict, open) = (Rule::new("/r".into(), false, false), Rule::new("/r".into(), true, true));
+        for (path, by_default, when_hidden) in [
+            ("a/b", Ok(()), Ok(())),
+            (".env", Err(Excluded::Hidden), Ok(())),
+            ("a/.b/c", Err(Excluded::Hidden), Ok(())),
+            (".git", Err(Excluded::Git), Err(Excluded::Git)),
+            ("a/.Git/config", Err(Excluded::Git), Err(Excluded::Git)),
+            (".gitignore", Err(Excluded::Hidden), Ok(())),
+            ("", Ok(()), Ok(())),
+        ] {
+            assert_eq!(strict.judge_names(Path::new(path)), by_default, "{path}");
+            assert_eq!(open.judge_names(Path::new(path)), when_hidden, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_rules_come_first() {
+        let rule = Rule::new("/repo/root".into(), false, false);
+        let mut layers = Layers::default();
+        for (at, text) in [
+            ("/repo", "*.log\n/root/top\nroot/deep/*.tmp\nbuild/\n"),
+            ("/repo/root", "\u{feff}# words\n!keep.log\n/here\n\\!odd\n[\n"),
+            ("/repo/root/sub", "*\n!*.rs\n"),
+        ] {
+            layers.0.push(Arc::new(Layer { at: at.into(), patterns: patterns(text).expect("there are some") }));
+        }
+        for (path, is_directory, served) in [
+            ("a.log", false, false),
+            ("keep.log", false, true),
+            ("top", false, false),
+            ("x/top", false, true),
+            ("deep/a.tmp", false, false),
+            ("here", false, false),
+            ("x/here", false, true),
+            ("!odd", false, false),
+            ("build", true, false),
+            ("build", false, true),
+            ("sub/a.txt", false, false),
+            ("sub/a.rs", false, true),
+            ("subway/a.txt", false, true),
+        ] {
+            assert_eq!(rule.judge(&layers, Path::new(path), is_directory).is_ok(), served, "{path}");
+        }
+    }
+
+    #[test]
+    fn globs_are_those_of_gitignore() {
+        for (glob, path, expected) in [
+            ("*.rs", "src/a.rs", true),
+            ("/*.rs", "src/a.rs", false),
+            ("src/**/*.rs", "src/x/y/a.rs", true),
+            ("src/*.rs", "src/x/a.rs", false),
+            ("src", "src/x/a.rs", true),
+            ("src/", "src/a.rs", true),
+            ("*.{md,rs}", "a.md", true),
+            ("[ab].rs", "b.rs", true),
+        ] {
+            assert_eq!(Glob::new(glob).expect(glob).matches(Path::new(path)), expected, "{glob} on {path}");
+        }
+        for glob in ["", "!a", "#a"] {
+            assert!(Glob::new(glob).is_err(), "{glob}");
+        }
+    }
+}

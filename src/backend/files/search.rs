@@ -1,0 +1,269 @@
+//! The tool `search`: a text in the names and in the lines of files.
+
+use memchr::memmem::Finder;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::backend::files::content::{self, LARGEST_FILE, ToolResult};
+use crate::backend::files::list;
+use crate::backend::files::rule::Glob;
+use crate::backend::files::tools;
+use crate::backend::files::tree::{Item, Kind, Next, Stop, Tree};
+
+const USUAL_LIMIT: usize = 100;
+const MOST: usize = 1000;
+/// A longer line is cut to so many characters around what was found.
+const LONGEST_LINE: usize = 300;
+/// So many of them stand before what was found.
+const BEFORE: usize = 100;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Arguments {
+    query: String,
+    #[serde(default, rename = "in")]
+    place: Place,
+    glob: Option<String>,
+    #[serde(default)]
+    ignore_case: bool,
+    limit: Option<usize>,
+    path: Option<String>,
+}
+
+#[derive(Clone, Copy, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum Place {
+    Names,
+    Text,
+    #[default]
+    Both,
+}
+
+#[derive(Serialize)]
+struct Found {
+    matches: Vec<Match>,
+    /// How many files were looked into.
+    searched: usize,
+    skipped: Skipped,
+    /// Whether that is all there is.
+    complete: bool,
+}
+
+/// A match in a line, or in the path where there is none.
+#[derive(Serialize)]
+struct Match {
+    path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+}
+
+/// Files that were not looked into.
+#[derive(Default, Serialize)]
+struct Skipped {
+    binary: usize,
+    large: usize,
+    unreadable: usize,
+}
+
+pub fn definition() -> Value {
+    let mut definition = tools::definition(
+        "search",
+        "Search files",
+        "Finds a text in the paths and the lines of files. The query is taken literally, not as a pattern. Gives paths with \
+         line numbers for the tool read. Binary and very large files are skipped and counted.",
+        json!({
+            "query": { "type": "string", "minLength": 1, "description": "Text to find, within one line" },
+            "in": { "enum": ["names", "text", "both"], "default": "both", "description": "Look at paths, lines or both" },
+            "glob": {
+                "type": "string",
+                "description": "Only files that match, as in .gitignore: *.rs at any depth, src/**/*.rs from the root",
+            },
+            "ignoreCase": { "type": "boolean", "default": false },
+            "limit": { "type": "integer", "minimum": 1, "maximum": MOST, "default": USUAL_LIMIT },
+            "path": { "type": "string", "description": "Directory or file to look in; all if left out" },
+        }),
+        &["query"],
+    );
+    let count = json!({ "type": "integer" });
+    definition["outputSchema"] = json!({
+        "type": "object",
+        "properties": {
+            "matches": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "path": { "type": "string" },
+                        "line": { "type": "integer", "description": "From 1; none where the path itself matches" },
+                        "text": { "type": "string", "description": "The line, cut where it is long" },
+                    },
+                    "required": ["path"],
+                },
+            },
+            "searched": { "type": "integer", "description": "How many files were looked into" },
+            "skipped": {
+                "type": "object",
+                "properties": { "binary": count, "large": count, "unreadable": count },
+                "required": ["binary", "large", "unreadable"],
+            },
+            "complete": { "type": "boolean", "description": "Whether these are all matches" },
+        },
+        "required": ["matches", "searched", "skipped", "complete"],
+    });
+    definition
+}
+
+pub fn call(tree: &Tree, arguments: &Arguments, stop: &Stop) -> Result<ToolResult, String> {
+    if arguments.query.is_empty() || arguments.query.contains(['\n', '\r']) {
+        return Err("query must be a text within one line".to_owned());
+    }
+    let spot = tools::spot(tree, arguments.path.as_deref().unwrap_or("."), stop)?;
+    let glob = arguments.glob.as_deref().map(Glob::new).transpose()?;
+    let limit = list::limit(arguments.limit, USUAL_LIMIT, MOST)?;
+    let needle = Needle::new(&arguments.query, arguments.ignore_case);
+    let mut found = Found { matches: Vec::new(), searched: 0, skipped: Skipped::default(), complete: true };
+    let whole = tree.walk(&spot, stop, |item| {
+        let wanted = glob.as_ref().is_none_or(|glob| glob.matches(item.path.as_path()));
+        if item.kind == Kind::File && wanted {
+            let path = item.path.shown();
+            if arguments.place != Place::Text && needle.find(&path).is_some() {
+                found.matches.push(Match { path: path.clone(), line: None, text: None });
+            }
+            if arguments.place != Place::Names {
+                found.look_into(item, &path, &needle, limit);
+            }
+        }
+        if found.matches.len() > limit { Next::End } else { Next::Into }
+    });
+    found.complete = whole && found.matches.len() <= limit;
+    found.matches.truncate(limit);
+    Ok(ToolResult::structured(found.text(), &found))
+}
+
+impl Found {
+    /// Adds the lines of a file, one more than `limit` at most.
+    fn look_into(&mut self, item: &Item<'_>, path: &str, needle: &Needle, limit: usize) {
+        let bytes = match item.open().and_then(content::whole) {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => return self.skipped.large += 1,
+            Err(_) => return self.skipped.unreadable += 1,
+        };
+        let Ok(text) = content::text(bytes) else { return self.skipped.binary += 1 };
+        self.searched += 1;
+        let room = (limit + 1).saturating_sub(self.matches.len());
+        let matches = needle.lines(&text).into_iter().take(room);
+        self.matches.extend(matches.map(|(line, text)| Match {
+            path: path.to_owned(),
+            line: Some(line),
+            text: Some(text),
+        }));
+    }
+
+    fn text(&self) -> String {
+        let line = |found: &Match| match (found.line, &found.text) {
+            (Some(line), Some(text)) => format!("{}:{line}: {text}", found.path),
+            _ => found.path.clone(),
+        };
+        let mut lines: Vec<_> = self.matches.iter().map(line).collect();
+        if lines.is_empty() {
+            lines.push("nothing found".to_owned());
+        }
+        let Skipped { binary, large, unreadable } = self.skipped;
+        if binary + large + unreadable > 0 {
+            let kinds = format!("{binary} binary, {large} larger than {LARGEST_FILE} bytes, {unreadable} unreadable");
+            lines.push(format!("not searched: {kinds}"));
+        }
+        if !self.complete {
+            lines.push("there may be more; narrow the search by path, glob or a longer query".to_owned());
+        }
+        lines.join("\n")
+    }
+}
+
+/// What is looked for.
+struct Needle {
+    finder: Finder<'static>,
+    ignore_case: bool,
+}
+
+impl Needle {
+    fn new(query: &str, ignore_case: bool) -> Needle {
+        let query = if ignore_case { query.to_lowercase() } else { query.to_owned() };
+        Needle { finder: Finder::new(&query).into_owned(), ignore_case }
+    }
+
+    /// Where it stands first.
+    fn find(&self, text: &str) -> Option<usize> {
+        if self.ignore_case {
+            self.finder.find(text.to_lowercase().as_bytes())
+        } else {
+            self.finder.find(text.as_bytes())
+        }
+    }
+
+    /// The lines it stands in, with their numbers.
+    fn lines(&self, text: &str) -> Vec<(usize, String)> {
+        // No character becomes a line break in lower case, or ceases to be one: the lines keep their numbers.
+        let folded = self.ignore_case.then(|| text.to_lowercase());
+        let haystack = folded.as_deref().unwrap_or(text).as_bytes();
+        let mut lines = text.lines();
+        let mut found: Vec<(usize, String)> = Vec::new();
+        let (mut counted, mut breaks, mut taken) = (0, 0, 0);
+        for at in self.finder.find_iter(haystack) {
+            breaks += memchr::memchr_iter(b'\n', &haystack[counted..at]).count();
+            counted = at;
+            if breaks < taken {
+                continue;
+            }
+            let line = lines.nth(breaks - taken).unwrap_or_default();
+            taken = breaks + 1;
+            found.push((breaks + 1, self.excerpt(line)));
+        }
+        found
+    }
+
+    fn excerpt(&self, line: &str) -> String {
+        let count = line.chars().count();
+        if count <= LONGEST_LINE {
+            return line.to_owned();
+        }
+        let at = self.find(line).unwrap_or_default();
+        // In lower case the position may be another; what is shown is then a little beside.
+        let before = line.char_indices().take_while(|(index, _)| *index < at).count();
+        let from = before.saturating_sub(BEFORE).min(count - LONGEST_LINE);
+        let shown: String = line.chars().skip(from).take(LONGEST_LINE).collect();
+        let (head, tail) = (if from > 0 { "…" } else { "" }, if from + LONGEST_LINE < count { "…" } else { "" });
+        format!("{head}{shown}{tail}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_have_their_numbers() {
+        for (query, ignore_case, text, expected) in [
+            ("b", false, "a\nb b\n\nab\r\nB", vec![(2, "b b"), (4, "ab")]),
+            ("B", true, "a\nb b\n\nab\r\nB", vec![(2, "b b"), (4, "ab"), (5, "B")]),
+            ("straße", true, "İ\nSTRAßE\n", vec![(2, "STRAßE")]),
+            ("x", false, "", vec![]),
+            ("\\n", false, "a\\nb", vec![(1, "a\\nb")]),
+        ] {
+            let found = Needle::new(query, ignore_case).lines(text);
+            let found: Vec<_> = found.iter().map(|(line, text)| (*line, text.as_str())).collect();
+            assert_eq!(found, expected, "{query} in {text:?}");
+        }
+    }
+
+    #[test]
+    fn a_long_line_is_cut_around_what_was_found() {
+        let line = format!("{}needle{}", "é".repeat(1000), "ü".repeat(1000));
+        let found = Needle::new("needle", false).lines(&line);
+        let text = &found[0].1;
+        assert!(text.starts_with("…é") && text.contains("needle") && text.ends_with("ü…"), "{text}");
+        assert_eq!(text.chars().count(), LONGEST_LINE + 2);
+    }
+}

@@ -1,0 +1,341 @@
+//! The files below one directory, reached so that nothing outside of it ever is.
+//!
+//! The root is opened once. From there on every step is one plain name in an open directory, never following a link, so
+//! that whoever swaps a directory for a link meanwhile gains nothing. A link that a client names is resolved by cap-std
+//! inside of the root, and the rule is asked again about where it leads. Walks do not follow links at all.
+//!
+//! Only regular files are opened: what is at a name is looked at before, since opening a device may do things, and again
+//! after, on the handle itself.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cap_std::ambient_authority;
+use cap_std::fs::Dir;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+
+use crate::backend::files::path::{Relative, Root};
+use crate::backend::files::rule::{Excluded, Layers, Rule};
+
+/// Directories below this depth are not walked into.
+const MOST_DEPTH: usize = 64;
+/// A walk ends after this many names.
+const MOST_NAMES: usize = 1_000_000;
+
+pub struct Tree {
+    directory: Dir,
+    pub root: Root,
+    rule: Rule,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    File,
+    Directory,
+    Link,
+    /// A pipe, a socket, a device.
+    Other,
+}
+
+/// What is known of a file without opening it.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts {
+    pub kind: Kind,
+    pub size: u64,
+    /// Seconds since 1970.
+    pub modified: i64,
+}
+
+/// Why there is nothing at a path.
+#[derive(Debug)]
+pub enum Missing {
+    NotFound,
+    /// The same answer whether it is there or not.
+    Excluded(Excluded),
+    /// A link leads out of the root.
+    Outside,
+    Failed(io::Error),
+}
+
+/// Something that is there: a name in an open directory. The root is `.` in itself.
+pub struct Spot {
+    parent: Dir,
+    name: OsString,
+    /// Where it really is, links resolved.
+    pub path: Relative,
+    pub facts: Facts,
+    /// The rules that hold in the parent.
+    layers: Layers,
+}
+
+/// Where a step by step descent ended.
+enum Descent {
+    There(Box<Spot>),
+    Link,
+}
+
+/// A name met on a walk.
+pub struct Item<'a> {
+    directory: &'a Dir,
+    name: &'a OsStr,
+    pub path: &'a Relative,
+    pub kind: Kind,
+}
+
+/// Where a walk goes from a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// On; into it, where it is a directory.
+    Into,
+    /// On, but not into it.
+    Past,
+    End,
+}
+
+/// Set when nobody waits for the work any more.
+#[derive(Clone, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl From<io::Error> for Missing {
+    fn from(error: io::Error) -> Missing {
+        match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::InvalidFilename => {
+                Missing::NotFound
+            }
+            _ => Missing::Failed(error),
+        }
+    }
+}
+
+impl From<rustix::io::Errno> for Missing {
+    fn from(error: rustix::io::Errno) -> Missing {
+        io::Error::from(error).into()
+    }
+}
+
+impl Tree {
+    /// Opens the root; `hidden` and `ignored` as in the configuration.
+    pub fn open(root: &Path, hidden: bool, ignored: bool) -> io::Result<Tree> {
+        let asked = std::path::absolute(root)?;
+        let path = root.canonicalize()?;
+        let directory = Dir::open_ambient_dir(&path, ambient_authority())?;
+        let rule = Rule::new(path.clone(), hidden, ignored);
+        Ok(Tree { directory, root: Root::new(path, asked), rule })
+    }
+
+    /// What is at a path that a client named.
+    pub fn find(&self, path: &Relative) -> Result<Spot, Missing> {
+        if let Descent::There(spot) = self.descend(path)? {
+            return Ok(*spot);
+        }
+        let target = self.directory.canonicalize(path.as_path()).map_err(|error| {
+            // cap-std has no errno for what leads outside.
+            let leads_out = error.kind() == io::ErrorKind::PermissionDenied && error.raw_os_error().is_none();
+            if leads_out { Missing::Outside } else { error.into() }
+        })?;
+        let target = Relative::from_plain(&target).ok_or(Missing::Outside)?;
+        match self.descend(&target)? {
+            Descent::There(spot) => Ok(*spot),
+            // Somebody put it there since.
+            Descent::Link => Err(Missing::NotFound),
+        }
+    }
+
+    /// Step by step, until the end of the path or the first link.
+    fn descend(&self, path: &Relative) -> Result<Descent, Missing> {
+        self.rule.judge_names(path.as_path()).map_err(Missing::Excluded)?;
+        let mut spot = self.root_spot()?;
+        for name in path.as_path() {
+            let parent = open_directory(&spot.parent, &spot.name)?;
+            self.rule.enter(&mut spot.layers, &parent, spot.path.as_path());
+            let path = spot.path.join(name);
+            let judge =
+                |is_directory| self.rule.judge(&spot.layers, path.as_path(), is_directory).map_err(Missing::Excluded);
+            let facts = match facts(&parent, name) {
+                Ok(facts) => facts,
+                Err(error) => {
+                    // What is not there gets the answer of what might be.
+                    judge(true).and_then(|()| judge(false))?;
+                    return Err(error.into());
+                }
+            };
+            judge(facts.kind == Kind::Directory)?;
+            if facts.kind == Kind::Link {
+                return Ok(Descent::Link);
+            }
+            spot = Spot { parent, name: name.to_owned(), path, facts, layers: spot.layers };
+        }
+        Ok(Descent::There(Box::new(spot)))
+    }
+
+    fn root_spot(&self) -> Result<Spot, Missing> {
+        let name = OsString::from(".");
+        let facts = facts(&self.directory, &name)?;
+        let parent = self.directory.try_clone()?;
+        Ok(Spot { parent, name, path: Relative::default(), facts, layers: self.rule.above() })
+    }
+
+    /// Visits what is below `spot` in the order of the paths, or `spot` itself where it is a file. Tells whether that was
+    /// all: directories that cannot be read, and what is beyond the bounds, are left out.
+    pub fn walk(&self, spot: &Spot, stop: &Stop, mut visit: impl FnMut(&Item<'_>) -> Next) -> bool {
+        if spot.facts.kind != Kind::Directory {
+            visit(&Item { directory: &spot.parent, name: &spot.name, path: &spot.path, kind: spot.facts.kind });
+            return true;
+        }
+        let mut walk =
+            Walk { rule: &self.rule, layers: spot.layers.clone(), frames: Vec::new(), names: 0, whole: true };
+        walk.enter(&spot.parent, &spot.name, spot.path.clone());
+        while let Some(frame) = walk.frames.last_mut() {
+            let Some((name, kind)) = frame.names.next() else {
+                walk.leave();
+                continue;
+            };
+            if stop.is_set() {
+                return false;
+            }
+            let path = frame.path.join(&name);
+            if self.rule.judge(&walk.layers, path.as_path(), kind == Kind::Directory).is_err() {
+                continue;
+            }
+            match visit(&Item { directory: &frame.directory, name: &name, path: &path, kind }) {
+                Next::Into if kind == Kind::Directory => {
+                    let directory = Arc::clone(&frame.directory);
+                    walk.enter(&directory, &name, path);
+                }
+                Next::Into | Next::Past => {}
+                Next::End => return walk.whole,
+            }
+        }
+        walk.whole
+    }
+}
+
+impl Spot {
+    /// Opens it for reading, where it is a regular file.
+    pub fn open(&self) -> io::Result<File> {
+        open_file(&self.parent, &self.name)
+    }
+}
+
+impl Item<'_> {
+    pub fn open(&self) -> io::Result<File> {
+        open_file(self.directory, self.name)
+    }
+
+    pub fn facts(&self) -> io::Result<Facts> {
+        Ok(facts(self.directory, self.name)?)
+    }
+
+    pub fn name(&self) -> &OsStr {
+        self.name
+    }
+}
+
+/// A walk under way.
+struct Walk<'a> {
+    rule: &'a Rule,
+    layers: Layers,
+    frames: Vec<Frame>,
+    /// How many names were read.
+    names: usize,
+    whole: bool,
+}
+
+/// A directory that is being walked.
+struct Frame {
+    directory: Arc<Dir>,
+    path: Relative,
+    names: std::vec::IntoIter<(OsString, Kind)>,
+}
+
+impl Walk<'_> {
+    fn enter(&mut self, parent: &Dir, name: &OsStr, path: Relative) {
+        let opened = open_directory(parent, name).ok().filter(|_| self.frames.len() < MOST_DEPTH);
+        let names = opened.as_ref().and_then(|directory| self.read(directory).ok());
+        let (Some(directory), Some(names)) = (opened, names) else {
+            self.whole = false;
+            return;
+        };
+        self.rule.enter(&mut self.layers, &directory, path.as_path());
+        self.frames.push(Frame { directory: Arc::new(directory), path, names: names.into_iter() });
+    }
+
+    fn leave(&mut self) {
+        if let Some(frame) = self.frames.pop() {
+            self.rule.leave(&mut self.layers, frame.path.as_path());
+        }
+    }
+
+    /// The files and directories in a directory, sorted.
+    fn read(&mut self, directory: &Dir) -> io::Result<Vec<(OsString, Kind)>> {
+        let mut names = Vec::new();
+        for entry in directory.entries()? {
+            if self.names >= MOST_NAMES {
+                self.whole = false;
+                break;
+            }
+            self.names += 1;
+            let entry = entry?;
+            let (name, told) = (entry.file_name(), entry.file_type()?);
+            // Not every file system tells the kind along with the name.
+            let kind = match (told.is_file(), told.is_dir(), told.is_symlink()) {
+                (true, _, _) => Kind::File,
+                (_, true, _) => Kind::Directory,
+                (_, _, true) => Kind::Link,
+                _ => facts(directory, &name).map_or(Kind::Other, |facts| facts.kind),
+            };
+            if matches!(kind, Kind::File | Kind::Directory) {
+                names.push((name, kind));
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+}
+
+impl Facts {
+    fn read(stat: &Stat) -> Facts {
+        let kind = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => Kind::File,
+            FileType::Directory => Kind::Directory,
+            FileType::Symlink => Kind::Link,
+            _ => Kind::Other,
+        };
+        Facts { kind, size: u64::try_from(stat.st_size).unwrap_or_default(), modified: stat.st_mtime }
+    }
+}
+
+fn facts(directory: &Dir, name: &OsStr) -> rustix::io::Result<Facts> {
+    rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).map(|stat| Facts::read(&stat))
+}
+
+/// A directory in a directory, and no link to one.
+fn open_directory(parent: &Dir, name: &OsStr) -> rustix::io::Result<Dir> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(parent, name, flags, Mode::empty()).map(|handle| Dir::from_std_file(handle.into()))
+}
+
+/// A regular file in a directory, and no link to one.
+pub fn open_file(parent: &Dir, name: &OsStr) -> io::Result<File> {
+    let refuse = || io::Error::other("it is no regular file");
+    if facts(parent, name)?.kind != Kind::File {
+        return Err(refuse());
+    }
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::openat(parent, name, flags, Mode::empty())?);
+    if file.metadata()?.is_file() { Ok(file) } else { Err(refuse()) }
+}
