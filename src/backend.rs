@@ -141,6 +141,12 @@ impl Backend {
         self.handed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Asks whether it is there, on behalf of nobody.
+    pub async fn ping(&self) -> Result<(), Error> {
+        let link = self.link.load_full().ok_or_else(|| self.unavailable())?;
+        link.ask(&Method::Ping, "{}").await.map(drop).map_err(|error| self.explain(error))
+    }
+
     /// Sends a client's request and waits for its answer within `patience`.
     pub async fn call(
         &self,

@@ -2,12 +2,16 @@
 //!
 //! Each command has a file of its own with its arguments and what it does. Nothing below this module prints.
 
+pub mod banner;
+pub mod bridge;
 pub mod check;
 pub mod edit;
 pub mod generate;
 pub mod import;
 pub mod load;
 pub mod log;
+pub mod port;
+pub mod runtime;
 pub mod schema;
 pub mod serve;
 pub mod stdio;

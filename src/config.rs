@@ -25,6 +25,7 @@ use crate::config::secret::Secret;
 pub mod diff;
 pub mod file;
 pub mod glob;
+pub mod pin;
 pub mod problem;
 pub mod secret;
 

@@ -1,13 +1,119 @@
-//! `goblin check`.
+//! `goblin check`: what is wrong with a configuration, and with `--connect` how its servers are.
+//!
+//! What is found becomes a [`report::Report`], which is shown as a table or as one JSON document. Nothing is left running.
 
+mod connect;
+mod report;
+mod table;
+mod target;
+
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 
-#[derive(Debug, Args)]
-pub struct Check {}
+use crate::cli::check::report::{Finding, Report, ServerReport};
+use crate::cli::load::{self, Found, From, Given, Trouble};
+use crate::cli::log::LogFlags;
+use crate::cli::style::{is_colourful, print, width};
+use crate::cli::{BAD_CONFIGURATION, Source, log};
+use crate::config::file::LoadError;
+use crate::config::{Log, LogLevel};
 
-pub async fn run(_arguments: Check) -> Result<ExitCode> {
-    bail!("not there yet")
+/// Some server cannot be used.
+const SERVER_FAILED: u8 = 1;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Exit code: 0 all is well, 1 some server failed, 2 the configuration cannot be used.")]
+pub struct Check {
+    #[command(flatten)]
+    pub source: Source,
+    /// Connect to every server and list what it offers
+    #[arg(long)]
+    pub connect: bool,
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+    /// Let warnings, unpinned packages and name conflicts fail the check
+    #[arg(long)]
+    pub strict: bool,
+    /// Seconds that a server has to start, instead of policies.startTimeout
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400), requires = "connect")]
+    pub timeout: Option<u64>,
+    #[command(flatten)]
+    pub log: LogFlags,
+}
+
+pub async fn run(arguments: Check) -> Result<ExitCode> {
+    let report = match load::find(arguments.source.config.as_deref()).and_then(Found::parse) {
+        Ok(given) => examine(given, &arguments).await?,
+        Err(trouble) => unusable(&trouble),
+    };
+    show(&report, arguments.json)?;
+    Ok(ExitCode::from(code(&report, arguments.strict)))
+}
+
+async fn examine(mut given: Given, arguments: &Check) -> Result<Report> {
+    let mut report = Report::new(place(&given.from));
+    report.warnings = given.warnings.iter().map(Finding::from).collect();
+    report.servers = given
+        .config
+        .servers
+        .iter()
+        .map(|(id, server)| ServerReport::new(id, server, target::of(&server.transport, &given.variables)))
+        .collect();
+    if arguments.connect {
+        // A failed server is part of the report; the log would only say it again.
+        log::start(&Log { level: LogLevel::Error, ..given.config.log.clone() }, &arguments.log);
+        if let Some(seconds) = arguments.timeout {
+            given.config.policies.start_timeout = Duration::from_secs(seconds);
+        }
+        connect::connect(given.config, &mut report).await?;
+    }
+    report.ok = code(&report, arguments.strict) == 0;
+    Ok(report)
+}
+
+fn unusable(trouble: &Trouble) -> Report {
+    match trouble {
+        Trouble::Nothing(reason) => {
+            let mut report = Report::new((None, std::env::current_dir().ok()));
+            report.problems.push(Finding::bare(reason.clone()));
+            report
+        }
+        Trouble::File { path, problem } => {
+            let mut report = Report::new((Some(path.clone()), None));
+            report.problems = match problem {
+                LoadError::Problems(problems) => problems.iter().map(Finding::from).collect(),
+                other => vec![Finding::bare(other.to_string())],
+            };
+            report
+        }
+    }
+}
+
+fn place(from: &From) -> (Option<PathBuf>, Option<PathBuf>) {
+    match from {
+        From::File(path) => (Some(path.clone()), None),
+        From::Directory(path) => (None, Some(path.clone())),
+    }
+}
+
+fn code(report: &Report, strict: bool) -> u8 {
+    match report {
+        _ if !report.problems.is_empty() => BAD_CONFIGURATION,
+        _ if report.has_failed_servers() || strict && report.has_warnings() => SERVER_FAILED,
+        _ => 0,
+    }
+}
+
+fn show(report: &Report, json: bool) -> Result<()> {
+    let stdout = std::io::stdout();
+    let text = match json {
+        true => serde_json::to_string_pretty(report)? + "\n",
+        false => table::render(report, width(&stdout), is_colourful(&stdout)),
+    };
+    print(&text).context("cannot write to stdout")
 }

@@ -1,6 +1,5 @@
 //! `goblin completions` and `goblin man`: both made from the definition of the arguments, so neither can be stale.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -9,6 +8,7 @@ use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
 use crate::cli::Cli;
+use crate::cli::style::print;
 
 #[derive(Debug, Args)]
 pub struct Completions {
@@ -26,25 +26,19 @@ pub struct Man {
 pub fn completions(arguments: &Completions) -> Result<ExitCode> {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut Cli::command(), "goblin", &mut script);
-    print(&script)
+    print(&String::from_utf8_lossy(&script))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 pub fn man(arguments: &Man) -> Result<ExitCode> {
     let Some(directory) = &arguments.out else {
         let mut page = Vec::new();
         clap_mangen::Man::new(Cli::command()).render(&mut page)?;
-        return print(&page);
+        print(&String::from_utf8_lossy(&page))?;
+        return Ok(ExitCode::SUCCESS);
     };
     std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     clap_mangen::generate_to(Cli::command(), directory)
         .with_context(|| format!("cannot write to {}", directory.display()))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// A reader that has had enough, as `head` has, is no error.
-fn print(text: &[u8]) -> Result<ExitCode> {
-    match std::io::stdout().write_all(text) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error).context("cannot write to stdout"),
-        _ => Ok(ExitCode::SUCCESS),
-    }
 }

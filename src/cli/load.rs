@@ -1,15 +1,28 @@
 //! The configuration that a command works with: a file, or the working directory where there is none.
+//!
+//! Finding it and understanding it are two steps: a bridge to a running gateway needs to know which configuration is meant,
+//! not what it says, and can do without the variables that it expands.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::cli::runtime::identity::Identity;
 use crate::cli::style::warn;
-use crate::config::file::{LoadError, Located};
+use crate::config::file::{self, LoadError, Located, Origin};
+use crate::config::problem::Problem;
 use crate::config::{self, Config};
+
+/// The variables that a configuration asked for, with what they held.
+pub type Variables = BTreeMap<String, Option<String>>;
 
 /// A configuration and where it is from.
 pub struct Given {
     pub config: Config,
     pub from: From,
+    pub warnings: Vec<Problem>,
+    pub identity: Identity,
+    pub variables: Variables,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,29 +32,89 @@ pub enum From {
     Directory(PathBuf),
 }
 
+/// A configuration that was not looked into yet.
+pub enum Found {
+    File { path: PathBuf, text: String, origin: Origin },
+    Directory(PathBuf),
+}
+
+/// Why there is no configuration to work with.
+pub enum Trouble {
+    /// No file, and no directory that may be served instead.
+    Nothing(String),
+    File {
+        path: PathBuf,
+        problem: LoadError,
+    },
+}
+
 pub fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
 /// The configuration, or everything that is wrong with it. Warnings are printed.
 pub fn load(flag: Option<&Path>) -> Result<Given, String> {
-    let path = match config::locate(flag, &environment) {
-        Located::At(path) => path,
-        Located::Nowhere(searched) => return working_directory().map_err(|refused| format!("{searched}\n{refused}")),
-    };
-    match config::load(&path, &environment) {
-        Ok(loaded) => {
-            for warning in &loaded.warnings {
-                warn(&warning.to_string());
-            }
-            Ok(Given { config: loaded.config, from: From::File(path) })
+    let given = find(flag).and_then(Found::parse).map_err(|trouble| trouble.to_string())?;
+    for warning in &given.warnings {
+        warn(&warning.to_string());
+    }
+    Ok(given)
+}
+
+pub fn find(flag: Option<&Path>) -> Result<Found, Trouble> {
+    match config::locate(flag, &environment) {
+        Located::At(path) => match file::read(&path) {
+            Ok((text, origin)) => Ok(Found::File { path, text, origin }),
+            Err(problem) => Err(Trouble::File { path, problem }),
+        },
+        Located::Nowhere(searched) => {
+            working_directory().map_err(|refused| Trouble::Nothing(format!("{searched}\n{refused}")))
         }
-        Err(problem) => Err(explain(&path, &problem)),
+    }
+}
+
+impl Found {
+    pub fn identity(&self) -> Identity {
+        match self {
+            Found::File { path, text, origin } => Identity::of_file(path, text, &origin.directory),
+            Found::Directory(directory) => Identity::of_directory(directory),
+        }
+    }
+
+    pub fn parse(self) -> Result<Given, Trouble> {
+        let identity = self.identity();
+        match self {
+            Found::Directory(directory) => Ok(Given {
+                config: Config::of_directory(directory.clone()),
+                from: From::Directory(directory),
+                warnings: Vec::new(),
+                identity,
+                variables: Variables::new(),
+            }),
+            Found::File { path, text, origin } => {
+                let asked = RefCell::new(Variables::new());
+                let note = |name: &str| {
+                    let value = environment(name);
+                    asked.borrow_mut().insert(name.to_owned(), value.clone());
+                    value
+                };
+                match config::parse(&text, &origin, &note) {
+                    Ok(loaded) => Ok(Given {
+                        config: loaded.config,
+                        from: From::File(path),
+                        warnings: loaded.warnings,
+                        identity,
+                        variables: asked.into_inner(),
+                    }),
+                    Err(problems) => Err(Trouble::File { path, problem: problems.into() }),
+                }
+            }
+        }
     }
 }
 
 /// Serving a whole disk or everything a person owns is never what was meant.
-fn working_directory() -> Result<Given, String> {
+fn working_directory() -> Result<Found, String> {
     let directory = std::env::current_dir().map_err(|error| format!("there is no working directory: {error}"))?;
     let home = environment("HOME").map(PathBuf::from).and_then(|home| home.canonicalize().ok());
     let whole = match directory.canonicalize().unwrap_or_else(|_| directory.clone()) {
@@ -55,17 +128,20 @@ fn working_directory() -> Result<Given, String> {
              go to a project first (cd my-project), or take over the servers you have: goblin import",
             directory.display()
         )),
-        None => Ok(Given { config: Config::of_directory(directory.clone()), from: From::Directory(directory) }),
+        None => Ok(Found::Directory(directory)),
     }
 }
 
-pub fn explain(path: &Path, problem: &LoadError) -> String {
-    match problem {
-        LoadError::Problems(problems) => {
-            let count = problems.iter().count();
-            let noun = if count == 1 { "problem" } else { "problems" };
-            format!("{count} {noun} in {}, nothing was started\n{problems}", path.display())
+impl std::fmt::Display for Trouble {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Trouble::Nothing(reason) => formatter.write_str(reason),
+            Trouble::File { path, problem: LoadError::Problems(problems) } => {
+                let count = problems.iter().count();
+                let noun = if count == 1 { "problem" } else { "problems" };
+                write!(formatter, "{count} {noun} in {}, nothing was started\n{problems}", path.display())
+            }
+            Trouble::File { problem, .. } => problem.fmt(formatter),
         }
-        other => other.to_string(),
     }
 }

@@ -1,18 +1,26 @@
 //! `goblin serve`: the gateway over HTTP.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use clap::Args;
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::app::{self, App};
 use crate::backend::child::own_executable;
 use crate::backend::connect::ProxyEnvironment;
+use crate::cli::banner::{self, Banner};
+use crate::cli::load::{From, Given, environment};
 use crate::cli::log::LogFlags;
-use crate::cli::style::tell;
-use crate::cli::{Source, load, log};
+use crate::cli::runtime::identity::Fingerprints;
+use crate::cli::runtime::{Places, Published, Record};
+use crate::cli::style::{tell, warn};
+use crate::cli::{Source, load, log, port};
+use crate::config::Gateway;
+use crate::config::secret::Secret;
 use crate::observe::Observe;
 
 #[derive(Debug, Args)]
@@ -27,28 +35,114 @@ pub struct Serve {
     /// Listen on this port instead of gateway.port; 0 takes any free one
     #[arg(long, value_name = "PORT")]
     pub port: Option<u16>,
+    /// Leave out what a terminal is told about connecting clients
+    #[arg(long, short)]
+    pub quiet: bool,
 }
 
 pub async fn run(arguments: Serve) -> Result<ExitCode> {
-    let mut config = match load::load(arguments.source.config.as_deref()) {
-        Ok(given) => given.config,
+    let mut given = match load::load(arguments.source.config.as_deref()) {
+        Ok(given) => given,
         Err(problem) => return Ok(tell(&problem)),
     };
-    let host = arguments.host.map(|host| host.trim_start_matches('[').trim_end_matches(']').to_owned());
-    config.gateway.host = host.unwrap_or(config.gateway.host);
-    config.gateway.port = arguments.port.unwrap_or(config.gateway.port);
-    if config.gateway.token.is_none() && !config.gateway.is_loopback() {
-        let host = &config.gateway.host;
+    let gateway = &mut given.config.gateway;
+    if let Some(host) = &arguments.host {
+        gateway.host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    }
+    gateway.port = arguments.port.unwrap_or(gateway.port);
+    if gateway.token.is_none() && !gateway.is_loopback() {
         return Ok(tell(&format!(
-            "refusing to listen on {host} without a token: anyone on the network could use your servers\n\
-             set gateway.token in the configuration, or listen on 127.0.0.1"
+            "refusing to listen on {} without a token: anyone on the network could use your servers\n\
+             set gateway.token in the configuration, or listen on 127.0.0.1",
+            gateway.host
         )));
     }
-    log::start(&config.log, &arguments.log);
-    let listener = app::bind(&config.gateway).await?;
+    let has_banner = std::io::stdout().is_terminal() && !arguments.quiet;
+    if has_banner && std::io::stderr().is_terminal() {
+        log::start_below_banner(&given.config.log, &arguments.log);
+    } else {
+        log::start(&given.config.log, &arguments.log);
+    }
+    let listener = bind(gateway, &arguments).await?;
+    let url = reachable_url(&listener)?;
+    let published = publish(&url, &given);
+    serve(given, listener, published, has_banner.then_some(url)).await
+}
+
+async fn serve(
+    given: Given,
+    listener: TcpListener,
+    published: Option<Published>,
+    banner_url: Option<String>,
+) -> Result<ExitCode> {
+    let Given { config, from, .. } = given;
+    let has_token = config.gateway.token.is_some();
     let app = App::start(config, own_executable()?, ProxyEnvironment::from_process(), Arc::new(Observe::default()));
-    app.serve_http(listener, termination()?).await?;
-    Ok(ExitCode::SUCCESS)
+    let told = banner_url.map(|url| {
+        let banner = Banner { url, from: shown(&from), has_token };
+        tokio::spawn(banner::show(banner, app.readiness(), Arc::clone(app.directory())))
+    });
+    let terminated = termination()?;
+    let shutdown = async move {
+        let again = terminated.await;
+        // First, so that nobody new comes while the rest ends.
+        drop(published);
+        again
+    };
+    let served = app.serve_http(listener, shutdown).await;
+    if let Some(told) = told {
+        told.abort();
+    }
+    served.map(|()| ExitCode::SUCCESS)
+}
+
+fn shown(from: &From) -> String {
+    match from {
+        From::File(path) => path.display().to_string(),
+        From::Directory(path) => format!("the files of {} (there is no configuration)", path.display()),
+    }
+}
+
+async fn bind(gateway: &Gateway, arguments: &Serve) -> Result<TcpListener> {
+    app::bind(gateway).await.map_err(|error| match error.downcast_ref::<std::io::Error>() {
+        Some(cause) => {
+            let config = arguments.source.config.as_ref().map(|path| format!(" --config {}", path.display()));
+            let host = arguments.host.as_ref().map(|host| format!(" --host {host}"));
+            anyhow!(port::explain(
+                gateway,
+                cause,
+                &format!("{}{}", config.unwrap_or_default(), host.unwrap_or_default())
+            ))
+        }
+        None => error,
+    })
+}
+
+/// How programs of this machine reach it: an address that means all of them is not one to connect to.
+fn reachable_url(listener: &TcpListener) -> Result<String> {
+    let mut address = listener.local_addr().context("the listener has no address")?;
+    if address.ip().is_unspecified() {
+        let loopback = if address.is_ipv4() { [127, 0, 0, 1].into() } else { std::net::Ipv6Addr::LOCALHOST.into() };
+        address.set_ip(loopback);
+    }
+    Ok(format!("http://{address}/mcp"))
+}
+
+/// Other commands find us by it. Without it we serve all the same.
+fn publish(url: &str, given: &Given) -> Option<Published> {
+    let mut salt = [0; 16];
+    let published = getrandom::fill(&mut salt).map_err(std::io::Error::other).and_then(|()| {
+        let record = Record::new(url.to_owned(), given.identity.clone(), Fingerprints::new(salt, &given.variables));
+        let token: Option<&Secret> = given.config.gateway.token.as_ref();
+        Places::of(&environment).publish(record, token)
+    });
+    match published {
+        Ok(published) => Some(published),
+        Err(error) => {
+            warn(&format!("other goblin commands will not find this gateway: {error}"));
+            None
+        }
+    }
 }
 
 /// Waits for Ctrl-C or SIGTERM; gives the wait for the next one.

@@ -1,19 +1,32 @@
-//! `goblin stdio`: one client on stdin and stdout.
+//! `goblin stdio`: one client on stdin and stdout, served here or carried to a gateway that runs already.
+//!
+//! Ten clients of one configuration shall not start its servers ten times. So where a gateway of the same configuration
+//! runs, this is a bridge to it; otherwise it is a gateway of its own. It says which on stderr, and why.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::app::App;
 use crate::backend::child::own_executable;
 use crate::backend::connect::ProxyEnvironment;
+use crate::cli::bridge::wire::Wire;
+use crate::cli::load::{Found, environment};
 use crate::cli::log::LogFlags;
+use crate::cli::runtime::identity::Identity;
+use crate::cli::runtime::{Places, Record};
 use crate::cli::serve::termination;
-use crate::cli::style::tell;
-use crate::cli::{Source, load, log};
+use crate::cli::style::{note, tell, warn};
+use crate::cli::{Source, bridge, load, log};
+use crate::config::Log;
+use crate::config::secret::Secret;
 use crate::observe::Observe;
+
+/// The variable that holds the token of the gateway at --url.
+const TOKEN_VARIABLE: &str = "GOBLIN_TOKEN";
 
 #[derive(Debug, Args)]
 pub struct Stdio {
@@ -21,15 +34,143 @@ pub struct Stdio {
     pub source: Source,
     #[command(flatten)]
     pub log: LogFlags,
+    /// Carry the client to the gateway at this URL instead of starting servers
+    #[arg(long, value_name = "URL", conflicts_with = "standalone")]
+    pub url: Option<String>,
+    /// Read the token of the gateway at --url from this file (otherwise from the variable GOBLIN_TOKEN)
+    #[arg(long, value_name = "FILE", requires = "url")]
+    pub token_file: Option<PathBuf>,
+    /// Start servers of its own even when a gateway of the same configuration runs
+    #[arg(long)]
+    pub standalone: bool,
+}
+
+/// Whether a gateway that runs can be used.
+#[derive(Debug, PartialEq, Eq)]
+enum Choice {
+    Bridge(Record),
+    /// And why.
+    Standalone(String),
 }
 
 pub async fn run(arguments: Stdio) -> Result<ExitCode> {
-    let config = match load::load(arguments.source.config.as_deref()) {
-        Ok(given) => given.config,
-        Err(problem) => return Ok(tell(&problem)),
+    if let Some(url) = &arguments.url {
+        let token = token(arguments.token_file.as_deref())?;
+        note(&format!("a bridge to the gateway at {url}"));
+        return carry(url, token.as_ref(), &arguments.log).await;
+    }
+    let found = match load::find(arguments.source.config.as_deref()) {
+        Ok(found) => found,
+        Err(trouble) => return Ok(tell(&trouble.to_string())),
     };
-    log::start(&config.log, &arguments.log);
-    let app = App::start(config, own_executable()?, ProxyEnvironment::from_process(), Arc::new(Observe::default()));
+    let choice = match arguments.standalone {
+        true => Choice::Standalone("--standalone was given".to_owned()),
+        false => look_around(&found.identity()).await,
+    };
+    match choice {
+        Choice::Bridge(record) => {
+            let token = record.token().context("cannot read the token of the running gateway")?;
+            let Record { url, pid, identity, .. } = &record;
+            note(&format!("a bridge to the gateway at {url} (pid {pid}), which serves {} too", identity.place()));
+            carry(url, token.as_ref(), &arguments.log).await
+        }
+        Choice::Standalone(reason) => stand_alone(found, &reason, &arguments.log).await,
+    }
+}
+
+async fn stand_alone(found: Found, reason: &str, flags: &LogFlags) -> Result<ExitCode> {
+    let given = match found.parse() {
+        Ok(given) => given,
+        Err(trouble) => return Ok(tell(&trouble.to_string())),
+    };
+    for warning in &given.warnings {
+        warn(&warning.to_string());
+    }
+    note(&format!("a gateway of its own for {}: {reason}", given.identity.place()));
+    log::start(&given.config.log, flags);
+    let observe = Arc::new(Observe::default());
+    let app = App::start(given.config, own_executable()?, ProxyEnvironment::from_process(), observe);
     app.serve_stdio(tokio::io::stdin(), tokio::io::stdout(), termination()?).await?;
     Ok(ExitCode::SUCCESS)
+}
+
+async fn carry(url: &str, token: Option<&Secret>, flags: &LogFlags) -> Result<ExitCode> {
+    log::start(&Log::default(), flags);
+    let wire = Wire::new(url, token, &ProxyEnvironment::from_process())?;
+    bridge::run(wire, tokio::io::stdin(), tokio::io::stdout(), termination()?).await;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn token(file: Option<&Path>) -> Result<Option<Secret>> {
+    let text = match file {
+        Some(path) => {
+            let text = std::fs::read_to_string(path);
+            Some(text.with_context(|| format!("cannot read the token file {}", path.display()))?)
+        }
+        None => environment(TOKEN_VARIABLE),
+    };
+    Ok(text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()).map(Secret::new))
+}
+
+async fn look_around(own: &Identity) -> Choice {
+    match choose(&Places::of(&environment).running(), own, environment) {
+        Choice::Bridge(record) if !record.answers().await => {
+            Choice::Standalone(format!("the gateway at {} (pid {}) does not answer", record.url, record.pid))
+        }
+        choice => choice,
+    }
+}
+
+/// The gateway among `running` that does what we would.
+fn choose(running: &[Record], own: &Identity, here: impl Fn(&str) -> Option<String>) -> Choice {
+    let mut reason = "no gateway of this configuration is running".to_owned();
+    for record in running.iter().filter(|record| record.identity.is_same_place(own)) {
+        let Record { url, pid, .. } = record;
+        let differing = record.fingerprints.differing(&here);
+        if record.identity != *own {
+            reason = format!("the gateway at {url} (pid {pid}) was started with another text of this file; restart it");
+        } else if !differing.is_empty() {
+            let names = differing.join(", ");
+            reason = format!("the gateway at {url} (pid {pid}) was started with another value of {names}");
+        } else {
+            return Choice::Bridge(record.clone());
+        }
+    }
+    Choice::Standalone(reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::cli::runtime::identity::Fingerprints;
+
+    fn record(text: &str) -> Record {
+        let identity = Identity::of_file(Path::new("/x/goblin.json"), text, Path::new("/x"));
+        let variables = [("KEY".to_owned(), Some("1".to_owned()))].into();
+        Record::new("http://127.0.0.1:1/mcp".to_owned(), identity, Fingerprints::new([0; 16], &variables))
+    }
+
+    #[test]
+    fn a_gateway_is_used_only_where_it_does_the_same() {
+        let own = record("same").identity;
+        let check = |running: &[Record], key: Option<&str>, expected: Result<(), &str>| {
+            let choice = choose(running, &own, |_| key.map(str::to_owned));
+            match (choice, expected) {
+                (Choice::Bridge(_), Ok(())) => {}
+                (Choice::Standalone(reason), Err(words)) => assert!(reason.contains(words), "{reason}"),
+                (choice, expected) => panic!("{choice:?}, not {expected:?}"),
+            }
+        };
+        check(&[], None, Err("no gateway"));
+        check(&[record("same")], None, Ok(()));
+        check(&[record("same")], Some("1"), Ok(()));
+        check(&[record("same")], Some("2"), Err("another value of KEY"));
+        check(&[record("other")], None, Err("another text"));
+        check(&[record("other"), record("same")], None, Ok(()));
+        let mut elsewhere = record("same");
+        elsewhere.identity.config = Some("/y/goblin.json".into());
+        check(&[elsewhere], None, Err("no gateway"));
+    }
 }

@@ -1,6 +1,6 @@
 //! How words reach a person: colour on a terminal, none in a pipe.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use crate::cli::BAD_CONFIGURATION;
@@ -13,6 +13,25 @@ pub fn tell(problem: &str) -> ExitCode {
 
 pub fn warn(warning: &str) {
     eprintln!("{}: {warning}", paint("warning", "1;33"));
+}
+
+/// Says what is going on, where stdout belongs to the protocol.
+pub fn note(text: &str) {
+    eprintln!("goblin: {text}");
+}
+
+/// Prints for a reader; one that has had enough, as `head` has, is no error.
+pub fn print(text: &str) -> std::io::Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The columns of a terminal; nothing for a pipe.
+pub fn width(stream: &(impl IsTerminal + std::os::fd::AsFd)) -> Option<usize> {
+    let size = stream.is_terminal().then(|| rustix::termios::tcgetwinsize(stream).ok()).flatten()?;
+    (size.ws_col > 0).then_some(usize::from(size.ws_col))
 }
 
 /// For stderr.

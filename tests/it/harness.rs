@@ -74,12 +74,22 @@ impl Drop for Scratch {
     }
 }
 
+/// `goblin` that neither finds nor leaves anything outside of `home`.
+pub fn goblin(home: &Path) -> Command {
+    let mut command = Command::new(GOBLIN);
+    for variable in ["GOBLIN_CONFIG", "GOBLIN_TOKEN"] {
+        command.env_remove(variable);
+    }
+    command.env("XDG_RUNTIME_DIR", home).env("XDG_STATE_HOME", home).kill_on_drop(true);
+    command
+}
+
 /// `goblin serve` on a free port.
 pub struct Gateway {
     pub address: std::net::SocketAddr,
     pub child: Child,
     log: Arc<Mutex<Vec<String>>>,
-    _scratch: Scratch,
+    _scratch: Option<Scratch>,
 }
 
 impl Gateway {
@@ -91,16 +101,15 @@ impl Gateway {
     pub async fn start(config: Value) -> Gateway {
         let scratch = Scratch::new();
         let path = scratch.write("goblin.json", &config.to_string());
-        let mut child = Command::new(GOBLIN)
-            .args(["serve", "--port", "0", "--log-level", "debug", "--config"])
-            .arg(&path)
-            .env_remove("GOBLIN_CONFIG")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .expect("goblin starts");
+        let mut command = goblin(scratch.path());
+        command.args(["serve", "--port", "0", "--log-level", "debug", "--config"]).arg(&path);
+        Gateway { _scratch: Some(scratch), ..Gateway::of(command).await }
+    }
+
+    /// Any command that serves.
+    pub async fn of(mut command: Command) -> Gateway {
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("goblin starts");
         let log = Arc::new(Mutex::new(Vec::new()));
         let mut lines = BufReader::new(child.stderr.take().expect("stderr is piped")).lines();
         let (found, address) = tokio::sync::oneshot::channel();
@@ -121,7 +130,7 @@ impl Gateway {
             Ok(Ok(address)) => address,
             _ => panic!("goblin does not listen: {:?}", log.lock().expect("no test panics here")),
         };
-        Gateway { address, child, log, _scratch: scratch }
+        Gateway { address, child, log, _scratch: None }
     }
 
     pub fn url(&self) -> String {
@@ -406,7 +415,7 @@ pub struct StdioClient {
     pub input: Option<ChildStdin>,
     output: Lines<BufReader<ChildStdout>>,
     next: u64,
-    _scratch: Scratch,
+    _scratch: Option<Scratch>,
 }
 
 impl StdioClient {
@@ -414,28 +423,33 @@ impl StdioClient {
     pub fn start(config: Value) -> StdioClient {
         let scratch = Scratch::new();
         let path = scratch.write("goblin.json", &config.to_string());
-        let mut child = Command::new(GOBLIN)
-            .args(["stdio", "--config"])
-            .arg(&path)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .expect("goblin starts");
+        let mut command = goblin(scratch.path());
+        command.args(["stdio", "--config"]).arg(&path).stderr(Stdio::null());
+        StdioClient { _scratch: Some(scratch), ..StdioClient::of(command) }
+    }
+
+    /// Any command that speaks the protocol.
+    pub fn of(mut command: Command) -> StdioClient {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("goblin starts");
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
-        StdioClient { child, input, output, next: 0, _scratch: scratch }
+        StdioClient { child, input, output, next: 0, _scratch: None }
     }
 
     pub async fn initialized(config: Value, version: &str) -> StdioClient {
         let mut client = StdioClient::start(config);
+        client.initialize(version).await;
+        client
+    }
+
+    pub async fn initialize(&mut self, version: &str) -> Value {
         let params =
             json!({"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "test", "version": "0"}});
-        let answer = client.request("initialize", params).await;
+        let answer = self.request("initialize", params).await;
         assert_eq!(answer["result"]["protocolVersion"], version, "{answer}");
-        client.write(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).await;
-        client
+        self.write(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).await;
+        answer
     }
 
     /// Writes one line.

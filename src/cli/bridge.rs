@@ -1,0 +1,372 @@
+//! One client on stdin and stdout, carried to a gateway that runs already.
+//!
+//! Nothing is looked into further than needed: a line of the client is the body of a POST, each message that comes back is
+//! a line. What is kept is the session. When the gateway was restarted and does not know it any more, the client's own
+//! handshake is repeated (see [`keeper`]) and the client is told to list again; a message goes out a second time only where
+//! the gateway certainly did not handle it. While the gateway is gone every request is answered with an error at once.
+//!
+//! Order: `initialize` is answered before anything else is sent, and notifications and answers of the client are taken by
+//! the gateway one by one. Requests travel side by side, up to [`MOST_CALLS`]; one more is refused. Lines for the client
+//! pass one bounded queue; where the client does not read, the streams of the gateway wait.
+
+pub mod keeper;
+pub mod message;
+pub mod wire;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+
+use crate::cli::bridge::keeper::Session;
+use crate::cli::bridge::message::{Kind, Outgoing};
+use crate::cli::bridge::wire::{Answers, Wire};
+use crate::protocol::error::Error;
+use crate::protocol::framing::{Frame, Lines};
+use crate::protocol::json::single_line;
+use crate::protocol::method::Method;
+use crate::protocol::{self, Id};
+
+/// Requests of the client that may be open at once.
+const MOST_CALLS: usize = 256;
+/// Lines that may wait for the client to read.
+const OUTPUT_LINES: usize = 64;
+/// The gateway has its own, smaller limits; this one keeps a stream without line ends from filling the memory.
+pub const LARGEST_MESSAGE: usize = 64 << 20;
+/// How often a message goes out again because the gateway forgot the session meanwhile.
+const MOST_TRIES: usize = 3;
+/// Notifications and the end of a session; nobody waits longer for them.
+const ASIDE: Duration = Duration::from_secs(5);
+/// How long open requests may take after the end of the input.
+const GRACE: Duration = Duration::from_secs(10);
+
+pub type Output = mpsc::Sender<Bytes>;
+
+pub struct Bridge {
+    wire: Wire,
+    session: watch::Sender<Session>,
+    /// The handshake of the client, once it succeeded.
+    handshake: OnceLock<Handshake>,
+    initialized: OnceLock<Bytes>,
+    /// The last log level that the client asked for.
+    level: Mutex<Option<Bytes>>,
+    /// The newest session that the gateway was found to have forgotten.
+    lost: std::sync::atomic::AtomicU64,
+    bell: Notify,
+}
+
+struct Handshake {
+    hello: Bytes,
+    version: String,
+}
+
+/// Carries the client until the input ends or `shutdown` gives a future; what is open then may finish, unless that future
+/// ends before.
+pub async fn run(
+    wire: Wire,
+    input: impl AsyncRead + Unpin,
+    output: impl AsyncWrite + Unpin + Send + 'static,
+    shutdown: impl Future<Output = impl Future<Output = ()>>,
+) {
+    let (sender, receiver) = mpsc::channel(OUTPUT_LINES);
+    let writer = tokio::spawn(write(receiver, output));
+    let bridge = Arc::new(Bridge {
+        wire,
+        session: watch::Sender::default(),
+        handshake: OnceLock::new(),
+        initialized: OnceLock::new(),
+        level: Mutex::default(),
+        lost: Default::default(),
+        bell: Notify::new(),
+    });
+    let mut client = Client {
+        bridge: Arc::clone(&bridge),
+        output: sender,
+        calls: JoinSet::new(),
+        open: HashMap::new(),
+        keeper: None,
+    };
+    tokio::pin!(shutdown);
+    let told = tokio::select! {
+        () = client.read(input) => None,
+        hurry = &mut shutdown => Some(hurry),
+    };
+    let hurried = async {
+        match told {
+            Some(hurry) => hurry.await,
+            None => drop(shutdown.await),
+        }
+    };
+    tokio::select! {
+        () = finish(client, bridge, writer) => {}
+        () = hurried => {}
+    }
+}
+
+/// Lets open requests finish, then ends the session.
+async fn finish(client: Client, bridge: Arc<Bridge>, writer: JoinHandle<()>) {
+    let Client { output, mut calls, keeper, .. } = client;
+    drop(output);
+    let finished = async { while calls.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(GRACE, finished).await;
+    calls.shutdown().await;
+    if let Some(keeper) = keeper {
+        keeper.abort();
+        let _ = keeper.await;
+    }
+    bridge.end().await;
+    let _ = tokio::time::timeout(GRACE, writer).await;
+}
+
+async fn write(mut lines: mpsc::Receiver<Bytes>, mut output: impl AsyncWrite + Unpin) {
+    while let Some(line) = lines.recv().await {
+        let written = async {
+            output.write_all(&single_line(line)).await?;
+            output.write_all(b"\n").await?;
+            output.flush().await
+        };
+        if written.await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The side that the client writes to.
+struct Client {
+    bridge: Arc<Bridge>,
+    output: Output,
+    calls: JoinSet<()>,
+    open: HashMap<Id, Open>,
+    keeper: Option<JoinHandle<()>>,
+}
+
+struct Open {
+    cancelled: Arc<AtomicBool>,
+    task: AbortHandle,
+}
+
+impl Client {
+    async fn read(&mut self, mut input: impl AsyncRead + Unpin) {
+        let mut lines = Lines::new(LARGEST_MESSAGE);
+        let output = self.output.clone();
+        loop {
+            let read = tokio::select! {
+                // Nobody reads what we say.
+                () = output.closed() => return,
+                read = input.read_buf(lines.buffer()) => read,
+            };
+            let ended = !matches!(read, Ok(1..));
+            while let Some(frame) = if ended { lines.finish() } else { lines.take() } {
+                self.on_frame(frame).await;
+            }
+            if ended {
+                return;
+            }
+            while self.calls.try_join_next().is_some() {}
+        }
+    }
+
+    async fn on_frame(&mut self, frame: Frame<Bytes>) {
+        let outgoing = match frame {
+            Frame::Whole(line) => Outgoing::read(line),
+            Frame::TooLong { .. } => {
+                let reason = format!("a line is longer than {LARGEST_MESSAGE} bytes");
+                return self.refuse(None, &Error::InvalidRequest(reason)).await;
+            }
+        };
+        match &outgoing.kind {
+            Kind::Request(id, Method::Initialize) if self.bridge.handshake.get().is_none() => {
+                if let Err(error) = self.initialize(&outgoing).await {
+                    self.refuse(Some(id), &error).await;
+                }
+            }
+            Kind::Request(..) | Kind::Batch(_) => self.begin(outgoing).await,
+            Kind::Notification { cancels: Some(id) } => {
+                let open = self.open.remove(id);
+                if let Some(open) = &open {
+                    open.cancelled.store(true, Ordering::Relaxed);
+                }
+                self.bridge.carry_aside(&outgoing, &self.output).await;
+                // A gateway that hangs must not keep what nobody waits for.
+                if let Some(open) = open {
+                    open.task.abort();
+                }
+            }
+            Kind::Initialized => {
+                self.bridge.carry_aside(&outgoing, &self.output).await;
+                self.bridge.initialized.get_or_init(|| outgoing.body.clone());
+                self.bridge.bell.notify_one();
+            }
+            Kind::Notification { cancels: None } | Kind::Answer | Kind::Broken => {
+                self.bridge.carry_aside(&outgoing, &self.output).await;
+            }
+        }
+    }
+
+    async fn refuse(&self, id: Option<&Id>, error: &Error) {
+        let _ = self.output.send(protocol::error_reply(id, &error.to_json()).concat()).await;
+    }
+
+    async fn initialize(&mut self, outgoing: &Outgoing) -> Result<(), Error> {
+        let bridge = &self.bridge;
+        let (headers, answer, version) = bridge.shake_hands(&outgoing.body).await?;
+        if let Some(version) = version {
+            bridge.handshake.get_or_init(|| Handshake { hello: outgoing.body.clone(), version });
+            bridge.session.send_modify(|session| session.renew(headers));
+            self.keeper = Some(tokio::spawn(keeper::keep(Arc::clone(bridge), self.output.clone())));
+        }
+        let _ = self.output.send(answer).await;
+        Ok(())
+    }
+
+    async fn begin(&mut self, outgoing: Outgoing) {
+        if self.calls.len() >= MOST_CALLS {
+            let error = Error::LimitExceeded { limit: "open requests of one client", value: MOST_CALLS };
+            for id in outgoing.waiting() {
+                self.refuse(Some(&id), &error).await;
+            }
+            return;
+        }
+        if let Kind::Request(_, Method::SetLevel) = outgoing.kind {
+            *self.bridge.level.lock().unwrap_or_else(PoisonError::into_inner) = Some(outgoing.body.clone());
+        }
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let id = match &outgoing.kind {
+            Kind::Request(id, _) => Some(id.clone()),
+            _ => None,
+        };
+        let call = call(Arc::clone(&self.bridge), outgoing, self.output.clone(), Arc::clone(&cancelled));
+        let task = self.calls.spawn(call);
+        if let Some(id) = id {
+            self.open.retain(|_, open| !open.task.is_finished());
+            self.open.insert(id, Open { cancelled, task });
+        }
+    }
+}
+
+/// One request, or several as a batch, until all are answered.
+async fn call(bridge: Arc<Bridge>, outgoing: Outgoing, output: Output, cancelled: Arc<AtomicBool>) {
+    let mut waiting = outgoing.waiting();
+    let carried = bridge.carry(&outgoing, &output, &mut waiting).await;
+    let error = match carried {
+        _ if waiting.is_empty() || cancelled.load(Ordering::Relaxed) => return,
+        Err(error) => error,
+        Ok(()) => bridge.unavailable("its answer ended early".to_owned(), true),
+    };
+    for id in &waiting {
+        let _ = output.send(protocol::error_reply(Some(id), &error.to_json()).concat()).await;
+    }
+}
+
+impl Bridge {
+    /// Sends a message and hands on what comes back; `waiting` loses the ids that were answered.
+    async fn carry(&self, outgoing: &Outgoing, output: &Output, waiting: &mut Vec<Id>) -> Result<(), Error> {
+        for _ in 0..MOST_TRIES {
+            let session = self.session.borrow().clone();
+            let response = self.wire.post(outgoing.body.clone(), &session.headers).await;
+            let response = response.map_err(|error| self.unreachable(&error))?;
+            match response.status() {
+                // It did nothing, or it would know the session.
+                StatusCode::NOT_FOUND if session.exists() => self.renewed(&session).await?,
+                status if status.is_success() => return self.hand_on(Answers::new(response), output, waiting).await,
+                _ => return self.hand_on_refusal(response, output, waiting).await,
+            }
+        }
+        Err(self.unavailable("it keeps forgetting the session".to_owned(), false))
+    }
+
+    /// What the client does not wait for.
+    async fn carry_aside(&self, outgoing: &Outgoing, output: &Output) {
+        let carried = tokio::time::timeout(ASIDE, self.carry(outgoing, output, &mut Vec::new())).await;
+        match carried {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "the gateway did not take a message"),
+            Err(_) => tracing::debug!("the gateway did not take a message in time"),
+        }
+    }
+
+    async fn hand_on(&self, mut answers: Answers, output: &Output, waiting: &mut Vec<Id>) -> Result<(), Error> {
+        let awaits_some = !waiting.is_empty();
+        loop {
+            let next = answers.next();
+            let next = match awaits_some && waiting.is_empty() {
+                // All is said; what follows is the gateway's good manners.
+                true => tokio::time::timeout(ASIDE, next).await.unwrap_or(Ok(None)),
+                false => next.await,
+            };
+            let Some(message) = next.map_err(|reason| self.unavailable(reason, true))? else { return Ok(()) };
+            if answers.is_stream() {
+                message::strike(&message, waiting);
+            } else {
+                waiting.clear();
+            }
+            if output.send(message).await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// An answer that is no success. A JSON-RPC error in it passes under the id that the client knows.
+    async fn hand_on_refusal(
+        &self,
+        response: wire::Response,
+        output: &Output,
+        waiting: &mut Vec<Id>,
+    ) -> Result<(), Error> {
+        let status = response.status();
+        let body = Answers::new(response).next().await.ok().flatten().unwrap_or_default();
+        let is_ours = !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+        if let Some(answer) = message::refusal(body, waiting).filter(|_| is_ours) {
+            waiting.clear();
+            let _ = output.send(answer).await;
+            return Ok(());
+        }
+        Err(self.wire.refused(status))
+    }
+
+    /// The handshake with these bytes: what names the new session, the answer, and the version where it is a success.
+    async fn shake_hands(&self, hello: &Bytes) -> Result<(HeaderMap, Bytes, Option<String>), Error> {
+        let shaken = async {
+            let response = self.wire.post(hello.clone(), &HeaderMap::new()).await;
+            let response = response.map_err(|error| self.unreachable(&error))?;
+            let (status, session) = (response.status(), Wire::session_of(&response));
+            let lost = |reason| self.unavailable(reason, true);
+            let mut answers = Answers::new(response);
+            loop {
+                let answer = answers.next().await.map_err(lost)?;
+                let Some(answer) = answer.filter(|_| status.is_success()) else {
+                    return Err(self.wire.refused(status));
+                };
+                if message::is_answer(&answer) {
+                    let version = message::version(&answer);
+                    return Ok((Wire::session_headers(session, version.as_deref()), answer, version));
+                }
+            }
+        };
+        let late = || self.unavailable("no answer to the handshake in time".to_owned(), false);
+        tokio::time::timeout(keeper::HANDSHAKE_PATIENCE, shaken).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// Tells the gateway that the client is gone.
+    async fn end(&self) {
+        let session = self.session.borrow().clone();
+        if session.exists() {
+            let _ = tokio::time::timeout(ASIDE, self.wire.delete(&session.headers)).await;
+        }
+    }
+
+    fn unreachable(&self, error: &crate::backend::connect::RequestError) -> Error {
+        let sent = !error.is_safe_to_retry();
+        self.unavailable(format!("{error}; start it again (goblin serve), this client goes on then"), sent)
+    }
+
+    fn unavailable(&self, reason: String, sent: bool) -> Error {
+        Error::BackendUnavailable { server: self.wire.url().to_owned(), reason, sent }
+    }
+}

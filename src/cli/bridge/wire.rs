@@ -1,0 +1,161 @@
+//! The HTTP side of a bridge: bodies out, messages in.
+
+use bytes::{Bytes, BytesMut};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::{Method as Verb, Request, StatusCode, Uri};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+
+use crate::backend::connect::{HttpClient, ProxyEnvironment, RequestError};
+use crate::cli::bridge::LARGEST_MESSAGE;
+use crate::config::secret::Secret;
+use crate::protocol::dialect::Dialect;
+use crate::protocol::error::Error;
+use crate::protocol::framing::{Events, Frame};
+
+const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const JSON_OR_STREAM: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
+const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
+
+pub type Response = http::Response<Incoming>;
+
+pub struct Wire {
+    client: HttpClient,
+    uri: Uri,
+    url: String,
+    authorization: Option<HeaderValue>,
+}
+
+impl Wire {
+    pub fn new(url: &str, token: Option<&Secret>, proxies: &ProxyEnvironment) -> anyhow::Result<Wire> {
+        let uri: Uri = url.parse().map_err(|error| anyhow::anyhow!("the URL {url:?} cannot be used: {error}"))?;
+        let client = HttpClient::new(&uri, None, proxies)?;
+        let authorization = match token {
+            Some(token) => {
+                let value = HeaderValue::try_from(format!("Bearer {}", token.expose()));
+                let mut value = value.map_err(|_| anyhow::anyhow!("the token holds characters that no header can"))?;
+                value.set_sensitive(true);
+                Some(value)
+            }
+            None => None,
+        };
+        Ok(Wire { client, uri, url: url.to_owned(), authorization })
+    }
+
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub async fn post(&self, body: Bytes, session: &HeaderMap) -> Result<Response, RequestError> {
+        let mut request = self.request(Verb::POST, body, session);
+        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        request.headers_mut().insert(ACCEPT, JSON_OR_STREAM);
+        self.client.request(request).await
+    }
+
+    pub async fn get(&self, session: &HeaderMap) -> Result<Response, RequestError> {
+        let mut request = self.request(Verb::GET, Bytes::new(), session);
+        request.headers_mut().insert(ACCEPT, STREAM);
+        self.client.request(request).await
+    }
+
+    pub async fn delete(&self, session: &HeaderMap) -> Result<Response, RequestError> {
+        self.client.request(self.request(Verb::DELETE, Bytes::new(), session)).await
+    }
+
+    fn request(&self, verb: Verb, body: Bytes, session: &HeaderMap) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = verb;
+        *request.uri_mut() = self.uri.clone();
+        *request.headers_mut() = session.clone();
+        if let Some(authorization) = &self.authorization {
+            request.headers_mut().insert(AUTHORIZATION, authorization.clone());
+        }
+        request
+    }
+
+    /// The session that an answer to `initialize` opened.
+    pub fn session_of(response: &Response) -> Option<HeaderValue> {
+        response.headers().get(SESSION_ID).cloned()
+    }
+
+    /// What every later message carries.
+    pub fn session_headers(session: Option<HeaderValue>, version: Option<&str>) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.extend(session.map(|session| (SESSION_ID, session)));
+        let dialect = version.and_then(Dialect::parse).filter(|dialect| dialect.has_version_header());
+        headers.extend(dialect.map(|dialect| (PROTOCOL_VERSION, HeaderValue::from_static(dialect.as_str()))));
+        headers
+    }
+
+    /// An answer without a word for the client.
+    pub fn refused(&self, status: StatusCode) -> Error {
+        let cure = match status {
+            StatusCode::UNAUTHORIZED => "give its token by --token-file FILE or the variable GOBLIN_TOKEN",
+            StatusCode::FORBIDDEN => "its gateway.allowedHosts must name the host of this URL",
+            _ => "is there an MCP endpoint at this URL?",
+        };
+        Error::BackendProtocol { server: self.url.clone(), reason: format!("it answered HTTP {status}; {cure}") }
+    }
+}
+
+/// The messages of one answer, one by one.
+pub struct Answers {
+    body: Incoming,
+    events: Option<Events>,
+}
+
+impl Answers {
+    pub fn new(response: Response) -> Answers {
+        let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        let is_stream = kind.get(..17).is_some_and(|start| start.eq_ignore_ascii_case("text/event-stream"));
+        Answers { events: is_stream.then(|| Events::new(LARGEST_MESSAGE)), body: response.into_body() }
+    }
+
+    /// Whether what it says before the answer comes apart from it.
+    pub fn is_stream(&self) -> bool {
+        self.events.is_some()
+    }
+
+    /// The next message; nothing at the end.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, String> {
+        let Some(events) = &mut self.events else { return self.whole().await };
+        loop {
+            match events.take() {
+                Some(Frame::Whole(event)) if event.data.is_empty() => {}
+                Some(Frame::Whole(event)) => return Ok(Some(event.data)),
+                Some(Frame::TooLong { .. }) => return Err(too_large()),
+                None => match next_data(&mut self.body).await? {
+                    Some(data) => events.feed(&data),
+                    None => return Ok(None),
+                },
+            }
+        }
+    }
+
+    async fn whole(&mut self) -> Result<Option<Bytes>, String> {
+        let mut whole = BytesMut::new();
+        while let Some(data) = next_data(&mut self.body).await? {
+            if whole.len() + data.len() > LARGEST_MESSAGE {
+                return Err(too_large());
+            }
+            whole.extend_from_slice(&data);
+        }
+        Ok((!whole.iter().all(u8::is_ascii_whitespace)).then(|| whole.freeze()))
+    }
+}
+
+fn too_large() -> String {
+    format!("its answer is larger than {LARGEST_MESSAGE} bytes")
+}
+
+async fn next_data(body: &mut Incoming) -> Result<Option<Bytes>, String> {
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| "the connection was lost before it answered".to_owned())?;
+        if let Ok(data) = frame.into_data() {
+            return Ok(Some(data));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,246 @@
+//! The gateways that run on this machine, as one file each.
+//!
+//! `serve` writes a record once it listens and holds a lock on it for as long as it lives, so a record whose lock is free is
+//! left over from a gateway that was killed; whoever reads it removes it. That tells more than the pid, which may be
+//! another process by now. The directory and the files are the user's alone; what others own or can change is passed over.
+//!
+//! A record is read where it may have been written: in the runtime directory of the login session, else with the user's
+//! state. Clients start their servers with few variables, so the first is also looked for by its usual name.
+
+pub mod identity;
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::header::{ACCEPT, HeaderValue};
+use http_body_util::{BodyExt, Full, Limited};
+use serde::{Deserialize, Serialize};
+
+use crate::backend::connect::{HttpClient, ProxyEnvironment};
+use crate::cli::load::environment;
+use crate::cli::runtime::identity::{Fingerprints, Identity, hex};
+use crate::config::Environment;
+use crate::config::secret::Secret;
+
+/// A record is a few hundred bytes; a file beyond this is none.
+const LARGEST_RECORD: u64 = 256 * 1024;
+/// How long a gateway may take to show that it is there.
+const PROBE_PATIENCE: Duration = Duration::from_secs(2);
+const LARGEST_ANSWER: usize = 64 * 1024;
+const OTHERS: u32 = 0o077;
+
+/// What a running gateway tells of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Record {
+    pub url: String,
+    pub pid: u32,
+    /// In seconds since 1970.
+    pub started: u64,
+    pub version: String,
+    #[serde(flatten)]
+    pub identity: Identity,
+    #[serde(flatten)]
+    pub fingerprints: Fingerprints,
+    /// Holds the token of the gateway where it wants one.
+    pub token_file: Option<PathBuf>,
+}
+
+impl Record {
+    pub fn new(url: String, identity: Identity, fingerprints: Fingerprints) -> Record {
+        let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        Record { url, pid: std::process::id(), started, version, identity, fingerprints, token_file: None }
+    }
+
+    /// The token that the gateway wants, if any.
+    pub fn token(&self) -> io::Result<Option<Secret>> {
+        let Some(path) = &self.token_file else { return Ok(None) };
+        let mut text = String::new();
+        open_own(path)?.take(LARGEST_RECORD).read_to_string(&mut text)?;
+        Ok(Some(Secret::new(text.trim_end())))
+    }
+
+    /// Whether something that speaks as a gateway does answers at its URL. No token is sent: it may be somebody else.
+    pub async fn answers(&self) -> bool {
+        let probe = async {
+            let url: http::Uri = self.url.parse().ok()?;
+            let client = HttpClient::new(&url, None, &ProxyEnvironment::default()).ok()?;
+            let mut request = http::Request::get(url).body(Full::<Bytes>::default()).ok()?;
+            request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
+            let body = client.request(request).await.ok()?.into_body();
+            let body = Limited::new(body, LARGEST_ANSWER).collect().await.ok()?.to_bytes();
+            let answer: serde_json::Value = serde_json::from_slice(&body).ok()?;
+            (answer["jsonrpc"] == "2.0").then_some(())
+        };
+        matches!(tokio::time::timeout(PROBE_PATIENCE, probe).await, Ok(Some(())))
+    }
+}
+
+/// Directories for records: the first is written to, all are read.
+pub struct Places(Vec<PathBuf>);
+
+impl Places {
+    pub fn of(environment: Environment<'_>) -> Places {
+        let set = |name: &str| environment(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let usual = || Some(PathBuf::from(format!("/run/user/{}", user()))).filter(|path| path.is_dir());
+        let session = set("XDG_RUNTIME_DIR").or_else(usual).map(|directory| directory.join("goblin"));
+        let state = set("XDG_STATE_HOME").or_else(|| set("HOME").map(|home| home.join(".local/state")));
+        Places(session.into_iter().chain(state.map(|state| state.join("goblin/run"))).collect())
+    }
+
+    /// Writes the record where gateways are looked for. It goes when the answer is dropped.
+    pub fn publish(&self, mut record: Record, token: Option<&Secret>) -> io::Result<Published> {
+        let mut failed = io::Error::other("none of XDG_RUNTIME_DIR, XDG_STATE_HOME and HOME is set");
+        for directory in &self.0 {
+            match prepare(directory).and_then(|()| write(directory, &mut record, token)) {
+                Ok(published) => return Ok(published),
+                Err(error) => failed = io::Error::new(error.kind(), format!("{}: {error}", directory.display())),
+            }
+        }
+        Err(failed)
+    }
+
+    /// The gateways that run. Records of those that do not are removed.
+    pub fn running(&self) -> Vec<Record> {
+        let mut running = Vec::new();
+        for directory in self.0.iter().filter(|directory| is_own_directory(directory)) {
+            let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+            let files =
+                entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|is| is == "json"));
+            running.extend(files.filter_map(|path| read(&path)));
+        }
+        running.sort_by_key(|record: &Record| (record.started, record.pid));
+        running
+    }
+}
+
+/// A record on disk, for as long as the gateway runs.
+#[derive(Debug)]
+pub struct Published {
+    path: PathBuf,
+    /// Its lock says that we live.
+    _file: File,
+}
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        remove(&self.path);
+    }
+}
+
+/// Why there is no gateway to speak to.
+#[derive(Debug, thiserror::Error)]
+pub enum FindError {
+    #[error("no gateway is running on this machine; start one (goblin serve) or name one (--url URL)")]
+    None,
+    #[error("{} gateways are running; say which one by --url URL:{}", .0.len(), list(.0))]
+    Several(Vec<Record>),
+}
+
+/// The gateway that is meant: the only one, or the one of this configuration.
+pub fn choose(mut running: Vec<Record>, wanted: Option<&Identity>) -> Result<Record, FindError> {
+    let is_wanted = |record: &Record| wanted.is_some_and(|wanted| wanted.is_same_place(&record.identity));
+    match running.len() {
+        0 => Err(FindError::None),
+        1 => Ok(running.remove(0)),
+        _ => match running.iter().filter(|record| is_wanted(record)).collect::<Vec<_>>()[..] {
+            [only] => Ok(only.clone()),
+            _ => Err(FindError::Several(running)),
+        },
+    }
+}
+
+/// The gateway on this machine that a command should speak to.
+pub async fn find(wanted: Option<&Identity>) -> Result<Record, FindError> {
+    let running = Places::of(&environment).running();
+    let answers = futures_util::future::join_all(running.iter().map(Record::answers)).await;
+    let answering = running.into_iter().zip(answers).filter(|(_, answers)| *answers).map(|(record, _)| record);
+    choose(answering.collect(), wanted)
+}
+
+fn list(running: &[Record]) -> String {
+    running
+        .iter()
+        .map(|record| format!("\n  {} (pid {}, {})", record.url, record.pid, record.identity.place()))
+        .collect()
+}
+
+fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+fn prepare(directory: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    match is_own_directory(directory) {
+        true => Ok(()),
+        false => Err(io::Error::other("it is not yours alone (chmod 700)")),
+    }
+}
+
+/// Nobody else can put a file there, nor read one.
+fn is_own_directory(directory: &Path) -> bool {
+    std::fs::symlink_metadata(directory)
+        .is_ok_and(|found| found.is_dir() && found.uid() == user() && found.mode() & OTHERS == 0)
+}
+
+fn write(directory: &Path, record: &mut Record, token: Option<&Secret>) -> io::Result<Published> {
+    let mut random = [0; 4];
+    getrandom::fill(&mut random).map_err(io::Error::other)?;
+    let path = directory.join(format!("{}-{}.json", record.pid, hex(&random)));
+    if let Some(token) = token {
+        let file = path.with_extension("token");
+        create(&file)?.write_all(token.expose().as_bytes())?;
+        record.token_file = Some(file);
+    }
+    let unfinished = path.with_extension("new");
+    let mut file = create(&unfinished)?;
+    // Before it can be seen: nobody shall take it for a leftover.
+    file.lock()?;
+    let published = Published { path, _file: file.try_clone()? };
+    file.write_all(&serde_json::to_vec_pretty(record)?)?;
+    std::fs::rename(&unfinished, &published.path)?;
+    Ok(published)
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// Opens a file that is ours alone.
+fn open_own(path: &Path) -> io::Result<File> {
+    let file = File::open(path)?;
+    let metadata = file.metadata()?;
+    match metadata.is_file() && metadata.uid() == user() && metadata.mode() & OTHERS == 0 {
+        true => Ok(file),
+        false => Err(io::Error::other(format!("{} is not yours alone (chmod 600)", path.display()))),
+    }
+}
+
+fn read(path: &Path) -> Option<Record> {
+    let file = open_own(path).ok()?;
+    match file.try_lock_shared() {
+        // The writer lives.
+        Err(TryLockError::WouldBlock) => {}
+        Ok(()) => {
+            remove(path);
+            return None;
+        }
+        Err(TryLockError::Error(_)) => return None,
+    }
+    let mut text = Vec::new();
+    file.take(LARGEST_RECORD).read_to_end(&mut text).ok()?;
+    serde_json::from_slice(&text).ok()
+}
+
+fn remove(record: &Path) {
+    let _ = std::fs::remove_file(record);
+    let _ = std::fs::remove_file(record.with_extension("token"));
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,343 @@
+//! `goblin stdio` next to a gateway of the same configuration: one set of servers, whatever happens to the gateway.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use crate::harness::{Gateway, PATIENCE, Scratch, StdioClient, eventually, fixture, goblin, signal};
+
+/// A configuration with one server that leaves a trace of each start, and all that runs with it.
+struct Home {
+    scratch: Scratch,
+    config: PathBuf,
+}
+
+impl Home {
+    fn new(gateway: Value) -> Home {
+        let scratch = Scratch::new();
+        let server = json!({ "command": fixture(), "args": ["--start-log", scratch.path().join("starts")] });
+        let config = json!({ "gateway": gateway, "mcpServers": { "a": server } });
+        let config = scratch.write("goblin.json", &config.to_string());
+        Home { scratch, config }
+    }
+
+    async fn gateway(&self, port: u16) -> Gateway {
+        let mut command = goblin(self.scratch.path());
+        command.args(["serve", "--log-level", "debug", "--port", &port.to_string(), "--config"]).arg(&self.config);
+        Gateway::of(command).await
+    }
+
+    /// The client, and what it says of itself.
+    async fn client(&self, arguments: &[&str]) -> (StdioClient, String) {
+        let mut command = goblin(self.scratch.path());
+        command.arg("stdio").args(arguments).arg("--config").arg(&self.config);
+        spoken_for(command).await
+    }
+
+    async fn bridge(&self) -> StdioClient {
+        let (mut client, word) = self.client(&[]).await;
+        assert!(word.starts_with("goblin: a bridge to the gateway at http://127.0.0.1:"), "{word}");
+        client.initialize("2025-11-25").await;
+        client.await_tool("a_echo").await;
+        client
+    }
+
+    fn starts(&self) -> usize {
+        std::fs::read_to_string(self.scratch.path().join("starts")).map_or(0, |log| log.lines().count())
+    }
+}
+
+async fn spoken_for(mut command: tokio::process::Command) -> (StdioClient, String) {
+    command.stderr(Stdio::piped());
+    let mut client = StdioClient::of(command);
+    let mut lines = BufReader::new(client.child.stderr.take().expect("stderr is piped")).lines();
+    let word = tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("a word in time").expect("text");
+    // Its log must not fill the pipe.
+    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+    (client, word.expect("it says which it is"))
+}
+
+fn call(id: Value, tool: &str, arguments: Value) -> String {
+    let params = json!({"name": tool, "arguments": arguments, "_meta": {"progressToken": id}});
+    json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}).to_string()
+}
+
+/// Reads on until the answer with this id.
+async fn answer(client: &mut StdioClient, id: &Value) -> Value {
+    loop {
+        let message = client.message().await;
+        if message["id"] == *id && message["method"].is_null() {
+            return message;
+        }
+    }
+}
+
+#[tokio::test]
+async fn ten_clients_of_one_configuration_share_one_set_of_servers() {
+    let home = Home::new(json!({}));
+    let gateway = home.gateway(0).await;
+    let mut clients = Vec::new();
+    for _ in 0..10 {
+        clients.push(home.bridge().await);
+    }
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.write(&call(json!("same id"), "a_echo", json!({"n": number}))).await;
+    }
+    for (number, client) in clients.iter_mut().enumerate() {
+        assert_eq!(answer(client, &json!("same id")).await["result"]["structuredContent"], json!({"n": number}));
+    }
+    assert_eq!(home.starts(), 1);
+    for client in clients {
+        assert_eq!(client.close().await.code(), Some(0));
+    }
+    let ended = || async {
+        let log = gateway.log();
+        (log.iter().filter(|line| line.contains("session ended")).count() == 10).then_some(())
+    };
+    eventually("each client has ended its session", ended).await;
+}
+
+#[tokio::test]
+async fn standalone_starts_servers_of_its_own() {
+    let home = Home::new(json!({}));
+    let gateway = home.gateway(0).await;
+    gateway.client_seeing("a_echo").await;
+    let (mut client, word) = home.client(&["--standalone"]).await;
+    assert!(word.contains("a gateway of its own") && word.contains("--standalone"), "{word}");
+    client.initialize("2025-11-25").await;
+    client.await_tool("a_echo").await;
+    assert_eq!(home.starts(), 2);
+}
+
+#[tokio::test]
+async fn another_text_of_the_configuration_is_another_gateway() {
+    let home = Home::new(json!({}));
+    let _gateway = home.gateway(0).await;
+    let text = std::fs::read_to_string(&home.config).expect("a configuration");
+    std::fs::write(&home.config, format!("{text} ")).expect("room");
+    let (_client, word) = home.client(&[]).await;
+    assert!(word.contains("a gateway of its own") && word.contains("another text"), "{word}");
+}
+
+#[tokio::test]
+async fn variables_must_agree_and_a_missing_one_is_taken_from_the_gateway() {
+    let scratch = Scratch::new();
+    let server = json!({ "command": fixture(), "env": { "KEY": "${GOBLIN_TEST_KEY}" } });
+    let config = scratch.write("goblin.json", &json!({ "mcpServers": { "a": server } }).to_string());
+    let command = |arguments: &[&str], key: Option<&str>| {
+        let mut command = goblin(scratch.path());
+        command.args(arguments).arg("--config").arg(&config).env_remove("GOBLIN_TEST_KEY");
+        command.envs(key.map(|key| ("GOBLIN_TEST_KEY", key)));
+        command
+    };
+    let _gateway = Gateway::of(command(&["serve", "--port", "0"], Some("s3cret"))).await;
+    for (key, words) in
+        [(None, "a bridge to"), (Some("s3cret"), "a bridge to"), (Some("other"), "another value of GOBLIN_TEST_KEY")]
+    {
+        let (_client, word) = spoken_for(command(&["stdio"], key)).await;
+        assert!(word.contains(words) && !word.contains("s3cret"), "{key:?}: {word}");
+    }
+}
+
+#[tokio::test]
+async fn a_record_of_a_killed_gateway_is_no_gateway() {
+    let home = Home::new(json!({}));
+    let mut gateway = home.gateway(0).await;
+    gateway.child.kill().await.expect("it can be killed");
+    let (_client, word) = home.client(&[]).await;
+    assert!(word.contains("a gateway of its own") && word.contains("no gateway of this configuration"), "{word}");
+}
+
+#[tokio::test]
+async fn a_gateway_that_does_not_answer_is_not_used() {
+    let home = Home::new(json!({}));
+    let gateway = home.gateway(0).await;
+    let pid = gateway.child.id().expect("it runs");
+    signal(pid, "STOP");
+    let (_client, word) = home.client(&[]).await;
+    signal(pid, "CONT");
+    assert!(word.contains("a gateway of its own") && word.contains("does not answer"), "{word}");
+}
+
+#[tokio::test]
+async fn calls_in_parallel_reach_their_own_ids_and_progress_passes() {
+    let home = Home::new(json!({}));
+    let _gateway = home.gateway(0).await;
+    let mut client = home.bridge().await;
+    client.write(&call(json!("slow"), "a_progress", json!({"steps": 3, "delayMs": 20}))).await;
+    for id in 0..50 {
+        client.write(&call(json!(id), "a_echo", json!({"n": id}))).await;
+    }
+    let (mut echoes, mut steps, mut ended) = (Vec::new(), Vec::new(), false);
+    while echoes.len() < 50 || !ended {
+        let message = client.message().await;
+        if message["method"] == "notifications/progress" {
+            assert_eq!(message["params"]["progressToken"], "slow", "{message}");
+            assert!(!ended, "progress after the answer");
+            steps.push(message["params"]["progress"].clone());
+        } else if message["id"] == "slow" {
+            ended = true;
+        } else if !message["id"].is_null() {
+            assert_eq!(message["result"]["structuredContent"]["n"], message["id"], "{message}");
+            echoes.push(message["id"].as_i64());
+        }
+    }
+    echoes.sort_unstable();
+    echoes.dedup();
+    assert_eq!(echoes.len(), 50);
+    assert_eq!(steps, [1, 2, 3]);
+}
+
+#[tokio::test]
+async fn a_cancelled_call_is_cancelled_at_the_server_and_never_answered() {
+    let home = Home::new(json!({}));
+    let _gateway = home.gateway(0).await;
+    let mut client = home.bridge().await;
+    client.write(&call(json!("long"), "a_progress", json!({"steps": 100_000, "delayMs": 10}))).await;
+    // It has reached the server.
+    while client.message().await["method"] != "notifications/progress" {}
+    let params = json!({"requestId": "long"});
+    client.write(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}).to_string()).await;
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    for number in 0.. {
+        client.write(&call(json!(number), "a_cancelled", json!({}))).await;
+        loop {
+            let message = client.message().await;
+            assert_ne!(message["id"], "long", "{message}");
+            if message["id"] == number {
+                if message["result"]["content"][0]["text"] != "[]" {
+                    return;
+                }
+                break;
+            }
+        }
+        assert!(tokio::time::Instant::now() < deadline, "the server was not told");
+    }
+}
+
+#[tokio::test]
+async fn big_messages_pass_in_both_directions() {
+    let home = Home::new(json!({ "maxBodySize": "16MiB" }));
+    let _gateway = home.gateway(0).await;
+    let mut client = home.bridge().await;
+    let text = "é".repeat(2 << 20);
+    client.write(&call(json!("up"), "a_echo", json!({"text": text}))).await;
+    assert_eq!(answer(&mut client, &json!("up")).await["result"]["structuredContent"]["text"], text);
+    client.write(&call(json!("down"), "a_big", json!({"bytes": 8 << 20}))).await;
+    let big = answer(&mut client, &json!("down")).await;
+    assert_eq!(big["result"]["content"][0]["text"].as_str().map(str::len), Some(8 << 20));
+}
+
+#[tokio::test]
+async fn what_the_gateway_refuses_is_told_under_the_id_of_the_request() {
+    let home = Home::new(json!({ "maxBodySize": "8KiB" }));
+    let _gateway = home.gateway(0).await;
+    let mut client = home.bridge().await;
+    client.write(&call(json!("big"), "a_echo", json!({"text": "x".repeat(10_000)}))).await;
+    let refused = answer(&mut client, &json!("big")).await;
+    assert!(refused["error"]["message"].as_str().is_some_and(|text| text.contains("maxBodySize")), "{refused}");
+    client.write("{ this is no JSON").await;
+    assert_eq!(client.message().await["error"]["code"], -32700);
+    assert_eq!(client.request("ping", json!({})).await["result"], json!({}));
+}
+
+#[tokio::test]
+async fn the_token_is_found_with_the_gateway_or_given() {
+    let home = Home::new(json!({ "token": "s3cret-token" }));
+    let gateway = home.gateway(0).await;
+    let mut client = home.bridge().await;
+    assert_eq!(client.request("ping", json!({})).await["result"], json!({}));
+    let file = home.scratch.write("token", "s3cret-token\n").display().to_string();
+    for (arguments, variable, works) in [
+        (&["--token-file", &file][..], None, true),
+        (&[], Some("s3cret-token"), true),
+        (&[], Some("wrong"), false),
+        (&[], None, false),
+    ] {
+        let mut command = goblin(home.scratch.path());
+        command.args(["stdio", "--url", &gateway.url()]).args(arguments);
+        command.envs(variable.map(|token| ("GOBLIN_TOKEN", token)));
+        let (mut client, word) = spoken_for(command).await;
+        assert!(word.contains(&gateway.url()) && !word.contains("s3cret"), "{word}");
+        let params =
+            json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}});
+        let answer = client.request("initialize", params).await;
+        assert_eq!(answer["result"].is_object(), works, "{arguments:?} {variable:?}: {answer}");
+        if !works {
+            assert!(answer["error"]["message"].as_str().is_some_and(|text| text.contains("--token-file")), "{answer}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_gateway_killed_and_started_again_goes_unnoticed_but_for_the_gap() {
+    let home = Home::new(json!({}));
+    let mut gateway = home.gateway(0).await;
+    let port = gateway.address.port();
+    let mut client = home.bridge().await;
+    client.write(&call(json!("cut"), "a_hang", json!({}))).await;
+    client.write(&call(json!("done"), "a_echo", json!({}))).await;
+    answer(&mut client, &json!("done")).await;
+    let calls = client.request("tools/call", json!({"name": "a_call_count"})).await;
+    assert_eq!(calls["result"]["content"][0]["text"], "3", "the call that will be cut has arrived: {calls}");
+    gateway.child.kill().await.expect("it can be killed");
+    let cut = answer(&mut client, &json!("cut")).await;
+    assert_eq!(cut["error"]["data"]["code"], "BACKEND_UNAVAILABLE", "{cut}");
+    let gone = client.request("tools/list", json!({})).await;
+    assert_eq!(gone["error"]["code"], 1503, "{gone}");
+    let words = gone["error"]["message"].as_str().expect("words");
+    assert!(words.contains(&gateway.url()) && words.contains("goblin serve"), "{words}");
+
+    let again = home.gateway(port).await;
+    // Unasked: whoever has lists shall fetch them anew.
+    while client.message().await["method"] != "notifications/tools/list_changed" {}
+    client.await_tool("a_echo").await;
+    let calls = client.request("tools/call", json!({"name": "a_call_count"})).await;
+    assert_eq!(calls["result"]["content"][0]["text"], "1", "nothing was sent a second time: {calls}");
+    assert_eq!(client.close().await.code(), Some(0));
+    eventually("the session has ended", || async {
+        again.log().iter().any(|line| line.contains("session ended")).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_request_that_meets_a_forgotten_session_is_sent_again() {
+    let home = Home::new(json!({}));
+    let mut gateway = home.gateway(0).await;
+    let port = gateway.address.port();
+    let mut client = home.bridge().await;
+    gateway.child.kill().await.expect("it can be killed");
+    let again = home.gateway(port).await;
+    again.client_seeing("a_echo").await;
+    // Whether the bridge has noticed by now or not: each is answered, and exactly once.
+    for id in 0..20 {
+        client.write(&call(json!(id), "a_echo", json!({"n": id}))).await;
+    }
+    let mut answered = Vec::new();
+    while answered.len() < 20 {
+        let message = client.message().await;
+        if let Some(id) = message["id"].as_i64() {
+            assert_eq!(message["result"]["structuredContent"]["n"], id, "{message}");
+            answered.push(id);
+        }
+    }
+    answered.sort_unstable();
+    assert_eq!(answered, (0..20).collect::<Vec<_>>());
+    let calls = client.request("tools/call", json!({"name": "a_call_count"})).await;
+    assert_eq!(calls["result"]["content"][0]["text"], "21", "{calls}");
+}
+
+#[tokio::test]
+async fn the_end_of_the_input_ends_it_after_what_is_open() {
+    let home = Home::new(json!({}));
+    let _gateway = home.gateway(0).await;
+    let mut client = home.bridge().await;
+    client.write(&call(json!("open"), "a_sleep", json!({"ms": 300}))).await;
+    drop(client.input.take());
+    assert!(answer(&mut client, &json!("open")).await["result"].is_object());
+    assert_eq!(client.line().await, None);
+    assert_eq!(client.close().await.code(), Some(0));
+}

@@ -1,0 +1,151 @@
+//! `goblin check`: problems, servers, exit codes, and nothing left behind.
+
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use crate::harness::{PATIENCE, Scratch, fixture, fixture_server, goblin};
+
+struct Checked {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+impl Checked {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {}", self.stdout))
+    }
+}
+
+async fn check(scratch: &Scratch, config: &Value, arguments: &[&str]) -> Checked {
+    let path = scratch.write("goblin.json", &serde_json::to_string_pretty(config).expect("JSON"));
+    let mut command = goblin(scratch.path());
+    command.arg("check").args(arguments).arg("--config").arg(path).stdin(Stdio::null());
+    let output = tokio::time::timeout(PATIENCE, command.output()).await.expect("it ends").expect("it runs");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    Checked { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+#[tokio::test]
+async fn problems_are_told_with_their_place_and_fail() {
+    let scratch = Scratch::new();
+    let config = json!({ "gateway": { "prot": 1 }, "mcpServers": { "a": { "url": "ftp://x" } } });
+    let checked = check(&scratch, &config, &[]).await;
+    assert_eq!((checked.code, checked.stderr.as_str()), (Some(2), ""), "{}", checked.stdout);
+    assert!(checked.stdout.contains("2 problems"), "{}", checked.stdout);
+    assert!(checked.stdout.contains("goblin.json:3:5: gateway.prot: unknown key"), "{}", checked.stdout);
+    let json = check(&scratch, &config, &["--json", "--connect"]).await;
+    assert_eq!(json.code, Some(2));
+    let report = json.json();
+    assert_eq!(report["ok"], false);
+    let problem = &report["problems"][0];
+    assert_eq!(
+        (&problem["line"], &problem["column"], &problem["path"]),
+        (&json!(3), &json!(5), &json!("gateway.prot"))
+    );
+    assert_eq!(report["connected"], false, "nothing was started: {report}");
+}
+
+#[tokio::test]
+async fn servers_are_listed_without_secrets_and_without_being_started() {
+    let scratch = Scratch::new();
+    let started = scratch.path().join("started");
+    let config = json!({ "mcpServers": {
+        "a": { "command": fixture(), "args": ["--start-log", started, "--api-key", "hunter2"] },
+        "web": { "url": "https://me:hunter2@search.example/mcp?key=hunter2", "headers": { "Authorization": "Bearer hunter2" } },
+        "pinned": { "command": "npx", "args": ["-y", "some-server@1.2.3"] },
+        "loose": { "command": "npx", "args": ["-y", "some-server"] },
+        "off": { "command": "uvx", "args": ["other-server"], "enabled": false },
+    } });
+    let checked = check(&scratch, &config, &[]).await;
+    assert_eq!(checked.code, Some(0), "{}", checked.stdout);
+    assert!(!checked.stdout.contains("hunter2"), "{}", checked.stdout);
+    for words in ["5 servers", "https://search.example/mcp?***", "loose: npx fetches whatever version of some-server"] {
+        assert!(checked.stdout.contains(words), "{words}: {}", checked.stdout);
+    }
+    let report = check(&scratch, &config, &["--json"]).await.json();
+    assert!(!report.to_string().contains("hunter2"), "{report}");
+    assert_eq!(report["servers"][3]["unpinned"]["package"], "some-server");
+    assert_eq!(report["servers"][4]["state"], "disabled");
+    assert_eq!(check(&scratch, &config, &["--strict"]).await.code, Some(1), "warnings count");
+    assert!(!started.exists());
+}
+
+#[tokio::test]
+async fn connecting_tells_what_each_server_is_and_offers() {
+    let scratch = Scratch::new();
+    let pids = scratch.path().join("pids");
+    let config = json!({ "mcpServers": {
+        "a": { "command": fixture(), "args": ["--tools", "2", "--start-log", pids] },
+        "b": fixture_server(&["--protocol", "2025-03-26", "--without", "prompts"]),
+    } });
+    let checked = check(&scratch, &config, &["--connect"]).await;
+    assert_eq!(checked.code, Some(0), "{}{}", checked.stdout, checked.stderr);
+    assert!(checked.stdout.contains("2 of 2 servers ready"), "{}", checked.stdout);
+    assert!(checked.stdout.contains("goblin-fixture") && !checked.stdout.contains('\x1b'), "{}", checked.stdout);
+    let report = check(&scratch, &config, &["--connect", "--json"]).await.json();
+    assert_eq!(report["ok"], true);
+    let (a, b) = (&report["servers"][0], &report["servers"][1]);
+    assert_eq!((&a["state"], &b["state"]), (&json!("ready"), &json!("ready")));
+    assert_eq!((&a["seen"]["protocol"], &b["seen"]["protocol"]), (&json!("2025-11-25"), &json!("2025-03-26")));
+    assert_eq!(a["seen"]["era"], "legacy");
+    assert!(a["seen"]["software"].as_str().is_some_and(|name| name.starts_with("goblin-fixture ")), "{a}");
+    assert!(a["seen"]["handshakeMs"].is_f64() && a["seen"]["pingMs"].is_f64(), "{a}");
+    assert_eq!(a["seen"]["tools"].as_u64(), b["seen"]["tools"].as_u64().map(|tools| tools + 2));
+    assert_eq!((&a["seen"]["prompts"], &b["seen"]["prompts"]), (&json!(2), &json!(0)));
+    assert_eq!((&a["seen"]["resources"], &a["seen"]["templates"]), (&json!(9), &json!(3)));
+    let pids = std::fs::read_to_string(scratch.path().join("pids")).expect("pids");
+    assert_eq!(pids.lines().count(), 2, "each run starts it once");
+    for pid in pids.lines() {
+        assert!(!std::path::Path::new("/proc").join(pid).exists(), "{pid} is left running");
+    }
+}
+
+#[tokio::test]
+async fn a_failed_server_has_cause_and_cure_and_does_not_hide_the_others() {
+    let scratch = Scratch::new();
+    let config = json!({ "mcpServers": {
+        "good": fixture_server(&[]),
+        "absent": { "command": "/nowhere/server" },
+        "mute": fixture_server(&["--hang-handshake"]),
+        "refused": { "url": "http://127.0.0.1:1/mcp" },
+    } });
+    let checked = check(&scratch, &config, &["--connect", "--json", "--timeout", "1"]).await;
+    assert_eq!(checked.code, Some(1), "{}", checked.stdout);
+    let report = checked.json();
+    for (index, state, words) in [
+        (0, "ready", None),
+        (1, "failed", Some("/nowhere/server")),
+        (2, "failed", Some("within 1s")),
+        (3, "failed", Some("refused")),
+    ] {
+        let server = &report["servers"][index];
+        assert_eq!(server["state"], state, "{server}");
+        assert_eq!(server["seen"].is_object(), state == "ready", "{server}");
+        let error = server["error"].as_str();
+        assert!(words.is_none_or(|words| error.is_some_and(|error| error.contains(words))), "{server}");
+    }
+}
+
+#[tokio::test]
+async fn names_that_were_contested_or_cut_are_told() {
+    let scratch = Scratch::new();
+    let config = json!({ "namespacing": { "maxLength": 16 }, "mcpServers": {
+        "a": { "command": fixture(), "prefix": "same" },
+        "b": { "command": fixture(), "prefix": "same" },
+    } });
+    let checked = check(&scratch, &config, &["--connect", "--json"]).await;
+    assert_eq!(checked.code, Some(0), "{}", checked.stdout);
+    let report = checked.json();
+    let conflicts = report["conflicts"].as_array().expect("a list");
+    let echo = conflicts.iter().find(|conflict| conflict["name"] == "same_echo").expect("a conflict");
+    assert_eq!((&echo["kind"], echo["exposed"].as_array().map(Vec::len)), (&json!("tool"), Some(2)));
+    let cut = report["cut"].as_array().expect("a list");
+    let of = |native: &str| cut.iter().find(|cut| cut["native"] == native && cut["server"] == "a");
+    assert_eq!(of("change_resources").and_then(|cut| cut["exposed"].as_str()).map(str::len), Some(16));
+    assert!(of("echo").is_none(), "{report}");
+    let strict = check(&scratch, &config, &["--connect", "--strict"]).await;
+    assert_eq!(strict.code, Some(1));
+    assert!(strict.stdout.contains("several tools want the name same_echo"), "{}", strict.stdout);
+}

@@ -1,0 +1,161 @@
+//! What somebody meets who starts it for the first time.
+
+use std::fs::File;
+use std::io::Read;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::harness::{Gateway, PATIENCE, Scratch, eventually, fixture_server, goblin};
+
+/// Without any configuration, in a project of its own.
+fn newcomer(scratch: &Scratch, arguments: &[&str]) -> Command {
+    let project = scratch.path().join("project");
+    std::fs::create_dir_all(&project).expect("a directory");
+    let mut command = goblin(scratch.path());
+    command.args(arguments).env("HOME", scratch.path()).env_remove("XDG_CONFIG_HOME").current_dir(project);
+    command.stdin(Stdio::null());
+    command
+}
+
+async fn output(mut command: Command) -> (Option<i32>, String, String) {
+    let output = tokio::time::timeout(PATIENCE, command.output()).await.expect("it ends").expect("it runs");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+/// A terminal of 100 columns, and what a program wrote to it.
+struct Terminal {
+    written: Arc<Mutex<String>>,
+}
+
+impl Terminal {
+    /// Gives it to `command` as stdout and stderr.
+    fn of(command: &mut Command) -> Terminal {
+        use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+        let keyboard = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+        grantpt(&keyboard).expect("ours");
+        unlockpt(&keyboard).expect("open");
+        let name = ptsname(&keyboard, Vec::new()).expect("a name").into_string().expect("text");
+        let screen = File::options().read(true).write(true).open(name).expect("the other side");
+        command.stdout(screen.try_clone().expect("another")).stderr(screen);
+        let written = Arc::new(Mutex::new(String::new()));
+        let (mut keyboard, kept) = (File::from(keyboard), Arc::clone(&written));
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(count @ 1..) = keyboard.read(&mut buffer) {
+                kept.lock().expect("no test panics here").push_str(&String::from_utf8_lossy(&buffer[..count]));
+            }
+        });
+        Terminal { written }
+    }
+
+    async fn await_text(&self, words: &str) -> String {
+        eventually(&format!("the terminal shows {words:?}"), || async {
+            let written = self.written.lock().expect("no test panics here").clone();
+            written.contains(words).then_some(written)
+        })
+        .await
+    }
+}
+
+#[tokio::test]
+async fn without_a_configuration_the_working_directory_is_served() {
+    let scratch = Scratch::new();
+    let gateway = Gateway::of(newcomer(&scratch, &["serve", "--port", "0"])).await;
+    assert_eq!(gateway.client().await.request("ping", json!({})).await["result"], json!({}));
+    let files = std::fs::read_dir(scratch.path().join("goblin")).expect("records").flatten();
+    let record = files.map(|file| std::fs::read_to_string(file.path()).expect("text")).next().expect("a record");
+    let record: Value = serde_json::from_str(&record).expect("JSON");
+    let project = scratch.path().join("project").canonicalize().expect("a path");
+    assert_eq!(record["directory"], project.to_str().expect("text"));
+    assert!(record["config"].is_null(), "{record}");
+}
+
+#[tokio::test]
+async fn a_whole_disk_or_home_is_not_served() {
+    let scratch = Scratch::new();
+    let home = scratch.path().to_owned();
+    for (directory, words) in [("/".into(), "the whole disk"), (home, "your whole home directory")] {
+        for verb in [&["serve", "--port", "0"][..], &["stdio"], &["check"]] {
+            let mut command = newcomer(&scratch, verb);
+            command.current_dir(&directory);
+            let (code, stdout, stderr) = output(command).await;
+            assert_eq!(code, Some(2), "{verb:?}: {stderr}");
+            let told = if verb == ["check"] { stdout } else { stderr };
+            for words in [words, "GOBLIN_CONFIG", "goblin import"] {
+                assert!(told.contains(words), "{verb:?}: {told}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_terminal_is_told_what_is_offered_and_how_to_connect() {
+    let scratch = Scratch::new();
+    let servers = json!({ "a": fixture_server(&[]), "gone": { "command": "/nowhere/server" } });
+    let config = json!({ "gateway": { "port": 0 }, "mcpServers": servers });
+    let config = scratch.write("goblin.json", &config.to_string()).display().to_string();
+    let mut command = newcomer(&scratch, &["serve", "--config", &config]);
+    let terminal = Terminal::of(&mut command);
+    let mut child = command.spawn().expect("goblin starts");
+    let shown = terminal.await_text("Ctrl-C").await;
+    for words in [
+        "goblin.json",
+        "http://127.0.0.1:",
+        "2 prompts, 9 resources, 3 templates",
+        "not found",
+        "claude mcp add --transport http goblin http://127.0.0.1:",
+        "code --add-mcp '{\"name\":\"goblin\",\"type\":\"http\",",
+        ".cursor/mcp.json",
+        "@modelcontextprotocol/inspector",
+    ] {
+        assert!(shown.contains(words), "{words}: {shown}");
+    }
+    assert!(!shown.contains("INFO"), "the log buries it: {shown}");
+    child.kill().await.expect("it can be killed");
+}
+
+#[tokio::test]
+async fn a_token_is_never_shown_and_quiet_means_quiet() {
+    let scratch = Scratch::new();
+    let config = json!({ "gateway": { "port": 0, "token": "s3cret-token" }, "mcpServers": {} });
+    let config = scratch.write("goblin.json", &config.to_string()).display().to_string();
+    let mut command = newcomer(&scratch, &["serve", "--config", &config, "--log-level", "debug"]);
+    let terminal = Terminal::of(&mut command);
+    let mut child = command.spawn().expect("goblin starts");
+    let shown = terminal.await_text("Ctrl-C").await;
+    assert!(shown.contains("Authorization: Bearer $TOKEN") && shown.contains("gateway.token"), "{shown}");
+    assert!(!shown.contains("s3cret"), "{shown}");
+    child.kill().await.expect("it can be killed");
+
+    let mut command = newcomer(&scratch, &["serve", "--config", &config, "--quiet"]);
+    let terminal = Terminal::of(&mut command);
+    let mut child = command.spawn().expect("goblin starts");
+    let shown = terminal.await_text("catalog published").await;
+    assert!(!shown.contains("claude"), "{shown}");
+    child.kill().await.expect("it can be killed");
+}
+
+#[tokio::test]
+async fn a_pipe_is_told_nothing() {
+    let scratch = Scratch::new();
+    let mut command = newcomer(&scratch, &["serve", "--port", "0"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("goblin starts");
+    let pid = child.id().expect("it runs");
+    let record = || async { std::fs::read_dir(scratch.path().join("goblin")).ok()?.next().map(|_| ()) };
+    eventually("it listens", record).await;
+    let mut lines = tokio::io::AsyncBufReadExt::lines(tokio::io::BufReader::new(child.stderr.take().expect("piped")));
+    while let Ok(Some(line)) = lines.next_line().await {
+        if line.contains("listening on") {
+            break;
+        }
+    }
+    crate::harness::signal(pid, "TERM");
+    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+    let ended = tokio::time::timeout(PATIENCE, child.wait_with_output()).await.expect("it ends").expect("it ran");
+    assert_eq!(String::from_utf8(ended.stdout).expect("text"), "");
+    assert_eq!(ended.status.code(), Some(0));
+}

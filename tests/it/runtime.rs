@@ -1,0 +1,62 @@
+//! The record that a running gateway leaves for other commands.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Gateway, Scratch, goblin};
+
+fn records(home: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(home.join("goblin")).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).collect()
+}
+
+fn record(home: &Path) -> Value {
+    let files = records(home);
+    let file = files.iter().find(|file| file.extension().is_some_and(|is| is == "json")).expect("a record");
+    serde_json::from_str(&std::fs::read_to_string(file).expect("text")).expect("JSON")
+}
+
+async fn serve(home: &Path, config: &Value) -> Gateway {
+    let path = home.join("goblin.json");
+    std::fs::write(&path, config.to_string()).expect("room");
+    let mut command = goblin(home);
+    command.args(["serve", "--port", "0", "--config"]).arg(path);
+    Gateway::of(command).await
+}
+
+#[tokio::test]
+async fn a_gateway_tells_where_it_is_for_as_long_as_it_runs() {
+    let scratch = Scratch::new();
+    let config = json!({ "gateway": { "token": "s3cret-token" }, "mcpServers": {} });
+    let mut gateway = serve(scratch.path(), &config).await;
+    let record = record(scratch.path());
+    assert_eq!(record["url"], gateway.url());
+    assert_eq!(record["pid"], gateway.child.id().expect("it runs"));
+    assert_eq!(record["version"], env!("CARGO_PKG_VERSION"));
+    let config = scratch.path().canonicalize().expect("a path").join("goblin.json");
+    assert_eq!(record["config"], config.to_str().expect("text"));
+    assert!(record["directory"].is_null() && record["digest"].is_string() && record["started"].is_u64(), "{record}");
+    assert!(!record.to_string().contains("s3cret-token"), "{record}");
+    let token = std::fs::read_to_string(record["tokenFile"].as_str().expect("a path")).expect("a token");
+    assert_eq!(token, "s3cret-token");
+    for file in records(scratch.path()) {
+        let mode = std::fs::metadata(&file).expect("a file").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{}", file.display());
+    }
+    assert_eq!(gateway.terminate().await.code(), Some(0));
+    assert_eq!(records(scratch.path()), Vec::<PathBuf>::new());
+}
+
+#[tokio::test]
+async fn what_a_killed_gateway_left_is_removed_by_the_next_reader() {
+    let scratch = Scratch::new();
+    let mut gateway = serve(scratch.path(), &json!({ "mcpServers": {} })).await;
+    gateway.child.kill().await.expect("it can be killed");
+    assert_eq!(records(scratch.path()).len(), 1);
+    let (mut client, config) = (goblin(scratch.path()), scratch.path().join("goblin.json"));
+    client.args(["stdio", "--config"]).arg(config).stdin(std::process::Stdio::null());
+    assert!(client.status().await.expect("it runs").success());
+    assert_eq!(records(scratch.path()), Vec::<PathBuf>::new());
+}
