@@ -109,7 +109,7 @@ fn build(root: &Path) -> UnixListener {
     write(root.join("sub/.gitignore"), "local.txt\n");
     write(root.join(".git/info/exclude"), "excluded.txt\n");
     write(root.join("locked.txt"), "locked");
-    std::fs::set_permissions(root.join("locked.txt"), PermissionsExt::from_mode(0)).expect("it is ours");
+    std::fs::set_permissions(root.join("locked.txt"), PermissionsExt::from_mode(0o000)).expect("it is ours");
     std::fs::File::create(root.join("huge.txt")).and_then(|file| file.set_len(1 << 40)).expect("a sparse file");
     std::fs::hard_link(outside.join("shared.txt"), root.join("hard.txt")).expect("a hard link");
     let absolute = |path: PathBuf| path.display().to_string();
