@@ -339,6 +339,10 @@ async fn nothing_that_is_left_out_is_listed_searched_or_completed() {
         "sub/inner.txt",
     ];
     assert_eq!(names, expected);
+    for path in ["pipe", "socket"] {
+        let listed = world.tool("list", json!({ "path": path })).await;
+        assert_eq!(listed["structuredContent"]["entries"], json!([]), "{listed}");
+    }
     let found = world.tool("search", json!({ "query": "e", "ignoreCase": true, "limit": 1000 })).await;
     for hit in found["structuredContent"]["matches"].as_array().expect("matches") {
         assert!(expected.contains(&hit["path"].as_str().expect("a path")), "{hit}");

@@ -189,9 +189,13 @@ impl Tree {
     /// Visits what is below `spot` in the order of the paths, or `spot` itself where it is a file. Tells whether that was
     /// all: directories that cannot be read, and what is beyond the bounds, are left out.
     pub fn walk(&self, spot: &Spot, stop: &Stop, mut visit: impl FnMut(&Item<'_>) -> Next) -> bool {
-        if spot.facts.kind != Kind::Directory {
-            visit(&Item { directory: &spot.parent, name: &spot.name, path: &spot.path, kind: spot.facts.kind });
-            return true;
+        match spot.facts.kind {
+            Kind::Directory => {}
+            Kind::File => {
+                visit(&Item { directory: &spot.parent, name: &spot.name, path: &spot.path, kind: Kind::File });
+                return true;
+            }
+            Kind::Link | Kind::Other => return true,
         }
         let mut walk =
             Walk { rule: &self.rule, layers: spot.layers.clone(), frames: Vec::new(), names: 0, whole: true };
