@@ -2,6 +2,7 @@
 //! secret is not shown at all.
 
 use crate::cli::load::Variables;
+use crate::cli::style::shell_word;
 use crate::config::Transport;
 use crate::observe::clean;
 
@@ -14,13 +15,13 @@ const SECRET_WORDS: [&str; 6] = ["token", "secret", "password", "passwd", "key",
 pub fn of(transport: &Transport, variables: &Variables) -> String {
     let shown = match transport {
         Transport::Stdio { command, args, .. } => {
-            let mut words = vec![quoted(command)];
+            let mut words = vec![shell_word(command)];
             let mut hide_next = false;
             for argument in args {
                 let is_option = argument.starts_with('-');
                 words.push(match hide_next && !is_option {
                     true => HIDDEN.to_owned(),
-                    false => quoted(&without_secret(argument)),
+                    false => shell_word(&without_secret(argument)),
                 });
                 hide_next = is_option && !argument.contains('=') && names_secret(argument);
             }
@@ -68,15 +69,6 @@ fn with_variables(mut shown: String, variables: &Variables) -> String {
     shown
 }
 
-fn quoted(word: &str) -> String {
-    let plain = |character: char| character.is_alphanumeric() || "/._-@:=+,%~$*?&".contains(character);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -90,9 +82,9 @@ mod tests {
             (&["-y", "pkg@1.2.3"][..], "npx -y pkg@1.2.3"),
             (&["a b", ""], "npx 'a b' ''"),
             (&["--api-key", "hunter2", "x"], "npx --api-key *** x"),
-            (&["--api-key=hunter2", "TOKEN=hunter2"], "npx --api-key=*** TOKEN=***"),
+            (&["--api-key=hunter2", "TOKEN=hunter2"], "npx '--api-key=***' 'TOKEN=***'"),
             (&["--verbose", "s3cret", "1"], "npx --verbose ${KEY} 1"),
-            (&["postgres://me:pw@db/x?password=pw"], "npx postgres://db/x?***"),
+            (&["postgres://me:pw@db/x?password=pw"], "npx 'postgres://db/x?***'"),
             (&["\u{1b}[31m"], "npx '[31m'"),
         ] {
             let args = args.iter().map(|argument| (*argument).to_owned()).collect();
