@@ -66,13 +66,19 @@ pub enum FilesError {
 /// A request that gets an error instead of a result.
 enum Refusal {
     Error(Error),
-    NotFound { uri: String, hint: String },
+    NotFound {
+        uri: String,
+        hint: String,
+    },
+    /// It is there, but the system does not give it.
+    Unreadable(String),
 }
 
 impl Refusal {
     fn to_json(&self) -> String {
         match self {
             Refusal::Error(error) => error.to_json(),
+            Refusal::Unreadable(reason) => format!(r#"{{"code":-32603,"message":{}}}"#, quote(reason)),
             Refusal::NotFound { uri, hint } => {
                 let hint = if hint.is_empty() { String::new() } else { format!(" ({hint})") };
                 let message = quote(&format!("Resource not found: {uri}{hint}"));

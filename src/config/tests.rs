@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::config::file::Origin;
 use crate::config::vocabulary::{self, Keys};
 use crate::config::{
-    Config, LogFormat, LogLevel, NamePolicy, Protocol, Server, ServerId, ServerIdError, Timeout, Transport, UriPolicy,
-    parse,
+    Config, Files, LogFormat, LogLevel, NamePolicy, Protocol, Server, ServerId, ServerIdError, Timeout, Transport,
+    UriPolicy, parse,
 };
 
 mod permissions;
@@ -65,6 +65,7 @@ const FULL: &str = r#"{
       "type": "http", "url": "https://search.example/mcp", "headers": { "Authorization": "Bearer ${TOKEN}" },
       "tls": { "ca": "ca.pem" },
     },
+    "workspace": { "type": "files", "root": "${HOME}/work", "hidden": true, "ignored": true, "maxFiles": 7 },
   },
 }"#;
 
@@ -124,7 +125,7 @@ fn every_key_is_accepted() {
     assert_eq!((config.policies.max_in_flight, config.policies.max_in_flight_per_backend), (1, 2));
     assert_eq!((config.policies.max_message_size, config.policies.page_size), (65536, 3));
     assert_eq!((config.log.level, config.log.format), (LogLevel::Debug, LogFormat::Json));
-    assert_eq!(config.servers.keys().map(ServerId::as_str).collect::<Vec<_>>(), ["local", "remote"]);
+    assert_eq!(config.servers.keys().map(ServerId::as_str).collect::<Vec<_>>(), ["local", "remote", "workspace"]);
 }
 
 #[test]
@@ -154,6 +155,24 @@ fn servers_are_read_whole() {
     assert_eq!(remote.namespacing.resources, UriPolicy::Identifier);
     assert_eq!(remote.timeout_of("any", &config.policies), Some(Duration::from_secs(10)));
     assert!(!format!("{config:?}").contains("Bearer s3cret"));
+
+    let root = PathBuf::from("/srv/me/work");
+    let files = Files { root, hidden: true, ignored: true, max_files: 7 };
+    assert_eq!(config.servers["workspace"].transport, Transport::Files(files));
+}
+
+#[test]
+fn a_directory_is_served_by_its_root_or_its_type() {
+    let files = |members: &str| match accept_server(members).transport {
+        Transport::Files(files) => files,
+        other => panic!("{members}: {other:?}"),
+    };
+    let here = Files::at("/etc/goblin".into());
+    assert_eq!((here.hidden, here.ignored, here.max_files), (false, false, 10_000));
+    assert_eq!(files(r#""type": "files""#), here);
+    assert_eq!(files(r#""root": ".""#), here);
+    assert_eq!(files(r#""root": "sub""#).root, Path::new("/etc/goblin/sub"));
+    assert_eq!(files(r#""transport": "files", "root": "/srv""#).root, Path::new("/srv"));
 }
 
 #[test]

@@ -393,13 +393,11 @@ async fn one_rule_decides_what_exists() {
         ("root/plain", ""),
         ("root/.hidden", ""),
         ("root/.config/x", ""),
-        ("root/.git/config", ""),
+        ("root/sub/.git/config", ""),
     ]);
     let ignored = ["build/out", "by-exclude", "by-parent", "only-here", "sub/deeper/b.rs", "sub/only-here", "x.log"];
     let hidden = [".config/x", ".gitignore", ".hidden", "sub/.gitignore"];
     let plain = ["keep.log", "plain", "sub/a.rs"];
-    // The nested repository's `.git` makes the root its own; the parent's rules end there.
-    std::fs::remove_dir_all(repository.path().join("root/.git")).expect("it is there");
     for (options, more) in [
         (json!({}), vec![]),
         (json!({"ignored": true}), ignored.to_vec()),
@@ -430,6 +428,29 @@ async fn an_edit_of_the_rules_counts_at_once() {
     assert_eq!(client.call_text("f_read", json!({"path": "a.txt"})).await, "text");
     scratch.write(".gitignore", "*.txt");
     assert!(refusal(&client, "f_read", json!({"path": "a.txt"})).await.contains("\"ignored\""));
+}
+
+/// What they might name must not be served for want of a reader.
+#[tokio::test]
+async fn rules_that_cannot_be_read_close_their_directory() {
+    let scratch = tree(&[("sub/secret", "x"), ("sub/.gitignore", &"secret\n".repeat(200_000)), ("a", "x")]);
+    let (_gateway, client) = serve(scratch.path(), json!({})).await;
+    assert_eq!(names_of_resources(&client).await, ["a"]);
+    assert!(refusal(&client, "f_read", json!({"path": "sub/secret"})).await.contains("too large"));
+    let found = client.call("f_search", json!({"query": "x"})).await;
+    assert_eq!(paths(&found["structuredContent"]["matches"]), ["a"]);
+    assert_eq!(found["structuredContent"]["complete"], false);
+}
+
+#[tokio::test]
+async fn what_is_too_deep_for_a_walk_is_reached_by_its_name() {
+    let deep = format!("{}needle", "d/".repeat(70));
+    let scratch = tree(&[(&deep, "x")]);
+    let (_gateway, client) = serve(scratch.path(), json!({})).await;
+    let found = client.call("f_search", json!({"query": "needle"})).await;
+    let structure = &found["structuredContent"];
+    assert_eq!((paths(&structure["matches"]).len(), &structure["complete"]), (0, &json!(false)), "{found}");
+    assert_eq!(client.call_text("f_read", json!({"path": deep})).await, "x");
 }
 
 #[tokio::test]

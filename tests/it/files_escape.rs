@@ -109,7 +109,7 @@ fn build(root: &Path) -> UnixListener {
     write(root.join("sub/.gitignore"), "local.txt\n");
     write(root.join(".git/info/exclude"), "excluded.txt\n");
     write(root.join("locked.txt"), "locked");
-    std::fs::set_permissions(root.join("locked.txt"), PermissionsExt::from_mode(0)).expect("it is ours");
+    std::fs::set_permissions(root.join("locked.txt"), PermissionsExt::from_mode(0o000)).expect("it is ours");
     std::fs::File::create(root.join("huge.txt")).and_then(|file| file.set_len(1 << 40)).expect("a sparse file");
     std::fs::hard_link(outside.join("shared.txt"), root.join("hard.txt")).expect("a hard link");
     let absolute = |path: PathBuf| path.display().to_string();
@@ -309,8 +309,13 @@ async fn no_uri_leads_out() {
     ] {
         world.check_uri(uri, &missing()).await;
     }
-    let other_host = base.replace("file://", "file://host");
-    world.check_uri(&other_host, &missing()).await;
+    for host in ["host", "localhost", "127.0.0.1"] {
+        world.check_uri(&format!("{}/plain.txt", base.replace("file://", &format!("file://{host}"))), &missing()).await;
+    }
+    // The gateway knows a listed resource in other spellings.
+    for uri in [format!("{}/plain.txt", base.replace("file:", "FILE:")), format!("{base}/sub/../plain.txt")] {
+        world.check_uri(&uri, &Served("plain")).await;
+    }
     for tail in ["?x", "#x"] {
         world.check_uri(&format!("{base}/plain.txt{tail}"), &Refused("query or a fragment")).await;
     }

@@ -65,7 +65,7 @@ pub fn list(tree: &Tree, most: usize, stop: &Stop) -> Result<(String, bool), Ref
 }
 
 fn failed(missing: &Missing) -> Refusal {
-    Refusal::Error(Error::Internal(explain("the root", missing)))
+    Refusal::Unreadable(explain("the root", missing))
 }
 
 /// `resources/templates/list`.
@@ -86,6 +86,7 @@ pub fn read(tree: &Tree, request: &Request) -> Result<String, Refusal> {
     let uri = required(request.raw.as_str(), request.params.uri, "uri").map_err(Refusal::Error)?;
     let missing = |hint: String| Refusal::NotFound { uri: uri.to_string(), hint };
     let invalid = |reason: String| Refusal::Error(Error::InvalidParams(reason));
+    let unreadable = |error: &std::io::Error| Refusal::Unreadable(format!("{uri} cannot be read: {error}"));
     let path = match tree.root.canonical_uri_of(&uri) {
         Ok(path) => path,
         Err(PathError::Outside(_)) => return Err(missing("it is outside of the root".to_owned())),
@@ -93,7 +94,7 @@ pub fn read(tree: &Tree, request: &Request) -> Result<String, Refusal> {
     };
     let spot = tree.find(&path).map_err(|reason| match reason {
         Missing::NotFound => missing(String::new()),
-        Missing::Failed(error) => Refusal::Error(Error::Internal(format!("{uri} cannot be read: {error}"))),
+        Missing::Failed(error) => unreadable(&error),
         other => missing(explain("it", &other)),
     })?;
     match spot.facts.kind {
@@ -102,7 +103,7 @@ pub fn read(tree: &Tree, request: &Request) -> Result<String, Refusal> {
         Kind::Link | Kind::Other => return Err(missing("it is no regular file".to_owned())),
     }
     let bytes = spot.open().and_then(content::whole);
-    let bytes = bytes.map_err(|error| Refusal::Error(Error::Internal(format!("{uri} cannot be read: {error}"))))?;
+    let bytes = bytes.map_err(|error| unreadable(&error))?;
     let bytes = bytes.ok_or_else(|| {
         let size = spot.facts.size;
         invalid(format!(

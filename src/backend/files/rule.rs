@@ -2,11 +2,12 @@
 //!
 //! `.git` is never served. Names that begin with a dot are not, unless `hidden`. What `.gitignore` names is not, unless
 //! `ignored`: the files of every directory from the top of the repository down, the nearest one first, then the
-//! repository's `info/exclude`. The rules are read anew for each request, so an edit counts at once.
+//! repository's `info/exclude`. The rules are read anew for each request, so an edit counts at once. Where they cannot be
+//! read, nothing they might name is served.
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ use rustix::fs::OFlags;
 use crate::backend::files::tree;
 
 const RULES: &str = ".gitignore";
-/// What is beyond this in a file of rules is not read.
+/// A file of rules beyond this is an error.
 const LONGEST_RULES: u64 = 1 << 20;
 
 pub struct Rule {
@@ -83,24 +84,25 @@ impl Rule {
     }
 
     /// What holds above the root: the rules of the repository that it is in.
-    pub fn above(&self) -> Layers {
+    pub fn above(&self) -> io::Result<Layers> {
         let mut layers = Layers::default();
         let top = self.root.ancestors().find(|directory| directory.join(".git").symlink_metadata().is_ok());
-        let Some(top) = top.filter(|_| !self.ignored) else { return layers };
-        layers.push(top, open(&top.join(".git/info/exclude")));
+        let Some(top) = top.filter(|_| !self.ignored) else { return Ok(layers) };
+        layers.push(top, open(&top.join(".git/info/exclude")))?;
         let mut between: Vec<_> = self.root.ancestors().skip(1).take_while(|above| above.starts_with(top)).collect();
         between.reverse();
         for directory in between {
-            layers.push(directory, open(&directory.join(RULES)));
+            layers.push(directory, open(&directory.join(RULES)))?;
         }
-        layers
+        Ok(layers)
     }
 
     /// Adds the rules of a directory below the root.
-    pub fn enter(&self, layers: &mut Layers, directory: &Dir, path: &Path) {
-        if !self.ignored {
-            layers.push(&self.root.join(path), tree::open_file(directory, OsStr::new(RULES)).ok());
+    pub fn enter(&self, layers: &mut Layers, directory: &Dir, path: &Path) -> io::Result<()> {
+        if self.ignored {
+            return Ok(());
         }
+        layers.push(&self.root.join(path), tree::open_file(directory, OsStr::new(RULES)))
     }
 
     /// Takes them away again.
@@ -111,31 +113,40 @@ impl Rule {
 }
 
 impl Layers {
-    fn push(&mut self, at: &Path, file: Option<File>) {
+    /// What is no regular file is no file of rules, as for git.
+    fn push(&mut self, at: &Path, file: io::Result<File>) -> io::Result<()> {
+        let file = match file {
+            Ok(file) => file,
+            Err(error) if tree::is_absent(&error) => return Ok(()),
+            Err(error) => return Err(error),
+        };
         let mut text = Vec::new();
-        // A file that cannot be read says nothing.
-        let Some(Ok(_)) = file.map(|file| file.take(LONGEST_RULES).read_to_end(&mut text)) else { return };
-        if let Some(patterns) = patterns(&String::from_utf8_lossy(&text)) {
+        if file.take(LONGEST_RULES + 1).read_to_end(&mut text)? as u64 > LONGEST_RULES {
+            return Err(io::Error::other(format!("the {RULES} of {} is too large", at.display())));
+        }
+        let patterns = patterns(&String::from_utf8_lossy(&text)).map_err(io::Error::other)?;
+        if !patterns.is_empty() {
             self.0.push(Arc::new(Layer { at: at.to_owned(), patterns }));
         }
+        Ok(())
     }
 }
 
 /// The patterns of a file of rules; a line that is none is passed over, as git does.
-fn patterns(text: &str) -> Option<Gitignore> {
+fn patterns(text: &str) -> Result<Gitignore, ignore::Error> {
     // Relative to no directory: the paths it is asked about are stripped already.
     let mut builder = GitignoreBuilder::new(".");
     for line in text.trim_start_matches('\u{feff}').lines() {
         let _ = builder.add_line(None, line);
     }
-    builder.build().ok().filter(|patterns| !patterns.is_empty())
+    builder.build()
 }
 
 /// A file of rules outside of the root. A pipe in its place must not keep us waiting.
-fn open(path: &Path) -> Option<File> {
+fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
-    let file = File::options().read(true).custom_flags(flags).open(path).ok()?;
-    file.metadata().ok()?.is_file().then_some(file)
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(tree::not_regular()) }
 }
 
 /// A pattern that a client chose paths by, in the words of `.gitignore`.
@@ -188,7 +199,7 @@ mod tests {
             ("/repo/root", "\u{feff}# words\n!keep.log\n/here\n\\!odd\n[\n"),
             ("/repo/root/sub", "*\n!*.rs\n"),
         ] {
-            layers.0.push(Arc::new(Layer { at: at.into(), patterns: patterns(text).expect("there are some") }));
+            layers.0.push(Arc::new(Layer { at: at.into(), patterns: patterns(text).expect("good patterns") }));
         }
         for (path, is_directory, served) in [
             ("a.log", false, false),

@@ -153,7 +153,7 @@ impl Found {
         let Ok(text) = content::text(bytes) else { return self.skipped.binary += 1 };
         self.searched += 1;
         let room = (limit + 1).saturating_sub(self.matches.len());
-        let matches = needle.lines(&text).into_iter().take(room);
+        let matches = needle.lines(&text, room).into_iter();
         self.matches.extend(matches.map(|(line, text)| Match {
             path: path.to_owned(),
             line: Some(line),
@@ -203,8 +203,8 @@ impl Needle {
         }
     }
 
-    /// The lines it stands in, with their numbers.
-    fn lines(&self, text: &str) -> Vec<(usize, String)> {
+    /// The first `most` lines it stands in, with their numbers.
+    fn lines(&self, text: &str, most: usize) -> Vec<(usize, String)> {
         // No character becomes a line break in lower case, or ceases to be one: the lines keep their numbers.
         let folded = self.ignore_case.then(|| text.to_lowercase());
         let haystack = folded.as_deref().unwrap_or(text).as_bytes();
@@ -212,6 +212,9 @@ impl Needle {
         let mut found: Vec<(usize, String)> = Vec::new();
         let (mut counted, mut breaks, mut taken) = (0, 0, 0);
         for at in self.finder.find_iter(haystack) {
+            if found.len() == most {
+                break;
+            }
             breaks += memchr::memchr_iter(b'\n', &haystack[counted..at]).count();
             counted = at;
             if breaks < taken {
@@ -249,10 +252,11 @@ mod tests {
             ("b", false, "a\nb b\n\nab\r\nB", vec![(2, "b b"), (4, "ab")]),
             ("B", true, "a\nb b\n\nab\r\nB", vec![(2, "b b"), (4, "ab"), (5, "B")]),
             ("straße", true, "İ\nSTRAßE\n", vec![(2, "STRAßE")]),
+            ("a", false, "a\n".repeat(20).as_str(), (1..10).map(|line| (line, "a")).collect()),
             ("x", false, "", vec![]),
             ("\\n", false, "a\\nb", vec![(1, "a\\nb")]),
         ] {
-            let found = Needle::new(query, ignore_case).lines(text);
+            let found = Needle::new(query, ignore_case).lines(text, 9);
             let found: Vec<_> = found.iter().map(|(line, text)| (*line, text.as_str())).collect();
             assert_eq!(found, expected, "{query} in {text:?}");
         }
@@ -261,7 +265,7 @@ mod tests {
     #[test]
     fn a_long_line_is_cut_around_what_was_found() {
         let line = format!("{}needle{}", "é".repeat(1000), "ü".repeat(1000));
-        let found = Needle::new("needle", false).lines(&line);
+        let found = Needle::new("needle", false).lines(&line, 9);
         let text = &found[0].1;
         assert!(text.starts_with("…é") && text.contains("needle") && text.ends_with("ü…"), "{text}");
         assert_eq!(text.chars().count(), LONGEST_LINE + 2);

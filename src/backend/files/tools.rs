@@ -13,8 +13,10 @@ use crate::protocol::Request;
 use crate::protocol::error::Error;
 use crate::protocol::params::required;
 
-/// So many names are compared to find one that may have been meant.
+/// So many names are compared to find one that may have been meant, and none with a path longer than this.
 const MOST_COMPARED: usize = 20_000;
+const LONGEST_COMPARED: usize = 256;
+const LEAST_LIKENESS: f64 = 0.6;
 
 /// The result of `tools/list`.
 pub fn definitions() -> String {
@@ -69,15 +71,17 @@ pub fn spot(tree: &Tree, asked: &str, stop: &Stop) -> Result<Spot, String> {
 
 /// The path most like `path`: one of the same name elsewhere, or one spelled almost so.
 fn nearest(tree: &Tree, path: &Relative, stop: &Stop) -> Option<String> {
-    const LEAST_LIKENESS: f64 = 0.6;
     let root = tree.find(&Relative::default()).ok()?;
     let (asked, name) = (path.shown(), path.as_path().file_name()?);
+    if asked.len() > LONGEST_COMPARED {
+        return None;
+    }
     let mut best: Option<(f64, String)> = None;
     let mut compared = 0;
     tree.walk(&root, stop, |item| {
         let shown = item.path.shown();
         let same_name = if item.name() == name { 1.0 } else { 0.0 };
-        let likeness = same_name + strsim::normalized_damerau_levenshtein(&asked, &shown);
+        let likeness = same_name + likeness(&asked, &shown);
         if likeness >= LEAST_LIKENESS && best.as_ref().is_none_or(|(before, _)| likeness > *before) {
             best = Some((likeness, shown));
         }
@@ -85,4 +89,12 @@ fn nearest(tree: &Tree, path: &Relative, stop: &Stop) -> Option<String> {
         if compared == MOST_COMPARED { Next::End } else { Next::Into }
     });
     best.map(|(_, shown)| shown)
+}
+
+/// From 0 to 1: how many characters need no change.
+fn likeness(one: &str, other: &str) -> f64 {
+    let longer = one.len().max(other.len()) as f64;
+    // Each character that one has more than the other is a change; most pairs need no closer look.
+    let at_most = one.len().min(other.len()) as f64 / longer;
+    if at_most < LEAST_LIKENESS { at_most } else { 1.0 - strsim::osa_distance(one, other) as f64 / longer }
 }

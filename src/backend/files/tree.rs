@@ -112,12 +112,8 @@ impl Stop {
 
 impl From<io::Error> for Missing {
     fn from(error: io::Error) -> Missing {
-        match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::InvalidFilename => {
-                Missing::NotFound
-            }
-            _ => Missing::Failed(error),
-        }
+        let named_wrongly = error.kind() == io::ErrorKind::InvalidFilename;
+        if named_wrongly || is_absent(&error) { Missing::NotFound } else { Missing::Failed(error) }
     }
 }
 
@@ -161,7 +157,7 @@ impl Tree {
         let mut spot = self.root_spot()?;
         for name in path.as_path() {
             let parent = open_directory(&spot.parent, &spot.name)?;
-            self.rule.enter(&mut spot.layers, &parent, spot.path.as_path());
+            self.rule.enter(&mut spot.layers, &parent, spot.path.as_path()).map_err(Missing::Failed)?;
             let path = spot.path.join(name);
             let judge =
                 |is_directory| self.rule.judge(&spot.layers, path.as_path(), is_directory).map_err(Missing::Excluded);
@@ -186,7 +182,8 @@ impl Tree {
         let name = OsString::from(".");
         let facts = facts(&self.directory, &name)?;
         let parent = self.directory.try_clone()?;
-        Ok(Spot { parent, name, path: Relative::default(), facts, layers: self.rule.above() })
+        let layers = self.rule.above().map_err(Missing::Failed)?;
+        Ok(Spot { parent, name, path: Relative::default(), facts, layers })
     }
 
     /// Visits what is below `spot` in the order of the paths, or `spot` itself where it is a file. Tells whether that was
@@ -264,14 +261,21 @@ struct Frame {
 
 impl Walk<'_> {
     fn enter(&mut self, parent: &Dir, name: &OsStr, path: Relative) {
-        let opened = open_directory(parent, name).ok().filter(|_| self.frames.len() < MOST_DEPTH);
-        let names = opened.as_ref().and_then(|directory| self.read(directory).ok());
-        let (Some(directory), Some(names)) = (opened, names) else {
+        if self.frames.len() == MOST_DEPTH {
             self.whole = false;
             return;
-        };
-        self.rule.enter(&mut self.layers, &directory, path.as_path());
-        self.frames.push(Frame { directory: Arc::new(directory), path, names: names.into_iter() });
+        }
+        let opened = open_directory(parent, name).map_err(io::Error::from).and_then(|directory| {
+            let names = self.read(&directory)?;
+            self.rule.enter(&mut self.layers, &directory, path.as_path())?;
+            Ok((directory, names))
+        });
+        match opened {
+            Ok((directory, names)) => {
+                self.frames.push(Frame { directory: Arc::new(directory), path, names: names.into_iter() });
+            }
+            Err(_) => self.whole = false,
+        }
     }
 
     fn leave(&mut self) {
@@ -331,11 +335,19 @@ fn open_directory(parent: &Dir, name: &OsStr) -> rustix::io::Result<Dir> {
 
 /// A regular file in a directory, and no link to one.
 pub fn open_file(parent: &Dir, name: &OsStr) -> io::Result<File> {
-    let refuse = || io::Error::other("it is no regular file");
     if facts(parent, name)?.kind != Kind::File {
-        return Err(refuse());
+        return Err(not_regular());
     }
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::openat(parent, name, flags, Mode::empty())?);
-    if file.metadata()?.is_file() { Ok(file) } else { Err(refuse()) }
+    if file.metadata()?.is_file() { Ok(file) } else { Err(not_regular()) }
+}
+
+pub fn not_regular() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")
+}
+
+/// Whether there is no file of this name, as opposed to one that cannot be read.
+pub fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::InvalidInput)
 }

@@ -168,7 +168,7 @@ fn of_ids() {
 #[test]
 fn of_the_transport() {
     let foreign = |kind: &str| format!("does not belong to a server of type {kind}, remove it");
-    let (not_stdio, not_http) = (foreign("stdio"), foreign("http"));
+    let (not_stdio, not_http, not_files) = (foreign("stdio"), foreign("http"), foreign("files"));
     for (members, expected) in [
         ("", &[("2:6", "a: has neither a command nor a url, add one")][..]),
         (r#""command": "x", "url": "http://x""#, &[("2:6", "a: has both a command and a url, keep one")]),
@@ -194,8 +194,26 @@ fn of_the_transport() {
             &[(
                 "3:9",
                 "a.type: \"sse\" is known but not available in this version yet, \
-                 use \"stdio\" or \"http\" or \"streamable-http\" or \"streamableHttp\"",
+                 use \"stdio\" or \"http\" or \"files\" or \"streamable-http\" or \"streamableHttp\"",
             )],
+        ),
+        (r#""root": ".", "command": "x""#, &[("2:6", "a: has both a root and a command or a url, keep one")]),
+        (
+            r#""command": "x", "hidden": true, "maxFiles": 1"#,
+            &[("3:17", &format!("a.hidden: {not_stdio}")), ("3:33", &format!("a.maxFiles: {not_stdio}"))],
+        ),
+        (r#""url": "http://x", "ignored": true"#, &[("3:20", &format!("a.ignored: {not_http}"))]),
+        (
+            r#""type": "files", "cwd": ".", "url": "http://x""#,
+            &[("3:18", &format!("a.cwd: {not_files}")), ("3:30", &format!("a.url: {not_files}"))],
+        ),
+        (
+            r#""root": "~/x", "hidden": 1, "maxFiles": 0"#,
+            &[
+                ("3:9", "a.root: \"~\" is not expanded, write ${HOME}"),
+                ("3:26", "a.hidden: must be true or false, not a number"),
+                ("3:41", "a.maxFiles: must be a whole number from 1 to 10000000"),
+            ],
         ),
     ] {
         check_server(members, expected);
@@ -298,7 +316,7 @@ fn of_a_server() {
     ] {
         check_server(&format!("\"command\": \"x\",\n{members}"), &[(&format!("4:{column}"), &format!("a.{expected}"))]);
     }
-    for key in ["root", "hidden", "maxFiles", "poll", "declare", "roots"] {
+    for key in ["poll", "declare", "roots"] {
         let expected = format!("a.{key}: known but not available in this version yet, remove it");
         check_server(&format!("\"command\": \"x\", \"{key}\": null"), &[("3:17", &expected)]);
     }

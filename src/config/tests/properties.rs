@@ -125,7 +125,7 @@ proptest! {
 fn start_up_is_the_plan_from_nothing() {
     let config = accept(FULL);
     let plan = diff(&Config::empty(), &config);
-    assert_eq!(plan.start.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(), ["remote"]);
+    assert_eq!(plan.start.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(), ["remote", "workspace"]);
     assert_eq!(plan.disabled.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(), ["local"]);
     assert!(plan.gateway.is_some() && plan.policies.is_some() && plan.log.is_some());
     assert!(plan.stop.is_empty() && plan.change.is_empty());
