@@ -94,7 +94,41 @@ fn answer(status: StatusCode, kind: &'static str, body: String) -> axum::respons
 
 #[cfg(test)]
 mod tests {
+    use tower_service::Service;
+
     use super::*;
+    use crate::catalog::directory::Directory;
+    use crate::config::{Config, ServerId};
+    use crate::router::Router;
+    use crate::session::Sessions;
+
+    fn desk() -> Desk {
+        let config = Config::empty();
+        let (policies, observe) = (config.policies, Arc::new(Observe::default()));
+        let router = Router::new(Arc::new(Directory::new(9)), policies.clone(), Arc::clone(&observe));
+        Desk::new(Sessions::new(9, config.gateway.session_idle_timeout, observe), Arc::new(router), policies)
+    }
+
+    #[tokio::test]
+    async fn sess2_it_is_ready_neither_before_the_start_is_over_nor_after_the_stop_began() {
+        let readiness = watch::Sender::new(Readiness::Starting);
+        let mut routes = routes(Admin {
+            desk: Arc::new(desk()),
+            observe: Arc::default(),
+            readiness: readiness.subscribe(),
+            started: SystemTime::now(),
+        });
+        let waiting = vec![ServerId::new("late").expect("a valid id")];
+        let ready = Readiness::Ready { took: std::time::Duration::ZERO, waiting };
+        for (state, status) in [(Readiness::Starting, 503), (ready, 200), (Readiness::Stopping, 503)] {
+            readiness.send_replace(state.clone());
+            for (path, status) in [("/readyz", status), ("/healthz", 200)] {
+                let request = http::Request::get(path).body(axum::body::Body::empty()).expect("a request");
+                let response = routes.call(request).await.expect("it cannot fail");
+                assert_eq!(response.status().as_u16(), status, "{path} {state:?}");
+            }
+        }
+    }
 
     #[test]
     fn readyz_tells_counts_only() {

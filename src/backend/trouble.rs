@@ -17,6 +17,8 @@ const LAST_WORDS: &str = "; its last words: ";
 pub const MOST_LINES: usize = 5;
 const LONGEST_LINE: usize = 200;
 
+const BY_HAND: &str = "run its command by hand to see more";
+
 #[derive(Debug)]
 pub enum Trouble<'a> {
     Ended {
@@ -48,10 +50,10 @@ impl fmt::Display for Trouble<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Trouble::Ended { exit, last_words: [] } => {
-                write!(f, "the process ended with {exit} (run its command by hand to see why)")
+                write!(f, "the process ended with {exit} ({BY_HAND})")
             }
             Trouble::Ended { exit, last_words } => {
-                write!(f, "the process ended with {exit}{LAST_WORDS}{}", last_words.join(" / "))
+                write!(f, "the process ended with {exit}{LAST_WORDS}{} ({BY_HAND})", last_words.join(" / "))
             }
             Trouble::Silent { patience, place } => {
                 let question = match place {
@@ -110,10 +112,13 @@ mod tests {
             Trouble::Ended { exit, last_words: &last_words }.to_string()
         };
         let (one, other) = (ended(Exit::Code(1), &["12:00 no"]), ended(Exit::Code(1), &["12:01 no", "bye"]));
-        assert_eq!(one, "the process ended with exit code 1; its last words: 12:00 no");
+        assert_eq!(
+            one,
+            "the process ended with exit code 1; its last words: 12:00 no (run its command by hand to see more)"
+        );
         assert_eq!(gist(&one), gist(&other));
         assert_ne!(gist(&one), gist(&ended(Exit::Code(2), &["12:00 no"])));
-        assert!(ended(Exit::Signal(9), &[]).ends_with("killed by signal 9 (run its command by hand to see why)"));
+        assert!(ended(Exit::Signal(9), &[]).ends_with("killed by signal 9 (run its command by hand to see more)"));
     }
 
     #[test]

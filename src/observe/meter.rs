@@ -165,7 +165,7 @@ impl Durations {
 
     /// Bounds in seconds, the last one infinite, each with the count of its own bucket.
     pub fn buckets(&self) -> Vec<(f64, u64)> {
-        let bounds = BOUNDS.iter().map(|bound| seconds(*bound)).chain([f64::MAX]);
+        let bounds = BOUNDS.iter().map(|bound| seconds(*bound)).chain([f64::INFINITY]);
         bounds.zip(&self.buckets).map(|(bound, count)| (bound, count.load(Ordering::Relaxed))).collect()
     }
 
@@ -190,7 +190,7 @@ mod tests {
         }
         let buckets = meter.durations(Asked::ToolsCall).buckets();
         let filled: Vec<_> = buckets.iter().filter(|(_, count)| *count > 0).copied().collect();
-        assert_eq!(filled, [(0.0005, 2), (0.001, 1), (1.0, 1), (f64::MAX, 2)]);
+        assert_eq!(filled, [(0.0005, 2), (0.001, 1), (1.0, 1), (f64::INFINITY, 2)]);
         assert!((meter.durations(Asked::ToolsCall).sum() - 86_701.001_000_002).abs() < 0.001);
     }
 

@@ -300,13 +300,40 @@ async fn d12_what_http_refuses_is_told_clearly() {
         ("404 Not Found", "HTTP 404 Not Found (is the url right?)"),
         ("500 Internal Server Error", "HTTP 500 Internal Server Error"),
         ("307 Temporary Redirect", "HTTP 307 Temporary Redirect (redirects are not followed"),
-        ("200 OK", "no message"),
+        ("200 OK", "a web page (is the url right?"),
     ] {
         let answer = try_call(&client, "a_t", json!({ "status": status })).await;
         assert_eq!(assert_error(&answer, 1502, "BACKEND_PROTOCOL")["serverId"], "a");
         assert!(answer["error"]["message"].as_str().is_some_and(|message| message.contains(words)), "{answer}");
     }
     assert_eq!(server.calls(), 6);
+}
+
+/// D12: some servers say 400 and name the session when they forgot it. One that names the request has handled it.
+#[tokio::test]
+async fn d12_p3_an_error_that_names_the_request_is_an_answer_whatever_it_says_of_sessions() {
+    let hello = |method: &str| {
+        let result = json!({"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}});
+        // The first request of a link has the first id.
+        let body = json!({"jsonrpc": "2.0", "id": 1, "result": result}).to_string();
+        let headers = "Content-Type: application/json\r\nMcp-Session-Id: one\r\n";
+        (method == "initialize").then(|| response("200 OK", headers, &body))
+    };
+    let server = RawServer::refusing(hello, |arguments| {
+        let id = if arguments["named"] == true { &arguments["id"] } else { &Value::Null };
+        let error = json!({"code": -32000, "message": "the session of this user has no basket"});
+        let body = json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string();
+        response("400 Bad Request", "Content-Type: application/json\r\n", &body)
+    })
+    .await;
+    let gateway = Gateway::with_servers(json!({ "a": http_server(server.address) })).await;
+    let client = gateway.client_seeing("a_t").await;
+    let answer = try_call(&client, "a_t", json!({ "named": true })).await;
+    assert_eq!(answer["error"]["code"], -32000, "{answer}");
+    assert_eq!(server.calls(), 1);
+    // The same words about no request in particular are about ours.
+    assert_error(&try_call(&client, "a_t", json!({ "named": false })).await, 1503, "BACKEND_UNAVAILABLE");
+    assert_eq!(server.calls(), 3);
 }
 
 #[tokio::test]

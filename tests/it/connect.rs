@@ -184,7 +184,10 @@ async fn refused_means_not_sent() {
     let url = format!("http://{address}/mcp");
     let error = post(&client(&url, None, &[]), &url).await.unwrap_err();
     assert!(matches!(error, RequestError::NotSent { .. }));
-    assert_eq!(error.to_string(), format!("cannot connect to http://{address}: connection refused"));
+    assert_eq!(
+        error.to_string(),
+        format!("cannot connect to http://{address}: connection refused (is it running, and on this port?)")
+    );
 }
 
 #[tokio::test]

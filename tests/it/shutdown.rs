@@ -85,7 +85,78 @@ async fn f26_calls_beyond_the_grace_are_cut_and_named() {
     assert!(gateway.terminate().await.success());
     assert!(!rest(stream).await.contains("\"result\""));
     assert!(!is_alive(server));
-    logged(&gateway, &["cut by the shutdown"]).await;
+    let session = &client.session.as_deref().expect("a session")[28..];
+    logged(&gateway, &["shutting down", "open=1", "grace=200ms"]).await;
+    let words = ["call cut by the shutdown", "server=\"a\"", "method=\"tools/call\"", "name=\"a_hang\"", "age="];
+    let line = logged(&gateway, &words).await;
+    assert!(line.contains(session) && !line.contains(client.session.as_deref().expect("a session")), "{line}");
+    logged(&gateway, &["calls cut by the shutdown", "count=1", "unnamed=0"]).await;
+    logged(&gateway, &["stopped", "took=", "drained_in=", "closed_in="]).await;
+}
+
+#[tokio::test]
+async fn f26_exactly_so_many_cut_calls_are_named_and_the_rest_counted() {
+    let mut gateway = Gateway::start(json!({
+        "gateway": { "grace": "100ms" },
+        "mcpServers": { "a": fixture_server(&[]) },
+    }))
+    .await;
+    let client = gateway.client_seeing("a_hang").await;
+    let calls: Vec<_> = (0..25).map(|_| begin_call(&client, "a_hang", json!({}))).collect();
+    arrived(&gateway.client().await, "a", 25).await;
+    assert!(gateway.terminate().await.success());
+    logged(&gateway, &["calls cut by the shutdown", "count=25", "unnamed=5"]).await;
+    let named = |line: &&String| line.contains("call cut by the shutdown");
+    assert_eq!(gateway.log().iter().filter(named).count(), 20);
+    for call in calls {
+        call.abort();
+    }
+}
+
+#[tokio::test]
+async fn f26_a_second_signal_ends_the_drain_at_once_and_leaves_nothing() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("pid");
+    let mut gateway = Gateway::start(json!({
+        "gateway": { "grace": "1h" },
+        "mcpServers": { "a": fixture_server(&["--pid-file", path_text(&file)]) },
+    }))
+    .await;
+    let client = gateway.client_seeing("a_hang").await;
+    let call = begin_call(&client, "a_hang", json!({}));
+    arrived(&gateway.client().await, "a", 1).await;
+    let server = pid_in(&file).await;
+    signal(gateway.child.id().expect("it runs"), "TERM");
+    logged(&gateway, &["shutting down", "open=1"]).await;
+    assert_eq!(gateway.terminate().await.code(), Some(1));
+    is_gone(server).await;
+    call.abort();
+}
+
+#[tokio::test]
+async fn f26_a_second_signal_ends_a_stdio_gateway_at_once_too() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("pid");
+    let config = json!({
+        "gateway": { "grace": "1h" },
+        "mcpServers": { "a": fixture_server(&["--pid-file", path_text(&file)]) },
+    });
+    let mut client = StdioClient::initialized(config, "2025-11-25").await;
+    client.await_tool("a_hang").await;
+    client.write(r#"{"jsonrpc":"2.0","id":"never","method":"tools/call","params":{"name":"a_hang"}}"#).await;
+    let server = pid_in(&file).await;
+    let gateway = client.child.id().expect("it runs");
+    // Two signals that come at once are one, so it is asked until it ends.
+    let code = eventually("it ends", || {
+        let ended = client.child.try_wait().expect("it can be waited for");
+        if ended.is_none() {
+            signal(gateway, "TERM");
+        }
+        async move { ended }
+    })
+    .await;
+    assert_eq!(code.code(), Some(1));
+    is_gone(server).await;
 }
 
 #[tokio::test]

@@ -1,0 +1,215 @@
+//! Servers that cannot be used: the log and the callers are told why, and what to do about it.
+//!
+//! Only a server that has been listed can be called, so each one here works first and then is broken.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::{Value, json};
+
+use crate::fixture_http::HttpFixture;
+use crate::harness::{Client, Gateway, Scratch, eventually, fixture, fixture_server, signal};
+use crate::raw_server::{RawServer, response};
+use crate::support::{assert_error, http_server, logged, path_text, pid_in, try_call};
+
+/// Callers of `server` and the log hear these words.
+async fn told(gateway: &Gateway, client: &Client, server: &str, tool: &str, words: &str) {
+    let answer = eventually(&format!("callers of {server} hear: {words}"), || async {
+        let answer = try_call(client, tool, json!({})).await;
+        answer["error"]["message"].as_str().is_some_and(|message| message.contains(words)).then_some(answer)
+    })
+    .await;
+    let data = assert_error(&answer, 1503, "BACKEND_UNAVAILABLE");
+    assert_eq!(data["serverId"], server, "{answer}");
+    // The log quotes what it prints.
+    let quoted = words.replace('"', "\\\"");
+    logged(gateway, &["cannot connect to backend", &format!("server=\"{server}\""), &quoted]).await;
+}
+
+/// A server behind a script of its own, which can be replaced.
+struct Scripted {
+    directory: PathBuf,
+}
+
+impl Scripted {
+    fn new(scratch: &Scratch, name: &str) -> Scripted {
+        let directory = scratch.path().join(name);
+        std::fs::create_dir_all(directory.join("cwd")).expect("room for a directory");
+        let scripted = Scripted { directory };
+        scripted.replace(&format!("exec '{}' --pid-file '{}'", fixture(), scripted.pid_file().display()));
+        scripted
+    }
+
+    fn script(&self) -> PathBuf {
+        self.directory.join("mcp-server-of-ours")
+    }
+
+    fn pid_file(&self) -> PathBuf {
+        self.directory.join("pid")
+    }
+
+    fn replace(&self, body: &str) {
+        let fresh = self.directory.join("fresh");
+        std::fs::write(&fresh, format!("#!/bin/sh\n{body}\n")).expect("room for a script");
+        std::fs::set_permissions(&fresh, Permissions::from_mode(0o755)).expect("it is ours");
+        std::fs::rename(&fresh, self.script()).expect("the same directory");
+    }
+
+    fn server(&self) -> Value {
+        let path = format!("{}:{}", self.directory.display(), std::env::var("PATH").unwrap_or_default());
+        json!({ "command": "mcp-server-of-ours", "cwd": self.directory.join("cwd"), "env": { "PATH": path } })
+    }
+}
+
+fn remove_command(scripted: &Scripted) {
+    std::fs::remove_file(scripted.script()).expect("it was there");
+}
+
+fn make_unexecutable(scripted: &Scripted) {
+    std::fs::set_permissions(scripted.script(), Permissions::from_mode(0o644)).expect("it is ours");
+}
+
+fn remove_cwd(scripted: &Scripted) {
+    std::fs::remove_dir(scripted.directory.join("cwd")).expect("it was there");
+}
+
+fn die_at_start(scripted: &Scripted) {
+    scripted.replace("echo 'no \u{1b}[31mlicence' >&2; echo 'call the vendor' >&2; exit 7");
+}
+
+fn never_answer(scripted: &Scripted) {
+    scripted.replace("exec sleep 600");
+}
+
+fn babble(scripted: &Scripted) {
+    scripted.replace("echo 'Listening on port 8000'; exec sleep 600");
+}
+
+type Row = (&'static str, fn(&Scripted), &'static str);
+
+#[tokio::test]
+async fn d14_what_is_wrong_with_a_command_is_told_with_its_cure() {
+    let rows: [Row; 6] = [
+        ("absent", remove_command, "command \"mcp-server-of-ours\" not found (is it installed and on PATH?"),
+        ("plain", make_unexecutable, "mcp-server-of-ours is not executable (chmod +x?)"),
+        ("astray", remove_cwd, "No such file or directory (os error 2) (check cwd in the configuration)"),
+        (
+            "dying",
+            die_at_start,
+            "exit code 7; its last words: no [31mlicence / call the vendor (run its command by hand",
+        ),
+        ("silent", never_answer, "no answer to the handshake within 5s (does the command start an MCP server on stdin"),
+        ("babbling", babble, "but \"Listening on port 8000\" on stdout, which is no MCP (is it the right command?"),
+    ];
+    let scratch = Scratch::new();
+    let scripted = rows.map(|(name, _, _)| Scripted::new(&scratch, name));
+    let servers = rows.iter().zip(&scripted).map(|((name, ..), scripted)| ((*name).to_owned(), scripted.server()));
+    let config =
+        json!({ "policies": { "startTimeout": "5s" }, "mcpServers": servers.collect::<serde_json::Map<_, _>>() });
+    let gateway = Gateway::start(config).await;
+    let client = gateway.client().await;
+    for ((name, break_it, _), scripted) in rows.iter().zip(&scripted) {
+        client.await_tool(&format!("{name}_echo")).await;
+        let pid = pid_in(&scripted.pid_file()).await;
+        break_it(scripted);
+        signal(pid, "KILL");
+    }
+    for (name, _, words) in rows {
+        told(&gateway, &client, name, &format!("{name}_echo"), words).await;
+    }
+}
+
+static BROKEN: AtomicBool = AtomicBool::new(false);
+
+const REFUSALS: [(&str, &str, &str); 5] = [
+    ("locked", "401 Unauthorized", "HTTP 401 Unauthorized (check its headers in the configuration)"),
+    ("forbidden", "403 Forbidden", "HTTP 403 Forbidden (check its headers in the configuration)"),
+    ("moved", "404 Not Found", "HTTP 404 Not Found (is the url right?)"),
+    ("website", "200 OK", "it answered with a web page (is the url right?"),
+    ("ill", "503 Service Unavailable", "HTTP 503 Service Unavailable (its own log should say why)"),
+];
+
+/// Welcomes us with a session at first; once broken, refuses all there is.
+fn refuse<const ROW: usize>(method: &str) -> Option<Vec<u8>> {
+    if BROKEN.load(Ordering::SeqCst) {
+        return Some(response(REFUSALS[ROW].1, "Content-Type: text/html\r\n", "\n<!doctype html><h1>hello</h1>"));
+    }
+    let result = json!({"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}});
+    let body = json!({"jsonrpc": "2.0", "id": 1, "result": result}).to_string();
+    let headers = "Content-Type: application/json\r\nMcp-Session-Id: one\r\n";
+    (method == "initialize").then(|| response("200 OK", headers, &body))
+}
+
+/// Forgets the session, so that the next handshake meets the refusal.
+fn forget(_: &Value) -> Vec<u8> {
+    response("404 Not Found", "", "")
+}
+
+#[tokio::test]
+async fn d12_what_is_wrong_behind_a_url_is_told_with_its_cure() {
+    let raw = [
+        RawServer::refusing(refuse::<0>, forget).await,
+        RawServer::refusing(refuse::<1>, forget).await,
+        RawServer::refusing(refuse::<2>, forget).await,
+        RawServer::refusing(refuse::<3>, forget).await,
+        RawServer::refusing(refuse::<4>, forget).await,
+    ];
+    let down = HttpFixture::start(&[]).await;
+    let mut servers = json!({ "down": down.server() });
+    for ((name, ..), raw) in REFUSALS.iter().zip(&raw) {
+        servers[*name] = http_server(raw.address);
+    }
+    let gateway = Gateway::with_servers(servers).await;
+    let client = gateway.client_seeing("down_echo").await;
+    for (name, ..) in REFUSALS {
+        client.await_tool(&format!("{name}_t")).await;
+    }
+    BROKEN.store(true, Ordering::SeqCst);
+    drop(down);
+    for (name, _, words) in REFUSALS {
+        told(&gateway, &client, name, &format!("{name}_t"), words).await;
+    }
+    told(&gateway, &client, "down", "down_echo", "connection refused (is it running, and on this port?)").await;
+}
+
+/// What cannot work first and then break is told in the log.
+#[tokio::test]
+async fn d12_a_url_that_leads_nowhere_is_told_with_its_cure() {
+    let plain = HttpFixture::start(&[]).await;
+    let gateway = Gateway::with_servers(json!({
+        "nowhere": { "url": "http://no-such-host.invalid/mcp" },
+        "unencrypted": { "url": format!("https://{}/mcp", plain.address) },
+    }))
+    .await;
+    for (server, words) in [
+        ("nowhere", "(is the host name in the url right?)"),
+        ("unencrypted", "(does it speak TLS? if not, the url begins with http:)"),
+    ] {
+        logged(&gateway, &["WARN", "cannot connect to backend", &format!("server=\"{server}\""), words]).await;
+    }
+}
+
+fn count(log: &[String], words: &[&str]) -> usize {
+    log.iter().filter(|line| words.iter().all(|word| line.contains(word))).count()
+}
+
+#[tokio::test]
+async fn f2_the_same_failure_is_a_warning_once() {
+    let scratch = Scratch::new();
+    let flag = scratch.path().join("other");
+    let script = failing_script(&flag);
+    let servers = json!({ "bad": { "command": "sh", "args": ["-c", script] }, "good": fixture_server(&[]) });
+    let gateway = Gateway::with_servers(servers).await;
+    let told_again = ["DEBUG", "cannot connect to backend, as before", "server=\"bad\"", "exit code 3"];
+    eventually("it failed twice more", || async { (count(&gateway.log(), &told_again) >= 2).then_some(()) }).await;
+    assert_eq!(count(&gateway.log(), &["WARN", "server=\"bad\"", "exit code 3"]), 1);
+    scratch.write("other", "");
+    logged(&gateway, &["WARN", "server=\"bad\"", "exit code 4"]).await;
+}
+
+/// Fails with words that differ each time, and with another code once the flag is there.
+fn failing_script(flag: &Path) -> String {
+    format!("echo $$ >&2; if [ -e '{}' ]; then exit 4; fi; exit 3", path_text(flag))
+}

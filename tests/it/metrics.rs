@@ -1,0 +1,192 @@
+//! What is counted, as a scrape shows it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use goblin::app::App;
+use goblin::backend::connect::ProxyEnvironment;
+use goblin::config::Config;
+use goblin::config::file::Origin;
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::harness::{Client, GOBLIN, Gateway, Scratch, eventually, fixture_server, signal};
+use crate::support::{arrived, await_call, begin_call, path_text, pid_in, try_call};
+
+/// The lines of a scrape.
+async fn scrape(client: &Client) -> Vec<String> {
+    let answer = client.send(Method::GET, "/metrics", &[], "").await;
+    assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+    assert_eq!(answer.headers["content-type"], "application/openmetrics-text; version=1.0.0; charset=utf-8");
+    assert!(answer.body.ends_with("# EOF\n"), "{}", answer.body);
+    answer.body.lines().map(str::to_owned).collect()
+}
+
+/// Waits until each of these lines is in a scrape: an answer reaches its client a moment before it is counted.
+async fn scraped(client: &Client, lines: &[&str]) {
+    for line in lines {
+        eventually(&format!("a scrape has {line}"), || async {
+            scrape(client).await.iter().any(|told| told == line).then_some(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn met1_each_read_counts_with_server_mime_type_and_status() {
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]), "b": fixture_server(&[]) })).await;
+    let client = gateway.client_seeing("a_echo").await;
+    client.await_tool("b_echo").await;
+    let read = async |uri: &str| client.request("resources/read", json!({ "uri": uri })).await;
+    for (uri, succeeds) in [
+        ("a+note:///alpha", true),
+        ("a+note:///alpha", true),
+        ("b+note:///alpha", true),
+        ("a+note:///by-template", true),
+        ("a+note:///missing", false),
+        ("a+nobody:///has-it", false),
+    ] {
+        let answer = read(uri).await;
+        assert_eq!(answer["error"].is_null(), succeeds, "{uri}: {answer}");
+    }
+    let reads = |server: &str, mime: &str, status: &str, count: u32| {
+        format!(r#"mcp_resource_reads_total{{server_id="{server}",mime_type="{mime}",status="{status}"}} {count}"#)
+    };
+    let expected = [
+        reads("a", "text/plain", "success", 2),
+        reads("a", "unknown", "success", 1),
+        reads("a", "unknown", "failure", 1),
+        reads("b", "text/plain", "success", 1),
+    ];
+    scraped(&client, &expected.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let told = scrape(&client).await;
+    // What no server was asked for has no server.
+    assert_eq!(told.iter().filter(|line| line.starts_with("mcp_resource_reads_total")).count(), expected.len());
+}
+
+#[tokio::test]
+async fn d7_calls_are_counted_by_server_method_and_outcome() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("pid");
+    let mut server = fixture_server(&["--pid-file", path_text(&file)]);
+    server["tools"] = json!({ "timeouts": { "hang": "200ms" } });
+    let gateway = Gateway::with_servers(json!({ "a": server })).await;
+    let client = gateway.client_seeing("a_echo").await;
+    for _ in 0..3 {
+        client.call("a_echo", json!({ "x\"}\n": "y" })).await;
+    }
+    assert_eq!(try_call(&client, "a_hang", json!({})).await["error"]["data"]["code"], "TIMEOUT");
+    assert!(!try_call(&client, "a_error", json!({})).await["error"].is_null());
+    // A tool that failed has answered.
+    assert_eq!(try_call(&client, "a_fail", json!({})).await["result"]["isError"], true);
+    assert!(!client.request("prompts/get", json!({ "name": "a_nobody" })).await["error"].is_null());
+    assert!(!client.request("no/such\"} 1\nmethod", json!({})).await["error"].is_null());
+    let told = |method: &str, outcome: &str, count: u32| {
+        format!(r#"mcp_requests_total{{server_id="a",method="{method}",outcome="{outcome}"}} {count}"#)
+    };
+    let expected = [told("tools/call", "ok", 4), told("tools/call", "error", 1), told("tools/call", "timeout", 1)];
+    scraped(&client, &expected.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let scrape = scrape(&client).await;
+    assert_eq!(scrape.iter().filter(|line| line.starts_with("mcp_requests_total")).count(), expected.len());
+    assert!(
+        scrape.iter().any(
+            |line| *line == r#"mcp_request_duration_seconds_bucket{le="+Inf",server_id="a",method="tools/call"} 5"#
+        )
+    );
+    assert!(
+        scrape.iter().any(|line| *line == r#"mcp_request_duration_seconds_count{server_id="a",method="tools/call"} 5"#)
+    );
+    assert!(!scrape.iter().any(|line| line.contains("no/such") || line.contains("nobody")), "labels are ours");
+}
+
+#[tokio::test]
+async fn met2_what_is_going_on_is_told() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("pid");
+    let servers =
+        json!({ "a": fixture_server(&["--pid-file", path_text(&file)]), "bad": { "command": "no-such-program" } });
+    let gateway = Gateway::with_servers(servers).await;
+    let client = gateway.client_seeing("a_hang").await;
+    let watcher = gateway.client().await;
+    let hanging = begin_call(&client, "a_hang", json!({}));
+    arrived(&watcher, "a", 1).await;
+    let tools = client.tool_names().await.len();
+    let entries = format!("goblin_catalog_entries{{kind=\"tool\"}} {tools}");
+    scraped(
+        &client,
+        &[
+            "goblin_requests_in_flight 1",
+            "goblin_sessions_active 2",
+            "mcp_resource_subscriptions_active 0",
+            &entries,
+            r#"goblin_backend_up{server_id="a"} 1"#,
+            r#"goblin_backend_up{server_id="bad"} 0"#,
+            r#"goblin_backend_restarts_total{server_id="a"} 0"#,
+            r#"goblin_events_total{kind="backend_ready"} 1"#,
+            r#"goblin_events_total{kind="session_opened"} 2"#,
+        ],
+    )
+    .await;
+    signal(pid_in(&file).await, "KILL");
+    assert!(!crate::support::ended(hanging).await["error"].is_null());
+    await_call(&client, "a_echo").await;
+    scraped(
+        &client,
+        &[
+            "goblin_requests_in_flight 0",
+            r#"goblin_backend_restarts_total{server_id="a"} 1"#,
+            r#"mcp_requests_total{server_id="a",method="tools/call",outcome="unavailable"} 1"#,
+        ],
+    )
+    .await;
+}
+
+fn config(servers: Value) -> Config {
+    let text = json!({ "mcpServers": servers }).to_string();
+    let loaded = goblin::config::parse(&text, &Origin::new("test", "/"), &|_| None);
+    loaded.unwrap_or_else(|problems| panic!("{problems}")).config
+}
+
+#[tokio::test]
+async fn d7_a_removed_server_takes_its_series_with_it() {
+    let both = config(json!({ "gone": fixture_server(&[]), "kept": fixture_server(&[]) }));
+    let mut app = App::start(both, GOBLIN.into(), ProxyEnvironment::default(), Arc::default());
+    app.readiness().wait_for(|readiness| readiness.is_ready()).await.expect("it starts");
+    app.reload(config(json!({ "kept": fixture_server(&[]) })));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let serving = tokio::spawn(app.serve_http(listener, async {
+        let _ = stopped.await;
+        std::future::pending()
+    }));
+    let client = Client::new(address);
+    let told = scrape(&client).await;
+    assert!(told.iter().any(|line| line.contains(r#"server_id="kept""#)), "{told:?}");
+    assert!(!told.iter().any(|line| line.contains(r#"server_id="gone""#)), "{told:?}");
+    drop(stop);
+    serving.await.expect("no panic").expect("it ends in order");
+}
+
+/// The names of families in `# TYPE` lines.
+fn families<'a>(lines: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
+    let named = lines.filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next().map(str::to_owned));
+    named.collect()
+}
+
+#[tokio::test]
+async fn d7_every_family_is_documented_and_every_documented_one_is_there() {
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
+    let client = gateway.client_seeing("a_echo").await;
+    let told = scrape(&client).await;
+    let told = families(told.iter().map(String::as_str));
+    let page = include_str!("../../docs/metrics.md");
+    assert_eq!(families(page.lines()), told, "the scrape in docs/metrics.md");
+    let rows: BTreeSet<_> =
+        page.lines().filter_map(|line| line.strip_prefix("| `")?.split(['`', '{']).next()).collect();
+    for family in &told {
+        let name = |suffix: &str| rows.contains(&*format!("{family}{suffix}"));
+        assert!(name("") || name("_total") || name("_info"), "docs/metrics.md has no row for {family}");
+    }
+    assert_eq!(rows.len(), told.len(), "{rows:?} {told:?}");
+}
