@@ -34,15 +34,16 @@ pub struct Cli {
     pub command: Command,
 }
 
+/// One line per paragraph: clap fits them to the terminal.
 const LONG_ABOUT: &str = "\
 One MCP endpoint for many MCP servers.
 
-Goblin connects to the MCP servers named in its configuration and offers their tools, prompts and resources as one
+Goblin connects to the MCP servers named in its configuration and offers their tools, prompts and resources as one \
 server, over Streamable HTTP (`goblin serve`) or stdio (`goblin stdio`).
 
-The configuration is found by --config, the variable GOBLIN_CONFIG, or goblin.json in the goblin directory of your
-configuration directory ($XDG_CONFIG_HOME or ~/.config). An `mcpServers` block of another client works as it is. Without
-any configuration the files of the working directory are served.";
+The configuration is found by --config, the variable GOBLIN_CONFIG, or goblin.json in the goblin directory of your \
+configuration directory ($XDG_CONFIG_HOME or ~/.config). An `mcpServers` block of another client works as it is. \
+Without any configuration the files of the working directory are served.";
 
 #[derive(Debug, Subcommand)]
 pub enum Command {

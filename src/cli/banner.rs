@@ -90,10 +90,7 @@ fn render(banner: &Banner, offers: &[Offer], colourful: bool) -> String {
         ("Claude Code", format!("claude mcp add --transport http goblin {url}{claude}")),
         ("VS Code", format!(r#"code --add-mcp '{{"name":"goblin","type":"http","url":"{url}"{code}}}'"#)),
         ("Cursor, in .cursor/mcp.json", format!(r#"{{ "mcpServers": {{ "goblin": {{ "url": "{url}"{cursor} }} }} }}"#)),
-        (
-            "Inspector",
-            format!("npx @modelcontextprotocol/inspector --cli {url} --transport http --method tools/list{inspector}"),
-        ),
+        ("Inspector", format!("npx @modelcontextprotocol/inspector --cli {url} --method tools/list{inspector}")),
     ] {
         let _ = write!(text, "\n  {}\n  {line}\n", faint(client));
     }

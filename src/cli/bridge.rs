@@ -327,7 +327,7 @@ impl Bridge {
             let _ = output.send(answer).await;
             return Ok(());
         }
-        Err(self.wire.refused(status))
+        Err(self.wire.refused(status, None))
     }
 
     /// The handshake with these bytes: what names the new session, the answer, and the version where it is a success.
@@ -340,9 +340,10 @@ impl Bridge {
             let mut answers = Answers::new(response);
             loop {
                 let answer = answers.next().await.map_err(lost)?;
-                let Some(answer) = answer.filter(|_| status.is_success()) else {
-                    return Err(self.wire.refused(status));
-                };
+                let Some(answer) = answer else { return Err(self.wire.refused(status, None)) };
+                if !status.is_success() {
+                    return Err(self.wire.refused(status, message::complaint(&answer).as_deref()));
+                }
                 if message::is_answer(&answer) {
                     let version = message::version(&answer);
                     return Ok((Wire::session_headers(session, version.as_deref()), answer, version));

@@ -17,7 +17,7 @@ use crate::cli::load::{From, Given, environment};
 use crate::cli::log::LogFlags;
 use crate::cli::runtime::identity::Fingerprints;
 use crate::cli::runtime::{Places, Published, Record};
-use crate::cli::style::{tell, warn};
+use crate::cli::style::{shell_word, tell, warn};
 use crate::cli::{Source, load, log, port};
 use crate::config::Gateway;
 use crate::config::secret::Secret;
@@ -69,6 +69,7 @@ pub async fn run(arguments: Serve) -> Result<ExitCode> {
     serve(given, listener, published, has_banner.then_some(url)).await
 }
 
+#[expect(clippy::async_yields_async, reason = "the wait for the second signal is meant to be handed on")]
 async fn serve(
     given: Given,
     listener: TcpListener,
@@ -106,8 +107,12 @@ fn shown(from: &From) -> String {
 async fn bind(gateway: &Gateway, arguments: &Serve) -> Result<TcpListener> {
     app::bind(gateway).await.map_err(|error| match error.downcast_ref::<std::io::Error>() {
         Some(cause) => {
-            let config = arguments.source.config.as_ref().map(|path| format!(" --config {}", path.display()));
-            let host = arguments.host.as_ref().map(|host| format!(" --host {host}"));
+            let config = arguments
+                .source
+                .config
+                .as_ref()
+                .map(|path| format!(" --config {}", shell_word(&path.display().to_string())));
+            let host = arguments.host.as_ref().map(|host| format!(" --host {}", shell_word(host)));
             anyhow!(port::explain(
                 gateway,
                 cause,
@@ -146,6 +151,7 @@ fn publish(url: &str, given: &Given) -> Option<Published> {
 }
 
 /// Waits for Ctrl-C or SIGTERM; gives the wait for the next one.
+#[expect(clippy::async_yields_async, reason = "the wait for the second signal is meant to be handed on")]
 pub fn termination() -> Result<impl Future<Output = impl Future<Output = ()>>> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;

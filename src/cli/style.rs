@@ -28,6 +28,15 @@ pub fn print(text: &str) -> std::io::Result<()> {
     }
 }
 
+/// A word as it can be pasted into a shell.
+pub fn shell_word(word: &str) -> String {
+    let plain = |character: char| character.is_alphanumeric() || "/._-@:=+,%".contains(character);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
 /// The columns of a terminal; nothing for a pipe.
 pub fn width(stream: &(impl IsTerminal + std::os::fd::AsFd)) -> Option<usize> {
     let size = stream.is_terminal().then(|| rustix::termios::tcgetwinsize(stream).ok()).flatten()?;

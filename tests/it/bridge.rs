@@ -16,9 +16,13 @@ struct Home {
 
 impl Home {
     fn new(gateway: Value) -> Home {
+        Home::with(gateway, json!({}))
+    }
+
+    fn with(gateway: Value, policies: Value) -> Home {
         let scratch = Scratch::new();
         let server = json!({ "command": fixture(), "args": ["--start-log", scratch.path().join("starts")] });
-        let config = json!({ "gateway": gateway, "mcpServers": { "a": server } });
+        let config = json!({ "gateway": gateway, "policies": policies, "mcpServers": { "a": server } });
         let config = scratch.write("goblin.json", &config.to_string());
         Home { scratch, config }
     }
@@ -340,4 +344,29 @@ async fn the_end_of_the_input_ends_it_after_what_is_open() {
     assert!(answer(&mut client, &json!("open")).await["result"].is_object());
     assert_eq!(client.line().await, None);
     assert_eq!(client.close().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn exactly_so_many_requests_of_one_client_are_open_and_the_next_is_refused() {
+    const MOST: usize = 256;
+    let home = Home::with(json!({}), json!({ "maxInFlight": 1000 }));
+    let _gateway = home.gateway(0).await;
+    let mut client = home.bridge().await;
+    for number in 0..MOST {
+        client.write(&call(json!(format!("hang {number}")), "a_hang", json!({}))).await;
+    }
+    client.write(&call(json!("one more"), "a_echo", json!({}))).await;
+    let refused = answer(&mut client, &json!("one more")).await;
+    assert_eq!(refused["error"]["data"]["code"], "LIMIT_EXCEEDED", "{refused}");
+    assert_eq!(refused["error"]["data"]["value"], MOST);
+    let params = json!({"requestId": "hang 0"});
+    client.write(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}).to_string()).await;
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        let answer = client.request("ping", json!({})).await;
+        if answer["result"].is_object() {
+            return;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "there is no room after one was cancelled: {answer}");
+    }
 }

@@ -18,6 +18,11 @@ impl Checked {
     }
 }
 
+fn server<'a>(report: &'a Value, id: &str) -> &'a Value {
+    let servers = report["servers"].as_array().expect("a list");
+    servers.iter().find(|server| server["id"] == id).unwrap_or_else(|| panic!("{id}: {report}"))
+}
+
 async fn check(scratch: &Scratch, config: &Value, arguments: &[&str]) -> Checked {
     let path = scratch.write("goblin.json", &serde_json::to_string_pretty(config).expect("JSON"));
     let mut command = goblin(scratch.path());
@@ -53,7 +58,7 @@ async fn servers_are_listed_without_secrets_and_without_being_started() {
     let started = scratch.path().join("started");
     let config = json!({ "mcpServers": {
         "a": { "command": fixture(), "args": ["--start-log", started, "--api-key", "hunter2"] },
-        "web": { "url": "https://me:hunter2@search.example/mcp?key=hunter2", "headers": { "Authorization": "Bearer hunter2" } },
+        "web": { "url": "https://search.example/mcp?key=hunter2", "headers": { "Authorization": "Bearer hunter2" } },
         "pinned": { "command": "npx", "args": ["-y", "some-server@1.2.3"] },
         "loose": { "command": "npx", "args": ["-y", "some-server"] },
         "off": { "command": "uvx", "args": ["other-server"], "enabled": false },
@@ -66,8 +71,9 @@ async fn servers_are_listed_without_secrets_and_without_being_started() {
     }
     let report = check(&scratch, &config, &["--json"]).await.json();
     assert!(!report.to_string().contains("hunter2"), "{report}");
-    assert_eq!(report["servers"][3]["unpinned"]["package"], "some-server");
-    assert_eq!(report["servers"][4]["state"], "disabled");
+    assert_eq!(server(&report, "loose")["unpinned"]["package"], "some-server");
+    assert_eq!(server(&report, "pinned")["unpinned"], Value::Null);
+    assert_eq!(server(&report, "off")["state"], "disabled");
     assert_eq!(check(&scratch, &config, &["--strict"]).await.code, Some(1), "warnings count");
     assert!(!started.exists());
 }
@@ -86,7 +92,7 @@ async fn connecting_tells_what_each_server_is_and_offers() {
     assert!(checked.stdout.contains("goblin-fixture") && !checked.stdout.contains('\x1b'), "{}", checked.stdout);
     let report = check(&scratch, &config, &["--connect", "--json"]).await.json();
     assert_eq!(report["ok"], true);
-    let (a, b) = (&report["servers"][0], &report["servers"][1]);
+    let (a, b) = (server(&report, "a"), server(&report, "b"));
     assert_eq!((&a["state"], &b["state"]), (&json!("ready"), &json!("ready")));
     assert_eq!((&a["seen"]["protocol"], &b["seen"]["protocol"]), (&json!("2025-11-25"), &json!("2025-03-26")));
     assert_eq!(a["seen"]["era"], "legacy");
@@ -111,16 +117,16 @@ async fn a_failed_server_has_cause_and_cure_and_does_not_hide_the_others() {
         "mute": fixture_server(&["--hang-handshake"]),
         "refused": { "url": "http://127.0.0.1:1/mcp" },
     } });
-    let checked = check(&scratch, &config, &["--connect", "--json", "--timeout", "1"]).await;
+    let checked = check(&scratch, &config, &["--connect", "--json", "--timeout", "3"]).await;
     assert_eq!(checked.code, Some(1), "{}", checked.stdout);
     let report = checked.json();
-    for (index, state, words) in [
-        (0, "ready", None),
-        (1, "failed", Some("/nowhere/server")),
-        (2, "failed", Some("within 1s")),
-        (3, "failed", Some("refused")),
+    for (id, state, words) in [
+        ("good", "ready", None),
+        ("absent", "failed", Some("/nowhere/server")),
+        ("mute", "failed", Some("within 3s")),
+        ("refused", "failed", Some("refused")),
     ] {
-        let server = &report["servers"][index];
+        let server = server(&report, id);
         assert_eq!(server["state"], state, "{server}");
         assert_eq!(server["seen"].is_object(), state == "ready", "{server}");
         let error = server["error"].as_str();

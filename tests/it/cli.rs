@@ -6,12 +6,12 @@ use std::process::{Output, Stdio};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::harness::{GOBLIN, Gateway, PATIENCE, Scratch, fixture};
+use crate::harness::{Gateway, PATIENCE, Scratch, fixture, goblin};
 
 fn command(scratch: &Scratch, arguments: &[&str]) -> Command {
-    let mut command = Command::new(GOBLIN);
-    command.args(arguments).env_remove("GOBLIN_CONFIG").env_remove("XDG_CONFIG_HOME").env("HOME", scratch.path());
-    command.current_dir(scratch.path()).stdin(Stdio::null()).kill_on_drop(true);
+    let mut command = goblin(scratch.path());
+    command.args(arguments).env_remove("XDG_CONFIG_HOME").env("HOME", scratch.path());
+    command.current_dir(scratch.path()).stdin(Stdio::null());
     command
 }
 
@@ -129,7 +129,7 @@ async fn web1_it_listens_on_the_configured_host() {
 }
 
 #[tokio::test]
-async fn web1_it_listens_on_the_configured_port_and_says_so_when_it_cannot() {
+async fn web1_it_listens_on_the_configured_port_and_says_who_has_it_when_it_cannot() {
     let scratch = Scratch::new();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = taken.local_addr().expect("an address").port();
@@ -138,16 +138,94 @@ async fn web1_it_listens_on_the_configured_port_and_says_so_when_it_cannot() {
     let (code, _, stderr) = run(command(&scratch, &["serve", "--config", &config])).await;
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains(&format!("127.0.0.1:{port}")), "{stderr}");
+    if cfg!(target_os = "linux") {
+        assert!(stderr.contains(&format!("(pid {}) listens there", std::process::id())), "{stderr}");
+    }
+    assert!(stderr.contains(&format!("goblin serve --config {config} --port ")), "{stderr}");
     assert!(!was_started(&scratch));
+}
+
+#[tokio::test]
+async fn web1_a_port_that_a_gateway_has_is_told_as_such() {
+    let scratch = Scratch::new();
+    let config = scratch.write("goblin.json", &json!({ "mcpServers": {} }).to_string()).display().to_string();
+    let first = Gateway::of(command(&scratch, &["serve", "--port", "0", "--config", &config])).await;
+    let port = first.address.port().to_string();
+    let (code, _, stderr) = run(command(&scratch, &["serve", "--config", &config, "--port", &port])).await;
+    assert_eq!(code, Some(1), "{stderr}");
+    let pid = first.child.id().expect("it runs");
+    assert!(stderr.contains(&first.url()) && stderr.contains(&format!("(pid {pid})")), "{stderr}");
+}
+
+#[tokio::test]
+async fn web1_an_address_of_another_machine_is_told_as_such() {
+    let scratch = Scratch::new();
+    let config = json!({ "gateway": { "token": "s3cret-token" }, "mcpServers": {} });
+    let config = scratch.write("goblin.json", &config.to_string()).display().to_string();
+    let (code, _, stderr) = run(command(&scratch, &["serve", "--config", &config, "--host", "192.0.2.1"])).await;
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("this machine does not have the address 192.0.2.1"), "{stderr}");
+}
+
+#[tokio::test]
+async fn config_a_mistyped_word_gets_the_nearest_one() {
+    let scratch = Scratch::new();
+    for (arguments, nearest) in [
+        (&["serv"][..], "serve"),
+        (&["chekc"], "check"),
+        (&["serve", "--prot", "1"], "--port"),
+        (&["stdio", "--standalon"], "--standalone"),
+        (&["check", "--conect"], "--connect"),
+    ] {
+        let (code, _, stderr) = run(command(&scratch, arguments)).await;
+        assert_eq!(code, Some(2), "{stderr}");
+        assert!(stderr.contains("similar") && stderr.contains(&format!("'{nearest}'")), "{arguments:?}: {stderr}");
+    }
+}
+
+/// The commands as `--help` lists them.
+async fn commands(scratch: &Scratch) -> Vec<String> {
+    let (_, help, _) = run(command(scratch, &["-h"])).await;
+    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let commands: Vec<_> = listed.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect();
+    assert!(commands.contains(&"serve".to_owned()) && commands.contains(&"man".to_owned()), "{help}");
+    commands
+}
+
+#[tokio::test]
+async fn completions_and_manual_pages_know_every_command() {
+    let scratch = Scratch::new();
+    let commands = commands(&scratch).await;
+    for shell in ["bash", "zsh", "fish"] {
+        let (code, script, stderr) = run(command(&scratch, &["completions", shell])).await;
+        assert_eq!((code, stderr.as_str()), (Some(0), ""), "{shell}");
+        for command in &commands {
+            assert!(script.contains(command.as_str()), "{shell} does not know {command}");
+        }
+    }
+    let (code, page, _) = run(command(&scratch, &["man"])).await;
+    assert!(code == Some(0) && page.contains(".TH goblin 1") && page.contains("GOBLIN_CONFIG"), "{page}");
+    let (code, _, stderr) = run(command(&scratch, &["man", "--out", "pages/man1"])).await;
+    assert_eq!(code, Some(0), "{stderr}");
+    for command in commands.iter().filter(|command| *command != "help") {
+        let page = scratch.path().join(format!("pages/man1/goblin-{command}.1"));
+        assert!(std::fs::read_to_string(&page).is_ok_and(|page| page.contains(".SH")), "{}", page.display());
+    }
 }
 
 #[tokio::test]
 async fn config_is_never_taken_from_the_working_directory() {
     let scratch = Scratch::new();
-    scratch.write("goblin.json", &json!({ "mcpServers": { "a": traced(&scratch) } }).to_string());
-    let (code, stdout, stderr) = run(command(&scratch, &["stdio"])).await;
+    let project = scratch.path().join("project");
+    std::fs::create_dir(&project).expect("a directory");
+    let text = json!({ "mcpServers": { "a": traced(&scratch) } }).to_string();
+    std::fs::write(project.join("goblin.json"), text).expect("room");
+    let mut command = command(&scratch, &["stdio"]);
+    command.current_dir(&project);
+    let (code, stdout, stderr) = run(command).await;
     assert_eq!((code, stdout.as_str()), (Some(0), ""), "{stderr}");
-    assert!(stderr.contains("no configuration") && stderr.contains("GOBLIN_CONFIG"), "{stderr}");
+    let project = project.canonicalize().expect("a path");
+    assert!(stderr.contains(&format!("a gateway of its own for {}:", project.display())), "{stderr}");
     assert!(!was_started(&scratch));
 }
 

@@ -64,8 +64,18 @@ impl Terminal {
 #[tokio::test]
 async fn without_a_configuration_the_working_directory_is_served() {
     let scratch = Scratch::new();
-    let gateway = Gateway::of(newcomer(&scratch, &["serve", "--port", "0"])).await;
-    assert_eq!(gateway.client().await.request("ping", json!({})).await["result"], json!({}));
+    let command = newcomer(&scratch, &["serve", "--port", "0"]);
+    std::fs::write(scratch.path().join("project/hello.txt"), "hello").expect("room");
+    let gateway = Gateway::of(command).await;
+    let client = gateway.client().await;
+    let listed = || async {
+        let resources = client.list("resources/list", "resources").await;
+        resources
+            .iter()
+            .any(|resource| resource["uri"].as_str().is_some_and(|uri| uri.ends_with("/hello.txt")))
+            .then_some(())
+    };
+    eventually("its files are listed", listed).await;
     let files = std::fs::read_dir(scratch.path().join("goblin")).expect("records").flatten();
     let record = files.map(|file| std::fs::read_to_string(file.path()).expect("text")).next().expect("a record");
     let record: Value = serde_json::from_str(&record).expect("JSON");

@@ -56,7 +56,11 @@ async fn what_a_killed_gateway_left_is_removed_by_the_next_reader() {
     gateway.child.kill().await.expect("it can be killed");
     assert_eq!(records(scratch.path()).len(), 1);
     let (mut client, config) = (goblin(scratch.path()), scratch.path().join("goblin.json"));
-    client.args(["stdio", "--config"]).arg(config).stdin(std::process::Stdio::null());
+    client
+        .args(["stdio", "--config"])
+        .arg(config)
+        .stdin(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null());
     assert!(client.status().await.expect("it runs").success());
     assert_eq!(records(scratch.path()), Vec::<PathBuf>::new());
 }

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use crate::observe::clean;
 use crate::protocol::json::{self, Splice};
 use crate::protocol::method::Method;
 use crate::protocol::{Id, Message, Notification, Outcome};
@@ -90,6 +91,14 @@ pub fn refusal(body: Bytes, waiting: &[Id]) -> Option<Bytes> {
         ([id], Some(named)) if id == named => Some(body),
         _ => None,
     }
+}
+
+/// What an error says to people.
+pub fn complaint(answer: &Bytes) -> Option<String> {
+    let Ok(Message::Response(answer)) = Message::parse(answer.clone()) else { return None };
+    let Outcome::Error(error) = answer.outcome else { return None };
+    let text = answer.raw.as_str();
+    json::string(text, json::member(text, error, "message")?).map(|message| clean(&message))
 }
 
 /// The version that an answer to `initialize` settled; nothing where it is an error.

@@ -89,12 +89,13 @@ impl Wire {
         headers
     }
 
-    /// An answer without a word for the client.
-    pub fn refused(&self, status: StatusCode) -> Error {
-        let cure = match status {
-            StatusCode::UNAUTHORIZED => "give its token by --token-file FILE or the variable GOBLIN_TOKEN",
-            StatusCode::FORBIDDEN => "its gateway.allowedHosts must name the host of this URL",
-            _ => "is there an MCP endpoint at this URL?",
+    /// What an answer that is no success means; `said` is what it says about that itself.
+    pub fn refused(&self, status: StatusCode, said: Option<&str>) -> Error {
+        let cure = match (status, said) {
+            (StatusCode::UNAUTHORIZED, _) => "give its token by --token-file FILE or the variable GOBLIN_TOKEN",
+            (StatusCode::FORBIDDEN, _) => "its gateway.allowedHosts must name the host of this URL",
+            (_, Some(said)) => said,
+            (_, None) => "is there an MCP endpoint at this URL?",
         };
         Error::BackendProtocol { server: self.url.clone(), reason: format!("it answered HTTP {status}; {cure}") }
     }

@@ -2,6 +2,7 @@
 //! secret is not shown at all.
 
 use crate::cli::load::Variables;
+use crate::cli::style::shell_word;
 use crate::config::Transport;
 use crate::observe::clean;
 
@@ -14,22 +15,23 @@ const SECRET_WORDS: [&str; 6] = ["token", "secret", "password", "passwd", "key",
 pub fn of(transport: &Transport, variables: &Variables) -> String {
     let shown = match transport {
         Transport::Stdio { command, args, .. } => {
-            let mut words = vec![quoted(command)];
+            let mut words = vec![shell_word(&with_variables(command, variables))];
             let mut hide_next = false;
             for argument in args {
                 let is_option = argument.starts_with('-');
                 words.push(match hide_next && !is_option {
                     true => HIDDEN.to_owned(),
-                    false => quoted(&without_secret(argument)),
+                    // Before it is quoted: a value may hold what quoting changes.
+                    false => shell_word(&with_variables(&without_secret(argument), variables)),
                 });
                 hide_next = is_option && !argument.contains('=') && names_secret(argument);
             }
             words.join(" ")
         }
-        Transport::Http { url, .. } => without_query(url),
-        Transport::Files(files) => files.root.display().to_string(),
+        Transport::Http { url, .. } => with_variables(&without_query(url), variables),
+        Transport::Files(files) => with_variables(&files.root.display().to_string(), variables),
     };
-    clean(&with_variables(shown, variables))
+    clean(&shown)
 }
 
 fn names_secret(name: &str) -> bool {
@@ -39,7 +41,7 @@ fn names_secret(name: &str) -> bool {
 
 fn without_secret(argument: &str) -> String {
     match argument.split_once('=') {
-        Some((name, _)) if names_secret(name) => format!("{name}={HIDDEN}"),
+        Some((name, _)) if names_secret(name) && !name.contains("://") => format!("{name}={HIDDEN}"),
         _ if argument.contains("://") => without_query(argument),
         _ => argument.to_owned(),
     }
@@ -59,22 +61,12 @@ fn without_query(url: &str) -> String {
     shown + query
 }
 
-fn with_variables(mut shown: String, variables: &Variables) -> String {
-    for (name, value) in variables {
-        if let Some(value) = value.as_ref().filter(|value| value.len() >= SHORTEST_VALUE) {
-            shown = shown.replace(value.as_str(), &format!("${{{name}}}"));
-        }
-    }
-    shown
-}
-
-fn quoted(word: &str) -> String {
-    let plain = |character: char| character.is_alphanumeric() || "/._-@:=+,%~$*?&".contains(character);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
+fn with_variables(text: &str, variables: &Variables) -> String {
+    let set = variables.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
+    let mut known: Vec<_> = set.filter(|(_, value)| value.len() >= SHORTEST_VALUE).collect();
+    // A value may be part of another.
+    known.sort_by_key(|(_, value)| std::cmp::Reverse(value.len()));
+    known.iter().fold(text.to_owned(), |text, (name, value)| text.replace(value.as_str(), &format!("${{{name}}}")))
 }
 
 #[cfg(test)]
@@ -85,14 +77,15 @@ mod tests {
 
     #[test]
     fn a_command_is_shown_without_its_secrets() {
-        let variables = [("KEY".to_owned(), Some("s3cret".to_owned())), ("N".to_owned(), Some("1".to_owned()))].into();
+        let variables = [("KEY".to_owned(), Some("s3c'ret".to_owned())), ("N".to_owned(), Some("1".to_owned()))].into();
         for (args, expected) in [
             (&["-y", "pkg@1.2.3"][..], "npx -y pkg@1.2.3"),
             (&["a b", ""], "npx 'a b' ''"),
             (&["--api-key", "hunter2", "x"], "npx --api-key *** x"),
-            (&["--api-key=hunter2", "TOKEN=hunter2"], "npx --api-key=*** TOKEN=***"),
-            (&["--verbose", "s3cret", "1"], "npx --verbose ${KEY} 1"),
-            (&["postgres://me:pw@db/x?password=pw"], "npx postgres://db/x?***"),
+            (&["--api-key=hunter2", "TOKEN=hunter2"], "npx '--api-key=***' 'TOKEN=***'"),
+            (&["--verbose", "s3c'ret", "1"], "npx --verbose '${KEY}' 1"),
+            (&["postgres://me:pw@db/x?password=pw"], "npx 'postgres://db/x?***'"),
+            (&["--db=postgres://me:pw@db/x", "--token=a://b"], "npx --db=postgres://db/x '--token=***'"),
             (&["\u{1b}[31m"], "npx '[31m'"),
         ] {
             let args = args.iter().map(|argument| (*argument).to_owned()).collect();

@@ -112,7 +112,7 @@ fn the_one_that_is_meant_is_chosen() {
     let (a, b) = (record(1, "/a.json"), record(2, "/b.json"));
     let wanted = |record: &Record| Some(record.identity.clone());
     let check = |running: &[&Record], wanted: Option<Identity>, expected: Result<u16, &[&str]>| {
-        let running = running.iter().map(|record| Record::clone(record)).collect();
+        let running = running.iter().copied().cloned().collect();
         match (choose(running, wanted.as_ref()), expected) {
             (Ok(chosen), Ok(port)) => assert_eq!(chosen.url, format!("http://127.0.0.1:{port}/mcp")),
             (Err(error), Err(words)) => {
