@@ -51,18 +51,14 @@ pub async fn run(arguments: Serve) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Waits for Ctrl-C or SIGTERM; gives the wait for the next one.
-pub fn termination() -> Result<impl Future<Output = impl Future<Output = ()>>> {
+/// Waits for Ctrl-C or SIGTERM, each time it is called.
+pub fn termination() -> Result<impl AsyncFnMut()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    let mut next = async move || {
+    Ok(async move || {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-    };
-    Ok(async move {
-        next().await;
-        async move { next().await }
     })
 }
