@@ -1,6 +1,6 @@
 //! How words reach a person: colour on a terminal, none in a pipe.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use crate::cli::BAD_CONFIGURATION;
@@ -13,6 +13,14 @@ pub fn tell(problem: &str) -> ExitCode {
 
 pub fn warn(warning: &str) {
     eprintln!("{}: {warning}", paint("warning", "1;33"));
+}
+
+/// Prints for a reader; one that has had enough, as `head` has, is no error.
+pub fn print(text: &str) -> std::io::Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// For stderr.
