@@ -26,6 +26,7 @@ pub mod diff;
 pub mod edit;
 pub mod file;
 pub mod glob;
+pub mod import;
 pub mod pin;
 pub mod problem;
 pub mod schema;

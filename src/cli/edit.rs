@@ -89,7 +89,9 @@ fn try_add(arguments: &Add) -> Result<String, String> {
         && let Some(argument) = import::relative_argument(&entry)
     {
         let place = path.parent().unwrap_or(&path).display();
-        warn(&format!("server {name} starts in {place}, where {argument} may be nothing; use --cwd or an absolute path"));
+        warn(&format!(
+            "server {name} starts in {place}, where {argument} may be nothing; use --cwd or an absolute path"
+        ));
     }
     let verb = if is_known { "replaced" } else { "added" };
     Ok(format!("{verb} {name} in {}\n", path.display()))

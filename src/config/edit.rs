@@ -77,12 +77,18 @@ impl Draft {
         }
     }
 
+    /// A file that is never written, to ask the reader about an entry.
+    pub(crate) fn scratch() -> Draft {
+        let origin = Origin::new("goblin.json", "/");
+        Draft::of(Path::new("goblin.json"), None, origin).expect("a new file is an object")
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    pub fn is_new(&self) -> bool {
-        self.old.is_none()
+    pub fn origin(&self) -> &Origin {
+        &self.origin
     }
 
     /// The servers that stand in it, in order.
@@ -128,12 +134,15 @@ impl Draft {
         format!("{}{}", self.mark, self.root)
     }
 
+    pub(crate) fn problems(&self, environment: Environment<'_>) -> Vec<Problem> {
+        let problems = parse(&self.text(), &self.origin, environment).err();
+        problems.iter().flat_map(|problems| problems.iter().cloned()).collect()
+    }
+
     /// Asks the reader. Gives what is wrong outside of the file: variables that are not set, files that are not there.
     pub fn check(&self, environment: Environment<'_>) -> Result<Vec<Problem>, EditError> {
-        let Err(problems) = parse(&self.text(), &self.origin, environment) else {
-            return Ok(Vec::new());
-        };
-        let (outside, inside): (Vec<_>, Vec<_>) = problems.iter().cloned().partition(|problem| problem.outside);
+        let (outside, inside): (Vec<_>, Vec<_>) =
+            self.problems(environment).into_iter().partition(|problem| problem.outside);
         if inside.is_empty() {
             return Ok(outside);
         }

@@ -4,6 +4,8 @@
 //! known from the text alone: not whether a variable is set, a file is there, or two ids fold alike. `null` is allowed
 //! wherever a key may be left out, because the reader takes it for absent.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value, json};
 
 use crate::config::vocabulary::{self, Change, FILES_MEMBERS, HTTP_MEMBERS, Key, Keys, STDIO_MEMBERS, Shape};
@@ -40,6 +42,32 @@ pub fn schema() -> Value {
 pub fn text() -> String {
     let text = serde_json::to_string_pretty(&schema()).expect("a value made of text and numbers");
     text + "\n"
+}
+
+/// Every key of the vocabulary, those that are passed over and those to come included.
+pub fn keys() -> BTreeSet<&'static str> {
+    let mut keys = BTreeSet::new();
+    collect(&vocabulary::ROOT, &mut keys);
+    collect(&vocabulary::NAMESPACING, &mut keys);
+    collect(&vocabulary::SERVER, &mut keys);
+    keys
+}
+
+fn collect(object: &Keys, keys: &mut BTreeSet<&'static str>) {
+    keys.extend(object.aliases.iter().map(|(alias, _)| *alias));
+    keys.extend(object.passed_over.iter().chain(object.later));
+    for key in object.read {
+        keys.insert(key.name);
+        let shapes = match &key.shape {
+            Shape::Either(one, other) => [*one, *other],
+            shape => [shape, shape],
+        };
+        for shape in shapes {
+            if let Shape::Object(inner) = shape {
+                collect(inner, keys);
+            }
+        }
+    }
 }
 
 fn definitions() -> Value {
