@@ -139,19 +139,21 @@ impl Draft {
         problems.iter().flat_map(|problems| problems.iter().cloned()).collect()
     }
 
-    /// Asks the reader. Gives what is wrong outside of the file: variables that are not set, files that are not there.
+    /// Asks the reader. Gives what the change needs and is missing outside of the file: variables that are not set, files
+    /// that are not there.
     pub fn check(&self, environment: Environment<'_>) -> Result<Vec<Problem>, EditError> {
-        let (outside, inside): (Vec<_>, Vec<_>) =
+        let (mut outside, inside): (Vec<_>, Vec<_>) =
             self.problems(environment).into_iter().partition(|problem| problem.outside);
+        let old = self.old.as_ref().and_then(|old| parse(old, &self.origin, environment).err());
+        let old: Vec<Problem> = old.iter().flat_map(|problems| problems.iter().cloned()).collect();
+        let was_there = |problem: &Problem| old.iter().any(|known| known.is_like(problem));
         if inside.is_empty() {
+            outside.retain(|problem| !was_there(problem));
             return Ok(outside);
         }
         // What was wrong before is told as it stands in the file; what this change would bring has no line yet.
-        if let Some(old) = &self.old
-            && let Err(problems) = parse(old, &self.origin, environment)
-            && let Some(problems) =
-                lines(problems.iter().filter(|problem| inside.iter().any(|one| one.is_like(problem))))
-        {
+        let still = old.iter().filter(|known| inside.iter().any(|problem| problem.is_like(known)));
+        if let Some(problems) = lines(still) {
             return Err(EditError::Broken { path: self.path.clone(), problems });
         }
         let problems: Vec<String> = inside.iter().map(Problem::without_place).collect();

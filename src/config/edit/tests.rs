@@ -72,6 +72,17 @@ fn a_server_is_removed_and_the_rest_stays() {
 }
 
 #[test]
+fn what_was_added_can_be_removed_without_a_trace() {
+    for text in [KEPT, "{\n  \"mcpServers\": {\n    \"a\": { \"command\": \"x\" } // one\n  }\n}\n"] {
+        let draft = draft(text);
+        draft.put("new", &entry("x"));
+        assert_ne!(draft.text(), text);
+        draft.remove("new");
+        assert_eq!(draft.text(), text);
+    }
+}
+
+#[test]
 fn the_servers_are_told_in_order() {
     let names: Vec<String> = draft(KEPT).servers().into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["a", "b"]);
@@ -101,7 +112,8 @@ fn problems_of_the_change_are_told_without() {
 
 #[test]
 fn variables_that_are_not_set_are_no_reason_to_refuse() {
-    let draft = draft("{ \"mcpServers\": {} }");
+    // What was missing before is no news.
+    let draft = draft("{ \"mcpServers\": { \"b\": { \"command\": \"${BEFORE}\" } } }");
     draft.put("a", &entry("${NOWHERE}"));
     let outside = draft.check(&|_| None).unwrap();
     assert_eq!(

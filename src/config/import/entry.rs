@@ -226,7 +226,7 @@ impl Reader<'_, '_> {
             return self.wrong(name, "a number");
         };
         let milliseconds = milliseconds.round() as u64;
-        Some(Tree::text(if milliseconds % 1000 == 0 {
+        Some(Tree::text(if milliseconds.is_multiple_of(1000) {
             format!("{}s", milliseconds / 1000)
         } else {
             format!("{milliseconds}ms")
