@@ -23,11 +23,15 @@ use crate::config::problem::{Problem, Problems};
 use crate::config::secret::Secret;
 
 pub mod diff;
+pub mod edit;
 pub mod file;
 pub mod glob;
+pub mod import;
 pub mod pin;
 pub mod problem;
+pub mod schema;
 pub mod secret;
+pub mod tree;
 
 mod document;
 mod expand;

@@ -1,13 +1,17 @@
-//! `goblin schema`.
+//! `goblin schema`: the JSON schema of the configuration, for editors.
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::Args;
+
+use crate::cli::style::print;
+use crate::config::schema;
 
 #[derive(Debug, Args)]
 pub struct Schema {}
 
 pub fn run(_arguments: &Schema) -> Result<ExitCode> {
-    bail!("not there yet")
+    print(&schema::text())?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -16,7 +16,7 @@ use crate::config::problem::{Fault, Report, quoted};
 /// Longer names are shown shortened.
 const MAX_PLAIN_NAME: usize = 64;
 
-const STRICT: ParseOptions = ParseOptions {
+pub(crate) const STRICT: ParseOptions = ParseOptions {
     allow_comments: true,
     allow_trailing_commas: true,
     allow_loose_object_property_names: false,

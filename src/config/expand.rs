@@ -49,7 +49,7 @@ pub(crate) fn expand(text: &str, environment: Environment<'_>, directory: &Path)
 fn resolve(reference: &str, environment: Environment<'_>, directory: &Path) -> Result<String, Fault> {
     if let Some(path) = reference.strip_prefix("file:") {
         return read_file(&directory.join(path))
-            .map_err(|reason| Fault::new(format!("cannot read {}: {reason}", quoted(path))));
+            .map_err(|reason| Fault::new(format!("cannot read {}: {reason}", quoted(path))).outside());
     }
     if reference.starts_with("input:") {
         let fault = Fault::new(format!("{} asks the user, which a gateway cannot", quoted(reference)));
@@ -73,12 +73,13 @@ fn resolve(reference: &str, environment: Environment<'_>, directory: &Path) -> R
         (Some(value), Some(_)) if !value.is_empty() => Ok(value),
         (_, Some(default)) => Ok(default.to_owned()),
         (None, None) => {
-            Err(Fault::new(format!("variable {name} is not set")).cure(format!("set it or write ${{{name}:-default}}")))
+            let fault = Fault::new(format!("variable {name} is not set")).outside();
+            Err(fault.cure(format!("set it or write ${{{name}:-default}}")))
         }
     }
 }
 
-fn is_variable_name(name: &str) -> bool {
+pub(crate) fn is_variable_name(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
         && name.chars().all(|character| character.is_ascii_alphanumeric() || character == '_')
 }

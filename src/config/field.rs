@@ -18,7 +18,7 @@ use crate::config::vocabulary::{Keys, choose};
 use crate::config::{Environment, Timeout, quantity};
 
 /// More of anything is a slip of the finger.
-const LARGEST_COUNT: u64 = 10_000_000;
+pub(crate) const LARGEST_COUNT: u64 = 10_000_000;
 
 /// What all fields of a file share.
 pub(crate) struct Context<'a> {

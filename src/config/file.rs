@@ -138,19 +138,34 @@ pub(crate) fn locate(flag: Option<&Path>, environment: Environment<'_>) -> Locat
         return Located::At(path);
     }
     searched.push("GOBLIN_CONFIG is not set".to_owned());
-    // The XDG rules: a relative directory is to be ignored.
-    let xdg = set("XDG_CONFIG_HOME").filter(|directory| directory.is_absolute());
-    let Some(directory) = xdg.or_else(|| set("HOME").map(|home| home.join(".config"))) else {
+    let Some(path) = user_directory(environment).map(|directory| directory.join("goblin").join("goblin.json")) else {
         searched.push("neither XDG_CONFIG_HOME nor HOME is set".to_owned());
         return Located::Nowhere(Searched(searched));
     };
-    let path = directory.join("goblin").join("goblin.json");
     // A file that is there but hidden from us is found too, so that reading it tells why.
     if matches!(path.try_exists(), Ok(false)) {
         searched.push(format!("{} does not exist", path.display()));
         return Located::Nowhere(Searched(searched));
     }
     Located::At(path)
+}
+
+/// The directory of the user's configurations. The XDG rules: a relative one is to be ignored.
+pub(crate) fn user_directory(environment: Environment<'_>) -> Option<PathBuf> {
+    let set = |name: &str| environment(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let xdg = set("XDG_CONFIG_HOME").filter(|directory| directory.is_absolute());
+    xdg.or_else(|| set("HOME").map(|home| home.join(".config")))
+}
+
+/// Where a configuration is written: as in [`locate`], whether it is there or not.
+pub fn target(flag: Option<&Path>, environment: Environment<'_>) -> Result<PathBuf, Searched> {
+    match locate(flag, environment) {
+        Located::At(path) => Ok(path),
+        Located::Nowhere(searched) => {
+            let directory = user_directory(environment).ok_or(searched)?;
+            Ok(directory.join("goblin").join("goblin.json"))
+        }
+    }
 }
 
 #[cfg(test)]

@@ -76,10 +76,26 @@ fn not_a_url() -> Fault {
 /// A header's name in lower case.
 pub(crate) fn check_header_name(text: &str) -> Result<String, Fault> {
     let name = HeaderName::from_bytes(text.as_bytes()).map_err(|_| Fault::new("is not a header name"))?;
-    if OURS.contains(&name.as_str()) || name.as_str().starts_with(OUR_PREFIX) {
+    if is_own_header(name.as_str()) {
         return Err(Fault::new("the gateway sets this header itself").cure("remove it"));
     }
     Ok(name.as_str().to_owned())
+}
+
+/// A header that the gateway writes itself.
+pub(crate) fn is_own_header(text: &str) -> bool {
+    let name = text.to_ascii_lowercase();
+    OURS.contains(&name.as_str()) || name.starts_with(OUR_PREFIX)
+}
+
+/// The address that a gateway on this machine with this port is reached at.
+pub(crate) fn is_local_endpoint(url: &str, port: u16) -> bool {
+    let Ok(uri) = url.parse::<Uri>() else { return false };
+    let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+    uri.scheme_str() == Some("http")
+        && is_loopback(host)
+        && uri.port_u16().unwrap_or(80) == port
+        && uri.path() == "/mcp"
 }
 
 pub(crate) fn check_header_value(text: &str) -> Result<(), Fault> {

@@ -20,11 +20,26 @@ pub struct Problem {
     pub path: String,
     pub message: String,
     pub cure: Option<String>,
+    /// Nothing is wrong with the file: a variable or a file that it names is not there.
+    pub outside: bool,
+}
+
+impl Problem {
+    /// The same fault in another text.
+    pub fn is_like(&self, other: &Problem) -> bool {
+        self.path == other.path && self.message == other.message
+    }
+
+    /// For a text that is no file yet.
+    pub fn without_place(&self) -> String {
+        let cure = self.cure.iter().map(|cure| format!(", {cure}")).collect::<String>();
+        format!("{}: {}{cure}", self.path, self.message)
+    }
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Problem { file, line, column, path, message, cure } = self;
+        let Problem { file, line, column, path, message, cure, outside: _ } = self;
         write!(formatter, "{file}:{line}:{column}: ")?;
         if !path.is_empty() {
             write!(formatter, "{path}: ")?;
@@ -66,15 +81,21 @@ impl std::error::Error for Problems {}
 pub(crate) struct Fault {
     message: String,
     cure: Option<String>,
+    outside: bool,
 }
 
 impl Fault {
     pub(crate) fn new(message: impl Into<String>) -> Fault {
-        Fault { message: message.into(), cure: None }
+        Fault { message: message.into(), cure: None, outside: false }
     }
 
     pub(crate) fn cure(self, cure: impl Into<String>) -> Fault {
         Fault { cure: Some(cure.into()), ..self }
+    }
+
+    /// See [`Problem::outside`].
+    pub(crate) fn outside(self) -> Fault {
+        Fault { outside: true, ..self }
     }
 }
 
@@ -131,8 +152,8 @@ fn place(mut findings: Vec<Finding>, text: &str, file: &str) -> Vec<Problem> {
             };
             (line, column) = if ends_line { (line + 1, 1) } else { (line, column + 1) };
         }
-        let Fault { message, cure } = fault;
-        problems.push(Problem { file: Arc::clone(&file), line, column, path, message, cure });
+        let Fault { message, cure, outside } = fault;
+        problems.push(Problem { file: Arc::clone(&file), line, column, path, message, cure, outside });
     }
     problems
 }

@@ -7,11 +7,11 @@ use std::time::Duration;
 use crate::config::problem::Fault;
 
 /// Long enough for any timeout, short enough to be added to an instant.
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+pub(crate) const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Below this not even a handshake fits.
-const SMALLEST_SIZE: u64 = 1 << 10;
-const LARGEST_SIZE: u64 = 1 << 30;
+pub(crate) const SMALLEST_SIZE: u64 = 1 << 10;
+pub(crate) const LARGEST_SIZE: u64 = 1 << 30;
 
 /// A whole number and a unit; `"0"` needs none.
 pub(crate) fn duration(text: &str) -> Result<Duration, Fault> {

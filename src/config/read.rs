@@ -94,16 +94,17 @@ fn policies(field: &Field<'_>) -> Option<Policies> {
     Some(policies)
 }
 
+pub(crate) const LEVELS: [(&str, LogLevel); 5] = [
+    ("error", LogLevel::Error),
+    ("warn", LogLevel::Warn),
+    ("info", LogLevel::Info),
+    ("debug", LogLevel::Debug),
+    ("trace", LogLevel::Trace),
+];
+pub(crate) const FORMATS: [(&str, LogFormat); 3] =
+    [("auto", LogFormat::Auto), ("text", LogFormat::Text), ("json", LogFormat::Json)];
+
 fn log(field: &Field<'_>) -> Option<Log> {
-    const LEVELS: [(&str, LogLevel); 5] = [
-        ("error", LogLevel::Error),
-        ("warn", LogLevel::Warn),
-        ("info", LogLevel::Info),
-        ("debug", LogLevel::Debug),
-        ("trace", LogLevel::Trace),
-    ];
-    const FORMATS: [(&str, LogFormat); 3] =
-        [("auto", LogFormat::Auto), ("text", LogFormat::Text), ("json", LogFormat::Json)];
     let section = field.section(&vocabulary::LOG)?;
     let mut log = Log::default();
     section.set(&mut log.level, "level", |field| field.choice(&LEVELS, &[]));

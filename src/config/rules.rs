@@ -13,6 +13,10 @@ const MAX_SEPARATOR_LENGTH: usize = 8;
 /// Longer URIs are refused everywhere else too.
 const MAX_URI_LENGTH: usize = 8 << 10;
 
+pub(crate) const NAMES: [(&str, NamePolicy); 2] = [("prefix", NamePolicy::Prefix), ("none", NamePolicy::None)];
+pub(crate) const URIS: [(&str, UriPolicy); 3] =
+    [("uri", UriPolicy::Uri), ("identifier", UriPolicy::Identifier), ("none", UriPolicy::None)];
+
 /// What D4 allows in exposed names.
 pub(crate) fn is_name_character(character: char) -> bool {
     character.is_ascii_alphanumeric() || matches!(character, '_' | '-')
@@ -20,9 +24,6 @@ pub(crate) fn is_name_character(character: char) -> bool {
 
 /// One word for all three kinds, or an object whose members stand over `base`.
 pub(crate) fn namespacing(field: &Field<'_>, base: &Namespacing) -> Option<Namespacing> {
-    const NAMES: [(&str, NamePolicy); 2] = [("prefix", NamePolicy::Prefix), ("none", NamePolicy::None)];
-    const URIS: [(&str, UriPolicy); 3] =
-        [("uri", UriPolicy::Uri), ("identifier", UriPolicy::Identifier), ("none", UriPolicy::None)];
     let mut namespacing = base.clone();
     if field.is_string() {
         let all = field.choice(&NAMES, &[])?;
@@ -72,16 +73,21 @@ pub(crate) fn tools(server: &Section<'_>, max_length: usize) -> ToolRules {
 }
 
 pub(crate) fn prompts(server: &Section<'_>, max_length: usize) -> Rules {
-    rules(server, "prompts", |name| check_name(name, max_length))
+    rules(server, "prompts", &vocabulary::PROMPTS, |name| check_name(name, max_length))
 }
 
 pub(crate) fn resources(server: &Section<'_>) -> Rules {
-    rules(server, "resources", check_uri)
+    rules(server, "resources", &vocabulary::RESOURCES, check_uri)
 }
 
-fn rules(server: &Section<'_>, key: &str, check_target: impl Fn(&str) -> Result<(), Fault>) -> Rules {
+fn rules(
+    server: &Section<'_>,
+    key: &str,
+    keys: &vocabulary::Keys,
+    check_target: impl Fn(&str) -> Result<(), Fault>,
+) -> Rules {
     let mut rules = Rules::default();
-    if let Some(section) = server.get(key).and_then(|field| field.section(&vocabulary::RULES)) {
+    if let Some(section) = server.get(key).and_then(|field| field.section(keys)) {
         rules.filter = filter(&section);
         section.set(&mut rules.rename, "rename", |field| rename(field, check_target));
     }

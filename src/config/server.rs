@@ -12,6 +12,9 @@ use crate::config::{Namespacing, Protocol, Server, ServerId, rules, transport, v
 /// Names longer than this are cut in any case.
 const MAX_PREFIX_LENGTH: usize = 64;
 
+pub(crate) const PROTOCOLS: [(&str, Protocol); 2] = [("auto", Protocol::Auto), ("legacy", Protocol::Legacy)];
+pub(crate) const SESSIONS: [(&str, ()); 1] = [("shared", ())];
+
 pub(crate) fn servers(field: &Field<'_>, namespacing: &Namespacing) -> IndexMap<ServerId, Arc<Server>> {
     let mut servers = IndexMap::new();
     let mut folded_ids = HashMap::new();
@@ -48,14 +51,13 @@ fn check_id<'a>(name: &'a str, field: &Field<'a>, folded_ids: &mut HashMap<Strin
 }
 
 fn server(name: &str, field: &Field<'_>, namespacing: &Namespacing) -> Option<Server> {
-    const PROTOCOLS: [(&str, Protocol); 2] = [("auto", Protocol::Auto), ("legacy", Protocol::Legacy)];
     let section = field.section(&vocabulary::SERVER)?;
     let transport = transport::transport(&section);
 
     let mut protocol = Protocol::default();
     section.set(&mut protocol, "protocol", |field| field.choice(&PROTOCOLS, &["modern", "match-client"]));
     // There is one way to share yet, so the answer is only checked.
-    section.set(&mut (), "session", |field| field.choice(&[("shared", ())], &["per-client"]));
+    section.set(&mut (), "session", |field| field.choice(&SESSIONS, &["per-client"]));
 
     let mut own = namespacing.clone();
     section.set(&mut own, "namespacing", |field| rules::namespacing(field, namespacing));

@@ -9,18 +9,23 @@ use std::path::PathBuf;
 use crate::config::field::{Field, Section};
 use crate::config::problem::Fault;
 use crate::config::secret::Secret;
+use crate::config::vocabulary::{FILES_MEMBERS, HTTP_MEMBERS, STDIO_MEMBERS};
 use crate::config::{Files, Transport, network, vocabulary};
 
-const STDIO_MEMBERS: [&str; 4] = ["command", "args", "env", "cwd"];
-const HTTP_MEMBERS: [&str; 5] = ["url", "serverUrl", "httpUrl", "headers", "tls"];
-const FILES_MEMBERS: [&str; 4] = ["root", "hidden", "ignored", "maxFiles"];
-
 #[derive(Clone, Copy)]
-enum Kind {
+pub(crate) enum Kind {
     Stdio,
     Http,
     Files,
 }
+
+pub(crate) const KINDS: [(&str, Kind); 5] = [
+    ("stdio", Kind::Stdio),
+    ("http", Kind::Http),
+    ("files", Kind::Files),
+    ("streamable-http", Kind::Http),
+    ("streamableHttp", Kind::Http),
+];
 
 /// `None` was reported.
 pub(crate) fn transport(section: &Section<'_>) -> Option<Transport> {
@@ -50,13 +55,6 @@ pub(crate) fn transport(section: &Section<'_>) -> Option<Transport> {
 
 /// What the file says, else what its members tell.
 fn kind(section: &Section<'_>) -> Option<Kind> {
-    const KINDS: [(&str, Kind); 5] = [
-        ("stdio", Kind::Stdio),
-        ("http", Kind::Http),
-        ("files", Kind::Files),
-        ("streamable-http", Kind::Http),
-        ("streamableHttp", Kind::Http),
-    ];
     if let Some(field) = section.one_of(&vocabulary::TYPE) {
         return field.choice(&KINDS, &["sse"]);
     }

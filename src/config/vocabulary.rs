@@ -1,15 +1,89 @@
-//! Every key we know, where it may stand, and what it is called elsewhere.
+//! Every key we know: where it may stand, what it holds, what it is when it is left out, and what it is called elsewhere.
 //!
-//! Three kinds: keys we read; keys of other clients that say nothing to a gateway and are passed over; keys of ours that
-//! this version does not serve yet, which are refused, because a setting that is silently without effect is worse.
+//! The one description of the file. The reader takes its keys and words from here, and the JSON schema is made from it,
+//! so the two cannot drift apart.
+//!
+//! Four kinds of keys: those we read; other names for them; keys of other clients that say nothing to a gateway and are
+//! passed over; keys of ours that this version does not serve yet, which are refused, because a setting that is silently
+//! without effect is worse.
 
 use crate::config::problem::{Fault, quoted};
+use crate::config::{field, read, rules, server, transport};
 
 /// The keys of one object.
 pub(crate) struct Keys {
-    pub(crate) read: &'static [&'static str],
+    pub(crate) read: &'static [Key],
+    /// Another name, and the key it stands for.
+    pub(crate) aliases: &'static [(&'static str, &'static str)],
     pub(crate) passed_over: &'static [&'static str],
     pub(crate) later: &'static [&'static str],
+}
+
+/// One key that is read.
+pub(crate) struct Key {
+    pub(crate) name: &'static str,
+    pub(crate) shape: Shape,
+    /// As JSON; empty where leaving it out means something that cannot be written.
+    pub(crate) default: &'static str,
+    pub(crate) change: Change,
+    pub(crate) doc: &'static str,
+}
+
+/// When a change of the file takes effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// On reload.
+    Live,
+    /// At the next start.
+    Restart,
+}
+
+/// What a key holds.
+pub(crate) enum Shape {
+    Flag,
+    /// Text of a form; the pattern is a regular expression that Rust and ECMAScript read alike.
+    Text(&'static str),
+    /// Text in which `${VAR}` is expanded.
+    Expanded,
+    /// Likewise; it becomes a path.
+    Path,
+    /// Likewise; it becomes a URL.
+    Url,
+    /// A whole number, from and to.
+    Whole(u64, u64),
+    Size,
+    Duration,
+    PositiveDuration,
+    /// A number counts milliseconds, as other clients have it.
+    DurationOrMilliseconds,
+    Choice(&'static [&'static str]),
+    List(&'static Shape),
+    /// An object whose keys the operator chooses.
+    Map(&'static Shape),
+    Object(&'static Keys),
+    Namespacing,
+    /// The servers by id.
+    Servers,
+    Either(&'static Shape, &'static Shape),
+}
+
+const fn live(name: &'static str, shape: Shape, default: &'static str, doc: &'static str) -> Key {
+    Key { name, shape, default, change: Change::Live, doc }
+}
+
+const fn restart(name: &'static str, shape: Shape, default: &'static str, doc: &'static str) -> Key {
+    Key { name, shape, default, change: Change::Restart, doc }
+}
+
+/// The words of a table that the reader chooses from.
+const fn words<T, const N: usize>(table: &[(&'static str, T); N]) -> [&'static str; N] {
+    let mut words = [""; N];
+    let mut index = 0;
+    while index < N {
+        words[index] = table[index].0;
+        index += 1;
+    }
+    words
 }
 
 /// The servers, as goblin and others call them.
@@ -17,105 +91,251 @@ pub(crate) const SERVERS: [&str; 4] = ["mcpServers", "servers", "context_servers
 pub(crate) const URL: [&str; 3] = ["url", "serverUrl", "httpUrl"];
 pub(crate) const TYPE: [&str; 2] = ["type", "transport"];
 
+/// Members that only one kind of server has.
+pub(crate) const STDIO_MEMBERS: [&str; 4] = ["command", "args", "env", "cwd"];
+pub(crate) const HTTP_MEMBERS: [&str; 5] = ["url", "serverUrl", "httpUrl", "headers", "tls"];
+pub(crate) const FILES_MEMBERS: [&str; 4] = ["root", "hidden", "ignored", "maxFiles"];
+
+const COUNT: Shape = Shape::Whole(1, field::LARGEST_COUNT);
+const NAME: Shape = Shape::Text("^[A-Za-z0-9_-]{1,128}$");
+const URI: Shape = Shape::Text(r"^[A-Za-z][A-Za-z0-9+.-]*:\S+$");
+const GLOB: Shape = Shape::Text("^.+$");
+const GLOBS: Shape = Shape::List(&GLOB);
+const NAMES: Shape = Shape::Choice(&words(&rules::NAMES));
+const NAMING: Shape = Shape::Either(&NAMES, &Shape::Namespacing);
+
 pub(crate) const ROOT: Keys = Keys {
-    read: &["gateway", "namespacing", "policies", "log", "mcpServers", "servers", "context_servers", "mcp_servers"],
+    read: &[
+        live("mcpServers", Shape::Servers, "", "the servers by id"),
+        restart("gateway", Shape::Object(&GATEWAY), "{}", "the side that clients see"),
+        restart("policies", Shape::Object(&POLICIES), "{}", "limits for every server"),
+        live("namespacing", NAMING, "\"prefix\"", "how exposed names are made"),
+        restart("log", Shape::Object(&LOG), "{}", "what is logged on stderr"),
+    ],
+    aliases: &[("servers", "mcpServers"), ("context_servers", "mcpServers"), ("mcp_servers", "mcpServers")],
     passed_over: &["$schema"],
     later: &["subscriptions", "exposure", "profiles", "metaTools", "admin", "telemetry"],
 };
 
+const HOST_NAME: Shape = Shape::Text(r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?$");
+const ORIGIN: Shape = Shape::Text(r"^[A-Za-z][A-Za-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?$");
+
 pub(crate) const GATEWAY: Keys = Keys {
     read: &[
-        "host",
-        "port",
-        "allowedHosts",
-        "allowedOrigins",
-        "maxSessions",
-        "sessionIdleTimeout",
-        "maxBodySize",
-        "grace",
-        "token",
+        restart(
+            "host",
+            Shape::Text("^[A-Za-z0-9._:-]+$"),
+            "\"127.0.0.1\"",
+            "address or host name to listen on; not loopback only together with token",
+        ),
+        restart("port", Shape::Whole(0, 65535), "3000", "0 takes any free port"),
+        restart("allowedHosts", Shape::List(&HOST_NAME), "[]", "further names that a Host header may hold"),
+        restart("allowedOrigins", Shape::List(&ORIGIN), "[]", "origins of web pages that may call"),
+        restart("maxSessions", COUNT, "10000", "sessions of all clients together"),
+        restart(
+            "sessionIdleTimeout",
+            Shape::PositiveDuration,
+            "\"30m\"",
+            "a session without a request or an open stream ends after this",
+        ),
+        restart("maxBodySize", Shape::Size, "\"4MiB\"", "the largest body of a request over HTTP"),
+        restart("grace", Shape::Duration, "\"10s\"", "how long calls may finish when the gateway ends"),
+        restart("token", Shape::Expanded, "", "clients must send it as Authorization: Bearer TOKEN"),
     ],
+    aliases: &[],
     passed_over: &[],
     later: &[],
 };
 
 pub(crate) const POLICIES: Keys = Keys {
     read: &[
-        "defaultTimeout",
-        "maxTimeout",
-        "startTimeout",
-        "maxInFlight",
-        "maxInFlightPerBackend",
-        "maxMessageSize",
-        "pageSize",
+        restart(
+            "defaultTimeout",
+            Shape::Duration,
+            "\"60s\"",
+            "longest silence of a call; progress is a sign of life; 0 waits for ever",
+        ),
+        restart(
+            "maxTimeout",
+            Shape::Duration,
+            "\"1h\"",
+            "longest life of a call, whatever its progress; 0 means no limit",
+        ),
+        restart(
+            "startTimeout",
+            Shape::PositiveDuration,
+            "\"60s\"",
+            "for the handshake of a server, and for each page of its lists",
+        ),
+        restart("maxInFlight", COUNT, "64", "open calls of one client"),
+        restart("maxInFlightPerBackend", COUNT, "1024", "open calls to one server"),
+        restart(
+            "maxMessageSize",
+            Shape::Size,
+            "\"16MiB\"",
+            "the largest message of a server, and of a client on stdio",
+        ),
+        restart("pageSize", COUNT, "1000", "entries per page of a list"),
     ],
+    aliases: &[],
     passed_over: &[],
     later: &["askTimeout"],
 };
 
-pub(crate) const LOG: Keys = Keys { read: &["level", "format"], passed_over: &[], later: &[] };
+pub(crate) const LOG: Keys = Keys {
+    read: &[
+        restart("level", Shape::Choice(&words(&read::LEVELS)), "\"info\"", "the least grave lines that are written"),
+        restart(
+            "format",
+            Shape::Choice(&words(&read::FORMATS)),
+            "\"auto\"",
+            "auto writes text, with colours on a terminal",
+        ),
+    ],
+    aliases: &[],
+    passed_over: &[],
+    later: &[],
+};
 
-pub(crate) const NAMESPACING: Keys =
-    Keys { read: &["tools", "prompts", "resources", "separator", "maxLength"], passed_over: &[], later: &[] };
+pub(crate) const NAMESPACING: Keys = Keys {
+    read: &[
+        live("tools", NAMES, "\"prefix\"", "files_read or read"),
+        live("prompts", NAMES, "\"prefix\"", "the same for prompts"),
+        live("resources", Shape::Choice(&words(&rules::URIS)), "\"uri\"", "files+file:///a, files_file_a or file:///a"),
+        live("separator", Shape::Text("^[A-Za-z0-9_-]{1,8}$"), "\"_\"", "stands between prefix and name"),
+        live("maxLength", Shape::Whole(16, 128), "48", "longer names are cut and end in a hash"),
+    ],
+    aliases: &[],
+    passed_over: &[],
+    later: &[],
+};
 
 pub(crate) const SERVER: Keys = Keys {
     read: &[
-        "type",
-        "transport",
-        "command",
-        "args",
-        "env",
-        "cwd",
-        "url",
-        "serverUrl",
-        "httpUrl",
-        "headers",
-        "tls",
-        "root",
-        "hidden",
-        "ignored",
-        "maxFiles",
-        "enabled",
-        "disabled",
-        "session",
-        "protocol",
-        "prefix",
-        "timeout",
-        "namespacing",
-        "validate",
-        "tools",
-        "includeTools",
-        "excludeTools",
-        "prompts",
-        "resources",
+        live(
+            "type",
+            Shape::Choice(&words(&transport::KINDS)),
+            "",
+            "how it is reached; told by its members when absent",
+        ),
+        live(
+            "command",
+            Shape::Either(&Shape::Expanded, &Shape::Object(&COMMAND)),
+            "",
+            "the program to start; with a / relative to cwd, else found in PATH",
+        ),
+        live("args", Shape::List(&Shape::Expanded), "[]", "its arguments"),
+        live("env", Shape::Map(&Shape::Expanded), "{}", "added to our environment, of which GOBLIN_* is not passed on"),
+        live("cwd", Shape::Path, "\".\"", "its working directory; relative to that of the file"),
+        live("url", Shape::Url, "", "a complete http or https URL, without user, password or fragment"),
+        live(
+            "headers",
+            Shape::Map(&Shape::Expanded),
+            "{}",
+            "sent with every request; those of the protocol cannot be set",
+        ),
+        live("tls", Shape::Object(&TLS), "{}", "whom to trust besides the system's certificates"),
+        live("root", Shape::Path, "\".\"", "the directory to serve; relative to that of the file"),
+        live("hidden", Shape::Flag, "false", "serve names that begin with a dot too"),
+        live("ignored", Shape::Flag, "false", "serve what .gitignore names too"),
+        live("maxFiles", COUNT, "10000", "files that are listed; all are reached by the template and the tools"),
+        live("enabled", Shape::Flag, "true", "a disabled server is checked and not started"),
+        live("disabled", Shape::Flag, "false", "the opposite of enabled"),
+        live("session", Shape::Choice(&words(&server::SESSIONS)), "\"shared\"", "all clients share the connection"),
+        live(
+            "protocol",
+            Shape::Choice(&words(&server::PROTOCOLS)),
+            "\"auto\"",
+            "which versions of the protocol are tried",
+        ),
+        live(
+            "prefix",
+            Shape::Text("^[A-Za-z0-9_-]{0,64}$"),
+            "",
+            "stands before names; the id when absent; may be empty",
+        ),
+        live(
+            "timeout",
+            Shape::DurationOrMilliseconds,
+            "",
+            "longest silence of a call to this server; as policies.defaultTimeout when absent",
+        ),
+        live("namespacing", NAMING, "", "for this server alone; as the global one when absent"),
+        live("validate", Shape::Flag, "false", "check the arguments of tools against their input schema"),
+        live("tools", Shape::Object(&TOOLS), "{}", "which tools are offered, and how"),
+        live("includeTools", GLOBS, "", "the same as tools.allow"),
+        live("excludeTools", GLOBS, "", "the same as tools.deny"),
+        live("prompts", Shape::Object(&PROMPTS), "{}", "which prompts are offered, and how"),
+        live("resources", Shape::Object(&RESOURCES), "{}", "which resources and templates are offered, and how"),
     ],
+    aliases: &[("transport", "type"), ("serverUrl", "url"), ("httpUrl", "url")],
     passed_over: &["autoApprove", "alwaysAllow", "description", "trust", "gallery"],
     later: &["poll", "declare", "roots"],
 };
 
 /// The object that older Zed has for `command`.
-pub(crate) const COMMAND: Keys = Keys { read: &["path", "args", "env"], passed_over: &[], later: &[] };
+pub(crate) const COMMAND: Keys = Keys {
+    read: &[
+        live("path", Shape::Expanded, "", "the program to start"),
+        live("args", Shape::List(&Shape::Expanded), "[]", "its arguments"),
+        live("env", Shape::Map(&Shape::Expanded), "{}", "added to our environment"),
+    ],
+    aliases: &[],
+    passed_over: &[],
+    later: &[],
+};
 
-pub(crate) const TLS: Keys = Keys { read: &["ca"], passed_over: &[], later: &[] };
+pub(crate) const TLS: Keys = Keys {
+    read: &[live("ca", Shape::Path, "", "a PEM file of certificates to trust besides the system's")],
+    aliases: &[],
+    passed_over: &[],
+    later: &[],
+};
 
-pub(crate) const TOOLS: Keys = Keys { read: &["allow", "deny", "rename", "timeouts"], passed_over: &[], later: &[] };
+const ALLOW: Key = live("allow", GLOBS, "[\"*\"]", "native names or URIs that are offered; [] offers none");
+const DENY: Key = live("deny", GLOBS, "[]", "stands over allow");
+const RENAME: Key = live("rename", Shape::Map(&NAME), "{}", "native name to the whole exposed one; no prefix is added");
 
-/// Prompts and resources.
-pub(crate) const RULES: Keys = Keys { read: &["allow", "deny", "rename"], passed_over: &[], later: &[] };
+pub(crate) const TOOLS: Keys = Keys {
+    read: &[
+        ALLOW,
+        DENY,
+        RENAME,
+        live("timeouts", Shape::Map(&Shape::Duration), "{}", "native name to its longest silence; 0 waits for ever"),
+    ],
+    aliases: &[],
+    passed_over: &[],
+    later: &[],
+};
+
+pub(crate) const PROMPTS: Keys = Keys { read: &[ALLOW, DENY, RENAME], aliases: &[], passed_over: &[], later: &[] };
+
+pub(crate) const RESOURCES: Keys = Keys {
+    read: &[ALLOW, DENY, live("rename", Shape::Map(&URI), "{}", "native URI to the whole exposed one")],
+    aliases: &[],
+    passed_over: &[],
+    later: &[],
+};
 
 impl Keys {
     pub(crate) fn check(&self, key: &str) -> Result<(), Fault> {
-        if self.read.contains(&key) || self.passed_over.contains(&key) {
+        if self.known().any(|known| known == key) {
             return Ok(());
         }
         if self.later.contains(&key) {
             return Err(later().cure("remove it"));
         }
         let fault = Fault::new("unknown key");
-        Err(match nearest(key, self.read.iter().chain(self.later).chain(self.passed_over).copied()) {
+        Err(match nearest(key, self.known().chain(self.later.iter().copied())) {
             Some(known) => fault.cure(format!("did you mean \"{known}\"?")),
             None => fault,
         })
+    }
+
+    fn known(&self) -> impl Iterator<Item = &'static str> {
+        let read = self.read.iter().map(|key| key.name);
+        let aliases = self.aliases.iter().map(|(alias, _)| *alias);
+        read.chain(aliases).chain(self.passed_over.iter().copied())
     }
 }
 

@@ -1,0 +1,114 @@
+//! Texts of other clients in ours, and what is shown of them.
+
+use super::show::{line, masked, plain};
+use super::{Client, Ground, Source, is_ourselves, place, relative_argument, translate};
+use crate::config::tree::Tree;
+
+/// The value of one variable of one server, and the notes about it.
+fn check(client: Client, text: &str, expected: &str, notes: usize) {
+    let ground = Ground { home: "/home/me".into(), here: "/work/here".into() };
+    let source = Source { client, path: "/work/app/file".into(), project: Some("/work/app".into()) };
+    let file = match client {
+        Client::Codex => format!("[mcp_servers.a]\ncommand = \"x\"\nenv = {{ V = {text:?} }}"),
+        Client::VsCode => format!("{{\"servers\":{{\"a\":{{\"command\":\"x\",\"env\":{{\"V\":{text:?}}}}}}}}}"),
+        _ => format!("{{\"mcpServers\":{{\"a\":{{\"command\":\"x\",\"env\":{{\"V\":{text:?}}}}}}}}}"),
+    };
+    let found = translate(&source, &file, &ground).unwrap();
+    let entry = &found.servers.first().unwrap_or_else(|| panic!("{:?}", found.notes)).entry;
+    assert_eq!(entry.get("env").and_then(|env| env.get("V")), Some(&Tree::text(expected)), "{client} {text}");
+    assert_eq!(found.notes.len(), notes, "{client} {text}: {:?}", found.notes);
+}
+
+#[test]
+fn references_are_those_of_the_client() {
+    for (client, text, expected, notes) in [
+        (Client::ClaudeCode, "${A} ${B:-c} $D", "${A} ${B:-c} $D", 0),
+        (Client::ClaudeCode, "${not a name}", "$${not a name}", 1),
+        (Client::ClaudeDesktop, "${A} $B", "$${A} $B", 1),
+        (Client::Codex, "${A}", "$${A}", 1),
+        (Client::Cursor, "${env:A}-${userHome}${/}x", "${A}-${HOME}/x", 0),
+        (Client::Cursor, "${A}", "$${A}", 1),
+        (Client::VsCode, "${workspaceFolder}/${workspaceFolderBasename}", "/work/app/app", 0),
+        (Client::VsCode, "${input:api-key}", "${API_KEY}", 1),
+        (Client::VsCode, "${input:1st}", "${_1ST}", 1),
+        (Client::VsCode, "${command:x.y}", "$${command:x.y}", 1),
+        (Client::Windsurf, "${env:A} ${file:/p} ${file:~/q}", "${A} ${file:/p} ${file:/home/me/q}", 0),
+        (Client::Gemini, "$A ${B} $5 a$", "${A} ${B} $5 a$", 0),
+        (Client::Gemini, "x$A_B-y", "x${A_B}-y", 0),
+        (Client::Cursor, "open ${env:A", "open $${env:A", 0),
+        (Client::Cursor, "é$€${env:É}", "é$€$${env:É}", 1),
+    ] {
+        check(client, text, expected, notes);
+    }
+}
+
+fn entry(members: &[(&str, Tree)]) -> Tree {
+    Tree::object(members.iter().cloned())
+}
+
+fn command(args: &[&str]) -> Tree {
+    entry(&[("command", Tree::text("x")), ("args", Tree::texts(args.iter().copied()))])
+}
+
+#[test]
+fn commands_are_shown_whole_and_secrets_never() {
+    for (args, expected) in [
+        (&["a b", "", "it's"][..], r"x 'a b' '' 'it'\''s'"),
+        (&["--token", "abc", "next"], "x --token *** next"),
+        (&["--token", "${T}"], "x --token ${T}"),
+        (&["--token", "${T:-abc}"], "x --token ***"),
+        (&["--token=abc", "--verbose", "y"], "x --token=*** --verbose y"),
+        (&["-H", "x", "--header", "Authorization: Bearer abc"], "x -H x --header ***"),
+        (&["--api-key", "--other"], "x --api-key --other"),
+        (&["ghp_abc"], "x ***"),
+        (&["postgres://me:pw@host/db"], "x postgres://***@host/db"),
+        (&["https://host/x?k=v"], "x https://host/x?***"),
+        (&["\u{1b}[2J"], r"x '\u{1b}[2J'"),
+    ] {
+        assert_eq!(line(&command(args)), expected);
+    }
+    let remote =
+        entry(&[("url", Tree::text("https://h/mcp?key=abc")), ("headers", entry(&[("A", Tree::text("abc"))]))]);
+    assert_eq!(line(&remote), "https://h/mcp?***");
+    let shown = masked(&remote).to_string();
+    assert_eq!(shown, r#"{"headers":{"A":"***"},"url":"https://h/mcp?***"}"#);
+    assert_eq!(plain("a\u{202e}\r\nb"), r"a\u{202e}\r\nb");
+}
+
+#[test]
+fn we_know_ourselves() {
+    for (entry, expected) in [
+        (entry(&[("command", Tree::text("/usr/bin/goblin")), ("args", Tree::texts(["stdio"]))]), true),
+        (entry(&[("command", Tree::text("goblins"))]), false),
+        (entry(&[("url", Tree::text("http://localhost:3000/mcp"))]), true),
+        (entry(&[("url", Tree::text("http://[::1]:3000/mcp"))]), true),
+        (entry(&[("url", Tree::text("http://localhost:3001/mcp"))]), false),
+        (entry(&[("url", Tree::text("http://example.com:3000/mcp"))]), false),
+        (command(&["mcp-remote", "http://127.0.0.1:3000/mcp"]), true),
+    ] {
+        assert_eq!(is_ourselves(&entry, 3000), expected, "{entry:?}");
+    }
+}
+
+#[test]
+fn relative_arguments_matter_without_a_directory() {
+    assert_eq!(relative_argument(&command(&["-x", "./a"])), Some("./a"));
+    assert_eq!(relative_argument(&command(&["-x", "a", ".hidden"])), None);
+    let placed = entry(&[("command", Tree::text("x")), ("args", Tree::texts(["."])), ("cwd", Tree::text("/"))]);
+    assert_eq!(relative_argument(&placed), None);
+}
+
+#[test]
+fn files_are_looked_for_in_the_project_and_at_home() {
+    let ground = Ground { home: "/home/me".into(), here: "/home/me".into() };
+    let environment = |name: &str| (name == "CODEX_HOME").then(|| "/codex".to_owned());
+    let paths = |client| {
+        place::sources(client, &ground, &environment).into_iter().map(|source| source.path).collect::<Vec<_>>()
+    };
+    // At home the file of the project is that of the user, and counts once.
+    assert_eq!(paths(Client::Cursor), [std::path::Path::new("/home/me/.cursor/mcp.json")]);
+    assert_eq!(paths(Client::Codex).last().unwrap(), std::path::Path::new("/codex/config.toml"));
+    assert_eq!(place::project_of(Client::Cursor, "/p/.cursor/mcp.json".as_ref(), &ground.home), Some("/p".into()));
+    assert_eq!(place::project_of(Client::Cursor, "/home/me/.cursor/mcp.json".as_ref(), &ground.home), None);
+    assert_eq!(place::project_of(Client::Cursor, "/p/mcp.json".as_ref(), &ground.home), None);
+}

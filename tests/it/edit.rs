@@ -1,0 +1,192 @@
+//! `goblin add` and `goblin remove`: what is asked for changes, and nothing else.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::harness::{GOBLIN, Scratch};
+
+struct Place {
+    scratch: Scratch,
+}
+
+impl Place {
+    fn new() -> Place {
+        Place { scratch: Scratch::new() }
+    }
+
+    fn home(&self) -> PathBuf {
+        self.scratch.path().canonicalize().expect("it is there")
+    }
+
+    fn target(&self) -> PathBuf {
+        self.home().join(".config/goblin/goblin.json")
+    }
+
+    fn put(&self, text: &str) {
+        std::fs::create_dir_all(self.target().parent().expect("a parent")).expect("a directory");
+        std::fs::write(self.target(), text).expect("a file");
+    }
+
+    fn text(&self) -> String {
+        std::fs::read_to_string(self.target()).expect("it is there")
+    }
+
+    /// Exit code, stdout and stderr.
+    fn run(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
+        let mut command = Command::new(GOBLIN);
+        command.args(arguments).env_clear().env("HOME", self.home()).current_dir(self.home()).stdin(Stdio::null());
+        let output = command.output().expect("it runs");
+        let text = |bytes| String::from_utf8(bytes).expect("text");
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    }
+
+    /// It must go well. Gives stderr.
+    fn good(&self, arguments: &[&str], said: &str) -> String {
+        let (code, stdout, stderr) = self.run(arguments);
+        assert_eq!(
+            (code, stdout.as_str()),
+            (Some(0), format!("{said} {}\n", self.target().display()).as_str()),
+            "{stderr}"
+        );
+        stderr
+    }
+
+    /// It must be refused, and the file stay as it is.
+    fn bad(&self, arguments: &[&str], words: &str) {
+        let before = std::fs::read(self.target()).ok();
+        let (code, stdout, stderr) = self.run(arguments);
+        assert_eq!((code, stdout.as_str()), (Some(2), ""), "{arguments:?}");
+        assert!(stderr.contains(words), "{arguments:?}: {stderr}");
+        assert_eq!(std::fs::read(self.target()).ok(), before, "{arguments:?}");
+    }
+}
+
+fn mode(path: &Path) -> u32 {
+    path.metadata().expect("it is there").permissions().mode() & 0o777
+}
+
+#[test]
+fn the_first_server_makes_the_file() {
+    let place = Place::new();
+    let stderr = place.good(
+        &["add", "files", "--env", "A=b=c", "--env", "TOKEN", "--cwd", "work", "--", "npx", "-y", "@a/b@1.2.3", "."],
+        "added files in",
+    );
+    assert!(stderr.contains("variable TOKEN is not set"), "{stderr}");
+    let expected = "{\n  \"mcpServers\": {\n    \"files\": {\n      \"command\": \"npx\",\n      \
+                    \"args\": [\"-y\", \"@a/b@1.2.3\", \".\"],\n      \"env\": {\n        \"A\": \"b=c\",\n        \
+                    \"TOKEN\": \"${TOKEN}\"\n      },\n      \"cwd\": \"@/work\"\n    }\n  }\n}\n";
+    assert_eq!(
+        place.text(),
+        expected
+            .replace('@', "\u{1}")
+            .replace("\u{1}a/b\u{1}1", "@a/b@1")
+            .replace('\u{1}', &place.home().display().to_string())
+    );
+    assert_eq!((mode(&place.target()), mode(place.target().parent().expect("a parent"))), (0o600, 0o700));
+}
+
+const OWN: &str = "// mine\n{\n\t\"log\": {},   // odd\n\t\"context_servers\": {\n\t\t/* one */ \"a\": {\"command\":\"x\"},\n\t\t\"b\": { \"command\": \"y\" }, // two\n\t},\n}\n";
+
+#[test]
+fn a_url_and_a_directory_can_be_added() {
+    let place = Place::new();
+    place.put(OWN);
+    let stderr = place.good(
+        &["add", "web", "https://web.example/mcp", "--header", "Authorization: Bearer ${T:-x}", "--header", "X-A:b:c"],
+        "added web in",
+    );
+    assert_eq!(stderr, "");
+    place.good(&["add", "here", "--files", "docs/."], "added here in");
+    let added = "// two\n\t\t\"web\": {\n\t\t\t\"url\": \"https://web.example/mcp\",\n\t\t\t\"headers\": {\n\t\t\t\t\
+                 \"Authorization\": \"Bearer ${T:-x}\",\n\t\t\t\t\"X-A\": \"b:c\",\n\t\t\t},\n\t\t},\n\t\t\"here\": {\n\t\t\t\
+                 \"type\": \"files\",\n\t\t\t\"root\": \"@/docs\",\n\t\t},\n";
+    assert_eq!(place.text(), OWN.replace("// two\n", &added.replace('@', &place.home().display().to_string())));
+}
+
+#[test]
+fn a_server_is_replaced_only_by_force() {
+    let place = Place::new();
+    place.put(OWN);
+    place.bad(&["add", "b", "--", "z"], "server b is in ");
+    place.good(&["add", "b", "--force", "--", "z"], "replaced b in");
+    assert_eq!(place.text(), OWN.replace("{ \"command\": \"y\" }", "{\n\t\t\t\"command\": \"z\"\n\t\t}"));
+}
+
+#[test]
+fn servers_are_removed_and_the_rest_stays() {
+    let place = Place::new();
+    place.put(OWN);
+    place.bad(&["remove", "a", "absent"], "there is no server absent in ");
+    place.put(&OWN.replace("\"b\"", "\"branch\""));
+    place.bad(&["remove", "brunch"], "did you mean branch?");
+    place.put(OWN);
+    place.good(&["remove", "b"], "removed b from");
+    assert_eq!(place.text(), OWN.replace("\t\t\"b\": { \"command\": \"y\" }, // two\n", ""));
+    place.put(OWN);
+    place.good(&["remove", "b", "a"], "removed b, a from");
+    assert!(!place.text().contains("command"), "{}", place.text());
+    place.bad(&["remove", "a"], "there is no server a in ");
+}
+
+#[test]
+fn what_the_reader_refuses_is_not_written() {
+    let place = Place::new();
+    place.put(OWN);
+    for (arguments, words) in [
+        (&["add", "c", "https://x y/mcp"][..], "must be a complete http or https URL"),
+        (&["add", "c", "npx"], "goblin add c -- npx"),
+        (&["add", "c"], "say what server c is"),
+        (&["add", "A", "--", "x"], "give one of them another id"),
+        (&["add", "", "--", "x"], "must not be empty"),
+        (&["add", "c", "https://x/mcp", "--header", "Host: x"], "the gateway sets this header itself"),
+        (&["add", "c", "https://x/mcp", "--header", "x"], "'NAME: VALUE'"),
+        (&["add", "c", "--env", "A B=${", "--", "x"], "is not closed"),
+        (&["add", "c", "https://x/mcp", "--", "x"], "say what server c is"),
+        (&["add", "c", "https://x/mcp", "--files", "."], "cannot be used with"),
+    ] {
+        place.bad(arguments, words);
+    }
+    place.put(&OWN.replace("\"log\"", "\"lug\""));
+    place.bad(&["add", "c", "--", "x"], "goblin.json:3:2: lug: unknown key");
+    place.put("{ \"mcpServers\": ");
+    place.bad(&["add", "c", "--", "x"], "mend them first");
+}
+
+#[test]
+fn packages_without_a_version_are_warned_of() {
+    let place = Place::new();
+    let stderr = place.good(&["add", "a", "--", "npx", "-y", "some-server"], "added a in");
+    assert_eq!(
+        stderr,
+        "warning: server a: npx fetches whatever version of some-server there is, write some-server@VERSION\n"
+    );
+    let stderr = place.good(&["add", "b", "--", "./bin/x", "./data"], "added b in");
+    assert!(stderr.starts_with("warning: server b starts in ") && stderr.contains("./data"), "{stderr}");
+    assert!(place.text().contains(&format!("\"command\": \"{}/bin/x\"", place.home().display())), "{}", place.text());
+}
+
+#[test]
+fn a_link_stays_and_its_target_is_replaced() {
+    let place = Place::new();
+    let real = place.home().join("dotfiles.json");
+    std::fs::write(&real, OWN).expect("a file");
+    std::fs::set_permissions(&real, PermissionsExt::from_mode(0o644)).expect("permissions");
+    std::fs::create_dir_all(place.target().parent().expect("a parent")).expect("a directory");
+    std::os::unix::fs::symlink(&real, place.target()).expect("a link");
+    let (code, stdout, _) = place.run(&["remove", "b"]);
+    assert_eq!((code, stdout), (Some(0), format!("removed b from {}\n", real.display())));
+    assert!(place.target().is_symlink());
+    assert!(!std::fs::read_to_string(&real).expect("it is there").contains("\"b\""));
+    assert_eq!(mode(&real), 0o644);
+}
+
+#[test]
+fn the_file_can_be_named() {
+    let place = Place::new();
+    let path = place.home().join("other.json").display().to_string();
+    let (code, stdout, _) = place.run(&["add", "a", "--config", &path, "--", "x"]);
+    assert_eq!((code, stdout), (Some(0), format!("added a in {path}\n")));
+    assert!(!place.target().exists());
+}

@@ -1,0 +1,282 @@
+//! `goblin schema`: it is what was committed, and it agrees with the reader.
+
+use std::path::Path;
+use std::process::Command;
+
+use goblin::config::file::Origin;
+use goblin::config::{Config, parse, schema};
+use jsonc_parser::ParseOptions;
+use jsonschema::Validator;
+use serde_json::{Value, json};
+
+use crate::harness::GOBLIN;
+
+fn read(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn validator() -> Validator {
+    jsonschema::draft202012::new(&schema::schema()).expect("it is a schema")
+}
+
+/// Every variable is set, to something that can stand wherever one is used here.
+fn reader_accepts(text: &str) -> Result<Config, String> {
+    let environment = |_: &str| Some("value".to_owned());
+    let loaded = parse(text, &Origin::new("goblin.json", "/etc/goblin"), &environment);
+    loaded.map(|loaded| loaded.config).map_err(|problems| problems.to_string())
+}
+
+fn schema_accepts(validator: &Validator, value: &Value) -> Result<(), String> {
+    let errors: Vec<String> = validator.iter_errors(value).map(|error| error.to_string()).collect();
+    if errors.is_empty() { Ok(()) } else { Err(errors.join("; ")) }
+}
+
+#[test]
+fn the_committed_schema_is_not_stale() {
+    let output = Command::new(GOBLIN).arg("schema").output().expect("it runs");
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
+    let printed: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let committed: Value = serde_json::from_str(&read("goblin.schema.json")).expect("JSON");
+    assert!(printed == committed, "goblin.schema.json is stale, run: goblin schema > goblin.schema.json");
+    assert!(jsonschema::meta::is_valid(&printed), "it is no schema");
+}
+
+/// The blocks of a document that are fenced as `language`.
+fn blocks(document: &str, language: &str) -> Vec<String> {
+    let text = read(document);
+    let start = format!("```{language}\n");
+    let fenced = text.split(&start).skip(1);
+    fenced.map(|rest| rest.split("```").next().expect("it is closed").to_owned()).collect()
+}
+
+#[test]
+fn the_configurations_of_the_documents_are_good() {
+    let validator = validator();
+    let texts: Vec<String> =
+        ["README.md", "docs/configuration.md"].iter().flat_map(|path| blocks(path, "jsonc")).collect();
+    assert!(texts.len() >= 2, "{} blocks", texts.len());
+    for text in texts {
+        reader_accepts(&text).unwrap_or_else(|problems| panic!("{problems}\n{text}"));
+        let value = plain(&text);
+        schema_accepts(&validator, &value).unwrap_or_else(|errors| panic!("{errors}\n{text}"));
+    }
+}
+
+/// Without comments and trailing commas.
+fn plain(text: &str) -> Value {
+    let parsed = jsonc_parser::parse_to_ast(text, &Default::default(), &ParseOptions::default()).expect("JSON");
+    of(&parsed.value.expect("a value"))
+}
+
+fn of(value: &jsonc_parser::ast::Value<'_>) -> Value {
+    use jsonc_parser::ast::Value as Ast;
+    match value {
+        Ast::NullKeyword(_) => Value::Null,
+        Ast::BooleanLit(literal) => literal.value.into(),
+        Ast::NumberLit(literal) => serde_json::from_str(literal.value).expect("a number"),
+        Ast::StringLit(literal) => literal.value.as_ref().into(),
+        Ast::Array(array) => array.elements.iter().map(of).collect(),
+        Ast::Object(object) => {
+            let members = object.properties.iter();
+            Value::Object(members.map(|property| (property.name.as_str().to_owned(), of(&property.value))).collect())
+        }
+    }
+}
+
+/// A file with one server that has these members.
+fn server(members: Value) -> Value {
+    json!({ "mcpServers": { "a": members } })
+}
+
+fn gateway(members: Value) -> Value {
+    json!({ "mcpServers": {}, "gateway": members })
+}
+
+#[test]
+fn both_accept_what_is_good() {
+    let validator = validator();
+    for good in [
+        json!({ "mcpServers": {} }),
+        json!({ "servers": {}, "mcpServers": null, "$schema": "./goblin.schema.json" }),
+        json!({ "context_servers": { "a": { "command": { "path": "x", "args": ["y"], "env": { "K": "${K}" } } } } }),
+        json!({ "mcpServers": {}, "namespacing": "none" }),
+        json!({ "mcpServers": {}, "namespacing": { "tools": "none", "resources": "identifier", "separator": "__", "maxLength": 16 } }),
+        json!({ "mcpServers": {}, "log": { "level": "trace", "format": "json" } }),
+        json!({ "mcpServers": {}, "policies": { "defaultTimeout": 0, "maxTimeout": "0", "startTimeout": "200ms", "maxMessageSize": 65536, "pageSize": 1 } }),
+        gateway(json!({ "host": "::1", "port": 0, "token": "${TOKEN}", "grace": "5 m", "maxBodySize": "1 gb" })),
+        gateway(
+            json!({ "allowedHosts": ["[::1]:80", "goblin.example"], "allowedOrigins": ["https://app.example", "http://[::1]:80"] }),
+        ),
+        server(json!({ "command": "x", "url": null, "cwd": "${HOME}/x", "timeout": 30000, "disabled": true })),
+        server(json!({ "type": "stdio", "command": "x", "args": [], "env": {}, "autoApprove": ["y"], "trust": true })),
+        server(
+            json!({ "transport": "streamableHttp", "serverUrl": "https://x/mcp", "headers": { "A": "b" }, "tls": { "ca": "x.pem" } }),
+        ),
+        server(json!({ "httpUrl": "http://[::1]:80/mcp?x=1", "includeTools": ["a"], "excludeTools": ["b"] })),
+        server(json!({ "url": "HTTPS://x" })),
+        server(
+            json!({ "url": "https://${HOST}/mcp", "prefix": "", "validate": true, "session": "shared", "protocol": "legacy" }),
+        ),
+        server(json!({ "type": "files" })),
+        server(json!({ "root": ".", "hidden": true, "ignored": true, "maxFiles": 5 })),
+        server(
+            json!({ "command": "x", "tools": { "allow": [], "deny": ["*"], "rename": { "a": "b" }, "timeouts": { "a": "0", "b": 0 } } }),
+        ),
+        server(
+            json!({ "command": "x", "resources": { "rename": { "file:///a": "docs://a" } }, "prompts": { "rename": { "a": "b" } } }),
+        ),
+        server(json!({ "command": "x", "args": ["$${input:x}"], "namespacing": "prefix" })),
+    ] {
+        let text = good.to_string();
+        reader_accepts(&text).unwrap_or_else(|problems| panic!("the reader: {problems}\n{text}"));
+        schema_accepts(&validator, &good).unwrap_or_else(|errors| panic!("the schema: {errors}\n{text}"));
+    }
+}
+
+#[test]
+fn both_refuse_what_is_bad() {
+    let validator = validator();
+    let bad = [
+        json!([]),
+        json!({}),
+        json!({ "mcpServers": null }),
+        json!({ "mcpServers": [] }),
+        json!({ "mcpServers": {}, "servers": {} }),
+        json!({ "mcpServers": {}, "gatway": {} }),
+        json!({ "mcpServers": {}, "telemetry": {} }),
+        json!({ "mcpServers": {}, "namespacing": "uri" }),
+        json!({ "mcpServers": {}, "namespacing": { "separator": "." } }),
+        json!({ "mcpServers": {}, "namespacing": { "maxLength": 8 } }),
+        json!({ "mcpServers": {}, "log": { "level": "loud" } }),
+        json!({ "mcpServers": {}, "log": "info" }),
+        json!({ "mcpServers": {}, "policies": { "defaultTimeout": "60" } }),
+        json!({ "mcpServers": {}, "policies": { "defaultTimeout": 60 } }),
+        json!({ "mcpServers": {}, "policies": { "startTimeout": "0s" } }),
+        json!({ "mcpServers": {}, "policies": { "startTimeout": 0 } }),
+        json!({ "mcpServers": {}, "policies": { "pageSize": 0 } }),
+        json!({ "mcpServers": {}, "policies": { "maxInFlight": 1.5 } }),
+        json!({ "mcpServers": {}, "policies": { "maxMessageSize": "4M" } }),
+        json!({ "mcpServers": {}, "policies": { "maxMessageSize": 100 } }),
+        gateway(json!({ "port": 65536 })),
+        gateway(json!({ "port": "3000" })),
+        gateway(json!({ "host": "http://x" })),
+        gateway(json!({ "allowedHosts": ["*"] })),
+        gateway(json!({ "allowedHosts": "x" })),
+        gateway(json!({ "allowedOrigins": ["app.example"] })),
+        gateway(json!({ "token": 1 })),
+        json!({ "mcpServers": { "": { "command": "x" } } }),
+        json!({ "mcpServers": { "a": null } }),
+        json!({ "mcpServers": { "a": "x" } }),
+        server(json!({})),
+        server(json!({ "command": "x", "url": "https://x" })),
+        server(json!({ "command": "x", "root": "." })),
+        server(json!({ "type": "stdio" })),
+        server(json!({ "type": "http", "command": "x" })),
+        server(json!({ "type": "sse", "url": "https://x" })),
+        server(json!({ "type": "stdio", "transport": "stdio", "command": "x" })),
+        server(json!({ "command": "x", "headers": {} })),
+        server(json!({ "url": "https://x", "args": [] })),
+        server(json!({ "url": "https://x", "httpUrl": "https://x" })),
+        server(json!({ "url": "ftp://x" })),
+        server(json!({ "url": "https://x/#a" })),
+        server(json!({ "url": "https://user@x/" })),
+        server(json!({ "command": "x", "args": "y" })),
+        server(json!({ "command": "x", "args": [1] })),
+        server(json!({ "command": "x", "args": ["${input:key}"] })),
+        server(json!({ "command": "x", "env": { "K": 1 } })),
+        server(json!({ "command": "x", "cwd": "~/x" })),
+        server(json!({ "command": { "path": "x" }, "args": [] })),
+        server(json!({ "command": "x", "enabled": true, "disabled": false })),
+        server(json!({ "command": "x", "enabled": "yes" })),
+        server(json!({ "command": "x", "timeout": -1 })),
+        server(json!({ "command": "x", "poll": "10s" })),
+        server(json!({ "command": "x", "comand": "y" })),
+        server(json!({ "command": "x", "session": "per-client" })),
+        server(json!({ "command": "x", "prefix": "a.b" })),
+        server(json!({ "command": "x", "tools": { "allow": [""] } })),
+        server(json!({ "command": "x", "tools": { "rename": { "a": "b c" } } })),
+        server(json!({ "command": "x", "includeTools": [], "tools": { "allow": [] } })),
+        server(json!({ "command": "x", "prompts": { "timeouts": {} } })),
+        server(json!({ "command": "x", "resources": { "rename": { "file:///a": "manual" } } })),
+    ];
+    for bad in bad {
+        assert!(reader_accepts(&bad.to_string()).is_err(), "the reader takes {bad}");
+        assert!(schema_accepts(&validator, &bad).is_err(), "the schema takes {bad}");
+    }
+}
+
+/// Objects with properties, wherever they stand.
+fn properties<'a>(schema: &'a Value, found: &mut Vec<(&'a String, &'a Value)>) {
+    match schema {
+        Value::Object(members) => {
+            // Conditions name members of an object that is described elsewhere.
+            if members.get("additionalProperties") == Some(&Value::Bool(false)) {
+                found.extend(members["properties"].as_object().expect("an object"));
+            }
+            members.values().for_each(|inner| properties(inner, found));
+        }
+        Value::Array(elements) => elements.iter().for_each(|inner| properties(inner, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_key_is_in_the_schema_with_its_meaning() {
+    let schema = schema::schema();
+    let mut found = Vec::new();
+    properties(&schema, &mut found);
+    let later = [
+        "subscriptions",
+        "exposure",
+        "profiles",
+        "metaTools",
+        "admin",
+        "telemetry",
+        "askTimeout",
+        "poll",
+        "declare",
+        "roots",
+    ];
+    for key in schema::keys() {
+        assert_eq!(found.iter().any(|(name, _)| *name == key), !later.contains(&key), "{key}");
+    }
+    for (name, property) in found {
+        assert!(property["description"].is_string(), "{name} has no description");
+        let is_read = property["description"] != "not read";
+        let change = property["x-goblin-change"].as_str();
+        assert_eq!(matches!(change, Some("live" | "restart")), is_read, "{name}");
+    }
+}
+
+#[test]
+fn defaults_are_what_leaving_out_means() {
+    let schema = schema::schema();
+    let defaults = |properties: &Value| {
+        let members = properties.as_object().expect("an object").iter();
+        let members = members.filter_map(|(name, property)| Some((name.clone(), property.get("default")?.clone())));
+        Value::Object(members.collect())
+    };
+    let section = |name: &str| defaults(&schema["properties"][name]["anyOf"][0]["properties"]);
+    let namespacing = defaults(&schema["$defs"]["namespacing"]["properties"]);
+    let text = json!({
+        "gateway": section("gateway"), "policies": section("policies"), "log": section("log"),
+        "namespacing": namespacing, "mcpServers": { "a": { "command": "x" } },
+    });
+    let written = reader_accepts(&text.to_string()).expect("defaults are good");
+    let left_out = reader_accepts(r#"{ "mcpServers": { "a": { "command": "x" } } }"#).expect("so is nothing");
+    assert_eq!(written, left_out);
+
+    let members = defaults(&schema["$defs"]["server"]["properties"]);
+    for (own, foreign) in [
+        (json!({ "command": "x" }), &["headers", "tls", "root", "hidden", "ignored", "maxFiles", "disabled"][..]),
+        (json!({ "url": "https://x" }), &["args", "env", "cwd", "root", "hidden", "ignored", "maxFiles", "disabled"]),
+        (json!({ "type": "files" }), &["args", "env", "cwd", "headers", "tls", "disabled"]),
+    ] {
+        let mut full = members.as_object().expect("an object").clone();
+        foreign.iter().for_each(|name| drop(full.remove(*name)));
+        full.extend(own.as_object().expect("an object").clone());
+        let written = reader_accepts(&server(Value::Object(full)).to_string()).expect("defaults are good");
+        assert_eq!(written, reader_accepts(&server(own).to_string()).expect("so is nothing"));
+    }
+}
