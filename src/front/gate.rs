@@ -1,4 +1,4 @@
-//! Who may speak to the gateway at all: `Host`, `Origin` and token, checked before every route.
+//! Who may speak to the gateway at all: `Host`, `Origin` and token, checked before every route but the probes.
 //!
 //! A page in the user's browser can reach a loopback port, and with a rebound name even as its own origin. So a request
 //! must name a host we serve under and, when it comes from a page, an origin we know.
