@@ -168,7 +168,6 @@ impl Client {
             if ended {
                 return;
             }
-            while self.calls.try_join_next().is_some() {}
         }
     }
 
@@ -226,6 +225,7 @@ impl Client {
     }
 
     async fn begin(&mut self, outgoing: Outgoing) {
+        while self.calls.try_join_next().is_some() {}
         if self.calls.len() >= MOST_CALLS {
             let error = Error::LimitExceeded { limit: "open requests of one client", value: MOST_CALLS };
             for id in outgoing.waiting() {
