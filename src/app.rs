@@ -162,13 +162,9 @@ impl App {
         self.readiness.watch()
     }
 
-    /// Serves HTTP on `listener` until `shutdown` gives a future, then stops everything in order; when that future ends
-    /// before, at once.
-    pub async fn serve_http(
-        self,
-        listener: TcpListener,
-        shutdown: impl Future<Output = impl Future<Output = ()>>,
-    ) -> Result<()> {
+    /// Serves HTTP on `listener` until `shutdown` ends, then stops everything in order; when it ends a second time
+    /// before that is done, at once.
+    pub async fn serve_http(self, listener: TcpListener, mut shutdown: impl AsyncFnMut()) -> Result<()> {
         let address = listener.local_addr().context("the listener has no address")?;
         let front = Arc::new(http::Front {
             desk: Arc::clone(&self.desk),
@@ -186,7 +182,7 @@ impl App {
         let most = self.config.gateway.max_sessions.saturating_mul(CONNECTIONS_PER_SESSION);
         let accepting = tokio::spawn(accept::accept(listener, front, routes, most, self.stop_fronts.subscribe()));
         self.observe.emit(&Event::Listening { url: &format!("http://{address}/mcp") });
-        let hurry = shutdown.await;
+        shutdown().await;
         let (desk, observe, grace) = (Arc::clone(&self.desk), Arc::clone(&self.observe), self.config.gateway.grace);
         observe.emit(&Event::ShuttingDown { open: desk.sessions.open_calls(), grace });
         let drained = async move {
@@ -194,16 +190,16 @@ impl App {
                 desk.tell_cut(&observe);
             }
         };
-        self.end(drained, hurry).await
+        self.end(drained, shutdown()).await
     }
 
-    /// Serves one client on `input` and `output` until the input ends or `shutdown` gives a future, then stops everything
-    /// in order; when that future ends before, at once.
+    /// Serves one client on `input` and `output` until the input or `shutdown` ends, then stops everything in order; when
+    /// `shutdown` ends a second time before that is done, at once.
     pub async fn serve_stdio(
         self,
         input: impl AsyncRead + Unpin,
         output: impl AsyncWrite + Unpin + Send + 'static,
-        shutdown: impl Future<Output = impl Future<Output = ()>>,
+        mut shutdown: impl AsyncFnMut(),
     ) -> Result<()> {
         let front = stdio::Front {
             desk: Arc::clone(&self.desk),
@@ -213,11 +209,17 @@ impl App {
             stop: self.stop_fronts.subscribe(),
         };
         let serving = stdio::serve(front, input, output);
-        tokio::pin!(serving, shutdown);
-        tokio::select! {
-            () = &mut serving => self.end(async {}, async { shutdown.await.await }).await,
-            hurry = &mut shutdown => self.end(serving, hurry).await,
-        }
+        tokio::pin!(serving);
+        let is_over = tokio::select! {
+            () = &mut serving => true,
+            () = shutdown() => false,
+        };
+        let drained = async {
+            if !is_over {
+                serving.await;
+            }
+        };
+        self.end(drained, shutdown()).await
     }
 
     /// Stops: no new work, what is open until `drained`, then the rest. `hurry` ends it at once; the guards end the

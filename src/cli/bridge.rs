@@ -66,13 +66,12 @@ struct Handshake {
     version: String,
 }
 
-/// Carries the client until the input ends or `shutdown` gives a future; what is open then may finish, unless that future
-/// ends before.
+/// Carries the client until the input or `shutdown` ends; what is open then may finish, unless `shutdown` ends again.
 pub async fn run(
     wire: Wire,
     input: impl AsyncRead + Unpin,
     output: impl AsyncWrite + Unpin + Send + 'static,
-    shutdown: impl Future<Output = impl Future<Output = ()>>,
+    mut shutdown: impl AsyncFnMut(),
 ) {
     let (sender, receiver) = mpsc::channel(OUTPUT_LINES);
     let writer = tokio::spawn(write(receiver, output));
@@ -92,20 +91,13 @@ pub async fn run(
         open: HashMap::new(),
         keeper: None,
     };
-    tokio::pin!(shutdown);
-    let told = tokio::select! {
-        () = client.read(input) => None,
-        hurry = &mut shutdown => Some(hurry),
-    };
-    let hurried = async {
-        match told {
-            Some(hurry) => hurry.await,
-            None => drop(shutdown.await),
-        }
-    };
+    tokio::select! {
+        () = client.read(input) => {}
+        () = shutdown() => {}
+    }
     tokio::select! {
         () = finish(client, bridge, writer) => {}
-        () = hurried => {}
+        () = shutdown() => {}
     }
 }
 

@@ -69,11 +69,10 @@ pub async fn run(arguments: Serve) -> Result<ExitCode> {
     serve(given, listener, published, has_banner.then_some(url)).await
 }
 
-#[expect(clippy::async_yields_async, reason = "the wait for the second signal is meant to be handed on")]
 async fn serve(
     given: Given,
     listener: TcpListener,
-    published: Option<Published>,
+    mut published: Option<Published>,
     banner_url: Option<String>,
 ) -> Result<ExitCode> {
     let Given { config, from, .. } = given;
@@ -83,12 +82,11 @@ async fn serve(
         let banner = Banner { url, from: shown(&from), has_token };
         tokio::spawn(banner::show(banner, app.readiness(), Arc::clone(app.directory())))
     });
-    let terminated = termination()?;
-    let shutdown = async move {
-        let again = terminated.await;
+    let mut terminated = termination()?;
+    let shutdown = async move || {
+        terminated().await;
         // First, so that nobody new comes while the rest ends.
-        drop(published);
-        again
+        drop(published.take());
     };
     let served = app.serve_http(listener, shutdown).await;
     if let Some(told) = told {
@@ -150,19 +148,14 @@ fn publish(url: &str, given: &Given) -> Option<Published> {
     }
 }
 
-/// Waits for Ctrl-C or SIGTERM; gives the wait for the next one.
-#[expect(clippy::async_yields_async, reason = "the wait for the second signal is meant to be handed on")]
-pub fn termination() -> Result<impl Future<Output = impl Future<Output = ()>>> {
+/// Waits for Ctrl-C or SIGTERM, each time it is called.
+pub fn termination() -> Result<impl AsyncFnMut()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    let mut next = async move || {
+    Ok(async move || {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-    };
-    Ok(async move {
-        next().await;
-        async move { next().await }
     })
 }

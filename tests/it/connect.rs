@@ -175,7 +175,7 @@ async fn loopback_and_exceptions_go_without_the_proxy() {
     // The harness works: without the exception the proxy is asked.
     let url = format!("http://0.0.0.0:{port}/mcp");
     let error = post(&client(&url, None, &[("http_proxy", &nobody)]), &url).await.unwrap_err();
-    assert!(error.to_string().ends_with(&format!("proxy {nobody}/: connection refused")), "{error}");
+    assert!(error.to_string().contains(&format!("proxy {nobody}/: connection refused")), "{error}");
 }
 
 #[tokio::test]

@@ -315,9 +315,10 @@ async fn reg2_a_removed_server_takes_everything_with_it() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("an address");
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let serving = tokio::spawn(app.serve_http(listener, async {
-        let _ = stopped.await;
-        std::future::pending()
+    let mut stopped = Some(stopped);
+    let serving = tokio::spawn(app.serve_http(listener, async move || match stopped.take() {
+        Some(stopped) => drop(stopped.await),
+        None => std::future::pending().await,
     }));
     let mut client = Client::new(address);
     client.initialize("2025-11-25").await;
