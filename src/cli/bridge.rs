@@ -66,7 +66,7 @@ struct Handshake {
     version: String,
 }
 
-/// Carries the client until the input or `shutdown` ends; what is open then may finish, unless `shutdown` ends once more.
+/// Carries the client until the input or `shutdown` ends; what is open then may finish, unless `shutdown` ends again.
 pub async fn run(
     wire: Wire,
     input: impl AsyncRead + Unpin,
@@ -160,7 +160,6 @@ impl Client {
             if ended {
                 return;
             }
-            while self.calls.try_join_next().is_some() {}
         }
     }
 
@@ -218,6 +217,7 @@ impl Client {
     }
 
     async fn begin(&mut self, outgoing: Outgoing) {
+        while self.calls.try_join_next().is_some() {}
         if self.calls.len() >= MOST_CALLS {
             let error = Error::LimitExceeded { limit: "open requests of one client", value: MOST_CALLS };
             for id in outgoing.waiting() {

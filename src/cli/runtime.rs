@@ -29,7 +29,7 @@ use crate::config::secret::Secret;
 /// A record is a few hundred bytes; a file beyond this is none.
 const LARGEST_RECORD: u64 = 256 * 1024;
 /// How long a gateway may take to show that it is there.
-const PROBE_PATIENCE: Duration = Duration::from_secs(2);
+const PROBE_PATIENCE: Duration = Duration::from_secs(5);
 const LARGEST_ANSWER: usize = 64 * 1024;
 const OTHERS: u32 = 0o077;
 

@@ -83,10 +83,10 @@ async fn serve(
         tokio::spawn(banner::show(banner, app.readiness(), Arc::clone(app.directory())))
     });
     let mut terminated = termination()?;
-    let shutdown = async || {
+    let shutdown = async move || {
         terminated().await;
         // First, so that nobody new comes while the rest ends.
-        published = None;
+        drop(published.take());
     };
     let served = app.serve_http(listener, shutdown).await;
     if let Some(told) = told {

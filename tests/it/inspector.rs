@@ -49,7 +49,9 @@ async fn the_inspector_reads_files_of_a_gateway_on_stdio() {
     scratch.write("notes.txt", "remember the milk\n");
     let config = json!({ "mcpServers": { "files": { "type": "files", "root": "." } } });
     let config = scratch.write("goblin.json", &config.to_string());
-    let goblin = [GOBLIN, "stdio", "--standalone", "--config", path_text(&config)];
+    // It would take our --config for its own.
+    let variable = format!("GOBLIN_CONFIG={}", path_text(&config));
+    let goblin = ["-e", &variable, GOBLIN, "stdio", "--standalone"];
     let inspect_with = async |more: &[&str]| inspect(&[&goblin[..], more].concat()).await;
     let listed = inspect_with(&["--method", "resources/list"]).await;
     let uris = names(&listed, "resources", "uri");
