@@ -6,8 +6,8 @@ use crate::config::tree::Tree;
 
 /// The value of one variable of one server, and the notes about it.
 fn check(client: Client, text: &str, expected: &str, notes: usize) {
-    let ground = Ground { home: "/home/me".into(), here: "/work/here".into() };
-    let source = Source { client, path: "/work/app/file".into(), project: Some("/work/app".into()) };
+    let ground = Ground { home: "/srv/me".into(), here: "/srv/here".into() };
+    let source = Source { client, path: "/srv/app/file".into(), project: Some("/srv/app".into()) };
     let file = match client {
         Client::Codex => format!("[mcp_servers.a]\ncommand = \"x\"\nenv = {{ V = {text:?} }}"),
         Client::VsCode => format!("{{\"servers\":{{\"a\":{{\"command\":\"x\",\"env\":{{\"V\":{text:?}}}}}}}}}"),
@@ -28,11 +28,11 @@ fn references_are_those_of_the_client() {
         (Client::Codex, "${A}", "$${A}", 1),
         (Client::Cursor, "${env:A}-${userHome}${/}x", "${A}-${HOME}/x", 0),
         (Client::Cursor, "${A}", "$${A}", 1),
-        (Client::VsCode, "${workspaceFolder}/${workspaceFolderBasename}", "/work/app/app", 0),
+        (Client::VsCode, "${workspaceFolder}/${workspaceFolderBasename}", "/srv/app/app", 0),
         (Client::VsCode, "${input:api-key}", "${API_KEY}", 1),
         (Client::VsCode, "${input:1st}", "${_1ST}", 1),
         (Client::VsCode, "${command:x.y}", "$${command:x.y}", 1),
-        (Client::Windsurf, "${env:A} ${file:/p} ${file:~/q}", "${A} ${file:/p} ${file:/home/me/q}", 0),
+        (Client::Windsurf, "${env:A} ${file:/p} ${file:~/q}", "${A} ${file:/p} ${file:/srv/me/q}", 0),
         (Client::Gemini, "$A ${B} $5 a$", "${A} ${B} $5 a$", 0),
         (Client::Gemini, "x$A_B-y", "x${A_B}-y", 0),
         (Client::Cursor, "open ${env:A", "open $${env:A", 0),
@@ -100,15 +100,15 @@ fn relative_arguments_matter_without_a_directory() {
 
 #[test]
 fn files_are_looked_for_in_the_project_and_at_home() {
-    let ground = Ground { home: "/home/me".into(), here: "/home/me".into() };
+    let ground = Ground { home: "/srv/me".into(), here: "/srv/me".into() };
     let environment = |name: &str| (name == "CODEX_HOME").then(|| "/codex".to_owned());
     let paths = |client| {
         place::sources(client, &ground, &environment).into_iter().map(|source| source.path).collect::<Vec<_>>()
     };
     // At home the file of the project is that of the user, and counts once.
-    assert_eq!(paths(Client::Cursor), [std::path::Path::new("/home/me/.cursor/mcp.json")]);
+    assert_eq!(paths(Client::Cursor), [std::path::Path::new("/srv/me/.cursor/mcp.json")]);
     assert_eq!(paths(Client::Codex).last().unwrap(), std::path::Path::new("/codex/config.toml"));
     assert_eq!(place::project_of(Client::Cursor, "/p/.cursor/mcp.json".as_ref(), &ground.home), Some("/p".into()));
-    assert_eq!(place::project_of(Client::Cursor, "/home/me/.cursor/mcp.json".as_ref(), &ground.home), None);
+    assert_eq!(place::project_of(Client::Cursor, "/srv/me/.cursor/mcp.json".as_ref(), &ground.home), None);
     assert_eq!(place::project_of(Client::Cursor, "/p/mcp.json".as_ref(), &ground.home), None);
 }
