@@ -114,11 +114,6 @@ impl Answers {
         Answers { events: is_stream.then(|| Events::new(LARGEST_MESSAGE)), body: response.into_body() }
     }
 
-    /// Whether what it says before the answer comes apart from it.
-    pub fn is_stream(&self) -> bool {
-        self.events.is_some()
-    }
-
     /// The next message; nothing at the end.
     pub async fn next(&mut self) -> Result<Option<Bytes>, String> {
         let Some(events) = &mut self.events else { return self.whole().await };
