@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{PATIENCE, StdioClient, fixture_server, signal};
+use crate::harness::{PATIENCE, Scratch, StdioClient, fixture_server, goblin, signal};
 
 fn config() -> Value {
     json!({ "mcpServers": { "a": fixture_server(&[]) } })
@@ -189,4 +189,17 @@ async fn http3_progress_comes_before_the_answer_on_stdio() {
         }
     }
     assert_eq!(seen, [1, 2, 3]);
+}
+
+#[tokio::test]
+async fn a_stderr_that_nobody_reads_ends_nothing() {
+    let scratch = Scratch::new();
+    let config = scratch.write("goblin.json", r#"{ "mcpServers": {} }"#);
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut command = goblin(scratch.path());
+    command.args(["stdio", "--log-level", "trace", "--config"]).arg(config).stderr(writer);
+    let mut client = StdioClient::of(command);
+    client.initialize("2025-11-25").await;
+    assert_eq!(client.close().await.code(), Some(0));
 }

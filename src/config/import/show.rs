@@ -62,16 +62,19 @@ fn json(tree: &Tree) -> Value {
     }
 }
 
-fn arguments<'a>(args: impl Iterator<Item = &'a str>) -> Vec<String> {
+/// The arguments of a command.
+pub fn arguments<'a>(args: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut is_value_secret = false;
     let mut shown = Vec::new();
     for argument in args {
         let was_secret = std::mem::take(&mut is_value_secret);
-        let assigned = argument.split_once('=').filter(|(name, _)| is_secret_name(name));
+        let assigned = argument.split_once('=').filter(|(name, _)| is_secret_name(name) && !name.contains("://"));
         if was_secret && !argument.starts_with('-') {
             shown.push(hidden(argument));
         } else if let Some((name, value)) = assigned {
             shown.push(format!("{name}={}", hidden(value)));
+        } else if let Some((name, value)) = argument.split_once(": ").filter(|(name, _)| is_secret_name(name)) {
+            shown.push(format!("{name}: {}", hidden(value)));
         } else if SECRET_STARTS.iter().any(|start| argument.starts_with(start)) {
             shown.push(HIDDEN.to_owned());
         } else {
@@ -99,7 +102,7 @@ fn hidden(value: &str) -> String {
 }
 
 /// Without the password before the host and without the values of a query.
-fn url_without_secrets(text: &str) -> String {
+pub fn url_without_secrets(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (authority, tail) = rest.split_at(end);
