@@ -32,7 +32,7 @@ impl Plan {
         let mut text = String::new();
         if self.merged.servers.is_empty() {
             text.push_str("no servers were found\n");
-            section(&mut text, "looked for", self.looked.iter().map(|path| path.display().to_string()));
+            section(&mut text, "looked for", self.looked.iter().map(|path| show::plain(&path.display().to_string())));
         } else {
             text.push_str(&self.table());
         }
