@@ -27,6 +27,7 @@ pub mod edit;
 pub mod file;
 pub mod glob;
 pub mod import;
+pub mod mask;
 pub mod pin;
 pub mod problem;
 pub mod schema;

@@ -24,7 +24,7 @@ pub struct Resources {
     pub(super) mentioned: HashSet<(usize, Box<str>)>,
     /// Folded server id to source.
     pub(super) by_folded_id: HashMap<String, usize>,
-    /// Normal forms of exposed and native URIs; made when the first client needs them.
+    /// Normal forms of the URIs that may not be their own; made when the first client needs them.
     pub(super) by_normal_form: OnceLock<HashMap<String, Vec<usize>>>,
 }
 
@@ -116,24 +116,25 @@ impl Resources {
 
     /// D3: clients whose URI type rewrites send another spelling. The backend still gets its own.
     fn find_normalised(&self, normal: &str) -> Result<Option<Owner>, Vec<String>> {
-        let index = self.by_normal_form.get_or_init(|| self.normal_forms());
-        match index.get(normal).map(Vec::as_slice) {
-            Some([only]) => Ok(Some(self.owner(*only))),
-            Some(several) => Err(several.iter().map(|index| self.entries[*index].exposed.to_string()).collect()),
-            None => Ok(None),
+        let rewritten = self.by_normal_form.get_or_init(|| self.normal_forms()).get(normal);
+        let as_they_are =
+            self.by_exposed.get(normal).into_iter().chain(self.by_native.get(normal).into_iter().flatten());
+        let mut found: Vec<usize> = as_they_are.chain(rewritten.into_iter().flatten()).copied().collect();
+        found.sort_unstable();
+        found.dedup();
+        match found[..] {
+            [] => Ok(None),
+            [only] => Ok(Some(self.owner(only))),
+            _ => Err(found.iter().map(|index| self.entries[*index].exposed.to_string()).collect()),
         }
     }
 
+    /// Most URIs are their own normal form and are found as they are, which keeps this cheap with 100,000 of them.
     fn normal_forms(&self) -> HashMap<String, Vec<usize>> {
         let mut forms: HashMap<String, Vec<usize>> = HashMap::new();
         for (index, entry) in self.entries.iter().enumerate() {
-            let exposed = uri::normalise(&entry.exposed);
-            let native = uri::normalise(&entry.native);
-            for form in [exposed, native] {
-                let indexes = forms.entry(form).or_default();
-                if !indexes.contains(&index) {
-                    indexes.push(index);
-                }
+            for uri in [&entry.exposed, &entry.native].into_iter().filter(|uri| !uri::is_plainly_normal(uri)) {
+                forms.entry(uri::normalise(uri)).or_default().push(index);
             }
         }
         forms

@@ -100,10 +100,7 @@ fn encode(uri: &str) -> String {
             at += 3;
             continue;
         }
-        let unsafe_byte = byte <= b' '
-            || byte >= 0x7f
-            || matches!(byte, b'"' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}');
-        if unsafe_byte {
+        if is_unsafe(byte) {
             encoded.push_str(&format!("%{byte:02X}"));
         } else {
             encoded.push(char::from(byte));
@@ -111,6 +108,28 @@ fn encode(uri: &str) -> String {
         at += 1;
     }
     encoded
+}
+
+fn is_unsafe(byte: u8) -> bool {
+    byte <= b' ' || byte >= 0x7f || matches!(byte, b'"' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}')
+}
+
+/// Whether a look at the bytes tells that [`normalise`] changes nothing. Where it would take more than that: no.
+pub fn is_plainly_normal(uri: &str) -> bool {
+    let Some((scheme, hierarchy)) = uri.split_once("://") else { return false };
+    let Some((authority, path)) = hierarchy.split_once('/') else { return false };
+    let is_lower = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'+' | b'-' | b'.');
+    let is_escape = |rest: &[u8]| matches!(rest, [_, b'0'..=b'9' | b'A'..=b'F', b'0'..=b'9' | b'A'..=b'F', ..]);
+    let bytes = path.as_bytes();
+    let is_kept = |(at, byte): (usize, &u8)| match byte {
+        b'%' => is_escape(&bytes[at..]),
+        byte => !is_unsafe(*byte),
+    };
+    let may_be_dots = |segment: &str| segment.starts_with('.') || segment.starts_with("%2E");
+    scheme.starts_with(|first: char| first.is_ascii_lowercase())
+        && scheme.bytes().chain(authority.bytes()).all(is_lower)
+        && bytes.iter().enumerate().all(is_kept)
+        && !path.split('/').any(may_be_dots)
 }
 
 fn remove_dot_segments(path: &str) -> String {
@@ -188,6 +207,7 @@ mod tests {
             assert_eq!(normalise(uri), normal);
             assert_eq!(normalise(normal), normal);
         }
+        assert!(is_plainly_normal("fs+file:///srv/a%20b/C.rs"));
     }
 
     proptest! {
@@ -205,6 +225,11 @@ mod tests {
         fn normalising_twice_changes_nothing(uri in "\\PC{0,40}") {
             let once = normalise(&uri);
             prop_assert_eq!(normalise(&once), once);
+        }
+
+        #[test]
+        fn what_is_plainly_normal_is(uri in "[a-zA-Z+]{0,3}:?//(a|Host|:80|@)?(/|\\.|%2E|%2e|%20|%2|[a-z]|é|\\?|#| |\\{){0,12}") {
+            prop_assert!(!is_plainly_normal(&uri) || normalise(&uri) == uri, "{}", uri);
         }
     }
 }

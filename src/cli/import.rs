@@ -100,7 +100,7 @@ impl Import {
         let mut all = Vec::new();
         for source in sources {
             looked.push(source.path.clone());
-            let found = match read(&source.path) {
+            let found = match read_regular(&source.path) {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
                 Err(error) => Err(format!("cannot be read: {error}")),
                 Ok(text) => translate(&source, &text, ground),
@@ -141,6 +141,11 @@ impl Import {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// A file that nobody named; a pipe in its place must not keep us waiting.
+fn read_regular(path: &Path) -> std::io::Result<String> {
+    if path.metadata()?.is_file() { read(path) } else { Err(std::io::Error::other("it is no regular file")) }
 }
 
 fn read(path: &Path) -> std::io::Result<String> {

@@ -22,7 +22,7 @@ use crate::cli::serve::termination;
 use crate::cli::style::{note, tell, warn};
 use crate::cli::{Source, bridge, load, log};
 use crate::config::Log;
-use crate::config::import::show::url_without_secrets;
+use crate::config::mask;
 use crate::config::secret::Secret;
 use crate::observe::Observe;
 
@@ -49,7 +49,7 @@ pub struct Stdio {
 pub async fn run(arguments: Stdio) -> Result<ExitCode> {
     if let Some(url) = &arguments.url {
         let token = token(arguments.token_file.as_deref())?;
-        note(&format!("a bridge to the gateway at {}", url_without_secrets(url)));
+        note(&format!("a bridge to the gateway at {}", mask::url(url)));
         return carry(url, token.as_ref(), &arguments.log).await;
     }
     let found = match load::find(arguments.source.config.as_deref()) {

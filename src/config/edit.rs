@@ -4,9 +4,10 @@
 //! Nothing reaches the disk before our own reader has accepted the result; a variable that is not set now is no reason to
 //! refuse, since it may be set where the gateway runs.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use jsonc_parser::cst::{CstObject, CstRootNode};
+use jsonc_parser::cst::{CstNode, CstObject, CstObjectProp, CstRootNode};
 use jsonc_parser::parse_to_ast;
 
 use crate::config::document::STRICT;
@@ -48,7 +49,7 @@ impl Draft {
     pub fn open(path: &Path) -> Result<Draft, EditError> {
         match file::read(path) {
             Ok((text, origin)) => Draft::of(path, Some(text), origin),
-            Err(LoadError::Read { reason, .. }) if reason.kind() == std::io::ErrorKind::NotFound => {
+            Err(LoadError::Read { reason, .. }) if reason.kind() == ErrorKind::NotFound => {
                 let unreadable = |reason| LoadError::Read { path: path.to_owned(), reason };
                 let absolute = std::path::absolute(path).map_err(unreadable)?;
                 let directory = absolute.parent().unwrap_or(Path::new("/")).to_owned();
@@ -70,7 +71,7 @@ impl Draft {
         };
         // A file that somebody has made but not filled is a file to be made.
         let text = if text.trim().is_empty() { NEW } else { text };
-        let root = CstRootNode::parse(text, &STRICT).ok().filter(|root| root.object_value().is_some());
+        let root = CstRootNode::parse(text, &STRICT).ok().filter(can_be_edited);
         match root {
             Some(root) => Ok(Draft { path: path.to_owned(), old, origin, mark, root }),
             None => Err(broken(path, text, &origin)),
@@ -162,8 +163,25 @@ impl Draft {
 
     /// Puts it in place of the file. Gives the file that was written, which is another where the path is a link.
     pub fn write(&self) -> Result<PathBuf, EditError> {
-        disk::replace(&self.path, &self.text()).map_err(|reason| EditError::Write { path: self.path.clone(), reason })
+        disk::replace(&self.path, &self.text(), || self.is_current())
+            .map_err(|reason| EditError::Write { path: self.path.clone(), reason })
     }
+
+    /// Whether what is on the disk is what was read. Between the two a person may have been asked.
+    fn is_current(&self) -> bool {
+        match file::read(&self.path) {
+            Ok((text, _)) => self.old.as_ref() == Some(&text),
+            Err(LoadError::Read { reason, .. }) => self.old.is_none() && reason.kind() == ErrorKind::NotFound,
+            Err(_) => false,
+        }
+    }
+}
+
+/// Whether the servers have a place, or can get one without overwriting something else.
+fn can_be_edited(root: &CstRootNode) -> bool {
+    let is_free = |value: CstNode| value.as_object().is_some() || value.as_null_keyword().is_some();
+    let is_place = |property: CstObjectProp| property.value().is_none_or(is_free);
+    root.object_value().is_some_and(|root| vocabulary::SERVERS.iter().filter_map(|name| root.get(name)).all(is_place))
 }
 
 /// The reader tells best what is wrong with a text that is no tree.

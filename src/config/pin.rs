@@ -8,6 +8,8 @@
 use std::fmt;
 use std::path::Path;
 
+use crate::config::mask;
+
 /// A package that a command fetches in whatever version there is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unpinned {
@@ -33,7 +35,8 @@ pub fn unpinned<S: AsRef<str>>(command: &str, args: &[S]) -> Option<Unpinned> {
         let rest = runner.arguments(&args)?;
         let package = runner.packages(rest).into_iter().find(|package| !(runner.is_pinned)(package))?;
         let name = [&[runner.program], runner.words].concat().join(" ");
-        Some(Unpinned { runner: name, package: package.to_owned(), cure: (runner.cure)(package) })
+        // The address of a package may hold a password.
+        Some(Unpinned { runner: name, package: mask::text(package), cure: mask::text(&(runner.cure)(package)) })
     })
 }
 
@@ -366,6 +369,7 @@ mod tests {
             ("npx mine@npm:theirs", ("mine@npm:theirs", "mine@VERSION")),
             ("npx github:user/repository", ("github:user/repository", "github:user/repository#COMMIT")),
             ("npx user/repository#main", ("user/repository#main", "user/repository#COMMIT")),
+            ("npx git+https://u:p@host/x", ("git+https://***@host/x", "git+https://***@host/x#COMMIT")),
             ("npx git+https://host/x.git", ("git+https://host/x.git", "git+https://host/x.git#COMMIT")),
             ("npm exec some-server", plain),
             ("npx é", ("é", "é@VERSION")),

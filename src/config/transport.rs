@@ -65,7 +65,7 @@ fn kind(section: &Section<'_>) -> Option<Kind> {
         (false, false, true) => return Some(Kind::Files),
         (true, true, false) => Fault::new("has both a command and a url").cure("keep one"),
         (_, _, true) => Fault::new("has both a root and a command or a url").cure("keep one"),
-        (false, false, false) => Fault::new("has neither a command nor a url").cure("add one"),
+        (false, false, false) => Fault::new("has neither a command nor a url").cure("add one, or \"type\": \"files\""),
     };
     section.field().problem(fault);
     None

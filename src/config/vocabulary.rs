@@ -238,7 +238,12 @@ pub(crate) const SERVER: Keys = Keys {
         live("root", Shape::Path, "\".\"", "the directory to serve; relative to that of the file"),
         live("hidden", Shape::Flag, "false", "serve names that begin with a dot too"),
         live("ignored", Shape::Flag, "false", "serve what .gitignore names too"),
-        live("maxFiles", COUNT, "10000", "files that are listed; all are reached by the template and the tools"),
+        live(
+            "maxFiles",
+            COUNT,
+            "10000",
+            "files that are listed, 100,000 at most; all are reached by the template and the tools",
+        ),
         live("enabled", Shape::Flag, "true", "a disabled server is checked and not started"),
         live("disabled", Shape::Flag, "false", "the opposite of enabled"),
         live("session", Shape::Choice(&words(&server::SESSIONS)), "\"shared\"", "all clients share the connection"),

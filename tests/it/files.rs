@@ -1,5 +1,7 @@
 //! A directory as a server: its files as resources and by tools.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use futures_util::future::join_all;
@@ -146,7 +148,7 @@ async fn a_directory_is_listed_by_itself_and_below_by_a_glob() {
 
 #[tokio::test]
 async fn a_long_list_goes_on_where_it_was_cut_also_when_files_come_and_go() {
-    let scratch = tree(&[("a", ""), ("b%", ""), ("c/d", ""), ("e", "")]);
+    let scratch = tree(&[("a", ""), ("b%", ""), ("c/d", ""), ("c/e\u{301}\n", ""), ("c.d", ""), ("e", "")]);
     let (_gateway, client) = serve(scratch.path(), json!({})).await;
     let (mut seen, mut cursor) = (Vec::new(), None);
     loop {
@@ -154,14 +156,18 @@ async fn a_long_list_goes_on_where_it_was_cut_also_when_files_come_and_go() {
         let page = paths(&listed["structuredContent"]["entries"]).into_iter().map(str::to_owned);
         seen.extend(page);
         match listed["structuredContent"]["nextCursor"].as_str() {
-            Some(next) => cursor = Some(next.to_owned()),
+            Some(next) => {
+                // An agent that reads the text alone must be able to copy it.
+                assert!(texts(&listed).concat().contains(&format!("\"{next}\"")), "{listed}");
+                cursor = Some(next.to_owned());
+            }
             None => break,
         }
         if seen.len() == 2 {
             std::fs::remove_file(scratch.path().join("b%")).expect("it is there");
         }
     }
-    assert_eq!(seen, ["a", "b%", "c/d", "e"]);
+    assert_eq!(seen, ["a", "b%", "c/d", "c/e\u{301}\n", "c.d", "e"]);
     assert!(refusal(&client, "f_list", json!({"cursor": "%"})).await.contains("begin again"));
 }
 
@@ -177,6 +183,38 @@ async fn odd_names_pass_unharmed() {
     let expected = json!([{"path": name, "line": 1, "text": "x \"\\\u{1} 1.0e-7"}]);
     assert_eq!(found["structuredContent"]["matches"], expected);
     assert_eq!(client.call_text("f_read", json!({"path": name})).await, "x \"\\\u{1} 1.0e-7\n");
+}
+
+#[tokio::test]
+async fn a_name_that_is_no_text_is_shown_so_that_it_can_be_read() {
+    let scratch = tree(&[]);
+    std::fs::write(scratch.path().join(OsStr::from_bytes(b"a\xff")), "needle").expect("a file");
+    let (_gateway, client) = serve(scratch.path(), json!({})).await;
+    let uri = base(scratch.path()).replace("f+", "") + "/a%FF";
+    let listed = client.call("f_list", json!({})).await;
+    assert_eq!(paths(&listed["structuredContent"]["entries"]), [uri.as_str()]);
+    let found = client.call("f_search", json!({"query": "needle"})).await;
+    assert_eq!(paths(&found["structuredContent"]["matches"]), [uri.as_str()]);
+    let found = client.call("f_search", json!({"query": "file:", "in": "names"})).await;
+    assert_eq!(found["structuredContent"]["matches"], json!([]));
+    assert_eq!(client.call_text("f_read", json!({"path": uri})).await, "needle");
+}
+
+#[tokio::test]
+async fn a_list_says_when_it_could_not_read_all() {
+    let rules = "#".repeat((1 << 20) + 1);
+    let scratch = tree(&[("a", ""), ("sub/b", ""), ("sub/.gitignore", &rules)]);
+    let (_gateway, client) = serve(scratch.path(), json!({})).await;
+    for (arguments, expected, complete) in [
+        (json!({}), vec!["a", "sub/"], true),
+        (json!({"glob": "*"}), vec!["a"], false),
+        (json!({"path": "sub"}), vec![], false),
+    ] {
+        let listed = client.call("f_list", arguments.clone()).await;
+        assert_eq!(paths(&listed["structuredContent"]["entries"]), expected, "{arguments}");
+        assert_eq!(listed["structuredContent"]["complete"], complete, "{arguments}");
+        assert_eq!(texts(&listed).concat().contains("could not be read"), !complete, "{arguments}");
+    }
 }
 
 #[tokio::test]
@@ -206,6 +244,7 @@ async fn lines_and_bytes_of_a_file_are_read() {
         (json!({"path": "t.txt", "startLine": 0}), "lines begin at 1"),
         (json!({"path": "t.txt", "startLine": 1, "offset": 1}), "cannot be asked for together"),
         (json!({"path": "t.txt", "offset": 19}), "has only 19 bytes"),
+        (json!({"path": "t.txt", "length": 0}), "length must be at least 1"),
         (json!({"path": "t.txt", "startLine": -1}), "invalid arguments"),
         (json!({"path": "t.txt", "lines": 1}), "unknown field `lines`"),
         (json!({}), "missing field `path`"),

@@ -151,7 +151,7 @@ fn equal_servers_of_two_clients_are_one() {
     machine.put("@HOME@/.cursor/mcp.json", r#"{"mcpServers":{"a":{"command":"x","env":{"K":"${env:K}","L":"1"}}}}"#);
     machine.put("@HOME@/.gemini/settings.json", r#"{"mcpServers":{"a":{"env":{"L":"1","K":"$K"},"command":"x"}}}"#);
     let stdout = machine.import(&["--yes"]);
-    assert!(stdout.contains("a       cursor, gemini  x\n"), "{stdout}");
+    assert!(stdout.contains("a       cursor, gemini  K=${K} L=*** x\n"), "{stdout}");
     let written: Value = serde_json::from_str(&machine.written()).expect("JSON");
     assert_eq!(written["mcpServers"].as_object().expect("servers").len(), 1);
 }
@@ -274,7 +274,11 @@ fn a_broken_file_does_not_keep_out_the_others() {
     machine.put("@HOME@/.cursor/mcp.json", "{ \"mcpServers\": ");
     machine.put("@HOME@/.codex/config.toml", "[mcp_servers.a]\nkey = \"literal-secret-value\n");
     machine.put("@HOME@/.gemini/settings.json", r#"{"mcpServers":{"c":{"command":"z"}}}"#);
+    // Reading it would never end.
+    let made = Command::new("mkfifo").arg(machine.project().join(".mcp.json")).status().expect("mkfifo is there");
+    assert!(made.success());
     let stdout = machine.import(&["--yes"]);
+    assert!(stdout.contains("/.mcp.json: cannot be read: it is no regular file"), "{stdout}");
     assert!(stdout.contains(".cursor/mcp.json: is not JSON: "), "{stdout}");
     assert!(stdout.contains(".codex/config.toml: is not TOML near line 2"), "{stdout}");
     assert!(stdout.contains("added 1 server to "), "{stdout}");

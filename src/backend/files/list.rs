@@ -1,18 +1,18 @@
 //! The tool `list`: what is in a directory, or all files below it that a pattern names.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::backend::files::content::ToolResult;
+use crate::backend::files::date;
 use crate::backend::files::path::{self, Relative};
 use crate::backend::files::rule::Glob;
 use crate::backend::files::tools;
 use crate::backend::files::tree::{Item, Kind, Next, Stop, Tree};
-use crate::backend::files::{date, path::template_value};
 
 const USUAL_LIMIT: usize = 500;
 const MOST: usize = 5000;
@@ -30,6 +30,8 @@ pub struct Arguments {
 #[serde(rename_all = "camelCase")]
 struct Listed {
     entries: Vec<Entry>,
+    /// Whether all directories could be read.
+    complete: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }
@@ -77,9 +79,10 @@ pub fn definition() -> Value {
                     "required": ["path", "kind", "lastModified"],
                 },
             },
-            "nextCursor": { "type": "string" },
+            "complete": { "type": "boolean", "description": "Whether every directory on the way could be read" },
+            "nextCursor": { "type": "string", "description": "There are more entries; none where these are the last" },
         },
-        "required": ["entries"],
+        "required": ["entries", "complete"],
     });
     definition
 }
@@ -92,33 +95,55 @@ pub fn call(tree: &Tree, arguments: &Arguments, stop: &Stop) -> Result<ToolResul
     let mut entries = Vec::new();
     let mut last: Option<Relative> = None;
     let mut more = false;
-    tree.walk(&spot, stop, |item| {
+    let complete = tree.walk(&spot, stop, |item| {
+        let place = after.as_ref().map_or(Place::After, |after| Place::of(item.path.as_path(), after));
         let wanted = match &glob {
             Some(glob) => item.kind == Kind::File && glob.matches(item.path.as_path()),
             None => true,
         };
-        let is_new = after.as_deref().is_none_or(|after| item.path.as_path() > Path::new(OsStr::from_bytes(after)));
-        if wanted && is_new {
+        if wanted && place == Place::After {
             if entries.len() == limit {
                 more = true;
                 return Next::End;
             }
-            if let Some(entry) = entry(item) {
+            if let Some(entry) = entry(tree, item) {
                 entries.push(entry);
                 last = Some(item.path.clone());
             }
         }
-        if glob.is_some() { Next::Into } else { Next::Past }
+        if glob.is_some() && place != Place::Before { Next::Into } else { Next::Past }
     });
     let next_cursor = last.filter(|_| more).map(|last| cursor(&last));
-    let listed = Listed { entries, next_cursor };
+    let listed = Listed { entries, complete, next_cursor };
     Ok(ToolResult::structured(text(&listed), &listed))
 }
 
+/// Where a path stands, seen from the one that was listed last. Paths are visited in order.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// It and all below it were listed.
+    Before,
+    /// It is a directory that the last one is in, or the last one itself.
+    Around,
+    After,
+}
+
+impl Place {
+    fn of(path: &Path, last: &Path) -> Place {
+        if path > last {
+            Place::After
+        } else if last.starts_with(path) {
+            Place::Around
+        } else {
+            Place::Before
+        }
+    }
+}
+
 /// What vanished meanwhile is none.
-fn entry(item: &Item<'_>) -> Option<Entry> {
+fn entry(tree: &Tree, item: &Item<'_>) -> Option<Entry> {
     let facts = item.facts().ok()?;
-    let (path, last_modified) = (item.path.shown(), date::iso(facts.modified));
+    let (path, last_modified) = (tree.root.named(item.path), date::iso(facts.modified));
     match item.kind {
         Kind::Directory => Some(Entry { path: format!("{path}/"), kind: "directory", size: None, last_modified }),
         _ => Some(Entry { path, kind: "file", size: Some(facts.size), last_modified }),
@@ -135,6 +160,9 @@ fn text(listed: &Listed) -> String {
     if lines.is_empty() {
         lines.push("no files".to_owned());
     }
+    if !listed.complete {
+        lines.push("some directories could not be read, or hold more than is walked".to_owned());
+    }
     if let Some(cursor) = &listed.next_cursor {
         lines.push(format!("there are more; go on with cursor {cursor:?}"));
     }
@@ -143,11 +171,12 @@ fn text(listed: &Listed) -> String {
 
 /// The path that was listed last: paths are listed in order, so it says where to go on even when files come and go.
 fn cursor(last: &Relative) -> String {
-    template_value(last.as_path().as_os_str())
+    path::encode(last.as_path().as_os_str().as_bytes())
 }
 
-fn read_cursor(cursor: &str) -> Result<Vec<u8>, String> {
-    path::decode(cursor).ok_or_else(|| format!("cursor {cursor:?} is none of ours; begin again without one"))
+fn read_cursor(cursor: &str) -> Result<PathBuf, String> {
+    let path = path::decode(cursor).map(|path| PathBuf::from(OsString::from_vec(path)));
+    path.ok_or_else(|| format!("cursor {cursor:?} is none of ours; begin again without one"))
 }
 
 /// How many entries an answer may have.

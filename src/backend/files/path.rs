@@ -86,6 +86,15 @@ impl Root {
         format!("{}/{}", self.uri, encode(relative.as_path().as_os_str().as_bytes()))
     }
 
+    /// As a tool's argument that names it again: relative, or else its URI.
+    pub fn named(&self, relative: &Relative) -> String {
+        match relative.as_path().to_str() {
+            Some("") => ".".to_owned(),
+            Some(text) if strip_scheme(text).is_none() => text.to_owned(),
+            Some(_) | None => self.uri(relative),
+        }
+    }
+
     /// The template that every URI of a file matches.
     pub fn template(&self) -> String {
         format!("{}/{{+path}}", self.uri)
@@ -184,7 +193,7 @@ fn strip_scheme(uri: &str) -> Option<&str> {
 }
 
 /// Percent-encodes a path, `/` excepted.
-fn encode(path: &[u8]) -> String {
+pub fn encode(path: &[u8]) -> String {
     let mut encoded = String::with_capacity(path.len());
     for byte in path {
         if byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@/".contains(byte) {
@@ -298,6 +307,20 @@ mod tests {
     }
 
     #[test]
+    fn what_tools_show_they_take_back() {
+        for (name, expected) in [
+            (&b"a/b c"[..], "a/b c"),
+            (b"", "."),
+            (b"a\xff", "file:///srv/my%20files/a%FF"),
+            (b"File:x", "file:///srv/my%20files/File:x"),
+        ] {
+            let relative = Relative(OsStr::from_bytes(name).into());
+            assert_eq!(root().named(&relative), expected);
+            assert_eq!(root().path_of(expected), Ok(relative));
+        }
+    }
+
+    #[test]
     fn the_root_of_everything_is_spelled_well() {
         let root = Root::new("/".into(), "/".into());
         assert_eq!(root.template(), "file:///{+path}");
@@ -311,6 +334,8 @@ mod tests {
             prop_assume!(names.iter().all(|name| !name.contains(&b'/') && !matches!(&name[..], b"." | b"..")));
             let relative = Relative(relative);
             let uri = root().uri(&relative);
+            prop_assert_eq!(root().path_of(&root().named(&relative)), Ok(relative.clone()));
+            prop_assert_eq!(decode(&encode(relative.as_path().as_os_str().as_bytes())), Some(relative.as_path().as_os_str().as_bytes().to_vec()));
             prop_assert_eq!(root().canonical_uri_of(&uri), Ok(relative));
         }
 

@@ -180,6 +180,9 @@ fn read_bytes(tree: &Tree, spot: &Spot, arguments: &Arguments, mut file: File) -
     if offset > 0 && offset >= size {
         return Err(format!("{asked} has only {size} bytes; offset {offset} is behind its end"));
     }
+    if arguments.length == Some(0) {
+        return Err("length must be at least 1".to_owned());
+    }
     let length = arguments.length.unwrap_or(MOST_BYTES as u64).min(MOST_BYTES as u64);
     let mut bytes = Vec::new();
     let read = file.seek(SeekFrom::Start(offset)).and_then(|_| file.take(length).read_to_end(&mut bytes));

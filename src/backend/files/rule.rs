@@ -23,6 +23,8 @@ use crate::backend::files::tree;
 const RULES: &str = ".gitignore";
 /// A file of rules beyond this is an error.
 const LONGEST_RULES: u64 = 1 << 20;
+/// Its parser calls itself for each brace, so this bounds the stack as well.
+const LONGEST_GLOB: usize = 512;
 
 pub struct Rule {
     /// Absolute.
@@ -134,12 +136,34 @@ impl Layers {
 
 /// The patterns of a file of rules; a line that is none is passed over, as git does.
 fn patterns(text: &str) -> Result<Gitignore, ignore::Error> {
-    // Relative to no directory: the paths it is asked about are stripped already.
-    let mut builder = GitignoreBuilder::new(".");
+    let mut builder = builder();
     for line in text.trim_start_matches('\u{feff}').lines() {
-        let _ = builder.add_line(None, line);
+        let _ = builder.add_line(None, &without_alternatives(line));
     }
     builder.build()
+}
+
+/// Relative to no directory: the paths it is asked about are stripped already.
+fn builder() -> GitignoreBuilder {
+    let mut builder = GitignoreBuilder::new(".");
+    // As git there: another spelling of a name opens the same file.
+    let _ = builder.case_insensitive(cfg!(target_os = "macos"));
+    builder
+}
+
+/// Braces are plain characters to git. They must be so here too: the parser of alternatives calls itself for each brace,
+/// so a line of many would end the process.
+fn without_alternatives(line: &str) -> String {
+    let mut plain = String::with_capacity(line.len());
+    let mut is_escaped = false;
+    for character in line.chars() {
+        if matches!(character, '{' | '}') && !is_escaped {
+            plain.push('\\');
+        }
+        is_escaped = character == '\\' && !is_escaped;
+        plain.push(character);
+    }
+    plain
 }
 
 /// A file of rules outside of the root. A pipe in its place must not keep us waiting.
@@ -149,16 +173,19 @@ fn open(path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(tree::not_regular()) }
 }
 
-/// A pattern that a client chose paths by, in the words of `.gitignore`.
+/// A pattern that a client chose paths by, in the words of `.gitignore`, with `{one,other}` besides.
 pub struct Glob(Gitignore);
 
 impl Glob {
     pub fn new(text: &str) -> Result<Glob, String> {
         let problem = |reason: &str| format!("glob {text:?} cannot be used: {reason}");
+        if text.len() > LONGEST_GLOB {
+            return Err(format!("a glob must not be longer than {LONGEST_GLOB} bytes"));
+        }
         if text.is_empty() || text.starts_with(['!', '#']) {
             return Err(problem("write it like *.rs or src/**/*.rs"));
         }
-        let mut builder = GitignoreBuilder::new(".");
+        let mut builder = builder();
         builder.add_line(None, text).map_err(|error| problem(&error.to_string()))?;
         builder.build().map(Glob).map_err(|error| problem(&error.to_string()))
     }
@@ -196,7 +223,7 @@ mod tests {
         let mut layers = Layers::default();
         for (at, text) in [
             ("/repo", "*.log\n/root/top\nroot/deep/*.tmp\nbuild/\n"),
-            ("/repo/root", "\u{feff}# words\n!keep.log\n/here\n\\!odd\n[\n"),
+            ("/repo/root", "\u{feff}# words\n!keep.log\n/here\n\\!odd\n[\n*.{a,b}\n\\{c\\}\n"),
             ("/repo/root/sub", "*\n!*.rs\n"),
         ] {
             layers.0.push(Arc::new(Layer { at: at.into(), patterns: patterns(text).expect("good patterns") }));
@@ -210,6 +237,9 @@ mod tests {
             ("here", false, false),
             ("x/here", false, true),
             ("!odd", false, false),
+            ("x.a", false, true),
+            ("x.{a,b}", false, false),
+            ("{c}", false, false),
             ("build", true, false),
             ("build", false, true),
             ("sub/a.txt", false, false),
@@ -234,8 +264,16 @@ mod tests {
         ] {
             assert_eq!(Glob::new(glob).expect(glob).matches(Path::new(path)), expected, "{glob} on {path}");
         }
-        for glob in ["", "!a", "#a"] {
+        let deep = format!("{}a{}", "{".repeat(LONGEST_GLOB / 2), "}".repeat(LONGEST_GLOB / 2));
+        for glob in ["", "!a", "#a", &deep, &deep[..LONGEST_GLOB]] {
             assert!(Glob::new(glob).is_err(), "{glob}");
         }
+    }
+
+    #[test]
+    fn a_line_of_braces_is_a_name_like_any_other() {
+        let line = format!("{}a{}", "{".repeat(100_000), "}".repeat(100_000));
+        let patterns = patterns(&format!("{line}\nb\n")).expect("no line breaks the others");
+        assert!(patterns.matched("b", false).is_ignore());
     }
 }

@@ -127,8 +127,9 @@ pub fn call(tree: &Tree, arguments: &Arguments, stop: &Stop) -> Result<ToolResul
     let whole = tree.walk(&spot, stop, |item| {
         let wanted = glob.as_ref().is_none_or(|glob| glob.matches(item.path.as_path()));
         if item.kind == Kind::File && wanted {
-            let path = item.path.shown();
-            if arguments.place != Place::Text && needle.find(&path).is_some() {
+            let path = tree.root.named(item.path);
+            // The name of the file, not of the root, which stands in a URI.
+            if arguments.place != Place::Text && needle.find(&item.path.shown()).is_some() {
                 found.matches.push(Match { path: path.clone(), line: None, text: None });
             }
             if arguments.place != Place::Names {

@@ -8,7 +8,7 @@ use hyper::body::Incoming;
 
 use crate::backend::connect::{HttpClient, ProxyEnvironment, RequestError};
 use crate::cli::bridge::LARGEST_MESSAGE;
-use crate::config::import::show::url_without_secrets;
+use crate::config::mask;
 use crate::config::secret::Secret;
 use crate::protocol::dialect::Dialect;
 use crate::protocol::error::Error;
@@ -31,7 +31,7 @@ pub struct Wire {
 
 impl Wire {
     pub fn new(url: &str, token: Option<&Secret>, proxies: &ProxyEnvironment) -> anyhow::Result<Wire> {
-        let shown = url_without_secrets(url);
+        let shown = mask::url(url);
         let uri: Uri = url.parse().map_err(|error| anyhow::anyhow!("the URL {shown:?} cannot be used: {error}"))?;
         let client = HttpClient::new(&uri, None, proxies)?;
         let authorization = match token {

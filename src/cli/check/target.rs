@@ -4,7 +4,7 @@
 use crate::cli::load::Variables;
 use crate::cli::style::shell_word;
 use crate::config::Transport;
-use crate::config::import::show;
+use crate::config::mask;
 use crate::observe::clean;
 
 /// A shorter value stands in too many words to be told apart.
@@ -16,11 +16,11 @@ pub fn of(transport: &Transport, variables: &Variables) -> String {
             // Before it is quoted: a value may hold what quoting changes.
             let args: Vec<_> = args.iter().map(|argument| with_variables(argument, variables)).collect();
             let mut words = vec![with_variables(command, variables)];
-            words.extend(show::arguments(args.iter().map(String::as_str)));
-            let quoted = |word: &String| if word == show::HIDDEN { word.clone() } else { shell_word(word) };
+            words.extend(mask::arguments(args.iter().map(String::as_str)));
+            let quoted = |word: &String| if word == mask::HIDDEN { word.clone() } else { shell_word(word) };
             words.iter().map(quoted).collect::<Vec<_>>().join(" ")
         }
-        Transport::Http { url, .. } => show::url_without_secrets(&with_variables(url, variables)),
+        Transport::Http { url, .. } => mask::url(&with_variables(url, variables)),
         Transport::Files(files) => with_variables(&files.root.display().to_string(), variables),
     };
     clean(&shown)

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::config::edit::Draft;
 use crate::config::import::merge::{Candidate, Merged};
 use crate::config::import::show;
+use crate::config::mask;
 use crate::config::pin::{Unpinned, unpinned};
 use crate::config::problem::Problem;
 use crate::config::tree::Tree;
@@ -31,13 +32,14 @@ impl Plan {
         let mut text = String::new();
         if self.merged.servers.is_empty() {
             text.push_str("no servers were found\n");
-            section(&mut text, "looked for", self.looked.iter().map(|path| path.display().to_string()));
+            section(&mut text, "looked for", self.looked.iter().map(|path| show::plain(&path.display().to_string())));
         } else {
             text.push_str(&self.table());
         }
         section(&mut text, "not carried over as it stood", self.merged.notes.iter().map(ToString::to_string));
-        let versions =
-            self.new_servers().filter_map(|server| Some(format!("{}: {}", server.id, open_version(server)?)));
+        let versions = self.new_servers().filter_map(|server| {
+            Some(format!("{}: {}", show::plain(&server.id), show::plain(&open_version(server)?.to_string())))
+        });
         section(&mut text, "not the same program tomorrow", versions);
         let missing: BTreeSet<String> = self.outside.iter().map(|problem| show::plain(&problem.message)).collect();
         section(&mut text, "to be set where the gateway runs", missing.into_iter());
@@ -125,9 +127,7 @@ fn open_version(server: &Candidate) -> Option<Unpinned> {
 }
 
 fn has_literal(entry: &Tree) -> bool {
-    if show::line(entry).contains(show::HIDDEN) {
-        return true;
-    }
-    let values = ["env", "headers"].iter().filter_map(|name| entry.get(name)?.members()).flatten();
-    values.filter_map(|(_, value)| value.as_text()).any(|value| !value.contains("${"))
+    let mut headers = entry.get("headers").and_then(Tree::members).unwrap_or_default().iter();
+    let is_literal = |value: &Tree| value.as_text().is_some_and(|value| mask::value(value) == mask::HIDDEN);
+    show::line(entry).contains(mask::HIDDEN) || headers.any(|(_, value)| is_literal(value))
 }

@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 pub const NEW_MODE: u32 = 0o600;
 const NEW_DIRECTORY_MODE: u32 = 0o700;
 
-/// Writes `text` next to the file and renames it over. A link stays and its target is replaced; permissions stay.
-pub fn replace(path: &Path, text: &str) -> Result<PathBuf> {
+/// Writes `text` next to the file and renames it over, unless the file is not the one that the text was made from. A link
+/// stays and its target is replaced; permissions stay.
+pub fn replace(path: &Path, text: &str, is_unchanged: impl Fn() -> bool) -> Result<PathBuf> {
     let target = match path.canonicalize() {
         Ok(target) => target,
         Err(error) if error.kind() == ErrorKind::NotFound && !path.is_symlink() => std::path::absolute(path)?,
@@ -23,7 +24,15 @@ pub fn replace(path: &Path, text: &str) -> Result<PathBuf> {
     let mut temporary = name.to_owned();
     temporary.push(format!(".{}.new", std::process::id()));
     let temporary = directory.join(temporary);
-    let written = write(&temporary, text, mode).and_then(|()| std::fs::rename(&temporary, &target));
+    let written = write(&temporary, text, mode).and_then(|()| {
+        // Two of us take turns; where the file system has no locks, the look below still finds all but the closest race.
+        let turn = File::open(directory)?;
+        let _ = turn.lock();
+        if !is_unchanged() {
+            return Err(Error::other("it was changed meanwhile, run it again"));
+        }
+        std::fs::rename(&temporary, &target)
+    });
     if let Err(error) = written {
         // The first failure is the one to tell.
         let _ = std::fs::remove_file(&temporary);

@@ -124,9 +124,32 @@ fn variables_that_are_not_set_are_no_reason_to_refuse() {
 
 #[test]
 fn a_text_that_is_no_object_is_refused() {
-    for text in ["[]", "{", "{ \"mcpServers\": {} } x", "1"] {
+    for text in ["[]", "{", "{ \"mcpServers\": {} } x", "1", "{ \"mcpServers\": [] }", "{ \"servers\": \"a\" }"] {
         let opened = Draft::of(Path::new("goblin.json"), Some(text.to_owned()), Origin::new("goblin.json", "/"));
         let Err(EditError::Broken { problems, .. }) = opened else { panic!("{text} was taken") };
         assert!(problems.starts_with("goblin.json:1:"), "{problems}");
     }
+}
+
+#[test]
+fn what_somebody_else_wrote_meanwhile_is_kept() {
+    let directory = std::env::temp_dir().join(format!("goblin-edit-{}", std::process::id()));
+    let path = directory.join("goblin.json");
+    let open = || {
+        let draft = Draft::open(&path).unwrap();
+        draft.put("a", &entry("x"));
+        draft
+    };
+    let (first, second) = (open(), open());
+    first.write().unwrap();
+    let written = std::fs::read_to_string(&path).unwrap();
+    let error = second.write().unwrap_err().to_string();
+    assert_eq!(error, format!("cannot write {}: it was changed meanwhile, run it again", path.display()));
+    let third = open();
+    std::fs::remove_file(&path).unwrap();
+    third.write().unwrap_err();
+    open().write().unwrap();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), written);
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1);
+    std::fs::remove_dir_all(&directory).unwrap();
 }

@@ -62,13 +62,19 @@ fn commands_are_shown_whole_and_secrets_never() {
         (&["--api-key", "--other"], "x --api-key --other"),
         (&["ghp_abc"], "x ***"),
         (&["postgres://me:pw@host/db"], "x postgres://***@host/db"),
-        (&["postgres://me:pw@host/db?token=t"], "x postgres://***@host/db?***"),
+        (&["postgres://me:pw@host/db?token=t"], "x 'postgres://***@host/db?***'"),
         (&["-H", "Authorization: Bearer abc"], "x -H 'Authorization: ***'"),
-        (&["https://host/x?k=v"], "x https://host/x?***"),
+        (&["https://host/x?k=v"], "x 'https://host/x?***'"),
+        (&["|", "sh", ">", "a;b", "*", "~", "${T}"], "x '|' sh '>' 'a;b' '*' '~' ${T}"),
+        (&["-c", "KEY=1; curl evil"], "x -c 'KEY=***; curl evil'"),
+        (&["a\u{200b}b"], r"x 'a\u{200b}b'"),
         (&["\u{1b}[2J"], r"x '\u{1b}[2J'"),
     ] {
         assert_eq!(line(&command(args)), expected);
     }
+    let variables = entry(&[("A", Tree::text("${A}")), ("LD_PRELOAD", Tree::text("/evil.so"))]);
+    let preloaded = entry(&[("command", Tree::text("x")), ("env", variables)]);
+    assert_eq!(line(&preloaded), "A=${A} LD_PRELOAD=*** x");
     let remote =
         entry(&[("url", Tree::text("https://h/mcp?key=abc")), ("headers", entry(&[("A", Tree::text("abc"))]))]);
     assert_eq!(line(&remote), "https://h/mcp?***");
@@ -113,4 +119,28 @@ fn files_are_looked_for_in_the_project_and_at_home() {
     assert_eq!(place::project_of(Client::Cursor, "/p/.cursor/mcp.json".as_ref(), &ground.home), Some("/p".into()));
     assert_eq!(place::project_of(Client::Cursor, "/srv/me/.cursor/mcp.json".as_ref(), &ground.home), None);
     assert_eq!(place::project_of(Client::Cursor, "/p/mcp.json".as_ref(), &ground.home), None);
+}
+
+#[test]
+fn doubts_and_secrets_in_notes() {
+    let ground = Ground { home: "/srv/me".into(), here: "/srv/here".into() };
+    for (client, members, expected) in [
+        (Client::Cursor, r#""url": "https://h/x/sse?k=v""#, Some("its path ends in /sse, so it may speak HTTP+SSE")),
+        (Client::Cursor, r#""url": "https://h/sse", "type": "http""#, None),
+        (
+            Client::Cursor,
+            r#""url": "https://h/mcp", "type": "odd""#,
+            Some("it is taken for what its other members tell"),
+        ),
+        (Client::Cursor, r#""command": "x", "env": {"A": "${B:-abc}"}"#, Some("cursor leaves ${B:-***} as it is")),
+        (Client::Cursor, r#""command": "x", "env": {"A": "${b c:abc}"}"#, Some("cursor fills in ${b c:...}")),
+        (Client::ClaudeDesktop, r#""command": "x", "env": {"A": "${b abc}"}"#, Some("claude-desktop leaves ${...} as")),
+    ] {
+        let source = Source { client, path: "/srv/file".into(), project: None };
+        let found = translate(&source, &format!(r#"{{"mcpServers":{{"a":{{{members}}}}}}}"#), &ground).unwrap();
+        assert_eq!(found.servers.len(), 1, "{members}");
+        let notes: Vec<String> = found.notes.iter().map(ToString::to_string).collect();
+        assert_eq!(notes.len(), usize::from(expected.is_some()), "{notes:?}");
+        assert!(notes.iter().all(|note| note.contains(expected.unwrap()) && !note.contains("abc")), "{notes:?}");
+    }
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 use crate::config::expand::is_variable_name;
 use crate::config::import::block::Block;
 use crate::config::import::{Client, Ground, Remark};
+use crate::config::mask;
 use crate::config::tree::Tree;
 
 pub(crate) struct Variables<'a> {
@@ -57,13 +58,19 @@ impl Variables<'_> {
             Client::Cursor | Client::VsCode => self.editor(member, inner, notes),
         };
         known.unwrap_or_else(|| {
-            if let (Client::Cursor | Client::VsCode, Some((kind, _))) = (self.client, inner.split_once(':')) {
-                let why = format!("{} fills in ${{{kind}:...}}, which a gateway cannot", self.client);
-                notes.push(Remark::new(member, why).cure(format!("write what is meant for $${{{inner}}}")));
-                return format!("$${{{inner}}}");
-            }
-            let why = format!("{} leaves ${{{inner}}} as it is, so it is written as $${{{inner}}}", self.client);
-            notes.push(Remark::new(member, why).cure("remove one $ where a variable was meant"));
+            let shown = mask::reference(inner);
+            let is_filled_in = matches!(self.client, Client::Cursor | Client::VsCode) && !inner.contains(":-");
+            let remark = match inner.split_once(':').filter(|_| is_filled_in) {
+                Some((kind, _)) => {
+                    let why = format!("{} fills in ${{{kind}:...}}, which a gateway cannot", self.client);
+                    Remark::new(member, why).cure(format!("write what is meant for $${{{kind}:...}}"))
+                }
+                None => {
+                    let why = format!("{} leaves {shown} as it is, so it is written as ${shown}", self.client);
+                    Remark::new(member, why).cure("remove one $ where a variable was meant")
+                }
+            };
+            notes.push(remark);
             format!("$${{{inner}}}")
         })
     }

@@ -170,7 +170,7 @@ fn of_the_transport() {
     let foreign = |kind: &str| format!("does not belong to a server of type {kind}, remove it");
     let (not_stdio, not_http, not_files) = (foreign("stdio"), foreign("http"), foreign("files"));
     for (members, expected) in [
-        ("", &[("2:6", "a: has neither a command nor a url, add one")][..]),
+        ("", &[("2:6", "a: has neither a command nor a url, add one, or \"type\": \"files\"")][..]),
         (r#""command": "x", "url": "http://x""#, &[("2:6", "a: has both a command and a url, keep one")]),
         (r#""type": "stdio""#, &[("2:6", "a: \"command\" is missing")]),
         (r#""type": "http", "headers": {}"#, &[("2:6", "a: \"url\" is missing")]),
