@@ -175,6 +175,7 @@ impl App {
             gate: Gate::new(&self.config.gateway),
             observe: Arc::clone(&self.observe),
             max_body_size: self.config.gateway.max_body_size,
+            streams: Arc::default(),
             stop: self.stop_fronts.subscribe(),
         });
         let routes = http::routes().merge(admin::routes(Admin {

@@ -1,10 +1,14 @@
-//! The sides that clients see: Streamable HTTP and stdio. Both decode once, bounded, and hand messages to the desk.
+//! The sides that clients see: Streamable HTTP, HTTP+SSE and stdio. All decode once, bounded, and hand messages to the desk.
 
 pub mod attention;
 pub mod body;
+pub mod dialogue;
 pub mod gate;
 pub mod http;
 pub mod io;
+pub mod outlet;
+pub mod request;
+pub mod sse;
 pub mod stdio;
 pub mod stream;
 

@@ -113,6 +113,13 @@ pub enum Event<'a> {
     AnswerWithoutReader {
         session: &'a str,
     },
+    /// Progress or a log line that had no room on the way to its client.
+    MessageDropped {
+        session: &'a str,
+    },
+    ClientSlow {
+        session: &'a str,
+    },
     ClientRefused {
         status: u16,
     },
@@ -185,6 +192,8 @@ kinds!(
     SessionOpened,
     SessionEnded,
     AnswerWithoutReader,
+    MessageDropped,
+    ClientSlow,
     ClientRefused,
     Panic,
     ShuttingDown,
@@ -270,6 +279,12 @@ fn log(event: &Event<'_>) {
         Event::SessionOpened { session, version } => debug!(session, version, "session opened"),
         Event::SessionEnded { session, reason } => debug!(session, reason, "session ended"),
         Event::AnswerWithoutReader { session } => debug!(session, "the client left before the answer; dropped"),
+        Event::MessageDropped { session } => {
+            debug!(session, "the client reads too slowly for progress and log lines; dropped")
+        }
+        Event::ClientSlow { session } => {
+            warn!(session, "the client does not read its answers; its stream is closed and its session ended");
+        }
         Event::ClientRefused { status } => debug!(status, "request refused"),
         Event::Panic { place } => error!(place, "bug: a request panicked"),
         Event::ShuttingDown { open, grace } => info!(open, ?grace, "shutting down; open calls have the grace to end"),

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::caller::{Caller, Level, Node, Principal, SessionId};
 use crate::lane::Call;
@@ -102,9 +102,21 @@ impl Drop for Stream {
     }
 }
 
+/// Room for one session. It counts from here on; dropping it gives the room back.
+pub struct Place {
+    _permit: OwnedSemaphorePermit,
+}
+
+/// An entry of the book. The session may be held by others after its end, its place may not.
+struct Open {
+    session: Arc<Session>,
+    _place: Place,
+}
+
 /// All sessions.
 pub struct Sessions {
-    sessions: RwLock<HashMap<SessionId, Arc<Session>>>,
+    sessions: RwLock<HashMap<SessionId, Open>>,
+    room: Arc<Semaphore>,
     pub levels: Levels,
     observe: Arc<Observe>,
     pulse: Arc<Pulse>,
@@ -116,8 +128,10 @@ pub struct Sessions {
 
 impl Sessions {
     pub fn new(most: usize, idle_timeout: Duration, observe: Arc<Observe>) -> Sessions {
+        let most = most.min(Semaphore::MAX_PERMITS);
         Sessions {
             sessions: RwLock::default(),
+            room: Arc::new(Semaphore::new(most)),
             levels: Levels::default(),
             observe,
             pulse: Arc::default(),
@@ -128,9 +142,22 @@ impl Sessions {
         }
     }
 
-    pub fn open(&self, dialect: Dialect, lists: Versions) -> Result<Arc<Session>, Error> {
+    /// Room for a session that is about to begin.
+    pub fn reserve(&self) -> Result<Place, Error> {
+        let permit = Arc::clone(&self.room).try_acquire_owned();
+        permit
+            .map(|_permit| Place { _permit })
+            .map_err(|_| Error::LimitExceeded { limit: "maxSessions", value: self.most })
+    }
+
+    /// A name that no session has.
+    pub fn mint(&self) -> SessionId {
+        SessionId::new(self.node)
+    }
+
+    pub fn open(&self, place: Place, dialect: Dialect, lists: Versions) -> Arc<Session> {
         let session = Arc::new(Session {
-            id: SessionId::new(self.node),
+            id: self.mint(),
             dialect,
             mailbox: Mailbox::new(lists),
             inflight: Arc::new(Inflight::new(Arc::clone(&self.pulse))),
@@ -140,26 +167,24 @@ impl Sessions {
             begin: self.begin,
             last_seen: AtomicU64::new(millis(self.begin.elapsed())),
         });
-        {
-            let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
-            if sessions.len() >= self.most {
-                return Err(Error::LimitExceeded { limit: "maxSessions", value: self.most });
-            }
-            sessions.insert(session.id, Arc::clone(&session));
-        }
+        let open = Open { session: Arc::clone(&session), _place: place };
+        self.sessions.write().unwrap_or_else(PoisonError::into_inner).insert(session.id, open);
         self.observe.emit(&Event::SessionOpened { session: &session.id.short(), version: dialect.as_str() });
-        Ok(session)
+        session
     }
 
     /// A session by its id; it counts as seen.
     pub fn find(&self, id: SessionId) -> Option<Arc<Session>> {
-        let session = self.sessions.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()?;
+        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        let session = Arc::clone(&sessions.get(&id)?.session);
+        drop(sessions);
         session.touch();
         Some(session)
     }
 
+    /// How many there are, with those that have a place and no handshake yet.
     pub fn len(&self) -> usize {
-        self.sessions.read().unwrap_or_else(PoisonError::into_inner).len()
+        self.most - self.room.available_permits()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -169,7 +194,7 @@ impl Sessions {
     /// Ends a session and all it holds.
     pub fn end(&self, id: SessionId, reason: &str) {
         let ended = self.sessions.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
-        let Some(session) = ended else { return };
+        let Some(Open { session, .. }) = ended else { return };
         session.stream.send_replace(None);
         session.inflight.close(reason);
         let wish = std::mem::replace(
@@ -206,7 +231,7 @@ impl Sessions {
             let id = session.id;
             session.inflight.calls().into_iter().map(move |call| (id, call))
         };
-        sessions.values().flat_map(calls).collect()
+        sessions.values().map(|open| &open.session).flat_map(calls).collect()
     }
 
     /// Ends sessions that have neither an open stream nor a request and were silent for too long.
@@ -219,7 +244,7 @@ impl Sessions {
         };
         let idle: Vec<_> = {
             let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
-            sessions.values().filter(idle).map(|session| session.id).collect()
+            sessions.values().map(|open| &open.session).filter(idle).map(|session| session.id).collect()
         };
         for id in idle {
             self.end(id, "idle");
@@ -232,8 +257,8 @@ impl Sessions {
             self.pulse.begun().await;
             tokio::time::sleep(TICK).await;
             let now = Instant::now();
-            for session in self.sessions.read().unwrap_or_else(PoisonError::into_inner).values() {
-                session.inflight.look_at_clock(now);
+            for open in self.sessions.read().unwrap_or_else(PoisonError::into_inner).values() {
+                open.session.inflight.look_at_clock(now);
             }
         }
     }
@@ -261,7 +286,8 @@ mod tests {
     }
 
     fn open(sessions: &Sessions) -> Arc<Session> {
-        sessions.open(Dialect::V2025_11_25, Versions::default()).expect("there is room")
+        let place = sessions.reserve().expect("there is room");
+        sessions.open(place, Dialect::V2025_11_25, Versions::default())
     }
 
     #[test]
@@ -269,8 +295,13 @@ mod tests {
         let sessions = sessions(3, Duration::from_secs(60));
         let ids: std::collections::HashSet<_> = (0..3).map(|_| open(&sessions).id).collect();
         assert_eq!(ids.len(), 3);
-        let refused = sessions.open(Dialect::V2025_11_25, Versions::default());
-        assert!(matches!(refused, Err(Error::LimitExceeded { limit: "maxSessions", value: 3 })));
+        let refused = || matches!(sessions.reserve(), Err(Error::LimitExceeded { limit: "maxSessions", value: 3 }));
+        assert!(refused());
+        sessions.end(*ids.iter().next().expect("there are some"), "test");
+        let place = sessions.reserve().expect("the room of the ended one");
+        assert!(refused() && sessions.len() == 3, "a place without a session counts");
+        drop(place);
+        assert_eq!(sessions.len(), 2);
     }
 
     #[test]

@@ -5,14 +5,11 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::FutureExt;
-use http::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderMap, HeaderName, ORIGIN, VARY};
+use http::header::{HeaderMap, HeaderName, ORIGIN, VARY};
 use http::{HeaderValue, Method as Verb, Response, StatusCode};
-use http_body_util::BodyExt;
-use hyper::body::{Body as _, Incoming};
 use tokio::sync::watch;
 use tower_service::Service;
 
@@ -20,24 +17,25 @@ use crate::admin::PROBES;
 use crate::caller::SessionId;
 use crate::front::body::{self, Body, empty, json, json_error};
 use crate::front::gate::Gate;
-use crate::front::stream::{Carried, Next, SessionStream};
+use crate::front::request::{
+    Accepted, HttpRequest, Refusal, check_is_json, check_takes_stream, other_verb, whole_body,
+};
+use crate::front::sse::{MESSAGES, SSE, Streams};
+use crate::front::stream::{Carried, Changes, Next, SessionStream};
 use crate::observe::{Event, Observe};
 use crate::protocol::dialect::{Dialect, Era};
 use crate::protocol::error::Error;
 use crate::protocol::json::Pieces;
 use crate::protocol::method::Method;
-use crate::protocol::{Malformed, Message, Request};
+use crate::protocol::{Message, Request};
 use crate::session::Session;
 use crate::session::desk::{Begun, Desk};
 
+const MCP: &str = "/mcp";
 pub const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-/// How long the body of a request may take to arrive.
-const BODY_PATIENCE: Duration = Duration::from_secs(30);
 /// What may stand in a session header, ours or anybody's.
 const LONGEST_SESSION_ID: usize = 256;
-
-type HttpRequest = http::Request<Incoming>;
 
 /// What the HTTP front serves.
 pub struct Front {
@@ -45,10 +43,11 @@ pub struct Front {
     pub gate: Gate,
     pub observe: Arc<Observe>,
     pub max_body_size: usize,
+    pub streams: Arc<Streams>,
     pub stop: watch::Receiver<bool>,
 }
 
-/// Every route but the endpoint itself, which is served without a detour.
+/// Every route but those that speak the protocol, which are served without a detour.
 pub fn routes() -> axum::Router {
     axum::Router::new().fallback(async || {
         let error = Error::InvalidRequest("there is nothing here; the MCP endpoint is /mcp".to_owned());
@@ -90,7 +89,7 @@ impl Front {
             _ if request.method() == Verb::OPTIONS => {
                 preflight(request.headers().get("access-control-request-headers"))
             }
-            _ if request.uri().path() == "/mcp" => self.answer(request).await,
+            _ if [MCP, SSE, MESSAGES].contains(&request.uri().path()) => self.answer(request).await,
             _ => route(routes, request).await,
         };
         if response.status().is_client_error() {
@@ -126,30 +125,26 @@ impl Front {
         if *self.stop.borrow() {
             return Err(Error::ShuttingDown.into());
         }
-        match *request.method() {
-            Verb::POST => self.post(request).await,
-            Verb::GET => self.get(request.headers()),
-            Verb::DELETE => {
+        match (request.uri().path(), request.method()) {
+            (SSE, _) => self.open_stream(&request),
+            (MESSAGES, _) => Box::pin(self.take_message(request)).await,
+            (_, &Verb::POST) => self.post(request).await,
+            (_, &Verb::GET) => self.get(request.headers()),
+            (_, &Verb::DELETE) => {
                 let session = self.session(request.headers())?;
                 self.desk.sessions.end(session.id, "the client ended it");
                 Ok(empty(StatusCode::NO_CONTENT))
             }
-            _ => {
-                let mut response = empty(StatusCode::METHOD_NOT_ALLOWED);
-                response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, POST, DELETE"));
-                Ok(response)
-            }
+            _ => Ok(other_verb("GET, POST, DELETE")),
         }
     }
 
     fn get(&self, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
-        if !Accepted::read(headers).stream {
-            return Err(Refusal::status(StatusCode::NOT_ACCEPTABLE, "Accept must allow text/event-stream"));
-        }
+        check_takes_stream(headers)?;
         let session = self.session(headers)?;
         let stream = SessionStream {
             hold: session.open_stream(),
-            versions: self.desk.router.directory.watch(),
+            changes: Changes::new(self.desk.router.directory.watch()),
             stop: self.stop.clone(),
         };
         Ok(body::events(stream.into_events()))
@@ -157,10 +152,7 @@ impl Front {
 
     async fn post(&self, request: HttpRequest) -> Result<Response<Body>, Refusal> {
         let (parts, body) = request.into_parts();
-        let kind = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-        if !kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json")) {
-            return Err(Refusal::status(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Content-Type must be application/json"));
-        }
+        check_is_json(&parts.headers)?;
         let accepted = Accepted::read(&parts.headers);
         if !accepted.json && !accepted.stream {
             return Err(Refusal::status(
@@ -168,7 +160,7 @@ impl Front {
                 "Accept must allow application/json and text/event-stream",
             ));
         }
-        let raw = self.whole_body(body).await?;
+        let raw = whole_body(body, self.max_body_size).await?;
         if let Some(batch) = Message::split_batch(&raw) {
             // Boxed, as all that is rare: what a request's future holds is moved with it.
             return Box::pin(self.batch(&parts.headers, batch?)).await;
@@ -193,38 +185,9 @@ impl Front {
         }
     }
 
-    async fn whole_body(&self, mut body: Incoming) -> Result<Bytes, Refusal> {
-        let too_large = || {
-            let reason = format!("the body is larger than gateway.maxBodySize, {} bytes", self.max_body_size);
-            Refusal::status(StatusCode::PAYLOAD_TOO_LARGE, &reason)
-        };
-        if body.size_hint().lower() > self.max_body_size as u64 {
-            return Err(too_large());
-        }
-        let gathered = async {
-            let mut gathered = BytesMut::new();
-            while let Some(frame) = body.frame().await {
-                let frame = frame.map_err(|_| Refusal::status(StatusCode::BAD_REQUEST, "the body broke off"))?;
-                let Ok(data) = frame.into_data() else { continue };
-                // A body in one piece, as most are, is not copied.
-                if gathered.is_empty() && body.is_end_stream() && data.len() <= self.max_body_size {
-                    return Ok(data);
-                }
-                if gathered.len() + data.len() > self.max_body_size {
-                    return Err(too_large());
-                }
-                gathered.extend_from_slice(&data);
-            }
-            Ok(gathered.freeze())
-        };
-        match tokio::time::timeout(BODY_PATIENCE, gathered).await {
-            Ok(gathered) => gathered,
-            Err(_) => Err(Refusal::status(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time")),
-        }
-    }
-
     fn initialize(&self, request: &Request) -> Result<Response<Body>, Refusal> {
-        let (session, hello) = self.desk.initialize(request).map_err(|error| match error {
+        let place = || self.desk.sessions.reserve();
+        let (session, hello) = self.desk.initialize(request, place).map_err(|error| match error {
             Error::LimitExceeded { .. } => {
                 Refusal { status: StatusCode::SERVICE_UNAVAILABLE, error, id: Some(request.id.clone()) }
             }
@@ -336,69 +299,5 @@ async fn answer_only(carried: Carried) -> Response<Body> {
     match await_answer(carried).await {
         Some(answer) => json(StatusCode::OK, answer),
         None => empty(StatusCode::NO_CONTENT),
-    }
-}
-
-/// What kinds of answer a client takes; one that says nothing takes both.
-#[derive(Clone, Copy)]
-struct Accepted {
-    json: bool,
-    stream: bool,
-}
-
-impl Accepted {
-    fn read(headers: &HeaderMap) -> Accepted {
-        let mut values = headers.get_all(ACCEPT).iter().peekable();
-        let mut accepted = Accepted { json: values.peek().is_none(), stream: values.peek().is_none() };
-        for value in values.filter_map(|value| value.to_str().ok()) {
-            // As nearly all clients write it.
-            if value == "application/json, text/event-stream" {
-                return Accepted { json: true, stream: true };
-            }
-            for range in value.split(',') {
-                let range = range.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-                accepted.json |= matches!(range.as_str(), "*/*" | "application/*" | "application/json");
-                accepted.stream |= matches!(range.as_str(), "*/*" | "text/*" | "text/event-stream");
-            }
-        }
-        accepted
-    }
-}
-
-/// An error before a request could be handled.
-struct Refusal {
-    status: StatusCode,
-    error: Error,
-    id: Option<crate::protocol::Id>,
-}
-
-impl Refusal {
-    fn status(status: StatusCode, reason: &str) -> Refusal {
-        Refusal { status, error: Error::InvalidRequest(reason.to_owned()), id: None }
-    }
-
-    fn about(self, request: &Request) -> Refusal {
-        Refusal { id: Some(request.id.clone()), ..self }
-    }
-
-    fn into_response(self) -> Response<Body> {
-        let mut response = json_error(self.status, self.id.as_ref(), &self.error);
-        if self.status == StatusCode::SERVICE_UNAVAILABLE {
-            response.headers_mut().insert(http::header::RETRY_AFTER, HeaderValue::from_static("5"));
-        }
-        response
-    }
-}
-
-impl From<Error> for Refusal {
-    fn from(error: Error) -> Refusal {
-        let status = StatusCode::from_u16(error.class().status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        Refusal { status, error, id: None }
-    }
-}
-
-impl From<Malformed> for Refusal {
-    fn from(malformed: Malformed) -> Refusal {
-        Refusal { id: malformed.id, ..malformed.error.into() }
     }
 }

@@ -64,6 +64,16 @@ impl Carried {
         }
     }
 
+    /// Something that this call said had no room on its way to the client.
+    pub fn tell_dropped(&self) {
+        self.observe.emit(&Event::MessageDropped { session: &self.session.id.short() });
+    }
+
+    /// The answer came, and nobody is there to read it.
+    pub fn tell_unread(&self) {
+        self.observe.emit(&Event::AnswerWithoutReader { session: &self.session.id.short() });
+    }
+
     /// The rest of the call as events, `first` before all else.
     pub fn into_events(self, first: Option<Bytes>) -> impl Stream<Item = Bytes> + Send + 'static {
         let first = first.map(|message| event(message.into()));
@@ -94,42 +104,59 @@ impl Drop for Carried {
     }
 }
 
+/// Tells one client of changed lists, but not more often than [`NOTIFY_INTERVAL`].
+pub struct Changes {
+    versions: watch::Receiver<Versions>,
+    quiet_until: Instant,
+}
+
+impl Changes {
+    pub fn new(mut versions: watch::Receiver<Versions>) -> Changes {
+        // Whatever changed before is due at once.
+        versions.mark_changed();
+        Changes { versions, quiet_until: Instant::now() }
+    }
+
+    /// Waits for notifications that are due; nothing when there will be none any more.
+    pub async fn due(&mut self, session: &Session) -> Option<Vec<Bytes>> {
+        loop {
+            tokio::time::sleep_until(self.quiet_until).await;
+            self.versions.changed().await.ok()?;
+            let now = *self.versions.borrow_and_update();
+            let due = session.mailbox.take_due(now);
+            if !due.is_empty() {
+                self.quiet_until = Instant::now() + NOTIFY_INTERVAL;
+                return Some(due);
+            }
+        }
+    }
+}
+
+/// Several messages as events.
+pub fn all_events(messages: Vec<Bytes>) -> Bytes {
+    messages.into_iter().flat_map(|message| event(message.into())).collect()
+}
+
 /// The stream of a session: what changed, until the client goes, another stream takes its place, or we stop.
 pub struct SessionStream {
     pub hold: session::Stream,
-    pub versions: watch::Receiver<Versions>,
+    pub changes: Changes,
     pub stop: watch::Receiver<bool>,
 }
 
 impl SessionStream {
-    pub fn into_events(mut self) -> impl Stream<Item = Bytes> + Send + 'static {
-        // Whatever changed while no stream was open is due at once.
-        self.versions.mark_changed();
-        let state = (self, Instant::now());
-        futures_util::stream::unfold(state, async |(mut stream, quiet_until)| {
-            let bytes = stream.next(quiet_until).await?;
-            Some((bytes, (stream, Instant::now() + NOTIFY_INTERVAL)))
-        })
+    pub fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
+        futures_util::stream::unfold(self, async |mut stream| Some((stream.next().await?, stream)))
     }
 
-    async fn next(&mut self, quiet_until: Instant) -> Option<Bytes> {
-        loop {
-            let changed = async {
-                tokio::time::sleep_until(quiet_until).await;
-                self.versions.changed().await
-            };
-            tokio::select! {
-                biased;
-                () = stopped(&mut self.stop) => return None,
-                () = self.hold.replaced() => return None,
-                changed = changed => changed.ok()?,
-                () = tokio::time::sleep(KEEP_ALIVE_EVERY) => return Some(KEEP_ALIVE),
-            }
-            let now = *self.versions.borrow_and_update();
-            let due = self.hold.session.mailbox.take_due(now);
-            if !due.is_empty() {
-                return Some(due.into_iter().flat_map(|message| event(message.into())).collect());
-            }
+    async fn next(&mut self) -> Option<Bytes> {
+        let session = Arc::clone(&self.hold.session);
+        tokio::select! {
+            biased;
+            () = stopped(&mut self.stop) => None,
+            () = self.hold.replaced() => None,
+            due = self.changes.due(&session) => due.map(all_events),
+            () = tokio::time::sleep(KEEP_ALIVE_EVERY) => Some(KEEP_ALIVE),
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::protocol::method::Method;
 use crate::protocol::params::{self, required};
 use crate::protocol::{self, Id, Notification, Request};
 use crate::router::Router;
-use crate::session::{Session, Sessions};
+use crate::session::{Place, Session, Sessions};
 
 pub struct Desk {
     pub sessions: Sessions,
@@ -47,13 +47,17 @@ impl Desk {
         Desk { sessions, router, policies }
     }
 
-    /// The handshake: a new session and the answer.
-    pub fn initialize(&self, request: &Request) -> Result<(Arc<Session>, Pieces), Error> {
+    /// The handshake: a new session and the answer. Its place is asked for when nothing else is wrong.
+    pub fn initialize(
+        &self,
+        request: &Request,
+        place: impl FnOnce() -> Result<Place, Error>,
+    ) -> Result<(Arc<Session>, Pieces), Error> {
         let text = request.raw.as_str();
         let asked = required(text, request.params.protocol_version, "protocolVersion")?;
         let dialect = Dialect::negotiate(&asked);
         let versions = *self.router.directory.watch().borrow();
-        let session = self.sessions.open(dialect, versions)?;
+        let session = self.sessions.open(place()?, dialect, versions);
         Ok((session, protocol::reply(&request.id, self.hello(dialect))))
     }
 

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::harness::{Answer, Client, Gateway};
 
-const ROUTES: [&str; 5] = ["/mcp", "/", "/sse", "/metrics", "/api/status?x=1"];
+const ROUTES: [&str; 6] = ["/mcp", "/", "/sse", "/messages?sessionId=x", "/metrics", "/api/status?x=1"];
 const VERBS: [Method; 4] = [Method::GET, Method::POST, Method::DELETE, Method::OPTIONS];
 
 fn allowed_origin(answer: &Answer) -> Option<&str> {

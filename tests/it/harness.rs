@@ -355,7 +355,11 @@ impl Client {
 
     /// Opens the GET stream.
     pub async fn listen(&self) -> Listener {
-        let mut request = Request::builder().method(Method::GET).uri(format!("http://{}/mcp", self.address));
+        self.listen_at("/mcp").await
+    }
+
+    pub async fn listen_at(&self, path: &str) -> Listener {
+        let mut request = Request::builder().method(Method::GET).uri(format!("http://{}{path}", self.address));
         for (name, value) in self.headers().into_iter().filter(|(name, _)| *name != "content-type") {
             request = request.header(name, value);
         }

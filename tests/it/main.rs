@@ -5,6 +5,7 @@ mod harness;
 mod raw_server;
 mod sdk;
 mod sdk_script;
+mod sse_client;
 mod support;
 
 mod admin;
@@ -24,6 +25,7 @@ mod files;
 mod files_escape;
 mod first_use;
 mod front_http;
+mod front_sse;
 mod front_stdio;
 mod gate;
 mod guard;

@@ -1,0 +1,150 @@
+//! One client all of whose messages are answered on one way back: over stdio, and over HTTP+SSE.
+//!
+//! It begins without a handshake and has its place among the sessions from then on. What is said before `initialize` is
+//! refused; what is said after it goes to the desk. How the answers travel is the transport's business.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+
+use crate::front::stream::Carried;
+use crate::observe::Observe;
+use crate::protocol::dialect::Dialect;
+use crate::protocol::error::Error;
+use crate::protocol::json::Pieces;
+use crate::protocol::method::Method;
+use crate::protocol::{self, Malformed, Message, Notification, Request};
+use crate::session::desk::{Begun, Desk};
+use crate::session::{self, Place, Session};
+
+pub struct Dialogue {
+    desk: Arc<Desk>,
+    observe: Arc<Observe>,
+    state: Mutex<State>,
+}
+
+enum State {
+    Waiting(Place),
+    /// The client is there as long as its connection is: its session is never idle.
+    Begun(session::Stream),
+    Ended,
+}
+
+/// What comes of a message.
+pub enum Heard {
+    Nothing,
+    /// The client has finished the handshake: until then it need not expect anything but answers.
+    Initialized(Arc<Session>),
+    Answer(Pieces),
+    Call(Carried),
+}
+
+impl Dialogue {
+    pub fn new(desk: &Arc<Desk>, observe: &Arc<Observe>) -> Result<Dialogue, Error> {
+        let state = Mutex::new(State::Waiting(desk.sessions.reserve()?));
+        Ok(Dialogue { desk: Arc::clone(desk), observe: Arc::clone(observe), state })
+    }
+
+    /// The session, between the handshake and the end.
+    pub fn session(&self) -> Option<Arc<Session>> {
+        match &*self.state() {
+            State::Begun(present) => Some(Arc::clone(&present.session)),
+            State::Waiting(_) | State::Ended => None,
+        }
+    }
+
+    pub fn is_ended(&self) -> bool {
+        matches!(*self.state(), State::Ended)
+    }
+
+    /// Ends the session and all it holds. The first reason stands.
+    pub fn end(&self, reason: &str) {
+        let before = std::mem::replace(&mut *self.state(), State::Ended);
+        if let State::Begun(present) = before {
+            self.desk.sessions.end(present.session.id, reason);
+        }
+    }
+
+    /// The messages of a batch, where the version spoken has them; nothing when this is no batch.
+    pub fn split_batch(&self, raw: &Bytes) -> Option<Result<Vec<Bytes>, Malformed>> {
+        let batch = Message::split_batch(raw)?;
+        let dialect = self.session().map(|session| session.dialect);
+        Some(batch.and_then(|batch| match check_batch(dialect, &batch) {
+            Ok(()) => Ok(batch),
+            Err(error) => Err(Malformed { error, id: None }),
+        }))
+    }
+
+    /// One message.
+    pub fn hear(&self, raw: Bytes) -> Result<Heard, Malformed> {
+        Ok(match Message::parse(raw)? {
+            Message::Request(request) => self.on_request(request),
+            Message::Notification(notification) => self.on_notification(&notification),
+            // Nothing is ever asked of a client yet, so nobody waits for this.
+            Message::Response(_) => Heard::Nothing,
+        })
+    }
+
+    fn on_notification(&self, notification: &Notification) -> Heard {
+        let Some(session) = self.session() else { return Heard::Nothing };
+        self.desk.hear(&session, notification);
+        if notification.method == Method::Initialized { Heard::Initialized(session) } else { Heard::Nothing }
+    }
+
+    fn on_request(&self, request: Request) -> Heard {
+        let Some(session) = self.session() else { return Heard::Answer(self.before_session(&request)) };
+        match self.desk.begin(&session, request) {
+            Begun::Ready(answer) => Heard::Answer(answer),
+            Begun::Pending(pending) => Heard::Call(Carried::new(pending, session, Arc::clone(&self.observe))),
+        }
+    }
+
+    fn before_session(&self, request: &Request) -> Pieces {
+        let answer = match request.method {
+            Method::Initialize => self.initialize(request),
+            Method::Ping => Ok(protocol::reply(&request.id, "{}")),
+            _ => Err(handshake_first()),
+        };
+        answer.unwrap_or_else(|error| protocol::error_reply(Some(&request.id), &error.to_json()))
+    }
+
+    fn initialize(&self, request: &Request) -> Result<Pieces, Error> {
+        let mut state = self.state();
+        let taken = || match std::mem::replace(&mut *state, State::Ended) {
+            State::Waiting(place) => Ok(place),
+            // Another handshake, or the end, came between the look and this.
+            before => {
+                *state = before;
+                Err(Error::InvalidRequest("this session is initialized already, or has ended".to_owned()))
+            }
+        };
+        let (session, hello) = self.desk.initialize(request, taken)?;
+        *state = State::Begun(session.open_stream());
+        Ok(hello)
+    }
+
+    /// No code that holds this lock is meant to panic.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn check_batch(dialect: Option<Dialect>, batch: &[Bytes]) -> Result<(), Error> {
+    match dialect {
+        None => Err(handshake_first()),
+        Some(dialect) if !dialect.has_batches() => {
+            Err(Error::InvalidRequest(format!("protocol version {dialect} has no batches")))
+        }
+        Some(_) if batch.is_empty() => Err(Error::InvalidRequest("an empty batch".to_owned())),
+        Some(_) => Ok(()),
+    }
+}
+
+fn handshake_first() -> Error {
+    Error::InvalidRequest("the first request must be initialize".to_owned())
+}
+
+/// What is answered to bytes that are no message, where they have an answer.
+pub fn refusal(malformed: &Malformed) -> Pieces {
+    protocol::error_reply(malformed.id.as_ref(), &malformed.error.to_json())
+}

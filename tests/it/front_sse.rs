@@ -1,0 +1,513 @@
+//! HTTP+SSE as clients meet it: one stream for all that comes, a POST for each message that goes.
+
+use std::collections::BTreeSet;
+
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::harness::{Client, Gateway, PATIENCE, eventually, fixture_server, signal};
+use crate::sse_client::{SseClient, call, hello, post, request};
+use crate::support::{arrived, assert_error};
+
+const NOBODY: &str = "0f0f0f0f-0f0f-8f0f-8f0f-0f0f0f0f0f0f";
+
+async fn gateway() -> Gateway {
+    Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await
+}
+
+/// The value of a metric without labels, or with these.
+async fn metric(client: &Client, name: &str) -> u64 {
+    let answer = client.send(Method::GET, "/metrics", &[], "").await;
+    let line = answer.body.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {name} in {}", answer.body)).parse().expect("a number")
+}
+
+async fn sessions_become(client: &Client, count: u64) {
+    eventually(&format!("there are {count} sessions"), || async {
+        (metric(client, "goblin_sessions_active").await == count).then_some(())
+    })
+    .await;
+}
+
+async fn was_cancelled(watcher: &Client) {
+    eventually("the backend was told", || async {
+        (watcher.call_text("a_cancelled", json!({})).await != "[]").then_some(())
+    })
+    .await;
+}
+
+/// A stream as bytes. HTTP/1.0 has no chunks, so they are exactly what was written.
+struct RawStream {
+    stream: TcpStream,
+    read: Vec<u8>,
+}
+
+impl RawStream {
+    async fn open(gateway: &Gateway) -> RawStream {
+        let mut stream = TcpStream::connect(gateway.address).await.expect("it listens");
+        stream.write_all(b"GET /sse HTTP/1.0\r\nhost: localhost\r\n\r\n").await.expect("it reads");
+        RawStream { stream, read: Vec::new() }
+    }
+
+    /// Everything up to the next empty line.
+    async fn block(&mut self) -> String {
+        loop {
+            let end_of =
+                |mark: &[u8]| self.read.windows(mark.len()).position(|at| at == mark).map(|at| at + mark.len());
+            let end = end_of(b"\n\n").into_iter().chain(end_of(b"\r\n\r\n")).min();
+            if let Some(end) = end {
+                return String::from_utf8(self.read.drain(..end).collect()).expect("text");
+            }
+            let read = self.stream.read_buf(&mut self.read);
+            let count = tokio::time::timeout(PATIENCE, read).await.expect("bytes in time").expect("bytes");
+            assert!(count > 0, "the stream ended");
+        }
+    }
+
+    /// The head, and the path that the first event names.
+    async fn greeting(&mut self) -> (String, String) {
+        let (head, event) = (self.block().await, self.block().await);
+        let path = event.strip_prefix("event: endpoint\ndata: ").and_then(|rest| rest.strip_suffix("\n\n"));
+        (head, path.unwrap_or_else(|| panic!("{event:?}")).to_owned())
+    }
+
+    /// A client that has shaken hands and reads no further.
+    async fn deaf(gateway: &Gateway) -> (RawStream, Client, String) {
+        let http = Client::new(gateway.address);
+        let mut raw = RawStream::open(gateway).await;
+        let (_, path) = raw.greeting().await;
+        let body = request(json!("hello"), "initialize", hello("2025-11-25"));
+        assert_eq!(post(&http, &path, &body).await.status, StatusCode::ACCEPTED);
+        raw.block().await;
+        (raw, http, path)
+    }
+}
+
+#[tokio::test]
+async fn http1_the_first_event_names_the_path_and_answers_are_messages() {
+    let gateway = gateway().await;
+    let client = gateway.client_seeing("a_echo").await;
+    let mut raw = RawStream::open(&gateway).await;
+    let (head, path) = raw.greeting().await;
+    assert!(head.starts_with("HTTP/1.0 200 OK\r\n"), "{head}");
+    for header in ["content-type: text/event-stream\r\n", "cache-control: no-cache\r\n", "x-accel-buffering: no\r\n"] {
+        assert!(head.contains(header), "{head}");
+    }
+    let id = path.strip_prefix("/messages?sessionId=").unwrap_or_else(|| panic!("{path}"));
+    assert_eq!((id.len(), &id[14..15]), (36, "8"), "a version 8 UUID: {id}");
+    for (body, answer) in [
+        (request(json!("é"), "ping", json!({})), r#"{"jsonrpc":"2.0","id":"é","result":{}}"#),
+        (
+            request(json!(7), "tools/list", json!({})),
+            r#"{"jsonrpc":"2.0","id":7,"error":{"code":-32600,"message":"invalid request: the first request must be initialize","data":{"code":"INVALID_REQUEST"}}}"#,
+        ),
+    ] {
+        let accepted = post(&client, &path, &body).await;
+        assert_eq!((accepted.status, accepted.body.as_str()), (StatusCode::ACCEPTED, "Accepted"), "{accepted:?}");
+        assert_eq!(raw.block().await, format!("event: message\ndata: {answer}\n\n"));
+    }
+    post(&client, &path, &request(json!(0), "initialize", hello("2024-11-05"))).await;
+    assert!(
+        raw.block().await.starts_with("event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":0,\"result\":{\"protocolV")
+    );
+    post(&client, &path, &call("c", "a_echo", json!({"n": 1}))).await;
+    let expected = concat!(
+        r#"{"jsonrpc":"2.0","id":"c","result":{"content":[{"type":"text","text":"{\"n\":1}"}],"#,
+        r#""structuredContent":{"n":1}}}"#
+    );
+    assert_eq!(raw.block().await, format!("event: message\ndata: {expected}\n\n"));
+}
+
+#[tokio::test]
+async fn http1_a_stream_is_asked_for_by_get() {
+    let gateway = Gateway::with_servers(json!({})).await;
+    let client = Client::new(gateway.address);
+    let json = [("content-type", "application/json"), ("accept", "application/json, text/event-stream")];
+    for verb in [Method::POST, Method::PUT, Method::DELETE] {
+        let body = request(json!(0), "initialize", hello("2025-11-25"));
+        let answer = client.send(verb.clone(), "/sse", &json, body).await;
+        assert_eq!(answer.status, StatusCode::METHOD_NOT_ALLOWED, "{verb}: {answer:?}");
+        assert_eq!(answer.headers["allow"], "GET");
+    }
+    let answer = client.send(Method::GET, "/sse", &[("accept", "application/json")], "").await;
+    assert_eq!(answer.status, StatusCode::NOT_ACCEPTABLE, "{answer:?}");
+    for path in ["/sse/", "/messages/", "/SSE"] {
+        let answer = client.send(Method::GET, path, &[], "").await;
+        assert_eq!(answer.status, StatusCode::NOT_FOUND, "{path}: {answer:?}");
+    }
+    sessions_become(&client, 0).await;
+}
+
+#[tokio::test]
+async fn http2_what_cannot_be_delivered_is_refused_and_changes_nothing() {
+    let gateway =
+        Gateway::start(json!({ "gateway": { "maxBodySize": "2KiB" }, "mcpServers": { "a": fixture_server(&[]) } }));
+    let gateway = gateway.await;
+    let mut client = SseClient::seeing(&gateway, "a_echo").await;
+    let ping = request(json!("p"), "ping", json!({}));
+    let long = request(json!("p"), "ping", json!({"fill": "x".repeat(2048)}));
+    let own = client.path.clone();
+    let path = |id: &str| format!("/messages?sessionId={id}");
+    let kind = "application/json";
+    for (verb, path, kind, body, status) in [
+        (Method::POST, own.clone(), kind, "{", 400),
+        (Method::POST, own.clone(), kind, "", 400),
+        (Method::POST, own.clone(), kind, "7", 400),
+        (Method::POST, own.clone(), kind, r#"{"jsonrpc":"2.0","id":1}"#, 400),
+        (Method::POST, own.clone(), kind, r#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#, 400),
+        (Method::POST, own.clone(), kind, r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}"#, 400),
+        (Method::POST, own.clone(), kind, "[]", 400),
+        (Method::POST, own.clone(), kind, &format!("[{ping}]"), 400),
+        (Method::POST, own.clone(), kind, &long, 413),
+        (Method::POST, own.clone(), "text/plain", &ping, 415),
+        (Method::POST, own.clone(), "", &ping, 415),
+        (Method::GET, own.clone(), kind, "", 405),
+        (Method::DELETE, own.clone(), kind, "", 405),
+        (Method::POST, "/messages".to_owned(), kind, &ping, 400),
+        (Method::POST, format!("{own}&sessionId={NOBODY}"), kind, &ping, 400),
+        (Method::POST, path(NOBODY), kind, &ping, 404),
+        (Method::POST, path("x"), kind, &ping, 404),
+        (Method::POST, path(""), kind, &ping, 404),
+    ] {
+        let answer = client.http.send(verb.clone(), &path, &[("content-type", kind)], body.to_owned()).await;
+        assert_eq!(answer.status.as_u16(), status, "{verb} {path} {kind} {body}: {answer:?}");
+        match status {
+            405 => assert_eq!(answer.headers["allow"], "POST"),
+            _ => assert!(answer.json()["error"]["code"].is_i64(), "{answer:?}"),
+        }
+    }
+    // Had any of them an answer, it would come first.
+    client.works().await;
+    client.write(&call("c", "a_echo", json!({"n": 1}))).await;
+    assert_eq!(client.answer().await["result"]["structuredContent"], json!({"n": 1}));
+}
+
+#[tokio::test]
+async fn http2_notifications_and_answers_are_accepted() {
+    let gateway = Gateway::with_servers(json!({})).await;
+    let mut client = SseClient::connect(&gateway, "2025-11-25").await;
+    for body in [
+        json!({"jsonrpc": "2.0", "method": "notifications/roots/list_changed"}),
+        json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 99}}),
+        json!({"jsonrpc": "2.0", "method": "notifications/nobody/knows"}),
+        json!({"jsonrpc": "2.0", "id": 1, "result": {}}),
+        json!({"jsonrpc": "2.0", "id": "x", "error": {"code": 1, "message": "no"}}),
+    ] {
+        client.write(&body.to_string()).await;
+    }
+    client.works().await;
+}
+
+#[tokio::test]
+async fn srv2_over_sse_the_handshake_comes_first_and_once() {
+    let gateway = Gateway::with_servers(json!({})).await;
+    for version in ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"] {
+        let mut client = SseClient::open(gateway.address).await;
+        client.works().await;
+        for method in ["tools/list", "tools/call", "nobody/knows"] {
+            let refused = client.request(method, json!({"name": "x"})).await;
+            assert_eq!(refused["error"]["code"], -32600, "{refused}");
+            assert!(refused["error"]["message"].as_str().expect("words").contains("initialize"), "{refused}");
+        }
+        assert_eq!(client.post(&format!("[{}]", request(json!(1), "ping", json!({})))).await.status, 400);
+        assert_eq!(client.request("initialize", json!({})).await["error"]["code"], -32602);
+        let answer = client.request("initialize", hello(version)).await;
+        assert_eq!(answer["result"]["protocolVersion"], version, "{answer}");
+        assert_eq!(client.request("initialize", hello(version)).await["error"]["code"], -32600);
+        assert_eq!(client.request("tools/list", json!({})).await["result"]["tools"], json!([]));
+    }
+}
+
+#[tokio::test]
+async fn http2_a_batch_over_sse_is_answered_message_by_message_in_the_one_version_that_has_them() {
+    let gateway = gateway().await;
+    gateway.client_seeing("a_echo").await;
+    let mut client = SseClient::connect(&gateway, "2025-03-26").await;
+    let batch = [request(json!("one"), "ping", json!({})), call("two", "a_echo", json!({"n": 2})), "7".to_owned()];
+    client.write(&format!("[{}]", batch.join(","))).await;
+    let mut answers = Vec::new();
+    for _ in 0..3 {
+        answers.push(client.answer().await);
+    }
+    let of =
+        |id: Value| answers.iter().find(|answer| answer["id"] == id).unwrap_or_else(|| panic!("{id}: {answers:?}"));
+    assert_eq!(of(json!("one"))["result"], json!({}));
+    assert_eq!(of(json!("two"))["result"]["structuredContent"], json!({"n": 2}));
+    assert_eq!(of(Value::Null)["error"]["code"], -32600);
+    client.works().await;
+}
+
+#[tokio::test]
+async fn sess1_two_streams_are_two_sessions_and_no_message_strays() {
+    let gateway = gateway().await;
+    let mut one = SseClient::seeing(&gateway, "a_nonce").await;
+    let mut other = SseClient::connect(&gateway, "2024-11-05").await;
+    assert_ne!(one.path, other.path);
+    for round in 0..20 {
+        // The same ids on both, and the second is answered first.
+        one.write(&call(7, "a_nonce", json!({"nonce": format!("one {round}"), "delayMs": 20}))).await;
+        other.write(&call(7, "a_nonce", json!({"nonce": format!("other {round}")}))).await;
+        for (client, name) in [(&mut other, "other"), (&mut one, "one")] {
+            let answer = client.answer().await;
+            assert_eq!(answer["id"], 7);
+            assert_eq!(answer["result"]["content"][0]["text"], format!("{name} {round}"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn sess1_an_id_of_one_transport_means_nothing_to_the_other() {
+    let gateway = Gateway::with_servers(json!({})).await;
+    let (mut sse, mut mcp) = (SseClient::connect(&gateway, "2025-11-25").await, gateway.client().await);
+    let own = mcp.session.clone().expect("a session");
+    let ping = request(json!(1), "ping", json!({}));
+    let answer = post(&mcp, &format!("/messages?sessionId={own}"), &ping).await;
+    assert_eq!(answer.status, StatusCode::NOT_FOUND, "{answer:?}");
+    mcp.session = sse.path.split('=').nth(1).map(str::to_owned);
+    for verb in [Method::POST, Method::GET, Method::DELETE] {
+        let answer = mcp.send(verb.clone(), "/mcp", &mcp.headers(), ping.clone()).await;
+        assert_eq!(answer.status, StatusCode::NOT_FOUND, "{verb}: {answer:?}");
+    }
+    sse.works().await;
+    mcp.session = Some(own);
+    assert_eq!(mcp.request("ping", json!({})).await["result"], json!({}));
+}
+
+#[tokio::test]
+async fn sess1_streams_count_as_sessions_also_before_their_handshake() {
+    let gateway = Gateway::start(json!({ "gateway": { "maxSessions": 2 }, "mcpServers": {} })).await;
+    let http = Client::new(gateway.address);
+    let (silent, mut client) =
+        (SseClient::open(gateway.address).await, SseClient::connect(&gateway, "2025-11-25").await);
+    let accept = [("accept", "text/event-stream"), ("content-type", "application/json")];
+    let hello = request(json!(0), "initialize", hello("2025-11-25"));
+    for (verb, path) in [(Method::GET, "/sse"), (Method::POST, "/mcp")] {
+        let answer = http.send(verb, path, &accept, hello.clone()).await;
+        assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{path}: {answer:?}");
+        assert_error(&answer.json(), 1429, "LIMIT_EXCEEDED");
+        assert!(answer.headers.contains_key("retry-after"));
+    }
+    sessions_become(&http, 2).await;
+    drop(silent);
+    sessions_become(&http, 1).await;
+    assert_eq!(gateway.client().await.request("ping", json!({})).await["result"], json!({}));
+    client.works().await;
+}
+
+#[tokio::test]
+async fn http1_progress_comes_before_the_answer() {
+    let gateway = gateway().await;
+    let mut client = SseClient::seeing(&gateway, "a_progress").await;
+    let params = json!({"name": "a_progress", "arguments": {"steps": 3}, "_meta": {"progressToken": "mine"}});
+    client.write(&request(json!("p"), "tools/call", params)).await;
+    for step in 1..=3 {
+        let message = client.message().await;
+        assert_eq!(message["method"], "notifications/progress", "{message}");
+        assert_eq!(
+            (&message["params"]["progressToken"], &message["params"]["progress"]),
+            (&json!("mine"), &json!(step))
+        );
+    }
+    assert_eq!(client.message().await["result"]["content"][0]["text"], "3 steps");
+}
+
+#[tokio::test]
+async fn srv4_a_change_is_told_on_the_stream_but_not_before_the_handshake_is_over() {
+    let gateway = gateway().await;
+    let watcher = gateway.client_seeing("a_change_tools").await;
+    let mut client = SseClient::open(gateway.address).await;
+    client.request("initialize", hello("2025-11-25")).await;
+    watcher.call("a_change_tools", json!({})).await;
+    watcher.await_tool("a_added_0001").await;
+    // Longer than the pause between two notifications.
+    client.write(&call("sleep", "a_sleep", json!({"ms": 1500}))).await;
+    let message = client.message().await;
+    assert_eq!(message["id"], "sleep", "a notification before `initialized`: {message}");
+    client.write(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).await;
+    assert_eq!(client.message().await["method"], "notifications/tools/list_changed");
+    for (tool, method) in [
+        ("a_change_prompts", "notifications/prompts/list_changed"),
+        ("a_change_resources", "notifications/resources/list_changed"),
+    ] {
+        watcher.call(tool, json!({})).await;
+        client.stream.await_method(method).await;
+    }
+}
+
+#[tokio::test]
+async fn http2_a_call_is_answered_on_the_stream_however_its_post_ended() {
+    let gateway = gateway().await;
+    let mut client = SseClient::seeing(&gateway, "a_nonce").await;
+    for number in 0..10 {
+        let nonce = format!("nonce {number}");
+        let body = call(number, "a_nonce", json!({"nonce": nonce, "delayMs": 50}));
+        let mut stream = TcpStream::connect(gateway.address).await.expect("it listens");
+        let head = format!(
+            "POST {} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            client.path,
+            body.len()
+        );
+        stream.write_all(format!("{head}{body}").as_bytes()).await.expect("it reads");
+        if number % 2 == 0 {
+            stream.set_zero_linger().expect("it can be set");
+            // Sent is not read: a reset may overtake what it follows.
+            stream.readable().await.expect("an answer");
+        }
+        drop(stream);
+        let answer = client.answer().await;
+        assert_eq!((&answer["id"], &answer["result"]["content"][0]["text"]), (&json!(number), &json!(nonce)));
+    }
+}
+
+#[tokio::test]
+async fn http2_calls_over_sse_are_bounded_and_can_be_cancelled() {
+    let config = json!({ "policies": { "maxInFlight": 2 }, "mcpServers": { "a": fixture_server(&[]) } });
+    let gateway = Gateway::start(config).await;
+    let mut client = SseClient::seeing(&gateway, "a_hang").await;
+    client.write(&call("one", "a_hang", json!({}))).await;
+    client.write(&call("two", "a_hang", json!({}))).await;
+    client.write(&call("two", "a_echo", json!({}))).await;
+    assert_eq!(client.answer().await["error"]["code"], -32600, "an id in flight");
+    client.write(&call("three", "a_echo", json!({}))).await;
+    assert_error(&client.answer().await, 1429, "LIMIT_EXCEEDED");
+    client.write(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"one"}}"#).await;
+    was_cancelled(&gateway.client().await).await;
+    let answer = client.request("tools/call", json!({"name": "a_echo", "arguments": {}})).await;
+    assert!(answer["error"].is_null(), "a cancelled call has no answer and leaves its place: {answer}");
+}
+
+/// How a client's stream may end.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Close,
+    HalfClose,
+    Reset,
+}
+
+#[tokio::test]
+async fn sess2_a_session_ends_with_its_stream_and_its_calls_with_it() {
+    for end in [End::Close, End::HalfClose, End::Reset] {
+        let gateway = gateway().await;
+        let watcher = gateway.client_seeing("a_hang").await;
+        let mut other = SseClient::connect(&gateway, "2025-11-25").await;
+        // Those of the one that waited for the tool, the watcher and the other.
+        let before = metric(&watcher, "goblin_sessions_active").await;
+        let (mut raw, http, path) = RawStream::deaf(&gateway).await;
+        sessions_become(&watcher, before + 1).await;
+        assert_eq!(post(&http, &path, &call("h", "a_hang", json!({}))).await.status, StatusCode::ACCEPTED);
+        arrived(&watcher, "a", 1).await;
+        match end {
+            End::Close => drop(raw),
+            End::HalfClose => {
+                raw.stream.shutdown().await.expect("it is open");
+                let mut rest = Vec::new();
+                let read = tokio::time::timeout(PATIENCE, raw.stream.read_to_end(&mut rest)).await;
+                read.expect("an end in time").expect("bytes");
+                assert_eq!(rest, b"", "{end:?}");
+            }
+            // As the system does it for a program that was killed with bytes unread.
+            End::Reset => {
+                raw.stream.set_zero_linger().expect("it can be set");
+                drop(raw);
+            }
+        }
+        was_cancelled(&watcher).await;
+        sessions_become(&watcher, before).await;
+        let answer = post(&http, &path, &request(json!(1), "ping", json!({}))).await;
+        assert_eq!(answer.status, StatusCode::NOT_FOUND, "{end:?}: {answer:?}");
+        other.works().await;
+    }
+}
+
+/// About 1 MiB in one answer that costs nothing to make.
+async fn gateway_with_long_lists() -> Gateway {
+    Gateway::with_servers(json!({ "a": fixture_server(&["--tools", "900"]) })).await
+}
+
+#[tokio::test]
+async fn sess2_a_client_that_never_reads_is_closed_as_slow_and_others_are_not_harmed() {
+    let gateway = gateway_with_long_lists().await;
+    let watcher = gateway.client_seeing("a_hang").await;
+    let mut other = SseClient::connect(&gateway, "2025-11-25").await;
+    let before = metric(&watcher, "goblin_sessions_active").await;
+    let (mut raw, http, path) = RawStream::deaf(&gateway).await;
+    assert_eq!(post(&http, &path, &call("h", "a_hang", json!({}))).await.status, StatusCode::ACCEPTED);
+    arrived(&watcher, "a", 1).await;
+    let mut posted = 0;
+    while post(&http, &path, &request(json!(posted), "tools/list", json!({}))).await.status == StatusCode::ACCEPTED {
+        posted += 1;
+        assert!(posted < 1000, "it takes answers without an end");
+        if posted % 10 == 0 {
+            other.works().await;
+        }
+    }
+    assert!(posted > 16, "{posted}: a short delay of a client that reads must be no reason");
+    assert_eq!(metric(&watcher, r#"goblin_events_total{kind="client_slow"}"#).await, 1);
+    was_cancelled(&watcher).await;
+    sessions_become(&watcher, before).await;
+    other.works().await;
+    // What it may still read is whole answers in order, and then the end.
+    let mut rest = std::mem::take(&mut raw.read);
+    tokio::time::timeout(PATIENCE, raw.stream.read_to_end(&mut rest)).await.expect("an end in time").expect("bytes");
+    let rest = String::from_utf8(rest).expect("text");
+    assert!(rest.ends_with("\n\n"));
+    let ids: Vec<Value> = rest
+        .split_terminator("\n\n")
+        .map(|event| event.strip_prefix("event: message\ndata: ").expect("a message"))
+        .map(|data| serde_json::from_str::<Value>(data).expect("a whole message")["id"].clone())
+        .collect();
+    assert!(ids.len() < posted, "some were thrown away");
+    assert_eq!(ids, (0..ids.len()).map(Value::from).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn http1_progress_that_has_no_room_is_dropped_and_counted_and_every_answer_comes() {
+    const LISTS: usize = 30;
+    const STEPS: usize = 50;
+    let gateway = gateway_with_long_lists().await;
+    let watcher = gateway.client_seeing("a_progress").await;
+    let (mut raw, http, path) = RawStream::deaf(&gateway).await;
+    for id in 0..LISTS {
+        let answer = post(&http, &path, &request(json!(id), "tools/list", json!({}))).await;
+        assert_eq!(answer.status, StatusCode::ACCEPTED);
+    }
+    let params = json!({"name": "a_progress", "arguments": {"steps": STEPS}, "_meta": {"progressToken": 1}});
+    assert_eq!(post(&http, &path, &request(json!("p"), "tools/call", params)).await.status, StatusCode::ACCEPTED);
+    eventually("all progress is dropped", || async {
+        let dropped = metric(&watcher, r#"goblin_events_total{kind="message_dropped"}"#).await;
+        (dropped == STEPS as u64).then_some(())
+    })
+    .await;
+    let mut ids = BTreeSet::new();
+    while ids.len() <= LISTS {
+        let event = raw.block().await;
+        let data = event.strip_prefix("event: message\ndata: ").expect("a message");
+        let message: Value = serde_json::from_str(data).expect("a whole message");
+        assert!(message["method"].is_null(), "{message}");
+        ids.insert(message["id"].to_string());
+    }
+    let expected = (0..LISTS).map(|id| id.to_string()).chain(["\"p\"".to_owned()]).collect();
+    assert_eq!(ids, expected);
+    assert_eq!(metric(&watcher, r#"goblin_events_total{kind="client_slow"}"#).await, 0);
+}
+
+#[tokio::test]
+async fn f26_over_sse_open_calls_are_answered_before_the_stream_ends() {
+    let config = json!({ "gateway": { "grace": "60s" }, "mcpServers": { "a": fixture_server(&[]) } });
+    let mut gateway = Gateway::start(config).await;
+    let mut client = SseClient::seeing(&gateway, "a_nonce").await;
+    let idle = SseClient::connect(&gateway, "2025-11-25").await;
+    let silent = SseClient::open(gateway.address).await;
+    client.write(&call("last", "a_nonce", json!({"nonce": "last words", "delayMs": 1500}))).await;
+    arrived(&gateway.client().await, "a", 1).await;
+    signal(gateway.child.id().expect("it runs"), "TERM");
+    for mut stream in [idle.stream, silent.stream] {
+        assert_eq!(stream.next().await, None);
+    }
+    assert_eq!(client.answer().await["result"]["content"][0]["text"], "last words");
+    assert_eq!(client.stream.next().await, None);
+    let status = gateway.child.wait().await.expect("it can be waited for");
+    assert!(status.success(), "{status}");
+}
