@@ -3,6 +3,7 @@
 import { followPages, play, tool, DEFAULT_STEP_TIMEOUT_MS } from "./lib.mjs";
 
 const { Client } = tool("@modelcontextprotocol/sdk/client/index.js");
+const { SSEClientTransport, SseError } = tool("@modelcontextprotocol/sdk/client/sse.js");
 const { StdioClientTransport } = tool("@modelcontextprotocol/sdk/client/stdio.js");
 const { StreamableHTTPClientTransport, StreamableHTTPError } = tool("@modelcontextprotocol/sdk/client/streamableHttp.js");
 const { McpError } = tool("@modelcontextprotocol/sdk/types.js");
@@ -38,8 +39,9 @@ async function connect(options, journal) {
   };
 }
 
-function openTransport({ url, headers, command }) {
-  if (url !== undefined) return new StreamableHTTPClientTransport(url, { requestInit: { headers } });
+function openTransport({ transport, url, headers, command }) {
+  if (transport === "sse") return new SSEClientTransport(url, { requestInit: { headers } });
+  if (transport === "http") return new StreamableHTTPClientTransport(url, { requestInit: { headers } });
   // The SDK would hand down a few variables only; tests speak to their server through the environment.
   return new StdioClientTransport({ command: command[0], args: command.slice(1), env: process.env });
 }
@@ -67,6 +69,7 @@ function stepsOf(client) {
 }
 
 function describe(error) {
+  if (error instanceof SseError) return { kind: "SseError", httpStatus: error.code };
   if (error instanceof StreamableHTTPError) return { kind: "StreamableHTTPError", httpStatus: error.code };
   if (!(error instanceof McpError)) return {};
   // The SDK writes the code into the message; what the server said comes after it.

@@ -2,7 +2,9 @@
 
 import { play, tool, DEFAULT_STEP_TIMEOUT_MS } from "./lib.mjs";
 
-const { Client, ProtocolError, SdkHttpError, StreamableHTTPClientTransport } = tool("@modelcontextprotocol/client");
+const { Client, ProtocolError, SdkHttpError, SSEClientTransport, StreamableHTTPClientTransport } = tool(
+  "@modelcontextprotocol/client",
+);
 const { StdioClientTransport } = tool("@modelcontextprotocol/client/stdio");
 const SDK_VERSION = tool("./node_modules/@modelcontextprotocol/client/package.json").version;
 
@@ -38,8 +40,9 @@ async function connect(options, journal) {
   };
 }
 
-function openTransport({ url, headers, command }) {
-  if (url !== undefined) return new StreamableHTTPClientTransport(url, { requestInit: { headers } });
+function openTransport({ transport, url, headers, command }) {
+  if (transport === "sse") return new SSEClientTransport(url, { requestInit: { headers } });
+  if (transport === "http") return new StreamableHTTPClientTransport(url, { requestInit: { headers } });
   // The SDK would hand down a few variables only; tests speak to their server through the environment.
   return new StdioClientTransport({ command: command[0], args: command.slice(1), env: process.env });
 }

@@ -24,12 +24,14 @@ IS_V1 = SDK_VERSION.startswith("1.")
 
 if IS_V1:
     from mcp import ClientSession, types
+    from mcp.client.sse import sse_client
     from mcp.client.stdio import StdioServerParameters, stdio_client
     from mcp.client.streamable_http import streamable_http_client
     from pydantic import AnyUrl
 else:
     import mcp_types as types
     from mcp import Client
+    from mcp.client.sse import sse_client
     from mcp.client.stdio import StdioServerParameters, stdio_client
     from mcp.client.streamable_http import streamable_http_client
 
@@ -62,18 +64,18 @@ def parse_arguments(arguments):
     parser = ArgumentParser(description="play a script of MCP steps; see README.md")
     parser.add_argument("--era", choices=["legacy", "auto", "modern"], default="legacy")
     parser.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'")
-    parser.add_argument("transport", choices=["http", "stdio"])
+    parser.add_argument("transport", choices=["http", "sse", "stdio"])
     parser.add_argument("rest", nargs="+", metavar="URL SCRIPT | SCRIPT -- COMMAND")
     options = parser.parse_args(arguments)
 
-    if options.transport == "http" and (len(options.rest) != 2 or command):
-        parser.error("http wants: URL SCRIPT.json")
+    if options.transport != "stdio" and (len(options.rest) != 2 or command):
+        parser.error(f"{options.transport} wants: URL SCRIPT.json")
     if options.transport == "stdio" and (len(options.rest) != 1 or not command):
         parser.error("stdio wants: SCRIPT.json -- COMMAND ARGS...")
     if IS_V1 and options.era != "legacy":
         parser.error(f"mcp {SDK_VERSION} knows no era but legacy")
 
-    options.url = options.rest[0] if options.transport == "http" else None
+    options.url = None if options.transport == "stdio" else options.rest[0]
     options.command = command
     options.headers = dict(header.split(": ", 1) for header in options.header)
     with open(options.rest[-1], encoding="utf-8") as file:
@@ -107,6 +109,8 @@ async def connect(options, journal):
         if options.transport == "http":
             http_client = await stack.enter_async_context(create_mcp_http_client(headers=options.headers))
             transport = streamable_http_client(options.url, http_client=http_client)
+        elif options.transport == "sse":
+            transport = sse_client(options.url, headers=options.headers)
         else:
             # The SDK would hand down a few variables only; tests speak to their server through the environment.
             transport = stdio_client(

@@ -70,7 +70,7 @@ export async function followPages(listPage, member) {
 function parseArguments(eras) {
   const usage = (problem) => {
     console.error(`client: ${problem}`);
-    console.error("usage: [--era legacy|auto|modern] [--header 'NAME: VALUE'] http URL SCRIPT.json");
+    console.error("usage: [--era legacy|auto|modern] [--header 'NAME: VALUE'] http|sse URL SCRIPT.json");
     console.error("       [--era legacy|auto|modern] stdio SCRIPT.json -- COMMAND ARGS...");
     process.exit(2);
   };
@@ -89,7 +89,7 @@ function parseArguments(eras) {
   }
   const [transport, ...rest] = parsed.positionals;
   const wellFormed =
-    (transport === "http" && rest.length === 2 && command.length === 0) ||
+    (["http", "sse"].includes(transport) && rest.length === 2 && command.length === 0) ||
     (transport === "stdio" && rest.length === 1 && command.length > 0);
   if (!wellFormed) usage("wrong arguments");
   if (!eras.includes(parsed.values.era)) usage(`this SDK knows the eras ${eras.join(", ")}`);
@@ -99,8 +99,9 @@ function parseArguments(eras) {
   if (unknown.length > 0) usage(`unknown steps ${unknown.join(", ")}; known are ${STEPS.join(", ")}`);
   return {
     era: parsed.values.era,
+    transport,
     headers: Object.fromEntries(parsed.values.header.map((header) => header.split(/: (.*)/s).slice(0, 2))),
-    url: transport === "http" ? new URL(rest[0]) : undefined,
+    url: transport === "stdio" ? undefined : new URL(rest[0]),
     command,
     steps,
   };

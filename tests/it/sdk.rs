@@ -58,10 +58,19 @@ impl Sdk {
 
     /// Begins to play `steps` against a server at `url`.
     pub fn begin_over_http(self, url: &str, steps: &[Value]) -> Playing {
+        self.begin_over("http", url, steps)
+    }
+
+    /// The same over HTTP+SSE; `url` is that of the stream.
+    pub fn begin_over_sse(self, url: &str, steps: &[Value]) -> Playing {
+        self.begin_over("sse", url, steps)
+    }
+
+    fn begin_over(self, transport: &str, url: &str, steps: &[Value]) -> Playing {
         let scratch = Scratch::new();
         let script = scratch.write("script.json", &json!(steps).to_string());
         let mut command = self.command();
-        command.args(["http", url]).arg(script);
+        command.args([transport, url]).arg(script);
         Playing::start(self, command, scratch)
     }
 

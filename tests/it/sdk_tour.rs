@@ -1,10 +1,11 @@
-//! The official SDKs as clients of the gateway: all they can do in the 2025 versions of the protocol, over both fronts,
+//! The official SDKs as clients of the gateway: all they can do in the 2025 versions of the protocol, over every front,
 //! with four backends behind it: the fixture over stdio and over HTTP, and two reference servers.
 
+use http::Method;
 use serde_json::{Value, json};
 
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Gateway, Scratch, fixture_server};
+use crate::harness::{Client, Gateway, Scratch, eventually, fixture_server};
 use crate::sdk::{Report, Sdk, reference_server};
 use crate::sdk_script::{MESSAGE, script};
 
@@ -13,6 +14,7 @@ const PAGE_SIZE: usize = 20;
 #[derive(Clone, Copy)]
 enum Front {
     Http,
+    Sse,
     Stdio,
 }
 
@@ -54,6 +56,26 @@ async fn http3_srv2_typescript_2_over_http() {
 #[tokio::test]
 async fn http3_srv2_typescript_2_over_stdio() {
     tour(Sdk::TypeScript2, Front::Stdio).await;
+}
+
+#[tokio::test]
+async fn http1_http2_python_1_over_sse() {
+    tour(Sdk::Python1, Front::Sse).await;
+}
+
+#[tokio::test]
+async fn http1_http2_python_2_over_sse() {
+    tour(Sdk::Python2, Front::Sse).await;
+}
+
+#[tokio::test]
+async fn http1_http2_typescript_1_over_sse() {
+    tour(Sdk::TypeScript1, Front::Sse).await;
+}
+
+#[tokio::test]
+async fn http1_http2_typescript_2_over_sse() {
+    tour(Sdk::TypeScript2, Front::Sse).await;
 }
 
 /// All clients number their requests and progress tokens alike; they begin when the last has connected.
@@ -127,6 +149,12 @@ async fn tour(sdk: Sdk, front: Front) {
             let gateway = Gateway::start(config).await;
             sdk.begin_over_http(&gateway.url(), &steps).report().await
         }
+        Front::Sse => {
+            let gateway = Gateway::start(config).await;
+            let report = sdk.begin_over_sse(&format!("http://{}/sse", gateway.address), &steps).report().await;
+            no_session_is_left(&gateway).await;
+            report
+        }
         Front::Stdio => sdk.begin_over_stdio(&config, &steps).report().await,
     };
     for (index, (step, expected)) in script.iter().enumerate() {
@@ -143,6 +171,16 @@ async fn tour(sdk: Sdk, front: Front) {
     assert_eq!(levels, ["error"; 4], "{sdk:?}: only what was asked for");
 }
 
+/// The client is gone, and with its stream its session.
+async fn no_session_is_left(gateway: &Gateway) {
+    let client = Client::new(gateway.address);
+    eventually("no session is left", || async {
+        let told = client.send(Method::GET, "/metrics", &[], "").await.body;
+        told.lines().any(|line| line == "goblin_sessions_active 0").then_some(())
+    })
+    .await;
+}
+
 /// Each of these steps has got all of its progress, but for what the SDK itself has lost.
 fn check_all_progress(report: &Report, front: Front, steps: &[usize]) {
     let (sdk, lost, expected) = (report.sdk, report.lost_progress(), progress_of(3));
@@ -154,8 +192,8 @@ fn check_all_progress(report: &Report, front: Front, steps: &[usize]) {
     }
     assert_eq!(seen + lost, expected.len() * steps.len(), "{sdk:?}");
     match (sdk, front) {
-        (Sdk::TypeScript1 | Sdk::TypeScript2, Front::Stdio) => {}
-        (_, Front::Http | Front::Stdio) => assert_eq!(lost, 0, "{sdk:?}"),
+        (Sdk::TypeScript1 | Sdk::TypeScript2, Front::Sse | Front::Stdio) => {}
+        (_, Front::Http | Front::Sse | Front::Stdio) => assert_eq!(lost, 0, "{sdk:?}"),
     }
 }
 
