@@ -13,12 +13,16 @@ use tokio::task::JoinSet;
 
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Client, Gateway, Scratch, StdioClient, fixture_server, signal};
+use crate::sse_client::SseClient;
 use crate::support::{FAULT_PAUSE, http_server, path_text};
 
 const HTTP_CLIENTS: u64 = 24;
+const SSE_CLIENTS: u64 = 8;
 const STDIO_CLIENTS: u64 = 4;
+const CLIENTS: u64 = HTTP_CLIENTS + SSE_CLIENTS + STDIO_CLIENTS;
 /// Calls that each client has open at a time; their ids are the same in every client and every round.
 const WIDTH: u64 = 8;
+const END_OF_ROUND: &str = r#"{"jsonrpc":"2.0","id":"end of round","method":"ping"}"#;
 const SERVERS: [&str; 3] = ["pipe", "json", "sse"];
 
 /// Backends of every kind behind one HTTP gateway and some stdio gateways.
@@ -28,6 +32,7 @@ struct Stage {
     proxies: [FaultProxy; 2],
     gateway: Gateway,
     http: Vec<Client>,
+    sse: Vec<SseClient>,
     stdio: Vec<StdioClient>,
 }
 
@@ -49,6 +54,10 @@ impl Stage {
         for _ in 0..HTTP_CLIENTS {
             http.push(gateway.client().await);
         }
+        let mut sse = Vec::new();
+        for _ in 0..SSE_CLIENTS {
+            sse.push(SseClient::connect(&gateway, "2024-11-05").await);
+        }
         let mut stdio = Vec::new();
         for number in 0..STDIO_CLIENTS {
             stdio.push(StdioClient::initialized(config(number + 1), "2025-06-18").await);
@@ -60,7 +69,7 @@ impl Stage {
                 client.await_tool(&tool).await;
             }
         }
-        Stage { scratch, _fixtures: fixtures, proxies, gateway, http, stdio }
+        Stage { scratch, _fixtures: fixtures, proxies, gateway, http, sse, stdio }
     }
 
     /// Every client makes `rounds` rounds of calls; resolves when all have their answers.
@@ -68,6 +77,9 @@ impl Stage {
         let mut players = JoinSet::new();
         for (number, client) in self.http.drain(..).enumerate() {
             players.spawn(play_http(client, Arc::clone(books), number as u64, rounds));
+        }
+        for (number, client) in self.sse.drain(..).enumerate() {
+            players.spawn(play_sse(client, Arc::clone(books), number as u64, rounds));
         }
         for (number, client) in self.stdio.drain(..).enumerate() {
             players.spawn(play_stdio(client, Arc::clone(books), number as u64, rounds));
@@ -137,6 +149,26 @@ async fn play_http(client: Client, books: Arc<Books>, number: u64, rounds: u64) 
     }
 }
 
+async fn play_sse(mut client: SseClient, books: Arc<Books>, number: u64, rounds: u64) {
+    for round in 0..rounds {
+        let nonces: Vec<_> = (1..=WIDTH).map(|_| books.ledger.issue()).collect();
+        let calls: Vec<_> = (1..).zip(&nonces).map(|(id, nonce)| request(number, round, id, nonce)).collect();
+        futures_util::future::join_all(calls.iter().map(|call| client.write(call))).await;
+        for _ in 0..WIDTH {
+            book_line(&books, &nonces, &client.answer().await);
+        }
+        // What comes before this answer is one too many, and is booked as such.
+        client.write(END_OF_ROUND).await;
+        loop {
+            let answer = client.answer().await;
+            if answer["id"] == "end of round" {
+                break;
+            }
+            book_line(&books, &nonces, &answer);
+        }
+    }
+}
+
 async fn play_stdio(mut client: StdioClient, books: Arc<Books>, number: u64, rounds: u64) {
     for round in 0..rounds {
         let nonces: Vec<_> = (1..=WIDTH).map(|_| books.ledger.issue()).collect();
@@ -147,7 +179,7 @@ async fn play_stdio(mut client: StdioClient, books: Arc<Books>, number: u64, rou
             book_line(&books, &nonces, &next_answer(&mut client).await);
         }
         // What comes before this answer is one too many, and is booked as such.
-        client.write(r#"{"jsonrpc":"2.0","id":"end of round","method":"ping"}"#).await;
+        client.write(END_OF_ROUND).await;
         loop {
             let answer = next_answer(&mut client).await;
             if answer["id"] == "end of round" {
@@ -183,7 +215,7 @@ async fn p2_every_answer_comes_once_and_to_the_right_client() {
     stage.play(&books, ROUNDS).join_all().await;
     let report = books.ledger.report();
     eprintln!("ledger, healthy: {report}{}", books.errors());
-    assert_eq!(report.issued, (HTTP_CLIENTS + STDIO_CLIENTS) * WIDTH * ROUNDS);
+    assert_eq!(report.issued, CLIENTS * WIDTH * ROUNDS);
     assert_eq!(report.answered, report.issued, "{report}");
     assert!(report.is_clean(), "{report}");
     assert!(stage.gateway.terminate().await.success());
@@ -209,7 +241,7 @@ async fn f1_every_call_is_answered_once_while_backends_are_killed() {
     }
     let report = books.ledger.report();
     eprintln!("ledger, {faults} faults: {report}{}", books.errors());
-    assert_eq!(report.issued, (HTTP_CLIENTS + STDIO_CLIENTS) * WIDTH * ROUNDS);
+    assert_eq!(report.issued, CLIENTS * WIDTH * ROUNDS);
     assert!(report.is_clean(), "{report}");
     assert!(report.answered > 0 && report.failed > 0, "{report}");
     assert!(!books.errors().contains("did not answer"), "a lost backend is an error at once, not a time-out");
