@@ -1,17 +1,14 @@
-//! Streamable HTTP at `/mcp`, by `rmcp`. Ours is the listener, and a response whose stream the server can cut.
+//! Streamable HTTP at `/mcp`, by `rmcp`. Ours is the listener, and that a stream can be cut.
 
 use std::convert::Infallible;
 use std::io::{self, Write};
 use std::net::Ipv4Addr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context, Result};
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
-use http_body::{Body, Frame, SizeHint};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
@@ -21,8 +18,8 @@ use hyper_util::rt::TokioIo;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
 
+use crate::cut::{Awaited, CuttableBody, Scissors, session_of};
 use crate::server::Server;
 use crate::world::World;
 
@@ -34,18 +31,19 @@ type Service = StreamableHttpService<Server, LocalSessionManager>;
 type Answer = Response<BoxBody<Bytes, Infallible>>;
 
 /// Serves until the process is ended.
-pub async fn serve() -> anyhow::Result<()> {
+pub async fn serve() -> Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("cannot listen on 127.0.0.1")?;
     let address = listener.local_addr().context("the listener has no address")?;
     let mut stdout = io::stdout();
     writeln!(stdout, "listening http://{address}{PATH}").context("cannot say where the server listens")?;
     stdout.flush().context("cannot say where the server listens")?;
     let service = service();
+    let awaited = Arc::new(Awaited::default());
     loop {
         let (connection, _) = listener.accept().await.context("cannot accept a connection")?;
-        let service = service.clone();
+        let (service, awaited) = (service.clone(), Arc::clone(&awaited));
         tokio::spawn(async move {
-            let answer = service_fn(|request| answer(&service, request));
+            let answer = service_fn(|request| answer(&service, &awaited, request));
             // A client that goes away is no concern of the others.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(connection), answer).await;
         });
@@ -62,68 +60,23 @@ fn service() -> Service {
     StreamableHttpService::new(move || Ok(Server::new(Arc::clone(&world))), Arc::new(sessions), config)
 }
 
-async fn answer(service: &Service, mut request: Request<Incoming>) -> Result<Answer, Infallible> {
+async fn answer(
+    service: &Service,
+    awaited: &Arc<Awaited>,
+    mut request: Request<Incoming>,
+) -> Result<Answer, Infallible> {
     if request.uri().path() != PATH {
         let mut response = Response::new(Empty::new().boxed());
         *response.status_mut() = StatusCode::NOT_FOUND;
         return Ok(response);
     }
-    let scissors = Scissors::default();
+    let resumes = request.method() == Method::GET && request.headers().contains_key("last-event-id");
+    let session = session_of(request.headers()).map(str::to_owned).filter(|_| resumes);
+    let scissors = Scissors::new(Arc::clone(awaited));
     request.extensions_mut().insert(scissors.clone());
     let response = service.handle(request).await;
+    if let Some(session) = session {
+        awaited.is_back(&session);
+    }
     Ok(response.map(|body| CuttableBody::new(body, scissors).boxed()))
-}
-
-/// Cuts the stream of one response. It lies in the extensions of the HTTP request.
-#[derive(Clone, Default)]
-pub struct Scissors {
-    asked: Arc<Notify>,
-    gone: Arc<Notify>,
-}
-
-impl Scissors {
-    /// Ends the stream behind what it has sent so far, and waits until it is gone.
-    pub async fn cut(&self) {
-        self.asked.notify_one();
-        self.gone.notified().await;
-    }
-}
-
-struct CuttableBody {
-    inner: BoxBody<Bytes, Infallible>,
-    asked: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
-    gone: Arc<Notify>,
-}
-
-impl CuttableBody {
-    fn new(inner: BoxBody<Bytes, Infallible>, scissors: Scissors) -> CuttableBody {
-        let Scissors { asked, gone } = scissors;
-        CuttableBody { inner, asked: Box::pin(async move { asked.notified().await }), gone }
-    }
-}
-
-impl Body for CuttableBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        // What is there goes out first: without its first event nobody could ask for the rest of the stream.
-        if let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(context) {
-            return Poll::Ready(frame);
-        }
-        self.asked.as_mut().poll(context).map(|()| None)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
-    }
-}
-
-impl Drop for CuttableBody {
-    fn drop(&mut self) {
-        self.gone.notify_one();
-    }
 }

@@ -6,6 +6,7 @@
 //! gateway must not break.
 
 mod ask;
+mod cut;
 mod http;
 mod prompts;
 mod report;

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use http::request::Parts;
 use rmcp::ErrorData;
 use rmcp::model::{CallToolResult, ProgressNotificationParam};
 use rmcp::service::{RequestContext, RoleServer};
 use tokio::time::sleep;
 
 use crate::ask::is_modern;
-use crate::http::Scissors;
+use crate::cut::{Scissors, session_of};
 use crate::server::Server;
 use crate::tools::content::text;
 
@@ -38,9 +39,11 @@ pub async fn logging(server: &Server, context: &RequestContext<RoleServer>) -> R
 /// Answers after its stream is gone, so that the client must ask for the rest of it. 2026-07-28 has no such thing: there
 /// the end of the stream is the end of the call.
 pub async fn reconnection(context: &RequestContext<RoleServer>) -> Result<CallToolResult, ErrorData> {
-    let scissors = context.extensions.get::<http::request::Parts>().and_then(|parts| parts.extensions.get());
-    if let Some(scissors) = scissors.filter(|_| !is_modern(context)) {
-        Scissors::cut(scissors).await;
+    let parts = context.extensions.get::<Parts>().filter(|_| !is_modern(context));
+    let scissors = parts.and_then(|parts| parts.extensions.get::<Scissors>());
+    let session = parts.and_then(|parts| session_of(&parts.headers));
+    if let (Some(scissors), Some(session)) = (scissors, session) {
+        scissors.cut(session).await;
     }
     Ok(text("answered after the stream was cut"))
 }
