@@ -40,6 +40,9 @@ pub async fn call(
         "test_trigger_prompt_change" => changed(world, Subject::Prompts),
         "test_trigger_resource_change" => changed(world, Subject::Watched),
         "slow_compute" => return jobs::slow(world, &arguments, &capabilities(context)).await,
+        "failing_job" | "protocol_error_job" | "confirm_delete" | "multi_input" => {
+            return jobs::required(world, name, &arguments, &capabilities(context));
+        }
         _ => {
             let answers = Answers::new(request.input_responses, request.request_state);
             return converse(world, name, &arguments, answers, context).await;
@@ -48,7 +51,7 @@ pub async fn call(
     Ok(result.into())
 }
 
-/// Calls of tools that may ask before they answer or become a task.
+/// Calls of tools that ask before they answer or become a task.
 async fn converse(
     world: &World,
     name: &str,
@@ -62,9 +65,6 @@ async fn converse(
         let step = |answers: &Answers| Ok(answers.field("user_name", "name", asking::name_form()?));
         let reply = drive(context, answers, step).await?;
         return Ok(response(reply, |name| jobs::greet(world, name)));
-    }
-    if !asking::asks(name) {
-        return jobs::required(world, name, arguments, &capabilities);
     }
     let call = Call { world, name, arguments, capabilities: &capabilities };
     let reply = drive(context, answers, |answers| asking::step(&call, answers)).await?;
@@ -82,6 +82,10 @@ fn response<T>(reply: Reply<T>, done: impl FnOnce(T) -> CallToolResponse) -> Cal
 fn changed(world: &World, subject: Subject) -> CallToolResult {
     world.change(subject);
     content::text("changed")
+}
+
+fn unknown(name: &str) -> ErrorData {
+    ErrorData::invalid_params(format!("unknown tool: {name}"), None)
 }
 
 fn text_argument<'a>(arguments: &'a JsonObject, name: &str) -> Result<&'a str, ErrorData> {

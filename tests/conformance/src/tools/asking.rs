@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::ask::{Answers, Ask, Step, form, roots, sampling};
 use crate::tools::content::text;
-use crate::tools::text_argument;
+use crate::tools::{text_argument, unknown};
 use crate::world::World;
 
 /// What a tool can know when it takes a step.
@@ -14,11 +14,6 @@ pub struct Call<'a> {
     pub name: &'a str,
     pub arguments: &'a JsonObject,
     pub capabilities: &'a ClientCapabilities,
-}
-
-pub fn asks(name: &str) -> bool {
-    let others = ["test_sampling", "test_missing_capability", "test_streaming_elicitation"];
-    name.starts_with("test_elicitation") || name.starts_with("test_input_required_result") || others.contains(&name)
 }
 
 /// The next step of a tool that asks.
@@ -52,7 +47,7 @@ pub fn step(call: &Call<'_>, answers: &Answers) -> Result<Step<CallToolResult>, 
         "test_input_required_result_multiple_inputs" => everything(call, answers),
         "test_input_required_result_multi_round" => two_rounds(call, answers),
         "test_input_required_result_capabilities" => whatever_is_possible(call.capabilities, answers),
-        name => Err(ErrorData::invalid_params(format!("unknown tool: {name}"), None)),
+        name => Err(unknown(name)),
     }
 }
 
@@ -119,24 +114,22 @@ fn confirmed(call: &Call<'_>, answers: &Answers) -> Result<Step<CallToolResult>,
     Ok(step.with_state(call.world.seal(call.name, &json!("asked"))?))
 }
 
-/// Asks for what is still missing of a name, a greeting and the roots.
+/// Asks for a name, a greeting and the roots at once. An answer counts only together with the others of its round.
 fn everything(call: &Call<'_>, answers: &Answers) -> Result<Step<CallToolResult>, ErrorData> {
     state_of(call, answers)?;
-    let name = answers.field("user_name", "name", name_form()?);
-    let greeting = answers.sampled("greeting", sampling("write a greeting")?);
-    let roots = answers.roots("client_roots", roots()?);
-    match (name, greeting, roots) {
+    let [name, greeting, roots] = [name_form()?, sampling("write a greeting")?, roots()?];
+    let steps = (
+        answers.field("user_name", "name", name.clone()),
+        answers.sampled("greeting", greeting.clone()),
+        answers.roots("client_roots", roots.clone()),
+    );
+    match steps {
         (Step::Done(name), Step::Done(greeting), Step::Done(roots)) => {
             Ok(Step::Done(text(format!("{greeting} {name}, you have {} roots", roots.len()))))
         }
         (Step::Refused, _, _) => Ok(Step::Refused),
-        // An answer counts only together with the others of its round, so all three are asked for again.
         _ => {
-            let requests = [
-                ("user_name", name_form()?),
-                ("greeting", sampling("write a greeting")?),
-                ("client_roots", crate::ask::roots()?),
-            ];
+            let requests = [("user_name", name), ("greeting", greeting), ("client_roots", roots)];
             let requests = requests.map(|(key, request)| (key.to_owned(), request)).into();
             Ok(Step::Ask(Ask { requests, state: Some(call.world.seal(call.name, &json!("asked"))?) }))
         }
@@ -181,4 +174,59 @@ fn whatever_is_possible(
         return Ok(Step::Done(text(format!("{} answers", answers.given.len()))));
     }
     Ok(Step::Ask(Ask { requests, state: None }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes a step of a tool: the text of its result, `refused`, or the keys it asks for.
+    fn take(world: &World, name: &str, answers: &Answers) -> Result<String, ErrorData> {
+        let capabilities = ClientCapabilities::default();
+        let call = Call { world, name, arguments: &JsonObject::new(), capabilities: &capabilities };
+        Ok(match step(&call, answers)? {
+            Step::Done(result) => result.content[0].as_text().expect("it is a text").text.clone(),
+            Step::Refused => "refused".to_owned(),
+            Step::Ask(ask) => format!("asks {}", ask.requests.into_keys().collect::<Vec<_>>().join(" ")),
+        })
+    }
+
+    #[test]
+    fn a_question_is_asked_until_its_answer_can_be_used() {
+        let check = |name, given: Value, expected| {
+            let answers = Answers::new(serde_json::from_value(given).unwrap(), None);
+            assert_eq!(take(&World::default(), name, &answers).unwrap(), expected, "{name}");
+        };
+        let elicitation = "test_input_required_result_elicitation";
+        let accept = |content: Value| json!({"action": "accept", "content": content});
+        check(elicitation, json!({}), "asks user_name");
+        check(elicitation, json!({"other": accept(json!({"name": "Ada"}))}), "asks user_name");
+        check(elicitation, json!({"user_name": 12345}), "asks user_name");
+        check(elicitation, json!({"user_name": accept(json!({"name": 1}))}), "asks user_name");
+        check(elicitation, json!({"user_name": accept(json!({"name": "Ada"}))}), "hello Ada");
+        check(elicitation, json!({"user_name": {"action": "decline"}}), "refused");
+
+        let sampling = "test_input_required_result_sampling";
+        check(sampling, json!({"capital_question": {"content": {"type": "text", "text": "Paris"}}}), "Paris");
+        check(sampling, json!({"capital_question": {"content": [{"type": "text", "text": "Paris"}]}}), "Paris");
+        check(sampling, json!({"capital_question": {}}), "asks capital_question");
+        let roots = json!({"client_roots": {"roots": [{"uri": "file:///a"}, {"uri": "file:///b"}]}});
+        check("test_input_required_result_list_roots", roots.clone(), "roots: file:///a, file:///b");
+        check("test_input_required_result_multiple_inputs", roots, "asks client_roots greeting user_name");
+    }
+
+    #[test]
+    fn state_is_taken_back_only_as_it_was_given_and_by_its_tool() {
+        let world = World::default();
+        let name = "test_input_required_result_request_state";
+        let take = |state: Option<String>| {
+            let yes = ("confirm".to_owned(), json!({"action": "accept", "content": {"ok": true}}));
+            take(&world, name, &Answers::new(Some([yes].into()), state))
+        };
+        let sealed = world.seal(name, &json!("asked")).unwrap();
+        assert_eq!(take(None).unwrap(), "asks confirm");
+        assert_eq!(take(Some(sealed.clone())).unwrap(), "state-ok");
+        assert!(take(Some(format!("{sealed}x"))).is_err());
+        assert!(take(Some(world.seal("another tool", &json!("asked")).unwrap())).is_err());
+    }
 }

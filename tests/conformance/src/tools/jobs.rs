@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use crate::ask::form;
 use crate::tools::content::text;
-use crate::tools::text_argument;
+use crate::tools::{text_argument, unknown};
 use crate::world::World;
 
 const POLL_INTERVAL_MS: u64 = 100;
@@ -68,7 +68,7 @@ pub fn required(
             Ok(start(world, |task| Box::pin(confirm_delete(task, filename))))
         }
         "multi_input" => Ok(start(world, |task| Box::pin(multi_input(task)))),
-        _ => Err(ErrorData::invalid_params(format!("unknown tool: {name}"), None)),
+        _ => Err(unknown(name)),
     }
 }
 
