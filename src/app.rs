@@ -43,6 +43,8 @@ pub struct App {
     pub observe: Arc<Observe>,
     config: Config,
     running: IndexMap<ServerId, Running>,
+    /// The actors of servers that were removed or replaced and may not be through with it.
+    leaving: Vec<JoinHandle<()>>,
     surroundings: Surroundings,
     stop_fronts: watch::Sender<bool>,
     background: Vec<JoinHandle<()>>,
@@ -79,6 +81,7 @@ impl App {
             observe,
             config: Config::empty(),
             running: IndexMap::new(),
+            leaving: Vec::new(),
             surroundings,
             stop_fronts: watch::Sender::new(false),
             background: Vec::new(),
@@ -118,10 +121,11 @@ impl App {
     /// Makes the running backends what `config` says; `plan` is the difference.
     fn apply(&mut self, plan: &Plan, config: Config) {
         let ended: Vec<_> = plan.stop.iter().chain(plan.change.iter().map(|change| &change.id)).cloned().collect();
+        self.leaving.retain(|actor| !actor.is_finished());
         for id in ended {
             if let Some(running) = self.running.shift_remove(&id) {
                 running.stop.send_replace(true);
-                self.background.push(running.actor);
+                self.leaving.push(running.actor);
             }
         }
         let started = plan.start.iter().map(|(id, server)| (id, server));
@@ -208,7 +212,13 @@ impl App {
             grace: self.config.gateway.grace,
             stop: self.stop_fronts.subscribe(),
         };
-        let serving = stdio::serve(front, input, output);
+        let mut readiness = self.readiness();
+        let serving = async {
+            // The client has started us this moment, and many never list again: what they see first should be all. The
+            // sender is ours, and outlives the wait.
+            let _ = readiness.wait_for(|readiness| *readiness != Readiness::Starting).await;
+            stdio::serve(front, input, output).await;
+        };
         tokio::pin!(serving);
         let is_over = tokio::select! {
             () = &mut serving => true,
@@ -249,9 +259,10 @@ impl App {
         for running in self.running.values() {
             running.stop.send_replace(true);
         }
-        for running in std::mem::take(&mut self.running).into_values() {
+        let running = std::mem::take(&mut self.running).into_values().map(|running| running.actor);
+        for actor in running.chain(self.leaving) {
             // A panic has been reported by the runtime; the process group ends with its guard.
-            let _ = running.actor.await;
+            let _ = actor.await;
         }
         self.stop_catalog.send_replace(true);
         for task in self.background {
@@ -261,11 +272,7 @@ impl App {
 }
 
 /// Binds the address that the configuration names.
-pub async fn bind(gateway: &Gateway) -> Result<TcpListener> {
+pub async fn bind(gateway: &Gateway) -> std::io::Result<TcpListener> {
     let host = gateway.host.trim_start_matches('[').trim_end_matches(']');
-    let bound = TcpListener::bind((host, gateway.port)).await;
-    bound.with_context(|| {
-        let Gateway { host, port, .. } = gateway;
-        format!("cannot listen on {host}:{port}; is another program using the port? choose another with --port")
-    })
+    TcpListener::bind((host, gateway.port)).await
 }

@@ -26,7 +26,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::backend::handed::Handed;
-use crate::backend::inbox::Inbox;
+use crate::backend::inbox::{Inbox, List};
 use crate::backend::link::{Link, LinkError};
 use crate::backend::listing::Listing;
 use crate::config::{Server, ServerId};
@@ -50,6 +50,8 @@ pub struct Backend {
     pub meter: Arc<Meter>,
     link: ArcSwapOption<Link>,
     listing: ArcSwap<Listing>,
+    /// The lists that could not be fetched the last time, and why.
+    failed_lists: Mutex<Vec<(List, String)>>,
     /// Lists are being fetched.
     refreshing: AtomicBool,
     state: watch::Sender<State>,
@@ -101,6 +103,7 @@ impl Backend {
             meter: Arc::default(),
             link: ArcSwapOption::empty(),
             listing: ArcSwap::default(),
+            failed_lists: Mutex::default(),
             refreshing: AtomicBool::new(true),
             state: watch::Sender::new(State::Starting),
             settled: watch::Sender::new(false),
@@ -119,6 +122,17 @@ impl Backend {
 
     pub fn watch_state(&self) -> watch::Receiver<State> {
         self.state.subscribe()
+    }
+
+    /// The lists that it did not give when they were last asked for, and why.
+    pub fn failed_lists(&self) -> Vec<(List, String)> {
+        self.failed_lists.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_failed(&self, list: List, reason: Option<String>) {
+        let mut failed = self.failed_lists.lock().unwrap_or_else(PoisonError::into_inner);
+        failed.retain(|(other, _)| *other != list);
+        failed.extend(reason.map(|reason| (list, reason)));
     }
 
     /// Waits until its first listing was fetched or its first attempt has failed.

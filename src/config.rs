@@ -176,15 +176,15 @@ impl Default for Policies {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Log {
-    pub level: LogLevel,
+    /// Nothing where the configuration leaves it to the command.
+    pub level: Option<LogLevel>,
     pub format: LogFormat,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogLevel {
     Error,
     Warn,
-    #[default]
     Info,
     Debug,
     Trace,

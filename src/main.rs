@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use goblin::backend::guard;
-use goblin::cli::Cli;
+use goblin::cli::{Cli, style};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
         code
     });
     ran.unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
+        style::fail(&format!("{error:#}"));
         ExitCode::FAILURE
     })
 }

@@ -47,9 +47,12 @@ pub enum Event<'a> {
         method: &'a str,
         reason: &'a str,
     },
+    /// On stderr.
     BackendLine {
         server: &'a str,
         line: &'a str,
+        /// Of a start after a failed one, which says the same again more often than not.
+        repeated: bool,
     },
     BackendGarbage {
         server: &'a str,
@@ -237,7 +240,8 @@ fn log(event: &Event<'_>) {
         Event::BackendListFailed { server, method, reason } => {
             warn!(server, method, reason = clean(reason), "backend did not list");
         }
-        Event::BackendLine { server, line } => info!(server, "{}", clean(line)),
+        Event::BackendLine { server, line, repeated: false } => info!(server, "{}", clean(line)),
+        Event::BackendLine { server, line, repeated: true } => debug!(server, "{}", clean(line)),
         Event::BackendGarbage { server, reason } => debug!(server, reason = clean(reason), "backend wrote no message"),
         Event::BackendTooLong { server } => warn!(server, "backend wrote a message beyond maxMessageSize; dropped"),
         Event::BackendAskRefused { server, method } => {

@@ -191,7 +191,7 @@ impl Actor {
                     env: env.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect(),
                     cwd: cwd.clone(),
                 };
-                let link = StdioLink::start(&self.surroundings.exe, &command, limit, inbox);
+                let link = StdioLink::start(&self.surroundings.exe, &command, limit, inbox, self.told.is_some());
                 link.map(Link::Stdio).map_err(|error| error.to_string())
             }
             Transport::Http { url, headers, ca } => {
@@ -313,13 +313,17 @@ impl Actor {
 
     async fn fetch(&self, link: &Link, list: List) -> Result<Option<Vec<listing::Definition>>, String> {
         match listing::fetch(link, list, self.surroundings.policies.start_timeout).await {
-            Ok(entries) => Ok(Some(entries)),
+            Ok(entries) => {
+                self.backend.set_failed(list, None);
+                Ok(Some(entries))
+            }
             Err(LinkError::Closed { reason, .. }) => Err(reason),
             // The link says so itself.
             Err(LinkError::SessionLost) => Ok(None),
             Err(error) => {
                 let (server, method, reason) = (self.backend.id.as_str(), list.method(), error.to_string());
                 self.emit(&Event::BackendListFailed { server, method: method.as_str(), reason: &reason });
+                self.backend.set_failed(list, Some(reason));
                 let inbox = Arc::clone(&self.backend.inbox);
                 tokio::spawn(async move {
                     tokio::time::sleep(LIST_RETRY).await;

@@ -54,6 +54,7 @@ struct Shared {
     room: Arc<Semaphore>,
     open: Mutex<Open>,
     next: AtomicU64,
+    is_retry: bool,
     /// It has answered once, so it is an MCP server.
     spoke: AtomicBool,
     said: Mutex<Said>,
@@ -83,8 +84,15 @@ struct Waiting {
 }
 
 impl StdioLink {
-    /// Starts the process. `limit` bounds the size of one message.
-    pub fn start(exe: &Path, command: &Command, limit: usize, inbox: Arc<Inbox>) -> Result<StdioLink, SpawnError> {
+    /// Starts the process. `limit` bounds the size of one message. After a failure it `is_retry`: what it says on stderr
+    /// before it answers is of less interest then.
+    pub fn start(
+        exe: &Path,
+        command: &Command,
+        limit: usize,
+        inbox: Arc<Inbox>,
+        is_retry: bool,
+    ) -> Result<StdioLink, SpawnError> {
         let child = child::spawn(exe, command)?;
         let (queue, queued) = mpsc::channel(QUEUE_MESSAGES);
         let shared = Arc::new(Shared {
@@ -93,6 +101,7 @@ impl StdioLink {
             room: Arc::new(Semaphore::new(QUEUE_UNITS as usize)),
             open: Mutex::default(),
             next: AtomicU64::new(1),
+            is_retry,
             spoke: AtomicBool::new(false),
             said: Mutex::default(),
             closed: watch::Sender::new(None),
@@ -176,7 +185,8 @@ impl Shared {
     }
 
     fn hear_stderr(&self, line: &str) {
-        self.inbox.emit(&Event::BackendLine { server: self.inbox.server(), line });
+        let repeated = self.is_retry && !self.spoke.load(Ordering::Relaxed);
+        self.inbox.emit(&Event::BackendLine { server: self.inbox.server(), line, repeated });
         let line = quotable(line);
         let mut said = self.said();
         if !line.is_empty() {

@@ -13,6 +13,8 @@ use crate::observe::clean;
 
 /// Separates a failure from what the server said, which differs every time.
 const LAST_WORDS: &str = "; its last words: ";
+/// The same for what it wrote instead of an answer.
+const BUT: &str = ", but ";
 /// How many last lines of a server are told, and how much of each.
 pub const MOST_LINES: usize = 5;
 const LONGEST_LINE: usize = 200;
@@ -64,7 +66,7 @@ impl fmt::Display for Trouble<'_> {
                 f.write_str("a slow one needs a longer policies.startTimeout)")
             }
             Trouble::Babbles { patience, line } => {
-                write!(f, "no answer to the handshake within {patience:?}, but {line:?} on stdout, which is no MCP ")?;
+                write!(f, "no answer to the handshake within {patience:?}{BUT}{line:?} on stdout, which is no MCP ")?;
                 f.write_str("(is it the right command? logs belong on stderr; ")?;
                 f.write_str("a slow server needs a longer policies.startTimeout)")
             }
@@ -88,7 +90,10 @@ fn cure_of(status: StatusCode) -> &'static str {
 
 /// What stays the same when the same thing goes wrong again.
 pub fn gist(reason: &str) -> &str {
-    reason.split(LAST_WORDS).next().unwrap_or(reason)
+    let by_hand = reason.strip_suffix(')').and_then(|reason| reason.strip_suffix(BY_HAND)?.strip_suffix(" ("));
+    let reason = by_hand.unwrap_or(reason);
+    let ends = [LAST_WORDS, BUT].into_iter().filter_map(|separator| reason.find(separator));
+    &reason[..ends.min().unwrap_or(reason.len())]
 }
 
 /// One line of a server, fit to be quoted.
@@ -117,7 +122,10 @@ mod tests {
             "the process ended with exit code 1; its last words: 12:00 no (run its command by hand to see more)"
         );
         assert_eq!(gist(&one), gist(&other));
+        assert_eq!(gist(&one), gist(&ended(Exit::Code(1), &[])));
         assert_ne!(gist(&one), gist(&ended(Exit::Code(2), &["12:00 no"])));
+        let babbles = |line| Trouble::Babbles { patience: Duration::from_secs(5), line }.to_string();
+        assert_eq!(gist(&babbles("12:00 up")), gist(&babbles("12:01 up")));
         assert!(ended(Exit::Signal(9), &[]).ends_with("killed by signal 9 (run its command by hand to see more)"));
     }
 

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use crate::admin::readiness::Readiness;
 use crate::backend::State;
 use crate::catalog::directory::Directory;
-use crate::cli::style::{is_colourful, paint_if, print};
+use crate::cli::style::{is_colourful, paint_if, plural, print};
 use crate::observe::clean;
 
 pub struct Banner {
@@ -58,10 +58,6 @@ fn offers(directory: &Directory) -> Vec<Offer> {
         Offer { server: source.backend.id.to_string(), text, is_trouble }
     };
     catalog.sources.iter().enumerate().map(offer).collect()
-}
-
-fn plural(count: usize, noun: &str) -> String {
-    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
 fn render(banner: &Banner, offers: &[Offer], colourful: bool) -> String {

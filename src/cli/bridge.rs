@@ -7,23 +7,26 @@
 //!
 //! Order: `initialize` is answered before anything else is sent, and notifications and answers of the client are taken by
 //! the gateway one by one. Requests travel side by side, up to [`MOST_CALLS`]; one more is refused. Lines for the client
-//! pass one bounded queue; where the client does not read, the streams of the gateway wait.
+//! pass one bounded queue; where the client does not read, the streams of the gateway wait. A cancel goes with its request
+//! (see [`call`]).
 
+pub mod call;
 pub mod keeper;
 pub mod message;
 pub mod wire;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{Notify, mpsc, watch};
-use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::task::{JoinHandle, JoinSet};
 
+use crate::cli::bridge::call::Way;
 use crate::cli::bridge::keeper::Session;
 use crate::cli::bridge::message::{Kind, Outgoing};
 use crate::cli::bridge::wire::{Answers, Wire};
@@ -57,7 +60,7 @@ pub struct Bridge {
     /// The last log level that the client asked for.
     level: Mutex<Option<Bytes>>,
     /// The newest session that the gateway was found to have forgotten.
-    lost: std::sync::atomic::AtomicU64,
+    lost: AtomicU64,
     bell: Notify,
 }
 
@@ -134,13 +137,9 @@ struct Client {
     bridge: Arc<Bridge>,
     output: Output,
     calls: JoinSet<()>,
-    open: HashMap<Id, Open>,
+    /// How to give up an open request.
+    open: HashMap<Id, oneshot::Sender<Outgoing>>,
     keeper: Option<JoinHandle<()>>,
-}
-
-struct Open {
-    cancelled: Arc<AtomicBool>,
-    task: AbortHandle,
 }
 
 impl Client {
@@ -179,14 +178,13 @@ impl Client {
             }
             Kind::Request(..) | Kind::Batch(_) => self.begin(outgoing).await,
             Kind::Notification { cancels: Some(id) } => {
-                let open = self.open.remove(id);
-                if let Some(open) = &open {
-                    open.cancelled.store(true, Ordering::Relaxed);
-                }
-                self.bridge.carry_aside(&outgoing, &self.output).await;
-                // A gateway that hangs must not keep what nobody waits for.
-                if let Some(open) = open {
-                    open.task.abort();
+                let kept = match self.open.remove(id) {
+                    Some(open) => open.send(outgoing).err(),
+                    None => Some(outgoing),
+                };
+                // The gateway may know a request that we do not.
+                if let Some(outgoing) = kept {
+                    self.bridge.carry_aside(&outgoing, &self.output).await;
                 }
             }
             Kind::Initialized => {
@@ -228,45 +226,32 @@ impl Client {
         if let Kind::Request(_, Method::SetLevel) = outgoing.kind {
             *self.bridge.level.lock().unwrap_or_else(PoisonError::into_inner) = Some(outgoing.body.clone());
         }
-        let cancelled = Arc::new(AtomicBool::new(false));
-        let id = match &outgoing.kind {
-            Kind::Request(id, _) => Some(id.clone()),
-            _ => None,
-        };
-        let call = call(Arc::clone(&self.bridge), outgoing, self.output.clone(), Arc::clone(&cancelled));
-        let task = self.calls.spawn(call);
-        if let Some(id) = id {
-            self.open.retain(|_, open| !open.task.is_finished());
-            self.open.insert(id, Open { cancelled, task });
+        let (cancel, cancelled) = oneshot::channel();
+        if let Kind::Request(id, _) = &outgoing.kind {
+            self.open.retain(|_, open| !open.is_closed());
+            self.open.insert(id.clone(), cancel);
         }
-    }
-}
-
-/// One request, or several as a batch, until all are answered.
-async fn call(bridge: Arc<Bridge>, outgoing: Outgoing, output: Output, cancelled: Arc<AtomicBool>) {
-    let mut waiting = outgoing.waiting();
-    let carried = bridge.carry(&outgoing, &output, &mut waiting).await;
-    let error = match carried {
-        _ if waiting.is_empty() || cancelled.load(Ordering::Relaxed) => return,
-        Err(error) => error,
-        Ok(()) => bridge.unavailable("its answer ended early".to_owned(), true),
-    };
-    for id in &waiting {
-        let _ = output.send(protocol::error_reply(Some(id), &error.to_json()).concat()).await;
+        self.calls.spawn(call::call(Arc::clone(&self.bridge), outgoing, self.output.clone(), cancelled));
     }
 }
 
 impl Bridge {
     /// Sends a message and hands on what comes back; `waiting` loses the ids that were answered.
-    async fn carry(&self, outgoing: &Outgoing, output: &Output, waiting: &mut Vec<Id>) -> Result<(), Error> {
+    async fn carry(&self, outgoing: &Outgoing, output: &Output, waiting: &mut Vec<Id>, way: &Way) -> Result<(), Error> {
         for _ in 0..MOST_TRIES {
+            if way.is_given_up() {
+                return Ok(());
+            }
             let session = self.session.borrow().clone();
             let response = self.wire.post(outgoing.body.clone(), &session.headers).await;
             let response = response.map_err(|error| self.unreachable(&error))?;
             match response.status() {
                 // It did nothing, or it would know the session.
                 StatusCode::NOT_FOUND if session.exists() => self.renewed(&session).await?,
-                status if status.is_success() => return self.hand_on(Answers::new(response), output, waiting).await,
+                status if status.is_success() => {
+                    way.arrive();
+                    return self.hand_on(Answers::new(response), output, waiting, way).await;
+                }
                 _ => return self.hand_on_refusal(response, output, waiting).await,
             }
         }
@@ -275,7 +260,7 @@ impl Bridge {
 
     /// What the client does not wait for.
     async fn carry_aside(&self, outgoing: &Outgoing, output: &Output) {
-        let carried = tokio::time::timeout(ASIDE, self.carry(outgoing, output, &mut Vec::new())).await;
+        let carried = tokio::time::timeout(ASIDE, self.carry(outgoing, output, &mut Vec::new(), &Way::default())).await;
         match carried {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!(%error, "the gateway did not take a message"),
@@ -283,7 +268,13 @@ impl Bridge {
         }
     }
 
-    async fn hand_on(&self, mut answers: Answers, output: &Output, waiting: &mut Vec<Id>) -> Result<(), Error> {
+    async fn hand_on(
+        &self,
+        mut answers: Answers,
+        output: &Output,
+        waiting: &mut Vec<Id>,
+        way: &Way,
+    ) -> Result<(), Error> {
         let awaits_some = !waiting.is_empty();
         loop {
             let next = answers.next();
@@ -293,10 +284,12 @@ impl Bridge {
                 false => next.await,
             };
             let Some(message) = next.map_err(|reason| self.unavailable(reason, true))? else { return Ok(()) };
-            if answers.is_stream() {
-                message::strike(&message, waiting);
-            } else {
-                waiting.clear();
+            if !message::strike(&message, waiting) {
+                tracing::debug!("the gateway sent something that is no message; dropped");
+                continue;
+            }
+            if way.is_given_up() {
+                continue;
             }
             if output.send(message).await.is_err() {
                 return Ok(());

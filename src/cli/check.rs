@@ -66,7 +66,7 @@ async fn examine(mut given: Given, arguments: &Check) -> Result<Report> {
         .collect();
     if arguments.connect {
         // A failed server is part of the report; the log would only say it again.
-        log::start(&Log { level: LogLevel::Error, ..given.config.log.clone() }, &arguments.log);
+        log::start(&Log { level: Some(LogLevel::Error), ..given.config.log.clone() }, &arguments.log);
         if let Some(seconds) = arguments.timeout {
             given.config.policies.start_timeout = Duration::from_secs(seconds);
         }

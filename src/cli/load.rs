@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::cli::runtime::identity::Identity;
-use crate::cli::style::warn;
+use crate::cli::style::{plural, warn};
 use crate::config::file::{self, LoadError, Located, Origin};
 use crate::config::problem::Problem;
 use crate::config::{self, Config};
@@ -137,9 +137,8 @@ impl std::fmt::Display for Trouble {
         match self {
             Trouble::Nothing(reason) => formatter.write_str(reason),
             Trouble::File { path, problem: LoadError::Problems(problems) } => {
-                let count = problems.iter().count();
-                let noun = if count == 1 { "problem" } else { "problems" };
-                write!(formatter, "{count} {noun} in {}, nothing was started\n{problems}", path.display())
+                let count = plural(problems.iter().count(), "problem");
+                write!(formatter, "{count} in {}, nothing was started\n{problems}", path.display())
             }
             Trouble::File { problem, .. } => problem.fmt(formatter),
         }

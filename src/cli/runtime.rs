@@ -124,7 +124,7 @@ impl Places {
 pub struct Published {
     path: PathBuf,
     /// Its lock says that we live.
-    _file: File,
+    file: File,
 }
 
 impl Drop for Published {
@@ -192,17 +192,18 @@ fn write(directory: &Path, record: &mut Record, token: Option<&Secret>) -> io::R
     let mut random = [0; 4];
     getrandom::fill(&mut random).map_err(io::Error::other)?;
     let path = directory.join(format!("{}-{}.json", record.pid, hex(&random)));
+    let unfinished = path.with_extension("new");
+    let file = create(&unfinished)?;
+    // From here on whatever fails leaves nothing behind.
+    let mut published = Published { path, file };
+    // Before it can be seen: nobody shall take it for a leftover.
+    published.file.lock()?;
     if let Some(token) = token {
-        let file = path.with_extension("token");
+        let file = published.path.with_extension("token");
         create(&file)?.write_all(token.expose().as_bytes())?;
         record.token_file = Some(file);
     }
-    let unfinished = path.with_extension("new");
-    let mut file = create(&unfinished)?;
-    // Before it can be seen: nobody shall take it for a leftover.
-    file.lock()?;
-    let published = Published { path, _file: file.try_clone()? };
-    file.write_all(&serde_json::to_vec_pretty(record)?)?;
+    published.file.write_all(&serde_json::to_vec_pretty(record)?)?;
     std::fs::rename(&unfinished, &published.path)?;
     Ok(published)
 }
@@ -238,8 +239,11 @@ fn read(path: &Path) -> Option<Record> {
 }
 
 fn remove(record: &Path) {
+    // What is not there is as good as removed.
     let _ = std::fs::remove_file(record);
-    let _ = std::fs::remove_file(record.with_extension("token"));
+    for extension in ["token", "new"] {
+        let _ = std::fs::remove_file(record.with_extension(extension));
+    }
 }
 
 #[cfg(test)]

@@ -63,10 +63,12 @@ pub async fn run(arguments: Serve) -> Result<ExitCode> {
     } else {
         log::start(&given.config.log, &arguments.log);
     }
+    // Before there is anything that a signal must not leave behind.
+    let terminated = termination()?;
     let listener = bind(gateway, &arguments).await?;
     let url = reachable_url(&listener)?;
     let published = publish(&url, &given);
-    serve(given, listener, published, has_banner.then_some(url)).await
+    serve(given, listener, published, has_banner.then_some(url), terminated).await
 }
 
 async fn serve(
@@ -74,6 +76,7 @@ async fn serve(
     listener: TcpListener,
     mut published: Option<Published>,
     banner_url: Option<String>,
+    mut terminated: impl AsyncFnMut(),
 ) -> Result<ExitCode> {
     let Given { config, from, .. } = given;
     let has_token = config.gateway.token.is_some();
@@ -82,7 +85,6 @@ async fn serve(
         let banner = Banner { url, from: shown(&from), has_token };
         tokio::spawn(banner::show(banner, app.readiness(), Arc::clone(app.directory())))
     });
-    let mut terminated = termination()?;
     let shutdown = async move || {
         terminated().await;
         // First, so that nobody new comes while the rest ends.
@@ -103,21 +105,13 @@ fn shown(from: &From) -> String {
 }
 
 async fn bind(gateway: &Gateway, arguments: &Serve) -> Result<TcpListener> {
-    app::bind(gateway).await.map_err(|error| match error.downcast_ref::<std::io::Error>() {
-        Some(cause) => {
-            let config = arguments
-                .source
-                .config
-                .as_ref()
-                .map(|path| format!(" --config {}", shell_word(&path.display().to_string())));
-            let host = arguments.host.as_ref().map(|host| format!(" --host {}", shell_word(host)));
-            anyhow!(port::explain(
-                gateway,
-                cause,
-                &format!("{}{}", config.unwrap_or_default(), host.unwrap_or_default())
-            ))
-        }
-        None => error,
+    app::bind(gateway).await.map_err(|error| {
+        let config = arguments.source.config.as_ref().map(|path| path.display().to_string());
+        let flag = |name: &str, value: &Option<String>| {
+            value.as_ref().map(|value| format!(" --{name} {}", shell_word(value))).unwrap_or_default()
+        };
+        let flags = flag("config", &config) + &flag("host", &arguments.host);
+        anyhow!(port::explain(gateway, &error, &flags))
     })
 }
 

@@ -22,6 +22,7 @@ use crate::cli::serve::termination;
 use crate::cli::style::{note, tell, warn};
 use crate::cli::{Source, bridge, load, log};
 use crate::config::Log;
+use crate::config::mask;
 use crate::config::secret::Secret;
 use crate::observe::Observe;
 
@@ -45,36 +46,27 @@ pub struct Stdio {
     pub standalone: bool,
 }
 
-/// Whether a gateway that runs can be used.
-#[derive(Debug, PartialEq, Eq)]
-enum Choice {
-    Bridge(Record),
-    /// And why.
-    Standalone(String),
-}
-
 pub async fn run(arguments: Stdio) -> Result<ExitCode> {
     if let Some(url) = &arguments.url {
         let token = token(arguments.token_file.as_deref())?;
-        note(&format!("a bridge to the gateway at {url}"));
+        note(&format!("a bridge to the gateway at {}", mask::url(url)));
         return carry(url, token.as_ref(), &arguments.log).await;
     }
     let found = match load::find(arguments.source.config.as_deref()) {
         Ok(found) => found,
         Err(trouble) => return Ok(tell(&trouble.to_string())),
     };
-    let choice = match arguments.standalone {
-        true => Choice::Standalone("--standalone was given".to_owned()),
+    let usable = match arguments.standalone {
+        true => Err("--standalone was given".to_owned()),
         false => look_around(&found.identity()).await,
     };
-    match choice {
-        Choice::Bridge(record) => {
-            let token = record.token().context("cannot read the token of the running gateway")?;
+    match usable {
+        Ok((record, token)) => {
             let Record { url, pid, identity, .. } = &record;
             note(&format!("a bridge to the gateway at {url} (pid {pid}), which serves {} too", identity.place()));
             carry(url, token.as_ref(), &arguments.log).await
         }
-        Choice::Standalone(reason) => stand_alone(found, &reason, &arguments.log).await,
+        Err(reason) => stand_alone(found, &reason, &arguments.log).await,
     }
 }
 
@@ -112,17 +104,22 @@ fn token(file: Option<&Path>) -> Result<Option<Secret>> {
     Ok(text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()).map(Secret::new))
 }
 
-async fn look_around(own: &Identity) -> Choice {
-    match choose(&Places::of(&environment).running(), own, environment) {
-        Choice::Bridge(record) if !record.answers().await => {
-            Choice::Standalone(format!("the gateway at {} (pid {}) does not answer", record.url, record.pid))
-        }
-        choice => choice,
+/// The gateway to use and its token, or why there is none.
+async fn look_around(own: &Identity) -> Result<(Record, Option<Secret>), String> {
+    let record = choose(&Places::of(&environment).running(), own, environment)?;
+    let Record { url, pid, .. } = &record;
+    if !record.answers().await {
+        return Err(format!("the gateway at {url} (pid {pid}) does not answer"));
+    }
+    match record.token() {
+        Ok(token) => Ok((record, token)),
+        // It may have ended in this very moment.
+        Err(error) => Err(format!("the token of the gateway at {url} (pid {pid}) cannot be read: {error}")),
     }
 }
 
-/// The gateway among `running` that does what we would.
-fn choose(running: &[Record], own: &Identity, here: impl Fn(&str) -> Option<String>) -> Choice {
+/// The gateway among `running` that does what we would, or why there is none.
+fn choose(running: &[Record], own: &Identity, here: impl Fn(&str) -> Option<String>) -> Result<Record, String> {
     let mut reason = "no gateway of this configuration is running".to_owned();
     for record in running.iter().filter(|record| record.identity.is_same_place(own)) {
         let Record { url, pid, .. } = record;
@@ -133,10 +130,10 @@ fn choose(running: &[Record], own: &Identity, here: impl Fn(&str) -> Option<Stri
             let names = differing.join(", ");
             reason = format!("the gateway at {url} (pid {pid}) was started with another value of {names}");
         } else {
-            return Choice::Bridge(record.clone());
+            return Ok(record.clone());
         }
     }
-    Choice::Standalone(reason)
+    Err(reason)
 }
 
 #[cfg(test)]
@@ -156,11 +153,11 @@ mod tests {
     fn a_gateway_is_used_only_where_it_does_the_same() {
         let own = record("same").identity;
         let check = |running: &[Record], key: Option<&str>, expected: Result<(), &str>| {
-            let choice = choose(running, &own, |_| key.map(str::to_owned));
-            match (choice, expected) {
-                (Choice::Bridge(_), Ok(())) => {}
-                (Choice::Standalone(reason), Err(words)) => assert!(reason.contains(words), "{reason}"),
-                (choice, expected) => panic!("{choice:?}, not {expected:?}"),
+            let chosen = choose(running, &own, |_| key.map(str::to_owned));
+            match (chosen, expected) {
+                (Ok(_), Ok(())) => {}
+                (Err(reason), Err(words)) => assert!(reason.contains(words), "{reason}"),
+                (chosen, expected) => panic!("{chosen:?}, not {expected:?}"),
             }
         };
         check(&[], None, Err("no gateway"));

@@ -7,17 +7,31 @@ use crate::cli::BAD_CONFIGURATION;
 
 /// Says why nothing was done.
 pub fn tell(problem: &str) -> ExitCode {
-    eprintln!("{}: {problem}", paint("error", "1;31"));
+    fail(problem);
     ExitCode::from(BAD_CONFIGURATION)
 }
 
+/// Says what went wrong.
+pub fn fail(problem: &str) {
+    say(&format!("{}: {problem}", paint("error", "1;31")));
+}
+
 pub fn warn(warning: &str) {
-    eprintln!("{}: {warning}", paint("warning", "1;33"));
+    say(&format!("{}: {warning}", paint("warning", "1;33")));
 }
 
 /// Says what is going on, where stdout belongs to the protocol.
 pub fn note(text: &str) {
-    eprintln!("goblin: {text}");
+    say(&format!("goblin: {text}"));
+}
+
+/// On stderr. Where nobody reads it, nobody is told; that is no reason to end, as `eprintln!` would have it.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+pub fn plural(count: usize, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
 /// Prints for a reader; one that has had enough, as `head` has, is no error.

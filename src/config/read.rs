@@ -107,7 +107,7 @@ pub(crate) const FORMATS: [(&str, LogFormat); 3] =
 fn log(field: &Field<'_>) -> Option<Log> {
     let section = field.section(&vocabulary::LOG)?;
     let mut log = Log::default();
-    section.set(&mut log.level, "level", |field| field.choice(&LEVELS, &[]));
+    section.set(&mut log.level, "level", |field| field.choice(&LEVELS, &[]).map(Some));
     section.set(&mut log.format, "format", |field| field.choice(&FORMATS, &[]));
     Some(log)
 }

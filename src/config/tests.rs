@@ -116,7 +116,7 @@ fn every_key_is_accepted() {
     assert_eq!(config.policies.max_timeout, None);
     assert_eq!((config.policies.max_in_flight, config.policies.max_in_flight_per_backend), (1, 2));
     assert_eq!((config.policies.max_message_size, config.policies.page_size), (65536, 3));
-    assert_eq!((config.log.level, config.log.format), (LogLevel::Debug, LogFormat::Json));
+    assert_eq!((config.log.level, config.log.format), (Some(LogLevel::Debug), LogFormat::Json));
     assert_eq!(config.servers.keys().map(ServerId::as_str).collect::<Vec<_>>(), ["local", "remote", "workspace"]);
 }
 

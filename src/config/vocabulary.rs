@@ -184,7 +184,12 @@ pub(crate) const POLICIES: Keys = Keys {
 
 pub(crate) const LOG: Keys = Keys {
     read: &[
-        restart("level", Shape::Choice(&words(&read::LEVELS)), "\"info\"", "the least grave lines that are written"),
+        restart(
+            "level",
+            Shape::Choice(&words(&read::LEVELS)),
+            "",
+            "the least grave lines that are written; info when absent, warn below the banner of a terminal",
+        ),
         restart(
             "format",
             Shape::Choice(&words(&read::FORMATS)),

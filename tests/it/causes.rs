@@ -205,6 +205,7 @@ async fn f2_the_same_failure_is_a_warning_once() {
     let told_again = ["DEBUG", "cannot connect to backend, as before", "server=\"bad\"", "exit code 3"];
     eventually("it failed twice more", || async { (count(&gateway.log(), &told_again) >= 2).then_some(()) }).await;
     assert_eq!(count(&gateway.log(), &["WARN", "server=\"bad\"", "exit code 3"]), 1);
+    assert_eq!(count(&gateway.log(), &["INFO", "server=\"bad\""]), 1, "what the first start wrote to stderr");
     scratch.write("other", "");
     logged(&gateway, &["WARN", "server=\"bad\"", "exit code 4"]).await;
 }

@@ -5,6 +5,8 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 
 use crate::harness::{PATIENCE, Scratch, fixture, fixture_server, goblin};
+use crate::raw_server::{RawServer, response};
+use crate::support::http_server;
 
 struct Checked {
     code: Option<i32>,
@@ -154,4 +156,23 @@ async fn names_that_were_contested_or_cut_are_told() {
     let strict = check(&scratch, &config, &["--connect", "--strict"]).await;
     assert_eq!(strict.code, Some(1));
     assert!(strict.stdout.contains("several tools want the name same_echo"), "{}", strict.stdout);
+}
+
+/// A server that does not list its tools.
+fn no_tools(method: &str) -> Option<Vec<u8>> {
+    (method == "tools/list").then(|| response("500 Internal Server Error", "", ""))
+}
+
+#[tokio::test]
+async fn a_list_that_failed_is_told_with_its_server() {
+    let scratch = Scratch::new();
+    let half = RawServer::refusing(no_tools, |_| Vec::new()).await;
+    let config = json!({ "mcpServers": { "good": fixture_server(&[]), "half": http_server(half.address) } });
+    let checked = check(&scratch, &config, &["--connect"]).await;
+    assert_eq!(checked.code, Some(0), "{}", checked.stdout);
+    let words = "warning: mcpServers.half: tools/list failed: it answered HTTP 500 Internal Server Error";
+    assert!(checked.stdout.contains(words), "{}", checked.stdout);
+    assert_eq!(checked.stdout.matches(" failed: ").count(), 1, "{}", checked.stdout);
+    let strict = check(&scratch, &config, &["--connect", "--strict"]).await;
+    assert_eq!(strict.code, Some(1), "{}", strict.stdout);
 }

@@ -129,6 +129,18 @@ async fn a_terminal_is_told_what_is_offered_and_how_to_connect() {
 }
 
 #[tokio::test]
+async fn a_level_that_the_configuration_names_holds_below_the_banner_too() {
+    let scratch = Scratch::new();
+    let config = json!({ "gateway": { "port": 0 }, "log": { "level": "info" }, "mcpServers": {} });
+    let config = scratch.write("goblin.json", &config.to_string()).display().to_string();
+    let mut command = newcomer(&scratch, &["serve", "--config", &config]);
+    let terminal = Terminal::of(&mut command);
+    let mut child = command.spawn().expect("goblin starts");
+    terminal.await_text("listening on").await;
+    child.kill().await.expect("it can be killed");
+}
+
+#[tokio::test]
 async fn a_token_is_never_shown_and_quiet_means_quiet() {
     let scratch = Scratch::new();
     let config = json!({ "gateway": { "port": 0, "token": "s3cret-token" }, "mcpServers": {} });

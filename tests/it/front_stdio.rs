@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{PATIENCE, StdioClient, fixture_server, signal};
+use crate::harness::{PATIENCE, Scratch, StdioClient, fixture_server, goblin, signal};
 
 fn config() -> Value {
     json!({ "mcpServers": { "a": fixture_server(&[]) } })
@@ -49,7 +49,8 @@ async fn srv2_the_handshake_comes_first_and_once() {
 
 #[tokio::test]
 async fn srv2_nothing_is_told_before_the_client_has_finished_the_handshake() {
-    let config = json!({ "mcpServers": { "a": fixture_server(&["--slow-start", "300"]) } });
+    // Longer than the servers are waited for before the first answer.
+    let config = json!({ "mcpServers": { "a": fixture_server(&["--slow-start", "5000"]) } });
     let mut client = StdioClient::start(config);
     client.write(&request(json!("hello"), "initialize", hello("2025-11-25"))).await;
     assert_eq!(client.message().await["id"], "hello");
@@ -189,4 +190,29 @@ async fn http3_progress_comes_before_the_answer_on_stdio() {
         }
     }
     assert_eq!(seen, [1, 2, 3]);
+}
+
+#[tokio::test]
+async fn a_stderr_that_nobody_reads_ends_nothing() {
+    let scratch = Scratch::new();
+    let config = scratch.write("goblin.json", r#"{ "mcpServers": {} }"#);
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut command = goblin(scratch.path());
+    command.args(["stdio", "--log-level", "trace", "--config"]).arg(config).stderr(writer);
+    let mut client = StdioClient::of(command);
+    client.initialize("2025-11-25").await;
+    assert_eq!(client.close().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn sess2_the_first_look_at_the_lists_shows_what_started_with_us() {
+    let servers = json!({
+        "slow": fixture_server(&["--slow-start", "700"]),
+        "gone": { "command": "/nowhere/at/all" },
+    });
+    let mut client = StdioClient::initialized(json!({ "mcpServers": servers }), "2025-11-25").await;
+    let listed = client.request("tools/list", json!({})).await;
+    let tools = listed["result"]["tools"].as_array().expect("a list");
+    assert!(tools.iter().any(|tool| tool["name"] == "slow_echo"), "{listed}");
 }

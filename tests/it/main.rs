@@ -12,6 +12,7 @@ mod backend_http;
 mod backend_stdio;
 mod bad_input;
 mod bridge;
+mod bridge_faults;
 mod causes;
 mod check;
 mod cli;

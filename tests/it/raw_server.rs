@@ -91,7 +91,7 @@ fn reply(message: &Value, method: &str) -> Vec<u8> {
     response("200 OK", "Content-Type: application/json\r\n", &body)
 }
 
-async fn read_request(stream: &mut TcpStream) -> Option<(String, Vec<u8>)> {
+pub async fn read_request(stream: &mut TcpStream) -> Option<(String, Vec<u8>)> {
     let mut bytes = Vec::new();
     let end = loop {
         if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use crate::harness::{Client, GOBLIN, PATIENCE, Scratch};
+use crate::harness::{Client, GOBLIN, PATIENCE, Scratch, signal};
 use crate::sdk::tool;
 
 const WRITTEN_URL: &str = "http://127.0.0.1:3000/mcp";
@@ -95,7 +95,7 @@ impl Machine {
         for variable in ["GOBLIN_CONFIG", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME"] {
             command.env_remove(variable);
         }
-        command.stdin(Stdio::null()).kill_on_drop(true);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true);
         command
     }
 
@@ -109,7 +109,8 @@ impl Machine {
 
     /// Starts `line`, which serves; gives its endpoint.
     async fn serve(&self, line: &str) -> (Child, String) {
-        let mut child = self.shell(line).stderr(Stdio::piped()).spawn().expect("sh runs");
+        // In place of the shell, so that the end of the one is the end of the other.
+        let mut child = self.shell(&format!("exec {line}")).stderr(Stdio::piped()).spawn().expect("sh runs");
         let mut lines = BufReader::new(child.stderr.take().expect("stderr is piped")).lines();
         let found = async {
             while let Ok(Some(line)) = lines.next_line().await {
@@ -189,6 +190,10 @@ async fn every_command_of_the_readme_does_what_it_says() {
         }
     }
     assert!(seen >= 10, "{seen} commands are not the README's");
+    let (mut gateway, _) = running.expect("the first command serves");
+    signal(gateway.id().expect("it runs"), "INT");
+    let status = tokio::time::timeout(PATIENCE, gateway.wait()).await.expect("it ends").expect("it can be waited for");
+    assert!(status.success(), "Ctrl-C ends it: {status}");
 }
 
 #[tokio::test]

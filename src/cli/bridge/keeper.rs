@@ -5,7 +5,7 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::{HeaderMap, StatusCode};
 
@@ -19,6 +19,8 @@ pub const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 const RENEWAL_PATIENCE: Duration = Duration::from_secs(15);
 const FIRST_RECONNECT: Duration = Duration::from_millis(100);
 const SLOWEST_RECONNECT: Duration = Duration::from_secs(5);
+/// A session or stream that ends sooner shows that the next attempt should take its time.
+const LASTING: Duration = Duration::from_secs(1);
 
 /// What the gateway knows us by.
 #[derive(Clone, Default)]
@@ -44,32 +46,49 @@ impl Session {
 
 /// How the stream of what the gateway says unasked ended.
 enum End {
-    Cut {
-        was_open: bool,
-    },
+    Cut,
     Forgotten,
     /// It offers none.
     Absent,
 }
 
+/// How long to wait before the next attempt: each time longer, until something lasted.
+struct Pace(Duration);
+
+impl Pace {
+    /// The pause after what `lasted` so long.
+    fn after(&mut self, lasted: Duration) -> Duration {
+        if lasted >= LASTING {
+            self.0 = FIRST_RECONNECT;
+        }
+        let pause = self.0;
+        self.0 = (self.0 * 2).min(SLOWEST_RECONNECT);
+        pause
+    }
+}
+
 /// Keeps the session alive until it is aborted.
 pub async fn keep(bridge: Arc<Bridge>, output: Output) {
-    let mut pause = FIRST_RECONNECT;
+    let mut pace = Pace(FIRST_RECONNECT);
+    let mut begun = Instant::now();
     let mut must_renew = bridge.begun().await;
     loop {
         if must_renew {
-            match bridge.renew(&output).await {
-                Ok(()) => pause = FIRST_RECONNECT,
-                Err(error) => {
-                    bridge.session.send_modify(|session| {
-                        session.failures += 1;
-                        session.reason = Some(error);
-                    });
-                    bridge.rest(&mut pause).await;
-                    continue;
-                }
+            // A gateway that forgets every session at once must not be asked for the next without end.
+            if begun.elapsed() < LASTING {
+                bridge.rest(pace.after(begun.elapsed())).await;
             }
+            if let Err(error) = bridge.renew(&output).await {
+                bridge.session.send_modify(|session| {
+                    session.failures += 1;
+                    session.reason = Some(error);
+                });
+                bridge.rest(pace.after(Duration::ZERO)).await;
+                continue;
+            }
+            begun = Instant::now();
         }
+        let opened = Instant::now();
         let end = tokio::select! {
             end = bridge.listen(&output) => end,
             () = bridge.is_lost() => End::Forgotten,
@@ -80,12 +99,7 @@ pub async fn keep(bridge: Arc<Bridge>, output: Output) {
                 bridge.is_lost().await;
                 true
             }
-            End::Cut { was_open } => {
-                if was_open {
-                    pause = FIRST_RECONNECT;
-                }
-                bridge.rest(&mut pause).await
-            }
+            End::Cut => bridge.rest(pace.after(opened.elapsed())).await,
         };
     }
 }
@@ -130,12 +144,10 @@ impl Bridge {
         self.lost_session()
     }
 
-    /// Waits before the next attempt, each time longer; tells whether the session was found lost meanwhile.
-    async fn rest(&self, pause: &mut Duration) -> bool {
-        let rested = tokio::time::sleep(*pause);
-        *pause = (*pause * 2).min(SLOWEST_RECONNECT);
+    /// Waits before the next attempt; tells whether the session was found lost meanwhile.
+    async fn rest(&self, pause: Duration) -> bool {
         tokio::select! {
-            () = rested => false,
+            () = tokio::time::sleep(pause) => false,
             () = self.bell.notified() => self.lost_session(),
         }
     }
@@ -144,19 +156,19 @@ impl Bridge {
         let headers = self.session.borrow().headers.clone();
         let response = match self.wire.get(&headers).await {
             Ok(response) => response,
-            Err(_) => return End::Cut { was_open: false },
+            Err(_) => return End::Cut,
         };
         match response.status() {
             StatusCode::NOT_FOUND => return End::Forgotten,
             status if status.is_client_error() => return End::Absent,
-            status if !status.is_success() => return End::Cut { was_open: false },
+            status if !status.is_success() => return End::Cut,
             _ => {}
         }
         let mut messages = Answers::new(response);
         while let Ok(Some(message)) = messages.next().await {
             let _ = output.send(message).await;
         }
-        End::Cut { was_open: true }
+        End::Cut
     }
 
     /// Repeats what the client said when it began, and tells it to list again.
@@ -181,5 +193,18 @@ impl Bridge {
             let _ = output.send(crate::protocol::notification(&method, None)).await;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_last_is_tried_ever_more_seldom() {
+        let mut pace = Pace(FIRST_RECONNECT);
+        let pauses: Vec<_> = (0..8).map(|_| pace.after(Duration::ZERO).as_millis()).collect();
+        assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
+        assert_eq!(pace.after(LASTING), FIRST_RECONNECT);
     }
 }

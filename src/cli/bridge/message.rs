@@ -69,13 +69,22 @@ fn notification_kind(notification: &Notification) -> Kind {
     }
 }
 
-/// Takes the id that `message` answers out of `waiting`.
-pub fn strike(message: &Bytes, waiting: &mut Vec<Id>) {
-    let answered = match Message::parse(message.clone()) {
-        Ok(Message::Response(answer)) => answer.id,
-        _ => return,
-    };
-    waiting.retain(|id| Some(id) != answered.as_ref());
+/// Takes the id that `message` answers out of `waiting`; a batch answers all of them. Tells whether it is a message at all.
+pub fn strike(message: &Bytes, waiting: &mut Vec<Id>) -> bool {
+    match Message::split_batch(message) {
+        Some(Ok(_)) => {
+            waiting.clear();
+            return true;
+        }
+        Some(Err(_)) => return false,
+        None => {}
+    }
+    match Message::parse(message.clone()) {
+        Ok(Message::Response(answer)) => waiting.retain(|id| Some(id) != answer.id.as_ref()),
+        Ok(Message::Request(_) | Message::Notification(_)) => {}
+        Err(_) => return false,
+    }
+    true
 }
 
 pub fn is_answer(message: &Bytes) -> bool {
@@ -152,7 +161,21 @@ mod tests {
             (r#"{"jsonrpc":"2.0","id":"1","result":{}}"#, 1),
             (r#"{"jsonrpc":"2.0","id":1,"error":{}}"#, 0),
         ] {
-            strike(&Bytes::from_static(message.as_bytes()), &mut waiting);
+            assert!(strike(&Bytes::from_static(message.as_bytes()), &mut waiting), "{message}");
+            assert_eq!(waiting.len(), left, "{message}");
+        }
+    }
+
+    #[test]
+    fn a_batch_answers_all_and_a_web_page_nobody() {
+        for (message, is_message, left) in [
+            (r#"[{"jsonrpc":"2.0","id":1,"result":{}}]"#, true, 0),
+            ("<html>", false, 2),
+            ("[", false, 2),
+            (r#"{"id":1}"#, false, 2),
+        ] {
+            let mut waiting = vec![id("1"), id("2")];
+            assert_eq!(strike(&Bytes::from_static(message.as_bytes()), &mut waiting), is_message, "{message}");
             assert_eq!(waiting.len(), left, "{message}");
         }
     }

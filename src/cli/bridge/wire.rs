@@ -8,6 +8,7 @@ use hyper::body::Incoming;
 
 use crate::backend::connect::{HttpClient, ProxyEnvironment, RequestError};
 use crate::cli::bridge::LARGEST_MESSAGE;
+use crate::config::mask;
 use crate::config::secret::Secret;
 use crate::protocol::dialect::Dialect;
 use crate::protocol::error::Error;
@@ -23,13 +24,15 @@ pub type Response = http::Response<Incoming>;
 pub struct Wire {
     client: HttpClient,
     uri: Uri,
+    /// As it may be shown.
     url: String,
     authorization: Option<HeaderValue>,
 }
 
 impl Wire {
     pub fn new(url: &str, token: Option<&Secret>, proxies: &ProxyEnvironment) -> anyhow::Result<Wire> {
-        let uri: Uri = url.parse().map_err(|error| anyhow::anyhow!("the URL {url:?} cannot be used: {error}"))?;
+        let shown = mask::url(url);
+        let uri: Uri = url.parse().map_err(|error| anyhow::anyhow!("the URL {shown:?} cannot be used: {error}"))?;
         let client = HttpClient::new(&uri, None, proxies)?;
         let authorization = match token {
             Some(token) => {
@@ -40,7 +43,7 @@ impl Wire {
             }
             None => None,
         };
-        Ok(Wire { client, uri, url: url.to_owned(), authorization })
+        Ok(Wire { client, uri, url: shown, authorization })
     }
 
     pub fn url(&self) -> &str {
@@ -112,11 +115,6 @@ impl Answers {
         let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         let is_stream = kind.get(..17).is_some_and(|start| start.eq_ignore_ascii_case("text/event-stream"));
         Answers { events: is_stream.then(|| Events::new(LARGEST_MESSAGE)), body: response.into_body() }
-    }
-
-    /// Whether what it says before the answer comes apart from it.
-    pub fn is_stream(&self) -> bool {
-        self.events.is_some()
     }
 
     /// The next message; nothing at the end.

@@ -11,13 +11,14 @@ use futures_util::stream::FuturesUnordered;
 use crate::app::App;
 use crate::backend::child::own_executable;
 use crate::backend::connect::ProxyEnvironment;
+use crate::backend::inbox::List;
 use crate::backend::{Backend, State};
 use crate::catalog::build::build;
 use crate::catalog::{Catalog, Names, Source, name};
 use crate::cli::check::report::{Conflict, Cut, Finding, Report, Seen, Standing, milliseconds};
 use crate::cli::style::width;
-use crate::config::{Config, NamePolicy, Namespacing};
-use crate::observe::{Observe, clean};
+use crate::config::{Config, NamePolicy, Namespacing, ServerId};
+use crate::observe::clean;
 use crate::protocol::dialect::Era;
 
 /// How one server answered.
@@ -29,9 +30,8 @@ struct Answer {
 /// Fills in what only a connection shows. All servers are stopped again.
 pub async fn connect(config: Config, report: &mut Report) -> Result<()> {
     let (page_size, patience) = (config.policies.page_size, config.policies.start_timeout);
-    let observe = Arc::new(Observe::default());
     let begin = Instant::now();
-    let app = App::start(config, own_executable()?, ProxyEnvironment::from_process(), Arc::clone(&observe));
+    let app = App::start(config, own_executable()?, ProxyEnvironment::from_process(), Arc::default());
     let backends: Vec<_> = app.backends().cloned().collect();
     let answers = ask_all(&backends, begin, patience).await;
     let source = |backend: &Arc<Backend>| Source { backend: Arc::clone(backend), listing: backend.listing() };
@@ -42,6 +42,7 @@ pub async fn connect(config: Config, report: &mut Report) -> Result<()> {
             Ok(answer) => {
                 server.state = Standing::Ready;
                 server.seen = see(&catalog, index, &answer);
+                report.warnings.extend(backend.failed_lists().iter().map(|failed| unlisted(&backend.id, failed)));
             }
             Err(reason) => {
                 server.state = Standing::Failed;
@@ -57,11 +58,12 @@ pub async fn connect(config: Config, report: &mut Report) -> Result<()> {
     }
     report.connected = true;
     app.stop().await;
-    if observe.counts().iter().any(|(kind, count)| *kind == "BackendListFailed" && *count > 0) {
-        let message = "a server did not give one of its lists (--log-level warn says which and why)";
-        report.warnings.push(Finding::bare(message.to_owned()));
-    }
     Ok(())
+}
+
+fn unlisted(server: &ServerId, (list, reason): &(List, String)) -> Finding {
+    let message = format!("{} failed: {}", list.method(), clean(reason));
+    Finding { path: Some(format!("mcpServers.{server}")), ..Finding::bare(message) }
 }
 
 /// The answers in the order of `backends`.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::cli::check::report::{Report, ServerReport, Standing};
-use crate::cli::style::paint_if;
+use crate::cli::style::{paint_if, plural};
 
 /// Columns whose cells stand to the right.
 const NUMBERS: [&str; 6] = ["HANDSHAKE", "PING", "TOOLS", "PROMPTS", "RESOURCES", "TEMPLATES"];
@@ -46,10 +46,6 @@ fn headline(report: &Report) -> String {
         (0, true) => format!("{place}: {} of {} ready", count(Standing::Ready), plural(enabled, "server")),
         (problems, _) => format!("{place}: {}", plural(problems, "problem")),
     }
-}
-
-fn plural(count: usize, noun: &str) -> String {
-    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
 fn rows(report: &Report) -> Vec<Vec<String>> {

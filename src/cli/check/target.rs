@@ -4,61 +4,26 @@
 use crate::cli::load::Variables;
 use crate::cli::style::shell_word;
 use crate::config::Transport;
+use crate::config::mask;
 use crate::observe::clean;
 
-const HIDDEN: &str = "***";
 /// A shorter value stands in too many words to be told apart.
 const SHORTEST_VALUE: usize = 4;
-/// Parts of the names of options whose value is nobody's business.
-const SECRET_WORDS: [&str; 6] = ["token", "secret", "password", "passwd", "key", "auth"];
 
 pub fn of(transport: &Transport, variables: &Variables) -> String {
     let shown = match transport {
         Transport::Stdio { command, args, .. } => {
-            let mut words = vec![shell_word(&with_variables(command, variables))];
-            let mut hide_next = false;
-            for argument in args {
-                let is_option = argument.starts_with('-');
-                words.push(match hide_next && !is_option {
-                    true => HIDDEN.to_owned(),
-                    // Before it is quoted: a value may hold what quoting changes.
-                    false => shell_word(&with_variables(&without_secret(argument), variables)),
-                });
-                hide_next = is_option && !argument.contains('=') && names_secret(argument);
-            }
-            words.join(" ")
+            // Before it is quoted: a value may hold what quoting changes.
+            let args: Vec<_> = args.iter().map(|argument| with_variables(argument, variables)).collect();
+            let mut words = vec![with_variables(command, variables)];
+            words.extend(mask::arguments(args.iter().map(String::as_str)));
+            let quoted = |word: &String| if word == mask::HIDDEN { word.clone() } else { shell_word(word) };
+            words.iter().map(quoted).collect::<Vec<_>>().join(" ")
         }
-        Transport::Http { url, .. } => with_variables(&without_query(url), variables),
+        Transport::Http { url, .. } => mask::url(&with_variables(url, variables)),
         Transport::Files(files) => with_variables(&files.root.display().to_string(), variables),
     };
     clean(&shown)
-}
-
-fn names_secret(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    SECRET_WORDS.iter().any(|word| name.contains(word))
-}
-
-fn without_secret(argument: &str) -> String {
-    match argument.split_once('=') {
-        Some((name, _)) if names_secret(name) && !name.contains("://") => format!("{name}={HIDDEN}"),
-        _ if argument.contains("://") => without_query(argument),
-        _ => argument.to_owned(),
-    }
-}
-
-/// Passwords stand before the host or behind the question mark.
-fn without_query(url: &str) -> String {
-    let (base, query) = url.split_once('?').map_or((url, ""), |(base, _)| (base, "?***"));
-    let shown = match base.split_once("://") {
-        Some((scheme, rest)) => {
-            let (authority, path) = rest.split_once('/').map_or((rest, None), |(host, path)| (host, Some(path)));
-            let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-            format!("{scheme}://{host}{}", path.map(|path| format!("/{path}")).unwrap_or_default())
-        }
-        None => base.to_owned(),
-    };
-    shown + query
 }
 
 fn with_variables(text: &str, variables: &Variables) -> String {
@@ -84,8 +49,12 @@ mod tests {
             (&["--api-key", "hunter2", "x"], "npx --api-key *** x"),
             (&["--api-key=hunter2", "TOKEN=hunter2"], "npx '--api-key=***' 'TOKEN=***'"),
             (&["--verbose", "s3c'ret", "1"], "npx --verbose '${KEY}' 1"),
-            (&["postgres://me:pw@db/x?password=pw"], "npx 'postgres://db/x?***'"),
-            (&["--db=postgres://me:pw@db/x", "--token=a://b"], "npx --db=postgres://db/x '--token=***'"),
+            (&["--api-key", "s3c'ret"], "npx --api-key '${KEY}'"),
+            (&["postgres://me:pw@db/x?password=pw"], "npx 'postgres://***@db/x?***'"),
+            (&["--db=postgres://me:pw@db/x", "--token=a://b"], "npx '--db=postgres://***@db/x' '--token=***'"),
+            (&["--header", "Authorization: Bearer hunter2"], "npx --header ***"),
+            (&["-H", "Authorization: Bearer hunter2"], "npx -H 'Authorization: ***'"),
+            (&["ghp_hunter2"], "npx ***"),
             (&["\u{1b}[31m"], "npx '[31m'"),
         ] {
             let args = args.iter().map(|argument| (*argument).to_owned()).collect();
@@ -100,7 +69,7 @@ mod tests {
         let variables = [("KEY".to_owned(), Some("s3cret".to_owned()))].into();
         for (url, expected) in [
             ("https://search.example/mcp", "https://search.example/mcp"),
-            ("https://me:pw@search.example:1/mcp?key=k", "https://search.example:1/mcp?***"),
+            ("https://me:pw@search.example:1/mcp?key=k", "https://***@search.example:1/mcp?***"),
             ("https://search.example/s3cret/mcp", "https://search.example/${KEY}/mcp"),
             ("https://search.example", "https://search.example"),
         ] {

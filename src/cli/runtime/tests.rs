@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
@@ -74,7 +75,7 @@ fn what_a_killed_gateway_left_is_removed() {
     let places = scratch.places();
     let mut published = places.publish(record(1, "/a.json"), Some(&Secret::new("s3cret"))).unwrap();
     // As the end of a process does: the lock goes, the files stay.
-    published._file = File::open("/dev/null").unwrap();
+    published.file = File::open("/dev/null").unwrap();
     assert_eq!(scratch.files().len(), 2);
     assert_eq!(places.running(), []);
     assert_eq!(scratch.files().len(), 0);
@@ -127,4 +128,18 @@ fn the_one_that_is_meant_is_chosen() {
     check(&[&a, &b], wanted(&b), Ok(2));
     check(&[&a, &b], None, Err(&["2 gateways", "127.0.0.1:1/mcp", "/b.json", "--url"]));
     check(&[&a, &a], wanted(&a), Err(&["2 gateways"]));
+}
+
+#[test]
+fn a_record_that_cannot_be_finished_leaves_no_token_behind() {
+    let scratch = Scratch::new("unfinished");
+    let directory = scratch.0.join("goblin");
+    std::fs::create_dir(&directory).unwrap();
+    std::fs::set_permissions(&directory, PermissionsExt::from_mode(0o700)).unwrap();
+    let mut unwritable = record(1, "/a.json");
+    // A path that is no text cannot be part of a JSON document.
+    unwritable.identity.config = Some(std::ffi::OsString::from_vec(vec![b'/', 0xff]).into());
+    let written = write(&directory, &mut unwritable, Some(&Secret::new("s3cret")));
+    assert!(written.is_err(), "{written:?}");
+    assert_eq!(scratch.files().len(), 0);
 }

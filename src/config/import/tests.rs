@@ -62,6 +62,8 @@ fn commands_are_shown_whole_and_secrets_never() {
         (&["--api-key", "--other"], "x --api-key --other"),
         (&["ghp_abc"], "x ***"),
         (&["postgres://me:pw@host/db"], "x postgres://***@host/db"),
+        (&["postgres://me:pw@host/db?token=t"], "x 'postgres://***@host/db?***'"),
+        (&["-H", "Authorization: Bearer abc"], "x -H 'Authorization: ***'"),
         (&["https://host/x?k=v"], "x 'https://host/x?***'"),
         (&["|", "sh", ">", "a;b", "*", "~", "${T}"], "x '|' sh '>' 'a;b' '*' '~' ${T}"),
         (&["-c", "KEY=1; curl evil"], "x -c 'KEY=***; curl evil'"),

@@ -60,7 +60,7 @@ fn configs() -> impl Strategy<Value = Config> {
         let mut config = Config::empty();
         config.gateway = Gateway { port, ..Gateway::default() };
         config.policies = Policies { page_size, ..Policies::default() };
-        config.log.level = if debug { LogLevel::Debug } else { LogLevel::Info };
+        config.log.level = debug.then_some(LogLevel::Debug);
         config.servers = servers.into_iter().collect();
         config
     })

@@ -1,0 +1,155 @@
+//! A bridge to a gateway that behaves as ours hardly ever does: each fault is made, not waited for.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::harness::{PATIENCE, Scratch, StdioClient, goblin};
+use crate::raw_server::{read_request, response};
+
+/// How a call is answered.
+#[derive(Clone, Copy)]
+enum Fault {
+    /// The head of the answer comes only after a cancel has, and no answer ever.
+    Overtaken,
+    WebPage,
+    /// Every session is forgotten at once.
+    Forgets,
+}
+
+/// What the gateway has heard.
+#[derive(Clone, Default)]
+struct Heard {
+    handshakes: usize,
+    calls: usize,
+    /// The ids that were cancelled.
+    cancels: Vec<Value>,
+}
+
+struct Faulty {
+    url: String,
+    heard: Arc<watch::Sender<Heard>>,
+    task: JoinHandle<()>,
+}
+
+impl Faulty {
+    async fn start(fault: Fault) -> Faulty {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
+        let url = format!("http://{}/mcp", listener.local_addr().expect("an address"));
+        let heard = Arc::new(watch::Sender::<Heard>::default());
+        let told = Arc::clone(&heard);
+        let task = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(answer(stream, fault, Arc::clone(&told)));
+            }
+        });
+        Faulty { url, heard, task }
+    }
+
+    /// A bridge to it, after its handshake.
+    async fn client(&self) -> (StdioClient, Scratch) {
+        let scratch = Scratch::new();
+        let mut command = goblin(scratch.path());
+        command.args(["stdio", "--url", &self.url]).stderr(std::process::Stdio::null());
+        let mut client = StdioClient::of(command);
+        client.initialize("2025-06-18").await;
+        (client, scratch)
+    }
+
+    async fn await_heard(&self, what: &str, is_heard: impl FnMut(&Heard) -> bool) {
+        let mut heard = self.heard.subscribe();
+        let waited = tokio::time::timeout(PATIENCE, heard.wait_for(is_heard)).await;
+        assert!(waited.is_ok(), "waited in vain until {what}");
+    }
+}
+
+impl Drop for Faulty {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn answer(mut stream: TcpStream, fault: Fault, heard: Arc<watch::Sender<Heard>>) {
+    let Some((_, body)) = read_request(&mut stream).await else { return };
+    let message: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let reply = |result: Value| {
+        let body = json!({"jsonrpc": "2.0", "id": message["id"], "result": result}).to_string();
+        response("200 OK", "Content-Type: application/json\r\nMcp-Session-Id: one\r\n", &body)
+    };
+    let bytes = match (message["method"].as_str().unwrap_or_default(), fault) {
+        ("initialize", _) => {
+            heard.send_modify(|heard| heard.handshakes += 1);
+            reply(json!({"protocolVersion": "2025-06-18", "capabilities": {}}))
+        }
+        (_, Fault::Forgets) => response("404 Not Found", "", ""),
+        ("notifications/cancelled", _) => {
+            heard.send_modify(|heard| heard.cancels.push(message["params"]["requestId"].clone()));
+            response("202 Accepted", "", "")
+        }
+        ("tools/call", Fault::Overtaken) => {
+            heard.send_modify(|heard| heard.calls += 1);
+            let mut heard = heard.subscribe();
+            let _ = heard.wait_for(|heard| !heard.cancels.is_empty()).await;
+            let head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: text/event-stream\r\n\r\n";
+            let _ = stream.write_all(head).await;
+            let _ = heard.wait_for(|heard| heard.cancels.len() > 1).await;
+            return;
+        }
+        ("tools/call", Fault::WebPage) => response("200 OK", "Content-Type: text/html\r\n", "<html>\nhello"),
+        ("ping", _) => reply(json!({})),
+        ("", _) => response("405 Method Not Allowed", "", ""),
+        _ => response("202 Accepted", "", ""),
+    };
+    // A peer that went away is no concern of this side.
+    let _ = stream.write_all(&bytes).await;
+}
+
+fn call(id: &str) -> String {
+    json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "t"}}).to_string()
+}
+
+#[tokio::test]
+async fn a_cancel_that_overtook_its_request_is_told_again() {
+    let gateway = Faulty::start(Fault::Overtaken).await;
+    let (mut client, _scratch) = gateway.client().await;
+    client.write(&call("long")).await;
+    // It is under way, but the gateway has not shown it.
+    gateway.await_heard("the call is there", |heard| heard.calls == 1).await;
+    let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "long"}});
+    client.write(&cancel.to_string()).await;
+    gateway.await_heard("it is told twice", |heard| heard.cancels == ["long", "long"]).await;
+    // Nothing is said about it to the client, neither before nor after.
+    let answer = client.request("ping", json!({})).await;
+    assert_eq!(answer["result"], json!({}));
+    drop(client.input.take());
+    assert_eq!(client.line().await, None);
+}
+
+#[tokio::test]
+async fn a_web_page_instead_of_an_answer_is_an_error() {
+    let gateway = Faulty::start(Fault::WebPage).await;
+    let (mut client, _scratch) = gateway.client().await;
+    client.write(&call("page")).await;
+    let answer = client.message().await;
+    assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!("page"), &json!(1503)), "{answer}");
+}
+
+#[tokio::test]
+async fn a_gateway_that_forgets_every_session_is_an_error_and_is_asked_again() {
+    let gateway = Faulty::start(Fault::Forgets).await;
+    let (mut client, _scratch) = gateway.client().await;
+    client.write(&call("lost")).await;
+    let answer = loop {
+        let message = client.message().await;
+        if message["id"] == "lost" {
+            break message;
+        }
+    };
+    let words = answer["error"]["message"].as_str().expect("words");
+    assert!(words.contains("keeps forgetting the session"), "{answer}");
+    gateway.await_heard("it was asked for another session", |heard| heard.handshakes > 1).await;
+}
