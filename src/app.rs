@@ -213,7 +213,13 @@ impl App {
             grace: self.config.gateway.grace,
             stop: self.stop_fronts.subscribe(),
         };
-        let serving = stdio::serve(front, input, output);
+        let mut readiness = self.readiness();
+        let serving = async {
+            // The client has started us this moment, and many never list again: what they see first should be all. The
+            // sender is ours, and outlives the wait.
+            let _ = readiness.wait_for(|readiness| *readiness != Readiness::Starting).await;
+            stdio::serve(front, input, output).await;
+        };
         tokio::pin!(serving);
         let is_over = tokio::select! {
             () = &mut serving => true,

@@ -353,6 +353,6 @@ impl Bridge {
     }
 
     fn unavailable(&self, reason: String, sent: bool) -> Error {
-        Error::BackendUnavailable { server: self.wire.url().to_owned(), reason, sent }
+        Error::BackendUnavailable { server: self.wire.url(), reason, sent }
     }
 }

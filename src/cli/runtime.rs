@@ -48,13 +48,31 @@ pub struct Record {
     pub fingerprints: Fingerprints,
     /// Holds the token of the gateway where it wants one.
     pub token_file: Option<PathBuf>,
+    /// The file it was read from.
+    #[serde(skip)]
+    path: PathBuf,
 }
 
 impl Record {
     pub fn new(url: String, identity: Identity, fingerprints: Fingerprints) -> Record {
         let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        Record { url, pid: std::process::id(), started, version, identity, fingerprints, token_file: None }
+        Record {
+            url,
+            pid: std::process::id(),
+            started,
+            version,
+            identity,
+            fingerprints,
+            token_file: None,
+            path: PathBuf::new(),
+        }
+    }
+
+    /// Whether the gateway that wrote it still runs.
+    pub fn lives(&self) -> bool {
+        let lock = open_own(&self.path).map(|file| file.try_lock_shared());
+        matches!(lock, Ok(Err(TryLockError::WouldBlock)))
     }
 
     /// The token that the gateway wants, if any.
@@ -225,7 +243,7 @@ fn open_own(path: &Path) -> io::Result<File> {
 fn read(path: &Path) -> Option<Record> {
     let file = open_own(path).ok()?;
     match file.try_lock_shared() {
-        // The writer lives.
+        // The writer lives: it holds the lock until its end, however that comes.
         Err(TryLockError::WouldBlock) => {}
         Ok(()) => {
             remove(path);
@@ -235,7 +253,8 @@ fn read(path: &Path) -> Option<Record> {
     }
     let mut text = Vec::new();
     file.take(LARGEST_RECORD).read_to_end(&mut text).ok()?;
-    serde_json::from_slice(&text).ok()
+    let record = serde_json::from_slice(&text).ok()?;
+    Some(Record { path: path.to_owned(), ..record })
 }
 
 fn remove(record: &Path) {

@@ -13,7 +13,7 @@ use clap::Args;
 use crate::app::App;
 use crate::backend::child::own_executable;
 use crate::backend::connect::ProxyEnvironment;
-use crate::cli::bridge::wire::Wire;
+use crate::cli::bridge::wire::{Target, Wire};
 use crate::cli::load::{Found, environment};
 use crate::cli::log::LogFlags;
 use crate::cli::runtime::identity::Identity;
@@ -50,7 +50,8 @@ pub async fn run(arguments: Stdio) -> Result<ExitCode> {
     if let Some(url) = &arguments.url {
         let token = token(arguments.token_file.as_deref())?;
         note(&format!("a bridge to the gateway at {}", mask::url(url)));
-        return carry(url, token.as_ref(), &arguments.log).await;
+        let target = Target::new(url, token.as_ref(), &ProxyEnvironment::from_process())?;
+        return carry(Wire::to(target), &arguments.log).await;
     }
     let found = match load::find(arguments.source.config.as_deref()) {
         Ok(found) => found,
@@ -64,7 +65,9 @@ pub async fn run(arguments: Stdio) -> Result<ExitCode> {
         Ok((record, token)) => {
             let Record { url, pid, identity, .. } = &record;
             note(&format!("a bridge to the gateway at {url} (pid {pid}), which serves {} too", identity.place()));
-            carry(url, token.as_ref(), &arguments.log).await
+            let own = identity.clone();
+            let target = Target::of_record(record, token.as_ref(), &ProxyEnvironment::from_process())?;
+            carry(Wire::to_successors(target, move || successor(&own)), &arguments.log).await
         }
         Err(reason) => stand_alone(found, &reason, &arguments.log).await,
     }
@@ -86,9 +89,8 @@ async fn stand_alone(found: Found, reason: &str, flags: &LogFlags) -> Result<Exi
     Ok(ExitCode::SUCCESS)
 }
 
-async fn carry(url: &str, token: Option<&Secret>, flags: &LogFlags) -> Result<ExitCode> {
+async fn carry(wire: Wire, flags: &LogFlags) -> Result<ExitCode> {
     log::start(&Log::default(), flags);
-    let wire = Wire::new(url, token, &ProxyEnvironment::from_process())?;
     bridge::run(wire, tokio::io::stdin(), tokio::io::stdout(), termination()?).await;
     Ok(ExitCode::SUCCESS)
 }
@@ -116,6 +118,16 @@ async fn look_around(own: &Identity) -> Result<(Record, Option<Secret>), String>
         // It may have ended in this very moment.
         Err(error) => Err(format!("the token of the gateway at {url} (pid {pid}) cannot be read: {error}")),
     }
+}
+
+/// The gateway that was started in place of one that ended. The file may say something else by now: the client wants what
+/// it says, as another user of the same variables would get it.
+fn successor(own: &Identity) -> Option<Target> {
+    let is_successor =
+        |record: &Record| record.identity.is_same_place(own) && record.fingerprints.differing(environment).is_empty();
+    let record = Places::of(&environment).running().into_iter().find(is_successor)?;
+    let token = record.token().ok()?;
+    Target::of_record(record, token.as_ref(), &ProxyEnvironment::from_process()).ok()
 }
 
 /// The gateway among `running` that does what we would, or why there is none.

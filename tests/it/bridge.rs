@@ -370,3 +370,23 @@ async fn exactly_so_many_requests_of_one_client_are_open_and_the_next_is_refused
         assert!(tokio::time::Instant::now() < deadline, "there is no room after one was cancelled: {answer}");
     }
 }
+
+#[tokio::test]
+async fn whoever_takes_the_port_of_an_ended_gateway_hears_nothing_and_its_successor_is_found() {
+    let home = Home::new(json!({ "token": "s3cret-token" }));
+    let mut gateway = home.gateway(0).await;
+    let mut client = home.bridge().await;
+    gateway.child.kill().await.expect("it can be killed");
+    let stranger = std::net::TcpListener::bind(gateway.address).expect("the port is free again");
+    stranger.set_nonblocking(true).expect("a listener of ours");
+    for _ in 0..3 {
+        let gone = client.request("ping", json!({})).await;
+        assert_eq!(gone["error"]["code"], 1503, "{gone}");
+    }
+    // On another port, since the old one is taken.
+    let _again = home.gateway(0).await;
+    while client.message().await["method"] != "notifications/tools/list_changed" {}
+    client.await_tool("a_echo").await;
+    let nobody = stranger.accept().map(|(_, peer)| peer).expect_err("a stranger was spoken to");
+    assert_eq!(nobody.kind(), std::io::ErrorKind::WouldBlock, "{nobody}");
+}

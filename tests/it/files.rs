@@ -202,8 +202,9 @@ async fn a_name_that_is_no_text_is_shown_so_that_it_can_be_read() {
 
 #[tokio::test]
 async fn a_list_says_when_it_could_not_read_all() {
-    let rules = "#".repeat((1 << 20) + 1);
-    let scratch = tree(&[("a", ""), ("sub/b", ""), ("sub/.gitignore", &rules)]);
+    // The rules above count too: together they are one byte too many.
+    let (own, above) = (format!("x\n{}", "#".repeat((100 << 10) - 1)), format!("x\n{}", "#".repeat((28 << 10) - 2)));
+    let scratch = tree(&[("a", ""), (".gitignore", &above), ("sub/b", ""), ("sub/.gitignore", &own)]);
     let (_gateway, client) = serve(scratch.path(), json!({})).await;
     for (arguments, expected, complete) in [
         (json!({}), vec!["a", "sub/"], true),
@@ -215,6 +216,9 @@ async fn a_list_says_when_it_could_not_read_all() {
         assert_eq!(listed["structuredContent"]["complete"], complete, "{arguments}");
         assert_eq!(texts(&listed).concat().contains("could not be read"), !complete, "{arguments}");
     }
+    std::fs::write(scratch.path().join("sub/.gitignore"), &own[..100 << 10]).expect("it is ours");
+    let listed = client.call("f_list", json!({"path": "sub"})).await;
+    assert_eq!(paths(&listed["structuredContent"]["entries"]), ["sub/b"]);
 }
 
 #[tokio::test]

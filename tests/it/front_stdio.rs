@@ -49,7 +49,8 @@ async fn srv2_the_handshake_comes_first_and_once() {
 
 #[tokio::test]
 async fn srv2_nothing_is_told_before_the_client_has_finished_the_handshake() {
-    let config = json!({ "mcpServers": { "a": fixture_server(&["--slow-start", "300"]) } });
+    // Longer than the servers are waited for before the first answer.
+    let config = json!({ "mcpServers": { "a": fixture_server(&["--slow-start", "5000"]) } });
     let mut client = StdioClient::start(config);
     client.write(&request(json!("hello"), "initialize", hello("2025-11-25"))).await;
     assert_eq!(client.message().await["id"], "hello");
@@ -202,4 +203,16 @@ async fn a_stderr_that_nobody_reads_ends_nothing() {
     let mut client = StdioClient::of(command);
     client.initialize("2025-11-25").await;
     assert_eq!(client.close().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn sess2_the_first_look_at_the_lists_shows_what_started_with_us() {
+    let servers = json!({
+        "slow": fixture_server(&["--slow-start", "700"]),
+        "gone": { "command": "/nowhere/at/all" },
+    });
+    let mut client = StdioClient::initialized(json!({ "mcpServers": servers }), "2025-11-25").await;
+    let listed = client.request("tools/list", json!({})).await;
+    let tools = listed["result"]["tools"].as_array().expect("a list");
+    assert!(tools.iter().any(|tool| tool["name"] == "slow_echo"), "{listed}");
 }

@@ -1,8 +1,9 @@
 //! `cargo xtask tools`: installs the MCP clients and servers the tests run against.
 //!
-//! Three bundles go to `target/tools`, where the tests look for them: npm packages (`node_modules`), the Python SDK 1.x
-//! (`py1`) and 2.x (`py2`). What to install is committed in `tests/clients`. A bundle is installed again only when that
-//! changed: next to it lies a stamp, a copy of everything it was made from, written after the installation succeeded.
+//! Four bundles go to `target/tools`, where the tests look for them: npm packages (`node_modules`), the Python SDK 1.x
+//! (`py1`) and 2.x (`py2`), and the conformance suite (`conformance`) with the Node it needs. What to install is committed
+//! in `tests/clients` and `tests/conformance`. A bundle is installed again only when that changed: next to it lies a
+//! stamp, a copy of everything it was made from, written after the installation succeeded.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -24,6 +25,7 @@ const PYTHON_CURE: &str = "install Python 3.11 or newer with venv, for example `
 
 pub fn install(root: &Path) -> Result<()> {
     let sources = root.join("tests/clients");
+    let suite = root.join("tests/conformance");
     let tools = root.join("target/tools");
     fs::create_dir_all(&tools).with_context(|| format!("cannot create {}", tools.display()))?;
     // Two of us at once would install into the same directories. Held until the end, freed even by a crash.
@@ -34,7 +36,8 @@ pub fn install(root: &Path) -> Result<()> {
     require_program("npm", Version { major: 7, minor: 0 }, NODE_CURE)?;
     let python = require_program("python3", PYTHON_MINIMUM, PYTHON_CURE)?;
     let bundles = [
-        npm(&sources, &tools)?,
+        npm("npm packages", &sources, &tools)?,
+        npm("conformance suite", &suite, &tools.join("conformance"))?,
         python_environment(&sources, &tools, "1", python)?,
         python_environment(&sources, &tools, "2", python)?,
     ];
@@ -46,18 +49,19 @@ pub fn install(root: &Path) -> Result<()> {
     outcomes.into_iter().collect()
 }
 
-fn npm(sources: &Path, tools: &Path) -> Result<Bundle> {
+fn npm(name: &'static str, sources: &Path, directory: &Path) -> Result<Bundle> {
+    fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     let manifest = read(&sources.join("package.json"))?;
     let lock = read(&sources.join("package-lock.json"))?;
     let mut install = Command::new("npm");
-    install.current_dir(tools);
+    install.current_dir(directory);
     install.args(["ci", "--no-audit", "--no-fund", "--no-update-notifier", "--ignore-scripts", "--loglevel=error"]);
     Ok(Bundle {
-        name: "npm packages",
+        name,
         inputs: format!("{manifest}{lock}"),
-        stamp: tools.join("node_modules.stamp"),
-        directory: tools.join("node_modules"),
-        files: vec![(tools.join("package.json"), manifest), (tools.join("package-lock.json"), lock)],
+        stamp: directory.join("node_modules.stamp"),
+        directory: directory.join("node_modules"),
+        files: vec![(directory.join("package.json"), manifest), (directory.join("package-lock.json"), lock)],
         commands: vec![install],
     })
 }

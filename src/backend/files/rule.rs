@@ -21,8 +21,9 @@ use rustix::fs::OFlags;
 use crate::backend::files::tree;
 
 const RULES: &str = ".gitignore";
-/// A file of rules beyond this is an error.
-const LONGEST_RULES: u64 = 1 << 20;
+/// The files of rules that hold in one directory, together; more is an error. A pattern may need a thousand times its
+/// length in memory, and they are read for each request.
+const LONGEST_RULES: u64 = 128 << 10;
 /// Its parser calls itself for each brace, so this bounds the stack as well.
 const LONGEST_GLOB: usize = 512;
 
@@ -49,6 +50,8 @@ struct Layer {
     /// The directory that the patterns are relative to, absolute.
     at: PathBuf,
     patterns: Gitignore,
+    /// Of the file.
+    size: u64,
 }
 
 impl Rule {
@@ -122,13 +125,15 @@ impl Layers {
             Err(error) if tree::is_absent(&error) => return Ok(()),
             Err(error) => return Err(error),
         };
+        let room = LONGEST_RULES.saturating_sub(self.0.iter().map(|layer| layer.size).sum());
         let mut text = Vec::new();
-        if file.take(LONGEST_RULES + 1).read_to_end(&mut text)? as u64 > LONGEST_RULES {
+        let size = file.take(room + 1).read_to_end(&mut text)? as u64;
+        if size > room {
             return Err(io::Error::other(format!("the {RULES} of {} is too large", at.display())));
         }
         let patterns = patterns(&String::from_utf8_lossy(&text)).map_err(io::Error::other)?;
         if !patterns.is_empty() {
-            self.0.push(Arc::new(Layer { at: at.to_owned(), patterns }));
+            self.0.push(Arc::new(Layer { at: at.to_owned(), patterns, size }));
         }
         Ok(())
     }
@@ -226,7 +231,8 @@ mod tests {
             ("/repo/root", "\u{feff}# words\n!keep.log\n/here\n\\!odd\n[\n*.{a,b}\n\\{c\\}\n"),
             ("/repo/root/sub", "*\n!*.rs\n"),
         ] {
-            layers.0.push(Arc::new(Layer { at: at.into(), patterns: patterns(text).expect("good patterns") }));
+            let patterns = patterns(text).expect("good patterns");
+            layers.0.push(Arc::new(Layer { at: at.into(), patterns, size: 0 }));
         }
         for (path, is_directory, served) in [
             ("a.log", false, false),

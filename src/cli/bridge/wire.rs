@@ -1,5 +1,8 @@
 //! The HTTP side of a bridge: bodies out, messages in.
 
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
 use bytes::{Bytes, BytesMut};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Method as Verb, Request, StatusCode, Uri};
@@ -8,6 +11,7 @@ use hyper::body::Incoming;
 
 use crate::backend::connect::{HttpClient, ProxyEnvironment, RequestError};
 use crate::cli::bridge::LARGEST_MESSAGE;
+use crate::cli::runtime::Record;
 use crate::config::mask;
 use crate::config::secret::Secret;
 use crate::protocol::dialect::Dialect;
@@ -21,16 +25,25 @@ const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 
 pub type Response = http::Response<Incoming>;
 
+/// Where the gateway is. One that was found by its record is trusted for as long as the record says that it lives: whoever
+/// listens on its port afterwards may be anybody, and gets neither the token nor a word of the client.
 pub struct Wire {
+    target: ArcSwap<Target>,
+    /// Finds the gateway that took the place of one that ended; none where the URL was given.
+    successor: Option<Box<dyn Fn() -> Option<Target> + Send + Sync>>,
+}
+
+pub struct Target {
     client: HttpClient,
     uri: Uri,
     /// As it may be shown.
     url: String,
     authorization: Option<HeaderValue>,
+    record: Option<Record>,
 }
 
-impl Wire {
-    pub fn new(url: &str, token: Option<&Secret>, proxies: &ProxyEnvironment) -> anyhow::Result<Wire> {
+impl Target {
+    pub fn new(url: &str, token: Option<&Secret>, proxies: &ProxyEnvironment) -> anyhow::Result<Target> {
         let shown = mask::url(url);
         let uri: Uri = url.parse().map_err(|error| anyhow::anyhow!("the URL {shown:?} cannot be used: {error}"))?;
         let client = HttpClient::new(&uri, None, proxies)?;
@@ -43,28 +56,13 @@ impl Wire {
             }
             None => None,
         };
-        Ok(Wire { client, uri, url: shown, authorization })
+        Ok(Target { client, uri, url: shown, authorization, record: None })
     }
 
-    pub fn url(&self) -> &str {
-        &self.url
-    }
-
-    pub async fn post(&self, body: Bytes, session: &HeaderMap) -> Result<Response, RequestError> {
-        let mut request = self.request(Verb::POST, body, session);
-        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        request.headers_mut().insert(ACCEPT, JSON_OR_STREAM);
-        self.client.request(request).await
-    }
-
-    pub async fn get(&self, session: &HeaderMap) -> Result<Response, RequestError> {
-        let mut request = self.request(Verb::GET, Bytes::new(), session);
-        request.headers_mut().insert(ACCEPT, STREAM);
-        self.client.request(request).await
-    }
-
-    pub async fn delete(&self, session: &HeaderMap) -> Result<Response, RequestError> {
-        self.client.request(self.request(Verb::DELETE, Bytes::new(), session)).await
+    /// The gateway that a record tells of.
+    pub fn of_record(record: Record, token: Option<&Secret>, proxies: &ProxyEnvironment) -> anyhow::Result<Target> {
+        let target = Target::new(&record.url, token, proxies)?;
+        Ok(Target { record: Some(record), ..target })
     }
 
     fn request(&self, verb: Verb, body: Bytes, session: &HeaderMap) -> Request<Full<Bytes>> {
@@ -76,6 +74,63 @@ impl Wire {
             request.headers_mut().insert(AUTHORIZATION, authorization.clone());
         }
         request
+    }
+
+    fn lives(&self) -> bool {
+        self.record.as_ref().is_none_or(Record::lives)
+    }
+}
+
+impl Wire {
+    pub fn to(target: Target) -> Wire {
+        Wire { target: ArcSwap::from_pointee(target), successor: None }
+    }
+
+    /// To a gateway that may be followed by another.
+    pub fn to_successors(target: Target, successor: impl Fn() -> Option<Target> + Send + Sync + 'static) -> Wire {
+        Wire { target: ArcSwap::from_pointee(target), successor: Some(Box::new(successor)) }
+    }
+
+    pub fn url(&self) -> String {
+        self.target.load().url.clone()
+    }
+
+    /// The gateway to speak to now.
+    fn current(&self) -> Result<Arc<Target>, RequestError> {
+        let target = self.target.load_full();
+        if target.lives() {
+            return Ok(target);
+        }
+        match self.successor.as_ref().and_then(|successor| successor()) {
+            Some(successor) => {
+                self.target.store(Arc::new(successor));
+                Ok(self.target.load_full())
+            }
+            None => {
+                let (origin, cause) = (Arc::from(target.url.as_str()), "it is not running any more".to_owned());
+                Err(RequestError::NotSent { origin, cause })
+            }
+        }
+    }
+
+    pub async fn post(&self, body: Bytes, session: &HeaderMap) -> Result<Response, RequestError> {
+        let target = self.current()?;
+        let mut request = target.request(Verb::POST, body, session);
+        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        request.headers_mut().insert(ACCEPT, JSON_OR_STREAM);
+        target.client.request(request).await
+    }
+
+    pub async fn get(&self, session: &HeaderMap) -> Result<Response, RequestError> {
+        let target = self.current()?;
+        let mut request = target.request(Verb::GET, Bytes::new(), session);
+        request.headers_mut().insert(ACCEPT, STREAM);
+        target.client.request(request).await
+    }
+
+    pub async fn delete(&self, session: &HeaderMap) -> Result<Response, RequestError> {
+        let target = self.current()?;
+        target.client.request(target.request(Verb::DELETE, Bytes::new(), session)).await
     }
 
     /// The session that an answer to `initialize` opened.
@@ -100,7 +155,7 @@ impl Wire {
             (_, Some(said)) => said,
             (_, None) => "is there an MCP endpoint at this URL?",
         };
-        Error::BackendProtocol { server: self.url.clone(), reason: format!("it answered HTTP {status}; {cure}") }
+        Error::BackendProtocol { server: self.url(), reason: format!("it answered HTTP {status}; {cure}") }
     }
 }
 

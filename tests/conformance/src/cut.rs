@@ -1,0 +1,110 @@
+//! A response whose stream the server can cut, to have the client come back for the rest of it.
+//!
+//! `rmcp` keeps what a cut stream has missed only until the call is answered, so the answer has to wait for the client.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::combinators::BoxBody;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+/// How long a cut stream waits for its client.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The sessions whose clients should come back.
+#[derive(Default)]
+pub struct Awaited {
+    sessions: Mutex<HashMap<String, Arc<Notify>>>,
+}
+
+impl Awaited {
+    /// Tells when the client of a session is back.
+    fn expect(&self, session: &str) -> Arc<Notify> {
+        let back = Arc::new(Notify::new());
+        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        sessions.insert(session.to_owned(), Arc::clone(&back));
+        back
+    }
+
+    /// The client of a session asks for the rest of a stream.
+    pub fn is_back(&self, session: &str) {
+        let back = self.sessions.lock().unwrap_or_else(PoisonError::into_inner).remove(session);
+        if let Some(back) = back {
+            back.notify_one();
+        }
+    }
+}
+
+pub fn session_of(headers: &HeaderMap) -> Option<&str> {
+    headers.get("mcp-session-id")?.to_str().ok()
+}
+
+/// Cuts the stream of one response. It lies in the extensions of the HTTP request.
+#[derive(Clone)]
+pub struct Scissors {
+    asked: Arc<Notify>,
+    gone: Arc<Notify>,
+    awaited: Arc<Awaited>,
+}
+
+impl Scissors {
+    pub fn new(awaited: Arc<Awaited>) -> Scissors {
+        Scissors { asked: Arc::default(), gone: Arc::default(), awaited }
+    }
+
+    /// Ends the stream behind what it has sent so far, and waits until the client of the session is back.
+    pub async fn cut(&self, session: &str) {
+        let back = self.awaited.expect(session);
+        self.asked.notify_one();
+        self.gone.notified().await;
+        // A client that stays away gets no answer, whenever it is given.
+        let _ = timeout(PATIENCE, back.notified()).await;
+    }
+}
+
+pub struct CuttableBody {
+    inner: BoxBody<Bytes, Infallible>,
+    asked: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
+    gone: Arc<Notify>,
+}
+
+impl CuttableBody {
+    pub fn new(inner: BoxBody<Bytes, Infallible>, scissors: Scissors) -> CuttableBody {
+        let Scissors { asked, gone, .. } = scissors;
+        CuttableBody { inner, asked: Box::pin(async move { asked.notified().await }), gone }
+    }
+}
+
+impl Body for CuttableBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        // What is there goes out first: without its first event nobody could ask for the rest of the stream.
+        if let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(context) {
+            return Poll::Ready(frame);
+        }
+        self.asked.as_mut().poll(context).map(|()| None)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+impl Drop for CuttableBody {
+    fn drop(&mut self) {
+        self.gone.notify_one();
+    }
+}

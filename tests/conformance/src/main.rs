@@ -1,0 +1,116 @@
+//! The server that the official MCP conformance suite asks for, and a runner of that suite.
+//!
+//! `serve` is a backend with every tool, prompt and resource that the suite's scenarios name, in both eras of the
+//! protocol. `run` plays the suite against a URL and tells the outcome check by check. Played once against the server
+//! itself and once through the gateway in front of it, the two outcomes can be compared: what the server passes, the
+//! gateway must not break.
+
+mod ask;
+mod cut;
+mod http;
+mod prompts;
+mod report;
+mod resources;
+mod server;
+mod suite;
+mod tools;
+mod world;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Args, Parser, Subcommand};
+
+use crate::suite::{Edition, Suite};
+
+#[derive(Parser)]
+#[command(version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve on a free port of 127.0.0.1; the first line of stdout says where
+    Serve,
+    /// Run the suite against a server; exits with 1 when a check fails
+    Run(RunArguments),
+}
+
+#[derive(Args)]
+struct RunArguments {
+    /// URL of the server; the suite wants one on this machine
+    #[arg(long)]
+    url: String,
+    #[command(flatten)]
+    selection: Selection,
+    /// The newest stable release of the suite instead of the newest
+    #[arg(long)]
+    stable: bool,
+    /// Tell the outcome as JSON
+    #[arg(long)]
+    json: bool,
+    /// Where `cargo xtask tools` has installed the suite
+    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools/conformance"))]
+    tools: PathBuf,
+}
+
+/// Which scenarios to run.
+#[derive(Args)]
+struct Selection {
+    /// A suite: active, all, draft or pending
+    #[arg(long, default_value = "all")]
+    suite: String,
+    /// One scenario
+    #[arg(long, conflicts_with = "suite")]
+    scenario: Option<String>,
+    /// Only what there is in this version of the protocol, spoken in that version
+    #[arg(long)]
+    spec_version: Option<String>,
+    /// What this version of the protocol requires, as it was when the version came out
+    #[arg(long, conflicts_with_all = ["suite", "scenario", "spec_version", "stable"])]
+    requirements: Option<String>,
+}
+
+impl Selection {
+    /// As the suite wants to be told.
+    fn options(self) -> Vec<String> {
+        if let Some(version) = self.requirements {
+            return vec!["--requirements".to_owned(), version];
+        }
+        let mut options = match self.scenario {
+            Some(scenario) => vec!["--scenario".to_owned(), scenario],
+            None => vec!["--suite".to_owned(), self.suite],
+        };
+        options.extend(self.spec_version.into_iter().flat_map(|version| ["--spec-version".to_owned(), version]));
+        options
+    }
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let outcome = match Arguments::parse().command {
+        Command::Serve => http::serve().await.map(|()| ExitCode::SUCCESS),
+        Command::Run(arguments) => run(arguments),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("goblin-conformance: {error:#}");
+        ExitCode::from(2)
+    })
+}
+
+fn run(arguments: RunArguments) -> Result<ExitCode> {
+    let suite = Suite {
+        tools: arguments.tools,
+        edition: if arguments.stable { Edition::Stable } else { Edition::Newest },
+        url: arguments.url,
+        selection: arguments.selection.options(),
+    };
+    let report = suite.run()?;
+    let text = if arguments.json { serde_json::to_string_pretty(&report)? } else { report.to_string() };
+    writeln!(io::stdout(), "{text}").context("cannot write the report")?;
+    Ok(if report.failed() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,184 @@
+//! The outcome of a run, read from the files that the suite writes: a directory per scenario with `checks.json` in it.
+//! What it prints on the console is for people, and changes from release to release.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde::ser::SerializeStruct;
+use serde::{Deserialize, Serialize, Serializer};
+
+/// A directory is called `server-`, the scenario, and when it began: `-2026-07-28T12-00-00-000Z`.
+const PREFIX: &str = "server-";
+const TIME_LENGTH: usize = "-2026-07-28T12-00-00-000Z".len();
+
+#[derive(Debug, Default, PartialEq)]
+pub struct Report {
+    pub scenarios: BTreeMap<String, Outcome>,
+}
+
+#[derive(Debug, Default, PartialEq, Serialize)]
+pub struct Outcome {
+    pub passed: Vec<Check>,
+    pub failed: Vec<Check>,
+    pub warned: Vec<Check>,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+pub struct Check {
+    /// Id and name: many checks of a scenario have the same id.
+    pub check: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+impl Report {
+    pub fn read(directory: &Path) -> Result<Report> {
+        let mut report = Report::default();
+        let entries = fs::read_dir(directory).with_context(|| format!("cannot list {}", directory.display()))?;
+        for entry in entries {
+            let entry = entry.with_context(|| format!("cannot list {}", directory.display()))?;
+            let name = entry.file_name();
+            let Some(scenario) = name.to_str().and_then(scenario_of) else {
+                bail!("not the results of a scenario: {}", entry.path().display());
+            };
+            let path = entry.path().join("checks.json");
+            let outcome = if path.exists() {
+                let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+                Outcome::parse(&text).with_context(|| format!("{} holds no checks", path.display()))?
+            } else {
+                Outcome::broken()
+            };
+            report.scenarios.insert(scenario.to_owned(), outcome);
+        }
+        Ok(report)
+    }
+
+    pub fn passed(&self) -> usize {
+        self.scenarios.values().map(|outcome| outcome.passed.len()).sum()
+    }
+
+    pub fn failed(&self) -> usize {
+        self.scenarios.values().map(|outcome| outcome.failed.len()).sum()
+    }
+
+    pub fn warned(&self) -> usize {
+        self.scenarios.values().map(|outcome| outcome.warned.len()).sum()
+    }
+}
+
+impl Serialize for Report {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut report = serializer.serialize_struct("Report", 4)?;
+        report.serialize_field("passed", &self.passed())?;
+        report.serialize_field("failed", &self.failed())?;
+        report.serialize_field("warned", &self.warned())?;
+        report.serialize_field("scenarios", &self.scenarios)?;
+        report.end()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (scenario, outcome) in &self.scenarios {
+            let Outcome { passed, failed, warned } = outcome;
+            writeln!(formatter, "{scenario}: {} passed, {} failed", passed.len(), failed.len())?;
+            let worth_reading = failed.iter().map(|check| ("failed", check));
+            for (what, check) in worth_reading.chain(warned.iter().map(|check| ("warned", check))) {
+                writeln!(formatter, "  {what}: {}: {}", check.check, check.message.as_deref().unwrap_or("no reason"))?;
+            }
+        }
+        let scenarios = self.scenarios.len();
+        let (passed, failed, warned) = (self.passed(), self.failed(), self.warned());
+        write!(formatter, "{scenarios} scenarios: {passed} checks passed, {failed} failed, {warned} warnings")
+    }
+}
+
+impl Outcome {
+    fn parse(text: &str) -> Result<Outcome> {
+        let mut outcome = Outcome::default();
+        for record in serde_json::from_str::<Vec<Record>>(text)? {
+            let check = Check { check: format!("{}/{}", record.id, record.name), message: record.error_message };
+            match record.status {
+                Status::Success => outcome.passed.push(check),
+                Status::Failure => outcome.failed.push(check),
+                Status::Warning => outcome.warned.push(check),
+                Status::Info | Status::Skipped => {}
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// Of a scenario that threw instead of judging.
+    fn broken() -> Outcome {
+        let message = "the scenario left no checks: it broke down, or is not one of this version".to_owned();
+        Outcome {
+            failed: vec![Check { check: "scenario/NoChecks".to_owned(), message: Some(message) }],
+            ..Outcome::default()
+        }
+    }
+}
+
+/// A check as the suite writes it.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Record {
+    id: String,
+    name: String,
+    status: Status,
+    error_message: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+enum Status {
+    Success,
+    Failure,
+    Warning,
+    Info,
+    Skipped,
+}
+
+fn scenario_of(directory: &str) -> Option<&str> {
+    let name = directory.strip_prefix(PREFIX)?;
+    let (scenario, time) = name.split_at_checked(name.len().checked_sub(TIME_LENGTH)?)?;
+    (!scenario.is_empty() && time.starts_with('-') && time.ends_with('Z')).then_some(scenario)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_names_its_scenario() {
+        let check = |directory, expected| assert_eq!(scenario_of(directory), expected, "{directory}");
+        check("server-tools-list-2026-11-16T00-13-58-123Z", Some("tools-list"));
+        check("server-ping-2026-11-16T00-13-58-123Z", Some("ping"));
+        check("server--2026-11-16T00-13-58-123Z", None);
+        check("tools-list-2026-11-16T00-13-58-123Z", None);
+        check("server-ping", None);
+    }
+
+    #[test]
+    fn checks_are_sorted_by_their_status() {
+        let text = r#"[
+            {"id": "a", "name": "One", "status": "SUCCESS", "details": {}},
+            {"id": "a", "name": "Two", "status": "FAILURE", "errorMessage": "no"},
+            {"id": "b", "name": "Three", "status": "WARNING", "errorMessage": "hm"},
+            {"id": "c", "name": "Four", "status": "INFO"},
+            {"id": "d", "name": "Five", "status": "SKIPPED"}
+        ]"#;
+        let check = |check: &str, message: Option<&str>| {
+            vec![Check { check: check.to_owned(), message: message.map(str::to_owned) }]
+        };
+        let expected = Outcome {
+            passed: check("a/One", None),
+            failed: check("a/Two", Some("no")),
+            warned: check("b/Three", Some("hm")),
+        };
+        assert_eq!(Outcome::parse(text).unwrap(), expected);
+        assert!(Outcome::parse(r#"[{"id": "a", "name": "One", "status": "MAYBE"}]"#).is_err());
+    }
+}

@@ -1,0 +1,232 @@
+//! Tools that ask the user, the client's model or the client before they answer.
+
+use rmcp::model::{CallToolResult, ClientCapabilities, ErrorData, InputRequest, InputRequests, JsonObject};
+use serde_json::{Value, json};
+
+use crate::ask::{Answers, Ask, Step, form, roots, sampling};
+use crate::tools::content::text;
+use crate::tools::{text_argument, unknown};
+use crate::world::World;
+
+/// What a tool can know when it takes a step.
+pub struct Call<'a> {
+    pub world: &'a World,
+    pub name: &'a str,
+    pub arguments: &'a JsonObject,
+    pub capabilities: &'a ClientCapabilities,
+}
+
+/// The next step of a tool that asks.
+pub fn step(call: &Call<'_>, answers: &Answers) -> Result<Step<CallToolResult>, ErrorData> {
+    match call.name {
+        "test_missing_capability" => missing_capability(call.capabilities),
+        "test_sampling" => {
+            let request = sampling(text_argument(call.arguments, "prompt")?)?;
+            Ok(answers.sampled("answer", request).map(|answer| text(format!("the model says: {answer}"))))
+        }
+        "test_elicitation" => {
+            let person = json!({"username": {"type": "string"}, "email": {"type": "string"}});
+            filled_in(answers, text_argument(call.arguments, "message")?, &person)
+        }
+        "test_elicitation_sep1034_defaults" => filled_in(answers, "check these values", &defaults()),
+        "test_elicitation_sep1330_enums" => filled_in(answers, "choose", &choices()),
+        "test_streaming_elicitation" | "test_input_required_result_elicitation" => {
+            let name = answers.field("user_name", "name", name_form()?);
+            Ok(name.map(|name| text(format!("hello {name}"))))
+        }
+        "test_input_required_result_sampling" => {
+            let request = sampling("what is the capital of France?")?;
+            Ok(answers.sampled("capital_question", request).map(text))
+        }
+        "test_input_required_result_list_roots" => {
+            Ok(answers.roots("client_roots", roots()?).map(|roots| text(format!("roots: {}", roots.join(", ")))))
+        }
+        "test_input_required_result_request_state" | "test_input_required_result_tampered_state" => {
+            confirmed(call, answers)
+        }
+        "test_input_required_result_multiple_inputs" => everything(call, answers),
+        "test_input_required_result_multi_round" => two_rounds(call, answers),
+        "test_input_required_result_capabilities" => whatever_is_possible(call.capabilities, answers),
+        name => Err(unknown(name)),
+    }
+}
+
+pub fn name_form() -> Result<InputRequest, ErrorData> {
+    form("what is your name?", &json!({"name": {"type": "string"}}))
+}
+
+#[expect(deprecated, reason = "the suite wants a tool that needs sampling")]
+fn missing_capability(capabilities: &ClientCapabilities) -> Result<Step<CallToolResult>, ErrorData> {
+    if capabilities.sampling.is_none() {
+        let required = ClientCapabilities::builder().enable_sampling().build();
+        return Err(ErrorData::missing_required_client_capability(required));
+    }
+    Ok(Step::Done(text("the client samples")))
+}
+
+fn filled_in(answers: &Answers, message: &str, properties: &Value) -> Result<Step<CallToolResult>, ErrorData> {
+    let content = answers.elicited("form", form(message, properties)?);
+    Ok(content.map(|content| text(format!("the user says: {content}"))))
+}
+
+fn defaults() -> Value {
+    json!({
+        "name": {"type": "string", "default": "John Doe"},
+        "age": {"type": "integer", "default": 30},
+        "score": {"type": "number", "default": 95.5},
+        "status": {"type": "string", "enum": ["active", "inactive", "pending"], "default": "active"},
+        "verified": {"type": "boolean", "default": true},
+    })
+}
+
+/// The five ways to write a choice.
+fn choices() -> Value {
+    let plain = ["option1", "option2", "option3"];
+    let titled = json!([
+        {"const": "value1", "title": "First Option"},
+        {"const": "value2", "title": "Second Option"},
+        {"const": "value3", "title": "Third Option"},
+    ]);
+    json!({
+        "untitledSingle": {"type": "string", "enum": plain},
+        "titledSingle": {"type": "string", "oneOf": titled},
+        "legacyEnum": {
+            "type": "string",
+            "enum": ["opt1", "opt2", "opt3"],
+            "enumNames": ["Option One", "Option Two", "Option Three"],
+        },
+        "untitledMulti": {"type": "array", "items": {"type": "string", "enum": plain}},
+        "titledMulti": {"type": "array", "items": {"anyOf": titled}},
+    })
+}
+
+/// The state the tool gave the client, `None` in the first round. An error when the client has changed it.
+fn state_of(call: &Call<'_>, answers: &Answers) -> Result<Option<Value>, ErrorData> {
+    answers.state.as_deref().map(|sealed| call.world.open(call.name, sealed)).transpose()
+}
+
+fn confirmed(call: &Call<'_>, answers: &Answers) -> Result<Step<CallToolResult>, ErrorData> {
+    let request = form("please confirm", &json!({"ok": {"type": "boolean"}}))?;
+    let step = match state_of(call, answers)? {
+        Some(_) => answers.elicited("confirm", request).map(|_| text("state-ok")),
+        None => Step::ask("confirm", request),
+    };
+    Ok(step.with_state(call.world.seal(call.name, &json!("asked"))?))
+}
+
+/// Asks for a name, a greeting and the roots at once. An answer counts only together with the others of its round.
+fn everything(call: &Call<'_>, answers: &Answers) -> Result<Step<CallToolResult>, ErrorData> {
+    state_of(call, answers)?;
+    let [name, greeting, roots] = [name_form()?, sampling("write a greeting")?, roots()?];
+    let steps = (
+        answers.field("user_name", "name", name.clone()),
+        answers.sampled("greeting", greeting.clone()),
+        answers.roots("client_roots", roots.clone()),
+    );
+    match steps {
+        (Step::Done(name), Step::Done(greeting), Step::Done(roots)) => {
+            Ok(Step::Done(text(format!("{greeting} {name}, you have {} roots", roots.len()))))
+        }
+        (Step::Refused, _, _) => Ok(Step::Refused),
+        _ => {
+            let requests = [("user_name", name), ("greeting", greeting), ("client_roots", roots)];
+            let requests = requests.map(|(key, request)| (key.to_owned(), request)).into();
+            Ok(Step::Ask(Ask { requests, state: Some(call.world.seal(call.name, &json!("asked"))?) }))
+        }
+    }
+}
+
+fn two_rounds(call: &Call<'_>, answers: &Answers) -> Result<Step<CallToolResult>, ErrorData> {
+    let color_form = || form("step 2: what is your favourite colour?", &json!({"color": {"type": "string"}}));
+    let state = state_of(call, answers)?.unwrap_or_default();
+    if let Some(name) = state["name"].as_str() {
+        let color = answers.field("step2", "color", color_form()?);
+        let step = color.map(|color| text(format!("{name} likes {color}")));
+        return Ok(step.with_state(call.world.seal(call.name, &state)?));
+    }
+    let name_form = form("step 1: what is your name?", &json!({"name": {"type": "string"}}))?;
+    match answers.field("step1", "name", name_form) {
+        Step::Done(name) => {
+            let state = call.world.seal(call.name, &json!({ "name": name }))?;
+            Ok(Step::ask("step2", color_form()?).with_state(state))
+        }
+        other => Ok(other.map(text).with_state(call.world.seal(call.name, &json!({}))?)),
+    }
+}
+
+/// Asks only what the client has said it can answer.
+fn whatever_is_possible(
+    capabilities: &ClientCapabilities,
+    answers: &Answers,
+) -> Result<Step<CallToolResult>, ErrorData> {
+    let mut requests = InputRequests::new();
+    if capabilities.elicitation.is_some() {
+        requests.insert("user_name".to_owned(), name_form()?);
+    }
+    if capabilities.sampling.is_some() {
+        requests.insert("greeting".to_owned(), sampling("write a greeting")?);
+    }
+    if capabilities.roots.is_some() {
+        requests.insert("client_roots".to_owned(), roots()?);
+    }
+    requests.retain(|key, _| !answers.given.contains_key(key));
+    if requests.is_empty() {
+        return Ok(Step::Done(text(format!("{} answers", answers.given.len()))));
+    }
+    Ok(Step::Ask(Ask { requests, state: None }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes a step of a tool: the text of its result, `refused`, or the keys it asks for.
+    fn take(world: &World, name: &str, answers: &Answers) -> Result<String, ErrorData> {
+        let capabilities = ClientCapabilities::default();
+        let call = Call { world, name, arguments: &JsonObject::new(), capabilities: &capabilities };
+        Ok(match step(&call, answers)? {
+            Step::Done(result) => result.content[0].as_text().expect("it is a text").text.clone(),
+            Step::Refused => "refused".to_owned(),
+            Step::Ask(ask) => format!("asks {}", ask.requests.into_keys().collect::<Vec<_>>().join(" ")),
+        })
+    }
+
+    #[test]
+    fn a_question_is_asked_until_its_answer_can_be_used() {
+        let check = |name, given: Value, expected| {
+            let answers = Answers::new(serde_json::from_value(given).unwrap(), None);
+            assert_eq!(take(&World::default(), name, &answers).unwrap(), expected, "{name}");
+        };
+        let elicitation = "test_input_required_result_elicitation";
+        let accept = |content: Value| json!({"action": "accept", "content": content});
+        check(elicitation, json!({}), "asks user_name");
+        check(elicitation, json!({"other": accept(json!({"name": "Ada"}))}), "asks user_name");
+        check(elicitation, json!({"user_name": 12345}), "asks user_name");
+        check(elicitation, json!({"user_name": accept(json!({"name": 1}))}), "asks user_name");
+        check(elicitation, json!({"user_name": accept(json!({"name": "Ada"}))}), "hello Ada");
+        check(elicitation, json!({"user_name": {"action": "decline"}}), "refused");
+
+        let sampling = "test_input_required_result_sampling";
+        check(sampling, json!({"capital_question": {"content": {"type": "text", "text": "Paris"}}}), "Paris");
+        check(sampling, json!({"capital_question": {"content": [{"type": "text", "text": "Paris"}]}}), "Paris");
+        check(sampling, json!({"capital_question": {}}), "asks capital_question");
+        let roots = json!({"client_roots": {"roots": [{"uri": "file:///a"}, {"uri": "file:///b"}]}});
+        check("test_input_required_result_list_roots", roots.clone(), "roots: file:///a, file:///b");
+        check("test_input_required_result_multiple_inputs", roots, "asks client_roots greeting user_name");
+    }
+
+    #[test]
+    fn state_is_taken_back_only_as_it_was_given_and_by_its_tool() {
+        let world = World::default();
+        let name = "test_input_required_result_request_state";
+        let take = |state: Option<String>| {
+            let yes = ("confirm".to_owned(), json!({"action": "accept", "content": {"ok": true}}));
+            take(&world, name, &Answers::new(Some([yes].into()), state))
+        };
+        let sealed = world.seal(name, &json!("asked")).unwrap();
+        assert_eq!(take(None).unwrap(), "asks confirm");
+        assert_eq!(take(Some(sealed.clone())).unwrap(), "state-ok");
+        assert!(take(Some(format!("{sealed}x"))).is_err());
+        assert!(take(Some(world.seal("another tool", &json!("asked")).unwrap())).is_err());
+    }
+}

@@ -1,0 +1,50 @@
+//! What the suite does not ask: each era in its own way, and changes in a session.
+
+use serde_json::json;
+
+use super::client::{Server, Session};
+
+#[tokio::test]
+async fn in_a_session_a_tool_sends_its_questions() {
+    let server = Server::start();
+    let session = Session::open(&server, json!({"elicitation": {}})).await;
+    let mut call = session.call("test_input_required_result_multi_round").await;
+    for (question, answer) in [("step 1", json!({"name": "Ada"})), ("step 2", json!({"color": "blue"}))] {
+        let request = call.message().await;
+        assert_eq!(request["method"], "elicitation/create", "{request}");
+        assert!(request["params"]["message"].as_str().unwrap().starts_with(question), "{request}");
+        session.answer(&request, json!({"action": "accept", "content": answer})).await;
+    }
+    assert_eq!(call.message().await["result"]["content"][0]["text"], "Ada likes blue");
+}
+
+#[tokio::test]
+async fn without_a_session_a_tool_returns_its_questions() {
+    let server = Server::start();
+    let arguments = json!({"message": "who?"});
+    let asked = server.call_modern(json!({"name": "test_elicitation", "arguments": arguments})).await;
+    assert_eq!(asked["result"]["resultType"], "input_required", "{asked}");
+    assert_eq!(asked["result"]["inputRequests"]["form"]["params"]["message"], "who?", "{asked}");
+    let answers = json!({"form": {"action": "accept", "content": {"username": "ada", "email": "a@b"}}});
+    let call = json!({"name": "test_elicitation", "arguments": arguments, "inputResponses": answers});
+    let done = server.call_modern(call).await;
+    assert_eq!(done["result"]["resultType"], "complete", "{done}");
+    assert!(done["result"]["content"][0]["text"].as_str().unwrap().contains("ada"), "{done}");
+}
+
+#[tokio::test]
+async fn a_session_hears_of_changes_it_asked_for() {
+    let server = Server::start();
+    let session = Session::open(&server, json!({})).await;
+    let mut stream = session.listen().await;
+    // Not subscribed yet: the first thing to be heard is the change of the tools.
+    session.call("test_trigger_resource_change").await.message().await;
+    session.call("test_trigger_tool_change").await.message().await;
+    assert_eq!(stream.message().await["method"], "notifications/tools/list_changed");
+    let subscribed = session.request("resources/subscribe", json!({"uri": "test://watched-resource"})).await;
+    assert_eq!(subscribed["result"], json!({}));
+    session.call("test_trigger_resource_change").await.message().await;
+    let updated = stream.message().await;
+    assert_eq!(updated["method"], "notifications/resources/updated", "{updated}");
+    assert_eq!(updated["params"]["uri"], "test://watched-resource", "{updated}");
+}
