@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::config::file::Origin;
 use crate::config::vocabulary::{self, Keys};
 use crate::config::{
-    Config, Files, LogFormat, LogLevel, NamePolicy, Protocol, Server, ServerId, ServerIdError, Timeout, Transport,
+    Config, Files, HttpKind, LogFormat, LogLevel, NamePolicy, Protocol, Server, ServerId, ServerIdError, Timeout, Transport,
     UriPolicy, parse,
 };
 
@@ -141,7 +141,7 @@ fn servers_are_read_whole() {
     assert_eq!(of("other"), Some(Duration::from_secs(300)));
 
     let remote = &config.servers["remote"];
-    let Transport::Http { url, headers, ca } = &remote.transport else { panic!("not http") };
+    let Transport::Http { kind: HttpKind::Unsaid, url, headers, ca } = &remote.transport else { panic!("not http") };
     assert_eq!((url.as_str(), ca.clone()), ("https://search.example/mcp", Some(PathBuf::from("/etc/goblin/ca.pem"))));
     assert_eq!((headers[0].0.as_str(), headers[0].1.expose()), ("authorization", "Bearer s3cret"));
     assert_eq!(remote.namespacing.resources, UriPolicy::Identifier);

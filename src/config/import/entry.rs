@@ -6,7 +6,7 @@ use crate::config::import::block::Block;
 use crate::config::import::variables::Variables;
 use crate::config::import::{Client, Ground, Remark, relative_argument};
 use crate::config::tree::Tree;
-use crate::config::{network, transport, vocabulary};
+use crate::config::{network, vocabulary};
 
 /// Members that say nothing to a gateway, besides those that our reader passes over. `env_vars` names what Codex passes
 /// on; we pass on everything.
@@ -53,11 +53,6 @@ pub(crate) fn entry(
         return None;
     };
     let is_sse = is_sse(client, server);
-    if is_sse && !transport::KINDS.iter().any(|(kind, _)| *kind == "sse") {
-        let remark = Remark::new("", "not imported: it speaks HTTP+SSE, which is not available yet");
-        notes.push(remark.cure("see whether it has a Streamable HTTP address, often /mcp instead of /sse"));
-        return None;
-    }
     let mut reader = Reader { variables: Variables { client, block, ground }, parts: Parts::default(), notes };
     for (name, value) in members {
         reader.member(name, value);
