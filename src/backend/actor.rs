@@ -178,17 +178,18 @@ impl Actor {
         }
         let first = self.first_way();
         let shaken = match self.shake_hands(first).await {
-            Err(failure) if failure.may_be_sse && self.is_kind_unsaid() => {
-                self.shake_hands(Way::Sse).await.map_err(|second| Trouble::NeitherWay(&failure.reason, &second.reason).to_string())?
-            }
+            Err(failure) if failure.may_be_sse && self.is_kind_unsaid() => self
+                .shake_hands(Way::Sse)
+                .await
+                .map_err(|second| Trouble::NeitherWay(&failure.reason, &second.reason).to_string())?,
             shaken => shaken.map_err(|failure| failure.reason)?,
         };
         let Some((link, hello)) = shaken else { return Ok(None) };
         self.found_sse = matches!(link, Link::Sse(_));
         self.health.connected(Instant::now());
         self.told = None;
-        let (server, version) = (self.backend.id.as_str(), hello.dialect.as_str());
-        self.emit(&Event::BackendReady { server, version, took: begin.elapsed() });
+        let (server, transport, version) = (self.backend.id.as_str(), link.transport(), hello.dialect.as_str());
+        self.emit(&Event::BackendReady { server, transport, version, took: begin.elapsed() });
         Ok(Some((Arc::new(link), Arc::new(hello))))
     }
 

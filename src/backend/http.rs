@@ -227,6 +227,10 @@ impl Shared {
             // It handled the request, whatever the status and its words.
             Some(answer) if names_request => return Ok(answer),
             _ if self.session.get().is_some() && is_session_unknown(status, &body) => return Err(self.lose_session()),
+            // Who speaks this transport takes a POST. It is another server now, and to be dialled anew.
+            _ if status == StatusCode::METHOD_NOT_ALLOWED => {
+                self.close(End::Lost(Trouble::Refused(status).to_string()));
+            }
             Some(answer) if answer.id.is_none() => return Ok(answer),
             _ => {}
         }

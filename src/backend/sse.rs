@@ -345,3 +345,46 @@ fn is_json(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     kind.get(..16).is_some_and(|start| start.eq_ignore_ascii_case("application/json"))
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream::unfold;
+    use http_body_util::StreamBody;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::backend::connect::ProxyEnvironment;
+    use crate::config::ServerId;
+
+    fn link() -> SseLink {
+        let url: Uri = "http://127.0.0.1:9/sse".parse().expect("a url");
+        let client = HttpClient::new(&url, None, &ProxyEnvironment::default()).expect("a client");
+        let inbox = Arc::new(Inbox::new(ServerId::new("a").expect("a valid id"), Arc::default()));
+        SseLink::new(client, url, HeaderMap::new(), 1024, inbox)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn f7_a_stream_is_silent_for_long_only_while_something_is_open() {
+        let shared = link().shared;
+        let begin = tokio::time::Instant::now();
+        let (sender, receiver) = mpsc::channel::<&'static [u8]>(1);
+        let frames = unfold(receiver, async |mut receiver| {
+            let bytes = receiver.recv().await?;
+            Some((Ok::<_, hyper::Error>(hyper::body::Frame::data(Bytes::from_static(bytes))), receiver))
+        });
+        let body = StreamBody::new(Box::pin(frames));
+        let hearing = tokio::spawn({
+            let shared = Arc::clone(&shared);
+            async move { hear(&shared, body, Events::new(1024)).await }
+        });
+        let busy = shared.open.enter(7, None).expect("it is open");
+        tokio::time::sleep(10 * SILENCE).await;
+        assert!(!hearing.is_finished(), "the call's own deadline counts");
+        drop(busy);
+        sender.send(b": a comment\n\n").await.expect("it is heard");
+        let heard = begin.elapsed();
+        let End::Lost(reason) = hearing.await.expect("no panic") else { panic!("forgotten") };
+        assert!(reason.contains("silent"), "{reason}");
+        assert_eq!(begin.elapsed() - heard, SILENCE + PING_PATIENCE);
+    }
+}

@@ -92,7 +92,10 @@ impl fmt::Display for Trouble<'_> {
             }
             Trouble::NoStream => write!(f, "it answered GET with something else than an event stream ({IS_IT_SSE})"),
             Trouble::ForeignEndpoint { endpoint, url } => {
-                write!(f, "its endpoint is at {endpoint}, but the url is at {url} (messages go to the same origin only; ")?;
+                write!(
+                    f,
+                    "its endpoint is at {endpoint}, but the url is at {url} (messages go to the same origin only; "
+                )?;
                 f.write_str("configure the url by which the server knows itself)")
             }
             Trouble::NeitherWay(http, sse) => write!(f, "{http}; tried as HTTP+SSE: {sse}"),

@@ -262,7 +262,8 @@ fn one_file_can_be_named() {
     }
     // The name on the command line decides.
     let path = machine.put("@HOME@/x.json", r#"{"mcpServers":{"a":{"url":"https://x/mcp"}}}"#).display().to_string();
-    assert!(machine.import(&["gemini", "--from", &path]).contains("not imported: it speaks HTTP+SSE"));
+    let json: Value = serde_json::from_str(&machine.import(&["gemini", "--from", &path, "--json"])).expect("JSON");
+    assert_eq!(json["servers"][0]["id"], "a", "{json}");
     for arguments in [&["--from", "/nowhere"][..], &["cursor", "gemini", "--from", &path], &["dance"]] {
         assert_eq!(machine.run(&[&["import"], arguments].concat()).status.code(), Some(2), "{arguments:?}");
     }

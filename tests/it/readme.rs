@@ -100,7 +100,8 @@ impl Machine {
     }
 
     async fn run(&self, line: &str) -> String {
-        let output = tokio::time::timeout(PATIENCE, self.shell(line).output()).await.expect("it ends").expect("sh runs");
+        let output =
+            tokio::time::timeout(PATIENCE, self.shell(line).output()).await.expect("it ends").expect("sh runs");
         let (told, words) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "`{line}` failed: {told}{words}");
         format!("{told}{words}")

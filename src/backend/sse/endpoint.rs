@@ -107,7 +107,10 @@ mod tests {
             ("https://x.example@y.example/m", "https://y.example"),
         ] {
             let words = refused(reference);
-            assert!(words.starts_with(&format!("its endpoint is at {place}, but the url is at https://x.example (")), "{words}");
+            assert!(
+                words.starts_with(&format!("its endpoint is at {place}, but the url is at https://x.example (")),
+                "{words}"
+            );
         }
         for reference in ["", "#a", "/a b", "/\u{1b}[31m", "ftp://x.example/m", "https://", &"/".repeat(LONGEST + 1)] {
             let words = refused(reference);

@@ -105,7 +105,8 @@ mod tests {
             ("https://search.example/s3cret/mcp", "https://search.example/${KEY}/mcp"),
             ("https://search.example", "https://search.example"),
         ] {
-            let transport = Transport::Http { kind: HttpKind::Unsaid, url: url.to_owned(), headers: Vec::new(), ca: None };
+            let transport =
+                Transport::Http { kind: HttpKind::Unsaid, url: url.to_owned(), headers: Vec::new(), ca: None };
             assert_eq!(of(&transport, &variables), expected);
         }
     }

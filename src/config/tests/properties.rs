@@ -14,8 +14,8 @@ use crate::config::diff::{Depth, apply, diff};
 use crate::config::glob::Glob;
 use crate::config::secret::Secret;
 use crate::config::{
-    Config, Filter, Gateway, HttpKind, LogLevel, Namespacing, Policies, Protocol, Rules, Server, ServerId, Timeout, ToolRules,
-    Transport, parse,
+    Config, Filter, Gateway, HttpKind, LogLevel, Namespacing, Policies, Protocol, Rules, Server, ServerId, Timeout,
+    ToolRules, Transport, parse,
 };
 
 /// Few values for each member, so that two arbitrary configurations often agree in some.
