@@ -131,7 +131,7 @@ fn all_clients_are_read_together_and_twice_is_once() {
         machine.put(place, &fixture(file));
     }
     let first = machine.import(&["--yes"]);
-    assert!(first.contains("added 33 servers to "), "{first}");
+    assert!(first.contains("added 36 servers to "), "{first}");
     // One name, two servers: the second is called after its client.
     assert!(first.contains("vscode/mcp.json: github: it is called github-vscode here"), "{first}");
     assert!(first.contains("figma-codex"), "{first}");
