@@ -97,23 +97,13 @@ mod tests {
     use tower_service::Service;
 
     use super::*;
-    use crate::catalog::directory::Directory;
-    use crate::config::{Config, ServerId};
-    use crate::router::Router;
-    use crate::session::Sessions;
-
-    fn desk() -> Desk {
-        let config = Config::empty();
-        let (policies, observe) = (config.policies, Arc::new(Observe::default()));
-        let router = Router::new(Arc::new(Directory::new(9)), policies.clone(), Arc::clone(&observe));
-        Desk::new(Sessions::new(9, config.gateway.session_idle_timeout, observe), Arc::new(router), policies)
-    }
+    use crate::config::ServerId;
 
     #[tokio::test]
     async fn sess2_it_is_ready_neither_before_the_start_is_over_nor_after_the_stop_began() {
         let readiness = watch::Sender::new(Readiness::Starting);
         let mut routes = routes(Admin {
-            desk: Arc::new(desk()),
+            desk: Arc::new(Desk::example(9)),
             observe: Arc::default(),
             readiness: readiness.subscribe(),
             started: SystemTime::now(),

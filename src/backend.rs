@@ -15,6 +15,8 @@ pub mod http;
 pub mod inbox;
 pub mod link;
 pub mod listing;
+pub mod open;
+pub mod sse;
 pub mod stdio;
 pub mod trouble;
 
@@ -114,6 +116,11 @@ impl Backend {
 
     pub fn listing(&self) -> Arc<Listing> {
         self.listing.load_full()
+    }
+
+    /// What it is reached over now; nothing while it is not.
+    pub fn transport(&self) -> Option<&'static str> {
+        self.link.load().as_ref().map(|link| link.transport())
     }
 
     pub fn state(&self) -> State {

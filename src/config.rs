@@ -345,8 +345,18 @@ impl Server {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Transport {
     Stdio { command: String, args: Vec<String>, env: BTreeMap<String, Secret>, cwd: PathBuf },
-    Http { url: String, headers: Vec<(String, Secret)>, ca: Option<PathBuf> },
+    Http { kind: HttpKind, url: String, headers: Vec<(String, Secret)>, ca: Option<PathBuf> },
     Files(Files),
+}
+
+/// Which of the two transports over HTTP a URL speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HttpKind {
+    Streamable,
+    /// HTTP+SSE, the transport of 2024-11-05.
+    Sse,
+    /// The file does not say: Streamable HTTP, unless the server shows that it is HTTP+SSE.
+    Unsaid,
 }
 
 /// A directory that the gateway serves by itself.

@@ -28,6 +28,7 @@ pub enum Event<'a> {
     },
     BackendReady {
         server: &'a str,
+        transport: &'a str,
         version: &'a str,
         took: Duration,
     },
@@ -238,7 +239,9 @@ fn log(event: &Event<'_>) {
                 warn!(servers, ?took, waiting, "ready; some servers have not answered yet and are not waited for");
             }
         }
-        Event::BackendReady { server, version, took } => info!(server, version, ?took, "backend ready"),
+        Event::BackendReady { server, transport, version, took } => {
+            info!(server, transport, version, ?took, "backend ready");
+        }
         Event::BackendLost { server, reason } => warn!(server, reason = clean(reason), "backend lost"),
         Event::BackendFailed { server, reason, retry_in, repeated: false } => {
             warn!(server, reason = clean(reason), ?retry_in, "cannot connect to backend");

@@ -22,11 +22,13 @@ use crate::backend::http::HttpLink;
 use crate::backend::inbox::List;
 use crate::backend::link::{End, Hello, Link, LinkError};
 use crate::backend::listing::{self, Listing};
+use crate::backend::sse::SseLink;
 use crate::backend::stdio::StdioLink;
-use crate::backend::trouble;
+use crate::backend::trouble::{self, Trouble};
 use crate::backend::{Backend, State};
 use crate::caller::Level;
-use crate::config::{Policies, Server, ServerId, Transport};
+use crate::config::secret::Secret;
+use crate::config::{HttpKind, Policies, Server, ServerId, Transport};
 use crate::observe::{Event, Observe};
 use crate::protocol::method::Method;
 
@@ -71,6 +73,7 @@ pub fn start(
         short_sessions: 0,
         told: None,
         has_dialled: false,
+        found_sse: false,
         client: None,
     };
     (backend, tokio::spawn(actor.run()))
@@ -86,6 +89,8 @@ struct Actor {
     /// The last failure that was told, since there was a connection.
     told: Option<String>,
     has_dialled: bool,
+    /// The last connection to a URL of unsaid kind was HTTP+SSE.
+    found_sse: bool,
     client: Option<HttpClient>,
 }
 
@@ -93,6 +98,19 @@ struct Actor {
 enum Left {
     Stopped,
     Lost(End),
+}
+
+/// What a URL is taken for; it means nothing to other servers.
+#[derive(Clone, Copy)]
+enum Way {
+    Usual,
+    Sse,
+}
+
+/// Why there was no handshake.
+struct Failure {
+    reason: String,
+    may_be_sse: bool,
 }
 
 impl Actor {
@@ -158,29 +176,56 @@ impl Actor {
         if std::mem::replace(&mut self.has_dialled, true) {
             self.backend.meter.restarted();
         }
-        let link = Arc::new(self.dial()?);
+        let first = self.first_way();
+        let shaken = match self.shake_hands(first).await {
+            Err(failure) if failure.may_be_sse && self.is_kind_unsaid() => self
+                .shake_hands(Way::Sse)
+                .await
+                .map_err(|second| Trouble::NeitherWay(&failure.reason, &second.reason).to_string())?,
+            shaken => shaken.map_err(|failure| failure.reason)?,
+        };
+        let Some((link, hello)) = shaken else { return Ok(None) };
+        self.found_sse = matches!(link, Link::Sse(_));
+        self.health.connected(Instant::now());
+        self.told = None;
+        let (server, transport, version) = (self.backend.id.as_str(), link.transport(), hello.dialect.as_str());
+        self.emit(&Event::BackendReady { server, transport, version, took: begin.elapsed() });
+        Ok(Some((Arc::new(link), Arc::new(hello))))
+    }
+
+    fn is_kind_unsaid(&self) -> bool {
+        matches!(self.backend.config.transport, Transport::Http { kind: HttpKind::Unsaid, .. })
+    }
+
+    /// What worked last time comes first, once: after a failure the other has its turn again.
+    fn first_way(&mut self) -> Way {
+        let found_sse = std::mem::take(&mut self.found_sse);
+        match &self.backend.config.transport {
+            Transport::Http { kind: HttpKind::Sse, .. } => Way::Sse,
+            Transport::Http { kind: HttpKind::Unsaid, .. } if found_sse => Way::Sse,
+            _ => Way::Usual,
+        }
+    }
+
+    async fn shake_hands(&mut self, way: Way) -> Result<Option<(Link, Hello)>, Failure> {
+        let link = self.dial(way).map_err(|reason| Failure { reason, may_be_sse: false })?;
         let patience = self.surroundings.policies.start_timeout;
         let hello = tokio::select! {
             () = stopped(&mut self.stop) => None,
             hello = tokio::time::timeout(patience, link.initialize()) => Some(hello),
         };
-        let problem = match hello {
-            Some(Ok(Ok(hello))) => {
-                self.health.connected(Instant::now());
-                self.told = None;
-                let (server, version) = (self.backend.id.as_str(), hello.dialect.as_str());
-                self.emit(&Event::BackendReady { server, version, took: begin.elapsed() });
-                return Ok(Some((link, Arc::new(hello))));
-            }
+        let reason = match hello {
+            Some(Ok(Ok(hello))) => return Ok(Some((link, hello))),
             Some(Ok(Err(error))) => Some(error.to_string()),
             Some(Err(_)) => Some(link.silence(patience)),
             None => None,
         };
         link.close().await;
-        problem.map_or(Ok(None), Err)
+        let may_be_sse = link.may_be_sse();
+        reason.map_or(Ok(None), |reason| Err(Failure { reason, may_be_sse }))
     }
 
-    fn dial(&mut self) -> Result<Link, String> {
+    fn dial(&mut self, way: Way) -> Result<Link, String> {
         let limit = self.surroundings.policies.max_message_size;
         let inbox = Arc::clone(&self.backend.inbox);
         match &self.backend.config.transport {
@@ -194,7 +239,7 @@ impl Actor {
                 let link = StdioLink::start(&self.surroundings.exe, &command, limit, inbox, self.told.is_some());
                 link.map(Link::Stdio).map_err(|error| error.to_string())
             }
-            Transport::Http { url, headers, ca } => {
+            Transport::Http { url, headers, ca, kind: _ } => {
                 let url: http::Uri = url.parse().map_err(|error| format!("url: {error}"))?;
                 let client = match &self.client {
                     Some(client) => client.clone(),
@@ -203,15 +248,11 @@ impl Actor {
                         self.client.insert(client.map_err(|error| error.to_string())?).clone()
                     }
                 };
-                let mut map = HeaderMap::new();
-                for (name, value) in headers {
-                    let name = HeaderName::try_from(name).map_err(|error| format!("header {name}: {error}"))?;
-                    let mut value =
-                        HeaderValue::try_from(value.expose()).map_err(|error| format!("header {name}: {error}"))?;
-                    value.set_sensitive(true);
-                    map.append(name, value);
-                }
-                Ok(Link::Http(HttpLink::new(client, url, map, limit, inbox)))
+                let headers = header_map(headers)?;
+                Ok(match way {
+                    Way::Usual => Link::Http(HttpLink::new(client, url, headers, limit, inbox)),
+                    Way::Sse => Link::Sse(SseLink::new(client, url, headers, limit, inbox)),
+                })
             }
             Transport::Files(files) => {
                 FilesLink::open(files, inbox).map(Link::Files).map_err(|error| error.to_string())
@@ -355,6 +396,17 @@ impl Actor {
 pub async fn stopped(stop: &mut watch::Receiver<bool>) {
     // An error means that nobody is left who could say it.
     let _ = stop.wait_for(|stop| *stop).await;
+}
+
+fn header_map(headers: &[(String, Secret)]) -> Result<HeaderMap, String> {
+    let mut map = HeaderMap::new();
+    for (name, value) in headers {
+        let name = HeaderName::try_from(name).map_err(|error| format!("header {name}: {error}"))?;
+        let mut value = HeaderValue::try_from(value.expose()).map_err(|error| format!("header {name}: {error}"))?;
+        value.set_sensitive(true);
+        map.append(name, value);
+    }
+    Ok(map)
 }
 
 fn jitter() -> f64 {

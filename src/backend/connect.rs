@@ -226,6 +226,11 @@ impl ProxyEnvironment {
     }
 }
 
+/// Scheme, host and port of a URL, in words and to compare.
+pub fn origin(url: &Uri) -> Option<String> {
+    Origin::of(url).map(|origin| origin.to_string())
+}
+
 fn is_loopback(host: &str) -> bool {
     let name = unbracketed(host).trim_end_matches('.').to_ascii_lowercase();
     match name.parse::<IpAddr>() {

@@ -33,9 +33,9 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const JSON_OR_STREAM: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 /// Notifications and the end of a session are sent on the side; nobody waits longer for them.
-const ASIDE: Duration = Duration::from_secs(5);
+pub(super) const ASIDE: Duration = Duration::from_secs(5);
 /// How much of a refusal is read to tell its reason.
-const LONGEST_REFUSAL: usize = 64 * 1024;
+pub(super) const LONGEST_REFUSAL: usize = 64 * 1024;
 /// What may follow the answer on its stream before the connection is given up instead of reused.
 const LONGEST_REST: usize = 64 * 1024;
 const FIRST_RECONNECT: Duration = Duration::from_secs(1);
@@ -61,6 +61,8 @@ struct Shared {
     session: OnceLock<HeaderValue>,
     dialect: OnceLock<Dialect>,
     next: AtomicU64,
+    /// The status of the first refusal that named no request.
+    refused: OnceLock<StatusCode>,
     closed: watch::Sender<Option<End>>,
 }
 
@@ -78,6 +80,7 @@ impl HttpLink {
             session: OnceLock::new(),
             dialect: OnceLock::new(),
             next: AtomicU64::new(1),
+            refused: OnceLock::new(),
             closed: watch::Sender::new(None),
         };
         HttpLink { shared: Arc::new(shared) }
@@ -85,6 +88,13 @@ impl HttpLink {
 
     pub fn next_id(&self) -> u64 {
         self.shared.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether it refused the handshake as a server does that knows only HTTP+SSE. No permission and no health say nothing.
+    pub fn may_be_sse(&self) -> bool {
+        let refused = self.shared.refused.get();
+        let tells = [StatusCode::BAD_REQUEST, StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED];
+        self.shared.dialect.get().is_none() && refused.is_some_and(|status| tells.contains(status))
     }
 
     /// The version that the handshake settled.
@@ -118,7 +128,7 @@ impl HttpLink {
         if is_stream(response.headers()) {
             return Shared::answer_in_stream(&self.shared, id, response.into_body(), call).await;
         }
-        let body = self.shared.whole_body(response.into_body()).await?;
+        let body = whole_body(response.into_body(), self.shared.limit).await?;
         parse_answer(id, body)
     }
 
@@ -199,36 +209,6 @@ impl Shared {
         LinkError::SessionLost
     }
 
-    async fn whole_body(&self, mut body: Incoming) -> Result<Bytes, LinkError> {
-        let mut first = Bytes::new();
-        let mut rest = BytesMut::new();
-        while let Some(frame) = body.frame().await {
-            let frame = frame
-                .map_err(|error| LinkError::Closed { reason: format!("its answer broke off: {error}"), sent: true })?;
-            let Ok(data) = frame.into_data() else { continue };
-            if first.len() + rest.len() + data.len() > self.limit {
-                return Err(LinkError::Protocol("its answer is larger than maxMessageSize".to_owned()));
-            }
-            // An answer in one piece, as most are, is not copied.
-            if first.is_empty() && rest.is_empty() {
-                let expected = hyper::body::Body::size_hint(&body).lower().min(self.limit as u64) as usize;
-                if expected == 0 {
-                    first = data;
-                } else {
-                    rest.reserve(data.len() + expected);
-                    rest.extend_from_slice(&data);
-                }
-            } else {
-                if rest.is_empty() {
-                    rest.extend_from_slice(&first);
-                    first = Bytes::new();
-                }
-                rest.extend_from_slice(&data);
-            }
-        }
-        Ok(if rest.is_empty() { first } else { rest.freeze() })
-    }
-
     /// An answer that is no success. A JSON-RPC error in it passes as it is; the rest is ours to explain.
     async fn refusal(&self, id: u64, response: HttpResponse<Incoming>) -> Result<Response, LinkError> {
         let status = response.status();
@@ -238,11 +218,19 @@ impl Shared {
             Ok(Message::Response(answer)) => Some(answer),
             _ => None,
         };
-        let names_request = |answer: &Response| answer.id.as_ref().and_then(Id::as_u64) == Some(id);
+        let named = answer.as_ref().and_then(|answer| answer.id.as_ref()).and_then(Id::as_u64);
+        let names_request = named == Some(id);
+        if !names_request {
+            self.refused.get_or_init(|| status);
+        }
         match answer {
             // It handled the request, whatever the status and its words.
-            Some(answer) if names_request(&answer) => return Ok(answer),
+            Some(answer) if names_request => return Ok(answer),
             _ if self.session.get().is_some() && is_session_unknown(status, &body) => return Err(self.lose_session()),
+            // Who speaks this transport takes a POST. It is another server now, and to be dialled anew.
+            _ if status == StatusCode::METHOD_NOT_ALLOWED => {
+                self.close(End::Lost(Trouble::Refused(status).to_string()));
+            }
             Some(answer) if answer.id.is_none() => return Ok(answer),
             _ => {}
         }
@@ -327,6 +315,37 @@ impl Shared {
     }
 }
 
+/// A body of at most `limit` bytes.
+pub(super) async fn whole_body(mut body: Incoming, limit: usize) -> Result<Bytes, LinkError> {
+    let mut first = Bytes::new();
+    let mut rest = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame
+            .map_err(|error| LinkError::Closed { reason: format!("its answer broke off: {error}"), sent: true })?;
+        let Ok(data) = frame.into_data() else { continue };
+        if first.len() + rest.len() + data.len() > limit {
+            return Err(LinkError::Protocol("its answer is larger than maxMessageSize".to_owned()));
+        }
+        // An answer in one piece, as most are, is not copied.
+        if first.is_empty() && rest.is_empty() {
+            let expected = hyper::body::Body::size_hint(&body).lower().min(limit as u64) as usize;
+            if expected == 0 {
+                first = data;
+            } else {
+                rest.reserve(data.len() + expected);
+                rest.extend_from_slice(&data);
+            }
+        } else {
+            if rest.is_empty() {
+                rest.extend_from_slice(&first);
+                first = Bytes::new();
+            }
+            rest.extend_from_slice(&data);
+        }
+    }
+    Ok(if rest.is_empty() { first } else { rest.freeze() })
+}
+
 fn parse_answer(id: u64, body: Bytes) -> Result<Response, LinkError> {
     if body.trim_ascii_start().first() == Some(&b'<') {
         return Err(LinkError::Protocol(Trouble::WebPage.to_string()));
@@ -340,19 +359,23 @@ fn parse_answer(id: u64, body: Bytes) -> Result<Response, LinkError> {
     }
 }
 
-fn is_stream(headers: &HeaderMap) -> bool {
+pub(super) fn is_stream(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     kind.get(..17).is_some_and(|start| start.eq_ignore_ascii_case("text/event-stream"))
 }
 
 /// The protocol says 404. Servers built on the examples of the TypeScript SDK say 400 and name the session.
-fn is_session_unknown(status: StatusCode, body: &[u8]) -> bool {
+pub(super) fn is_session_unknown(status: StatusCode, body: &[u8]) -> bool {
     let names_session = || String::from_utf8_lossy(body).to_ascii_lowercase().contains("session");
-    status == StatusCode::NOT_FOUND || status == StatusCode::BAD_REQUEST && names_session()
+    match status {
+        StatusCode::NOT_FOUND | StatusCode::GONE => true,
+        StatusCode::BAD_REQUEST => names_session(),
+        _ => false,
+    }
 }
 
 /// Reads what follows the answer, so that the connection can be used again.
-async fn finish(body: Incoming) {
+pub(super) async fn finish(body: Incoming) {
     let rest = http_body_util::Limited::new(body, LONGEST_REST).collect();
     let _ = tokio::time::timeout(ASIDE, rest).await;
 }
@@ -425,6 +448,7 @@ mod tests {
     #[test]
     fn an_unknown_session_is_told_apart_from_a_bad_request() {
         assert!(is_session_unknown(StatusCode::NOT_FOUND, b""));
+        assert!(is_session_unknown(StatusCode::GONE, b""));
         assert!(is_session_unknown(StatusCode::BAD_REQUEST, b"Bad Request: No valid Session ID provided"));
         assert!(!is_session_unknown(StatusCode::BAD_REQUEST, b"bad arguments"));
         assert!(!is_session_unknown(StatusCode::INTERNAL_SERVER_ERROR, b"session store down"));

@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use crate::backend::files::FilesLink;
 use crate::backend::http::HttpLink;
+use crate::backend::sse::SseLink;
 use crate::backend::stdio::StdioLink;
 use crate::backend::trouble::{Place, Trouble};
 use crate::lane::Call;
@@ -21,6 +22,7 @@ use crate::protocol::{Id, Outcome, Response};
 pub enum Link {
     Stdio(StdioLink),
     Http(HttpLink),
+    Sse(SseLink),
     /// Served by ourselves.
     Files(FilesLink),
 }
@@ -72,11 +74,27 @@ pub struct Capabilities {
 }
 
 impl Link {
+    /// The type of server it was made for, as configurations call it.
+    pub fn transport(&self) -> &'static str {
+        match self {
+            Link::Stdio(_) => "stdio",
+            Link::Http(_) => "http",
+            Link::Sse(_) => "sse",
+            Link::Files(_) => "files",
+        }
+    }
+
+    /// Whether it refused the handshake as a server of HTTP+SSE refuses that of Streamable HTTP.
+    pub fn may_be_sse(&self) -> bool {
+        matches!(self, Link::Http(link) if link.may_be_sse())
+    }
+
     /// The next id for a request upstream; never used twice on one link.
     pub fn next_id(&self) -> u64 {
         match self {
             Link::Stdio(link) => link.next_id(),
             Link::Http(link) => link.next_id(),
+            Link::Sse(link) => link.next_id(),
             Link::Files(link) => link.next_id(),
         }
     }
@@ -86,6 +104,7 @@ impl Link {
         match self {
             Link::Stdio(link) => link.request(id, body, call).await,
             Link::Http(link) => link.request(id, body, call).await,
+            Link::Sse(link) => link.request(id, body, call).await,
             Link::Files(link) => link.request(id, body, call).await,
         }
     }
@@ -94,6 +113,7 @@ impl Link {
         match self {
             Link::Stdio(link) => link.notify(body).await,
             Link::Http(link) => link.notify(body).await,
+            Link::Sse(link) => link.notify(body).await,
             Link::Files(link) => link.notify(body).await,
         }
     }
@@ -109,6 +129,7 @@ impl Link {
         match self {
             Link::Stdio(link) => End::Lost(link.closed().await),
             Link::Http(link) => link.closed().await,
+            Link::Sse(link) => link.closed().await,
             Link::Files(link) => End::Lost(link.closed().await),
         }
     }
@@ -121,7 +142,8 @@ impl Link {
                 Some(line) => Trouble::Babbles { patience, line: &line }.to_string(),
                 None => trouble(Place::Pipe),
             },
-            Link::Http(_) => trouble(Place::Url),
+            Link::Sse(link) if !link.has_endpoint() => Trouble::NoEndpoint { patience }.to_string(),
+            Link::Http(_) | Link::Sse(_) => trouble(Place::Url),
             Link::Files(_) => format!("no answer within {patience:?}"),
         }
     }
@@ -131,6 +153,7 @@ impl Link {
         match self {
             Link::Stdio(link) => link.close().await,
             Link::Http(link) => link.close().await,
+            Link::Sse(link) => link.close(),
             Link::Files(link) => link.close().await,
         }
     }
@@ -142,6 +165,9 @@ impl Link {
             Dialect::NEWEST_WITH_HANDSHAKE,
             env!("CARGO_PKG_VERSION"),
         );
+        if let Link::Sse(link) = self {
+            link.open().await?;
+        }
         let answer = self.ask(&Method::Initialize, &params).await?;
         let hello = Hello::read(&answer).map_err(LinkError::Protocol)?;
         if let Link::Http(link) = self {

@@ -1,12 +1,12 @@
 //! A backend as a child process: one message per line on its stdin and stdout.
 //!
-//! Four tasks per link: writer, reader, stderr, and one that watches the process. The link's lock guards only the map of
-//! open requests. The reader never waits for the writer, so a child that stops reading is still heard.
+//! Four tasks per link: writer, reader, stderr, and one that watches the process. The reader never waits for the writer,
+//! so a child that stops reading is still heard.
 //!
 //! Full queue: a request waits its turn for [`QUEUE_PATIENCE`], then it is refused as overloaded. Answers to the
 //! backend's own requests are dropped when there is no room.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,13 +21,13 @@ use tokio::task::JoinHandle;
 use crate::backend::child::{self, Command, Exit, Process, SpawnError};
 use crate::backend::inbox::Inbox;
 use crate::backend::link::LinkError;
+use crate::backend::open::OpenRequests;
 use crate::backend::trouble::{MOST_LINES, Trouble, quotable};
 use crate::lane::Call;
 use crate::observe::Event;
 use crate::protocol::framing::{Frame, Lines};
 use crate::protocol::json::single_line;
-use crate::protocol::method::Method;
-use crate::protocol::{Id, Message, Notification, Response};
+use crate::protocol::{Message, Response};
 
 /// How long a request waits for room in the queue to the child.
 pub const QUEUE_PATIENCE: Duration = Duration::from_secs(1);
@@ -52,7 +52,7 @@ struct Shared {
     inbox: Arc<Inbox>,
     queue: mpsc::Sender<Queued>,
     room: Arc<Semaphore>,
-    open: Mutex<Open>,
+    open: OpenRequests,
     next: AtomicU64,
     is_retry: bool,
     /// It has answered once, so it is an MCP server.
@@ -72,17 +72,6 @@ struct Said {
 
 type Queued = (Bytes, OwnedSemaphorePermit);
 
-#[derive(Default)]
-struct Open {
-    requests: HashMap<u64, Waiting>,
-    closed: bool,
-}
-
-struct Waiting {
-    answer: oneshot::Sender<Result<Response, LinkError>>,
-    call: Option<Arc<Call>>,
-}
-
 impl StdioLink {
     /// Starts the process. `limit` bounds the size of one message. After a failure it `is_retry`: what it says on stderr
     /// before it answers is of less interest then.
@@ -96,10 +85,10 @@ impl StdioLink {
         let child = child::spawn(exe, command)?;
         let (queue, queued) = mpsc::channel(QUEUE_MESSAGES);
         let shared = Arc::new(Shared {
+            open: OpenRequests::new(Arc::clone(&inbox)),
             inbox,
             queue,
             room: Arc::new(Semaphore::new(QUEUE_UNITS as usize)),
-            open: Mutex::default(),
             next: AtomicU64::new(1),
             is_retry,
             spoke: AtomicBool::new(false),
@@ -120,16 +109,7 @@ impl StdioLink {
     }
 
     pub async fn request(&self, id: u64, body: Bytes, call: Option<&Arc<Call>>) -> Result<Response, LinkError> {
-        let (answer, answered) = oneshot::channel();
-        let waiting = Waiting { answer, call: call.cloned() };
-        {
-            let mut open = self.shared.lock();
-            if open.closed {
-                return Err(self.shared.lost(false));
-            }
-            open.requests.insert(id, waiting);
-        }
-        let slot = Slot { shared: &self.shared, id };
+        let (slot, answered) = self.shared.open.enter(id, call).ok_or_else(|| self.shared.lost(false))?;
         self.shared.send(body).await?;
         let answer = answered.await.unwrap_or_else(|_| Err(self.shared.lost(true)));
         drop(slot);
@@ -163,23 +143,7 @@ impl StdioLink {
     }
 }
 
-/// Frees the place of a request whose future was dropped.
-struct Slot<'a> {
-    shared: &'a Shared,
-    id: u64,
-}
-
-impl Drop for Slot<'_> {
-    fn drop(&mut self) {
-        self.shared.lock().requests.remove(&self.id);
-    }
-}
-
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn said(&self) -> MutexGuard<'_, Said> {
         self.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -234,8 +198,11 @@ impl Shared {
     fn on_line(&self, line: Bytes) {
         let kept = (!self.spoke.load(Ordering::Relaxed)).then(|| line.clone());
         match Message::parse(line) {
-            Ok(Message::Response(response)) => self.on_response(response),
-            Ok(Message::Notification(notification)) => self.on_notification(&notification),
+            Ok(Message::Response(response)) => {
+                self.spoke.store(true, Ordering::Relaxed);
+                self.open.on_response(response);
+            }
+            Ok(Message::Notification(notification)) => self.open.on_notification(&notification),
             Ok(Message::Request(ask)) => {
                 if self.try_send(&self.inbox.answer(&ask)).is_err() {
                     self.inbox
@@ -252,79 +219,18 @@ impl Shared {
         }
     }
 
-    fn on_response(&self, response: Response) {
-        self.spoke.store(true, Ordering::Relaxed);
-        let waiting = response.id.as_ref().and_then(Id::as_u64).and_then(|id| self.lock().requests.remove(&id));
-        match waiting {
-            // The receiver may be gone in this very moment; then nobody waits for the answer any more.
-            Some(waiting) => drop(waiting.answer.send(Ok(response))),
-            None => self.inbox.emit(&Event::AnswerWithoutCall { server: self.inbox.server() }),
-        }
-    }
-
-    fn on_notification(&self, notification: &Notification) {
-        if notification.method == Method::Progress {
-            let token = notification.params.progress_token.map(|span| notification.raw.get(span));
-            let id = token.and_then(|token| token.parse().ok());
-            let call = id.and_then(|id: u64| self.lock().requests.get(&id).and_then(|waiting| waiting.call.clone()));
-            match call {
-                Some(call) => self.inbox.hear_progress(notification, &call),
-                None => self.inbox.emit(&Event::ProgressDropped { server: self.inbox.server() }),
-            }
-            return;
-        }
-        let call = self.call_of_the_only_client();
-        self.inbox.hear(notification, call.as_ref());
-    }
-
-    /// Nothing on this transport says which call a log line belongs to. Where all open calls are one client's, it is
-    /// that client's.
-    fn call_of_the_only_client(&self) -> Option<Arc<Call>> {
-        let open = self.lock();
-        let mut calls = open.requests.values().filter_map(|waiting| waiting.call.as_ref());
-        let first = calls.next()?;
-        let same = |call: &Arc<Call>| call.caller.session.is_some() && call.caller.session == first.caller.session;
-        calls.all(same).then(|| Arc::clone(first))
-    }
-
-    /// An over-long message was dropped. The call it answers, if its id can still be read, hears so.
-    fn on_too_long(&self, head: &[u8]) {
-        self.inbox.emit(&Event::BackendTooLong { server: self.inbox.server() });
-        let waiting = id_in(head).and_then(|id| self.lock().requests.remove(&id));
-        if let Some(waiting) = waiting {
-            let error = LinkError::Protocol("its answer is larger than maxMessageSize".to_owned());
-            drop(waiting.answer.send(Err(error)));
-        }
-    }
-
     fn close(&self, reason: &str) {
         self.closed.send_if_modified(|closed| {
             let first = closed.is_none();
             closed.get_or_insert_with(|| reason.to_owned());
             first
         });
-        let orphans = {
-            let mut open = self.lock();
-            open.closed = true;
-            std::mem::take(&mut open.requests)
-        };
-        for waiting in orphans.into_values() {
-            drop(waiting.answer.send(Err(self.lost(true))));
-        }
+        self.open.close(&self.lost(true));
     }
 }
 
 fn units(body: &Bytes) -> u32 {
     u32::try_from(body.len() / QUEUE_UNIT + 1).unwrap_or(QUEUE_UNITS).min(QUEUE_UNITS)
-}
-
-/// The number behind the first `"id":` in the beginning of a message.
-pub fn id_in(head: &[u8]) -> Option<u64> {
-    let at = memchr::memmem::find(head, b"\"id\"")? + 4;
-    let rest = head.get(at..)?;
-    let rest = std::str::from_utf8(&rest[..rest.len().min(64)]).ok()?.trim_start().strip_prefix(':')?.trim_start();
-    let digits = rest.find(|character: char| !character.is_ascii_digit()).unwrap_or(rest.len());
-    rest[..digits].parse().ok()
 }
 
 async fn write(mut queued: mpsc::Receiver<Queued>, mut stdin: ChildStdin) {
@@ -350,7 +256,7 @@ async fn write(mut queued: mpsc::Receiver<Queued>, mut stdin: ChildStdin) {
 async fn read(shared: Arc<Shared>, stdout: ChildStdout, limit: usize) {
     each_line(stdout, limit, |frame| match frame {
         Frame::Whole(line) => shared.on_line(line),
-        Frame::TooLong { head } => shared.on_too_long(&head),
+        Frame::TooLong { head } => shared.open.on_too_long(&head),
     })
     .await;
 }
@@ -429,19 +335,6 @@ async fn exit_of(process: &mut Process) -> Option<Exit> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_id_of_a_dropped_message_is_found_where_it_can_be() {
-        for (head, id) in [
-            (&b"{\"jsonrpc\":\"2.0\",\"id\":17,\"result\":{"[..], Some(17)),
-            (b"{\"id\" : 3,", Some(3)),
-            (b"{\"id\":\"x\",", None),
-            (b"{\"result\":{", None),
-            (b"{\"id\"", None),
-        ] {
-            assert_eq!(id_in(head), id);
-        }
-    }
 
     #[test]
     fn one_message_never_needs_more_room_than_there_is() {

@@ -19,6 +19,7 @@ const BUT: &str = ", but ";
 pub const MOST_LINES: usize = 5;
 const LONGEST_LINE: usize = 200;
 
+const IS_IT_SSE: &str = "is the url that of an HTTP+SSE server? it often ends in /sse; Streamable HTTP is of type http";
 const BY_HAND: &str = "run its command by hand to see more";
 
 #[derive(Debug)]
@@ -39,6 +40,20 @@ pub enum Trouble<'a> {
     },
     Refused(StatusCode),
     WebPage,
+    /// HTTP+SSE: the stream is there, but never says where messages go.
+    NoEndpoint {
+        patience: Duration,
+    },
+    /// HTTP+SSE: no stream at all.
+    NoStream,
+    /// HTTP+SSE: messages would go to somebody else.
+    ForeignEndpoint {
+        endpoint: &'a str,
+        url: &'a str,
+    },
+    BadEndpoint(&'a str),
+    /// A URL that speaks neither transport: what came of Streamable HTTP, and of HTTP+SSE.
+    NeitherWay(&'a str, &'a str),
 }
 
 /// Where a server is spoken to.
@@ -74,6 +89,19 @@ impl fmt::Display for Trouble<'_> {
             Trouble::WebPage => {
                 f.write_str("it answered with a web page (is the url right? that of an MCP server often ends in /mcp)")
             }
+            Trouble::NoEndpoint { patience } => {
+                write!(f, "no endpoint event on its stream within {patience:?} ({IS_IT_SSE})")
+            }
+            Trouble::NoStream => write!(f, "it answered GET with something else than an event stream ({IS_IT_SSE})"),
+            Trouble::ForeignEndpoint { endpoint, url } => {
+                write!(
+                    f,
+                    "its endpoint is at {endpoint}, but the url is at {url} (messages go to the same origin only; "
+                )?;
+                f.write_str("configure the url by which the server knows itself)")
+            }
+            Trouble::NeitherWay(http, sse) => write!(f, "{http}; tried as HTTP+SSE: {sse}"),
+            Trouble::BadEndpoint(text) => write!(f, "its endpoint event holds {text:?}, which is no url"),
         }
     }
 }

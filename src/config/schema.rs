@@ -172,7 +172,7 @@ fn server() -> Value {
     let stdio = half("a command to start", &["stdio"], &[&HTTP_MEMBERS, &FILES_MEMBERS], json!([has("command")]));
     let http = half(
         "a URL to call",
-        &["http", "streamable-http", "streamableHttp"],
+        &["http", "sse", "streamable-http", "streamableHttp"],
         &[&STDIO_MEMBERS, &FILES_MEMBERS],
         json!([{ "oneOf": urls }]),
     );

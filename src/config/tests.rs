@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::config::file::Origin;
 use crate::config::vocabulary::{self, Keys};
 use crate::config::{
-    Config, Files, LogFormat, LogLevel, NamePolicy, Protocol, Server, ServerId, ServerIdError, Timeout, Transport,
-    UriPolicy, parse,
+    Config, Files, HttpKind, LogFormat, LogLevel, NamePolicy, Protocol, Server, ServerId, ServerIdError, Timeout,
+    Transport, UriPolicy, parse,
 };
 
 mod permissions;
@@ -141,7 +141,9 @@ fn servers_are_read_whole() {
     assert_eq!(of("other"), Some(Duration::from_secs(300)));
 
     let remote = &config.servers["remote"];
-    let Transport::Http { url, headers, ca } = &remote.transport else { panic!("not http") };
+    let Transport::Http { kind: HttpKind::Streamable, url, headers, ca } = &remote.transport else {
+        panic!("not http")
+    };
     assert_eq!((url.as_str(), ca.clone()), ("https://search.example/mcp", Some(PathBuf::from("/etc/goblin/ca.pem"))));
     assert_eq!((headers[0].0.as_str(), headers[0].1.expose()), ("authorization", "Bearer s3cret"));
     assert_eq!(remote.namespacing.resources, UriPolicy::Identifier);
@@ -169,15 +171,20 @@ fn a_directory_is_served_by_its_root_or_its_type() {
 
 #[test]
 fn other_clients_spellings_mean_the_same() {
-    let own = accept(r#"{ "mcpServers": { "a": { "type": "http", "url": "http://x/mcp" } } }"#);
+    let typed = accept(r#"{ "mcpServers": { "a": { "type": "http", "url": "http://x/mcp" } } }"#);
     for text in [
         r#"{ "servers": { "a": { "type": "http", "url": "http://x/mcp", "gallery": "https://g" } } }"#,
+        r#"{ "mcpServers": { "a": { "transport": "streamable-http", "url": "http://x/mcp" } } }"#,
+        r#"{ "mcpServers": { "a": { "type": "streamableHttp", "url": "http://x/mcp", "autoApprove": [], "alwaysAllow": [] } } }"#,
+    ] {
+        assert_eq!(accept(text), typed, "{text}");
+    }
+    let own = accept(r#"{ "mcpServers": { "a": { "url": "http://x/mcp" } } }"#);
+    for text in [
         r#"{ "context_servers": { "a": { "url": "http://x/mcp" } } }"#,
         r#"{ "mcp_servers": { "a": { "url": "http://x/mcp" } } }"#,
         r#"{ "mcpServers": { "a": { "serverUrl": "http://x/mcp", "disabled": false } } }"#,
         r#"{ "mcpServers": { "a": { "httpUrl": "http://x/mcp", "trust": true } } }"#,
-        r#"{ "mcpServers": { "a": { "transport": "streamable-http", "url": "http://x/mcp" } } }"#,
-        r#"{ "mcpServers": { "a": { "type": "streamableHttp", "url": "http://x/mcp", "autoApprove": [], "alwaysAllow": [] } } }"#,
         r#"{ "mcpServers": { "a": { "url": "http://x/mcp", "description": "x", "env": null } } }"#,
     ] {
         assert_eq!(accept(text), own, "{text}");
@@ -195,6 +202,21 @@ fn other_clients_spellings_mean_the_same() {
         accept_server(r#""command": "x", "includeTools": ["a*"], "excludeTools": ["ab"]"#).tools,
         accept_server(r#""command": "x", "tools": { "allow": ["a*"], "deny": ["ab"] }"#).tools
     );
+}
+
+#[test]
+fn which_transport_a_url_speaks_is_said_or_left_to_be_found() {
+    for (members, expected) in [
+        (r#""type": "http", "url": "http://x""#, HttpKind::Streamable),
+        (r#""type": "sse", "url": "http://x""#, HttpKind::Sse),
+        (r#""transport": "sse", "serverUrl": "http://x""#, HttpKind::Sse),
+        (r#""url": "http://x""#, HttpKind::Unsaid),
+    ] {
+        match accept_server(members).transport {
+            Transport::Http { kind, .. } => assert_eq!(kind, expected, "{members}"),
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]

@@ -10,27 +10,28 @@ use crate::config::field::{Field, Section};
 use crate::config::problem::Fault;
 use crate::config::secret::Secret;
 use crate::config::vocabulary::{FILES_MEMBERS, HTTP_MEMBERS, STDIO_MEMBERS};
-use crate::config::{Files, Transport, network, vocabulary};
+use crate::config::{Files, HttpKind, Transport, network, vocabulary};
 
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     Stdio,
-    Http,
+    Http(HttpKind),
     Files,
 }
 
-pub(crate) const KINDS: [(&str, Kind); 5] = [
+pub(crate) const KINDS: [(&str, Kind); 6] = [
     ("stdio", Kind::Stdio),
-    ("http", Kind::Http),
+    ("http", Kind::Http(HttpKind::Streamable)),
+    ("sse", Kind::Http(HttpKind::Sse)),
     ("files", Kind::Files),
-    ("streamable-http", Kind::Http),
-    ("streamableHttp", Kind::Http),
+    ("streamable-http", Kind::Http(HttpKind::Streamable)),
+    ("streamableHttp", Kind::Http(HttpKind::Streamable)),
 ];
 
 /// `None` was reported.
 pub(crate) fn transport(section: &Section<'_>) -> Option<Transport> {
     let stdio = stdio(section);
-    let http = http(section);
+    let address = address(section);
     let files = files(section);
     match kind(section)? {
         Kind::Stdio => {
@@ -39,11 +40,13 @@ pub(crate) fn transport(section: &Section<'_>) -> Option<Transport> {
             require(section, &["command"]);
             stdio
         }
-        Kind::Http => {
-            refuse(section, &STDIO_MEMBERS, "http");
-            refuse(section, &FILES_MEMBERS, "http");
+        Kind::Http(kind) => {
+            let word = if kind == HttpKind::Sse { "sse" } else { "http" };
+            refuse(section, &STDIO_MEMBERS, word);
+            refuse(section, &FILES_MEMBERS, word);
             require(section, &vocabulary::URL);
-            http
+            let Address { url, headers, ca } = address;
+            Some(Transport::Http { kind, url: url?, headers, ca })
         }
         Kind::Files => {
             refuse(section, &STDIO_MEMBERS, "files");
@@ -56,12 +59,12 @@ pub(crate) fn transport(section: &Section<'_>) -> Option<Transport> {
 /// What the file says, else what its members tell.
 fn kind(section: &Section<'_>) -> Option<Kind> {
     if let Some(field) = section.one_of(&vocabulary::TYPE) {
-        return field.choice(&KINDS, &["sse"]);
+        return field.choice(&KINDS, &[]);
     }
     let has = |names: &[&str]| names.iter().any(|name| section.get(name).is_some());
     let fault = match (has(&["command"]), has(&vocabulary::URL), has(&["root"])) {
         (true, false, false) => return Some(Kind::Stdio),
-        (false, true, false) => return Some(Kind::Http),
+        (false, true, false) => return Some(Kind::Http(HttpKind::Unsaid)),
         (false, false, true) => return Some(Kind::Files),
         (true, true, false) => Fault::new("has both a command and a url").cure("keep one"),
         (_, _, true) => Fault::new("has both a root and a command or a url").cure("keep one"),
@@ -131,7 +134,14 @@ fn environment(field: &Field<'_>) -> Option<BTreeMap<String, Secret>> {
     Some(variables)
 }
 
-fn http(section: &Section<'_>) -> Option<Transport> {
+struct Address {
+    /// `None` was reported, or is missing.
+    url: Option<String>,
+    headers: Vec<(String, Secret)>,
+    ca: Option<PathBuf>,
+}
+
+fn address(section: &Section<'_>) -> Address {
     let url = section.one_of(&vocabulary::URL).and_then(|field| {
         let url = field.expanded()?;
         field.accept(network::check_url(&url)).map(|()| url)
@@ -140,7 +150,7 @@ fn http(section: &Section<'_>) -> Option<Transport> {
     section.set(&mut headers, "headers", self::headers);
     let mut ca = None;
     section.set(&mut ca, "tls", tls);
-    Some(Transport::Http { url: url?, headers, ca })
+    Address { url, headers, ca }
 }
 
 fn files(section: &Section<'_>) -> Files {

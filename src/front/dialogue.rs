@@ -148,3 +148,42 @@ fn handshake_first() -> Error {
 pub fn refusal(malformed: &Malformed) -> Pieces {
     protocol::error_reply(malformed.id.as_ref(), &malformed.error.to_json())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is answered to this message.
+    fn answer(dialogue: &Dialogue, message: &'static str) -> String {
+        match dialogue.hear(Bytes::from_static(message.as_bytes())) {
+            Ok(Heard::Answer(answer)) => String::from_utf8_lossy(&answer.concat()).into_owned(),
+            _ => panic!("{message} has an answer"),
+        }
+    }
+
+    const HELLO: &str =
+        r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}"#;
+
+    #[test]
+    fn sess2_no_session_begins_after_the_end() {
+        let desk = Arc::new(Desk::example(1));
+        let dialogue = Dialogue::new(&desk, &Arc::default()).expect("there is room");
+        assert!(Dialogue::new(&desk, &Arc::default()).is_err(), "it counts before its handshake");
+        dialogue.end("test");
+        assert!(answer(&dialogue, HELLO).contains("-32600"));
+        assert!(desk.sessions.is_empty() && dialogue.session().is_none());
+    }
+
+    #[test]
+    fn a_handshake_that_fails_keeps_its_place_for_the_next() {
+        let desk = Arc::new(Desk::example(1));
+        let dialogue = Dialogue::new(&desk, &Arc::default()).expect("there is room");
+        let without_version = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#;
+        assert!(answer(&dialogue, without_version).contains("-32602"));
+        assert_eq!(desk.sessions.len(), 1);
+        assert!(answer(&dialogue, HELLO).contains("serverInfo"));
+        assert_eq!(desk.sessions.len(), 1);
+        dialogue.end("test");
+        assert!(desk.sessions.is_empty());
+    }
+}

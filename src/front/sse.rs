@@ -231,3 +231,39 @@ impl ClientStream {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::StreamExt;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::session::desk::Desk;
+
+    #[tokio::test(start_paused = true)]
+    async fn http1_a_quiet_stream_shows_that_it_is_alive() {
+        let (desk, observe) = (Arc::new(Desk::example(9)), Arc::default());
+        let dialogue = Dialogue::new(&desk, &observe).expect("there is room");
+        let client = Arc::new(Client::new(desk.sessions.mint(), dialogue, observe));
+        let stop = watch::Sender::new(false);
+        let stream = ClientStream {
+            greeting: None,
+            initialized: client.initialized.subscribe(),
+            changes: Changes::new(desk.router.directory.watch()),
+            stop: stop.subscribe(),
+            listed: Arc::<Streams>::default().enter(Arc::clone(&client)),
+        };
+        let mut events = Box::pin(stream.into_events());
+        for _ in 0..3 {
+            let begin = Instant::now();
+            assert_eq!(events.next().await, Some(KEEP_ALIVE));
+            assert_eq!(begin.elapsed(), KEEP_ALIVE_EVERY);
+        }
+        assert!(client.answer("{}".to_owned().into()));
+        assert_eq!(events.next().await.as_deref(), Some(&b"event: message\ndata: {}\n\n"[..]));
+        assert_eq!(desk.sessions.len(), 1);
+        drop(events);
+        assert_eq!(desk.sessions.len(), 0);
+        assert!(!client.answer("{}".to_owned().into()));
+    }
+}

@@ -47,6 +47,15 @@ impl Desk {
         Desk { sessions, router, policies }
     }
 
+    /// A desk without backends and with room for so many sessions, for tests.
+    #[cfg(test)]
+    pub fn example(most: usize) -> Desk {
+        let (policies, observe) = (Policies::default(), Arc::new(crate::observe::Observe::default()));
+        let directory = Arc::new(crate::catalog::directory::Directory::new(policies.page_size));
+        let router = Router::new(directory, policies.clone(), Arc::clone(&observe));
+        Desk::new(Sessions::new(most, std::time::Duration::from_secs(60), observe), Arc::new(router), policies)
+    }
+
     /// The handshake: a new session and the answer. Its place is asked for when nothing else is wrong.
     pub fn initialize(
         &self,

@@ -13,7 +13,7 @@ use crate::support::http_server;
 /// It is started and ended by the test, never by a gateway.
 pub struct HttpFixture {
     pub address: SocketAddr,
-    _child: Child,
+    child: Child,
 }
 
 impl HttpFixture {
@@ -25,7 +25,14 @@ impl HttpFixture {
         let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("a line in time");
         let line = line.expect("text").expect("the fixture tells where it listens");
         let address = line.trim_start_matches("listening http://").trim_end_matches("/mcp");
-        HttpFixture { address: address.parse().expect("an address"), _child: child }
+        HttpFixture { address: address.parse().expect("an address"), child }
+    }
+
+    /// Ends it and starts another at the same address.
+    pub async fn replace(mut self, switches: &[&str]) -> HttpFixture {
+        self.child.kill().await.expect("it can be killed");
+        let port = self.address.port().to_string();
+        HttpFixture::start(&[&["--port", &port], switches].concat()).await
     }
 
     /// An entry of the configuration.

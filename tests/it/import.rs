@@ -131,7 +131,7 @@ fn all_clients_are_read_together_and_twice_is_once() {
         machine.put(place, &fixture(file));
     }
     let first = machine.import(&["--yes"]);
-    assert!(first.contains("added 33 servers to "), "{first}");
+    assert!(first.contains("added 36 servers to "), "{first}");
     // One name, two servers: the second is called after its client.
     assert!(first.contains("vscode/mcp.json: github: it is called github-vscode here"), "{first}");
     assert!(first.contains("figma-codex"), "{first}");
@@ -262,7 +262,8 @@ fn one_file_can_be_named() {
     }
     // The name on the command line decides.
     let path = machine.put("@HOME@/x.json", r#"{"mcpServers":{"a":{"url":"https://x/mcp"}}}"#).display().to_string();
-    assert!(machine.import(&["gemini", "--from", &path]).contains("not imported: it speaks HTTP+SSE"));
+    let json: Value = serde_json::from_str(&machine.import(&["gemini", "--from", &path, "--json"])).expect("JSON");
+    assert_eq!(json["servers"][0]["id"], "a", "{json}");
     for arguments in [&["--from", "/nowhere"][..], &["cursor", "gemini", "--from", &path], &["dance"]] {
         assert_eq!(machine.run(&[&["import"], arguments].concat()).status.code(), Some(2), "{arguments:?}");
     }

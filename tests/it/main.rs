@@ -10,6 +10,7 @@ mod support;
 
 mod admin;
 mod backend_http;
+mod backend_sse;
 mod backend_stdio;
 mod bad_input;
 mod bridge;

@@ -9,42 +9,44 @@ use tokio::process::{Child, Command};
 
 use crate::harness::{Client, Gateway, PATIENCE, Scratch, eventually, signal};
 use crate::sdk::{reference_program, reference_server};
-use crate::support::{await_call, next_pid_in, path_text, pid_in, try_call};
+use crate::support::{await_call, logged, next_pid_in, path_text, pid_in, try_call};
 
 /// The server registers it after `initialized`, and tells so.
 const LATE_TOOL: &str = "every_simulate-research-query";
 
 /// server-everything as an HTTP server of its own.
 struct Everything {
+    mode: &'static str,
     port: u16,
     child: Child,
 }
 
 impl Everything {
-    async fn start() -> Everything {
+    /// `mode` is what it calls its transport.
+    async fn start(mode: &'static str) -> Everything {
         loop {
             let probe = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
             let port = probe.local_addr().expect("an address").port();
             drop(probe);
             // Somebody else may have taken it in between.
-            if let Some(child) = Everything::listen(port).await {
-                return Everything { port, child };
+            if let Some(child) = Everything::listen(mode, port).await {
+                return Everything { mode, port, child };
             }
         }
     }
 
     /// Nothing when the port is taken.
-    async fn listen(port: u16) -> Option<Child> {
+    async fn listen(mode: &str, port: u16) -> Option<Child> {
         let mut command = Command::new("node");
-        command.arg(reference_program("server-everything")).arg("streamableHttp").env("PORT", port.to_string());
+        command.arg(reference_program("server-everything")).arg(mode).env("PORT", port.to_string());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().expect("node starts");
         let mut lines = BufReader::new(child.stderr.take().expect("stderr is piped")).lines();
         loop {
             let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("a line in time").expect("text");
             match line.expect("it says where it listens") {
-                line if line.contains("listening on port") => break,
-                line if line.contains("already in use") => return None,
+                line if line.contains("listening on port") || line.contains("running on port") => break,
+                line if line.contains("already in use") || line.contains("EADDRINUSE") => return None,
                 _ => {}
             }
         }
@@ -54,14 +56,15 @@ impl Everything {
     }
 
     fn server(&self) -> Value {
-        json!({ "url": format!("http://127.0.0.1:{}/mcp", self.port) })
+        let path = if self.mode == "sse" { "sse" } else { "mcp" };
+        json!({ "url": format!("http://127.0.0.1:{}/{path}", self.port) })
     }
 
     /// Kills it and starts another one at the same port, which knows nothing of the sessions of the first.
     async fn replace(&mut self) {
         self.child.kill().await.expect("it can be killed");
-        let port = self.port;
-        self.child = eventually("the port is free again", || Everything::listen(port)).await;
+        let (mode, port) = (self.mode, self.port);
+        self.child = eventually("the port is free again", || Everything::listen(mode, port)).await;
     }
 }
 
@@ -83,7 +86,7 @@ async fn reg3_srv3_everything_over_stdio_is_listed_whole() {
 
 #[tokio::test]
 async fn reg3_srv3_everything_over_http_is_listed_whole() {
-    let server = Everything::start().await;
+    let server = Everything::start("streamableHttp").await;
     let (_gateway, client) = everything(server.server()).await;
     check_lists(&client).await;
 }
@@ -112,11 +115,27 @@ async fn srv5_everything_over_stdio_answers() {
 
 #[tokio::test]
 async fn srv5_everything_over_http_answers() {
-    let server = Everything::start().await;
+    let server = Everything::start("streamableHttp").await;
     let (_gateway, client) = everything(server.server()).await;
     check_calls(&client).await;
     check_prompts(&client).await;
     check_resources(&client).await;
+}
+
+/// Once as its entry says, once because it answers a POST with 404.
+#[tokio::test]
+async fn srv2_srv5_everything_over_sse_is_listed_whole_and_answers() {
+    let server = Everything::start("sse").await;
+    let mut said = server.server();
+    said["type"] = json!("sse");
+    for entry in [said, server.server()] {
+        let (gateway, client) = everything(entry).await;
+        check_lists(&client).await;
+        check_calls(&client).await;
+        check_prompts(&client).await;
+        check_resources(&client).await;
+        logged(&gateway, &["backend ready", "transport=\"sse\""]).await;
+    }
 }
 
 async fn check_calls(client: &Client) {
@@ -231,13 +250,15 @@ async fn a_killed_server_over_stdio_is_started_again() {
 
 #[tokio::test]
 async fn a_server_over_http_that_was_replaced_is_connected_again() {
-    let mut server = Everything::start().await;
-    let (_gateway, client) = everything(server.server()).await;
-    server.replace().await;
-    await_call(&client, "every_get-tiny-image").await;
-    check_calls(&client).await;
-    client.await_tool(LATE_TOOL).await;
-    check_lists(&client).await;
+    for mode in ["streamableHttp", "sse"] {
+        let mut server = Everything::start(mode).await;
+        let (_gateway, client) = everything(server.server()).await;
+        server.replace().await;
+        await_call(&client, "every_get-tiny-image").await;
+        check_calls(&client).await;
+        client.await_tool(LATE_TOOL).await;
+        check_lists(&client).await;
+    }
 }
 
 #[tokio::test]

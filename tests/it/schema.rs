@@ -115,6 +115,7 @@ fn both_accept_what_is_good() {
         ),
         server(json!({ "httpUrl": "http://[::1]:80/mcp?x=1", "includeTools": ["a"], "excludeTools": ["b"] })),
         server(json!({ "url": "HTTPS://x" })),
+        server(json!({ "type": "sse", "url": "https://x/sse", "headers": {}, "tls": {} })),
         server(
             json!({ "url": "https://${HOST}/mcp", "prefix": "", "validate": true, "session": "shared", "protocol": "legacy" }),
         ),
@@ -173,7 +174,8 @@ fn both_refuse_what_is_bad() {
         server(json!({ "command": "x", "root": "." })),
         server(json!({ "type": "stdio" })),
         server(json!({ "type": "http", "command": "x" })),
-        server(json!({ "type": "sse", "url": "https://x" })),
+        server(json!({ "type": "sse" })),
+        server(json!({ "type": "sse", "url": "https://x", "args": [] })),
         server(json!({ "type": "stdio", "transport": "stdio", "command": "x" })),
         server(json!({ "command": "x", "headers": {} })),
         server(json!({ "url": "https://x", "args": [] })),

@@ -25,6 +25,8 @@ use crate::protocol::dialect::Era;
 struct Answer {
     handshake: Duration,
     ping: Option<Duration>,
+    /// Which of the two a URL turned out to speak.
+    transport: Option<&'static str>,
 }
 
 /// Fills in what only a connection shows. All servers are stopped again.
@@ -41,6 +43,7 @@ pub async fn connect(config: Config, report: &mut Report) -> Result<()> {
         match answer {
             Ok(answer) => {
                 server.state = Standing::Ready;
+                server.transport = answer.transport.unwrap_or(server.transport);
                 server.seen = see(&catalog, index, &answer);
                 report.warnings.extend(backend.failed_lists().iter().map(|failed| unlisted(&backend.id, failed)));
             }
@@ -104,7 +107,8 @@ async fn ask(backend: &Backend, begin: Instant, patience: Duration) -> Result<An
     if let Some(reason) = lost(&backend.state()) {
         return Err(reason);
     }
-    Ok(Answer { handshake, ping: matches!(ping, Ok(Ok(()))).then(|| asked.elapsed()) })
+    let ping = matches!(ping, Ok(Ok(()))).then(|| asked.elapsed());
+    Ok(Answer { handshake, ping, transport: backend.transport() })
 }
 
 fn see(catalog: &Catalog, index: usize, answer: &Answer) -> Option<Seen> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::config::problem::Problem;
-use crate::config::{Server, ServerId, Transport, pin};
+use crate::config::{HttpKind, Server, ServerId, Transport, pin};
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -162,6 +162,7 @@ impl ServerReport {
     pub fn new(id: &ServerId, server: &Server, target: String) -> ServerReport {
         let (transport, unpinned) = match &server.transport {
             Transport::Stdio { command, args, .. } => ("stdio", pin::unpinned(command, args)),
+            Transport::Http { kind: HttpKind::Sse, .. } => ("sse", None),
             Transport::Http { .. } => ("http", None),
             Transport::Files(_) => ("files", None),
         };

@@ -64,7 +64,8 @@ fn rows(report: &Report) -> Vec<Vec<String>> {
             let ping = seen.ping_ms.map_or_else(|| "none".to_owned(), |ping| format!("{ping:.1} ms"));
             row.extend([format!("{:.0} ms", seen.handshake_ms), ping]);
             row.extend([seen.tools, seen.prompts, seen.resources, seen.templates].map(|count| count.to_string()));
-            row.extend([format!("{} {}", seen.protocol, seen.era), seen.software.clone()]);
+            let over = if server.transport == "sse" { " over sse" } else { "" };
+            row.extend([format!("{} {}{over}", seen.protocol, seen.era), seen.software.clone()]);
         }
         row
     };

@@ -39,6 +39,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::config::HttpKind;
 
     #[test]
     fn a_command_is_shown_without_its_secrets() {
@@ -73,7 +74,8 @@ mod tests {
             ("https://search.example/s3cret/mcp", "https://search.example/${KEY}/mcp"),
             ("https://search.example", "https://search.example"),
         ] {
-            let transport = Transport::Http { url: url.to_owned(), headers: Vec::new(), ca: None };
+            let transport =
+                Transport::Http { kind: HttpKind::Unsaid, url: url.to_owned(), headers: Vec::new(), ca: None };
             assert_eq!(of(&transport, &variables), expected);
         }
     }

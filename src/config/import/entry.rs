@@ -25,8 +25,6 @@ const LOGIN: [&str; 8] = [
     "headersHelper",
 ];
 
-const SSE_CURE: &str = "see whether it has a Streamable HTTP address, often /mcp instead of /sse";
-
 /// What an entry is made of.
 #[derive(Default)]
 struct Parts {
@@ -55,11 +53,7 @@ pub(crate) fn entry(
         return None;
     };
     let is_sse = is_sse(client, server);
-    if is_sse && !is_known_kind("sse") {
-        notes.push(Remark::new("", "not imported: it speaks HTTP+SSE, which is not available yet").cure(SSE_CURE));
-        return None;
-    }
-    notes.extend(doubt(server).filter(|_| !is_sse));
+    notes.extend(doubt(server));
     let mut reader = Reader { variables: Variables { client, block, ground }, parts: Parts::default(), notes };
     for (name, value) in members {
         reader.member(name, value);
@@ -86,15 +80,8 @@ fn kind(server: &Tree) -> Option<&str> {
 
 /// What makes it doubtful that the server is of the kind that its members tell.
 fn doubt(server: &Tree) -> Option<Remark> {
-    if let Some(kind) = kind(server) {
-        return (!is_known_kind(kind)).then(|| Remark::new("type", "it is taken for what its other members tell"));
-    }
-    // Other clients try both; we do not.
-    let url = vocabulary::URL.iter().find_map(|name| server.get(name)).and_then(Tree::as_text)?;
-    let path = url.split(['?', '#']).next().unwrap_or(url).trim_end_matches('/');
-    let is_doubtful = path.ends_with("/sse") && !is_known_kind("sse");
-    let why = "its path ends in /sse, so it may speak HTTP+SSE, which is not available yet";
-    is_doubtful.then(|| Remark::new("url", why).cure(SSE_CURE))
+    let is_unknown = kind(server).is_some_and(|kind| !is_known_kind(kind));
+    is_unknown.then(|| Remark::new("type", "it is taken for what its other members tell"))
 }
 
 /// Gemini means HTTP+SSE by `url`, unless it says otherwise.

@@ -125,7 +125,7 @@ fn files_are_looked_for_in_the_project_and_at_home() {
 fn doubts_and_secrets_in_notes() {
     let ground = Ground { home: "/srv/me".into(), here: "/srv/here".into() };
     for (client, members, expected) in [
-        (Client::Cursor, r#""url": "https://h/x/sse?k=v""#, Some("its path ends in /sse, so it may speak HTTP+SSE")),
+        (Client::Cursor, r#""url": "https://h/x/sse?k=v""#, None),
         (Client::Cursor, r#""url": "https://h/sse", "type": "http""#, None),
         (
             Client::Cursor,

@@ -189,13 +189,10 @@ fn of_the_transport() {
                 ("3:57", "a.httpUrl: \"httpUrl\" and \"url\" mean the same, keep one"),
             ],
         ),
+        (r#""type": "sse""#, &[("2:6", "a: \"url\" is missing")]),
         (
-            r#""type": "sse", "url": "http://x""#,
-            &[(
-                "3:9",
-                "a.type: \"sse\" is known but not available in this version yet, \
-                 use \"stdio\" or \"http\" or \"files\" or \"streamable-http\" or \"streamableHttp\"",
-            )],
+            r#""type": "sse", "url": "http://x", "args": []"#,
+            &[("3:35", "a.args: does not belong to a server of type sse, remove it")],
         ),
         (r#""root": ".", "command": "x""#, &[("2:6", "a: has both a root and a command or a url, keep one")]),
         (

@@ -14,8 +14,8 @@ use crate::config::diff::{Depth, apply, diff};
 use crate::config::glob::Glob;
 use crate::config::secret::Secret;
 use crate::config::{
-    Config, Filter, Gateway, LogLevel, Namespacing, Policies, Protocol, Rules, Server, ServerId, Timeout, ToolRules,
-    Transport, parse,
+    Config, Filter, Gateway, HttpKind, LogLevel, Namespacing, Policies, Protocol, Rules, Server, ServerId, Timeout,
+    ToolRules, Transport, parse,
 };
 
 /// Few values for each member, so that two arbitrary configurations often agree in some.
@@ -29,7 +29,7 @@ fn transports() -> impl Strategy<Value = Transport> {
             cwd: PathBuf::from("/"),
         }),
         ("http://[xy]/", vec(("[ab]", "[xy]".prop_map(Secret::new)), 0..2))
-            .prop_map(|(url, headers)| { Transport::Http { url, headers, ca: None } }),
+            .prop_map(|(url, headers)| { Transport::Http { kind: HttpKind::Unsaid, url, headers, ca: None } }),
     ]
 }
 

@@ -1,0 +1,154 @@
+//! The open requests of a link on which all messages share one stream (stdio, HTTP+SSE): answers find their request by id.
+//!
+//! Nothing on such a stream says which call a log line belongs to. Where all open calls are one client's, it is that
+//! client's; else it is nobody's. The lock is held for a look-up only.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+use crate::backend::inbox::Inbox;
+use crate::backend::link::LinkError;
+use crate::lane::Call;
+use crate::observe::Event;
+use crate::protocol::method::Method;
+use crate::protocol::{Id, Notification, Response};
+
+pub struct OpenRequests {
+    inbox: Arc<Inbox>,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    requests: HashMap<u64, Waiting>,
+    closed: bool,
+}
+
+struct Waiting {
+    answer: oneshot::Sender<Result<Response, LinkError>>,
+    call: Option<Arc<Call>>,
+}
+
+/// What a request waits for.
+pub type Answered = oneshot::Receiver<Result<Response, LinkError>>;
+
+/// The place of a request; free again when this is dropped.
+pub struct Slot<'a> {
+    open: &'a OpenRequests,
+    id: u64,
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        self.open.lock().requests.remove(&self.id);
+    }
+}
+
+impl OpenRequests {
+    pub fn new(inbox: Arc<Inbox>) -> OpenRequests {
+        OpenRequests { inbox, table: Mutex::default() }
+    }
+
+    /// Opens a request; nothing once the link is closed.
+    pub fn enter(&self, id: u64, call: Option<&Arc<Call>>) -> Option<(Slot<'_>, Answered)> {
+        let (answer, answered) = oneshot::channel();
+        let waiting = Waiting { answer, call: call.cloned() };
+        let mut table = self.lock();
+        if table.closed {
+            return None;
+        }
+        table.requests.insert(id, waiting);
+        Some((Slot { open: self, id }, answered))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.lock().requests.is_empty()
+    }
+
+    pub fn on_response(&self, response: Response) {
+        let waiting = response.id.as_ref().and_then(Id::as_u64).and_then(|id| self.lock().requests.remove(&id));
+        match waiting {
+            // The receiver may be gone in this very moment; then nobody waits for the answer any more.
+            Some(waiting) => drop(waiting.answer.send(Ok(response))),
+            None => self.inbox.emit(&Event::AnswerWithoutCall { server: self.inbox.server() }),
+        }
+    }
+
+    pub fn on_notification(&self, notification: &Notification) {
+        if notification.method == Method::Progress {
+            let token = notification.params.progress_token.map(|span| notification.raw.get(span));
+            let id = token.and_then(|token| token.parse().ok());
+            let call = id.and_then(|id: u64| self.lock().requests.get(&id).and_then(|waiting| waiting.call.clone()));
+            match call {
+                Some(call) => self.inbox.hear_progress(notification, &call),
+                None => self.inbox.emit(&Event::ProgressDropped { server: self.inbox.server() }),
+            }
+            return;
+        }
+        let call = self.call_of_the_only_client();
+        self.inbox.hear(notification, call.as_ref());
+    }
+
+    /// An over-long message was dropped. The call it answers, if its id can still be read, hears so.
+    pub fn on_too_long(&self, head: &[u8]) {
+        self.inbox.emit(&Event::BackendTooLong { server: self.inbox.server() });
+        let waiting = id_in(head).and_then(|id| self.lock().requests.remove(&id));
+        if let Some(waiting) = waiting {
+            let error = LinkError::Protocol("its answer is larger than maxMessageSize".to_owned());
+            drop(waiting.answer.send(Err(error)));
+        }
+    }
+
+    /// Fails what is open; nothing can be opened any more.
+    pub fn close(&self, error: &LinkError) {
+        let orphans = {
+            let mut table = self.lock();
+            table.closed = true;
+            std::mem::take(&mut table.requests)
+        };
+        for waiting in orphans.into_values() {
+            drop(waiting.answer.send(Err(error.clone())));
+        }
+    }
+
+    fn call_of_the_only_client(&self) -> Option<Arc<Call>> {
+        let table = self.lock();
+        let mut calls = table.requests.values().filter_map(|waiting| waiting.call.as_ref());
+        let first = calls.next()?;
+        let same = |call: &Arc<Call>| call.caller.session.is_some() && call.caller.session == first.caller.session;
+        calls.all(same).then(|| Arc::clone(first))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The number behind the first `"id":` in the beginning of a message.
+fn id_in(head: &[u8]) -> Option<u64> {
+    let at = memchr::memmem::find(head, b"\"id\"")? + 4;
+    let rest = head.get(at..)?;
+    let rest = std::str::from_utf8(&rest[..rest.len().min(64)]).ok()?.trim_start().strip_prefix(':')?.trim_start();
+    let digits = rest.find(|character: char| !character.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..digits].parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_of_a_dropped_message_is_found_where_it_can_be() {
+        for (head, id) in [
+            (&b"{\"jsonrpc\":\"2.0\",\"id\":17,\"result\":{"[..], Some(17)),
+            (b"{\"id\" : 3,", Some(3)),
+            (b"{\"id\":\"x\",", None),
+            (b"{\"result\":{", None),
+            (b"{\"id\"", None),
+        ] {
+            assert_eq!(id_in(head), id);
+        }
+    }
+}
