@@ -183,7 +183,7 @@ impl Shared {
                     tokio::spawn(timeout(ASIDE, post));
                     Ok(answer)
                 }
-                lost => match timeout(LAST_WORDS, post).await {
+                lost => match timeout(self.last_words(), post).await {
                     Ok(Err(error)) => Err(error),
                     _ => lost.unwrap_or_else(|_| Err(self.lost(true))),
                 },
@@ -244,6 +244,12 @@ impl Shared {
     fn fail(&self, reason: String) -> LinkError {
         self.close(End::Lost(reason.clone()));
         LinkError::Closed { reason, sent: false }
+    }
+
+    /// A backend that forgot the session lives, and will say of every POST that it was not handled.
+    fn last_words(&self) -> Duration {
+        let forgotten = matches!(*self.closed.borrow(), Some(End::Forgotten));
+        if forgotten { ASIDE } else { LAST_WORDS }
     }
 
     fn lost(&self, sent: bool) -> LinkError {
