@@ -5,8 +5,10 @@
 //! are refused at once instead of queued.
 
 pub mod actor;
+pub mod ask;
 pub mod child;
 pub mod connect;
+pub mod ear;
 pub mod files;
 pub mod guard;
 pub mod handed;

@@ -4,8 +4,10 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use crate::protocol::dialect::Dialect;
+use crate::protocol::json::{self, Span};
 
 #[derive(Clone, Debug)]
 pub struct Caller {
@@ -14,6 +16,41 @@ pub struct Caller {
     pub dialect: Dialect,
     /// Log lines below this are not for this client.
     pub level: Level,
+    pub abilities: Arc<Abilities>,
+}
+
+/// What a client can be asked for, as it declared in its handshake.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Abilities {
+    pub sampling: bool,
+    pub sampling_tools: bool,
+    pub elicitation_form: bool,
+    pub elicitation_url: bool,
+    pub roots: bool,
+    /// All of it as the client wrote it; empty where it declared nothing.
+    pub raw: Box<str>,
+}
+
+impl Abilities {
+    pub fn read(text: &str, capabilities: Option<Span>) -> Abilities {
+        let object = |of: Span, key| json::member(text, of, key).filter(|value| value.get(text).starts_with('{'));
+        let Some(capabilities) = capabilities.filter(|span| span.get(text).starts_with('{')) else {
+            return Abilities::default();
+        };
+        let sampling = object(capabilities, "sampling");
+        let elicitation = object(capabilities, "elicitation");
+        let has = |of: Option<Span>, key| of.and_then(|of| object(of, key)).is_some();
+        let elicitation_url = has(elicitation, "url");
+        Abilities {
+            sampling: sampling.is_some(),
+            sampling_tools: has(sampling, "tools"),
+            // A bare object means forms, which are all that the first version had.
+            elicitation_form: has(elicitation, "form") || elicitation.is_some() && !elicitation_url,
+            elicitation_url,
+            roots: object(capabilities, "roots").is_some(),
+            raw: capabilities.get(text).into(),
+        }
+    }
 }
 
 /// On whose behalf a client acts. There is one until clients are told apart by authentication.
@@ -33,6 +70,11 @@ pub struct Node(u32);
 impl Node {
     pub fn random() -> Node {
         Node(random_bits() as u32 & 0x0fff_ffff)
+    }
+
+    /// It is another with every start.
+    pub fn number(self) -> u32 {
+        self.0
     }
 }
 
@@ -143,6 +185,30 @@ impl Level {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn abilities_are_what_was_declared() {
+        let check = |text: &str, expected: &str| {
+            let read = Abilities::read(text, Some(json::whole(text)));
+            let words = [
+                (read.sampling, "sampling"),
+                (read.sampling_tools, "tools"),
+                (read.elicitation_form, "form"),
+                (read.elicitation_url, "url"),
+                (read.roots, "roots"),
+            ];
+            let words: Vec<_> = words.iter().filter(|(has, _)| *has).map(|(_, word)| *word).collect();
+            assert_eq!(words.join(" "), expected, "{text}");
+        };
+        check("{}", "");
+        check("[]", "");
+        check(r#"{"sampling":{},"roots":{"listChanged":true}}"#, "sampling roots");
+        check(r#"{"sampling":{"tools":{}},"elicitation":{}}"#, "sampling tools form");
+        check(r#"{"elicitation":{"url":{}}}"#, "url");
+        check(r#"{"elicitation":{"form":{},"url":{}}}"#, "form url");
+        check(r#"{"elicitation":{"form":{}},"sampling":true,"roots":null}"#, "form");
+        assert_eq!(Abilities::read("{}", None), Abilities::default());
+    }
 
     #[test]
     fn session_ids_are_version_8_uuids_and_read_back() {

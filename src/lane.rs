@@ -1,25 +1,29 @@
 //! One call of one client, and the write side of its stream.
 //!
 //! A [`Call`] is shared by the task that waits for the answer, the front that writes to the client and the link that hears
-//! from the backend. The reply does not pass through it; progress and log lines do, through its [`Lane`].
+//! from the backend. The reply does not pass through it; progress, log lines and asks do, through its [`Lane`].
 //!
-//! Policy when a lane is full: progress and log lines are dropped and counted. Nothing here waits.
+//! Policy when a lane is full: progress and log lines are dropped and counted, an ask is refused. Nothing here waits.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::task::AtomicWaker;
+use tokio::sync::Notify;
 
 use crate::caller::Caller;
+use crate::mailbox::Mailbox;
 use crate::protocol::Request;
 
 /// How many messages, and how many bytes of them, may wait for a client that reads slowly.
 const MOST_MESSAGES: usize = 256;
 const MOST_BYTES: usize = 1024 * 1024;
+/// How many bytes may wait for an ask to be taken. A larger one is taken when it is alone.
+const MOST_ASK_BYTES: usize = 16 * 1024 * 1024;
 /// A call that takes longer than this is told so to whoever waits for it.
 pub const SLOW_AFTER: Duration = Duration::from_secs(1);
 
@@ -30,9 +34,32 @@ pub struct Lane {
     wake: AtomicWaker,
 }
 
+/// A message besides the answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// It may be dropped.
+    Note(Bytes),
+    /// Something that the client must answer.
+    Ask(Bytes),
+}
+
+impl Said {
+    pub fn bytes(self) -> Bytes {
+        match self {
+            Said::Note(bytes) | Said::Ask(bytes) => bytes,
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Said::Note(bytes) | Said::Ask(bytes) => bytes.len(),
+        }
+    }
+}
+
 #[derive(Default)]
 struct Queue {
-    messages: VecDeque<Bytes>,
+    messages: VecDeque<Said>,
     bytes: usize,
     closed: bool,
     slow: bool,
@@ -41,9 +68,21 @@ struct Queue {
 impl Lane {
     /// Queues a message that may be dropped; tells whether it was taken.
     pub fn offer(&self, message: Bytes) -> bool {
+        self.push(Said::Note(message), |queue, length| {
+            queue.messages.len() < MOST_MESSAGES && queue.bytes + length <= MOST_BYTES
+        })
+    }
+
+    /// Queues an ask; tells whether it was taken. How many there are is bounded by the client's book of them.
+    pub fn ask(&self, message: Bytes) -> bool {
+        self.push(Said::Ask(message), |queue, length| {
+            queue.messages.is_empty() || queue.bytes + length <= MOST_ASK_BYTES
+        })
+    }
+
+    fn push(&self, message: Said, has_room: impl FnOnce(&Queue, usize) -> bool) -> bool {
         let mut queue = lock(&self.queue);
-        let full = queue.messages.len() >= MOST_MESSAGES || queue.bytes + message.len() > MOST_BYTES;
-        if queue.closed || full {
+        if queue.closed || !has_room(&queue, message.len()) {
             return false;
         }
         queue.bytes += message.len();
@@ -58,7 +97,7 @@ impl Lane {
         lock(&self.queue).closed = true;
     }
 
-    pub fn try_next(&self) -> Option<Bytes> {
+    pub fn try_next(&self) -> Option<Said> {
         let mut queue = lock(&self.queue);
         let message = queue.messages.pop_front()?;
         queue.bytes -= message.len();
@@ -72,7 +111,7 @@ impl Lane {
     }
 
     /// The next message; nothing when there is none and the answer takes its time. For one reader.
-    pub async fn next(&self) -> Option<Bytes> {
+    pub async fn next(&self) -> Option<Said> {
         poll_fn(|context| {
             // First, so that nothing comes unseen between the look and the wait.
             self.wake.register(context.waker());
@@ -92,14 +131,23 @@ pub struct Call {
     /// The client's progress token, as its JSON token; none where it wants no progress.
     pub progress_token: Option<Bytes>,
     pub lane: Lane,
+    /// Of the client whose call it is.
+    pub mailbox: Arc<Mailbox>,
     control: Mutex<Control>,
     wake: AtomicWaker,
+    /// Rung when the call is over.
+    over: Notify,
 }
 
 #[derive(Default)]
 struct Control {
     ended: Option<End>,
     clock: Option<Clock>,
+    /// Asks of the call that are open: as long as there are any, the backend need show no life.
+    asks: usize,
+    /// The last progress that the client was told.
+    progress: Option<f64>,
+    is_over: bool,
 }
 
 /// Why a call must end without its answer. The first reason stands.
@@ -129,9 +177,9 @@ struct Clock {
 }
 
 impl Call {
-    pub fn new(caller: Caller, request: Request, progress_token: Option<Bytes>) -> Call {
-        let (lane, control, wake) = (Lane::default(), Mutex::default(), AtomicWaker::new());
-        Call { caller, request, progress_token, lane, control, wake }
+    pub fn new(caller: Caller, mailbox: Arc<Mailbox>, request: Request, progress_token: Option<Bytes>) -> Call {
+        let (lane, control, wake, over) = (Lane::default(), Mutex::default(), AtomicWaker::new(), Notify::new());
+        Call { caller, request, progress_token, lane, mailbox, control, wake, over }
     }
 
     /// Some call, for tests.
@@ -142,10 +190,12 @@ impl Call {
             principal: crate::caller::Principal::Anonymous,
             dialect: crate::protocol::dialect::Dialect::V2025_11_25,
             level: crate::caller::Level::Info,
+            abilities: Arc::default(),
         };
+        let mailbox = Mailbox::new(Default::default(), crate::mailbox::replay::Replay::new(0));
         let request = br#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}"#;
         match crate::protocol::Message::parse(Bytes::from_static(request)) {
-            Ok(crate::protocol::Message::Request(request)) => Call::new(caller, request, None),
+            Ok(crate::protocol::Message::Request(request)) => Call::new(caller, Arc::new(mailbox), request, None),
             other => panic!("{other:?}"),
         }
     }
@@ -178,14 +228,57 @@ impl Call {
         }
     }
 
+    /// The backend asks the client something: its own silence does not count until [`release_clock`](Call::release_clock).
+    pub fn hold_clock(&self) {
+        lock(&self.control).asks += 1;
+    }
+
+    pub fn release_clock(&self) {
+        let mut control = lock(&self.control);
+        control.asks -= 1;
+        if let Some(clock) = &mut control.clock {
+            clock.alive = Instant::now();
+        }
+    }
+
+    /// Whether progress may be told: it never goes back. What is told is remembered.
+    pub fn advance(&self, progress: f64) -> bool {
+        let mut control = lock(&self.control);
+        let goes_on = control.progress.is_none_or(|last| progress >= last);
+        if goes_on {
+            control.progress = Some(progress);
+        }
+        goes_on
+    }
+
+    /// The answer has been given, or there will be none: nothing more is said about this call.
+    pub fn finish(&self) {
+        lock(&self.control).is_over = true;
+        self.lane.close();
+        self.over.notify_waiters();
+    }
+
+    /// Waits until the call is over.
+    pub async fn over(&self) {
+        loop {
+            // First, so that the end does not come unseen between the look and the wait.
+            let rung = self.over.notified();
+            if lock(&self.control).is_over {
+                return;
+            }
+            rung.await;
+        }
+    }
+
     /// Ends the call if it is late, and tells its reader if it is slow.
     pub fn look_at_clock(&self, now: Instant) {
         let mut control = lock(&self.control);
+        let is_held = control.asks > 0;
         let Some(clock) = &mut control.clock else { return };
         let over =
             |since: Instant, limit: Option<Duration>| limit.is_some_and(|limit| now.duration_since(since) >= limit);
         let taken = now.duration_since(clock.begun);
-        if over(clock.alive, clock.patience.idle) || over(clock.begun, clock.patience.most) {
+        if !is_held && over(clock.alive, clock.patience.idle) || over(clock.begun, clock.patience.most) {
             drop(control);
             return self.end(End::Late(taken));
         }
@@ -269,6 +362,43 @@ mod tests {
         }
         assert_eq!(end_after(&alive, 60), None);
         assert_eq!(end_after(&alive, 90), late(90));
+    }
+
+    #[tokio::test]
+    async fn route3_the_clock_stands_still_while_an_ask_is_open() {
+        let held = call(Some(60), Some(600));
+        held.hold_clock();
+        held.hold_clock();
+        held.release_clock();
+        assert_eq!(end_after(&held, 599), None);
+        assert_eq!(end_after(&held, 600), Some(End::Late(Duration::from_secs(600))));
+        let released = call(Some(60), None);
+        released.hold_clock();
+        released.release_clock();
+        assert!(end_after(&released, 61).is_some());
+        let over = call(None, None);
+        assert!(futures_util::FutureExt::now_or_never(over.over()).is_none());
+        over.finish();
+        over.over().await;
+        assert!(!over.lane.ask(Bytes::from_static(b"x")));
+    }
+
+    #[test]
+    fn progress_never_goes_back() {
+        let call = call(None, None);
+        let told: Vec<_> = [1.0, 1.0, 0.5, 2.0, 1.9].into_iter().filter(|progress| call.advance(*progress)).collect();
+        assert_eq!(told, [1.0, 1.0, 2.0]);
+    }
+
+    #[test]
+    fn an_ask_has_more_room_than_what_may_be_dropped() {
+        let lane = Lane::default();
+        while lane.offer(Bytes::from_static(b"x")) {}
+        assert!(lane.ask(Bytes::from_static(b"y")));
+        assert!(!lane.ask(vec![b'y'; MOST_ASK_BYTES].into()));
+        let lane = Lane::default();
+        assert!(lane.ask(vec![b'y'; MOST_ASK_BYTES + 1].into()), "alone it always fits");
+        assert!(matches!(lane.try_next(), Some(Said::Ask(_))));
     }
 
     #[tokio::test]

@@ -1,14 +1,29 @@
-//! What must survive a stream: which changes a client has been told of.
+//! What must survive a stream: which changes a client has been told of, what waits for its next stream, what it was asked,
+//! and what was written to streams that may have been cut.
 //!
-//! One per session. It holds levels, not events: "the tools changed" is a version number, so a client without an open
-//! stream misses nothing and a burst is told once.
+//! One per session. Changes are levels, not events: "the tools changed" is a version number, so a client without an open
+//! stream misses nothing and a burst is told once. What belongs to no call waits in a queue; when that is full, the
+//! message is refused and whoever had it counts that.
 
-use std::sync::{Mutex, PoisonError};
+pub mod asks;
+pub mod replay;
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use tokio::sync::Notify;
 
+use crate::caller::Level;
+use crate::mailbox::asks::Asks;
+use crate::mailbox::replay::Replay;
 use crate::protocol;
 use crate::protocol::method::Method;
+
+/// How many messages, and how many bytes of them, may wait for a stream of the client.
+const MOST_WAITING: usize = 256;
+const MOST_WAITING_BYTES: usize = 1024 * 1024;
 
 /// The state of the three lists that clients are told of. A greater number means changed since.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,18 +36,42 @@ pub struct Versions {
 }
 
 pub struct Mailbox {
+    pub asks: Arc<Asks>,
+    pub replay: Replay,
     told: Mutex<Versions>,
+    waiting: Mutex<Waiting>,
+    /// Rung for whoever holds a stream of the client, and for whoever waits for the client's end.
+    bell: Notify,
+    /// Streams that what belongs to no call can go on.
+    streams: AtomicUsize,
+    level: AtomicU8,
+}
+
+#[derive(Default)]
+struct Waiting {
+    messages: VecDeque<Bytes>,
+    bytes: usize,
+    /// The client is gone.
+    closed: bool,
 }
 
 impl Mailbox {
     /// For a client that will see the lists as of `now`.
-    pub fn new(now: Versions) -> Mailbox {
-        Mailbox { told: Mutex::new(now) }
+    pub fn new(now: Versions, replay: Replay) -> Mailbox {
+        Mailbox {
+            asks: Arc::default(),
+            replay,
+            told: Mutex::new(now),
+            waiting: Mutex::default(),
+            bell: Notify::new(),
+            streams: AtomicUsize::new(0),
+            level: AtomicU8::new(Level::DEFAULT as u8),
+        }
     }
 
     /// The notifications that are due when the lists stand at `now`; they count as told.
     pub fn take_due(&self, now: Versions) -> Vec<Bytes> {
-        let told = std::mem::replace(&mut *self.told.lock().unwrap_or_else(PoisonError::into_inner), now);
+        let told = std::mem::replace(&mut *lock(&self.told), now);
         let kinds = [
             (told.tools != now.tools, Method::ToolsChanged),
             (told.prompts != now.prompts, Method::PromptsChanged),
@@ -40,15 +79,112 @@ impl Mailbox {
         ];
         kinds.iter().filter(|(due, _)| *due).map(|(_, method)| protocol::notification(method, None)).collect()
     }
+
+    /// What the client was told may not have reached it: all of it is due again.
+    pub fn doubt(&self) {
+        // No list is ever at this version, so each differs from it.
+        let never = u64::MAX;
+        *lock(&self.told) = Versions { tools: never, prompts: never, resources: never, catalog: never };
+    }
+
+    /// Log lines below this are not for this client.
+    pub fn level(&self) -> Level {
+        Level::ALL[usize::from(self.level.load(Ordering::Relaxed))]
+    }
+
+    pub fn set_level(&self, level: Level) {
+        self.level.store(level as u8, Ordering::Relaxed);
+    }
+
+    /// Queues a message that belongs to no call, for the next stream of the client; tells whether it was taken.
+    pub fn post(&self, message: Bytes) -> bool {
+        let mut waiting = lock(&self.waiting);
+        let full = waiting.messages.len() >= MOST_WAITING || waiting.bytes + message.len() > MOST_WAITING_BYTES;
+        if waiting.closed || full {
+            return false;
+        }
+        waiting.bytes += message.len();
+        waiting.messages.push_back(message);
+        drop(waiting);
+        self.bell.notify_waiters();
+        true
+    }
+
+    pub fn try_next(&self) -> Option<Bytes> {
+        let mut waiting = lock(&self.waiting);
+        let message = waiting.messages.pop_front()?;
+        waiting.bytes -= message.len();
+        Some(message)
+    }
+
+    /// The next message that belongs to no call. For the holder of a stream; cancel-safe.
+    pub async fn next(&self) -> Bytes {
+        loop {
+            // First, so that nothing comes unseen between the look and the wait.
+            let rung = self.bell.notified();
+            if let Some(message) = self.try_next() {
+                return message;
+            }
+            rung.await;
+        }
+    }
+
+    /// A stream of the client that takes what belongs to no call has begun, or ended.
+    pub fn count_stream(&self, begun: bool) {
+        match begun {
+            true => self.streams.fetch_add(1, Ordering::Relaxed),
+            false => self.streams.fetch_sub(1, Ordering::Relaxed),
+        };
+    }
+
+    pub fn has_stream(&self) -> bool {
+        self.streams.load(Ordering::Relaxed) > 0
+    }
+
+    /// The client is gone: nobody is waited for, and nothing is kept.
+    pub fn close(&self) {
+        let mut waiting = lock(&self.waiting);
+        *waiting = Waiting { closed: true, ..Waiting::default() };
+        drop(waiting);
+        self.asks.close();
+        self.replay.close();
+        self.bell.notify_waiters();
+    }
+
+    pub fn is_closed(&self) -> bool {
+        lock(&self.waiting).closed
+    }
+
+    /// Waits until the client is gone.
+    pub async fn closed(&self) {
+        loop {
+            let rung = self.bell.notified();
+            if self.is_closed() {
+                return;
+            }
+            rung.await;
+        }
+    }
+}
+
+/// No code that holds these locks can panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
+
+    fn mailbox() -> Mailbox {
+        Mailbox::new(Versions::default(), Replay::new(1))
+    }
 
     #[test]
     fn reg8_each_changed_list_is_told_once() {
-        let mailbox = Mailbox::new(Versions::default());
+        let mailbox = mailbox();
         assert!(mailbox.take_due(Versions { catalog: 9, ..Versions::default() }).is_empty());
         let now = Versions { tools: 5, resources: 1, ..Versions::default() };
         assert_eq!(
@@ -59,5 +195,24 @@ mod tests {
             ]
         );
         assert!(mailbox.take_due(now).is_empty());
+        mailbox.doubt();
+        assert_eq!(mailbox.take_due(now).len(), 3);
+        assert!(mailbox.take_due(now).is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_belongs_to_no_call_waits_for_a_stream_within_bounds() {
+        let mailbox = mailbox();
+        let taken = (0..MOST_WAITING + 9).filter(|_| mailbox.post(Bytes::from_static(b"x"))).count();
+        assert_eq!(taken, MOST_WAITING);
+        for _ in 0..taken {
+            assert_eq!(mailbox.next().await, "x");
+        }
+        assert!(mailbox.next().now_or_never().is_none());
+        assert!(!mailbox.post(vec![b'x'; MOST_WAITING_BYTES + 1].into()));
+        assert!(mailbox.closed().now_or_never().is_none());
+        mailbox.close();
+        mailbox.closed().await;
+        assert!(!mailbox.post(Bytes::from_static(b"x")));
     }
 }

@@ -65,6 +65,11 @@ pub enum Event<'a> {
     BackendAskRefused {
         server: &'a str,
         method: &'a str,
+        reason: &'a str,
+    },
+    /// An answer or notification to a backend that had no room on its way.
+    AsideDropped {
+        server: &'a str,
     },
     BackendLog {
         server: &'a str,
@@ -112,6 +117,9 @@ pub enum Event<'a> {
         reason: &'a str,
     },
     AnswerWithoutReader {
+        session: &'a str,
+    },
+    AnswerWithoutAsk {
         session: &'a str,
     },
     /// Progress or a log line that had no room on the way to its client.
@@ -181,6 +189,7 @@ kinds!(
     BackendGarbage,
     BackendTooLong,
     BackendAskRefused,
+    AsideDropped,
     BackendLog,
     BackendNotification,
     BackendError,
@@ -193,6 +202,7 @@ kinds!(
     SessionOpened,
     SessionEnded,
     AnswerWithoutReader,
+    AnswerWithoutAsk,
     MessageDropped,
     ClientSlow,
     ClientRefused,
@@ -256,8 +266,11 @@ fn log(event: &Event<'_>) {
         Event::BackendLine { server, line, repeated: true } => debug!(server, "{}", clean(line)),
         Event::BackendGarbage { server, reason } => debug!(server, reason = clean(reason), "backend wrote no message"),
         Event::BackendTooLong { server } => warn!(server, "backend wrote a message beyond maxMessageSize; dropped"),
-        Event::BackendAskRefused { server, method } => {
-            debug!(server, method = clean(method), "backend asked what cannot be relayed");
+        Event::BackendAskRefused { server, method, reason } => {
+            debug!(server, method = clean(method), reason = clean(reason), "backend asked what cannot be relayed");
+        }
+        Event::AsideDropped { server } => {
+            warn!(server, "backend takes answers to what it asked too slowly; one was dropped");
         }
         Event::BackendLog { server, line } => debug!(server, "{}", clean(line)),
         Event::BackendNotification { server, method } => {
@@ -282,6 +295,9 @@ fn log(event: &Event<'_>) {
         Event::SessionOpened { session, version } => debug!(session, version, "session opened"),
         Event::SessionEnded { session, reason } => debug!(session, reason, "session ended"),
         Event::AnswerWithoutReader { session } => debug!(session, "the client left before the answer; dropped"),
+        Event::AnswerWithoutAsk { session } => {
+            debug!(session, "the client answered what nobody asks, or asks any more; dropped");
+        }
         Event::MessageDropped { session } => {
             debug!(session, "the client reads too slowly for progress and log lines; dropped")
         }

@@ -9,14 +9,15 @@ pub mod inflight;
 pub mod levels;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use crate::caller::{Caller, Level, Node, Principal, SessionId};
+use crate::caller::{Abilities, Caller, Level, Node, Principal, SessionId};
 use crate::lane::Call;
+use crate::mailbox::replay::Replay;
 use crate::mailbox::{Mailbox, Versions};
 use crate::observe::{Event, Observe};
 use crate::protocol::dialect::Dialect;
@@ -30,12 +31,12 @@ const TICK: Duration = Duration::from_millis(100);
 pub struct Session {
     pub id: SessionId,
     pub dialect: Dialect,
-    pub mailbox: Mailbox,
+    abilities: Arc<Abilities>,
+    pub mailbox: Arc<Mailbox>,
     pub inflight: Arc<Inflight>,
     level: Mutex<Wish>,
     /// Counts the streams opened so far: a new one replaces the one before. `None` once the session has ended.
     stream: watch::Sender<Option<u64>>,
-    open_streams: AtomicUsize,
     /// When the book was begun.
     begin: Instant,
     /// Milliseconds from then to the last sign of the client.
@@ -52,12 +53,12 @@ struct Wish {
 
 impl Session {
     pub fn caller(&self) -> Caller {
-        let level = self.level.lock().unwrap_or_else(PoisonError::into_inner).level;
         Caller {
             session: Some(self.id),
             principal: Principal::Anonymous,
             dialect: self.dialect,
-            level: level.unwrap_or(Level::DEFAULT),
+            level: self.mailbox.level(),
+            abilities: Arc::clone(&self.abilities),
         }
     }
 
@@ -75,7 +76,7 @@ impl Session {
                 number = *current;
             }
         });
-        self.open_streams.fetch_add(1, Ordering::Relaxed);
+        self.mailbox.count_stream(true);
         Stream { current: self.stream.subscribe(), number, session: Arc::clone(self) }
     }
 }
@@ -98,7 +99,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         self.session.touch();
-        self.session.open_streams.fetch_sub(1, Ordering::Relaxed);
+        self.session.mailbox.count_stream(false);
     }
 }
 
@@ -155,15 +156,15 @@ impl Sessions {
         SessionId::new(self.node)
     }
 
-    pub fn open(&self, place: Place, dialect: Dialect, lists: Versions) -> Arc<Session> {
+    pub fn open(&self, place: Place, dialect: Dialect, abilities: Abilities, lists: Versions) -> Arc<Session> {
         let session = Arc::new(Session {
             id: self.mint(),
             dialect,
-            mailbox: Mailbox::new(lists),
+            abilities: Arc::new(abilities),
+            mailbox: Arc::new(Mailbox::new(lists, Replay::new(self.node.number()))),
             inflight: Arc::new(Inflight::new(Arc::clone(&self.pulse))),
             level: Mutex::default(),
             stream: watch::Sender::new(Some(0)),
-            open_streams: AtomicUsize::new(0),
             begin: self.begin,
             last_seen: AtomicU64::new(millis(self.begin.elapsed())),
         });
@@ -196,6 +197,7 @@ impl Sessions {
         let ended = self.sessions.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
         let Some(Open { session, .. }) = ended else { return };
         session.stream.send_replace(None);
+        session.mailbox.close();
         session.inflight.close(reason);
         let wish = std::mem::replace(
             &mut *session.level.lock().unwrap_or_else(PoisonError::into_inner),
@@ -212,9 +214,15 @@ impl Sessions {
         }
     }
 
+    /// A client answered what nobody asks, or asks any more.
+    fn tell_unasked(&self, session: &Session) {
+        self.observe.emit(&Event::AnswerWithoutAsk { session: &session.id.short() });
+    }
+
     pub fn set_level(&self, session: &Session, level: Level) {
         let mut wish = session.level.lock().unwrap_or_else(PoisonError::into_inner);
         if !wish.ended {
+            session.mailbox.set_level(level);
             self.levels.replace(wish.level.replace(level), Some(level));
         }
     }
@@ -239,8 +247,9 @@ impl Sessions {
         let now = millis(self.begin.elapsed());
         let longest = millis(self.idle_timeout);
         let idle = |session: &&Arc<Session>| {
+            session.mailbox.replay.forget_old(Instant::now());
             let silent = now.saturating_sub(session.last_seen.load(Ordering::Relaxed)) >= longest;
-            silent && session.open_streams.load(Ordering::Relaxed) == 0 && session.inflight.is_empty()
+            silent && !session.mailbox.has_stream() && session.inflight.is_empty()
         };
         let idle: Vec<_> = {
             let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
@@ -287,7 +296,7 @@ mod tests {
 
     fn open(sessions: &Sessions) -> Arc<Session> {
         let place = sessions.reserve().expect("there is room");
-        sessions.open(place, Dialect::V2025_11_25, Versions::default())
+        sessions.open(place, Dialect::V2025_11_25, Abilities::default(), Versions::default())
     }
 
     #[test]

@@ -16,11 +16,12 @@ use tokio::task::JoinHandle;
 
 use crate::backend::child::Command;
 use crate::backend::connect::{HttpClient, ProxyEnvironment};
+use crate::backend::ear::Ear;
 use crate::backend::files::FilesLink;
 use crate::backend::health::Health;
 use crate::backend::http::HttpLink;
 use crate::backend::inbox::List;
-use crate::backend::link::{End, Hello, Link, LinkError};
+use crate::backend::link::{End, Hello, Link, LinkError, shared_capabilities};
 use crate::backend::listing::{self, Listing};
 use crate::backend::sse::SseLink;
 use crate::backend::stdio::StdioLink;
@@ -210,9 +211,10 @@ impl Actor {
     async fn shake_hands(&mut self, way: Way) -> Result<Option<(Link, Hello)>, Failure> {
         let link = self.dial(way).map_err(|reason| Failure { reason, may_be_sse: false })?;
         let patience = self.surroundings.policies.start_timeout;
+        let declared = shared_capabilities(&self.backend.config);
         let hello = tokio::select! {
             () = stopped(&mut self.stop) => None,
-            hello = tokio::time::timeout(patience, link.initialize()) => Some(hello),
+            hello = tokio::time::timeout(patience, link.initialize(&declared)) => Some(hello),
         };
         let reason = match hello {
             Some(Ok(Ok(hello))) => return Ok(Some((link, hello))),
@@ -228,6 +230,10 @@ impl Actor {
     fn dial(&mut self, way: Way) -> Result<Link, String> {
         let limit = self.surroundings.policies.max_message_size;
         let inbox = Arc::clone(&self.backend.inbox);
+        let ear = || {
+            let patience = self.surroundings.policies.ask_timeout;
+            Arc::new(Ear::shared(Arc::clone(&inbox), &self.backend.config, patience))
+        };
         match &self.backend.config.transport {
             Transport::Stdio { command, args, env, cwd } => {
                 let command = Command {
@@ -236,7 +242,7 @@ impl Actor {
                     env: env.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect(),
                     cwd: cwd.clone(),
                 };
-                let link = StdioLink::start(&self.surroundings.exe, &command, limit, inbox, self.told.is_some());
+                let link = StdioLink::start(&self.surroundings.exe, &command, limit, ear(), self.told.is_some());
                 link.map(Link::Stdio).map_err(|error| error.to_string())
             }
             Transport::Http { url, headers, ca, kind: _ } => {
@@ -248,10 +254,10 @@ impl Actor {
                         self.client.insert(client.map_err(|error| error.to_string())?).clone()
                     }
                 };
-                let headers = header_map(headers)?;
+                let (headers, ear) = (header_map(headers)?, ear());
                 Ok(match way {
-                    Way::Usual => Link::Http(HttpLink::new(client, url, headers, limit, inbox)),
-                    Way::Sse => Link::Sse(SseLink::new(client, url, headers, limit, inbox)),
+                    Way::Usual => Link::Http(HttpLink::new(client, url, headers, limit, ear)),
+                    Way::Sse => Link::Sse(SseLink::new(client, url, headers, limit, ear)),
                 })
             }
             Transport::Files(files) => {

@@ -13,18 +13,20 @@ use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Method as Verb, Request as HttpRequest, Response as HttpResponse, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::backend::connect::{HttpClient, RequestError};
-use crate::backend::inbox::{Inbox, List};
+use crate::backend::ear::{Ear, Mouth, Whose};
+use crate::backend::inbox::List;
 use crate::backend::link::{End, LinkError};
+use crate::backend::open::OpenCalls;
 use crate::backend::trouble::Trouble;
 use crate::lane::Call;
 use crate::observe::Event;
 use crate::protocol::dialect::Dialect;
 use crate::protocol::framing::{Events, Frame};
 use crate::protocol::method::Method;
-use crate::protocol::{Id, Message, Notification, Response};
+use crate::protocol::{Id, Message, Notification, Request, Response};
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -34,6 +36,8 @@ const JSON_OR_STREAM: HeaderValue = HeaderValue::from_static("application/json, 
 const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 /// Notifications and the end of a session are sent on the side; nobody waits longer for them.
 pub(super) const ASIDE: Duration = Duration::from_secs(5);
+/// What may be on its way to the backend at once that nobody waits for. Full: the next is dropped.
+pub(super) const MOST_ASIDES: usize = 64;
 /// How much of a refusal is read to tell its reason.
 pub(super) const LONGEST_REFUSAL: usize = 64 * 1024;
 /// What may follow the answer on its stream before the connection is given up instead of reused.
@@ -52,7 +56,9 @@ pub struct HttpLink {
 struct Shared {
     client: HttpClient,
     url: Uri,
-    inbox: Arc<Inbox>,
+    ear: Arc<Ear>,
+    open: OpenCalls,
+    asides: Arc<Semaphore>,
     limit: usize,
     /// The configured headers and ours that never change.
     headers: HeaderMap,
@@ -67,13 +73,15 @@ struct Shared {
 }
 
 impl HttpLink {
-    pub fn new(client: HttpClient, url: Uri, mut headers: HeaderMap, limit: usize, inbox: Arc<Inbox>) -> HttpLink {
+    pub fn new(client: HttpClient, url: Uri, mut headers: HeaderMap, limit: usize, ear: Arc<Ear>) -> HttpLink {
         headers.insert(CONTENT_TYPE, JSON);
         headers.insert(ACCEPT, JSON_OR_STREAM);
         let shared = Shared {
             client,
             url,
-            inbox,
+            ear,
+            open: OpenCalls::default(),
+            asides: Arc::new(Semaphore::new(MOST_ASIDES)),
             limit,
             headers,
             settled: OnceLock::new(),
@@ -116,6 +124,7 @@ impl HttpLink {
     }
 
     pub async fn request(&self, id: u64, body: Bytes, call: Option<&Arc<Call>>) -> Result<Response, LinkError> {
+        let _entered = call.map(|call| self.shared.open.enter(id, call));
         let response = self.shared.post(body).await?;
         if !response.status().is_success() {
             return self.shared.refusal(id, response).await;
@@ -202,6 +211,7 @@ impl Shared {
             closed.get_or_insert(end);
             first
         });
+        self.ear.close();
     }
 
     fn lose_session(&self) -> LinkError {
@@ -271,7 +281,7 @@ impl Shared {
             Frame::Whole(event) if event.data.is_empty() => return Ok(None),
             Frame::Whole(event) => event.data,
             Frame::TooLong { .. } => {
-                shared.inbox.emit(&Event::BackendTooLong { server: shared.inbox.server() });
+                shared.ear.emit(&Event::BackendTooLong { server: shared.ear.server() });
                 return Err(LinkError::Protocol("its answer is larger than maxMessageSize".to_owned()));
             }
         };
@@ -280,38 +290,56 @@ impl Shared {
                 return Ok(Some(answer));
             }
             Ok(Message::Notification(notification)) => shared.on_notification(&notification, id, call),
+            Ok(Message::Request(ask)) if call.is_some() => Shared::on_ask(shared, ask, Whose::of(call), true),
             other => Shared::on_other(shared, other),
         }
         Ok(None)
     }
 
     fn on_notification(&self, notification: &Notification, id: u64, call: Option<&Arc<Call>>) {
-        let Some(call) = call else { return self.inbox.hear(notification, None) };
+        let Some(call) = call else { return self.ear.hear(notification, || Whose::Nobodys) };
         if notification.method != Method::Progress {
-            return self.inbox.hear(notification, Some(call));
+            return self.ear.hear(notification, || Whose::of(Some(call)));
         }
         let token = notification.params.progress_token.map(|span| notification.raw.get(span));
         if token.and_then(|token| token.parse().ok()) == Some(id) {
-            self.inbox.hear_progress(notification, call);
+            self.ear.hear_progress(notification, call);
         } else {
-            self.inbox.emit(&Event::ProgressDropped { server: self.inbox.server() });
+            self.ear.emit(&Event::ProgressDropped { server: self.ear.server() });
         }
     }
 
+    fn on_ask(shared: &Arc<Shared>, ask: Request, whose: Whose, is_certain: bool) {
+        shared.ear.take_ask(ask, whose, is_certain, Arc::new(Aside(Arc::clone(shared))));
+    }
+
+    /// What belongs to no stream of a call.
     fn on_other(shared: &Arc<Shared>, message: Result<Message, crate::protocol::Malformed>) {
-        let server = shared.inbox.server();
+        let server = shared.ear.server();
         match message {
-            Ok(Message::Request(ask)) => {
-                let answer = shared.inbox.answer(&ask);
-                let shared = Arc::clone(shared);
-                tokio::spawn(async move { tokio::time::timeout(ASIDE, shared.post(answer)).await });
-            }
-            Ok(Message::Response(_)) => shared.inbox.emit(&Event::AnswerWithoutCall { server }),
-            Ok(Message::Notification(notification)) => shared.inbox.hear(&notification, None),
+            Ok(Message::Request(ask)) => Shared::on_ask(shared, ask, shared.open.whose(), false),
+            Ok(Message::Response(_)) => shared.ear.emit(&Event::AnswerWithoutCall { server }),
+            Ok(Message::Notification(notification)) => shared.ear.hear(&notification, || shared.open.whose()),
             Err(malformed) => {
-                shared.inbox.emit(&Event::BackendGarbage { server, reason: &malformed.error.to_string() });
+                shared.ear.emit(&Event::BackendGarbage { server, reason: &malformed.error.to_string() });
             }
         }
+    }
+}
+
+/// Says something that nobody waits for.
+struct Aside(Arc<Shared>);
+
+impl Mouth for Aside {
+    fn say(&self, message: Bytes) {
+        let Ok(permit) = Arc::clone(&self.0.asides).try_acquire_owned() else {
+            return self.0.ear.emit(&Event::AsideDropped { server: self.0.ear.server() });
+        };
+        let shared = Arc::clone(&self.0);
+        tokio::spawn(async move {
+            let _ = tokio::time::timeout(ASIDE, shared.post(message)).await;
+            drop(permit);
+        });
     }
 }
 
@@ -397,7 +425,7 @@ async fn keep_listening(shared: &Arc<Shared>) {
                 (pause, failures) = (FIRST_RECONNECT, 0);
                 let retry = listen_once(shared, response.into_body(), &mut last_event_id).await;
                 pause = retry.unwrap_or(pause);
-                shared.inbox.mark(&List::ALL);
+                shared.ear.inbox.mark(&List::ALL);
             }
             Ok(response) if response.status() == StatusCode::NOT_FOUND && shared.session.get().is_some() => {
                 shared.lose_session();
@@ -427,7 +455,7 @@ async fn listen_once(shared: &Arc<Shared>, mut body: Incoming, last_event_id: &m
         events.feed(&data);
         while let Some(event) = events.take() {
             let Frame::Whole(event) = event else {
-                shared.inbox.emit(&Event::BackendTooLong { server: shared.inbox.server() });
+                shared.ear.emit(&Event::BackendTooLong { server: shared.ear.server() });
                 continue;
             };
             let asked = event.retry.map(Duration::from_millis);

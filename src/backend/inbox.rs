@@ -1,22 +1,23 @@
-//! What a backend says of its own accord: the ear of its links.
+//! What a backend says of its own accord that belongs to no call, over whichever of its links.
 //!
 //! Links call it from their reading tasks, so nothing here waits. "This list changed" is a bit in a set, however often it is
 //! said (level beats edge); the actor takes the set when it has time.
 
-use std::sync::Arc;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use bytes::Bytes;
 use tokio::sync::Notify;
 
-use crate::caller::Level;
 use crate::config::ServerId;
-use crate::lane::Call;
+use crate::mailbox::Mailbox;
 use crate::observe::{Event, Observe};
-use crate::protocol::error::Error;
-use crate::protocol::json::{self, Splice};
+use crate::protocol::json;
 use crate::protocol::method::Method;
-use crate::protocol::{self, Notification, Request};
+use crate::protocol::{Notification, Request};
+
+/// How many elicitations by URL are remembered until they end.
+const MOST_ELICITED: usize = 1000;
 
 /// The lists a backend has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,16 +50,41 @@ impl List {
     }
 }
 
+/// Elicitations by URL whose end has not been told, the newest [`MOST_ELICITED`].
+#[derive(Default)]
+struct Elicited {
+    asked: HashMap<String, Weak<Mailbox>>,
+    order: VecDeque<String>,
+}
+
+impl Elicited {
+    fn insert(&mut self, id: String, mailbox: &Arc<Mailbox>) {
+        if self.asked.insert(id.clone(), Arc::downgrade(mailbox)).is_none() {
+            self.order.push_back(id);
+        }
+        while self.order.len() > MOST_ELICITED {
+            let oldest = self.order.pop_front();
+            oldest.and_then(|oldest| self.asked.remove(&oldest));
+        }
+    }
+
+    /// Whoever was asked, where it is still there. Its place in the order stays until it is the oldest.
+    fn remove(&mut self, id: &str) -> Option<Arc<Mailbox>> {
+        self.asked.remove(id)?.upgrade()
+    }
+}
+
 pub struct Inbox {
     server: ServerId,
     observe: Arc<Observe>,
+    elicited: Mutex<Elicited>,
     changed: AtomicU8,
     bell: Notify,
 }
 
 impl Inbox {
     pub fn new(server: ServerId, observe: Arc<Observe>) -> Inbox {
-        Inbox { server, observe, changed: AtomicU8::new(0), bell: Notify::new() }
+        Inbox { server, observe, elicited: Mutex::default(), changed: AtomicU8::new(0), bell: Notify::new() }
     }
 
     pub fn server(&self) -> &str {
@@ -69,52 +95,30 @@ impl Inbox {
         self.observe.emit(event);
     }
 
-    /// A notification. `call` is the call it belongs to, where that is known for certain.
-    pub fn hear(&self, notification: &Notification, call: Option<&Arc<Call>>) {
-        match &notification.method {
-            Method::ToolsChanged => self.mark(&[List::Tools]),
-            Method::PromptsChanged => self.mark(&[List::Prompts]),
-            Method::ResourcesChanged => self.mark(&[List::Resources, List::Templates]),
-            Method::LogMessage => self.hear_log(notification, call),
-            method => {
-                let event = Event::BackendNotification { server: self.server(), method: method.as_str() };
-                self.observe.emit(&event);
-            }
+    /// An elicitation by URL ends elsewhere; the backend will say when. Only the client that was asked shall hear it.
+    pub fn remember_elicited(&self, ask: &Request, mailbox: &Arc<Mailbox>) {
+        let text = ask.raw.as_str();
+        let id = ask.params.whole.and_then(|params| json::member(text, params, "elicitationId"));
+        if let Some(id) = id.and_then(|at| json::string(text, at)) {
+            self.elicited().insert(id.into_owned(), mailbox);
         }
     }
 
-    /// Progress of `call`: a sign of life, and news for the client where it asked for it.
-    pub fn hear_progress(&self, notification: &Notification, call: &Call) {
-        call.show_life();
-        let (Some(at), Some(token)) = (notification.params.progress_token, &call.progress_token) else { return };
-        let mut edits = Splice::new();
-        edits.replace(at, token.clone());
-        let message = json::single_line(edits.apply(notification.raw.bytes()));
-        if !call.lane.offer(message) {
-            self.observe.emit(&Event::ProgressDropped { server: self.server() });
+    /// The end of an elicitation by URL.
+    pub fn hear_elicited(&self, notification: &Notification) {
+        let text = notification.raw.as_str();
+        let id = notification.params.whole.and_then(|params| json::member(text, params, "elicitationId"));
+        let mailbox = id.and_then(|at| json::string(text, at)).and_then(|id| self.elicited().remove(&id));
+        let told = mailbox.is_some_and(|mailbox| mailbox.post(json::single_line(notification.raw.bytes().clone())));
+        if !told {
+            let event = Event::BackendNotification { server: self.server(), method: notification.method.as_str() };
+            self.emit(&event);
         }
     }
 
-    fn hear_log(&self, notification: &Notification, call: Option<&Arc<Call>>) {
-        let level = notification.params.level.and_then(|span| json::string(notification.raw.as_str(), span));
-        let level = level.and_then(|name| Level::parse(&name)).unwrap_or(Level::Emergency);
-        let Some(call) = call else {
-            // Nobody's for certain: never guess a recipient.
-            return self.observe.emit(&Event::BackendLog { server: self.server(), line: notification.raw.as_str() });
-        };
-        if level >= call.caller.level && !call.lane.offer(json::single_line(notification.raw.bytes().clone())) {
-            self.observe.emit(&Event::LogDropped { server: self.server() });
-        }
-    }
-
-    /// The answer to a request of the backend. Only `ping` needs no client.
-    pub fn answer(&self, ask: &Request) -> Bytes {
-        if ask.method == Method::Ping {
-            return protocol::reply(&ask.id, "{}").concat();
-        }
-        self.observe.emit(&Event::BackendAskRefused { server: self.server(), method: ask.method.as_str() });
-        let error = Error::MethodNotFound(format!("{} (this gateway declares no such capability)", ask.method));
-        protocol::error_reply(Some(&ask.id), &error.to_json()).concat()
+    /// No code that holds this lock can panic.
+    fn elicited(&self) -> MutexGuard<'_, Elicited> {
+        self.elicited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Marks lists as changed.
@@ -145,41 +149,70 @@ impl Inbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mailbox::replay::Replay;
     use crate::protocol::Message;
 
     fn inbox() -> Inbox {
         Inbox::new(ServerId::new("a").expect("a valid id"), Arc::default())
     }
 
-    fn notification(method: &str) -> Notification {
-        match Message::parse(format!(r#"{{"jsonrpc":"2.0","method":"{method}"}}"#).into()) {
-            Ok(Message::Notification(notification)) => notification,
-            other => panic!("{other:?}"),
-        }
-    }
-
     #[tokio::test]
     async fn reg3_a_burst_is_one_change() {
         let inbox = inbox();
         for _ in 0..10_000 {
-            inbox.hear(&notification("notifications/tools/list_changed"), None);
+            inbox.mark(&[List::Tools]);
         }
-        inbox.hear(&notification("notifications/resources/list_changed"), None);
+        inbox.mark(&[List::Resources, List::Templates]);
         inbox.changes().await;
         assert_eq!(inbox.take_changes(), [List::Tools, List::Resources, List::Templates]);
         assert!(inbox.take_changes().is_empty());
     }
 
-    #[test]
-    fn asks_are_refused_by_name_and_pings_answered() {
-        let ask = |method: &str| match Message::parse(
-            format!(r#"{{"jsonrpc":"2.0","id":"q","method":"{method}"}}"#).into(),
+    fn ask(id: &str) -> Request {
+        let params = format!(r#"{{"mode":"url","elicitationId":"{id}"}}"#);
+        match Message::parse(
+            format!(r#"{{"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":{params}}}"#).into(),
         ) {
-            Ok(Message::Request(request)) => inbox().answer(&request),
+            Ok(Message::Request(request)) => request,
             other => panic!("{other:?}"),
-        };
-        assert_eq!(ask("ping"), r#"{"jsonrpc":"2.0","id":"q","result":{}}"#);
-        let refused = String::from_utf8(ask("roots/list").to_vec()).expect("text");
-        assert!(refused.contains("-32601") && refused.contains("roots/list"), "{refused}");
+        }
+    }
+
+    fn complete(id: &str) -> Notification {
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/elicitation/complete","params":{{"elicitationId":"{id}"}}}}"#
+        );
+        match Message::parse(text.into()) {
+            Ok(Message::Notification(notification)) => notification,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn ask_the_end_of_an_elicitation_reaches_who_was_asked_once() {
+        let inbox = inbox();
+        let mailbox = || Arc::new(Mailbox::new(Default::default(), Replay::new(0)));
+        let (one, two) = (mailbox(), mailbox());
+        inbox.remember_elicited(&ask("x"), &one);
+        inbox.remember_elicited(&ask("y"), &two);
+        inbox.hear_elicited(&complete("x"));
+        inbox.hear_elicited(&complete("x"));
+        inbox.hear_elicited(&complete("z"));
+        assert!(one.try_next().is_some_and(|message| message.ends_with(br#"{"elicitationId":"x"}}"#)));
+        assert!(one.try_next().is_none() && two.try_next().is_none());
+    }
+
+    #[test]
+    fn ask_only_so_many_elicitations_are_remembered() {
+        let inbox = inbox();
+        let mailbox = Arc::new(Mailbox::new(Default::default(), Replay::new(0)));
+        for number in 0..=MOST_ELICITED {
+            inbox.remember_elicited(&ask(&number.to_string()), &mailbox);
+        }
+        inbox.hear_elicited(&complete("0"));
+        assert!(mailbox.try_next().is_none());
+        inbox.hear_elicited(&complete("1"));
+        assert!(mailbox.try_next().is_some());
+        assert!(inbox.elicited().order.len() <= MOST_ELICITED);
     }
 }

@@ -13,6 +13,7 @@ use crate::backend::http::HttpLink;
 use crate::backend::sse::SseLink;
 use crate::backend::stdio::StdioLink;
 use crate::backend::trouble::{Place, Trouble};
+use crate::config::Server;
 use crate::lane::Call;
 use crate::protocol::dialect::Dialect;
 use crate::protocol::json::{self, quote};
@@ -158,10 +159,10 @@ impl Link {
         }
     }
 
-    /// The handshake. What is refused here would be refused again: the reason is for people.
-    pub async fn initialize(&self) -> Result<Hello, LinkError> {
+    /// The handshake, declaring `capabilities`. What is refused here would be refused again: the reason is for people.
+    pub async fn initialize(&self, capabilities: &str) -> Result<Hello, LinkError> {
         let params = format!(
-            r#"{{"protocolVersion":"{}","capabilities":{{}},"clientInfo":{{"name":"goblin","version":"{}"}}}}"#,
+            r#"{{"protocolVersion":"{}","capabilities":{capabilities},"clientInfo":{{"name":"goblin","version":"{}"}}}}"#,
             Dialect::NEWEST_WITH_HANDSHAKE,
             env!("CARGO_PKG_VERSION"),
         );
@@ -179,6 +180,18 @@ impl Link {
         }
         Ok(hello)
     }
+}
+
+/// What is declared on a link that clients share: what the gateway can relay, whether or not this client or that can do it,
+/// and roots where the configuration has them.
+pub fn shared_capabilities(config: &Server) -> String {
+    let parts = [
+        (config.declare.sampling, r#""sampling":{"context":{},"tools":{}}"#),
+        (config.declare.elicitation, r#""elicitation":{"form":{},"url":{}}"#),
+        (!config.roots.is_empty(), r#""roots":{}"#),
+    ];
+    let parts: Vec<_> = parts.iter().filter(|(is_declared, _)| *is_declared).map(|(_, part)| *part).collect();
+    format!("{{{}}}", parts.join(","))
 }
 
 impl Hello {

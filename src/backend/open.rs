@@ -1,22 +1,22 @@
-//! The open requests of a link on which all messages share one stream (stdio, HTTP+SSE): answers find their request by id.
+//! What is open on a link. On one where all messages share a stream (stdio, HTTP+SSE) answers find their request by id;
+//! over Streamable HTTP only the calls are kept, for what is said besides their own streams.
 //!
-//! Nothing on such a stream says which call a log line belongs to. Where all open calls are one client's, it is that
-//! client's; else it is nobody's. The lock is held for a look-up only.
+//! Locks are held for a look-up only.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-use crate::backend::inbox::Inbox;
+use crate::backend::ear::{Ear, Mouth, Whose};
 use crate::backend::link::LinkError;
 use crate::lane::Call;
 use crate::observe::Event;
 use crate::protocol::method::Method;
-use crate::protocol::{Id, Notification, Response};
+use crate::protocol::{Id, Notification, Request, Response};
 
 pub struct OpenRequests {
-    inbox: Arc<Inbox>,
+    ear: Arc<Ear>,
     table: Mutex<Table>,
 }
 
@@ -47,8 +47,8 @@ impl Drop for Slot<'_> {
 }
 
 impl OpenRequests {
-    pub fn new(inbox: Arc<Inbox>) -> OpenRequests {
-        OpenRequests { inbox, table: Mutex::default() }
+    pub fn new(ear: Arc<Ear>) -> OpenRequests {
+        OpenRequests { ear, table: Mutex::default() }
     }
 
     /// Opens a request; nothing once the link is closed.
@@ -72,7 +72,7 @@ impl OpenRequests {
         match waiting {
             // The receiver may be gone in this very moment; then nobody waits for the answer any more.
             Some(waiting) => drop(waiting.answer.send(Ok(response))),
-            None => self.inbox.emit(&Event::AnswerWithoutCall { server: self.inbox.server() }),
+            None => self.ear.emit(&Event::AnswerWithoutCall { server: self.ear.server() }),
         }
     }
 
@@ -82,18 +82,21 @@ impl OpenRequests {
             let id = token.and_then(|token| token.parse().ok());
             let call = id.and_then(|id: u64| self.lock().requests.get(&id).and_then(|waiting| waiting.call.clone()));
             match call {
-                Some(call) => self.inbox.hear_progress(notification, &call),
-                None => self.inbox.emit(&Event::ProgressDropped { server: self.inbox.server() }),
+                Some(call) => self.ear.hear_progress(notification, &call),
+                None => self.ear.emit(&Event::ProgressDropped { server: self.ear.server() }),
             }
             return;
         }
-        let call = self.call_of_the_only_client();
-        self.inbox.hear(notification, call.as_ref());
+        self.ear.hear(notification, || self.whose());
+    }
+
+    pub fn on_ask(&self, ask: Request, mouth: Arc<dyn Mouth>) {
+        self.ear.take_ask(ask, self.whose(), false, mouth);
     }
 
     /// An over-long message was dropped. The call it answers, if its id can still be read, hears so.
     pub fn on_too_long(&self, head: &[u8]) {
-        self.inbox.emit(&Event::BackendTooLong { server: self.inbox.server() });
+        self.ear.emit(&Event::BackendTooLong { server: self.ear.server() });
         let waiting = id_in(head).and_then(|id| self.lock().requests.remove(&id));
         if let Some(waiting) = waiting {
             let error = LinkError::Protocol("its answer is larger than maxMessageSize".to_owned());
@@ -111,18 +114,46 @@ impl OpenRequests {
         for waiting in orphans.into_values() {
             drop(waiting.answer.send(Err(error.clone())));
         }
+        self.ear.close();
     }
 
-    fn call_of_the_only_client(&self) -> Option<Arc<Call>> {
-        let table = self.lock();
-        let mut calls = table.requests.values().filter_map(|waiting| waiting.call.as_ref());
-        let first = calls.next()?;
-        let same = |call: &Arc<Call>| call.caller.session.is_some() && call.caller.session == first.caller.session;
-        calls.all(same).then(|| Arc::clone(first))
+    fn whose(&self) -> Whose {
+        Whose::among(self.lock().requests.values().filter_map(|waiting| waiting.call.as_ref()))
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The calls that are open on a link over Streamable HTTP.
+#[derive(Default)]
+pub struct OpenCalls(Mutex<HashMap<u64, Arc<Call>>>);
+
+/// The place of a call; free again when this is dropped.
+pub struct Entered<'a> {
+    open: &'a OpenCalls,
+    id: u64,
+}
+
+impl OpenCalls {
+    pub fn enter(&self, id: u64, call: &Arc<Call>) -> Entered<'_> {
+        self.lock().insert(id, Arc::clone(call));
+        Entered { open: self, id }
+    }
+
+    pub fn whose(&self) -> Whose {
+        Whose::among(self.lock().values())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Call>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.open.lock().remove(&self.id);
     }
 }
 

@@ -23,8 +23,8 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
 use crate::backend::connect::{HttpClient, RequestError};
-use crate::backend::http::{ASIDE, LONGEST_REFUSAL, finish, is_session_unknown, is_stream, whole_body};
-use crate::backend::inbox::Inbox;
+use crate::backend::ear::{Ear, Mouth};
+use crate::backend::http::{ASIDE, LONGEST_REFUSAL, MOST_ASIDES, finish, is_session_unknown, is_stream, whole_body};
 use crate::backend::link::{End, LinkError};
 use crate::backend::open::OpenRequests;
 use crate::backend::trouble::Trouble;
@@ -41,8 +41,6 @@ const SILENCE: Duration = Duration::from_secs(30);
 const PING_PATIENCE: Duration = Duration::from_secs(15);
 /// How long the POST of a request may still say what became of it when the stream is gone.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// Answers to the backend's own requests that may be on their way at once. Full: the next are dropped.
-const MOST_ASIDES: usize = 64;
 
 pub struct SseLink {
     shared: Arc<Shared>,
@@ -55,7 +53,7 @@ struct Shared {
     headers: HeaderMap,
     /// Where messages go, once the stream has said so.
     endpoint: OnceLock<Uri>,
-    inbox: Arc<Inbox>,
+    ear: Arc<Ear>,
     open: OpenRequests,
     limit: usize,
     next: AtomicU64,
@@ -64,14 +62,14 @@ struct Shared {
 }
 
 impl SseLink {
-    pub fn new(client: HttpClient, url: Uri, headers: HeaderMap, limit: usize, inbox: Arc<Inbox>) -> SseLink {
+    pub fn new(client: HttpClient, url: Uri, headers: HeaderMap, limit: usize, ear: Arc<Ear>) -> SseLink {
         let shared = Shared {
             client,
             url,
             headers,
             endpoint: OnceLock::new(),
-            open: OpenRequests::new(Arc::clone(&inbox)),
-            inbox,
+            open: OpenRequests::new(Arc::clone(&ear)),
+            ear,
             limit,
             next: AtomicU64::new(1),
             asides: Arc::new(Semaphore::new(MOST_ASIDES)),
@@ -279,22 +277,13 @@ impl Shared {
         if event.data.is_empty() || event.name.is_some_and(|name| name != "message") {
             return;
         }
-        let server = self.inbox.server();
+        let server = self.ear.server();
         match Message::parse(event.data) {
             Ok(Message::Response(response)) => self.open.on_response(response),
             Ok(Message::Notification(notification)) => self.open.on_notification(&notification),
-            Ok(Message::Request(ask)) => match Arc::clone(&self.asides).try_acquire_owned() {
-                Ok(permit) => {
-                    let answer = timeout(ASIDE, Arc::clone(self).post(self.inbox.answer(&ask)));
-                    tokio::spawn(async move {
-                        let _ = answer.await;
-                        drop(permit);
-                    });
-                }
-                Err(_) => self.inbox.emit(&Event::BackendAskRefused { server, method: ask.method.as_str() }),
-            },
+            Ok(Message::Request(ask)) => self.open.on_ask(ask, Arc::new(Aside(Arc::clone(self)))),
             Err(malformed) => {
-                self.inbox.emit(&Event::BackendGarbage { server, reason: &malformed.error.to_string() });
+                self.ear.emit(&Event::BackendGarbage { server, reason: &malformed.error.to_string() });
             }
         }
     }
@@ -304,6 +293,25 @@ impl Shared {
         let body = protocol::request(&Id::from(id), &Method::Ping, "{}");
         // Whatever it says is a sign of life, and whatever it does not say is noticed by who hears the stream.
         let _ = timeout(PING_PATIENCE, self.request(id, body, None)).await;
+    }
+}
+
+/// Says something that nobody waits for.
+struct Aside(Arc<Shared>);
+
+impl Mouth for Aside {
+    fn say(&self, message: Bytes) {
+        let shared = &self.0;
+        match Arc::clone(&shared.asides).try_acquire_owned() {
+            Ok(permit) => {
+                let said = timeout(ASIDE, Arc::clone(shared).post(message));
+                tokio::spawn(async move {
+                    let _ = said.await;
+                    drop(permit);
+                });
+            }
+            Err(_) => shared.ear.emit(&Event::AsideDropped { server: shared.ear.server() }),
+        }
     }
 }
 
@@ -360,13 +368,11 @@ mod tests {
 
     use super::*;
     use crate::backend::connect::ProxyEnvironment;
-    use crate::config::ServerId;
 
     fn link() -> SseLink {
         let url: Uri = "http://127.0.0.1:9/sse".parse().expect("a url");
         let client = HttpClient::new(&url, None, &ProxyEnvironment::default()).expect("a client");
-        let inbox = Arc::new(Inbox::new(ServerId::new("a").expect("a valid id"), Arc::default()));
-        SseLink::new(client, url, HeaderMap::new(), 1024, inbox)
+        SseLink::new(client, url, HeaderMap::new(), 1024, Arc::new(Ear::example()))
     }
 
     #[tokio::test(start_paused = true)]

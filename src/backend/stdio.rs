@@ -19,7 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::backend::child::{self, Command, Exit, Process, SpawnError};
-use crate::backend::inbox::Inbox;
+use crate::backend::ear::{Ear, Mouth};
 use crate::backend::link::LinkError;
 use crate::backend::open::OpenRequests;
 use crate::backend::trouble::{MOST_LINES, Trouble, quotable};
@@ -49,7 +49,7 @@ pub struct StdioLink {
 }
 
 struct Shared {
-    inbox: Arc<Inbox>,
+    ear: Arc<Ear>,
     queue: mpsc::Sender<Queued>,
     room: Arc<Semaphore>,
     open: OpenRequests,
@@ -79,14 +79,14 @@ impl StdioLink {
         exe: &Path,
         command: &Command,
         limit: usize,
-        inbox: Arc<Inbox>,
+        ear: Arc<Ear>,
         is_retry: bool,
     ) -> Result<StdioLink, SpawnError> {
         let child = child::spawn(exe, command)?;
         let (queue, queued) = mpsc::channel(QUEUE_MESSAGES);
         let shared = Arc::new(Shared {
-            open: OpenRequests::new(Arc::clone(&inbox)),
-            inbox,
+            open: OpenRequests::new(Arc::clone(&ear)),
+            ear,
             queue,
             room: Arc::new(Semaphore::new(QUEUE_UNITS as usize)),
             next: AtomicU64::new(1),
@@ -150,7 +150,7 @@ impl Shared {
 
     fn hear_stderr(&self, line: &str) {
         let repeated = self.is_retry && !self.spoke.load(Ordering::Relaxed);
-        self.inbox.emit(&Event::BackendLine { server: self.inbox.server(), line, repeated });
+        self.ear.emit(&Event::BackendLine { server: self.ear.server(), line, repeated });
         let line = quotable(line);
         let mut said = self.said();
         if !line.is_empty() {
@@ -195,7 +195,7 @@ impl Shared {
         })
     }
 
-    fn on_line(&self, line: Bytes) {
+    fn on_line(self: &Arc<Shared>, line: Bytes) {
         let kept = (!self.spoke.load(Ordering::Relaxed)).then(|| line.clone());
         match Message::parse(line) {
             Ok(Message::Response(response)) => {
@@ -203,18 +203,13 @@ impl Shared {
                 self.open.on_response(response);
             }
             Ok(Message::Notification(notification)) => self.open.on_notification(&notification),
-            Ok(Message::Request(ask)) => {
-                if self.try_send(&self.inbox.answer(&ask)).is_err() {
-                    self.inbox
-                        .emit(&Event::BackendAskRefused { server: self.inbox.server(), method: ask.method.as_str() });
-                }
-            }
+            Ok(Message::Request(ask)) => self.open.on_ask(ask, Arc::clone(self) as Arc<dyn Mouth>),
             Err(malformed) => {
                 let reason = malformed.error.to_string();
                 if let Some(line) = kept {
                     self.said().babble.get_or_insert_with(|| quotable(&String::from_utf8_lossy(&line)));
                 }
-                self.inbox.emit(&Event::BackendGarbage { server: self.inbox.server(), reason: &reason });
+                self.ear.emit(&Event::BackendGarbage { server: self.ear.server(), reason: &reason });
             }
         }
     }
@@ -226,6 +221,14 @@ impl Shared {
             first
         });
         self.open.close(&self.lost(true));
+    }
+}
+
+impl Mouth for Shared {
+    fn say(&self, message: Bytes) {
+        if self.try_send(&message).is_err() {
+            self.ear.emit(&Event::AsideDropped { server: self.ear.server() });
+        }
     }
 }
 

@@ -80,8 +80,13 @@ impl Dialogue {
         Ok(match Message::parse(raw)? {
             Message::Request(request) => self.on_request(request),
             Message::Notification(notification) => self.on_notification(&notification),
-            // Nothing is ever asked of a client yet, so nobody waits for this.
-            Message::Response(_) => Heard::Nothing,
+            Message::Response(response) => {
+                // Before the handshake nothing was asked.
+                if let Some(session) = self.session() {
+                    self.desk.hear_answer(&session, response);
+                }
+                Heard::Nothing
+            }
         })
     }
 

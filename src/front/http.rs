@@ -180,8 +180,11 @@ impl Front {
                 self.desk.hear(&session, &notification);
                 Ok(empty(StatusCode::ACCEPTED))
             }
-            // Nothing is ever asked of a client yet, so nobody waits for this.
-            Message::Response(_) => self.session(&parts.headers).map(|_| empty(StatusCode::ACCEPTED)),
+            Message::Response(response) => {
+                let session = self.session(&parts.headers)?;
+                self.desk.hear_answer(&session, response);
+                Ok(empty(StatusCode::ACCEPTED))
+            }
         }
     }
 
@@ -218,7 +221,7 @@ impl Front {
             Next::Answer(Some(answer)) => json(StatusCode::OK, answer),
             // Cancelled: the protocol wants no answer, HTTP wants one.
             Next::Answer(None) => body::events(futures_util::stream::empty()),
-            Next::Message(message) => body::events(carried.into_events(Some(message))),
+            Next::Said(said) => body::events(carried.into_events(Some(said.bytes()))),
             Next::Slow => body::events(carried.into_events(None)),
         }
     }
@@ -244,13 +247,13 @@ impl Front {
                     }
                 },
                 Ok(Message::Notification(notification)) => self.desk.hear(&session, &notification),
-                Ok(Message::Response(_)) => {}
+                Ok(Message::Response(response)) => self.desk.hear_answer(&session, response),
                 Err(malformed) => {
                     answers.push(crate::protocol::error_reply(malformed.id.as_ref(), &malformed.error.to_json()));
                 }
             }
         }
-        let calls = futures_util::future::join_all(carried.into_iter().map(await_answer)).await;
+        let calls = futures_util::future::join_all(carried.into_iter().map(Carried::answer)).await;
         answers.extend(calls.into_iter().flatten());
         if answers.is_empty() {
             return Ok(empty(StatusCode::ACCEPTED));
@@ -286,17 +289,9 @@ impl Front {
     }
 }
 
-async fn await_answer(mut carried: Carried) -> Option<Pieces> {
-    loop {
-        if let Next::Answer(answer) = carried.next().await {
-            return answer;
-        }
-    }
-}
-
-/// For a client that takes no stream: what comes before the answer has nowhere to go.
+/// For a client that takes no stream.
 async fn answer_only(carried: Carried) -> Response<Body> {
-    match await_answer(carried).await {
+    match carried.answer().await {
         Some(answer) => json(StatusCode::OK, answer),
         None => empty(StatusCode::NO_CONTENT),
     }

@@ -20,7 +20,8 @@ use crate::front::dialogue::{Dialogue, Heard, refusal};
 use crate::front::http::Front;
 use crate::front::outlet::{Outlet, Refused, Writer};
 use crate::front::request::{HttpRequest, Refusal, check_is_json, check_takes_stream, other_verb, whole_body};
-use crate::front::stream::{Carried, Changes, KEEP_ALIVE_EVERY, Next, all_events};
+use crate::front::stream::{Carried, Changes, KEEP_ALIVE_EVERY, Next, all_events, unasked};
+use crate::lane::Said;
 use crate::observe::{Event, Observe};
 use crate::protocol::Malformed;
 use crate::protocol::error::Error;
@@ -149,8 +150,8 @@ impl Client {
         Ok(())
     }
 
-    /// Queues an answer; tells whether it may still be read. One that does not fit ends the session: it would be missed
-    /// for ever.
+    /// Queues an answer or an ask; tells whether it may still be read. One that does not fit ends the session: it would be
+    /// missed for ever.
     fn answer(&self, answer: Pieces) -> bool {
         match self.outlet.push(answer) {
             Ok(()) => true,
@@ -174,11 +175,12 @@ impl Client {
 async fn carry(mut carried: Carried, client: Arc<Client>, _writer: Writer) {
     loop {
         match carried.next().await {
-            Next::Message(message) => {
+            Next::Said(Said::Note(message)) => {
                 if !client.outlet.offer(message.into()) {
                     carried.tell_dropped();
                 }
             }
+            Next::Said(Said::Ask(message)) => drop(client.answer(message.into())),
             Next::Answer(Some(answer)) => {
                 if !client.answer(answer) {
                     carried.tell_unread();
@@ -216,16 +218,16 @@ impl ClientStream {
             outlet.finish();
             std::future::pending().await
         };
-        let changed = async {
+        let unasked = async {
             let session = self.initialized.wait_for(Option::is_some).await.ok()?.clone()?;
-            self.changes.due(&session).await
+            unasked(&session, &mut self.changes).await
         };
         tokio::select! {
             biased;
             // It only says that there is an end, which the outlet knows.
             () = finish => None,
             // Before the answers, which could keep it waiting for ever; it comes rarely enough not to do that to them.
-            Some(due) = changed => Some(all_events(due)),
+            Some(messages) = unasked => Some(all_events(messages)),
             message = outlet.next() => message.map(event),
             () = tokio::time::sleep(KEEP_ALIVE_EVERY) => Some(KEEP_ALIVE),
         }

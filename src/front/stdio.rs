@@ -12,7 +12,8 @@ use tokio::task::JoinSet;
 
 use crate::backend::actor::stopped;
 use crate::front::dialogue::{Dialogue, Heard, refusal};
-use crate::front::stream::{Carried, Changes, Next};
+use crate::front::stream::{Carried, Changes, Next, unasked};
+use crate::lane::Said;
 use crate::observe::{Event, Observe};
 use crate::protocol;
 use crate::protocol::error::Error;
@@ -174,8 +175,13 @@ impl Client {
 async fn carry(mut carried: Carried, output: Output) {
     loop {
         match carried.next().await {
-            Next::Message(message) => {
-                // Progress may be dropped; an answer may not.
+            // It may not be dropped.
+            Next::Said(Said::Ask(message)) => {
+                if output.send(message.into()).await.is_err() {
+                    return;
+                }
+            }
+            Next::Said(Said::Note(message)) => {
                 if output.try_send(message.into()).is_err() {
                     carried.tell_dropped();
                 }
@@ -187,10 +193,10 @@ async fn carry(mut carried: Carried, output: Output) {
     }
 }
 
-/// Tells the client of changed lists. It does not keep the output open.
+/// Tells the client what belongs to no call. It does not keep the output open.
 async fn tell(session: Arc<Session>, mut changes: Changes, output: mpsc::WeakSender<Pieces>) {
-    while let Some(due) = changes.due(&session).await {
-        for message in due {
+    while let Some(messages) = unasked(&session, &mut changes).await {
+        for message in messages {
             let Some(output) = output.upgrade() else { return };
             if output.send(message.into()).await.is_err() {
                 return;

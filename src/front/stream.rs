@@ -12,9 +12,12 @@ use tokio::time::Instant;
 use crate::backend::actor::stopped;
 use crate::front::NOTIFY_INTERVAL;
 use crate::front::body::{KEEP_ALIVE, event};
+use crate::lane::Said;
 use crate::mailbox::Versions;
 use crate::observe::{Event, Observe};
+use crate::protocol::error::Error;
 use crate::protocol::json::Pieces;
+use crate::protocol::{self, Message};
 use crate::session::desk::Pending;
 use crate::session::{self, Session};
 
@@ -26,11 +29,13 @@ pub struct Carried {
     pending: Option<Pending>,
     session: Arc<Session>,
     observe: Arc<Observe>,
+    /// Its connection was lost already.
+    is_detached: bool,
 }
 
 /// What a call has for its client next.
 pub enum Next {
-    Message(Bytes),
+    Said(Said),
     /// The answer takes its time. Told once.
     Slow,
     /// The answer; nothing when the call was cancelled.
@@ -39,7 +44,7 @@ pub enum Next {
 
 impl Carried {
     pub fn new(pending: Pending, session: Arc<Session>, observe: Arc<Observe>) -> Carried {
-        Carried { pending: Some(pending), session, observe }
+        Carried { pending: Some(pending), session, observe, is_detached: false }
     }
 
     /// Messages first: what the backend said before its answer reaches the client before it.
@@ -47,13 +52,13 @@ impl Carried {
         let Some(pending) = &mut self.pending else { return Next::Answer(None) };
         tokio::select! {
             biased;
-            said = pending.call.lane.next() => said.map_or(Next::Slow, Next::Message),
+            said = pending.call.lane.next() => said.map_or(Next::Slow, Next::Said),
             answer = &mut pending.answer => {
                 match pending.call.lane.try_next() {
-                    Some(message) => {
+                    Some(said) => {
                         // The lane was filled while the answer came; keep the answer for later.
                         pending.answer = Box::pin(std::future::ready(answer));
-                        Next::Message(message)
+                        Next::Said(said)
                     }
                     None => {
                         self.pending = None;
@@ -67,6 +72,32 @@ impl Carried {
     /// Something that this call said had no room on its way to the client.
     pub fn tell_dropped(&self) {
         self.observe.emit(&Event::MessageDropped { session: &self.session.id.short() });
+    }
+
+    /// The answer alone. What comes before it has nowhere to go but the stream of the session, which an ask may take.
+    pub async fn answer(mut self) -> Option<Pieces> {
+        loop {
+            match self.next().await {
+                Next::Answer(answer) => return answer,
+                Next::Said(Said::Ask(ask)) => self.ask_elsewhere(ask),
+                Next::Said(Said::Note(_)) | Next::Slow => {}
+            }
+        }
+    }
+
+    /// An ask that this call's own way to the client cannot take. Where the session has no stream either, it is answered
+    /// for the client.
+    fn ask_elsewhere(&self, ask: Bytes) {
+        let mailbox = &self.session.mailbox;
+        if mailbox.has_stream() && mailbox.post(ask.clone()) {
+            return;
+        }
+        let Ok(Message::Request(ask)) = Message::parse(ask) else { return };
+        let error = Error::ClientUnavailable { reason: "it has no open stream to be asked on".to_owned() };
+        let answer = protocol::error_reply(Some(&ask.id), &error.to_json()).concat();
+        if let Ok(Message::Response(answer)) = Message::parse(answer) {
+            mailbox.asks.answer(answer);
+        }
     }
 
     /// The answer came, and nobody is there to read it.
@@ -84,7 +115,7 @@ impl Carried {
             }
             match tokio::time::timeout(KEEP_ALIVE_EVERY, carried.next()).await {
                 Err(_) | Ok(Next::Slow) => Some((KEEP_ALIVE, (Some(carried), None))),
-                Ok(Next::Message(message)) => Some((event(message.into()), (Some(carried), None))),
+                Ok(Next::Said(said)) => Some((event(said.bytes().into()), (Some(carried), None))),
                 Ok(Next::Answer(Some(answer))) => Some((event(answer), (None, None))),
                 Ok(Next::Answer(None)) => None,
             }
@@ -94,10 +125,13 @@ impl Carried {
 
 impl Drop for Carried {
     fn drop(&mut self) {
-        let Some(pending) = self.pending.take() else { return };
+        let pending = self.pending.take().filter(|_| !self.is_detached);
+        let Some(pending) = pending else { return };
+        let (session, observe) = (Arc::clone(&self.session), Arc::clone(&self.observe));
+        let rest = Carried { pending: Some(pending), session, observe, is_detached: true };
         let (session, observe) = (self.session.id.short(), Arc::clone(&self.observe));
         tokio::spawn(async move {
-            if pending.answer.await.is_some() {
+            if rest.answer().await.is_some() {
                 observe.emit(&Event::AnswerWithoutReader { session: &session });
             }
         });
@@ -132,6 +166,15 @@ impl Changes {
     }
 }
 
+/// What belongs to no call, in the order it is due; nothing when there will be none any more. Cancel-safe.
+pub async fn unasked(session: &Session, changes: &mut Changes) -> Option<Vec<Bytes>> {
+    tokio::select! {
+        biased;
+        message = session.mailbox.next() => Some(vec![message]),
+        due = changes.due(session) => due,
+    }
+}
+
 /// Several messages as events.
 pub fn all_events(messages: Vec<Bytes>) -> Bytes {
     messages.into_iter().flat_map(|message| event(message.into())).collect()
@@ -155,7 +198,7 @@ impl SessionStream {
             biased;
             () = stopped(&mut self.stop) => None,
             () = self.hold.replaced() => None,
-            due = self.changes.due(&session) => due.map(all_events),
+            messages = unasked(&session, &mut self.changes) => messages.map(all_events),
             () = tokio::time::sleep(KEEP_ALIVE_EVERY) => Some(KEEP_ALIVE),
         }
     }

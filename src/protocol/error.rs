@@ -1,4 +1,4 @@
-//! The one table of errors that can reach a client.
+//! The one table of errors that can reach a client, or a backend that asks one.
 //!
 //! Code, HTTP status, `data.code`, whose fault it is and whether a retry is safe are decided together, in one
 //! exhaustive match. A backend's own JSON-RPC error is no variant here: it passes verbatim (see `router::answer`).
@@ -38,6 +38,12 @@ pub enum Error {
     Timeout { server: String, method: String, after: Duration },
     #[error("backend {server} broke the protocol: {reason}")]
     BackendProtocol { server: String, reason: String },
+    /// Told to a backend that asks.
+    #[error("the client cannot be asked: {reason}")]
+    ClientUnavailable { reason: String },
+    /// Told to a backend that asked.
+    #[error("Timeout: the client did not answer {method} in {after:?}")]
+    Unanswered { method: String, after: Duration },
     #[error("the gateway is shutting down; try again")]
     ShuttingDown,
     #[error("internal error: {0}")]
@@ -84,6 +90,8 @@ impl Error {
             Error::BackendUnavailable { sent, .. } => row(1503, 200, "BACKEND_UNAVAILABLE", Backend, !sent),
             Error::Timeout { .. } => row(1504, 200, "TIMEOUT", Backend, false),
             Error::BackendProtocol { .. } => row(1502, 200, "BACKEND_PROTOCOL", Backend, false),
+            Error::ClientUnavailable { .. } => row(1503, 200, "CLIENT_UNAVAILABLE", Client, false),
+            Error::Unanswered { .. } => row(1504, 200, "TIMEOUT", Client, false),
             Error::ShuttingDown => row(1500, 503, "SHUTTING_DOWN", Gateway, true),
             Error::Internal(_) => row(-32603, 200, "INTERNAL", Gateway, false),
         }
@@ -129,8 +137,10 @@ impl Error {
                 member("serverId", &quote(server));
                 member("method", &quote(method));
             }
+            Error::Unanswered { method, .. } => member("method", &quote(method)),
             Error::Parse(_)
             | Error::InvalidRequest(_)
+            | Error::ClientUnavailable { .. }
             | Error::MethodNotFound(_)
             | Error::InvalidParams(_)
             | Error::InvalidCursor
@@ -177,6 +187,8 @@ mod tests {
             Error::BackendUnavailable { server: server(), reason: "not connected".into(), sent: false },
             Error::Timeout { server: server(), method: "tools/call".into(), after: Duration::from_secs(60) },
             Error::BackendProtocol { server: server(), reason: "garbage".into() },
+            Error::ClientUnavailable { reason: "it is gone".into() },
+            Error::Unanswered { method: "elicitation/create".into(), after: Duration::from_secs(300) },
             Error::ShuttingDown,
             Error::Internal("bug".into()),
         ]
@@ -209,6 +221,8 @@ mod tests {
                 "BACKEND_UNAVAILABLE 1503 200 Backend true",
                 "TIMEOUT 1504 200 Backend false",
                 "BACKEND_PROTOCOL 1502 200 Backend false",
+                "CLIENT_UNAVAILABLE 1503 200 Client false",
+                "TIMEOUT 1504 200 Client false",
                 "SHUTTING_DOWN 1500 503 Gateway true",
                 "INTERNAL -32603 200 Gateway false",
             ]

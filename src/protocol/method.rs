@@ -62,6 +62,7 @@ methods! {
     ResourcesChanged = "notifications/resources/list_changed",
     ResourceUpdated = "notifications/resources/updated",
     RootsChanged = "notifications/roots/list_changed",
+    ElicitationComplete = "notifications/elicitation/complete",
 }
 
 impl fmt::Display for Method {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 
 use crate::backend::inbox::List;
-use crate::caller::{Caller, Level};
+use crate::caller::{Abilities, Caller, Level};
 use crate::config::Policies;
 use crate::lane::Call;
 use crate::protocol::dialect::Dialect;
@@ -16,7 +16,7 @@ use crate::protocol::error::Error;
 use crate::protocol::json::{self, Pieces};
 use crate::protocol::method::Method;
 use crate::protocol::params::{self, required};
-use crate::protocol::{self, Id, Notification, Request};
+use crate::protocol::{self, Id, Notification, Request, Response};
 use crate::router::Router;
 use crate::session::{Place, Session, Sessions};
 
@@ -66,7 +66,8 @@ impl Desk {
         let asked = required(text, request.params.protocol_version, "protocolVersion")?;
         let dialect = Dialect::negotiate(&asked);
         let versions = *self.router.directory.watch().borrow();
-        let session = self.sessions.open(place()?, dialect, versions);
+        let abilities = Abilities::read(text, request.params.capabilities);
+        let session = self.sessions.open(place()?, dialect, abilities, versions);
         Ok((session, protocol::reply(&request.id, self.hello(dialect))))
     }
 
@@ -134,7 +135,7 @@ impl Desk {
     fn begin_call(self: &Arc<Desk>, session: &Arc<Session>, caller: Caller, request: Request) -> Begun {
         let token = params::progress_token(request.raw.as_str(), &request.params);
         let token = token.map(|at| at.slice(request.raw.bytes()));
-        let call = Arc::new(Call::new(caller, request, token));
+        let call = Arc::new(Call::new(caller, Arc::clone(&session.mailbox), request, token));
         let ticket = match session.inflight.admit(&call.request.id, &call, self.policies.max_in_flight) {
             Ok(ticket) => ticket,
             Err(error) => return Begun::Ready(self.router.error(&call.request, &call.caller, &error)),
@@ -145,7 +146,7 @@ impl Desk {
             // A bug in one call must end neither the process nor the client's wait.
             let dispatched = AssertUnwindSafe(router.dispatch(&carried)).catch_unwind().await;
             let answer = dispatched.unwrap_or_else(|_| Some(router.after_panic(&carried)));
-            carried.lane.close();
+            carried.finish();
             session.touch();
             drop(ticket);
             answer
@@ -153,8 +154,18 @@ impl Desk {
         Begun::Pending(Pending { call, answer })
     }
 
+    /// The answer to something that the client was asked.
+    pub fn hear_answer(&self, session: &Session, response: Response) {
+        if !session.mailbox.asks.answer(response) {
+            self.sessions.tell_unasked(session);
+        }
+    }
+
     /// A notification of a session. Those that mean nothing here are no error.
     pub fn hear(&self, session: &Session, notification: &Notification) {
+        if notification.method == Method::Progress {
+            session.mailbox.asks.progress(notification.clone());
+        }
         if notification.method == Method::Cancelled {
             let text = notification.raw.as_str();
             let id = notification.params.request_id.and_then(|at| Id::parse(notification.raw.bytes(), at));

@@ -65,7 +65,13 @@ fn catalog(offers: &[Offer<'_>]) -> Catalog {
 }
 
 fn caller() -> Caller {
-    Caller { session: None, principal: Principal::Anonymous, dialect: Dialect::V2025_11_25, level: Level::Info }
+    Caller {
+        session: None,
+        principal: Principal::Anonymous,
+        dialect: Dialect::V2025_11_25,
+        level: Level::Info,
+        abilities: Default::default(),
+    }
 }
 
 /// Who owns `uri`, as `id native`, or the candidates of an ambiguous one.

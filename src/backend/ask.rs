@@ -1,0 +1,191 @@
+//! One ask on its way: from the backend to the client and back.
+//!
+//! It goes on the stream of the call it belongs to, or on the session's. It ends with the client's answer; when the backend
+//! takes it back, its call or its link is over; when the client is gone; or when the client has not answered in time. Who
+//! did not end it is told. While it is open the call's own clock stands still.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+
+use crate::backend::ear::{Ear, Mouth};
+use crate::caller::Abilities;
+use crate::lane::Call;
+use crate::mailbox::Mailbox;
+use crate::mailbox::asks::{Ask, MOST_ASKS, Refused, Word};
+use crate::protocol::error::Error;
+use crate::protocol::json::{self, Splice, quote};
+use crate::protocol::method::Method;
+use crate::protocol::params::progress_token;
+use crate::protocol::{self, Id, Notification, Request};
+
+/// Who is asked.
+pub struct Recipient {
+    pub mailbox: Arc<Mailbox>,
+    pub abilities: Arc<Abilities>,
+    /// Its calls on the link, to any of which the ask may belong.
+    pub calls: SmallVec<[Arc<Call>; 2]>,
+    /// It belongs to the only one of them, and ends with it.
+    pub is_certain: bool,
+    /// The link is this client's own.
+    pub is_own: bool,
+}
+
+/// How an ask ended without an answer.
+enum Ended {
+    /// By the backend, or with its call or link: it does not wait any more.
+    Withdrawn(&'static str),
+    Late,
+    Gone,
+}
+
+impl Recipient {
+    /// On the stream of a call, or else of the session; tells whether it was taken.
+    fn ask(&self, message: &Bytes) -> bool {
+        self.calls.iter().any(|call| call.lane.ask(message.clone()))
+            || self.mailbox.has_stream() && self.mailbox.post(message.clone())
+    }
+
+    fn tell_cancelled(&self, id: u64, reason: &str) {
+        let params = format!(r#"{{"requestId":{id},"reason":{}}}"#, quote(reason));
+        let message = protocol::notification(&Method::Cancelled, Some(&params));
+        let told = self.calls.iter().any(|call| call.lane.offer(message.clone()));
+        if !told {
+            // A client that has no room for it finds out when its answer is dropped.
+            self.mailbox.post(message);
+        }
+    }
+
+    /// Waits until the ask's call is over; for ever where it may belong to several.
+    async fn call_over(&self) {
+        match self.calls.first() {
+            Some(call) if self.is_certain => call.over().await,
+            _ => std::future::pending().await,
+        }
+    }
+}
+
+/// Holds the clocks of the calls that an ask may belong to.
+struct Held<'a>(&'a [Arc<Call>]);
+
+impl<'a> Held<'a> {
+    fn new(calls: &'a [Arc<Call>]) -> Held<'a> {
+        calls.iter().for_each(|call| call.hold_clock());
+        Held(calls)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|call| call.release_clock());
+    }
+}
+
+/// Relays an ask that the link has opened under the backend's id.
+pub fn relay(
+    ear: &Arc<Ear>,
+    request: Request,
+    recipient: Recipient,
+    withdrawn: oneshot::Receiver<()>,
+    mouth: Arc<dyn Mouth>,
+) {
+    let ask = match recipient.mailbox.asks.open() {
+        Ok(ask) => ask,
+        Err(refused) => {
+            ear.leave(&request.id);
+            let error = match refused {
+                Refused::Full => Error::LimitExceeded { limit: "asks", value: MOST_ASKS },
+                Refused::Closed => gone(),
+            };
+            return ear.refuse(&request, &error, &*mouth);
+        }
+    };
+    if request.method == Method::Elicit {
+        ear.inbox.remember_elicited(&request, &recipient.mailbox);
+    }
+    // Before anything else is heard on the link, so that the order stays.
+    if !recipient.ask(&outgoing(&request, ask.id)) {
+        ear.leave(&request.id);
+        return ear.refuse(&request, &gone(), &*mouth);
+    }
+    let ear = Arc::clone(ear);
+    tokio::spawn(async move {
+        let ended = wait(&ear, &request, &recipient, ask, withdrawn, &*mouth).await;
+        ear.leave(&request.id);
+        match ended {
+            Ok(answer) => mouth.say(answer),
+            Err(Ended::Withdrawn(_)) => {}
+            Err(Ended::Late) => {
+                let (method, after) = (request.method.to_string(), ear.patience.unwrap_or_default());
+                ear.refuse(&request, &Error::Unanswered { method, after }, &*mouth);
+            }
+            Err(Ended::Gone) => ear.refuse(&request, &gone(), &*mouth),
+        }
+    });
+}
+
+/// The ask as the client sees it: under our id, and with our progress token where it has one.
+fn outgoing(request: &Request, id: u64) -> Bytes {
+    let mut edits = Splice::new();
+    let id = Id::from(id);
+    if let Some(at) = progress_token(request.raw.as_str(), &request.params) {
+        edits.replace(at, id.token());
+    }
+    json::single_line(request.rekeyed(&id, edits))
+}
+
+async fn wait(
+    ear: &Ear,
+    request: &Request,
+    recipient: &Recipient,
+    mut ask: Ask,
+    mut withdrawn: oneshot::Receiver<()>,
+    mouth: &dyn Mouth,
+) -> Result<Bytes, Ended> {
+    let _held = Held::new(&recipient.calls);
+    let late = async {
+        match ear.patience {
+            Some(patience) => tokio::time::sleep(patience).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::pin!(late);
+    let ended = loop {
+        tokio::select! {
+            biased;
+            word = ask.next() => match word {
+                Word::Answer(answer) => return Ok(answer.rekeyed(&request.id, Splice::new()).concat()),
+                Word::Progress(progress) => mouth.say(progress_for(request, &progress)),
+                Word::Nothing => break Ended::Gone,
+            },
+            word = &mut withdrawn => break Ended::Withdrawn(match word {
+                Ok(()) => "the server took it back",
+                Err(_) => "the connection to the server is over",
+            }),
+            () = recipient.call_over() => break Ended::Withdrawn("its call is over"),
+            () = &mut late => break Ended::Late,
+        }
+    };
+    match ended {
+        Ended::Withdrawn(reason) => recipient.tell_cancelled(ask.id, reason),
+        Ended::Late => recipient.tell_cancelled(ask.id, "the gateway's time-out"),
+        Ended::Gone => {}
+    }
+    Err(ended)
+}
+
+/// The client's progress under the backend's token. A client that was given no token cannot have used it.
+fn progress_for(request: &Request, progress: &Notification) -> Bytes {
+    let token = progress_token(request.raw.as_str(), &request.params);
+    let mut edits = Splice::new();
+    if let (Some(at), Some(token)) = (progress.params.progress_token, token) {
+        edits.replace(at, token.slice(request.raw.bytes()));
+    }
+    edits.apply(progress.raw.bytes())
+}
+
+fn gone() -> Error {
+    Error::ClientUnavailable { reason: "it is gone, or has no open stream to be asked on".to_owned() }
+}

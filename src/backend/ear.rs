@@ -1,0 +1,293 @@
+//! The ear of one link: what the backend says on it of its own accord, and whose that is.
+//!
+//! What came on the stream of a call is that call's. Elsewhere nothing says so: there it belongs to the client whose own
+//! link it is, or else to the one that alone has calls in flight on the link. Never is a recipient guessed: where there is
+//! none, or several, a log line goes to our log and an ask is refused.
+//!
+//! Links call this from their reading tasks, so nothing here waits.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+
+use crate::backend::ask::{self, Recipient};
+use crate::backend::inbox::{Inbox, List};
+use crate::caller::{Abilities, Caller, Level};
+use crate::config::{Root, Server};
+use crate::lane::Call;
+use crate::mailbox::Mailbox;
+use crate::observe::Event;
+use crate::protocol::error::Error;
+use crate::protocol::json::{self, Splice, quote};
+use crate::protocol::method::Method;
+use crate::protocol::{self, Id, Notification, Request};
+
+/// How many asks of a link may be open at once. Full: the next is refused.
+const MOST_ASKS: usize = 256;
+
+pub struct Ear {
+    pub inbox: Arc<Inbox>,
+    own: Option<Client>,
+    /// What `roots/list` is answered with, on a link that clients share.
+    roots: Vec<Root>,
+    pub(super) patience: Option<Duration>,
+    /// The asks that are open, by the backend's ids; a word into one takes it back. `None` once the link is over.
+    asks: Mutex<Option<HashMap<Id, oneshot::Sender<()>>>>,
+}
+
+/// A client that has a link of its own.
+pub struct Client {
+    pub caller: Caller,
+    pub mailbox: Arc<Mailbox>,
+}
+
+/// Whose something is.
+pub enum Whose {
+    /// One client's. Of its calls it may be any.
+    Calls(SmallVec<[Arc<Call>; 2]>),
+    Nobodys,
+    /// Clients share the link, and several have calls on it.
+    Unsure,
+}
+
+impl Whose {
+    pub fn of(call: Option<&Arc<Call>>) -> Whose {
+        call.map_or(Whose::Nobodys, |call| Whose::Calls(SmallVec::from_elem(Arc::clone(call), 1)))
+    }
+
+    /// Among these, which are all that are open on a link.
+    pub fn among<'a>(calls: impl Iterator<Item = &'a Arc<Call>>) -> Whose {
+        let calls: SmallVec<[Arc<Call>; 2]> = calls.cloned().collect();
+        let Some(first) = calls.first() else { return Whose::Nobodys };
+        let same = |call: &Arc<Call>| Arc::ptr_eq(&call.mailbox, &first.mailbox);
+        if calls.iter().all(same) { Whose::Calls(calls) } else { Whose::Unsure }
+    }
+}
+
+/// The way back over a link. What it says is said on the side; what has no room is dropped and told.
+pub trait Mouth: Send + Sync {
+    fn say(&self, message: Bytes);
+}
+
+impl Ear {
+    /// Of the link that clients share.
+    pub fn shared(inbox: Arc<Inbox>, config: &Server, patience: Option<Duration>) -> Ear {
+        Ear { inbox, own: None, roots: config.roots.clone(), patience, asks: Mutex::new(Some(HashMap::new())) }
+    }
+
+    /// Of one client's own link.
+    pub fn own(inbox: Arc<Inbox>, client: Client, patience: Option<Duration>) -> Ear {
+        Ear { inbox, own: Some(client), roots: Vec::new(), patience, asks: Mutex::new(Some(HashMap::new())) }
+    }
+
+    /// Of some link, for tests.
+    #[cfg(test)]
+    pub fn example() -> Ear {
+        let server = crate::config::ServerId::new("a").expect("a valid id");
+        let transport = crate::config::Transport::Files(crate::config::Files::at("/".into()));
+        let config = Server::new("a", transport, Default::default());
+        Ear::shared(Arc::new(Inbox::new(server, Arc::default())), &config, None)
+    }
+
+    pub fn server(&self) -> &str {
+        self.inbox.server()
+    }
+
+    pub fn emit(&self, event: &Event<'_>) {
+        self.inbox.emit(event);
+    }
+
+    /// A notification, other than progress. It is asked whose it is only where that matters.
+    pub fn hear(&self, notification: &Notification, whose: impl FnOnce() -> Whose) {
+        match &notification.method {
+            Method::ToolsChanged => self.inbox.mark(&[List::Tools]),
+            Method::PromptsChanged => self.inbox.mark(&[List::Prompts]),
+            Method::ResourcesChanged => self.inbox.mark(&[List::Resources, List::Templates]),
+            Method::Cancelled => self.withdraw(notification),
+            Method::LogMessage => self.hear_log(notification, whose()),
+            Method::ElicitationComplete => self.inbox.hear_elicited(notification),
+            // Of subscriptions, which nobody can have.
+            Method::ResourceUpdated => self.tell_unheard(notification),
+            _ => {
+                if !self.pass_on(notification, whose()) {
+                    self.tell_unheard(notification);
+                }
+            }
+        }
+    }
+
+    /// Progress of `call`: a sign of life, and news for the client where it asked for it.
+    pub fn hear_progress(&self, notification: &Notification, call: &Call) {
+        call.show_life();
+        let (Some(at), Some(token)) = (notification.params.progress_token, &call.progress_token) else { return };
+        let text = notification.raw.as_str();
+        let progress = notification.params.whole.and_then(|params| json::member(text, params, "progress"));
+        let progress: Option<f64> = progress.and_then(|at| at.get(text).parse().ok());
+        let mut edits = Splice::new();
+        edits.replace(at, token.clone());
+        let message = json::single_line(edits.apply(notification.raw.bytes()));
+        if !progress.is_none_or(|progress| call.advance(progress)) || !call.lane.offer(message) {
+            self.emit(&Event::ProgressDropped { server: self.server() });
+        }
+    }
+
+    fn hear_log(&self, notification: &Notification, whose: Whose) {
+        let level = notification.params.level.and_then(|span| json::string(notification.raw.as_str(), span));
+        let level = level.and_then(|name| Level::parse(&name)).unwrap_or(Level::Emergency);
+        let wanted = match (&whose, &self.own) {
+            (Whose::Calls(calls), _) => calls.first().map_or(Level::DEFAULT, |call| call.caller.level),
+            (_, Some(client)) => client.mailbox.level(),
+            (Whose::Nobodys | Whose::Unsure, None) => {
+                return self.emit(&Event::BackendLog { server: self.server(), line: notification.raw.as_str() });
+            }
+        };
+        if level >= wanted && !self.pass_on(notification, whose) {
+            self.emit(&Event::LogDropped { server: self.server() });
+        }
+    }
+
+    /// Passes a notification on as it is; tells whether there was somebody, with room for it.
+    fn pass_on(&self, notification: &Notification, whose: Whose) -> bool {
+        let message = json::single_line(notification.raw.bytes().clone());
+        match (whose, &self.own) {
+            (Whose::Calls(calls), _) => calls.iter().any(|call| call.lane.offer(message.clone())),
+            (_, Some(client)) => client.mailbox.post(message),
+            (Whose::Nobodys | Whose::Unsure, None) => false,
+        }
+    }
+
+    fn tell_unheard(&self, notification: &Notification) {
+        let event = Event::BackendNotification { server: self.server(), method: notification.method.as_str() };
+        self.emit(&event);
+    }
+
+    /// A request of the backend: answered here, refused, or relayed to the client whose it is.
+    pub fn take_ask(self: &Arc<Ear>, ask: Request, whose: Whose, is_certain: bool, mouth: Arc<dyn Mouth>) {
+        if ask.method == Method::Ping {
+            return mouth.say(protocol::reply(&ask.id, "{}").concat());
+        }
+        if ask.method == Method::RootsList && self.own.is_none() && !self.roots.is_empty() {
+            return mouth.say(protocol::reply(&ask.id, roots(&self.roots)).concat());
+        }
+        let opened = self.recipient(&ask, whose, is_certain).and_then(|recipient| {
+            let withdrawn = self.enter(&ask.id)?;
+            Ok((recipient, withdrawn))
+        });
+        match opened {
+            Ok((recipient, withdrawn)) => ask::relay(self, ask, recipient, withdrawn, mouth),
+            Err(error) => self.refuse(&ask, &error, &*mouth),
+        }
+    }
+
+    pub(super) fn refuse(&self, ask: &Request, error: &Error, mouth: &dyn Mouth) {
+        let (server, method, reason) = (self.server(), ask.method.as_str(), error.to_string());
+        self.emit(&Event::BackendAskRefused { server, method, reason: &reason });
+        mouth.say(protocol::error_reply(Some(&ask.id), &error.to_json()).concat());
+    }
+
+    fn recipient(&self, ask: &Request, whose: Whose, is_certain: bool) -> Result<Recipient, Error> {
+        let unavailable = |reason: &str| Error::ClientUnavailable { reason: reason.to_owned() };
+        let recipient = match (whose, &self.own) {
+            (Whose::Calls(calls), own) => {
+                let first = calls.first().ok_or_else(|| unavailable("no client has a call on this connection"))?;
+                let (mailbox, abilities) = (Arc::clone(&first.mailbox), Arc::clone(&first.caller.abilities));
+                Recipient { mailbox, abilities, is_certain, is_own: own.is_some(), calls }
+            }
+            (_, Some(client)) => Recipient {
+                mailbox: Arc::clone(&client.mailbox),
+                abilities: Arc::clone(&client.caller.abilities),
+                calls: SmallVec::new(),
+                is_certain: false,
+                is_own: true,
+            },
+            (Whose::Nobodys, None) => {
+                return Err(unavailable("no client has a call on this connection, so nobody can be asked"));
+            }
+            (Whose::Unsure, None) => {
+                return Err(unavailable(
+                    "several clients share this connection and nothing says whom this is for; \
+                     give each its own with \"session\": \"per-client\" in the gateway's configuration",
+                ));
+            }
+        };
+        check_ability(ask, &recipient.abilities, recipient.is_own).map(|()| recipient)
+    }
+
+    /// Opens an ask under the backend's id.
+    fn enter(&self, id: &Id) -> Result<oneshot::Receiver<()>, Error> {
+        let (withdraw, withdrawn) = oneshot::channel();
+        let mut asks = self.lock();
+        let closed = || Error::ClientUnavailable { reason: "the connection is over".to_owned() };
+        let open = asks.as_mut().ok_or_else(closed)?;
+        if open.contains_key(id) {
+            return Err(Error::InvalidRequest(format!("a request with the id {id} is in flight")));
+        }
+        if open.len() >= MOST_ASKS {
+            return Err(Error::LimitExceeded { limit: "asks", value: MOST_ASKS });
+        }
+        open.insert(id.clone(), withdraw);
+        Ok(withdrawn)
+    }
+
+    pub(super) fn leave(&self, id: &Id) {
+        if let Some(open) = &mut *self.lock() {
+            open.remove(id);
+        }
+    }
+
+    /// The backend takes an ask back.
+    fn withdraw(&self, notification: &Notification) {
+        let id = notification.params.request_id.and_then(|at| Id::parse(notification.raw.bytes(), at));
+        let withdraw = id.and_then(|id| self.lock().as_mut()?.remove(&id));
+        if let Some(withdraw) = withdraw {
+            // Whoever relayed it may be through with it.
+            let _ = withdraw.send(());
+        }
+    }
+
+    /// The link is over: nobody waits for answers any more.
+    pub fn close(&self) {
+        drop(self.lock().take());
+    }
+
+    /// No code that holds this lock can panic.
+    fn lock(&self) -> MutexGuard<'_, Option<HashMap<Id, oneshot::Sender<()>>>> {
+        self.asks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a client can be asked this. What no version knows is the client's to judge.
+fn check_ability(ask: &Request, abilities: &Abilities, is_own: bool) -> Result<(), Error> {
+    let text = ask.raw.as_str();
+    let member = |key| ask.params.whole.and_then(|params| json::member(text, params, key));
+    let missing = match ask.method {
+        Method::Sample if !abilities.sampling => "sampling",
+        Method::Sample if member("tools").is_some() && !abilities.sampling_tools => "sampling.tools",
+        Method::Elicit => {
+            let is_url = member("mode").is_some_and(|mode| json::string(text, mode).is_some_and(|mode| mode == "url"));
+            match is_url {
+                true if !abilities.elicitation_url => "elicitation.url",
+                false if !abilities.elicitation_form => "elicitation.form",
+                _ => return Ok(()),
+            }
+        }
+        // One client's directories must not govern another's.
+        Method::RootsList if !is_own => "roots",
+        Method::RootsList if !abilities.roots => "roots",
+        _ => return Ok(()),
+    };
+    let whose = if ask.method == Method::RootsList && !is_own { "this connection" } else { "the client" };
+    Err(Error::MethodNotFound(format!("{} ({whose} does not declare {missing})", ask.method)))
+}
+
+fn roots(roots: &[Root]) -> String {
+    let root = |root: &Root| {
+        let name = root.name.as_ref().map(|name| format!(r#","name":{}"#, quote(name))).unwrap_or_default();
+        format!(r#"{{"uri":{}{name}}}"#, quote(&root.uri))
+    };
+    format!(r#"{{"roots":[{}]}}"#, roots.iter().map(root).collect::<Vec<_>>().join(","))
+}

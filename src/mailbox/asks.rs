@@ -1,0 +1,184 @@
+//! What a client was asked and has not answered.
+//!
+//! Ids are minted here: a client never sees the id of a backend, and two backends may use the same. Full: the ask is
+//! refused. An answer that nobody waits for is none.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::protocol::{Id, Notification, Response};
+
+/// How many questions a client may have open at once.
+pub const MOST_ASKS: usize = 32;
+/// Progress of an answer that may wait for its backend; more is dropped.
+const MOST_PROGRESS: usize = 16;
+
+#[derive(Default)]
+pub struct Asks {
+    book: Mutex<Book>,
+}
+
+#[derive(Default)]
+struct Book {
+    open: HashMap<u64, Waiting>,
+    last: u64,
+    closed: bool,
+}
+
+struct Waiting {
+    answer: oneshot::Sender<Response>,
+    progress: mpsc::Sender<Notification>,
+}
+
+/// Why nothing can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    Full,
+    Closed,
+}
+
+/// A question on its way; dropping it takes it back.
+pub struct Ask {
+    pub id: u64,
+    asks: Arc<Asks>,
+    answer: oneshot::Receiver<Response>,
+    progress: mpsc::Receiver<Notification>,
+}
+
+/// What a client says to a question.
+pub enum Word {
+    Answer(Response),
+    Progress(Notification),
+    /// It is gone.
+    Nothing,
+}
+
+impl Asks {
+    pub fn open(self: &Arc<Asks>) -> Result<Ask, Refused> {
+        let (answer, answered) = oneshot::channel();
+        let (progress, progressed) = mpsc::channel(MOST_PROGRESS);
+        let mut book = self.lock();
+        if book.closed {
+            return Err(Refused::Closed);
+        }
+        if book.open.len() >= MOST_ASKS {
+            return Err(Refused::Full);
+        }
+        book.last += 1;
+        let id = book.last;
+        book.open.insert(id, Waiting { answer, progress });
+        Ok(Ask { id, asks: Arc::clone(self), answer: answered, progress: progressed })
+    }
+
+    /// Hands an answer to whoever asked; tells whether there was somebody.
+    pub fn answer(&self, response: Response) -> bool {
+        let waiting = response.id.as_ref().and_then(Id::as_u64).and_then(|id| self.lock().open.remove(&id));
+        waiting.is_some_and(|waiting| waiting.answer.send(response).is_ok())
+    }
+
+    /// Hands progress to whoever asked; tells whether it was taken.
+    pub fn progress(&self, notification: Notification) -> bool {
+        let token = notification.params.progress_token.map(|at| notification.raw.get(at));
+        let id: Option<u64> = token.and_then(|token| token.parse().ok());
+        let waiting = id.and_then(|id| self.lock().open.get(&id).map(|waiting| waiting.progress.clone()));
+        waiting.is_some_and(|progress| progress.try_send(notification).is_ok())
+    }
+
+    pub fn len(&self) -> usize {
+        self.lock().open.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The client is gone: nobody will answer.
+    pub fn close(&self) {
+        let mut book = self.lock();
+        book.closed = true;
+        let open = std::mem::take(&mut book.open);
+        drop(book);
+        drop(open);
+    }
+
+    /// No code that holds this lock can panic.
+    fn lock(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ask {
+    /// What the client says next. Cancel-safe.
+    pub async fn next(&mut self) -> Word {
+        tokio::select! {
+            biased;
+            // What it said before its answer comes before it.
+            Some(notification) = self.progress.recv() => Word::Progress(notification),
+            answer = &mut self.answer => answer.map_or(Word::Nothing, Word::Answer),
+        }
+    }
+}
+
+impl Drop for Ask {
+    fn drop(&mut self) {
+        self.asks.lock().open.remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Message;
+
+    fn response(text: String) -> Response {
+        match Message::parse(text.into()) {
+            Ok(Message::Response(response)) => response,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn answer(id: u64) -> Response {
+        response(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"n":{id}}}}}"#))
+    }
+
+    #[tokio::test]
+    async fn ask_an_answer_finds_its_question_once() {
+        let asks = Arc::new(Asks::default());
+        let (mut first, mut second) = (asks.open().expect("room"), asks.open().expect("room"));
+        assert!(asks.answer(answer(second.id)));
+        assert!(!asks.answer(answer(second.id)), "a second answer is nobody's");
+        assert!(!asks.answer(answer(99)));
+        assert!(!asks.answer(response(r#"{"jsonrpc":"2.0","id":"1","result":{}}"#.to_owned())), "1 is not \"1\"");
+        assert!(matches!(second.next().await, Word::Answer(response) if response.raw.as_str().contains("\"n\":2")));
+        asks.close();
+        assert!(matches!(first.next().await, Word::Nothing));
+        assert!(matches!(asks.open(), Err(Refused::Closed)));
+    }
+
+    #[test]
+    fn ask_exactly_so_many_are_open_and_a_dropped_one_makes_room() {
+        let asks = Arc::new(Asks::default());
+        let mut open: Vec<_> = (0..MOST_ASKS).map(|_| asks.open().expect("room")).collect();
+        assert!(matches!(asks.open(), Err(Refused::Full)));
+        open.pop();
+        assert!(asks.open().is_ok());
+        drop(open);
+        assert!(asks.is_empty());
+    }
+
+    #[tokio::test]
+    async fn ask_progress_comes_before_the_answer() {
+        let asks = Arc::new(Asks::default());
+        let mut ask = asks.open().expect("room");
+        let progress =
+            r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":5}}"#;
+        let Ok(Message::Notification(progress)) = Message::parse(progress.into()) else { panic!() };
+        assert!(asks.progress(progress.clone()));
+        assert!(asks.answer(answer(1)));
+        assert!(!asks.progress(progress));
+        assert!(matches!(ask.next().await, Word::Progress(_)));
+        assert!(matches!(ask.next().await, Word::Answer(_)));
+    }
+}
