@@ -29,6 +29,7 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
+use crate::backend::ask::Translate;
 use crate::backend::handed::Handed;
 use crate::backend::inbox::{Inbox, List};
 use crate::backend::link::{Link, LinkError};
@@ -99,9 +100,15 @@ pub struct Outgoing<'a> {
 }
 
 impl Backend {
-    pub fn new(id: ServerId, config: Arc<Server>, most_calls: usize, observe: Arc<Observe>) -> Backend {
+    pub fn new(
+        id: ServerId,
+        config: Arc<Server>,
+        most_calls: usize,
+        observe: Arc<Observe>,
+        translate: Arc<dyn Translate>,
+    ) -> Backend {
         Backend {
-            inbox: Arc::new(Inbox::new(id.clone(), observe)),
+            inbox: Arc::new(Inbox::new(id.clone(), observe, translate)),
             id,
             config,
             meter: Arc::default(),

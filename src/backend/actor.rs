@@ -14,6 +14,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
+use crate::backend::ask::Translate;
 use crate::backend::child::Command;
 use crate::backend::connect::{HttpClient, ProxyEnvironment};
 use crate::backend::ear::Ear;
@@ -51,6 +52,7 @@ pub struct Surroundings {
     /// Our own executable, which is also the guard of child processes.
     pub exe: PathBuf,
     pub proxies: ProxyEnvironment,
+    pub translate: Arc<dyn Translate>,
     /// Rung when a listing changed.
     pub bell: Arc<Notify>,
     /// The lowest log level any client asked for.
@@ -65,7 +67,8 @@ pub fn start(
     stop: watch::Receiver<bool>,
 ) -> (Arc<Backend>, JoinHandle<()>) {
     let most_calls = surroundings.policies.max_in_flight_per_backend;
-    let backend = Arc::new(Backend::new(id, config, most_calls, Arc::clone(&surroundings.observe)));
+    let (observe, translate) = (Arc::clone(&surroundings.observe), Arc::clone(&surroundings.translate));
+    let backend = Arc::new(Backend::new(id, config, most_calls, observe, translate));
     let actor = Actor {
         backend: Arc::clone(&backend),
         surroundings,

@@ -12,19 +12,36 @@ use tokio::sync::oneshot;
 
 use crate::backend::ear::{Ear, Mouth};
 use crate::caller::Abilities;
+use crate::config::ServerId;
 use crate::lane::Call;
 use crate::mailbox::Mailbox;
 use crate::mailbox::asks::{Ask, MOST_ASKS, Refused, Word};
+use crate::protocol::dialect::Dialect;
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Splice, quote};
 use crate::protocol::method::Method;
 use crate::protocol::params::progress_token;
 use crate::protocol::{self, Id, Notification, Request};
 
+/// Knows the names under which clients know what backends name.
+pub trait Translate: Send + Sync {
+    /// What must change in an ask of `server` on its way to a client.
+    fn ask(&self, server: &ServerId, ask: &Request, dialect: Dialect) -> Splice;
+}
+
+/// Changes nothing; for tests.
+#[cfg(test)]
+impl Translate for () {
+    fn ask(&self, _: &ServerId, _: &Request, _: Dialect) -> Splice {
+        Splice::new()
+    }
+}
+
 /// Who is asked.
 pub struct Recipient {
     pub mailbox: Arc<Mailbox>,
     pub abilities: Arc<Abilities>,
+    pub dialect: Dialect,
     /// Its calls on the link, to any of which the ask may belong.
     pub calls: SmallVec<[Arc<Call>; 2]>,
     /// It belongs to the only one of them, and ends with it.
@@ -106,7 +123,8 @@ pub fn relay(
         ear.inbox.remember_elicited(&request, &recipient.mailbox);
     }
     // Before anything else is heard on the link, so that the order stays.
-    if !recipient.ask(&outgoing(&request, ask.id)) {
+    let edits = ear.inbox.translate_ask(&request, recipient.dialect);
+    if !recipient.ask(&outgoing(&request, ask.id, edits)) {
         ear.leave(&request.id);
         return ear.refuse(&request, &gone(), &*mouth);
     }
@@ -127,8 +145,7 @@ pub fn relay(
 }
 
 /// The ask as the client sees it: under our id, and with our progress token where it has one.
-fn outgoing(request: &Request, id: u64) -> Bytes {
-    let mut edits = Splice::new();
+fn outgoing(request: &Request, id: u64, mut edits: Splice) -> Bytes {
     let id = Id::from(id);
     if let Some(at) = progress_token(request.raw.as_str(), &request.params) {
         edits.replace(at, id.token());

@@ -90,7 +90,7 @@ impl Ear {
         let server = crate::config::ServerId::new("a").expect("a valid id");
         let transport = crate::config::Transport::Files(crate::config::Files::at("/".into()));
         let config = Server::new("a", transport, Default::default());
-        Ear::shared(Arc::new(Inbox::new(server, Arc::default())), &config, None)
+        Ear::shared(Arc::new(Inbox::new(server, Arc::default(), Arc::new(()))), &config, None)
     }
 
     pub fn server(&self) -> &str {
@@ -195,11 +195,13 @@ impl Ear {
             (Whose::Calls(calls), own) => {
                 let first = calls.first().ok_or_else(|| unavailable("no client has a call on this connection"))?;
                 let (mailbox, abilities) = (Arc::clone(&first.mailbox), Arc::clone(&first.caller.abilities));
-                Recipient { mailbox, abilities, is_certain, is_own: own.is_some(), calls }
+                let dialect = first.caller.dialect;
+                Recipient { mailbox, abilities, dialect, is_certain, is_own: own.is_some(), calls }
             }
             (_, Some(client)) => Recipient {
                 mailbox: Arc::clone(&client.mailbox),
                 abilities: Arc::clone(&client.caller.abilities),
+                dialect: client.caller.dialect,
                 calls: SmallVec::new(),
                 is_certain: false,
                 is_own: true,

@@ -89,6 +89,11 @@ impl Dialect {
         self >= Dialect::V2025_03_26
     }
 
+    /// Whether a message of a sampling request may have several blocks of content.
+    pub fn has_content_lists(self) -> bool {
+        self >= Dialect::V2025_11_25
+    }
+
     /// What a backend's error code becomes where this version does not know it; nothing where it may pass.
     pub fn foreign_code(self, code: &str) -> Option<i64> {
         let modern_only = matches!(code, "-32020" | "-32021" | "-32022");

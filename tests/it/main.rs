@@ -19,6 +19,7 @@ mod causes;
 mod check;
 mod cli;
 mod completion;
+mod conformance;
 mod connect;
 mod documents;
 mod edit;
