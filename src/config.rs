@@ -30,6 +30,7 @@ pub mod import;
 pub mod mask;
 pub mod pin;
 pub mod problem;
+pub mod roots;
 pub mod schema;
 pub mod secret;
 pub mod tree;
@@ -42,6 +43,7 @@ mod quantity;
 mod read;
 mod rules;
 mod server;
+mod sharing;
 mod transport;
 mod vocabulary;
 
@@ -153,6 +155,8 @@ pub struct Policies {
     pub default_timeout: Option<Duration>,
     /// Longest life of a call, whatever its progress.
     pub max_timeout: Option<Duration>,
+    /// How long a client may take to answer what a server asks of it; `None` waits for ever.
+    pub ask_timeout: Option<Duration>,
     pub start_timeout: Duration,
     pub max_in_flight: usize,
     pub max_in_flight_per_backend: usize,
@@ -165,6 +169,7 @@ impl Default for Policies {
         Policies {
             default_timeout: Some(Duration::from_secs(60)),
             max_timeout: Some(Duration::from_secs(60 * 60)),
+            ask_timeout: Some(Duration::from_secs(5 * 60)),
             start_timeout: Duration::from_secs(60),
             max_in_flight: 64,
             max_in_flight_per_backend: 1024,
@@ -304,6 +309,12 @@ impl Borrow<str> for ServerId {
 pub struct Server {
     pub transport: Transport,
     pub protocol: Protocol,
+    pub session: Sharing,
+    pub declare: Declare,
+    /// The directories that the shared connection names; empty when each client has its own.
+    pub roots: Vec<Root>,
+    /// How many clients may have their own connection at once.
+    pub max_clients: usize,
     pub enabled: bool,
     /// Stands before exposed names; the id unless the file says otherwise; may be empty.
     pub prefix: String,
@@ -322,6 +333,10 @@ impl Server {
         Server {
             transport,
             protocol: Protocol::default(),
+            session: Sharing::default(),
+            declare: Declare::default(),
+            roots: Vec::new(),
+            max_clients: sharing::MAX_CLIENTS,
             enabled: true,
             prefix: prefix.to_owned(),
             namespacing,
@@ -383,6 +398,38 @@ pub enum Protocol {
     #[default]
     Auto,
     Legacy,
+}
+
+/// Who uses a connection to a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sharing {
+    /// All clients the same one.
+    #[default]
+    Shared,
+    /// Each client its own: its own process, or its own session over HTTP.
+    PerClient,
+}
+
+/// What a server may ask of clients. A shared connection declares these; with [`Sharing::PerClient`] the client's own
+/// capabilities are declared, less what is not here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Declare {
+    pub sampling: bool,
+    pub elicitation: bool,
+}
+
+impl Default for Declare {
+    fn default() -> Declare {
+        Declare { sampling: true, elicitation: true }
+    }
+}
+
+/// A directory that a server is told of when it asks for roots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Root {
+    /// `file://` and an absolute path, percent-encoded.
+    pub uri: String,
+    pub name: Option<String>,
 }
 
 /// A timeout that was written down; `0` in the file is `Never`.

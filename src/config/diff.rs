@@ -112,6 +112,10 @@ fn depth(old: &Server, new: &Server) -> Depth {
     let Server {
         transport,
         protocol,
+        session,
+        declare,
+        roots,
+        max_clients: _,
         enabled: _,
         prefix: _,
         namespacing: _,
@@ -121,5 +125,10 @@ fn depth(old: &Server, new: &Server) -> Depth {
         prompts: _,
         resources: _,
     } = new;
-    if old.transport == *transport && old.protocol == *protocol { Depth::Surface } else { Depth::Connection }
+    let stays = old.transport == *transport
+        && old.protocol == *protocol
+        && old.session == *session
+        && old.declare == *declare
+        && old.roots == *roots;
+    if stays { Depth::Surface } else { Depth::Connection }
 }

@@ -86,6 +86,7 @@ fn policies(field: &Field<'_>) -> Option<Policies> {
     let limit = |field: &Field<'_>| field.timeout().map(Timeout::duration);
     section.set(&mut policies.default_timeout, "defaultTimeout", limit);
     section.set(&mut policies.max_timeout, "maxTimeout", limit);
+    section.set(&mut policies.ask_timeout, "askTimeout", limit);
     section.set(&mut policies.start_timeout, "startTimeout", Field::positive_duration);
     section.set(&mut policies.max_in_flight, "maxInFlight", Field::count);
     section.set(&mut policies.max_in_flight_per_backend, "maxInFlightPerBackend", Field::count);

@@ -8,8 +8,10 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::config::vocabulary::{self, Change, FILES_MEMBERS, HTTP_MEMBERS, Key, Keys, STDIO_MEMBERS, Shape};
-use crate::config::{ServerId, quantity};
+use crate::config::vocabulary::{
+    self, ASK_MEMBERS, Change, FILES_MEMBERS, HTTP_MEMBERS, Key, Keys, STDIO_MEMBERS, Shape,
+};
+use crate::config::{ServerId, quantity, roots};
 
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 
@@ -21,6 +23,9 @@ const SIZE: &str = "^[0-9]+ *([bB]|[kKmMgG][iI]?[bB])?$";
 const ASKS: &str = r"(^|[^$])\$\{input:";
 const URL: &str = r"^([hH][tT][tT][pP][sS]?://[^\s#@/]+(/[^\s#]*)?(\?[^\s#]*)?|[^#]*\$\{.*)$";
 const PATH: &str = "^[^~]";
+const FILE_URI: &str = r"^file://([^\s#?]*/[^\s#?]*|.*\$\{.*)$";
+/// Whatever else follows, a root that begins so is meant as a URI.
+const ANY_URI: &str = "^([fF][iI][lL][eE]:|[A-Za-z][A-Za-z0-9+.-]*://)";
 
 pub fn schema() -> Value {
     let mut schema = object(&vocabulary::ROOT);
@@ -50,6 +55,7 @@ pub fn keys() -> BTreeSet<&'static str> {
     collect(&vocabulary::ROOT, &mut keys);
     collect(&vocabulary::NAMESPACING, &mut keys);
     collect(&vocabulary::SERVER, &mut keys);
+    collect(&vocabulary::NAMED_ROOT, &mut keys);
     keys
 }
 
@@ -86,6 +92,10 @@ fn definitions() -> Value {
         },
         "path": { "$ref": "#/$defs/expanded", "pattern": PATH },
         "url": { "$ref": "#/$defs/expanded", "pattern": URL },
+        "place": {
+            "$ref": "#/$defs/path",
+            "anyOf": [{ "pattern": FILE_URI }, { "not": { "pattern": ANY_URI } }],
+        },
         "namespacing": object(&vocabulary::NAMESPACING),
         "server": server(),
     })
@@ -97,6 +107,10 @@ fn pattern(pattern: &str) -> Value {
 
 fn either(one: Value, other: Value) -> Value {
     json!({ "anyOf": [one, other] })
+}
+
+fn not(schema: Value) -> Value {
+    json!({ "not": schema })
 }
 
 fn reference(name: &str) -> Value {
@@ -155,6 +169,12 @@ fn shape(shape: &Shape) -> Value {
         Shape::List(element) => json!({ "type": "array", "items": self::shape(element) }),
         Shape::Map(value) => json!({ "type": "object", "additionalProperties": self::shape(value) }),
         Shape::Namespacing => reference("namespacing"),
+        Shape::Place => reference("place"),
+        Shape::Roots => json!({
+            "type": "array",
+            "maxItems": roots::MAX_ROOTS,
+            "items": either(reference("place"), json!({ "allOf": [object(&vocabulary::NAMED_ROOT), has("uri")] })),
+        }),
         Shape::Object(keys) => object(keys),
         Shape::Servers => json!({
             "type": "object",
@@ -177,9 +197,13 @@ fn server() -> Value {
         json!([{ "oneOf": urls }]),
     );
     let named = either(is("type", "files"), is("transport", "files"));
-    let files =
-        half("a directory to serve", &["files"], &[&STDIO_MEMBERS, &HTTP_MEMBERS], json!([either(has("root"), named)]));
-    let both = |one: Value, other: Value| json!({ "not": { "allOf": [one, other] } });
+    let files = half(
+        "a directory to serve",
+        &["files"],
+        &[&STDIO_MEMBERS, &HTTP_MEMBERS, &ASK_MEMBERS],
+        json!([either(has("root"), named), not(is("session", "per-client"))]),
+    );
+    let both = |one: Value, other: Value| not(json!({ "allOf": [one, other] }));
     let inner = |member: &str| json!({ "required": ["tools"], "properties": { "tools": has(member) } });
     let object_command = json!({ "required": ["command"], "properties": { "command": { "type": "object" } } });
     extend(
@@ -193,6 +217,8 @@ fn server() -> Value {
                 both(has("includeTools"), inner("allow")),
                 both(has("excludeTools"), inner("deny")),
                 both(object_command, either(has("args"), has("env"))),
+                both(is("session", "per-client"), has("roots")),
+                both(not(is("session", "per-client")), has("maxClients")),
             ],
         }),
     );

@@ -7,13 +7,12 @@ use indexmap::IndexMap;
 
 use crate::config::field::{Field, Section};
 use crate::config::problem::{Fault, quoted};
-use crate::config::{Namespacing, Protocol, Server, ServerId, rules, transport, vocabulary};
+use crate::config::{Declare, Namespacing, Protocol, Server, ServerId, roots, rules, sharing, transport, vocabulary};
 
 /// Names longer than this are cut in any case.
 const MAX_PREFIX_LENGTH: usize = 64;
 
 pub(crate) const PROTOCOLS: [(&str, Protocol); 2] = [("auto", Protocol::Auto), ("legacy", Protocol::Legacy)];
-pub(crate) const SESSIONS: [(&str, ()); 1] = [("shared", ())];
 
 pub(crate) fn servers(field: &Field<'_>, namespacing: &Namespacing) -> IndexMap<ServerId, Arc<Server>> {
     let mut servers = IndexMap::new();
@@ -56,8 +55,13 @@ fn server(name: &str, field: &Field<'_>, namespacing: &Namespacing) -> Option<Se
 
     let mut protocol = Protocol::default();
     section.set(&mut protocol, "protocol", |field| field.choice(&PROTOCOLS, &["modern", "match-client"]));
-    // There is one way to share yet, so the answer is only checked.
-    section.set(&mut (), "session", |field| field.choice(&SESSIONS, &["per-client"]));
+    let session = sharing::session(&section, transport.as_ref());
+    let mut declare = Declare::default();
+    section.set(&mut declare, "declare", sharing::declare);
+    let mut roots = Vec::new();
+    section.set(&mut roots, "roots", roots::roots);
+    let mut max_clients = sharing::MAX_CLIENTS;
+    section.set(&mut max_clients, "maxClients", Field::count);
 
     let mut own = namespacing.clone();
     section.set(&mut own, "namespacing", |field| rules::namespacing(field, namespacing));
@@ -71,6 +75,10 @@ fn server(name: &str, field: &Field<'_>, namespacing: &Namespacing) -> Option<Se
     let (tools, prompts) = (rules::tools(&section, own.max_length), rules::prompts(&section, own.max_length));
     Some(Server {
         protocol,
+        session,
+        declare,
+        roots,
+        max_clients,
         enabled: enabled(&section),
         timeout,
         validate,

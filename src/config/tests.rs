@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::config::file::Origin;
 use crate::config::vocabulary::{self, Keys};
 use crate::config::{
-    Config, Files, HttpKind, LogFormat, LogLevel, NamePolicy, Protocol, Server, ServerId, ServerIdError, Timeout,
-    Transport, UriPolicy, parse,
+    Config, Declare, Files, HttpKind, LogFormat, LogLevel, NamePolicy, Protocol, Root, Server, ServerId, ServerIdError,
+    Sharing, Timeout, Transport, UriPolicy, parse,
 };
 
 mod permissions;
@@ -48,22 +48,22 @@ const FULL: &str = r#"{
   },
   "namespacing": { "tools": "none", "prompts": "none", "resources": "identifier", "separator": "__", "maxLength": 60 },
   "policies": {
-    "defaultTimeout": "10s", "maxTimeout": 0, "startTimeout": "200ms", "maxInFlight": 1, "maxInFlightPerBackend": 2,
-    "maxMessageSize": 65536, "pageSize": 3,
+    "defaultTimeout": "10s", "maxTimeout": 0, "askTimeout": "2m", "startTimeout": "200ms", "maxInFlight": 1,
+    "maxInFlightPerBackend": 2, "maxMessageSize": 65536, "pageSize": 3,
   },
   "log": { "level": "debug", "format": "json" },
   "mcpServers": {
     "local": { // a command
       "type": "stdio", "command": "${HOME}/bin/x", "args": ["-t", "${TOKEN}"], "env": { "T": "${env:TOKEN}" }, "cwd": "./sub/../w",
       "enabled": false, "session": "shared", "protocol": "legacy", "prefix": "", "timeout": "5m", "validate": true,
-      "namespacing": "prefix",
+      "namespacing": "prefix", "declare": ["sampling"], "roots": ["src", { "uri": "file:///srv", "name": "all" }],
       "tools": { "allow": ["find_*"], "deny": ["find_x"], "rename": { "find_a": "seek" }, "timeouts": { "slow": "0", "b": "1h" } },
       "prompts": { "allow": [], "deny": ["*"], "rename": { "p": "q" } },
       "resources": { "allow": ["file:///*"], "deny": [], "rename": { "file:///a": "docs://a" } },
     },
     "remote": { /* a URL */
       "type": "http", "url": "https://search.example/mcp", "headers": { "Authorization": "Bearer ${TOKEN}" },
-      "tls": { "ca": "ca.pem" },
+      "tls": { "ca": "ca.pem" }, "session": "per-client", "maxClients": 7, "declare": [],
     },
     "workspace": { "type": "files", "root": "${HOME}/work", "hidden": true, "ignored": true, "maxFiles": 7 },
   },
@@ -77,8 +77,11 @@ fn defaults_are_those_of_the_architecture() {
     assert_eq!((config.gateway.host.as_str(), config.gateway.port), ("127.0.0.1", 3000));
     assert_eq!(config.gateway.session_idle_timeout, Duration::from_secs(1800));
     assert_eq!(config.policies.max_timeout, Some(Duration::from_secs(3600)));
+    assert_eq!(config.policies.ask_timeout, Some(Duration::from_secs(300)));
     assert_eq!((config.gateway.max_body_size, config.policies.max_message_size), (4 << 20, 16 << 20));
     let server = &config.servers["a"];
+    assert_eq!((server.session, server.max_clients, server.roots.as_slice()), (Sharing::Shared, 100, &[][..]));
+    assert_eq!(server.declare, Declare { sampling: true, elicitation: true });
     assert_eq!((server.prefix.as_str(), server.enabled, server.timeout), ("a", true, None));
     assert_eq!((server.namespacing.tools, server.namespacing.resources), (NamePolicy::Prefix, UriPolicy::Uri));
     assert_eq!((server.namespacing.separator.as_str(), server.namespacing.max_length), ("_", 48));
@@ -88,13 +91,14 @@ fn defaults_are_those_of_the_architecture() {
 
 #[test]
 fn every_key_is_accepted() {
-    let tables: [&Keys; 10] = [
+    let tables: [&Keys; 11] = [
         &vocabulary::ROOT,
         &vocabulary::GATEWAY,
         &vocabulary::POLICIES,
         &vocabulary::LOG,
         &vocabulary::NAMESPACING,
         &vocabulary::SERVER,
+        &vocabulary::NAMED_ROOT,
         &vocabulary::TLS,
         &vocabulary::TOOLS,
         &vocabulary::PROMPTS,
@@ -113,7 +117,7 @@ fn every_key_is_accepted() {
     assert_eq!(config.gateway.grace, Duration::ZERO);
     assert_eq!((config.gateway.max_sessions, config.gateway.max_body_size), (5, 1_000_000));
     assert_eq!(config.policies.default_timeout, Some(Duration::from_secs(10)));
-    assert_eq!(config.policies.max_timeout, None);
+    assert_eq!((config.policies.max_timeout, config.policies.ask_timeout), (None, Some(Duration::from_secs(120))));
     assert_eq!((config.policies.max_in_flight, config.policies.max_in_flight_per_backend), (1, 2));
     assert_eq!((config.policies.max_message_size, config.policies.page_size), (65536, 3));
     assert_eq!((config.log.level, config.log.format), (Some(LogLevel::Debug), LogFormat::Json));
@@ -136,6 +140,8 @@ fn servers_are_read_whole() {
     assert!(local.tools.filter.admits("find_a") && !local.tools.filter.admits("find_x"));
     assert!(!local.prompts.filter.admits("p") && local.resources.filter.admits("file:///b"));
     assert_eq!(local.resources.rename["file:///a"], "docs://a");
+    assert_eq!(local.declare, Declare { sampling: true, elicitation: false });
+    assert_eq!(local.roots, [root("file:///etc/goblin/src", None), root("file:///srv", Some("all"))]);
     let of = |tool| local.timeout_of(tool, &config.policies);
     assert_eq!((of("slow"), of("b")), (None, Some(Duration::from_secs(3600))));
     assert_eq!(of("other"), Some(Duration::from_secs(300)));
@@ -147,12 +153,47 @@ fn servers_are_read_whole() {
     assert_eq!((url.as_str(), ca.clone()), ("https://search.example/mcp", Some(PathBuf::from("/etc/goblin/ca.pem"))));
     assert_eq!((headers[0].0.as_str(), headers[0].1.expose()), ("authorization", "Bearer s3cret"));
     assert_eq!(remote.namespacing.resources, UriPolicy::Identifier);
+    assert_eq!((remote.session, remote.max_clients), (Sharing::PerClient, 7));
+    assert_eq!(remote.declare, Declare { sampling: false, elicitation: false });
     assert_eq!(remote.timeout_of("any", &config.policies), Some(Duration::from_secs(10)));
     assert!(!format!("{config:?}").contains("Bearer s3cret"));
 
     let root = PathBuf::from("/srv/me/work");
     let files = Files { root, hidden: true, ignored: true, max_files: 7 };
     assert_eq!(config.servers["workspace"].transport, Transport::Files(files));
+}
+
+fn root(uri: &str, name: Option<&str>) -> Root {
+    Root { uri: uri.to_owned(), name: name.map(str::to_owned) }
+}
+
+#[test]
+fn roots_are_paths_or_uris() {
+    for (written, expected) in [
+        ("[]", vec![]),
+        (r#"["."]"#, vec![root("file:///etc/goblin", None)]),
+        (r#"["/"]"#, vec![root("file:///", None)]),
+        (r#"["../my work/"]"#, vec![root("file:///etc/my%20work", None)]),
+        (
+            r#"["${HOME}/a", "file://${HOME}/a%20b"]"#,
+            vec![root("file:///srv/me/a", None), root("file:///srv/me/a%20b", None)],
+        ),
+        (
+            r#"[{ "uri": "a", "name": "A b" }, { "uri": "file:///x/" }]"#,
+            vec![root("file:///etc/goblin/a", Some("A b")), root("file:///x/", None)],
+        ),
+        (r#"[{ "uri": "/x", "name": null }]"#, vec![root("file:///x", None)]),
+    ] {
+        assert_eq!(accept_server(&format!(r#""command": "x", "roots": {written}"#)).roots, expected, "{written}");
+    }
+    let many = vec!["\"x\""; 100].join(",");
+    assert_eq!(accept_server(&format!(r#""command": "x", "roots": [{many}]"#)).roots.len(), 100);
+}
+
+#[test]
+fn no_time_for_an_answer_is_all_the_time() {
+    let config = accept(r#"{ "mcpServers": {}, "policies": { "askTimeout": 0 } }"#);
+    assert_eq!(config.policies.ask_timeout, None);
 }
 
 #[test]

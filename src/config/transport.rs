@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use crate::config::field::{Field, Section};
 use crate::config::problem::Fault;
 use crate::config::secret::Secret;
-use crate::config::vocabulary::{FILES_MEMBERS, HTTP_MEMBERS, STDIO_MEMBERS};
+use crate::config::vocabulary::{ASK_MEMBERS, FILES_MEMBERS, HTTP_MEMBERS, STDIO_MEMBERS};
 use crate::config::{Files, HttpKind, Transport, network, vocabulary};
 
 #[derive(Clone, Copy)]
@@ -51,6 +51,7 @@ pub(crate) fn transport(section: &Section<'_>) -> Option<Transport> {
         Kind::Files => {
             refuse(section, &STDIO_MEMBERS, "files");
             refuse(section, &HTTP_MEMBERS, "files");
+            refuse(section, &ASK_MEMBERS, "files");
             Some(Transport::Files(files))
         }
     }

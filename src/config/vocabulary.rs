@@ -8,7 +8,7 @@
 //! without effect is worse.
 
 use crate::config::problem::{Fault, quoted};
-use crate::config::{field, read, rules, server, transport};
+use crate::config::{field, read, rules, server, sharing, transport};
 
 /// The keys of one object.
 pub(crate) struct Keys {
@@ -62,6 +62,9 @@ pub(crate) enum Shape {
     Map(&'static Shape),
     Object(&'static Keys),
     Namespacing,
+    /// A path or a file URI; it becomes a URI.
+    Place,
+    Roots,
     /// The servers by id.
     Servers,
     Either(&'static Shape, &'static Shape),
@@ -95,6 +98,8 @@ pub(crate) const TYPE: [&str; 2] = ["type", "transport"];
 pub(crate) const STDIO_MEMBERS: [&str; 4] = ["command", "args", "env", "cwd"];
 pub(crate) const HTTP_MEMBERS: [&str; 5] = ["url", "serverUrl", "httpUrl", "headers", "tls"];
 pub(crate) const FILES_MEMBERS: [&str; 4] = ["root", "hidden", "ignored", "maxFiles"];
+/// Members that a server has which may ask something of its clients; ours does not.
+pub(crate) const ASK_MEMBERS: [&str; 2] = ["declare", "roots"];
 
 const COUNT: Shape = Shape::Whole(1, field::LARGEST_COUNT);
 const NAME: Shape = Shape::Text("^[A-Za-z0-9_-]{1,128}$");
@@ -162,6 +167,12 @@ pub(crate) const POLICIES: Keys = Keys {
             "longest life of a call, whatever its progress; 0 means no limit",
         ),
         restart(
+            "askTimeout",
+            Shape::Duration,
+            "\"5m\"",
+            "how long a client may take to answer what a server asks of it; 0 waits for ever",
+        ),
+        restart(
             "startTimeout",
             Shape::PositiveDuration,
             "\"60s\"",
@@ -179,7 +190,7 @@ pub(crate) const POLICIES: Keys = Keys {
     ],
     aliases: &[],
     passed_over: &[],
-    later: &["askTimeout"],
+    later: &[],
 };
 
 pub(crate) const LOG: Keys = Keys {
@@ -251,7 +262,20 @@ pub(crate) const SERVER: Keys = Keys {
         ),
         live("enabled", Shape::Flag, "true", "a disabled server is checked and not started"),
         live("disabled", Shape::Flag, "false", "the opposite of enabled"),
-        live("session", Shape::Choice(&words(&server::SESSIONS)), "\"shared\"", "all clients share the connection"),
+        live(
+            "session",
+            Shape::Choice(&words(&sharing::SESSIONS)),
+            "\"shared\"",
+            "all clients share one connection, or each has its own",
+        ),
+        live("maxClients", COUNT, "100", "with per-client: how many clients may have their own connection at once"),
+        live(
+            "declare",
+            Shape::List(&Shape::Choice(&words(&sharing::DECLARABLE))),
+            "[\"sampling\", \"elicitation\"]",
+            "what the server may ask of clients; with per-client less what the client cannot do",
+        ),
+        live("roots", Shape::Roots, "[]", "with shared: the directories that the server is told of, 100 at most"),
         live(
             "protocol",
             Shape::Choice(&words(&server::PROTOCOLS)),
@@ -280,7 +304,7 @@ pub(crate) const SERVER: Keys = Keys {
     ],
     aliases: &[("transport", "type"), ("serverUrl", "url"), ("httpUrl", "url")],
     passed_over: &["autoApprove", "alwaysAllow", "description", "trust", "gallery"],
-    later: &["poll", "declare", "roots"],
+    later: &["poll"],
 };
 
 /// The object that older Zed has for `command`.
@@ -289,6 +313,17 @@ pub(crate) const COMMAND: Keys = Keys {
         live("path", Shape::Expanded, "", "the program to start"),
         live("args", Shape::List(&Shape::Expanded), "[]", "its arguments"),
         live("env", Shape::Map(&Shape::Expanded), "{}", "added to our environment"),
+    ],
+    aliases: &[],
+    passed_over: &[],
+    later: &[],
+};
+
+/// An element of `roots` that has a name.
+pub(crate) const NAMED_ROOT: Keys = Keys {
+    read: &[
+        live("uri", Shape::Place, "", "a file URI, or a path relative to the directory of the file"),
+        live("name", Shape::Text("^.+$"), "", "what people are shown"),
     ],
     aliases: &[],
     passed_over: &[],

@@ -13,6 +13,7 @@ use crate::backend::files::path::{self, Relative};
 use crate::backend::files::rule::Glob;
 use crate::backend::files::tools;
 use crate::backend::files::tree::{Item, Kind, Next, Stop, Tree};
+use crate::config::roots::encode;
 
 const USUAL_LIMIT: usize = 500;
 const MOST: usize = 5000;
@@ -171,7 +172,7 @@ fn text(listed: &Listed) -> String {
 
 /// The path that was listed last: paths are listed in order, so it says where to go on even when files come and go.
 fn cursor(last: &Relative) -> String {
-    path::encode(last.as_path().as_os_str().as_bytes())
+    encode(last.as_path().as_os_str().as_bytes())
 }
 
 fn read_cursor(cursor: &str) -> Result<PathBuf, String> {

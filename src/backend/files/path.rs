@@ -6,9 +6,10 @@
 //! (`resources.deny`) are compared with the spelling. Tools take any: they are for agents.
 
 use std::ffi::OsStr;
-use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
+
+use crate::config::roots::encode;
 
 /// No longer path is looked at; no system opens one.
 const LONGEST_PATH: usize = 4096;
@@ -190,19 +191,6 @@ fn normalise(path: &Path) -> Option<PathBuf> {
 fn strip_scheme(uri: &str) -> Option<&str> {
     let scheme = uri.get(..5)?;
     scheme.eq_ignore_ascii_case("file:").then(|| &uri[5..])
-}
-
-/// Percent-encodes a path, `/` excepted.
-pub fn encode(path: &[u8]) -> String {
-    let mut encoded = String::with_capacity(path.len());
-    for byte in path {
-        if byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@/".contains(byte) {
-            encoded.push(char::from(*byte));
-        } else {
-            write!(encoded, "%{byte:02X}").expect("writing to a String cannot fail");
-        }
-    }
-    encoded
 }
 
 /// A name as the value of `{+path}`, whose expansion leaves `?`, `#`, `[`, `]` and triplets alone and encodes the rest.

@@ -114,8 +114,8 @@ fn of_the_other_sections() {
     for (section, members, expected) in [
         (
             "policies",
-            r#""askTimeout": "5m""#,
-            "1: policies.askTimeout: known but not available in this version yet, remove it",
+            r#""askTimeout": "5""#,
+            "15: policies.askTimeout: a duration needs a unit, write \"5s\" or \"5ms\"",
         ),
         ("policies", r#""startTimeout": 0"#, "17: policies.startTimeout: must be more than 0"),
         (
@@ -273,11 +273,6 @@ fn of_a_server() {
             "timeout: is too long, use at most \"365d\", or \"0\" where no limit is meant",
         ),
         (
-            r#""session": "per-client""#,
-            12,
-            "session: \"per-client\" is known but not available in this version yet, use \"shared\"",
-        ),
-        (
             r#""protocol": "modern""#,
             13,
             "protocol: \"modern\" is known but not available in this version yet, use \"auto\" or \"legacy\"",
@@ -313,10 +308,74 @@ fn of_a_server() {
     ] {
         check_server(&format!("\"command\": \"x\",\n{members}"), &[(&format!("4:{column}"), &format!("a.{expected}"))]);
     }
-    for key in ["poll", "declare", "roots"] {
-        let expected = format!("a.{key}: known but not available in this version yet, remove it");
-        check_server(&format!("\"command\": \"x\", \"{key}\": null"), &[("3:17", &expected)]);
+    let expected = "a.poll: known but not available in this version yet, remove it";
+    check_server(r#""command": "x", "poll": null"#, &[("3:17", expected)]);
+}
+
+#[test]
+fn of_sharing() {
+    let no_effect = "a.maxClients: has no effect while all clients share the connection, \
+                     remove it or add \"session\": \"per-client\"";
+    let per_client =
+        "a.roots: does not go with \"session\": \"per-client\", where each client tells its own, remove it";
+    let not_files = "does not belong to a server of type files, remove it";
+    for (members, expected) in [
+        (
+            r#""command": "x", "session": "perclient", "roots": [], "maxClients": 1"#,
+            &[("3:28", "a.session: unknown value \"perclient\", did you mean \"per-client\"?")][..],
+        ),
+        (
+            r#""command": "x", "session": "own""#,
+            &[("3:28", "a.session: unknown value \"own\", use \"shared\" or \"per-client\"")],
+        ),
+        (r#""command": "x", "maxClients": 5"#, &[("3:17", no_effect)]),
+        (r#""command": "x", "session": "shared", "maxClients": 5"#, &[("3:38", no_effect)]),
+        (
+            r#""command": "x", "session": "per-client", "maxClients": 0"#,
+            &[("3:56", "a.maxClients: must be a whole number from 1 to 10000000")],
+        ),
+        (r#""command": "x", "session": "per-client", "roots": []"#, &[("3:42", per_client)]),
+        (
+            r#""type": "files", "session": "per-client""#,
+            &[("3:29", "a.session: a server of type files is the same for every client, use \"shared\"")],
+        ),
+        (
+            r#""type": "files", "declare": [], "roots": []"#,
+            &[("3:18", &format!("a.declare: {not_files}")), ("3:33", &format!("a.roots: {not_files}"))],
+        ),
+        (
+            r#""command": "x", "declare": ["roots", "samplin"]"#,
+            &[
+                ("3:29", "a.declare[0]: unknown value \"roots\", use \"sampling\" or \"elicitation\""),
+                ("3:38", "a.declare[1]: unknown value \"samplin\", did you mean \"sampling\"?"),
+            ],
+        ),
+        (r#""command": "x", "declare": "sampling""#, &[("3:28", "a.declare: must be an array, not a string")]),
+    ] {
+        check_server(members, expected);
     }
+}
+
+#[test]
+fn of_roots() {
+    let not_a_root = "a root is a path or a file URI, write it like \"/srv/my files\" or \"file:///srv/my%20files\"";
+    for (root, column, expected) in [
+        (r#""https://x/y""#, 27, &format!("a.roots[0]: {not_a_root}")[..]),
+        (r#""file:///a b""#, 27, &format!("a.roots[0]: {not_a_root}")),
+        (r#""~/x""#, 27, "a.roots[0]: \"~\" is not expanded, write ${HOME}"),
+        (r#""""#, 27, "a.roots[0]: must not be empty"),
+        (r#""${NO}""#, 27, "a.roots[0]: variable NO is not set, set it or write ${NO:-default}"),
+        ("1", 27, "a.roots[0]: must be a string, not a number"),
+        (r#"{ "name": "n" }"#, 27, "a.roots[0]: \"uri\" is missing"),
+        (r#"{ "uri": "file:x" }"#, 36, &format!("a.roots[0].uri: {not_a_root}")),
+        (r#"{ "uri": "/x", "name": "" }"#, 50, "a.roots[0].name: must not be empty"),
+        (r#"{ "uri": "/x", "title": "t" }"#, 42, "a.roots[0].title: unknown key"),
+    ] {
+        check_server(&format!("\"command\": \"x\", \"roots\": [{root}]"), &[(&format!("3:{column}"), expected)]);
+    }
+    let many = vec!["1"; 101].join(",");
+    let expected = "a.roots: has 101 elements, 100 are allowed";
+    check_server(&format!("\"command\": \"x\", \"roots\": [{many}]"), &[("3:26", expected)]);
 }
 
 #[test]

@@ -14,8 +14,8 @@ use crate::config::diff::{Depth, apply, diff};
 use crate::config::glob::Glob;
 use crate::config::secret::Secret;
 use crate::config::{
-    Config, Filter, Gateway, HttpKind, LogLevel, Namespacing, Policies, Protocol, Rules, Server, ServerId, Timeout,
-    ToolRules, Transport, parse,
+    Config, Declare, Filter, Gateway, HttpKind, LogLevel, Namespacing, Policies, Protocol, Root, Rules, Server,
+    ServerId, Sharing, Timeout, ToolRules, Transport, parse,
 };
 
 /// Few values for each member, so that two arbitrary configurations often agree in some.
@@ -37,11 +37,21 @@ fn servers() -> impl Strategy<Value = Arc<Server>> {
     let timeout = prop_oneof![Just(Timeout::Never), Just(Timeout::After(Duration::from_secs(1)))];
     let filter = vec("[ab*]{1,2}".prop_map(|text| Glob::new(&text).unwrap()), 0..2)
         .prop_map(|deny| Filter { deny, ..Filter::default() });
-    let members = (transports(), any::<bool>(), "[pq]?", option::of(timeout), filter, any::<bool>());
-    members.prop_map(|(transport, enabled, prefix, timeout, filter, legacy)| {
+    let session = prop_oneof![Just(Sharing::Shared), Just(Sharing::PerClient)];
+    let declare = any::<bool>().prop_map(|sampling| Declare { sampling, ..Declare::default() });
+    let roots = vec("file:///[xy]".prop_map(|uri| Root { uri, name: None }), 0..2);
+    let link = (transports(), any::<bool>(), session, declare, roots);
+    let surface = (any::<bool>(), "[pq]?", option::of(timeout), filter, 1usize..3);
+    (link, surface).prop_map(|(link, surface)| {
+        let (transport, legacy, session, declare, roots) = link;
+        let (enabled, prefix, timeout, filter, max_clients) = surface;
         Arc::new(Server {
             transport,
             protocol: if legacy { Protocol::Legacy } else { Protocol::Auto },
+            session,
+            declare,
+            roots,
+            max_clients,
             enabled,
             prefix,
             namespacing: Namespacing::default(),
@@ -89,8 +99,11 @@ proptest! {
         }
         for change in &plan.change {
             prop_assert!(runs(&old, &change.id) && runs(&new, &change.id));
-            let same_link = old.servers[&change.id].transport == change.server.transport
-                && old.servers[&change.id].protocol == change.server.protocol;
+            let link = |server: &Server| {
+                let Server { transport, protocol, session, declare, roots, .. } = server.clone();
+                (transport, protocol, session, declare, roots)
+            };
+            let same_link = link(&old.servers[&change.id]) == link(&change.server);
             prop_assert_eq!(same_link, change.depth == Depth::Surface);
         }
     }
