@@ -122,7 +122,7 @@ fn both_accept_what_is_good() {
         server(json!({ "command": "x", "session": "per-client", "maxClients": 1, "declare": [], "roots": null })),
         server(json!({ "url": "https://x", "session": null, "maxClients": null, "declare": ["elicitation"] })),
         server(
-            json!({ "command": "x", "roots": ["../a b", "file:///a%20b", "file://${HOME}", "${HOME}", { "uri": "/x", "name": "y" }, { "uri": "file:///" }] }),
+            json!({ "command": "x", "roots": ["../a b", "file:///a%20b", "file:///${HOME}", "${HOME}", { "uri": "/x", "name": "y" }, { "uri": "file:///" }] }),
         ),
         server(json!({ "command": "x", "roots": vec!["x"; 100] })),
         server(json!({ "type": "files", "session": "shared", "maxClients": null, "declare": null, "roots": null })),
