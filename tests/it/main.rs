@@ -13,6 +13,7 @@ mod support;
 mod admin;
 mod asks;
 mod asks_faults;
+mod asks_sdk;
 mod backend_http;
 mod backend_sse;
 mod backend_stdio;
