@@ -290,7 +290,7 @@ impl Shared {
                 return Ok(Some(answer));
             }
             Ok(Message::Notification(notification)) => shared.on_notification(&notification, id, call),
-            Ok(Message::Request(ask)) if call.is_some() => Shared::on_ask(shared, ask, Whose::of(call), true),
+            Ok(Message::Request(ask)) if call.is_some() => Shared::on_ask(shared, ask, Whose::of(call)),
             other => Shared::on_other(shared, other),
         }
         Ok(None)
@@ -309,15 +309,15 @@ impl Shared {
         }
     }
 
-    fn on_ask(shared: &Arc<Shared>, ask: Request, whose: Whose, is_certain: bool) {
-        shared.ear.take_ask(ask, whose, is_certain, Arc::new(Aside(Arc::clone(shared))));
+    fn on_ask(shared: &Arc<Shared>, ask: Request, whose: Whose) {
+        shared.ear.take_ask(ask, whose, Arc::new(Aside(Arc::clone(shared))));
     }
 
     /// What belongs to no stream of a call.
     fn on_other(shared: &Arc<Shared>, message: Result<Message, crate::protocol::Malformed>) {
         let server = shared.ear.server();
         match message {
-            Ok(Message::Request(ask)) => Shared::on_ask(shared, ask, shared.open.whose(), false),
+            Ok(Message::Request(ask)) => Shared::on_ask(shared, ask, shared.open.whose()),
             Ok(Message::Response(_)) => shared.ear.emit(&Event::AnswerWithoutCall { server }),
             Ok(Message::Notification(notification)) => shared.ear.hear(&notification, || shared.open.whose()),
             Err(malformed) => {
