@@ -2,6 +2,7 @@
 
 mod fixture_http;
 mod harness;
+mod raw_gateway;
 mod raw_server;
 mod sdk;
 mod sdk_script;
@@ -14,7 +15,9 @@ mod backend_sse;
 mod backend_stdio;
 mod bad_input;
 mod bridge;
+mod bridge_asks;
 mod bridge_faults;
+mod bridge_resume;
 mod causes;
 mod check;
 mod cli;
