@@ -8,7 +8,7 @@
 //! Order: `initialize` is answered before anything else is sent, and notifications and answers of the client are taken by
 //! the gateway one by one. Requests travel side by side, up to [`MOST_CALLS`]; one more is refused. Lines for the client
 //! pass one bounded queue; where the client does not read, the streams of the gateway wait. A cancel goes with its request
-//! (see [`call`]).
+//! (see [`call`]), an answer to the session that asked (see [`asks`]), and a stream that was cut goes on (see [`stream`]).
 
 pub mod asks;
 pub mod call;
