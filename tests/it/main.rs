@@ -3,6 +3,7 @@
 mod fixture_http;
 mod harness;
 mod peer;
+mod raw_gateway;
 mod raw_server;
 mod sdk;
 mod sdk_script;
@@ -19,7 +20,9 @@ mod backend_sse;
 mod backend_stdio;
 mod bad_input;
 mod bridge;
+mod bridge_asks;
 mod bridge_faults;
+mod bridge_resume;
 mod causes;
 mod check;
 mod cli;
