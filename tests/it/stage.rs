@@ -90,7 +90,7 @@ impl Backend {
     }
 
     pub async fn hears(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
-        eventually(&format!("the server hears {what}"), || async {
+        eventually(&format!("the server over {:?} hears {what}", self.back), || async {
             self.heard().into_iter().find(|message| wanted(message))
         })
         .await
@@ -147,6 +147,7 @@ impl Stage {
                 Peer::over_stdio(StdioClient::start(self.config.clone()), capabilities).await
             }
         };
+        peer.name = format!("{:?} {:?}", self.front, self.backend.back);
         peer.await_tool("a_ask").await;
         peer
     }
