@@ -36,6 +36,8 @@ pub struct Session {
     /// Counts the streams opened so far: a new one replaces the one before. `None` once the session has ended.
     stream: watch::Sender<Option<u64>>,
     open_streams: AtomicUsize,
+    /// The same for all sessions together.
+    all_streams: Arc<AtomicUsize>,
     /// When the book was begun.
     begin: Instant,
     /// Milliseconds from then to the last sign of the client.
@@ -76,6 +78,7 @@ impl Session {
             }
         });
         self.open_streams.fetch_add(1, Ordering::Relaxed);
+        self.all_streams.fetch_add(1, Ordering::Relaxed);
         Stream { current: self.stream.subscribe(), number, session: Arc::clone(self) }
     }
 }
@@ -99,6 +102,7 @@ impl Drop for Stream {
     fn drop(&mut self) {
         self.session.touch();
         self.session.open_streams.fetch_sub(1, Ordering::Relaxed);
+        self.session.all_streams.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -120,6 +124,7 @@ pub struct Sessions {
     pub levels: Levels,
     observe: Arc<Observe>,
     pulse: Arc<Pulse>,
+    streams: Arc<AtomicUsize>,
     node: Node,
     most: usize,
     idle_timeout: Duration,
@@ -135,6 +140,7 @@ impl Sessions {
             levels: Levels::default(),
             observe,
             pulse: Arc::default(),
+            streams: Arc::default(),
             node: Node::random(),
             most,
             idle_timeout,
@@ -164,6 +170,7 @@ impl Sessions {
             level: Mutex::default(),
             stream: watch::Sender::new(Some(0)),
             open_streams: AtomicUsize::new(0),
+            all_streams: Arc::clone(&self.streams),
             begin: self.begin,
             last_seen: AtomicU64::new(millis(self.begin.elapsed())),
         });
@@ -217,6 +224,11 @@ impl Sessions {
         if !wish.ended {
             self.levels.replace(wish.level.replace(level), Some(level));
         }
+    }
+
+    /// Streams that are open, also of sessions that have ended and whose stream has not yet.
+    pub fn open_streams(&self) -> usize {
+        self.streams.load(Ordering::Relaxed)
     }
 
     /// Calls of all sessions that have no answer yet.
