@@ -2,6 +2,7 @@
 
 mod fixture_http;
 mod harness;
+mod raw_client;
 mod raw_server;
 mod sdk;
 mod sdk_script;
@@ -30,10 +31,12 @@ mod front_sse;
 mod front_stdio;
 mod gate;
 mod guard;
+mod half_open;
 mod handshake;
 mod import;
 mod inspector;
 mod isolation;
+mod leaks;
 mod ledger;
 mod lists;
 mod lossless;
