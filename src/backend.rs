@@ -63,6 +63,7 @@ pub struct Backend {
     /// The first listing was fetched, or the first attempt has failed.
     settled: watch::Sender<bool>,
     slots: Semaphore,
+    most_calls: usize,
     handed: Mutex<Handed>,
 }
 
@@ -119,6 +120,7 @@ impl Backend {
             state: watch::Sender::new(State::Starting),
             settled: watch::Sender::new(false),
             slots: Semaphore::new(most_calls),
+            most_calls,
             handed: Mutex::default(),
         }
     }
@@ -164,6 +166,11 @@ impl Backend {
     /// Whether its lists may be about to change.
     pub fn is_refreshing(&self) -> bool {
         self.refreshing.load(Ordering::Acquire) || self.inbox.has_changes()
+    }
+
+    /// Calls of clients that it works on.
+    pub fn calls_in_flight(&self) -> usize {
+        self.most_calls - self.slots.available_permits()
     }
 
     /// URIs it handed out in results.
