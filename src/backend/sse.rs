@@ -23,7 +23,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
 use crate::backend::connect::{HttpClient, RequestError};
-use crate::backend::http::{ASIDE, LONGEST_REFUSAL, finish, is_session_unknown, is_stream, whole_body};
+use crate::backend::http::body::{ASIDE, LONGEST_REFUSAL, finish, is_session_unknown, is_stream, whole_body};
 use crate::backend::inbox::Inbox;
 use crate::backend::link::{End, LinkError};
 use crate::backend::open::OpenRequests;
