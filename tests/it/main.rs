@@ -43,6 +43,7 @@ mod prompts;
 mod readme;
 mod real_servers;
 mod resources;
+mod resume_backend;
 mod routing;
 mod runtime;
 mod schema;
