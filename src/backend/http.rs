@@ -260,14 +260,7 @@ impl Shared {
         event: Frame<crate::protocol::framing::Event>,
         call: Option<&Arc<Call>>,
     ) -> Result<Option<Response>, LinkError> {
-        let data = match event {
-            Frame::Whole(event) if event.data.is_empty() => return Ok(None),
-            Frame::Whole(event) => event.data,
-            Frame::TooLong { .. } => {
-                shared.inbox.emit(&Event::BackendTooLong { server: shared.inbox.server() });
-                return Err(LinkError::Protocol("its answer is larger than maxMessageSize".to_owned()));
-            }
-        };
+        let Some(data) = shared.data(event)? else { return Ok(None) };
         match Message::parse(data) {
             Ok(Message::Response(answer)) if answer.id.as_ref().and_then(Id::as_u64) == Some(id) => {
                 return Ok(Some(answer));
@@ -276,6 +269,17 @@ impl Shared {
             other => Shared::on_other(shared, other),
         }
         Ok(None)
+    }
+
+    /// What an event on the stream of a request says; nothing where it only gives an id.
+    fn data(&self, event: Frame<crate::protocol::framing::Event>) -> Result<Option<Bytes>, LinkError> {
+        match event {
+            Frame::Whole(event) => Ok(Some(event.data).filter(|data| !data.is_empty())),
+            Frame::TooLong { .. } => {
+                self.inbox.emit(&Event::BackendTooLong { server: self.inbox.server() });
+                Err(LinkError::Protocol("its answer is larger than maxMessageSize".to_owned()))
+            }
+        }
     }
 
     fn on_notification(&self, notification: &Notification, id: u64, call: Option<&Arc<Call>>) {

@@ -210,6 +210,12 @@ fn call(id: u64, steps: &[String]) -> String {
     json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}).to_string()
 }
 
+/// A log line without a hint at its call.
+fn log(id: &str, text: &str) -> String {
+    let params = format!(r#"{{"level":"error","data":"{text}"}}"#);
+    format!("id: {id}\ndata: {{\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{params}}}\n\n")
+}
+
 /// What came of a call: the ids it was resumed behind, its progress, and the text of its result or error.
 struct Outcome {
     resumed: Vec<String>,
@@ -234,7 +240,7 @@ async fn outcome(cutter: &Cutter, client: &Client, steps: &[String]) -> Outcome 
 }
 
 #[tokio::test]
-async fn a_call_whose_stream_ends_too_early_is_answered() {
+async fn http3_a_call_whose_stream_ends_too_early_is_answered() {
     let (cutter, _gateway, client) = Cutter::behind_gateway(json!({})).await;
     let check = async |what: &str, steps: &[String], resumed: &[&str], progress: &[u64]| {
         let outcome = outcome(&cutter, &client, steps).await;
@@ -261,6 +267,10 @@ async fn a_call_whose_stream_ends_too_early_is_answered() {
         stream_of(&(progress("1", 1) + &progress("2", 2) + &progress("3", 3) + &progress("4", 4) + &yes())),
     ];
     check("told again", &again, &["2", "3"], &[1, 2, 3, 4]).await;
+    // Some servers replay what belongs to others.
+    let foreign = progress("3", 7).replace("$ID", "424242") + &answer("4", "no").replace("$ID", "424242");
+    let mixed = [stream_of(&(prime("0") + &progress("1", 1))), stream_of(&(foreign + &progress("5", 2) + &yes()))];
+    check("with events of others", &mixed, &["1"], &[1, 2]).await;
     let busy = [stream_of(&prime("0")), refusal("503 Service Unavailable"), refusal("409 Conflict"), stream_of(&yes())];
     check("refused for now", &busy, &["0", "0", "0"], &[]).await;
     let poll: Vec<_> = (0..5).map(|number| stream_of(&prime(&number.to_string()))).chain([stream_of(&yes())]).collect();
@@ -271,7 +281,23 @@ async fn a_call_whose_stream_ends_too_early_is_answered() {
 }
 
 #[tokio::test]
-async fn a_call_whose_stream_cannot_be_resumed_fails_and_says_why() {
+async fn p1_a_log_line_on_a_resumed_stream_goes_to_no_client_that_it_may_not_be_for() {
+    let (cutter, gateway, client) = Cutter::behind_gateway(json!({})).await;
+    // Another call is open, and the line may be its.
+    let (_, mut other) = gateway.client().await.open(call(7, &late())).await;
+    other.await_method("notifications/progress").await;
+    let steps = [
+        stream_of(&(prime("0") + &log("1", "mine"))),
+        stream_of(&(log("2", "whose?") + &progress("3", 1) + &answer("9", "yes"))),
+    ];
+    let answer = client.post(call(8, &steps)).await;
+    assert_eq!(answer.json()["result"]["content"][0]["text"], "yes", "{answer:?}");
+    assert!(answer.body.contains("mine") && !answer.body.contains("whose?"), "{answer:?}");
+    assert_eq!(cutter.state().resumed, ["1"]);
+}
+
+#[tokio::test]
+async fn http3_a_call_whose_stream_cannot_be_resumed_fails_and_says_why() {
     let (cutter, _gateway, client) = Cutter::behind_gateway(json!({})).await;
     let check = async |steps: &[String], resumed: usize, words: &str| {
         let outcome = outcome(&cutter, &client, steps).await;
@@ -318,7 +344,7 @@ async fn route3_a_call_that_waits_for_the_rest_of_its_stream_has_its_deadline() 
 }
 
 #[tokio::test]
-async fn a_call_that_waits_for_the_rest_of_its_stream_can_be_cancelled() {
+async fn http3_a_call_that_waits_for_the_rest_of_its_stream_can_be_cancelled() {
     let (cutter, _gateway, client) = Cutter::behind_gateway(json!({})).await;
     let (_, mut stream) = client.open(call(7, &late())).await;
     stream.await_method("notifications/progress").await;
@@ -333,7 +359,7 @@ async fn a_call_that_waits_for_the_rest_of_its_stream_can_be_cancelled() {
 }
 
 #[tokio::test]
-async fn the_standing_stream_is_resumed_and_nothing_is_heard_twice() {
+async fn http3_the_standing_stream_is_resumed_and_nothing_is_heard_twice() {
     let (cutter, _gateway, _client) = Cutter::behind_gateway(json!({})).await;
     cutter.say(&ping("s1", "one")).await;
     cutter.answered("one").await;
@@ -399,7 +425,7 @@ impl Conformance {
 }
 
 #[tokio::test]
-async fn the_rust_sdk_is_asked_for_the_rest_of_a_stream_that_it_cut() {
+async fn http3_the_rust_sdk_is_asked_for_the_rest_of_a_stream_that_it_cut() {
     let server = Conformance::start().await;
     let gateway = Gateway::with_servers(json!({ "a": http_server(server.address) })).await;
     let client = gateway.client_seeing("a_test_reconnection").await;

@@ -3,6 +3,10 @@
 //! A backend may close the stream before the answer, and any network may cut it. Where an event on it had an id, the rest
 //! is fetched by GET, again and again: nothing is posted twice. Whoever waits for the answer decides for how long, by
 //! dropping the future. The standing stream is another one and goes on meanwhile.
+//!
+//! Some servers replay the events of all streams, and some of those never send anything live behind them. So a resumed
+//! stream tells for certain only what names this request, its answer and its progress; the rest is heard as if it came on
+//! the standing stream. And it is asked for again when it is quiet.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,20 +14,23 @@ use std::time::Duration;
 use http::Response as HttpResponse;
 use http_body_util::{BodyExt, Collected, Limited};
 use hyper::body::Incoming;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::backend::http::body::{ASIDE, LONGEST_REFUSAL, finish, is_session_unknown, is_stream};
 use crate::backend::http::trail::Trail;
 use crate::backend::http::{Shared, is_passing};
 use crate::backend::link::{End, LinkError};
 use crate::lane::Call;
-use crate::protocol::Response;
-use crate::protocol::framing::{Events, Frame};
+use crate::protocol::framing::{Event, Events, Frame};
+use crate::protocol::method::Method;
+use crate::protocol::{Id, Message, Response};
 
 /// Attempts in a row that brought nothing, after which there is nothing to be had.
 const MOST_IN_VAIN: u32 = 3;
 /// Some servers answer with an empty stream when they have forgotten the event. One that stays open for longer is real.
 const PROMPTLY: Duration = Duration::from_secs(1);
+/// How long a resumed stream may bring no event.
+const QUIET: Duration = Duration::from_secs(15);
 
 /// A request whose answer comes in a stream.
 pub(super) struct Awaited<'a> {
@@ -31,6 +38,7 @@ pub(super) struct Awaited<'a> {
     id: u64,
     call: Option<&'a Arc<Call>>,
     trail: Trail,
+    is_resumed: bool,
 }
 
 enum Heard {
@@ -51,7 +59,7 @@ enum Refused {
 
 impl<'a> Awaited<'a> {
     pub(super) fn new(shared: &'a Arc<Shared>, id: u64, call: Option<&'a Arc<Call>>) -> Awaited<'a> {
-        Awaited { shared, id, call, trail: Trail::default() }
+        Awaited { shared, id, call, trail: Trail::default(), is_resumed: false }
     }
 
     pub(super) async fn answer(mut self, body: Incoming) -> Result<Response, LinkError> {
@@ -66,28 +74,55 @@ impl<'a> Awaited<'a> {
     async fn hear(&mut self, mut body: Incoming) -> Result<Heard, LinkError> {
         let mut events = Events::new(self.shared.limit);
         let mut brought_news = false;
+        let mut last_event = Instant::now();
         let reason = loop {
-            let data = match body.frame().await {
-                Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
-                Some(Err(error)) => break format!("its stream broke off: {error}"),
-                None => break "its stream ended without an answer".to_owned(),
+            let frame = match self.is_resumed {
+                true => timeout_at(last_event + QUIET, body.frame()).await,
+                false => Ok(body.frame().await),
+            };
+            let data = match frame {
+                Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
+                Ok(Some(Err(error))) => break format!("its stream broke off: {error}"),
+                Ok(None) => break "its stream ended without an answer".to_owned(),
+                Err(_) => break "its stream is quiet".to_owned(),
             };
             events.feed(&data);
             while let Some(event) = events.take() {
+                last_event = Instant::now();
                 if let Frame::Whole(event) = &event
                     && !self.trail.note(event)
                 {
                     continue;
                 }
                 brought_news = true;
-                if let Some(answer) = Shared::on_event(self.shared, self.id, event, self.call)? {
+                let answer = match self.is_resumed {
+                    true => self.on_replayed(event)?,
+                    false => Shared::on_event(self.shared, self.id, event, self.call)?,
+                };
+                if let Some(answer) = answer {
                     tokio::spawn(finish(body));
                     return Ok(Heard::Answer(answer));
                 }
             }
         };
         self.trail.gap();
+        self.is_resumed = true;
         Ok(Heard::Stopped { reason, brought_news })
+    }
+
+    /// One event on a resumed stream; tells the answer when it is that.
+    fn on_replayed(&self, event: Frame<Event>) -> Result<Option<Response>, LinkError> {
+        let Some(data) = self.shared.data(event)? else { return Ok(None) };
+        match Message::parse(data) {
+            Ok(Message::Response(answer)) if answer.id.as_ref().and_then(Id::as_u64) == Some(self.id) => {
+                return Ok(Some(answer));
+            }
+            Ok(Message::Notification(notification)) if notification.method == Method::Progress => {
+                self.shared.on_notification(&notification, self.id, self.call);
+            }
+            other => Shared::on_other(self.shared, other),
+        }
+        Ok(None)
     }
 
     /// Fetches the rest of a stream that stopped for this reason.
