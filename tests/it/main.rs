@@ -55,6 +55,7 @@ mod prompts;
 mod readme;
 mod real_servers;
 mod resources;
+mod resume_backend;
 mod routing;
 mod runtime;
 mod schema;
