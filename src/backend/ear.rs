@@ -173,6 +173,11 @@ impl Ear {
         if ask.method == Method::RootsList && self.own.is_none() && !self.roots.is_empty() {
             return mouth.say(protocol::reply(&ask.id_as_written(), roots(&self.roots)).concat());
         }
+        if self.is_open(&ask.id) {
+            // Told again on a resumed stream, or against the rules. A refusal would answer the one that is open.
+            let (server, method) = (self.server(), ask.method.as_str());
+            return self.emit(&Event::BackendAskRefused { server, method, reason: "its id is in use" });
+        }
         let opened = self.recipient(&ask, whose).and_then(|recipient| {
             let withdrawn = self.enter(&ask.id)?;
             Ok((recipient, withdrawn))
@@ -181,6 +186,10 @@ impl Ear {
             Ok((recipient, withdrawn)) => ask::relay(self, ask, recipient, withdrawn, mouth),
             Err(error) => self.refuse(&ask, &error, &*mouth),
         }
+    }
+
+    fn is_open(&self, id: &Id) -> bool {
+        self.lock().as_ref().is_some_and(|open| open.contains_key(id))
     }
 
     pub(super) fn refuse(&self, ask: &Request, error: &Error, mouth: &dyn Mouth) {
@@ -224,9 +233,6 @@ impl Ear {
         let mut asks = self.lock();
         let closed = || Error::ClientUnavailable { reason: "the connection is over".to_owned() };
         let open = asks.as_mut().ok_or_else(closed)?;
-        if open.contains_key(id) {
-            return Err(Error::InvalidRequest(format!("a request with the id {id} is in flight")));
-        }
         if open.len() >= MOST_ASKS {
             return Err(Error::LimitExceeded { limit: "asks", value: MOST_ASKS });
         }
