@@ -188,9 +188,11 @@ async fn ask_that_outlives_its_call_still_has_one_end() {
     for (front, back) in pairs() {
         let stage = Stage::configured(front, back, json!({ "askTimeout": "2s" }), json!({})).await;
         let mut peer = stage.peer(everything()).await;
-        let arguments = stage.backend.arguments(SAMPLING, &format!(r#","params":{{}},"id":{ID},"forget":true"#));
+        let arguments =
+            stage.backend.arguments(SAMPLING, &format!(r#","params":{{}},"id":{ID},"forget":true,"then":"release""#));
         let call = peer.begin_call("a_ask", &arguments).await;
         let asked = peer.asked(SAMPLING).await;
+        peer.call_text("a_release", "{}").await;
         assert_eq!(peer.text_of(call).await, "asked");
         peer.answer(&asked, RESULT).await;
         stage.backend.answer_to(ID).await;
