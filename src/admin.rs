@@ -58,6 +58,7 @@ impl Admin {
         let server = |backend: &Arc<crate::backend::Backend>| ServerReading {
             id: backend.id.clone(),
             is_up: Standing::of(backend) == Standing::Ready,
+            own_links: backend.own_links(),
             meter: Arc::clone(&backend.meter),
         };
         Reading {

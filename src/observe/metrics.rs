@@ -38,6 +38,8 @@ pub struct Reading {
 pub struct ServerReading {
     pub id: ServerId,
     pub is_up: bool,
+    /// How many clients have a connection of their own; nothing where they share one.
+    pub own_links: Option<usize>,
     pub meter: Arc<Meter>,
 }
 
@@ -134,6 +136,11 @@ impl Reading {
         let mut family = encoder.encode_descriptor("goblin_backend_up", help, None, MetricType::Gauge)?;
         for server in &self.servers {
             family.encode_family(&server.label())?.encode_gauge(&u64::from(server.is_up))?;
+        }
+        let help = "Clients with a connection of their own";
+        let mut family = encoder.encode_descriptor("goblin_backend_client_links", help, None, MetricType::Gauge)?;
+        for (server, count) in self.servers.iter().filter_map(|server| Some((server, server.own_links?))) {
+            family.encode_family(&server.label())?.encode_gauge(&wide(count))?;
         }
         let help = "Starts of the server, or dials to it, after the first";
         let mut family = encoder.encode_descriptor("goblin_backend_restarts", help, None, MetricType::Counter)?;
@@ -256,12 +263,13 @@ mod tests {
         meter.took(Asked::ToolsCall, Duration::from_millis(3));
         meter.read(Mime::Plain, ReadStatus::Failure);
         let id = ServerId::new("a \"b\\").expect("any printable id");
-        let text = reading(vec![ServerReading { id, is_up: true, meter }]).to_text();
+        let text = reading(vec![ServerReading { id, is_up: true, own_links: Some(7), meter }]).to_text();
         for line in [
             "goblin_start_time_seconds 5.0",
             r#"goblin_events_total{kind="backend_ready"} 2"#,
             "goblin_sessions_active 3",
             r#"goblin_backend_up{server_id="a \"b\\"} 1"#,
+            r#"goblin_backend_client_links{server_id="a \"b\\"} 7"#,
             r#"mcp_requests_total{server_id="a \"b\\",method="tools/call",outcome="ok"} 1"#,
             r#"mcp_request_duration_seconds_bucket{le="0.0025",server_id="a \"b\\",method="tools/call"} 0"#,
             r#"mcp_request_duration_seconds_bucket{le="0.005",server_id="a \"b\\",method="tools/call"} 1"#,
