@@ -204,7 +204,7 @@ impl Backend {
         };
         let _slot = self.slot().await?;
         match self.carry(&link, &outgoing, call, patience).await? {
-            Err(LinkError::SessionLost) => {
+            Err(error) if self.may_go_again(&error, call) => {
                 // Boxed, as all that is rare: what a call's future holds is moved with it.
                 let link = Box::pin(self.link_after(Some(&link), call)).await?;
                 let again = Box::pin(self.carry(&link, &outgoing, call, patience)).await?;
@@ -289,6 +289,16 @@ impl Backend {
             biased;
             link = own.link(session, call, old) => Ok(link?),
             end = call.ended() => Err(self.cut(end, call).1),
+        }
+    }
+
+    /// Whether a call that was certainly not handled goes over the next link. One that clients share is not waited for
+    /// when it was lost; one of the client's own is, since nothing but a call has it dialled again.
+    fn may_go_again(&self, error: &LinkError, call: &Call) -> bool {
+        match error {
+            LinkError::SessionLost => true,
+            LinkError::Closed { sent, .. } => !sent && self.own(call).is_some(),
+            LinkError::Overloaded | LinkError::Protocol(_) => false,
         }
     }
 
