@@ -59,6 +59,7 @@ impl Admin {
             id: backend.id.clone(),
             is_up: Standing::of(backend) == Standing::Ready,
             requests_in_flight: backend.calls_in_flight(),
+            own_links: backend.own_links(),
             meter: Arc::clone(&backend.meter),
         };
         Reading {

@@ -40,6 +40,8 @@ pub struct ServerReading {
     pub id: ServerId,
     pub is_up: bool,
     pub requests_in_flight: usize,
+    /// How many clients have a connection of their own; nothing where they share one.
+    pub own_links: Option<usize>,
     pub meter: Arc<Meter>,
 }
 
@@ -143,6 +145,11 @@ impl Reading {
             encoder.encode_descriptor("goblin_backend_requests_in_flight", help, None, MetricType::Gauge)?;
         for server in &self.servers {
             family.encode_family(&server.label())?.encode_gauge(&wide(server.requests_in_flight))?;
+        }
+        let help = "Clients with a connection of their own";
+        let mut family = encoder.encode_descriptor("goblin_backend_client_links", help, None, MetricType::Gauge)?;
+        for (server, count) in self.servers.iter().filter_map(|server| Some((server, server.own_links?))) {
+            family.encode_family(&server.label())?.encode_gauge(&wide(count))?;
         }
         let help = "Starts of the server, or dials to it, after the first";
         let mut family = encoder.encode_descriptor("goblin_backend_restarts", help, None, MetricType::Counter)?;
@@ -266,7 +273,8 @@ mod tests {
         meter.took(Asked::ToolsCall, Duration::from_millis(3));
         meter.read(Mime::Plain, ReadStatus::Failure);
         let id = ServerId::new("a \"b\\").expect("any printable id");
-        let text = reading(vec![ServerReading { id, is_up: true, requests_in_flight: 1, meter }]).to_text();
+        let text = reading(vec![ServerReading { id, is_up: true, requests_in_flight: 1, own_links: Some(7), meter }])
+            .to_text();
         for line in [
             "goblin_start_time_seconds 5.0",
             r#"goblin_events_total{kind="backend_ready"} 2"#,
@@ -274,6 +282,7 @@ mod tests {
             "goblin_streams_active 2",
             r#"goblin_backend_up{server_id="a \"b\\"} 1"#,
             r#"goblin_backend_requests_in_flight{server_id="a \"b\\"} 1"#,
+            r#"goblin_backend_client_links{server_id="a \"b\\"} 7"#,
             r#"mcp_requests_total{server_id="a \"b\\",method="tools/call",outcome="ok"} 1"#,
             r#"mcp_request_duration_seconds_bucket{le="0.0025",server_id="a \"b\\",method="tools/call"} 0"#,
             r#"mcp_request_duration_seconds_bucket{le="0.005",server_id="a \"b\\",method="tools/call"} 1"#,

@@ -51,6 +51,8 @@ mod lists;
 mod lossless;
 mod metrics;
 mod orphans;
+mod per_client;
+mod per_client_talk;
 mod prompts;
 mod readme;
 mod real_servers;
