@@ -161,7 +161,21 @@ pub fn edits(
     for (block, with) in replaced {
         edits.replace(block, with);
     }
+    if let Some(at) = foreign_structure(dialect, method, text, result) {
+        edits.replace(at, "");
+    }
     edits
+}
+
+/// `structuredContent` that is no object, which older clients refuse together with all else in the result. What it says
+/// stands in `content` as well.
+fn foreign_structure(dialect: Dialect, method: &Method, text: &str, result: Span) -> Option<Span> {
+    const KEY: &str = "structuredContent";
+    let may_be_there = *method == Method::ToolsCall
+        && !dialect.has_free_structure()
+        && memchr::memmem::find(result.get(text).as_bytes(), KEY.as_bytes()).is_some();
+    let at = may_be_there.then(|| json::member(text, result, KEY)).flatten()?;
+    if at.get(text).starts_with('{') { None } else { json::cuttable(text, result, KEY) }
 }
 
 #[cfg(test)]
@@ -247,5 +261,19 @@ mod tests {
         check(Dialect::V2025_06_18, text, r#"{"messages":[{"content":{"type":"text","text":"uri"}}],"uri":"a:b"}"#);
         let form = r#"{"messages":[{"content":[{"type":"resource_link","uri":"a:b"}]}]}"#;
         assert!(ask_edits(Dialect::V2024_11_05, &Method::Elicit, form, json::whole(form), str::to_owned).is_empty());
+    }
+
+    #[test]
+    fn srv7_structure_that_is_no_object_is_left_out_for_older_clients() {
+        let check = |dialect: Dialect, result: &str, expected: &str| {
+            let edits = edits(dialect, &Method::ToolsCall, result, json::whole(result), str::to_owned);
+            assert_eq!(edits.apply(&result.to_owned().into()), expected);
+        };
+        let list = r#"{"content":[{"type":"text","text":"[1]"}],"structuredContent":[1],"x":"structuredContent"}"#;
+        check(Dialect::V2025_11_25, list, r#"{"content":[{"type":"text","text":"[1]"}],"x":"structuredContent"}"#);
+        check(Dialect::V2026_07_28, list, list);
+        let object = r#"{"structuredContent":{"structuredContent":[1]}}"#;
+        check(Dialect::V2025_06_18, object, object);
+        check(Dialect::V2025_06_18, r#"{"structuredContent":null}"#, "{}");
     }
 }
