@@ -1,18 +1,27 @@
 // Plays a script of MCP steps through the TypeScript SDK 1.x (@modelcontextprotocol/sdk). See README.md.
 
-import { followPages, play, tool, DEFAULT_STEP_TIMEOUT_MS } from "./lib.mjs";
+import { answers, followPages, play, tool, ANSWERING, DEFAULT_STEP_TIMEOUT_MS } from "./lib.mjs";
 
 const { Client } = tool("@modelcontextprotocol/sdk/client/index.js");
 const { SSEClientTransport, SseError } = tool("@modelcontextprotocol/sdk/client/sse.js");
 const { StdioClientTransport } = tool("@modelcontextprotocol/sdk/client/stdio.js");
 const { StreamableHTTPClientTransport, StreamableHTTPError } = tool("@modelcontextprotocol/sdk/client/streamableHttp.js");
-const { McpError } = tool("@modelcontextprotocol/sdk/types.js");
+const { CreateMessageRequestSchema, ElicitRequestSchema, ListRootsRequestSchema, McpError } = tool(
+  "@modelcontextprotocol/sdk/types.js",
+);
 const SDK_VERSION = tool("./node_modules/@modelcontextprotocol/sdk/package.json").version;
 
 play({ sdk: `typescript-${SDK_VERSION}`, eras: ["legacy"], connect, describe });
 
 async function connect(options, journal) {
-  const client = new Client({ name: "goblin-test-client-typescript", version: SDK_VERSION });
+  const capabilities = options.answer === undefined ? {} : ANSWERING;
+  const client = new Client({ name: "goblin-test-client-typescript", version: SDK_VERSION }, { capabilities });
+  if (options.answer !== undefined) {
+    const handlers = answers(options.answer, journal);
+    client.setRequestHandler(CreateMessageRequestSchema, handlers["sampling/createMessage"]);
+    client.setRequestHandler(ElicitRequestSchema, handlers["elicitation/create"]);
+    client.setRequestHandler(ListRootsRequestSchema, handlers["roots/list"]);
+  }
   client.fallbackNotificationHandler = async (notification) => journal.record(notification);
   client.onerror = (error) => console.error(`client: transport: ${error.message}`);
   const transport = openTransport(options);

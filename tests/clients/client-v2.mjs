@@ -1,6 +1,6 @@
 // Plays a script of MCP steps through the TypeScript SDK 2.x (@modelcontextprotocol/client). See README.md.
 
-import { play, tool, DEFAULT_STEP_TIMEOUT_MS } from "./lib.mjs";
+import { answers, play, tool, ANSWERING, DEFAULT_STEP_TIMEOUT_MS } from "./lib.mjs";
 
 const { Client, ProtocolError, SdkHttpError, SSEClientTransport, StreamableHTTPClientTransport } = tool(
   "@modelcontextprotocol/client",
@@ -17,8 +17,15 @@ play({ sdk: `typescript-${SDK_VERSION}`, eras: Object.keys(NEGOTIATION), connect
 async function connect(options, journal) {
   const client = new Client(
     { name: "goblin-test-client-typescript", version: SDK_VERSION },
-    { versionNegotiation: { mode: NEGOTIATION[options.era] }, listMaxPages: MAX_PAGES },
+    {
+      capabilities: options.answer === undefined ? {} : ANSWERING,
+      versionNegotiation: { mode: NEGOTIATION[options.era] },
+      listMaxPages: MAX_PAGES,
+    },
   );
+  if (options.answer !== undefined) {
+    for (const [method, answer] of Object.entries(answers(options.answer, journal))) client.setRequestHandler(method, answer);
+  }
   client.fallbackNotificationHandler = async (notification) => journal.record(notification);
   client.onerror = (error) => console.error(`client: transport: ${error.message}`);
   const transport = openTransport(options);

@@ -63,6 +63,7 @@ def parse_arguments(arguments):
         arguments, command = arguments[:cut], arguments[cut + 1 :]
     parser = ArgumentParser(description="play a script of MCP steps; see README.md")
     parser.add_argument("--era", choices=["legacy", "auto", "modern"], default="legacy")
+    parser.add_argument("--answer", metavar="MARK")
     parser.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'")
     parser.add_argument("transport", choices=["http", "sse", "stdio"])
     parser.add_argument("rest", nargs="+", metavar="URL SCRIPT | SCRIPT -- COMMAND")
@@ -96,6 +97,7 @@ async def play(options):
         **handshake,
         "steps": steps,
         "progress": journal.progress,
+        "asks": journal.asks,
         "notifications": [entry.content for entry in journal.entries],
     }
 
@@ -117,13 +119,14 @@ async def connect(options, journal):
                 StdioServerParameters(command=options.command[0], args=options.command[1:], env=dict(os.environ))
             )
         connect_by_sdk = connect_v1 if IS_V1 else connect_v2
-        yield await connect_by_sdk(stack, transport, options.era, journal)
+        callbacks = {} if options.answer is None else answers(options.answer, journal)
+        yield await connect_by_sdk(stack, transport, options.era, journal, callbacks)
 
 
-async def connect_v1(stack, transport, _era, journal):
+async def connect_v1(stack, transport, _era, journal, callbacks):
     read, write, *_ = await stack.enter_async_context(transport)
     session = await stack.enter_async_context(
-        ClientSession(read, write, message_handler=journal.on_message, client_info=client_info())
+        ClientSession(read, write, message_handler=journal.on_message, client_info=client_info(), **callbacks)
     )
     with anyio.fail_after(DEFAULT_STEP_TIMEOUT_MS / 1000):
         result = await session.initialize()
@@ -135,7 +138,7 @@ async def connect_v1(stack, transport, _era, journal):
     }
 
 
-async def connect_v2(stack, transport, era, journal):
+async def connect_v2(stack, transport, era, journal, callbacks):
     client = await stack.enter_async_context(
         Client(
             transport,
@@ -144,6 +147,7 @@ async def connect_v2(stack, transport, era, journal):
             client_info=client_info(),
             read_timeout_seconds=DEFAULT_STEP_TIMEOUT_MS / 1000,
             cache=None,  # a step asks the server, not the SDK's memory
+            **callbacks,
         )
     )
     if era == "modern" and client.protocol_version < FIRST_MODERN_VERSION:
@@ -158,6 +162,36 @@ async def connect_v2(stack, transport, era, journal):
 
 def client_info():
     return types.Implementation(name="goblin-test-client-python", version=SDK_VERSION)
+
+
+# ---- what the server asks
+
+
+def answers(mark, journal):
+    """The callbacks of a user who puts `mark` into each answer; with them the SDK declares the capabilities."""
+
+    def keep(method, params):
+        journal.asks.append({"method": method, "params": dump(params)})
+
+    async def on_sampling(_context, params):
+        keep("sampling/createMessage", params)
+        content = types.TextContent(type="text", text=mark)
+        return types.CreateMessageResult(role="assistant", content=content, model="none")
+
+    async def on_elicitation(_context, params):
+        keep("elicitation/create", params)
+        content = None if params.mode == "url" else {"name": mark}
+        return types.ElicitResult(action="accept", content=content)
+
+    async def on_roots(_context):
+        keep("roots/list", None)
+        return types.ListRootsResult(roots=[types.Root(uri=f"file:///{mark}")])
+
+    return {
+        "sampling_callback": on_sampling,
+        "elicitation_callback": on_elicitation,
+        "list_roots_callback": on_roots,
+    }
 
 
 # ---- what the server sends unasked
@@ -176,6 +210,7 @@ class Journal:
     def __init__(self):
         self.entries = []
         self.progress = []
+        self.asks = []
         self.arrival = anyio.Event()
 
     async def on_message(self, message):

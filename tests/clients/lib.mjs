@@ -43,7 +43,8 @@ export async function play({ sdk, eras, connect, describe }) {
     }
     // The report stands whether or not the end is peaceful.
     await within(CLOSE_TIMEOUT_MS, connection.close()).catch((error) => console.error(`client: close: ${error.message}`));
-    const report = { sdk, ...connection.handshake, steps, progress: journal.progress, notifications: journal.contents() };
+    const { progress, asks } = journal;
+    const report = { sdk, ...connection.handshake, steps, progress, asks, notifications: journal.contents() };
     // Exit from the callback: process.exit() does not wait for a pipe.
     process.stdout.write(`${JSON.stringify(report)}\n`, () => process.exit(0));
   } catch (error) {
@@ -52,6 +53,28 @@ export async function play({ sdk, eras, connect, describe }) {
   } finally {
     clearInterval(awake);
   }
+}
+
+/** What a client declares that answers for its user. */
+export const ANSWERING = { sampling: {}, elicitation: { form: {}, url: {} }, roots: {} };
+
+/** By method, the answers of a user who puts `mark` into each; the journal keeps what was asked. */
+export function answers(mark, journal) {
+  const keeping = (answer) => (request) => {
+    journal.asks.push({ method: request.method, params: request.params });
+    return answer(request.params ?? {});
+  };
+  return {
+    "sampling/createMessage": keeping(() => ({
+      role: "assistant",
+      content: { type: "text", text: mark },
+      model: "none",
+    })),
+    "elicitation/create": keeping(({ mode }) =>
+      mode === "url" ? { action: "accept" } : { action: "accept", content: { name: mark } },
+    ),
+    "roots/list": keeping(() => ({ roots: [{ uri: `file:///${mark}` }] })),
+  };
 }
 
 /** Calls `listPage(cursor)` until there is no next cursor, and joins the pages in the first. */
@@ -70,8 +93,8 @@ export async function followPages(listPage, member) {
 function parseArguments(eras) {
   const usage = (problem) => {
     console.error(`client: ${problem}`);
-    console.error("usage: [--era legacy|auto|modern] [--header 'NAME: VALUE'] http|sse URL SCRIPT.json");
-    console.error("       [--era legacy|auto|modern] stdio SCRIPT.json -- COMMAND ARGS...");
+    console.error("usage: [--era legacy|auto|modern] [--answer MARK] [--header 'NAME: VALUE'] http|sse URL SCRIPT.json");
+    console.error("       [--era legacy|auto|modern] [--answer MARK] stdio SCRIPT.json -- COMMAND ARGS...");
     process.exit(2);
   };
   const given = process.argv.slice(2);
@@ -82,7 +105,11 @@ function parseArguments(eras) {
     parsed = parseArgs({
       args: given.slice(0, cut),
       allowPositionals: true,
-      options: { era: { type: "string", default: "legacy" }, header: { type: "string", multiple: true, default: [] } },
+      options: {
+        era: { type: "string", default: "legacy" },
+        answer: { type: "string" },
+        header: { type: "string", multiple: true, default: [] },
+      },
     });
   } catch (error) {
     usage(error.message);
@@ -99,6 +126,7 @@ function parseArguments(eras) {
   if (unknown.length > 0) usage(`unknown steps ${unknown.join(", ")}; known are ${STEPS.join(", ")}`);
   return {
     era: parsed.values.era,
+    answer: parsed.values.answer,
     transport,
     headers: Object.fromEntries(parsed.values.header.map((header) => header.split(/: (.*)/s).slice(0, 2))),
     url: transport === "stdio" ? undefined : new URL(rest[0]),
@@ -159,6 +187,7 @@ async function within(milliseconds, promise) {
 class Journal {
   entries = [];
   progress = [];
+  asks = [];
   #actedAt = 0;
   #waiter = () => {};
 

@@ -216,7 +216,9 @@ impl Answer {
     pub fn messages(&self) -> Vec<String> {
         let kind = self.headers.get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         if kind.starts_with("text/event-stream") {
-            return self.body.lines().filter_map(|line| line.strip_prefix("data: ")).map(str::to_owned).collect();
+            let data = self.body.lines().filter_map(|line| line.strip_prefix("data: "));
+            // An event without data tells nothing but its id.
+            return data.filter(|data| !data.is_empty()).map(str::to_owned).collect();
         }
         if self.body.is_empty() { Vec::new() } else { vec![self.body.clone()] }
     }
@@ -286,8 +288,12 @@ impl Client {
     }
 
     pub async fn initialize(&mut self, version: &str) -> Value {
-        let params =
-            json!({"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "test", "version": "0"}});
+        self.initialize_with(version, json!({})).await
+    }
+
+    pub async fn initialize_with(&mut self, version: &str, capabilities: Value) -> Value {
+        let client = json!({"name": "test", "version": "0"});
+        let params = json!({"protocolVersion": version, "capabilities": capabilities, "clientInfo": client});
         let answer =
             self.post(json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}).to_string()).await;
         self.session = answer.headers.get("mcp-session-id").map(|id| id.to_str().expect("text").to_owned());
@@ -387,10 +393,13 @@ impl Listener {
         tokio::time::timeout(PATIENCE, self.read_message()).await.expect("a message in time")
     }
 
-    async fn read_message(&mut self) -> Option<String> {
+    /// The next message, however long it takes.
+    pub async fn read_message(&mut self) -> Option<String> {
         loop {
             if let Some((event, rest)) = self.buffer.split_once("\n\n") {
                 let data = event.lines().find_map(|line| line.strip_prefix("data: ")).map(str::to_owned);
+                // An event without data tells nothing but its id.
+                let data = data.filter(|data| !data.is_empty());
                 self.buffer = rest.to_owned();
                 match data {
                     Some(data) => return Some(data),
@@ -400,6 +409,12 @@ impl Listener {
             let data = self.body.frame().await?.ok()?.into_data().ok()?;
             self.buffer.push_str(std::str::from_utf8(&data).expect("text"));
         }
+    }
+
+    /// A body that is no stream of events.
+    pub async fn rest(self) -> String {
+        let body = tokio::time::timeout(PATIENCE, self.body.collect()).await.expect("a body in time");
+        String::from_utf8(body.expect("a whole body").to_bytes().to_vec()).expect("text")
     }
 
     /// Reads on until a notification of this method comes.
@@ -501,6 +516,11 @@ impl StdioClient {
             assert!(tokio::time::Instant::now() < deadline, "the tool {name} is not listed");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+    }
+
+    /// For whoever reads and writes at the same time.
+    pub fn into_parts(self) -> (ChildStdin, Lines<BufReader<ChildStdout>>, Child, Option<Scratch>) {
+        (self.input.expect("the input is open"), self.output, self.child, self._scratch)
     }
 
     /// Closes the input; tells how the process ended.

@@ -2,13 +2,18 @@
 
 mod fixture_http;
 mod harness;
+mod peer;
 mod raw_server;
 mod sdk;
 mod sdk_script;
 mod sse_client;
+mod stage;
 mod support;
 
 mod admin;
+mod asks;
+mod asks_faults;
+mod asks_sdk;
 mod backend_http;
 mod backend_sse;
 mod backend_stdio;

@@ -15,7 +15,7 @@ use crate::support::{await_call, logged, next_pid_in, path_text, pid_in, try_cal
 const LATE_TOOL: &str = "every_simulate-research-query";
 
 /// server-everything as an HTTP server of its own.
-struct Everything {
+pub struct Everything {
     mode: &'static str,
     port: u16,
     child: Child,
@@ -23,7 +23,7 @@ struct Everything {
 
 impl Everything {
     /// `mode` is what it calls its transport.
-    async fn start(mode: &'static str) -> Everything {
+    pub async fn start(mode: &'static str) -> Everything {
         loop {
             let probe = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
             let port = probe.local_addr().expect("an address").port();
@@ -55,9 +55,13 @@ impl Everything {
         Some(child)
     }
 
-    fn server(&self) -> Value {
+    pub fn server(&self) -> Value {
+        json!({ "url": self.url() })
+    }
+
+    pub fn url(&self) -> String {
         let path = if self.mode == "sse" { "sse" } else { "mcp" };
-        json!({ "url": format!("http://127.0.0.1:{}/{path}", self.port) })
+        format!("http://127.0.0.1:{}/{path}", self.port)
     }
 
     /// Kills it and starts another one at the same port, which knows nothing of the sessions of the first.

@@ -58,31 +58,52 @@ impl Sdk {
 
     /// Begins to play `steps` against a server at `url`.
     pub fn begin_over_http(self, url: &str, steps: &[Value]) -> Playing {
-        self.begin_over("http", url, steps)
+        self.begin(&[], Over::Http(url), steps)
     }
 
     /// The same over HTTP+SSE; `url` is that of the stream.
     pub fn begin_over_sse(self, url: &str, steps: &[Value]) -> Playing {
-        self.begin_over("sse", url, steps)
-    }
-
-    fn begin_over(self, transport: &str, url: &str, steps: &[Value]) -> Playing {
-        let scratch = Scratch::new();
-        let script = scratch.write("script.json", &json!(steps).to_string());
-        let mut command = self.command();
-        command.args([transport, url]).arg(script);
-        Playing::start(self, command, scratch)
+        self.begin(&[], Over::Sse(url), steps)
     }
 
     /// Begins to play `steps` against a `goblin stdio` of its own.
     pub fn begin_over_stdio(self, config: &Value, steps: &[Value]) -> Playing {
+        self.begin(&[], Over::Goblin(config), steps)
+    }
+
+    /// A client that answers what it is asked, each time with this mark.
+    pub fn begin_answering(self, mark: &str, over: Over<'_>, steps: &[Value]) -> Playing {
+        self.begin(&["--answer", mark], over, steps)
+    }
+
+    fn begin(self, switches: &[&str], over: Over<'_>, steps: &[Value]) -> Playing {
         let scratch = Scratch::new();
         let script = scratch.write("script.json", &json!(steps).to_string());
-        let config = scratch.write("goblin.json", &config.to_string());
         let mut command = self.command();
-        command.arg("stdio").arg(script).args(["--", GOBLIN, "stdio", "--config"]).arg(config);
+        command.args(switches);
+        match over {
+            Over::Http(url) => command.args(["http", url]).arg(script),
+            Over::Sse(url) => command.args(["sse", url]).arg(script),
+            Over::Goblin(config) => {
+                let config = scratch.write("goblin.json", &config.to_string());
+                command.arg("stdio").arg(script).args(["--", GOBLIN, "stdio", "--config"]).arg(config)
+            }
+            Over::Program(program) => command.arg("stdio").arg(script).arg("--").args(program),
+        };
         Playing::start(self, command, scratch)
     }
+}
+
+/// What a client speaks to.
+#[derive(Clone, Copy, Debug)]
+pub enum Over<'a> {
+    Http(&'a str),
+    /// The URL is that of the stream.
+    Sse(&'a str),
+    /// A `goblin stdio` of its own, with this configuration.
+    Goblin(&'a Value),
+    /// Any program that speaks the protocol.
+    Program(&'a [&'a str]),
 }
 
 /// A client at work.
@@ -156,6 +177,12 @@ impl Report {
         let step = self.first(kind);
         let entries = step["result"][list].as_array().unwrap_or_else(|| panic!("{:?}: {step}", self.sdk));
         entries.iter().map(|entry| entry[member].as_str().expect("text").to_owned()).collect()
+    }
+
+    /// What the client was asked and has answered: the params of each ask of this method.
+    pub fn asks(&self, method: &str) -> Vec<&Value> {
+        let all = self.report["asks"].as_array().expect("asks").iter().filter(|ask| ask["method"] == method);
+        all.map(|ask| &ask["params"]).collect()
     }
 
     /// The notifications of a method, without progress.

@@ -1,0 +1,419 @@
+//! Asks: what a server requests from a client goes to the client that is meant, and to no other, and what it answers goes
+//! back; both as they were spelled.
+
+use serde_json::{Value, json};
+
+use crate::harness::Gateway;
+use crate::peer::{Heard, Peer, Way, raw_member};
+use crate::stage::{Back, Backend, Front, Stage, arrived, pairs};
+
+const SAMPLING: &str = "sampling/createMessage";
+const ELICITATION: &str = "elicitation/create";
+/// Params, result and error of an ask, full of odd spelling.
+const PARAMS: &str = concat!(
+    r#"{"messages":[{"role":"user","content":{"type":"text","text":"\u00e9\/\ud83d\ude00 {","x-vendor":1.0}}],"#,
+    r#""x-vendor":{"odd":[1.0,1e3,9223372036854775808,1E+2,-0], "a":null},"maxTokens":1e2}"#
+);
+const RESULT: &str = r#""result":{"role":"assistant","x-vendor":[ -0,1.50],"content":{"text":"\u00e9\/"},"model":"m"}"#;
+const ERROR: &str = r#""error":{"x-vendor":1.0,"code":-1,"message":"User rejected \u0022it\"","data":{"n":1E5}}"#;
+
+/// No message.
+const NONE: [Value; 0] = [];
+
+/// What a client that can do everything declares.
+fn everything() -> Value {
+    json!({ "sampling": { "tools": {}, "context": {} }, "elicitation": { "form": {}, "url": {} }, "roots": {} })
+}
+
+/// The parsed outcome of an ask, as the fixture tells it.
+fn outcome(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// The params of an elicitation in a browser.
+fn url_mode(id: &str) -> String {
+    format!(r#"{{"mode":"url","message":"m","url":"https://x.example/","elicitationId":"{id}"}}"#)
+}
+
+#[tokio::test]
+async fn ask_reaches_the_caller_and_the_answer_returns_token_for_token() {
+    for (front, back) in pairs() {
+        let stage = Stage::start(front, back).await;
+        let mut peer = stage.peer(everything()).await;
+        let mut ids = Vec::new();
+        for (id, answer) in [(r#""x-\u0031""#, RESULT), ("7", RESULT), ("-2", ERROR)] {
+            let rest = format!(r#","params":{PARAMS},"id":{id}"#);
+            let call = peer.begin_call("a_ask", &stage.backend.arguments(SAMPLING, &rest)).await;
+            let asked = peer.asked(SAMPLING).await;
+            assert_eq!(asked.raw("params"), PARAMS, "{front:?} {back:?}");
+            if (front, back) == (Front::Http, Back::Post) {
+                assert_eq!(asked.way, Way::Post, "it belongs to its call");
+            }
+            ids.push(asked.raw("id"));
+            peer.answer(&asked, answer).await;
+            assert_eq!(peer.text_of(call).await, format!("{{{answer}}}"), "{front:?} {back:?}");
+            stage.backend.answer_to(id).await;
+        }
+        assert!(!ids[0].contains("x-"), "the gateway's own id: {ids:?}");
+        ids.sort();
+        ids.dedup();
+        assert_eq!(ids.len(), 3, "{front:?} {back:?}: {ids:?}");
+    }
+}
+
+#[tokio::test]
+async fn ask_without_params_has_none_at_the_client_either() {
+    for back in Back::ALL {
+        let stage = Stage::start(Front::Http, back).await;
+        let mut peer = stage.peer(everything()).await;
+        let call = peer.begin_call("a_ask", &stage.backend.arguments(SAMPLING, "")).await;
+        let asked = peer.asked(SAMPLING).await;
+        assert_eq!(raw_member(&asked.text, "params"), None, "{back:?}");
+        peer.answer(&asked, RESULT).await;
+        assert_eq!(peer.text_of(call).await, format!("{{{RESULT}}}"), "{back:?}");
+    }
+}
+
+/// Many at once on one call, answered in another order than asked.
+#[tokio::test]
+async fn ask_and_ask_again_before_the_first_answer() {
+    for (front, back) in pairs() {
+        let stage = Stage::start(front, back).await;
+        let mut peer = stage.peer(everything()).await;
+        let rest = format!(r#","params":{PARAMS},"times":3"#);
+        let call = peer.begin_call("a_ask", &stage.backend.arguments(SAMPLING, &rest)).await;
+        let mut asks = Vec::new();
+        for _ in 0..3 {
+            asks.push(peer.asked(SAMPLING).await);
+        }
+        for number in [2, 0, 1] {
+            peer.answer(&asks[number], &format!(r#""result":{{"number":{number}}}"#)).await;
+        }
+        let answers = r#"[{"result":{"number":0}},{"result":{"number":1}},{"result":{"number":2}}]"#;
+        assert_eq!(peer.text_of(call).await, answers, "{front:?} {back:?}");
+    }
+}
+
+#[tokio::test]
+async fn ask_ids_of_two_backends_and_of_the_client_do_not_meet() {
+    let (a, b) = (Backend::start(Back::Stdio).await, Backend::start(Back::Sse).await);
+    let gateway = Gateway::with_servers(json!({ "a": a.server(), "b": b.server() })).await;
+    let mut peer = Peer::over_http(gateway.address, everything()).await;
+    let mut open = Vec::new();
+    for (backend, tool) in [(&a, "a_ask"), (&b, "b_ask")] {
+        peer.await_tool(tool).await;
+        let call = peer.begin_call(tool, &backend.arguments(SAMPLING, r#","id":1,"params":{}"#)).await;
+        open.push((call, peer.asked(SAMPLING).await, format!(r#""result":{{"for":"{tool}"}}"#)));
+    }
+    assert_ne!(open[0].1.raw("id"), open[1].1.raw("id"));
+    // Ids of requests and of asks are counted apart.
+    for (_, asked, _) in &open {
+        let id = asked.raw("id");
+        peer.begin_text(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#)).await;
+        let pong = peer.hear("the ping's answer", |message| message["result"] == json!({})).await;
+        assert_eq!(pong.raw("id"), id);
+    }
+    for (_, asked, result) in open.iter().rev() {
+        peer.answer(asked, result).await;
+    }
+    for (call, _, result) in open {
+        assert_eq!(peer.text_of(call).await, format!("{{{result}}}"));
+    }
+}
+
+/// RES-4: a link in a sampling message leads to where the client can read it.
+#[tokio::test]
+async fn ask_res4_links_in_sampling_messages_are_namespaced() {
+    let stage = Stage::start(Front::Http, Back::Stdio).await;
+    let mut peer = stage.peer(everything()).await;
+    let block = |uri: &str| format!(r#"{{"type":"resource_link","uri":"{uri}","name":"n","odd":1.0}}"#);
+    let params = |uri: &str| format!(r#"{{"messages":[{{"role":"user","content":[{}]}}],"maxTokens":9}}"#, block(uri));
+    let rest = format!(r#","params":{}"#, params("note:///alpha"));
+    let call = peer.begin_call("a_ask", &stage.backend.arguments(SAMPLING, &rest)).await;
+    let asked = peer.asked(SAMPLING).await;
+    assert_eq!(asked.raw("params"), params("a+note:///alpha"));
+    peer.answer(&asked, RESULT).await;
+    peer.text_of(call).await;
+}
+
+#[tokio::test]
+async fn ask_with_two_clients_in_flight_is_refused_where_nothing_tells_whose_it_is() {
+    for front in Front::SHARED {
+        for back in Back::SHARED {
+            let stage = Stage::start(front, back).await;
+            let (mut busy, mut asking) = (stage.peer(everything()).await, stage.peer(everything()).await);
+            busy.begin_call("a_hang", "{}").await;
+            arrived(&mut busy, 1).await;
+            let rest = format!(r#","params":{PARAMS}"#);
+            let told = asking.call_text("a_ask", &stage.backend.arguments(SAMPLING, &rest)).await;
+            let message = outcome(&told)["error"]["message"].as_str().unwrap_or_default().to_owned();
+            assert!(message.contains("per-client"), "{front:?} {back:?}: {told}");
+            assert_eq!(busy.stray_asks().await, NONE, "{front:?} {back:?}");
+            assert_eq!(asking.stray_asks().await, NONE, "{front:?} {back:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn ask_on_the_stream_of_a_call_reaches_its_client_whoever_else_is_in_flight() {
+    for front in Front::SHARED {
+        let stage = Stage::start(front, Back::Post).await;
+        let mut peers = [stage.peer(everything()).await, stage.peer(everything()).await];
+        let mut calls = Vec::new();
+        for (number, peer) in peers.iter_mut().enumerate() {
+            let rest = format!(r#","params":{{"mark":{number}}},"times":2"#);
+            calls.push(peer.begin_call("a_ask", &stage.backend.arguments(SAMPLING, &rest)).await);
+        }
+        let mut asks: Vec<(usize, Heard)> = Vec::new();
+        for (number, peer) in peers.iter_mut().enumerate() {
+            for _ in 0..2 {
+                let asked = peer.asked(SAMPLING).await;
+                assert_eq!(asked.raw("params"), format!(r#"{{"mark":{number}}}"#), "{front:?}");
+                asks.push((number, asked));
+            }
+        }
+        for (number, asked) in asks.iter().rev() {
+            peers[*number].answer(asked, &format!(r#""result":{{"by":{number}}}"#)).await;
+        }
+        for (number, peer) in peers.iter_mut().enumerate() {
+            let answer = format!(r#"{{"result":{{"by":{number}}}}}"#);
+            assert_eq!(peer.text_of(calls[number]).await, format!("[{answer},{answer}]"), "{front:?}");
+            assert_eq!(peer.stray_asks().await, NONE, "{front:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn ask_without_a_client_in_flight_is_refused() {
+    for (front, back) in pairs().filter(|(_, back)| Back::SHARED.contains(back)) {
+        let stage = Stage::start(front, back).await;
+        let mut peer = stage.peer(everything()).await;
+        let rest = format!(r#","params":{PARAMS},"id":"late","when":"cancelled""#);
+        let call = peer.begin_call("a_ask", &stage.backend.arguments(SAMPLING, &rest)).await;
+        arrived(&mut peer, 1).await;
+        peer.cancel(call).await;
+        let answer = stage.backend.answer_to(r#""late""#).await;
+        assert_eq!(answer["error"]["code"], 1503, "{front:?} {back:?}: {answer}");
+        assert_eq!(peer.stray_asks().await, NONE, "{front:?} {back:?}");
+    }
+}
+
+#[tokio::test]
+async fn ask_that_its_client_cannot_answer_is_refused_by_what_is_missing() {
+    let url = url_mode("e");
+    let form = r#"{"message":"m","requestedSchema":{"type":"object","properties":{}}}"#;
+    let tools = r#"{"messages":[],"maxTokens":1,"tools":[]}"#;
+    for (front, back) in [(Front::Http, Back::Post), (Front::Sse, Back::Stdio), (Front::Stdio, Back::Get)] {
+        for (capabilities, method, params, missing) in [
+            (json!({}), SAMPLING, "{}", Some("sampling")),
+            (json!({ "elicitation": {} }), SAMPLING, "{}", Some("sampling")),
+            (json!({ "sampling": {} }), SAMPLING, "{}", None),
+            (json!({ "sampling": {} }), SAMPLING, tools, Some("sampling.tools")),
+            (json!({ "sampling": { "tools": {} } }), SAMPLING, tools, None),
+            (json!({ "sampling": {} }), ELICITATION, form, Some("elicitation")),
+            (json!({ "elicitation": {} }), ELICITATION, form, None),
+            (json!({ "elicitation": {} }), ELICITATION, &url, Some("elicitation.url")),
+            (json!({ "elicitation": { "form": {} } }), ELICITATION, &url, Some("elicitation.url")),
+            (json!({ "elicitation": { "url": {} } }), ELICITATION, &url, None),
+            (json!({ "elicitation": { "url": {} } }), ELICITATION, form, Some("elicitation.form")),
+        ] {
+            let stage = Stage::start(front, back).await;
+            let mut peer = stage.peer(capabilities.clone()).await;
+            let arguments = stage.backend.arguments(method, &format!(r#","params":{params}"#));
+            let call = peer.begin_call("a_ask", &arguments).await;
+            if missing.is_none() {
+                let asked = peer.asked(method).await;
+                peer.answer(&asked, r#""result":{}"#).await;
+            }
+            let told = outcome(&peer.text_of(call).await);
+            let message = told["error"]["message"].as_str().unwrap_or_default();
+            let context = format!("{capabilities} {method} {params}: {told}");
+            match missing {
+                Some(missing) => assert!(told["error"]["code"] == -32601 && message.contains(missing), "{context}"),
+                None => assert_eq!(told["result"], json!({}), "{context}"),
+            }
+            assert_eq!(peer.stray_asks().await, NONE, "{context}");
+        }
+    }
+}
+
+/// What the shared link has declared to the server.
+async fn declared(peer: &mut Peer) -> Value {
+    outcome(&peer.call_text("a_hello", "{}").await)["capabilities"].clone()
+}
+
+#[tokio::test]
+async fn ask_for_roots_is_answered_by_the_configuration_alone() {
+    let roots = json!([{ "uri": "file:///srv/a", "name": "A" }, "file:///srv/b"]);
+    for back in Back::ALL {
+        for (members, expected) in [
+            (
+                json!({ "roots": roots }),
+                Some(json!([{ "uri": "file:///srv/a", "name": "A" }, { "uri": "file:///srv/b" }])),
+            ),
+            (json!({}), None),
+        ] {
+            let stage = Stage::configured(Front::Http, back, json!({}), members).await;
+            let mut peer = stage.peer(everything()).await;
+            assert_eq!(declared(&mut peer).await["roots"].is_object(), expected.is_some(), "{back:?}");
+            let told = outcome(&peer.call_text("a_ask", &stage.backend.arguments("roots/list", "")).await);
+            match expected {
+                Some(roots) => assert_eq!(told, json!({ "result": { "roots": roots } }), "{back:?}"),
+                None => assert_eq!(told["error"]["code"], -32601, "{back:?}: {told}"),
+            }
+            assert_eq!(peer.stray_asks().await, NONE, "{back:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn ask_capabilities_are_declared_as_configured() {
+    for (members, sampling, elicitation) in [
+        (json!({}), true, true),
+        (json!({ "declare": ["sampling"] }), true, false),
+        (json!({ "declare": ["elicitation"] }), false, true),
+        (json!({ "declare": [] }), false, false),
+    ] {
+        let stage = Stage::configured(Front::Http, Back::Stdio, json!({}), members.clone()).await;
+        let mut peer = stage.peer(everything()).await;
+        let declared = declared(&mut peer).await;
+        let told = (declared["sampling"].is_object(), declared["elicitation"].is_object());
+        assert_eq!(told, (sampling, elicitation), "{members}: {declared}");
+        assert!(declared["roots"].is_null(), "{members}: {declared}");
+    }
+}
+
+#[tokio::test]
+async fn ask_ping_is_answered_by_the_gateway() {
+    for (front, back) in pairs() {
+        let stage = Stage::start(front, back).await;
+        let mut peer = stage.peer(json!({})).await;
+        let told = peer.call_text("a_ask", &stage.backend.arguments("ping", r#","id":"p""#)).await;
+        assert_eq!(told, r#"{"result":{}}"#, "{front:?} {back:?}");
+        // Also when nobody is in flight.
+        let rest = r#","id":"q","when":"cancelled""#;
+        let call = peer.begin_call("a_ask", &stage.backend.arguments("ping", rest)).await;
+        arrived(&mut peer, 2).await;
+        peer.cancel(call).await;
+        assert_eq!(stage.backend.answer_to(r#""q""#).await["result"], json!({}), "{front:?} {back:?}");
+        assert_eq!(peer.stray_asks().await, NONE, "{front:?} {back:?}");
+    }
+}
+
+#[tokio::test]
+async fn ask_of_an_unknown_method_is_refused_by_its_name() {
+    for back in Back::ALL {
+        let stage = Stage::start(Front::Http, back).await;
+        let mut peer = stage.peer(everything()).await;
+        let told = outcome(&peer.call_text("a_ask", &stage.backend.arguments("vendor/ask", "")).await);
+        assert_eq!(told["error"]["code"], -32601, "{back:?}: {told}");
+        assert_eq!(peer.stray_asks().await, NONE, "{back:?}");
+    }
+}
+
+#[tokio::test]
+async fn ask_progress_goes_back_under_the_token_of_the_server() {
+    for (front, back) in pairs() {
+        for token in [r#""t-\u0031""#, "41"] {
+            let stage = Stage::start(front, back).await;
+            let mut peer = stage.peer(everything()).await;
+            let params = format!(r#"{{"maxTokens":1.0,"_meta":{{"a":1.0,"progressToken":{token},"b":"\/"}}}}"#);
+            let rest = format!(r#","params":{params}"#);
+            let call = peer.begin_call("a_ask", &stage.backend.arguments(SAMPLING, &rest)).await;
+            let asked = peer.asked(SAMPLING).await;
+            let meta = raw_member(&asked.raw("params"), "_meta").expect("it has _meta");
+            let minted = raw_member(&meta, "progressToken").expect("it has a token");
+            assert_ne!(minted, token, "the token of the server stays there");
+            assert_eq!(asked.raw("params"), params.replace(token, &minted), "{front:?} {back:?}");
+            let progress = |token: &str| format!(r#"{{"progressToken":{token},"progress":1.0,"x":"\u00e9"}}"#);
+            let notification = r#""jsonrpc":"2.0","method":"notifications/progress""#;
+            peer.say(&format!("{{{notification},\"params\":{}}}", progress(&minted))).await;
+            assert_eq!(stage.backend.told("notifications/progress").await, progress(token), "{front:?} {back:?}");
+            // A token that is nobody's, and that of a server, lead nowhere.
+            peer.say(&format!("{{{notification},\"params\":{}}}", progress(token))).await;
+            peer.answer(&asked, RESULT).await;
+            peer.text_of(call).await;
+            let heard = stage.backend.heard();
+            let progress = heard.iter().filter(|message| message.contains("notifications/progress"));
+            assert_eq!(progress.count(), 1, "{front:?} {back:?}: {heard:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn ask_by_url_is_completed_at_the_client_that_was_asked_and_nowhere_else() {
+    const COMPLETE: &str = "notifications/elicitation/complete";
+    for front in Front::SHARED {
+        for back in Back::ALL {
+            let stage = Stage::start(front, back).await;
+            let (mut asked_one, mut other) = (stage.peer(everything()).await, stage.peer(everything()).await);
+            let rest = format!(r#","params":{}"#, url_mode("e-1"));
+            let call = asked_one.begin_call("a_ask", &stage.backend.arguments(ELICITATION, &rest)).await;
+            let asked = asked_one.asked(ELICITATION).await;
+            assert_eq!(asked.raw("params"), url_mode("e-1"));
+            asked_one.answer(&asked, r#""result":{"action":"accept"}"#).await;
+            asked_one.text_of(call).await;
+            // It comes any time later, here while another client is in flight.
+            let params = r#"{"elicitationId":"e-1","x-vendor":1.0}"#;
+            let tell = format!(r#"{{"method":"{COMPLETE}","via":"get","params":{params}}}"#);
+            other.call_text("a_tell", &tell).await;
+            let told = asked_one.told(COMPLETE).await;
+            assert_eq!((told.way, told.raw("params").as_str()), (Way::Session, params), "{front:?} {back:?}");
+            assert!(other.others().await.iter().all(|message| message["method"] != COMPLETE), "{front:?} {back:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn ask_notifications_nobody_knows_reach_the_client_whose_call_carried_them() {
+    const THING: &str = "vendor/thing";
+    for (front, back) in pairs() {
+        let stage = Stage::start(front, back).await;
+        let mut peer = stage.peer(json!({})).await;
+        let tell = stage.backend.arguments(THING, &format!(r#","params":{PARAMS},"count":2"#));
+        peer.call_text("a_tell", &tell).await;
+        for _ in 0..2 {
+            assert_eq!(peer.told(THING).await.raw("params"), PARAMS, "{front:?} {back:?}");
+        }
+        peer.call_text("a_tell", &stage.backend.arguments(THING, "")).await;
+        assert_eq!(raw_member(&peer.told(THING).await.text, "params"), None, "{front:?} {back:?}");
+    }
+}
+
+/// Whose it is nobody can tell: it reaches nobody.
+#[tokio::test]
+async fn ask_notifications_nobody_knows_are_not_guessed() {
+    for back in Back::SHARED {
+        let stage = Stage::start(Front::Http, back).await;
+        let (mut busy, mut telling) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
+        busy.begin_call("a_hang", "{}").await;
+        arrived(&mut busy, 1).await;
+        telling.call_text("a_tell", &stage.backend.arguments("vendor/thing", "")).await;
+        for peer in [&mut busy, &mut telling] {
+            let others = peer.others().await;
+            assert!(others.iter().all(|message| message["method"] != "vendor/thing"), "{back:?}: {others:?}");
+        }
+    }
+}
+
+/// A client that reads no stream but that of its call is asked there.
+#[tokio::test]
+async fn ask_reaches_a_client_without_a_session_stream() {
+    for back in Back::ALL {
+        let stage = Stage::start(Front::Http, back).await;
+        drop(stage.peer(everything()).await);
+        let client = stage.client(everything()).await;
+        let arguments = stage.backend.arguments(SAMPLING, r#","params":{},"id":5"#);
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"a_ask","arguments":{arguments}}}}}"#
+        );
+        let (_, mut stream) = client.open(body).await;
+        let asked = stream.await_method(SAMPLING).await;
+        let answer = client.post(json!({"jsonrpc": "2.0", "id": asked["id"], "result": {}}).to_string()).await;
+        assert_eq!(answer.status, 202, "{back:?}: {answer:?}");
+        let told = stream.next().await.expect("the answer");
+        assert_eq!(told["result"]["content"][0]["text"], r#"{"result":{}}"#, "{back:?}");
+        // It goes on working.
+        client.call("a_echo", json!({})).await;
+    }
+}

@@ -1,0 +1,231 @@
+//! Asks that do not end with an answer: no time, no wish, no client any more; and answers that nobody asked for.
+
+use serde_json::{Value, json};
+
+use crate::peer::{Heard, Peer};
+use crate::stage::{Back, Front, Stage, pairs};
+use crate::support::assert_error;
+
+const SAMPLING: &str = "sampling/createMessage";
+const CANCELLED: &str = "notifications/cancelled";
+const STRAY: &str = r#"goblin_events_total{kind="answer_without_ask"}"#;
+const RESULT: &str = r#""result":{"model":"m"}"#;
+/// Spelled as the server spells it, and as nobody else would.
+const ID: &str = r#""its-own""#;
+
+fn everything() -> Value {
+    json!({ "sampling": {}, "elicitation": {} })
+}
+
+/// Begins a call that asks, and waits for the ask.
+async fn open(stage: &Stage, peer: &mut Peer, rest: &str) -> (u64, Heard) {
+    let arguments = stage.backend.arguments(SAMPLING, &format!(r#","params":{{}},"id":{ID}{rest}"#));
+    let call = peer.begin_call("a_ask", &arguments).await;
+    (call, peer.asked(SAMPLING).await)
+}
+
+/// Waits until the client is told that an ask is off.
+async fn is_called_off(peer: &mut Peer, asked: &Heard) -> Value {
+    let told = peer.told(CANCELLED).await.json();
+    assert_eq!(told["params"]["requestId"], asked.json()["id"], "{told}");
+    told
+}
+
+fn outcome(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[tokio::test]
+async fn ask_that_is_not_answered_in_time_fails_and_is_called_off() {
+    for (front, back) in pairs() {
+        let stage = Stage::configured(front, back, json!({ "askTimeout": "300ms" }), json!({})).await;
+        let mut peer = stage.peer(everything()).await;
+        let (call, asked) = open(&stage, &mut peer, "").await;
+        let told = outcome(&peer.text_of(call).await);
+        assert_eq!(told["error"]["code"], 1504, "{front:?} {back:?}: {told}");
+        is_called_off(&mut peer, &asked).await;
+        // Too late: taken, counted, and told to nobody.
+        peer.answer(&asked, RESULT).await;
+        if Front::SHARED.contains(&front) {
+            stage.metric_becomes(STRAY, 1).await;
+        }
+        peer.call_text("a_echo", "{}").await;
+        assert_eq!(answers(&stage), 1, "{front:?} {back:?}: {:?}", stage.backend.heard());
+    }
+}
+
+/// How often the ask was answered.
+fn answers(stage: &Stage) -> usize {
+    stage.backend.heard().iter().filter(|message| message.contains(ID) && !message.contains("method")).count()
+}
+
+#[tokio::test]
+async fn ask_is_answered_once_and_other_answers_are_counted() {
+    for front in Front::SHARED {
+        for back in Back::ALL {
+            let stage = Stage::start(front, back).await;
+            let (mut peer, mut other) = (stage.peer(everything()).await, stage.peer(everything()).await);
+            let (call, asked) = open(&stage, &mut peer, "").await;
+            // Another client cannot answer for the one that was asked.
+            other.answer(&asked, r#""result":{"model":"stolen"}"#).await;
+            stage.metric_becomes(STRAY, 1).await;
+            // The type of an id counts.
+            let id = asked.json()["id"].clone();
+            let retyped = if id.is_string() { json!(4711) } else { json!(id.to_string()) };
+            peer.say(&json!({"jsonrpc": "2.0", "id": retyped, "result": {}}).to_string()).await;
+            stage.metric_becomes(STRAY, 2).await;
+            peer.answer(&asked, RESULT).await;
+            assert_eq!(peer.text_of(call).await, format!("{{{RESULT}}}"), "{front:?} {back:?}");
+            for (stray, outcome) in [(3, RESULT), (4, r#""error":{"code":-1,"message":"no"}"#)] {
+                peer.answer(&asked, outcome).await;
+                stage.metric_becomes(STRAY, stray).await;
+            }
+            peer.say(r#"{"jsonrpc":"2.0","id":"nobody asked","result":{}}"#).await;
+            stage.metric_becomes(STRAY, 5).await;
+            assert_eq!(answers(&stage), 1, "{front:?} {back:?}: {:?}", stage.backend.heard());
+            peer.call_text("a_echo", "{}").await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn ask_that_its_server_cancels_is_called_off() {
+    for (front, back) in pairs() {
+        let stage = Stage::start(front, back).await;
+        let mut peer = stage.peer(everything()).await;
+        let (call, asked) = open(&stage, &mut peer, "").await;
+        assert_eq!(peer.call_text("a_cancel_asks", "{}").await, "1");
+        let told = is_called_off(&mut peer, &asked).await;
+        assert_eq!(told["params"]["reason"], "no longer wanted", "{front:?} {back:?}: {told}");
+        assert_eq!(peer.answer_to(call).await["result"]["isError"], true, "{front:?} {back:?}");
+        peer.answer(&asked, RESULT).await;
+        peer.call_text("a_echo", "{}").await;
+        assert_eq!(answers(&stage), 0, "nothing is owed to a cancelled ask: {:?}", stage.backend.heard());
+    }
+}
+
+#[tokio::test]
+async fn ask_of_a_call_that_its_client_cancels_is_called_off() {
+    for (front, back) in pairs() {
+        let stage = Stage::start(front, back).await;
+        let mut peer = stage.peer(everything()).await;
+        let (call, asked) = open(&stage, &mut peer, "").await;
+        peer.cancel(call).await;
+        is_called_off(&mut peer, &asked).await;
+        stage.backend.told(CANCELLED).await;
+        // The link is as good as before.
+        let rest = r#","params":{},"id":2"#;
+        let call = peer.begin_call("a_ask", &stage.backend.arguments(SAMPLING, rest)).await;
+        let asked = peer.asked(SAMPLING).await;
+        peer.answer(&asked, RESULT).await;
+        assert_eq!(peer.text_of(call).await, format!("{{{RESULT}}}"), "{front:?} {back:?}");
+    }
+}
+
+#[tokio::test]
+async fn ask_of_a_client_that_goes_away_is_answered_with_an_error() {
+    for (front, back) in pairs() {
+        let stage = Stage::start(front, back).await;
+        let mut peer = stage.peer(everything()).await;
+        open(&stage, &mut peer, "").await;
+        peer.leave().await;
+        let answer = stage.backend.answer_to(ID).await;
+        assert!(answer["error"]["code"].is_i64(), "{front:?} {back:?}: {answer}");
+        if Front::SHARED.contains(&front) {
+            stage.metric_becomes("goblin_sessions_active", 0).await;
+            stage.metric_becomes("goblin_requests_in_flight", 0).await;
+        }
+    }
+}
+
+/// The next client on the same link is asked as if nothing had been.
+#[tokio::test]
+async fn ask_of_a_client_that_went_away_is_nothing_to_the_next() {
+    for front in Front::SHARED {
+        for back in Back::ALL {
+            let stage = Stage::start(front, back).await;
+            let mut gone = stage.peer(everything()).await;
+            let (_, stale) = open(&stage, &mut gone, "").await;
+            gone.leave().await;
+            stage.backend.answer_to(ID).await;
+            stage.metric_becomes("goblin_requests_in_flight", 0).await;
+            let mut peer = stage.peer(everything()).await;
+            peer.answer(&stale, RESULT).await;
+            stage.metric_becomes(STRAY, 1).await;
+            let rest = r#","params":{"for":"the next"}"#;
+            let call = peer.begin_call("a_ask", &stage.backend.arguments(SAMPLING, rest)).await;
+            let asked = peer.asked(SAMPLING).await;
+            assert_eq!(asked.raw("params"), r#"{"for":"the next"}"#, "{front:?} {back:?}");
+            peer.answer(&asked, RESULT).await;
+            assert_eq!(peer.text_of(call).await, format!("{{{RESULT}}}"), "{front:?} {back:?}");
+        }
+    }
+}
+
+/// ROUTE-3: the clock of a call stands still while its ask is open, and goes on afterwards. A second call, which begins
+/// later and meets its time-out, shows that the time was up.
+#[tokio::test]
+async fn ask_route3_the_clock_of_its_call_stands_still() {
+    for (front, back) in pairs() {
+        let stage = Stage::configured(front, back, json!({}), json!({ "timeout": "400ms" })).await;
+        let mut peer = stage.peer(everything()).await;
+        for rest in ["", r#","then":"hang""#] {
+            let (call, asked) = open(&stage, &mut peer, rest).await;
+            let hanging = peer.begin_call("a_hang", "{}").await;
+            assert_error(&peer.answer_to(hanging).await, 1504, "TIMEOUT");
+            peer.answer(&asked, RESULT).await;
+            match rest {
+                "" => assert_eq!(peer.text_of(call).await, format!("{{{RESULT}}}"), "{front:?} {back:?}"),
+                _ => drop(assert_error(&peer.answer_to(call).await, 1504, "TIMEOUT")),
+            }
+        }
+    }
+}
+
+/// A server that asks and does not wait: the ask lives on without its call, until it is answered or called off.
+#[tokio::test]
+async fn ask_that_outlives_its_call_still_has_one_end() {
+    for (front, back) in pairs() {
+        let stage = Stage::configured(front, back, json!({ "askTimeout": "2s" }), json!({})).await;
+        let mut peer = stage.peer(everything()).await;
+        let arguments = stage.backend.arguments(SAMPLING, &format!(r#","params":{{}},"id":{ID},"forget":true"#));
+        let call = peer.begin_call("a_ask", &arguments).await;
+        let asked = peer.asked(SAMPLING).await;
+        assert_eq!(peer.text_of(call).await, "asked");
+        peer.answer(&asked, RESULT).await;
+        stage.backend.answer_to(ID).await;
+        peer.call_text("a_echo", "{}").await;
+        assert_eq!(answers(&stage), 1, "{front:?} {back:?}: {:?}", stage.backend.heard());
+    }
+}
+
+/// Two asks under one id break the rules. Each is answered or refused, and the link goes on.
+#[tokio::test]
+async fn ask_under_an_id_that_is_in_use_does_no_harm() {
+    for back in Back::ALL {
+        let stage = Stage::configured(Front::Http, back, json!({ "askTimeout": "1s" }), json!({})).await;
+        let mut peer = stage.peer(everything()).await;
+        let (call, asked) = open(&stage, &mut peer, r#","times":2"#).await;
+        peer.answer(&asked, RESULT).await;
+        let told = outcome(&peer.text_of(call).await);
+        let results = told.as_array().expect("two answers").iter().filter(|answer| answer["result"].is_object());
+        assert!(results.count() >= 1, "{back:?}: {told}");
+        peer.call_text("a_echo", "{}").await;
+    }
+}
+
+/// The server ends while its ask is open: the client is told not to bother.
+#[tokio::test]
+async fn ask_of_a_server_that_is_gone_is_called_off() {
+    for front in Front::ALL {
+        let stage = Stage::start(front, Back::Stdio).await;
+        let mut peer = stage.peer(everything()).await;
+        let (call, asked) = open(&stage, &mut peer, "").await;
+        let crash = peer.begin_call("a_crash", "{}").await;
+        for lost in [call, crash] {
+            assert_error(&peer.answer_to(lost).await, 1503, "BACKEND_UNAVAILABLE");
+        }
+        is_called_off(&mut peer, &asked).await;
+        peer.answer(&asked, RESULT).await;
+    }
+}

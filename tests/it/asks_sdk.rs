@@ -1,0 +1,140 @@
+//! Asks between programs that others wrote: server-everything asks, clients of the official SDKs answer.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Gateway, fixture_server};
+use crate::real_servers::Everything;
+use crate::sdk::{Over, Report, Sdk, reference_program, reference_server};
+
+const SAMPLING: &str = "sampling/createMessage";
+const ELICITATION: &str = "elicitation/create";
+
+/// A call of a tool that the server registers once it knows what its client can do.
+fn ask(prefix: &str, tool: &str, arguments: Value) -> [Value; 2] {
+    let name = format!("{prefix}{tool}");
+    [json!({"do": "await_tool", "name": name}), json!({"do": "call_tool", "name": name, "arguments": arguments})]
+}
+
+/// One ask of each kind; the calls are the steps 1, 3 and 5.
+fn script(prefix: &str, mark: &str) -> Vec<Value> {
+    let url = json!({"url": format!("https://{mark}.example/"), "message": mark, "elicitationId": mark});
+    [
+        ask(prefix, "trigger-sampling-request", json!({"prompt": format!("from {mark}"), "maxTokens": 7})),
+        ask(prefix, "trigger-elicitation-request", json!({})),
+        ask(prefix, "trigger-url-elicitation", url),
+    ]
+    .concat()
+}
+
+/// The texts of a tool's answer.
+fn texts(step: &Value) -> String {
+    let blocks = step["result"]["content"].as_array().unwrap_or_else(|| panic!("{step}"));
+    blocks.iter().filter_map(|block| block["text"].as_str()).collect::<Vec<_>>().join("\n")
+}
+
+/// What [`script`] must have come to.
+fn check(report: &Report, mark: &str) {
+    let sdk = report.sdk;
+    let sampled = texts(report.step(1));
+    assert!(sampled.contains(&format!(r#""text": "{mark}""#)), "{sdk:?}: {sampled}");
+    let filled = texts(report.step(3));
+    assert!(filled.contains(&format!("- Name: {mark}")), "{sdk:?}: {filled}");
+    let opened = texts(report.step(5));
+    assert!(opened.contains(&format!("Elicitation ID: {mark}")), "{sdk:?}: {opened}");
+
+    let [sampling] = report.asks(SAMPLING)[..] else { panic!("{sdk:?}: {:?}", report.asks(SAMPLING)) };
+    let prompt = format!("Resource trigger-sampling-request context: from {mark}");
+    assert_eq!(sampling["messages"][0]["content"]["text"], prompt, "{sdk:?}");
+    assert_eq!((&sampling["maxTokens"], &sampling["temperature"]), (&json!(7), &json!(0.7)), "{sdk:?}");
+    let [form, url] = report.asks(ELICITATION)[..] else { panic!("{sdk:?}: {:?}", report.asks(ELICITATION)) };
+    assert_eq!(form["requestedSchema"]["required"], json!(["name"]), "{sdk:?}");
+    assert_eq!(form["requestedSchema"]["properties"]["number"]["default"], 3.14, "{sdk:?}");
+    assert_eq!(url["url"], format!("https://{mark}.example/"), "{sdk:?}");
+    assert_eq!(url["elicitationId"], mark, "{sdk:?}");
+}
+
+/// The clients and the server understand each other without us.
+#[tokio::test]
+async fn ask_sdk_without_a_gateway() {
+    let program = reference_program("server-everything");
+    for sdk in Sdk::ALL {
+        let over = Over::Program(&["node", &program, "stdio"]);
+        check(&sdk.begin_answering("direct", over, &script("", "direct")).report().await, "direct");
+    }
+}
+
+async fn over_every_front(sdk: Sdk) {
+    let config = json!({ "mcpServers": { "every": reference_server("server-everything", &["stdio"]) } });
+    let gateway = Gateway::start(config.clone()).await;
+    let (http, sse) = (gateway.url(), format!("http://{}/sse", gateway.address));
+    for (mark, over) in [("http", Over::Http(&http)), ("sse", Over::Sse(&sse)), ("stdio", Over::Goblin(&config))] {
+        check(&sdk.begin_answering(mark, over, &script("every_", mark)).report().await, mark);
+    }
+}
+
+#[tokio::test]
+async fn ask_sdk_python_1() {
+    over_every_front(Sdk::Python1).await;
+}
+
+#[tokio::test]
+async fn ask_sdk_python_2() {
+    over_every_front(Sdk::Python2).await;
+}
+
+#[tokio::test]
+async fn ask_sdk_typescript_1() {
+    over_every_front(Sdk::TypeScript1).await;
+}
+
+#[tokio::test]
+async fn ask_sdk_typescript_2() {
+    over_every_front(Sdk::TypeScript2).await;
+}
+
+/// The server over each of its transports.
+#[tokio::test]
+async fn ask_sdk_everything_over_http_and_sse() {
+    for mode in ["streamableHttp", "sse"] {
+        let server = Everything::start(mode).await;
+        let gateway = Gateway::with_servers(json!({ "every": server.server() })).await;
+        let playing = Sdk::TypeScript1.begin_answering(mode, Over::Http(&gateway.url()), &script("every_", mode));
+        check(&playing.report().await, mode);
+    }
+}
+
+/// All clients share one session with the server, and each call has a stream of its own there.
+#[tokio::test]
+async fn ask_sdk_clients_side_by_side_are_asked_for_their_own_calls_only() {
+    const ROUNDS: usize = 10;
+    let server = Everything::start("streamableHttp").await;
+    let servers = json!({ "every": server.server(), "start": fixture_server(&[]) });
+    let gateway = Gateway::with_servers(servers).await;
+    // They begin together when the last has connected: the fixture's change is what all of them wait for.
+    let watcher = gateway.client_seeing("start_change_tools").await;
+    let playing = Sdk::ALL.map(|sdk| {
+        let mut steps = vec![json!({"do": "ping"}), json!({"do": "await_tool", "name": "start_added_0001"})];
+        for round in 0..ROUNDS {
+            let prompt = format!("{sdk:?} {round}");
+            steps.extend(ask("every_", "trigger-sampling-request", json!({"prompt": prompt})));
+        }
+        sdk.begin_answering(&format!("{sdk:?}"), Over::Http(&gateway.url()), &steps)
+    });
+    for client in &playing {
+        client.step_is_done(0).await;
+    }
+    watcher.call("start_change_tools", json!({})).await;
+    for client in playing {
+        let report = client.report().await;
+        let sdk = report.sdk;
+        for round in 0..ROUNDS {
+            let sampled = texts(report.step(2 * round + 3));
+            assert!(sampled.contains(&format!(r#""text": "{sdk:?}""#)), "{sampled}");
+        }
+        let prompts: Vec<_> = report.asks(SAMPLING).iter().map(|ask| &ask["messages"][0]["content"]["text"]).collect();
+        let expected: Vec<_> = (0..ROUNDS)
+            .map(|round| json!(format!("Resource trigger-sampling-request context: {sdk:?} {round}")))
+            .collect();
+        assert_eq!(prompts, expected.iter().collect::<Vec<_>>(), "{sdk:?}");
+    }
+}

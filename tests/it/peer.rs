@@ -1,0 +1,331 @@
+//! One client that is asked, whatever its transport: all that comes to it is kept in order of arrival, and it says what it
+//! is told to, in the spelling it is told.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+
+use http::{Method, StatusCode};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+use tokio::process::{Child, ChildStdin};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use crate::fixture_http::HttpFixture;
+use crate::harness::{Client, Listener, PATIENCE, Scratch, StdioClient, fixture};
+use crate::sse_client::{SseClient, post};
+
+/// Messages that wait for the test. Full: the streams are read no further.
+const UNREAD: usize = 1024;
+
+/// What brought a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// The answer to the POST of a request.
+    Post,
+    /// The stream of the session; over HTTP+SSE and stdio there is no other way.
+    Session,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heard {
+    pub way: Way,
+    pub text: String,
+}
+
+impl Heard {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
+    }
+
+    /// A member of the message as it was spelled.
+    pub fn raw(&self, name: &str) -> String {
+        raw_member(&self.text, name).unwrap_or_else(|| panic!("no {name} in {}", self.text))
+    }
+}
+
+/// A member of an object as it was spelled.
+pub fn raw_member(object: &str, name: &str) -> Option<String> {
+    let mut members: HashMap<String, Box<RawValue>> = serde_json::from_str(object).ok()?;
+    members.remove(name).map(|value| value.get().to_owned())
+}
+
+enum Line {
+    Http(Client),
+    /// The client for its POSTs, and where they go.
+    Sse(Client, String),
+    Stdio {
+        input: Option<ChildStdin>,
+        child: Box<Child>,
+        _scratch: Option<Scratch>,
+    },
+}
+
+pub struct Peer {
+    line: Line,
+    heard: mpsc::Receiver<Heard>,
+    teller: mpsc::Sender<Heard>,
+    /// Heard, but not waited for yet.
+    kept: VecDeque<Heard>,
+    readers: Vec<JoinHandle<()>>,
+    next: u64,
+}
+
+impl Peer {
+    /// Shakes hands over Streamable HTTP, declaring these capabilities, and opens the stream of the session.
+    pub async fn over_http(address: SocketAddr, capabilities: Value) -> Peer {
+        let mut client = Client::new(address);
+        let answer = client.initialize_with("2025-11-25", capabilities).await;
+        assert_eq!(answer["result"]["protocolVersion"], "2025-11-25", "{answer}");
+        let stream = client.listen().await;
+        let mut peer = Peer::of(Line::Http(client));
+        peer.read(stream, Way::Session);
+        peer
+    }
+
+    pub async fn over_sse(address: SocketAddr, capabilities: Value) -> Peer {
+        let SseClient { http, path, stream, .. } = SseClient::open(address).await;
+        let mut peer = Peer::of(Line::Sse(http, path));
+        peer.read(stream, Way::Session);
+        peer.request("initialize", hello(capabilities)).await;
+        peer.initialized().await
+    }
+
+    pub async fn over_stdio(client: StdioClient, capabilities: Value) -> Peer {
+        let (input, mut output, child, scratch) = client.into_parts();
+        let mut peer = Peer::of(Line::Stdio { input: Some(input), child: Box::new(child), _scratch: scratch });
+        let teller = peer.teller.clone();
+        peer.readers.push(tokio::spawn(async move {
+            while let Ok(Some(text)) = output.next_line().await {
+                // The test is over.
+                let _ = teller.send(Heard { way: Way::Session, text }).await;
+            }
+        }));
+        peer.request("initialize", hello(capabilities)).await;
+        peer.initialized().await
+    }
+
+    fn of(line: Line) -> Peer {
+        let (teller, heard) = mpsc::channel(UNREAD);
+        Peer { line, heard, teller, kept: VecDeque::new(), readers: Vec::new(), next: 0 }
+    }
+
+    async fn initialized(mut self) -> Peer {
+        self.say(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).await;
+        self
+    }
+
+    fn read(&mut self, mut stream: Listener, way: Way) {
+        let teller = self.teller.clone();
+        self.readers.push(tokio::spawn(async move {
+            while let Some(text) = stream.read_message().await {
+                // The test is over.
+                let _ = teller.send(Heard { way, text }).await;
+            }
+        }));
+    }
+
+    /// Sends a notification or an answer, which must be taken.
+    pub async fn say(&mut self, message: &str) {
+        match &mut self.line {
+            Line::Http(client) => {
+                let answer = client.post(message.to_owned()).await;
+                assert_eq!(answer.status, StatusCode::ACCEPTED, "{message}: {answer:?}");
+            }
+            Line::Sse(client, path) => {
+                let answer = post(client, path, message).await;
+                assert_eq!(answer.status, StatusCode::ACCEPTED, "{message}: {answer:?}");
+            }
+            Line::Stdio { input, .. } => {
+                let input = input.as_mut().expect("the input is open");
+                input.write_all(format!("{message}\n").as_bytes()).await.expect("goblin reads");
+            }
+        }
+    }
+
+    /// Sends a request as spelled; its answer will be heard.
+    pub async fn begin_text(&mut self, message: &str) {
+        match &mut self.line {
+            Line::Http(client) => {
+                let (client, message, teller) = (client.clone(), message.to_owned(), self.teller.clone());
+                self.readers.push(tokio::spawn(async move {
+                    let (parts, mut stream) = client.open(message).await;
+                    let kind = parts.headers.get("content-type").and_then(|kind| kind.to_str().ok());
+                    if kind.is_some_and(|kind| kind.starts_with("text/event-stream")) {
+                        while let Some(text) = stream.read_message().await {
+                            let _ = teller.send(Heard { way: Way::Post, text }).await;
+                        }
+                    } else {
+                        let _ = teller.send(Heard { way: Way::Post, text: stream.rest().await }).await;
+                    }
+                }));
+            }
+            Line::Sse(..) | Line::Stdio { .. } => self.say(message).await,
+        }
+    }
+
+    /// Sends a request with a fresh id, and gives the id.
+    pub async fn begin(&mut self, method: &str, params: Value) -> u64 {
+        self.next += 1;
+        self.begin_text(&request(self.next, method, params)).await;
+        self.next
+    }
+
+    /// Begins a tool call whose arguments are spelled so.
+    pub async fn begin_call(&mut self, tool: &str, arguments: &str) -> u64 {
+        self.next += 1;
+        let params = format!(r#"{{"name":"{tool}","arguments":{arguments}}}"#);
+        let id = self.next;
+        self.begin_text(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{params}}}"#)).await;
+        id
+    }
+
+    /// The oldest message for which `wanted` holds and that nobody has waited for yet.
+    pub async fn hear(&mut self, what: &str, wanted: impl Fn(&Value) -> bool) -> Heard {
+        if let Some(index) = self.kept.iter().position(|heard| wanted(&heard.json())) {
+            return self.kept.remove(index).expect("it was there");
+        }
+        let waiting = async {
+            loop {
+                let heard = self.heard.recv().await.expect("we hold a sender");
+                if wanted(&heard.json()) {
+                    return heard;
+                }
+                self.kept.push_back(heard);
+            }
+        };
+        match tokio::time::timeout(PATIENCE, waiting).await {
+            Ok(heard) => heard,
+            Err(_) => panic!("waited in vain for {what}; heard {:?}", self.kept),
+        }
+    }
+
+    /// The next ask of this method.
+    pub async fn asked(&mut self, method: &str) -> Heard {
+        self.hear(method, |message| message["method"] == method && !message["id"].is_null()).await
+    }
+
+    pub async fn told(&mut self, method: &str) -> Heard {
+        self.hear(method, |message| message["method"] == method && message["id"].is_null()).await
+    }
+
+    /// The answer to a request of ours.
+    pub async fn answer_to(&mut self, id: u64) -> Value {
+        self.hear(&format!("the answer to {id}"), |message| message["method"].is_null() && message["id"] == id)
+            .await
+            .json()
+    }
+
+    /// The text of the answer to a call.
+    pub async fn text_of(&mut self, id: u64) -> String {
+        let answer = self.answer_to(id).await;
+        answer["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
+    }
+
+    pub async fn request(&mut self, method: &str, params: Value) -> Value {
+        let id = self.begin(method, params).await;
+        self.answer_to(id).await
+    }
+
+    pub async fn call_text(&mut self, tool: &str, arguments: &str) -> String {
+        let id = self.begin_call(tool, arguments).await;
+        self.text_of(id).await
+    }
+
+    /// Answers an ask; `outcome` is `"result":...` or `"error":...`.
+    pub async fn answer(&mut self, ask: &Heard, outcome: &str) {
+        self.say(&format!(r#"{{"jsonrpc":"2.0","id":{},{outcome}}}"#, ask.raw("id"))).await;
+    }
+
+    pub async fn cancel(&mut self, id: u64) {
+        let params = format!(r#"{{"requestId":{id}}}"#);
+        self.say(&format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{params}}}"#)).await;
+    }
+
+    pub async fn await_tool(&mut self, name: &str) {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            let answer = self.request("tools/list", json!({})).await;
+            if answer["result"]["tools"].as_array().is_some_and(|tools| tools.iter().any(|tool| tool["name"] == name)) {
+                return;
+            }
+            assert!(tokio::time::Instant::now() < deadline, "the tool {name} is not listed");
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    }
+
+    /// All that came and was not waited for, up to now: what was sent before is here when a ping has come back.
+    pub async fn others(&mut self) -> Vec<Value> {
+        self.request("ping", json!({})).await;
+        self.kept.drain(..).map(|heard| heard.json()).collect()
+    }
+
+    /// The asks among the others.
+    pub async fn stray_asks(&mut self) -> Vec<Value> {
+        let mut others = self.others().await;
+        others.retain(|message| !message["method"].is_null() && !message["id"].is_null());
+        others
+    }
+
+    /// Goes away for good: DELETE, the end of the stream, the end of the input.
+    pub async fn leave(mut self) {
+        match &mut self.line {
+            Line::Http(client) => {
+                let answer = client.send(Method::DELETE, "/mcp", &client.headers(), "").await;
+                assert!(answer.status.is_success(), "{answer:?}");
+            }
+            // The stream ends with its reader.
+            Line::Sse(..) => {}
+            Line::Stdio { input, child, .. } => {
+                drop(input.take());
+                tokio::time::timeout(PATIENCE, child.wait()).await.expect("it ends").expect("it can be waited for");
+            }
+        }
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.readers.iter().for_each(JoinHandle::abort);
+    }
+}
+
+fn request(id: u64, method: &str, params: Value) -> String {
+    json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string()
+}
+
+fn hello(capabilities: Value) -> Value {
+    json!({
+        "protocolVersion": "2025-11-25",
+        "capabilities": capabilities,
+        "clientInfo": {"name": "test", "version": "0"},
+    })
+}
+
+/// The harness has tests too: without a gateway every message comes as the fixture spelled it.
+#[tokio::test]
+async fn a_peer_hears_asks_and_answers_them() {
+    const PARAMS: &str = r#"{"n":1.0,"x":"\u00e9\/"}"#;
+    let web = HttpFixture::start(&[]).await;
+    let mut command = tokio::process::Command::new(fixture());
+    command.stderr(std::process::Stdio::null()).kill_on_drop(true);
+    let peers = [
+        (Peer::over_http(web.address, json!({"sampling": {}})).await, "post", Way::Post),
+        (Peer::over_http(web.address, json!({"sampling": {}})).await, "get", Way::Session),
+        (Peer::over_stdio(StdioClient::of(command), json!({"sampling": {}})).await, "post", Way::Session),
+    ];
+    for (mut peer, via, way) in peers {
+        let ask = format!(r#"{{"method":"a/b","params":{PARAMS},"via":"{via}","id":"x"}}"#);
+        let call = peer.begin_call("ask", &ask).await;
+        let asked = peer.asked("a/b").await;
+        assert_eq!((asked.way, asked.raw("params").as_str(), asked.raw("id").as_str()), (way, PARAMS, r#""x""#));
+        peer.answer(&asked, r#""result":{"n":1e2}"#).await;
+        assert_eq!(peer.text_of(call).await, r#"{"result":{"n":1e2}}"#);
+        assert!(peer.call_text("hello", "{}").await.starts_with(r#"{"capabilities":{"sampling":{}},"#));
+        peer.call_text("tell", &format!(r#"{{"method":"vendor/thing","via":"{via}"}}"#)).await;
+        assert_eq!(peer.told("vendor/thing").await.way, way);
+        assert_eq!(peer.others().await, Vec::<Value>::new());
+        peer.leave().await;
+    }
+}

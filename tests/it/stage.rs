@@ -1,0 +1,186 @@
+//! A gateway with one server `a` behind it, for every pair of transports: how the client comes and where the server speaks.
+
+use std::path::PathBuf;
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::fixture_http::HttpFixture;
+use crate::harness::{Client, Gateway, Scratch, StdioClient, eventually, fixture_server};
+use crate::peer::{Peer, raw_member};
+use crate::support::path_text;
+
+/// How a client reaches the gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Front {
+    Http,
+    Sse,
+    Stdio,
+}
+
+/// Where the server speaks to the gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Back {
+    Stdio,
+    /// Streamable HTTP, on the stream of the call's own POST.
+    Post,
+    /// Streamable HTTP, on the stream of the session.
+    Get,
+    Sse,
+}
+
+impl Front {
+    pub const ALL: [Front; 3] = [Front::Http, Front::Sse, Front::Stdio];
+    /// Those that several clients can share.
+    pub const SHARED: [Front; 2] = [Front::Http, Front::Sse];
+}
+
+impl Back {
+    pub const ALL: [Back; 4] = [Back::Stdio, Back::Post, Back::Get, Back::Sse];
+    /// Those that do not tell which call something belongs to.
+    pub const SHARED: [Back; 3] = [Back::Stdio, Back::Get, Back::Sse];
+}
+
+/// All pairs.
+pub fn pairs() -> impl Iterator<Item = (Front, Back)> {
+    Front::ALL.into_iter().flat_map(|front| Back::ALL.map(|back| (front, back)))
+}
+
+/// The fixture, which keeps what it hears in a file: looking there disturbs nothing.
+pub struct Backend {
+    back: Back,
+    fixture: Option<HttpFixture>,
+    heard: PathBuf,
+    _scratch: Scratch,
+}
+
+impl Backend {
+    pub async fn start(back: Back) -> Backend {
+        let scratch = Scratch::new();
+        let heard = scratch.path().join("heard");
+        let switches: &[&str] = match back {
+            Back::Stdio | Back::Post | Back::Get => &["--heard", path_text(&heard)],
+            Back::Sse => &["--sse", "--heard", path_text(&heard)],
+        };
+        let fixture = match back {
+            Back::Stdio => None,
+            Back::Post | Back::Get | Back::Sse => Some(HttpFixture::start(switches).await),
+        };
+        Backend { back, fixture, heard, _scratch: scratch }
+    }
+
+    /// An entry of the configuration.
+    pub fn server(&self) -> Value {
+        match &self.fixture {
+            Some(fixture) => fixture.server(),
+            None => fixture_server(&["--heard", path_text(&self.heard)]),
+        }
+    }
+
+    /// The arguments of a tool of the fixture that speaks; `rest` are further members, each after a comma.
+    pub fn arguments(&self, method: &str, rest: &str) -> String {
+        let via = if self.back == Back::Get { "get" } else { "post" };
+        format!(r#"{{"method":"{method}","via":"{via}"{rest}}}"#)
+    }
+
+    /// The notifications and answers that came, as spelled.
+    pub fn heard(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(&self.heard).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    pub async fn hears(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
+        eventually(&format!("the server hears {what}"), || async {
+            self.heard().into_iter().find(|message| wanted(message))
+        })
+        .await
+    }
+
+    /// The answer to the ask whose id is spelled so.
+    pub async fn answer_to(&self, id: &str) -> Value {
+        let is_it = |message: &str| raw_member(message, "id").as_deref() == Some(id);
+        let answer = self.hears(&format!("the answer to {id}"), is_it).await;
+        serde_json::from_str(&answer).expect("a message")
+    }
+
+    /// The params of a notification.
+    pub async fn told(&self, method: &str) -> String {
+        let is_it = |message: &str| raw_member(message, "method") == Some(format!("{method:?}"));
+        let message = self.hears(method, is_it).await;
+        raw_member(&message, "params").unwrap_or_else(|| panic!("no params in {message}"))
+    }
+}
+
+pub struct Stage {
+    front: Front,
+    config: Value,
+    gateway: Option<Gateway>,
+    pub backend: Backend,
+}
+
+impl Stage {
+    pub async fn start(front: Front, back: Back) -> Stage {
+        Stage::configured(front, back, json!({}), json!({})).await
+    }
+
+    /// With these policies, and these members in the entry of the server.
+    pub async fn configured(front: Front, back: Back, policies: Value, members: Value) -> Stage {
+        let backend = Backend::start(back).await;
+        let mut server = backend.server();
+        for (name, value) in members.as_object().expect("an object") {
+            server[name] = value.clone();
+        }
+        let config = json!({ "policies": policies, "mcpServers": { "a": server } });
+        let gateway = match front {
+            Front::Http | Front::Sse => Some(Gateway::start(config.clone()).await),
+            Front::Stdio => None,
+        };
+        Stage { front, config, gateway, backend }
+    }
+
+    /// A client with these capabilities that sees the tools. Over stdio there can be one only.
+    pub async fn peer(&self, capabilities: Value) -> Peer {
+        let mut peer = match (self.front, &self.gateway) {
+            (Front::Http, Some(gateway)) => Peer::over_http(gateway.address, capabilities).await,
+            (Front::Sse, Some(gateway)) => Peer::over_sse(gateway.address, capabilities).await,
+            (Front::Stdio, _) | (_, None) => {
+                Peer::over_stdio(StdioClient::start(self.config.clone()), capabilities).await
+            }
+        };
+        peer.await_tool("a_ask").await;
+        peer
+    }
+
+    /// A client over Streamable HTTP that opens no stream of its session.
+    pub async fn client(&self, capabilities: Value) -> Client {
+        let mut client = Client::new(self.gateway.as_ref().expect("a front over HTTP").address);
+        client.initialize_with("2025-11-25", capabilities).await;
+        client
+    }
+
+    /// The value of a metric, with its labels; 0 while it is not told.
+    pub async fn metric(&self, name: &str) -> u64 {
+        let gateway = self.gateway.as_ref().expect("metrics are for fronts over HTTP");
+        let told = Client::new(gateway.address).send(Method::GET, "/metrics", &[], "").await.body;
+        let value = told.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.map_or(0, |value| value.parse().expect("a number"))
+    }
+
+    pub async fn metric_becomes(&self, name: &str, value: u64) {
+        eventually(&format!("{name} is {value}"), || async { (self.metric(name).await == value).then_some(()) }).await;
+    }
+}
+
+/// Waits until that many calls of this client have reached the server, those that ask for the count not among them. Nobody
+/// else may have called anything.
+pub async fn arrived(peer: &mut Peer, count: u64) {
+    let mut asked = 0;
+    loop {
+        asked += 1;
+        let all: u64 = peer.call_text("a_call_count", "{}").await.parse().expect("a number");
+        if all - asked >= count {
+            return;
+        }
+        assert!(asked < 10_000, "{count} calls do not arrive");
+    }
+}
