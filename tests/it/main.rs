@@ -48,6 +48,8 @@ mod prompts;
 mod readme;
 mod real_servers;
 mod resources;
+mod resume;
+mod resume_sdk;
 mod routing;
 mod runtime;
 mod schema;
