@@ -71,11 +71,11 @@ impl Node {
     pub fn random() -> Node {
         Node(random_bits() as u32 & 0x0fff_ffff)
     }
+}
 
-    /// It is another with every start.
-    pub fn number(self) -> u32 {
-        self.0
-    }
+/// What tells the event ids of one client from those of others, and from those before a restart.
+pub fn random_epoch() -> u32 {
+    random_bits() as u32 & 0x0fff_ffff
 }
 
 impl SessionId {

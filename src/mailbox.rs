@@ -11,13 +11,14 @@ pub mod replay;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use bytes::Bytes;
 use tokio::sync::Notify;
 
 use crate::caller::Level;
 use crate::mailbox::asks::Asks;
-use crate::mailbox::replay::Replay;
+use crate::mailbox::replay::{KEPT_FOR, Replay};
 use crate::protocol;
 use crate::protocol::method::Method;
 
@@ -40,13 +41,36 @@ pub struct Versions {
 pub struct Mailbox {
     pub asks: Arc<Asks>,
     pub replay: Replay,
-    told: Mutex<Versions>,
+    told: Mutex<Told>,
     waiting: Mutex<Waiting>,
     /// Rung for whoever holds a stream of the client, and for whoever waits for the client's end.
     bell: Notify,
     /// Streams that what belongs to no call can go on.
     streams: AtomicUsize,
+    /// What others keep for this client alone.
+    holds: AtomicUsize,
     level: AtomicU8,
+}
+
+/// What the client knows of the lists. Nobody says that a notification has arrived: one that was written to a stream just
+/// before that broke is lost, so what was told lately is told again on a stream that does not go on from an event.
+struct Told {
+    /// What it was told.
+    last: Versions,
+    /// What it was told long enough ago.
+    sure: Versions,
+    /// The newest of all it was told, and when. What is told again is none, else it would be told for ever.
+    newest: Versions,
+    at: Instant,
+}
+
+/// Something that is kept for a client alone: a subscription, a link. Its drop gives it up.
+pub struct Hold(Arc<Mailbox>);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.holds.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 #[derive(Default)]
@@ -63,30 +87,59 @@ impl Mailbox {
         Mailbox {
             asks: Arc::default(),
             replay,
-            told: Mutex::new(now),
+            told: Mutex::new(Told { last: now, sure: now, newest: now, at: Instant::now() }),
             waiting: Mutex::default(),
             bell: Notify::new(),
             streams: AtomicUsize::new(0),
+            holds: AtomicUsize::new(0),
             level: AtomicU8::new(NO_LEVEL),
         }
     }
 
     /// The notifications that are due when the lists stand at `now`; they count as told.
     pub fn take_due(&self, now: Versions) -> Vec<Bytes> {
-        let told = std::mem::replace(&mut *lock(&self.told), now);
+        let mut told = lock(&self.told);
+        if told.newest != now {
+            if told.at.elapsed() >= KEPT_FOR {
+                told.sure = told.newest;
+            }
+            told.newest = now;
+            told.at = Instant::now();
+        }
+        let last = std::mem::replace(&mut told.last, now);
+        drop(told);
         let kinds = [
-            (told.tools != now.tools, Method::ToolsChanged),
-            (told.prompts != now.prompts, Method::PromptsChanged),
-            (told.resources != now.resources, Method::ResourcesChanged),
+            (last.tools != now.tools, Method::ToolsChanged),
+            (last.prompts != now.prompts, Method::PromptsChanged),
+            (last.resources != now.resources, Method::ResourcesChanged),
         ];
         kinds.iter().filter(|(due, _)| *due).map(|(_, method)| protocol::notification(method, None)).collect()
+    }
+
+    /// The client comes with a new stream and says nothing of what it has seen on the one before: what it was told in the
+    /// last [`KEPT_FOR`] is due again.
+    pub fn tell_again(&self) {
+        let mut told = lock(&self.told);
+        if told.at.elapsed() < KEPT_FOR {
+            told.last = told.sure;
+        }
     }
 
     /// What the client was told may not have reached it: all of it is due again.
     pub fn doubt(&self) {
         // No list is ever at this version, so each differs from it.
         let never = u64::MAX;
-        *lock(&self.told) = Versions { tools: never, prompts: never, resources: never, catalog: never };
+        lock(&self.told).last = Versions { tools: never, prompts: never, resources: never, catalog: never };
+    }
+
+    /// Something is kept for this client alone for as long as this lives.
+    pub fn hold(self: &Arc<Mailbox>) -> Hold {
+        self.holds.fetch_add(1, Ordering::Relaxed);
+        Hold(Arc::clone(self))
+    }
+
+    pub fn is_holding(&self) -> bool {
+        self.holds.load(Ordering::Relaxed) > 0
     }
 
     /// Log lines below this are not for this client.
@@ -205,6 +258,30 @@ mod tests {
         mailbox.doubt();
         assert_eq!(mailbox.take_due(now).len(), 3);
         assert!(mailbox.take_due(now).is_empty());
+    }
+
+    #[test]
+    fn sess2_what_was_told_lately_is_told_again_on_the_next_stream() {
+        let mailbox = mailbox();
+        let long_ago = || {
+            let mut told = lock(&mailbox.told);
+            told.at = told.at.checked_sub(KEPT_FOR).expect("the clock is older than that");
+        };
+        let tools = Versions { tools: 1, ..Versions::default() };
+        mailbox.tell_again();
+        assert!(mailbox.take_due(Versions::default()).is_empty(), "nothing was told");
+        assert_eq!(mailbox.take_due(tools).len(), 1);
+        for _ in 0..2 {
+            mailbox.tell_again();
+            assert_eq!(mailbox.take_due(tools).len(), 1);
+        }
+        long_ago();
+        mailbox.tell_again();
+        assert!(mailbox.take_due(tools).is_empty(), "it is known by now");
+        let prompts = Versions { prompts: 1, ..tools };
+        assert_eq!(mailbox.take_due(prompts).len(), 1);
+        mailbox.tell_again();
+        assert_eq!(mailbox.take_due(prompts).len(), 1, "of the prompts alone");
     }
 
     #[tokio::test]

@@ -145,6 +145,10 @@ pub enum Event<'a> {
     AnswerWithoutAsk {
         session: &'a str,
     },
+    /// A client came back to a stream of which something is not kept any more, or to one that never was.
+    ReplayGap {
+        session: &'a str,
+    },
     /// Progress or a log line that had no room on the way to its client.
     MessageDropped {
         session: &'a str,
@@ -230,6 +234,7 @@ kinds!(
     SessionEnded,
     AnswerWithoutReader,
     AnswerWithoutAsk,
+    ReplayGap,
     MessageDropped,
     ClientSlow,
     ClientRefused,
@@ -338,6 +343,7 @@ fn log(event: &Event<'_>) {
         Event::AnswerWithoutAsk { session } => {
             debug!(session, "the client answered what nobody asks, or asks any more; dropped");
         }
+        Event::ReplayGap { session } => debug!(session, "the client came back to what is not kept any more; told so"),
         Event::MessageDropped { session } => {
             debug!(session, "the client reads too slowly for progress and log lines; dropped")
         }

@@ -54,6 +54,11 @@ impl Id {
         self.0.clone()
     }
 
+    /// The same in memory of its own, for whoever keeps it longer than its message.
+    pub fn detached(&self) -> Id {
+        Id(Bytes::copy_from_slice(&self.0))
+    }
+
     /// The number, where the id is one of ours.
     pub fn as_u64(&self) -> Option<u64> {
         std::str::from_utf8(&self.0).ok()?.parse().ok()

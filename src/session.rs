@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use crate::caller::{Abilities, Caller, Level, Node, Principal, SessionId};
+use crate::caller::{Abilities, Caller, Level, Node, Principal, SessionId, random_epoch};
 use crate::lane::Call;
 use crate::mailbox::replay::Replay;
 use crate::mailbox::{Mailbox, Versions};
@@ -27,6 +27,8 @@ use crate::session::levels::Levels;
 
 /// How exactly the deadlines of calls are kept.
 const TICK: Duration = Duration::from_millis(100);
+/// A client whose stream was cut has this long to come back to what is held for it alone.
+const CUT_PATIENCE: Duration = Duration::from_secs(120);
 
 pub struct Session {
     pub id: SessionId,
@@ -39,6 +41,8 @@ pub struct Session {
     stream: watch::Sender<Option<u64>>,
     /// How many are open, of all sessions together.
     all_streams: Arc<AtomicUsize>,
+    /// Who reads the rest of a call's stream that was cut.
+    readers: AtomicUsize,
     /// When the book was begun.
     begin: Instant,
     /// Milliseconds from then to the last sign of the client.
@@ -81,6 +85,34 @@ impl Session {
         self.mailbox.count_stream(true);
         self.all_streams.fetch_add(1, Ordering::Relaxed);
         Stream { current: self.stream.subscribe(), number, session: Arc::clone(self) }
+    }
+
+    /// Begins to read the rest of a call's stream.
+    pub fn enter_reader(self: &Arc<Session>) -> Present {
+        self.readers.fetch_add(1, Ordering::Relaxed);
+        Present { session: Arc::clone(self) }
+    }
+
+    /// Whether the client has neither an open stream nor a request.
+    fn is_unused(&self) -> bool {
+        !self.mailbox.has_stream() && self.readers.load(Ordering::Relaxed) == 0 && self.inflight.is_empty()
+    }
+
+    /// Whether the client had a stream and has none now.
+    fn is_cut(&self) -> bool {
+        !self.mailbox.has_stream() && self.stream.borrow().is_some_and(|opened| opened > 0)
+    }
+}
+
+/// A client that reads something but the stream of its session, and so is there.
+pub struct Present {
+    pub session: Arc<Session>,
+}
+
+impl Drop for Present {
+    fn drop(&mut self) {
+        self.session.touch();
+        self.session.readers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -167,11 +199,12 @@ impl Sessions {
             id: self.mint(),
             dialect,
             abilities: Arc::new(abilities),
-            mailbox: Arc::new(Mailbox::new(lists, Replay::new(self.node.number()))),
+            mailbox: Arc::new(Mailbox::new(lists, Replay::new(random_epoch()))),
             inflight: Arc::new(Inflight::new(Arc::clone(&self.pulse))),
             level: Mutex::default(),
             stream: watch::Sender::new(Some(0)),
             all_streams: Arc::clone(&self.streams),
+            readers: AtomicUsize::new(0),
             begin: self.begin,
             last_seen: AtomicU64::new(millis(self.begin.elapsed())),
         });
@@ -257,11 +290,10 @@ impl Sessions {
     /// Ends sessions that have neither an open stream nor a request and were silent for too long.
     pub fn sweep(&self) {
         let now = millis(self.begin.elapsed());
-        let longest = millis(self.idle_timeout);
         let idle = |session: &&Arc<Session>| {
             session.mailbox.replay.forget_old(Instant::now());
-            let silent = now.saturating_sub(session.last_seen.load(Ordering::Relaxed)) >= longest;
-            silent && !session.mailbox.has_stream() && session.inflight.is_empty()
+            let silent = now.saturating_sub(session.last_seen.load(Ordering::Relaxed));
+            silent >= millis(self.patience(session)) && session.is_unused()
         };
         let idle: Vec<_> = {
             let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
@@ -270,6 +302,12 @@ impl Sessions {
         for id in idle {
             self.end(id, "idle");
         }
+    }
+
+    /// How long a session may be silent.
+    fn patience(&self, session: &Session) -> Duration {
+        let is_dear = session.is_cut() && session.mailbox.is_holding();
+        if is_dear { self.idle_timeout.min(CUT_PATIENCE) } else { self.idle_timeout }
     }
 
     /// Looks at the clock of every open call now and then, for as long as there are any; for ever.
@@ -286,7 +324,7 @@ impl Sessions {
 
     /// Sweeps now and then, for ever.
     pub async fn keep_swept(&self) {
-        let interval = (self.idle_timeout / 10).clamp(Duration::from_millis(50), Duration::from_secs(60));
+        let interval = (self.idle_timeout / 10).clamp(Duration::from_millis(50), CUT_PATIENCE / 10);
         loop {
             tokio::time::sleep(interval).await;
             self.sweep();
@@ -336,6 +374,41 @@ mod tests {
         drop(stream);
         sessions.sweep();
         assert!(sessions.is_empty());
+    }
+
+    #[test]
+    fn sess2_whoever_reads_the_rest_of_a_call_is_not_idle() {
+        let sessions = sessions(9, Duration::ZERO);
+        let session = open(&sessions);
+        let present = session.enter_reader();
+        assert!(!session.mailbox.has_stream());
+        sessions.sweep();
+        assert!(sessions.find(session.id).is_some());
+        drop(present);
+        sessions.sweep();
+        assert!(sessions.is_empty());
+    }
+
+    #[test]
+    fn sess2_a_cut_session_that_holds_something_has_less_time() {
+        let check = |idle: u64, cut: bool, holds: bool, expected: u64| {
+            let sessions = sessions(9, Duration::from_secs(idle));
+            let session = open(&sessions);
+            assert_eq!(sessions.patience(&session), Duration::from_secs(idle));
+            let hold = holds.then(|| session.mailbox.hold());
+            if cut {
+                let stream = session.open_stream();
+                assert_eq!(sessions.patience(&session), Duration::from_secs(idle), "its stream is open");
+                drop(stream);
+            }
+            assert_eq!(sessions.patience(&session), Duration::from_secs(expected), "{idle} {cut} {holds}");
+            drop(hold);
+            assert_eq!(sessions.patience(&session), Duration::from_secs(idle), "it holds nothing any more");
+        };
+        check(1800, true, true, 120);
+        check(1800, true, false, 1800);
+        check(1800, false, true, 1800);
+        check(60, true, true, 60);
     }
 
     #[tokio::test]

@@ -116,5 +116,6 @@ pub fn event(message: Pieces) -> Bytes {
     event.freeze()
 }
 
-/// A comment that shows both sides that the stream is alive.
-pub const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
+/// A comment that shows both sides that the stream is alive. No empty line follows it: some parsers that have seen an id
+/// take that for the end of another event.
+pub const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n");

@@ -21,21 +21,23 @@ use crate::front::request::{
     Accepted, HttpRequest, Refusal, check_is_json, check_takes_stream, other_verb, whole_body,
 };
 use crate::front::sse::{MESSAGES, SSE, Streams};
-use crate::front::stream::{Carried, Changes, Next, SessionStream};
+use crate::front::stream::{Carried, Changes, Next, ResumedCall, SessionStream};
+use crate::mailbox::replay::{Gap, Reader, Resumed, SESSION_STREAM};
 use crate::observe::{Event, Observe};
 use crate::protocol::dialect::{Dialect, Era};
 use crate::protocol::error::Error;
 use crate::protocol::json::Pieces;
 use crate::protocol::method::Method;
-use crate::protocol::{Message, Request};
+use crate::protocol::{Message, Request, error_reply};
 use crate::session::Session;
 use crate::session::desk::{Begun, Desk};
 
 const MCP: &str = "/mcp";
 pub const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-/// What may stand in a session header, ours or anybody's.
-const LONGEST_SESSION_ID: usize = 256;
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+/// What may stand in a header that names a session or an event, ours or anybody's.
+const LONGEST_ID: usize = 256;
 
 /// What the HTTP front serves.
 pub struct Front {
@@ -142,12 +144,47 @@ impl Front {
     fn get(&self, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
         check_takes_stream(headers)?;
         let session = self.session(headers)?;
-        let stream = SessionStream {
-            hold: session.open_stream(),
-            changes: Changes::new(self.desk.router.directory.watch()),
-            stop: self.stop.clone(),
+        let mailbox = &session.mailbox;
+        let Some(last_event) = visible(headers, &LAST_EVENT_ID)? else {
+            let stream = self.fresh_stream(&session);
+            mailbox.tell_again();
+            return Ok(stream);
         };
-        Ok(body::events(stream.into_events()))
+        let tell_gap = || self.observe.emit(&Event::ReplayGap { session: &session.id.short() });
+        Ok(match mailbox.replay.resume(last_event) {
+            Ok(Resumed::Reader(reader)) if reader.stream == SESSION_STREAM => self.stream_of(&session, reader, None),
+            Ok(Resumed::Reader(reader)) => {
+                if reader.has_gap {
+                    tell_gap();
+                }
+                body::events(ResumedCall { present: session.enter_reader(), reader }.into_events())
+            }
+            // To a client that reads events it means: do not come back.
+            Ok(Resumed::Spent) => empty(StatusCode::NO_CONTENT),
+            Ok(Resumed::Lost(request)) => {
+                tell_gap();
+                let answer = error_reply(Some(&request), &Error::Unfetched.to_json());
+                body::events(futures_util::stream::iter([body::event(answer)]))
+            }
+            Err(Gap) => {
+                tell_gap();
+                let stream = self.fresh_stream(&session);
+                mailbox.doubt();
+                stream
+            }
+        })
+    }
+
+    /// A stream of the session that goes on from no event. Whatever becomes due after this is called is read by it, also
+    /// what the one before still takes from the mailbox.
+    fn fresh_stream(&self, session: &Arc<Session>) -> Response<Body> {
+        let (reader, first) = session.mailbox.replay.take_session();
+        self.stream_of(session, reader, first.filter(|_| session.dialect.has_priming()))
+    }
+
+    fn stream_of(&self, session: &Arc<Session>, reader: Reader, first: Option<Bytes>) -> Response<Body> {
+        let (changes, stop) = (Changes::new(self.desk.router.directory.watch()), self.stop.clone());
+        body::events(SessionStream { hold: session.open_stream(), reader, first, changes, stop }.into_events())
     }
 
     async fn post(&self, request: HttpRequest) -> Result<Response<Body>, Refusal> {
@@ -215,14 +252,17 @@ impl Front {
             return answer_only(carried).await;
         }
         if !accepted.json {
-            return body::events(carried.into_events(None));
+            return body::events(carried.into_events());
         }
         match carried.next().await {
             Next::Answer(Some(answer)) => json(StatusCode::OK, answer),
             // Cancelled: the protocol wants no answer, HTTP wants one.
             Next::Answer(None) => body::events(futures_util::stream::empty()),
-            Next::Said(said) => body::events(carried.into_events(Some(said.bytes()))),
-            Next::Slow => body::events(carried.into_events(None)),
+            Next::Said(said) => {
+                carried.give_back(said);
+                body::events(carried.into_events())
+            }
+            Next::Slow => body::events(carried.into_events()),
         }
     }
 
@@ -277,15 +317,22 @@ impl Front {
             let reason = format!("MCP-Protocol-Version {} is not supported", crate::protocol::json::quote(version));
             return Err(Refusal::status(StatusCode::BAD_REQUEST, &reason));
         }
-        let Some(id) = headers.get(SESSION_ID) else {
+        let Some(id) = visible(headers, &SESSION_ID)? else {
             return Err(Refusal::status(StatusCode::BAD_REQUEST, "Mcp-Session-Id is missing; begin with initialize"));
         };
-        if id.len() > LONGEST_SESSION_ID || !id.as_bytes().iter().all(u8::is_ascii_graphic) {
-            return Err(Refusal::status(StatusCode::BAD_REQUEST, "Mcp-Session-Id must be visible ASCII, not too long"));
-        }
-        let id = id.to_str().ok().and_then(|id| id.parse::<SessionId>().ok());
+        let id = id.parse::<SessionId>().ok();
         let session = id.and_then(|id| self.desk.sessions.find(id));
         session.ok_or_else(|| Refusal::status(StatusCode::NOT_FOUND, "unknown session; begin with initialize"))
+    }
+}
+
+/// The value of a header that names something; nothing where it is absent or empty.
+fn visible<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refusal> {
+    let Some(value) = headers.get(name).filter(|value| !value.is_empty()) else { return Ok(None) };
+    let is_visible = value.len() <= LONGEST_ID && value.as_bytes().iter().all(u8::is_ascii_graphic);
+    match value.to_str() {
+        Ok(text) if is_visible => Ok(Some(text)),
+        _ => Err(Refusal::status(StatusCode::BAD_REQUEST, &format!("{name} must be visible ASCII, not too long"))),
     }
 }
 

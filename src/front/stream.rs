@@ -1,5 +1,10 @@
 //! Streams of events to HTTP clients: one per call that has something to say before its answer, and one per session for
 //! what belongs to no call.
+//!
+//! Over Streamable HTTP both can be cut and resumed: every event is kept for a while by the client's
+//! [`Replay`](crate::mailbox::replay::Replay). A call whose stream has begun goes on without a reader, into what is kept. A
+//! stream of the session reads only what is kept: what was taken from the mailbox has been kept in the same moment, so it
+//! is not lost with the stream that took it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +19,7 @@ use crate::front::NOTIFY_INTERVAL;
 use crate::front::body::{KEEP_ALIVE, event};
 use crate::lane::Said;
 use crate::mailbox::Versions;
+use crate::mailbox::replay::{Reader, Replay, SESSION_STREAM};
 use crate::observe::{Event, Observe};
 use crate::protocol::error::Error;
 use crate::protocol::json::Pieces;
@@ -29,6 +35,10 @@ pub struct Carried {
     pending: Option<Pending>,
     session: Arc<Session>,
     observe: Arc<Observe>,
+    /// Comes before all else.
+    first: Option<Said>,
+    /// Its stream, once that has begun: the client can come back to it.
+    stream: Option<u64>,
     /// Its connection was lost already.
     is_detached: bool,
 }
@@ -44,11 +54,14 @@ pub enum Next {
 
 impl Carried {
     pub fn new(pending: Pending, session: Arc<Session>, observe: Arc<Observe>) -> Carried {
-        Carried { pending: Some(pending), session, observe, is_detached: false }
+        Carried { pending: Some(pending), session, observe, first: None, stream: None, is_detached: false }
     }
 
     /// Messages first: what the backend said before its answer reaches the client before it.
     pub async fn next(&mut self) -> Next {
+        if let Some(said) = self.first.take() {
+            return Next::Said(said);
+        }
         let Some(pending) = &mut self.pending else { return Next::Answer(None) };
         tokio::select! {
             biased;
@@ -67,6 +80,11 @@ impl Carried {
                 }
             }
         }
+    }
+
+    /// Gives back what [`next`](Carried::next) gave: it has not been written.
+    pub fn give_back(&mut self, said: Said) {
+        self.first = Some(said);
     }
 
     /// Something that this call said had no room on its way to the client.
@@ -105,36 +123,79 @@ impl Carried {
         self.observe.emit(&Event::AnswerWithoutReader { session: &self.session.id.short() });
     }
 
-    /// The rest of the call as events, `first` before all else.
-    pub fn into_events(self, first: Option<Bytes>) -> impl Stream<Item = Bytes> + Send + 'static {
-        let first = first.map(|message| event(message.into()));
-        futures_util::stream::unfold((Some(self), first), async |(carried, first)| {
-            let mut carried = carried?;
-            if let Some(first) = first {
-                return Some((first, (Some(carried), None)));
+    /// The rest of the call as events that can be resumed.
+    pub fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
+        futures_util::stream::unfold(self, async |mut carried| Some((carried.next_event().await?, carried)))
+    }
+
+    async fn next_event(&mut self) -> Option<Bytes> {
+        let session = Arc::clone(&self.session);
+        let replay = &session.mailbox.replay;
+        let stream = match self.stream {
+            Some(stream) => stream,
+            None => {
+                // Not before the first event is asked for: nobody comes back to a stream that was never seen.
+                let stream = replay.begin(&self.pending.as_ref()?.call.request.id);
+                self.stream = Some(stream);
+                if session.dialect.has_priming() {
+                    return Some(replay.prime(stream));
+                }
+                stream
             }
-            match tokio::time::timeout(KEEP_ALIVE_EVERY, carried.next()).await {
-                Err(_) | Ok(Next::Slow) => Some((KEEP_ALIVE, (Some(carried), None))),
-                Ok(Next::Said(said)) => Some((event(said.bytes().into()), (Some(carried), None))),
-                Ok(Next::Answer(Some(answer))) => Some((event(answer), (None, None))),
-                Ok(Next::Answer(None)) => None,
-            }
-        })
+        };
+        tokio::select! {
+            biased;
+            // The rest is carried on when this is dropped.
+            () = replay.taken(stream) => None,
+            next = self.next() => written(replay, stream, next),
+            () = tokio::time::sleep(KEEP_ALIVE_EVERY) => Some(KEEP_ALIVE),
+        }
+    }
+
+    /// Carries the call to its end without a reader. The client can come back for what is written.
+    async fn carry_on(mut self, stream: u64) {
+        let session = Arc::clone(&self.session);
+        while self.pending.is_some() {
+            let next = self.next().await;
+            written(&session.mailbox.replay, stream, next);
+        }
+    }
+
+    /// Carries the call to its end when there is no stream to come back to.
+    async fn end_unread(self) {
+        let (session, observe) = (self.session.id.short(), Arc::clone(&self.observe));
+        if self.answer().await.is_some() {
+            observe.emit(&Event::AnswerWithoutReader { session: &session });
+        }
+    }
+}
+
+/// What a call says, as it is written to its stream and kept.
+fn written(replay: &Replay, stream: u64, next: Next) -> Option<Bytes> {
+    match next {
+        Next::Slow => Some(KEEP_ALIVE),
+        Next::Said(said) => Some(replay.event(stream, said.bytes().into())),
+        Next::Answer(answer) => {
+            let last = answer.map(|answer| replay.event(stream, answer));
+            replay.finish(stream);
+            last
+        }
     }
 }
 
 impl Drop for Carried {
     fn drop(&mut self) {
         let pending = self.pending.take().filter(|_| !self.is_detached);
-        let Some(pending) = pending else { return };
+        if pending.is_none() {
+            return;
+        }
         let (session, observe) = (Arc::clone(&self.session), Arc::clone(&self.observe));
-        let rest = Carried { pending: Some(pending), session, observe, is_detached: true };
-        let (session, observe) = (self.session.id.short(), Arc::clone(&self.observe));
-        tokio::spawn(async move {
-            if rest.answer().await.is_some() {
-                observe.emit(&Event::AnswerWithoutReader { session: &session });
-            }
-        });
+        let rest =
+            Carried { pending, session, observe, first: self.first.take(), stream: self.stream, is_detached: true };
+        match self.stream {
+            Some(stream) => tokio::spawn(rest.carry_on(stream)),
+            None => tokio::spawn(rest.end_unread()),
+        };
     }
 }
 
@@ -180,9 +241,16 @@ pub fn all_events(messages: Vec<Bytes>) -> Bytes {
     messages.into_iter().flat_map(|message| event(message.into())).collect()
 }
 
+fn joined(mut events: Vec<Bytes>) -> Bytes {
+    if events.len() == 1 { events.remove(0) } else { events.concat().into() }
+}
+
 /// The stream of a session: what changed, until the client goes, another stream takes its place, or we stop.
 pub struct SessionStream {
     pub hold: session::Stream,
+    pub reader: Reader,
+    /// Comes before all else.
+    pub first: Option<Bytes>,
     pub changes: Changes,
     pub stop: watch::Receiver<bool>,
 }
@@ -193,12 +261,43 @@ impl SessionStream {
     }
 
     async fn next(&mut self) -> Option<Bytes> {
+        if let Some(first) = self.first.take() {
+            return Some(first);
+        }
         let session = Arc::clone(&self.hold.session);
+        let replay = &session.mailbox.replay;
+        loop {
+            let messages = tokio::select! {
+                biased;
+                () = stopped(&mut self.stop) => return None,
+                () = self.hold.replaced() => return None,
+                events = replay.follow(&mut self.reader) => return events.map(joined),
+                messages = unasked(&session, &mut self.changes) => messages?,
+                () = tokio::time::sleep(KEEP_ALIVE_EVERY) => return Some(KEEP_ALIVE),
+            };
+            // No await before this: what was taken is kept, for us or for whoever has taken our place by now.
+            for message in messages {
+                replay.event(SESSION_STREAM, message.into());
+            }
+        }
+    }
+}
+
+/// The rest of a call's stream, for a client that came back to it.
+pub struct ResumedCall {
+    pub present: session::Present,
+    pub reader: Reader,
+}
+
+impl ResumedCall {
+    pub fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
+        futures_util::stream::unfold(self, async |mut call| Some((call.next().await?, call)))
+    }
+
+    async fn next(&mut self) -> Option<Bytes> {
         tokio::select! {
             biased;
-            () = stopped(&mut self.stop) => None,
-            () = self.hold.replaced() => None,
-            messages = unasked(&session, &mut self.changes) => messages.map(all_events),
+            events = self.present.session.mailbox.replay.follow(&mut self.reader) => events.map(joined),
             () = tokio::time::sleep(KEEP_ALIVE_EVERY) => Some(KEEP_ALIVE),
         }
     }

@@ -1,10 +1,16 @@
 //! What was written to a client's streams, kept for a while: a stream may be cut with the last of it unread.
 //!
-//! Every event of a stream gets an id when it is written, `STREAM-EPOCH-SEQ`. The epoch is another with every start of the
-//! gateway, so an id from another life is known as such. A client that comes back with the last id it has seen gets what
-//! followed on that stream; where some of that is gone, it is told so ([`Gap`]), never given an empty success.
+//! Every event of a stream gets an id when it is written, `STREAM-EPOCH-SEQ`. The epoch is another for every client and
+//! with every start of the gateway, so an id from elsewhere is known as such. A client that comes back with the last id it
+//! has seen gets what followed on that stream. Where nothing can follow it is told so, never given an empty success:
+//!
+//! - an id that is none of ours, or after which the stream of the session has lost something, is a [`Gap`]
+//! - the answer of a call that is not kept any more is [`Resumed::Lost`]; what else is missing of a call's stream is
+//!   progress and log lines, which may be dropped, so the rest of it is given
+//! - the stream of a call that was read to its end is [`Resumed::Spent`]
 //!
 //! Bounds: [`MOST_EVENTS`] and [`MOST_BYTES`] for all streams of a client together, the oldest goes first, and [`KEPT_FOR`].
+//! Of the streams that are over [`MOST_OVER`] are known; open ones are as many as the client has calls.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
@@ -14,11 +20,14 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use tokio::sync::Notify;
 
+use crate::protocol::Id;
 use crate::protocol::json::Pieces;
 
 /// How many events, and how many bytes of them, are kept for a client. The newest is kept whatever its size.
 const MOST_EVENTS: usize = 256;
 const MOST_BYTES: usize = 1024 * 1024;
+/// How many streams are known after their end.
+const MOST_OVER: usize = 32;
 /// How long an event is kept, and so the answer of a call whose stream was cut.
 pub const KEPT_FOR: Duration = Duration::from_secs(120);
 /// How long a client shall wait before it comes back.
@@ -30,8 +39,10 @@ pub const SESSION_STREAM: u64 = 0;
 pub struct Replay {
     epoch: u32,
     ring: Mutex<Ring>,
-    /// Rung when a stream that somebody may follow has grown, ended or changed hands.
+    /// Rung when a stream that somebody follows has grown, ended or changed hands.
     bell: Notify,
+    /// Rung when a stream has changed hands.
+    hands: Notify,
 }
 
 #[derive(Default)]
@@ -42,6 +53,8 @@ struct Ring {
     last: u64,
     streams: HashMap<u64, Stream>,
     last_stream: u64,
+    /// The streams that are over, the oldest first.
+    over: VecDeque<u64>,
     closed: bool,
 }
 
@@ -54,18 +67,32 @@ struct Event {
 
 #[derive(Default)]
 struct Stream {
+    /// What it answers; nothing for the stream of the session.
+    request: Option<Id>,
+    /// Its last event.
+    last: u64,
     /// The last of its events that is not kept any more.
     forgotten: u64,
-    /// How many of its events are kept.
-    kept: usize,
+    /// The last of its events that a reader was given.
+    read: u64,
     is_over: bool,
-    /// Who reads it: the last to come.
+    /// Who reads it: the last to come. Whoever began the stream of a call is none.
     reader: u64,
 }
 
 /// What the client names cannot be replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap;
+
+/// What became of the stream that a client comes back to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Resumed {
+    Reader(Reader),
+    /// It is over, and the client has seen all of it.
+    Spent,
+    /// It is over, and the answer to this request is not kept any more.
+    Lost(Id),
+}
 
 /// What a reader of a stream finds.
 #[derive(Debug, PartialEq, Eq)]
@@ -76,10 +103,12 @@ pub enum Next {
     Over,
 }
 
-/// One who reads a stream from where it was cut.
+/// One who reads a stream that others have read before.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reader {
     pub stream: u64,
+    /// Something before what it will read is gone.
+    pub has_gap: bool,
     /// The last event it has.
     seq: u64,
     number: u64,
@@ -87,96 +116,111 @@ pub struct Reader {
 
 impl Replay {
     pub fn new(epoch: u32) -> Replay {
-        Replay { epoch, ring: Mutex::default(), bell: Notify::new() }
+        Replay { epoch, ring: Mutex::default(), bell: Notify::new(), hands: Notify::new() }
     }
 
     /// Begins the stream of a call.
-    pub fn begin(&self) -> u64 {
+    pub fn begin(&self, request: &Id) -> u64 {
         let mut ring = self.lock();
         ring.last_stream += 1;
         let stream = ring.last_stream;
-        ring.streams.insert(stream, Stream::default());
+        if !ring.closed {
+            ring.streams.insert(stream, Stream { request: Some(request.detached()), ..Stream::default() });
+        }
         stream
     }
 
-    /// An event without a message, from which on the stream can be resumed; it also says when to come back.
+    /// An event without a message, from which on the stream of a call can be resumed; it also says when to come back. It
+    /// is not kept: nothing is missed without it.
     pub fn prime(&self, stream: u64) -> Bytes {
-        let mut event = BytesMut::new();
-        let retry = RETRY.as_millis();
-        self.write(stream, |id| {
-            write!(event, "id: {id}\nretry: {retry}\ndata: \n\n").expect("writing to memory cannot fail");
-            event.freeze()
-        })
+        self.priming(&mut self.lock(), stream)
+    }
+
+    fn priming(&self, ring: &mut Ring, stream: u64) -> Bytes {
+        ring.last += 1;
+        let (id, retry) = (self.event_id(stream, ring.last), RETRY.as_millis());
+        format!("id: {id}\nretry: {retry}\ndata: \n\n").into()
     }
 
     /// A message as the next event of a stream.
     pub fn event(&self, stream: u64, message: Pieces) -> Bytes {
-        self.write(stream, |id| {
-            let mut event = BytesMut::with_capacity(message.len() + 64);
-            write!(event, "id: {id}\nevent: message\ndata: ").expect("writing to memory cannot fail");
-            for piece in message.into_line() {
-                event.extend_from_slice(&piece);
-            }
-            event.extend_from_slice(b"\n\n");
-            event.freeze()
-        })
-    }
-
-    fn write(&self, stream: u64, event: impl FnOnce(&str) -> Bytes) -> Bytes {
+        let mut event = BytesMut::with_capacity(message.len() + 64);
         let mut ring = self.lock();
         ring.last += 1;
         let seq = ring.last;
-        let bytes = event(&format!("{stream}-{:07x}-{seq}", self.epoch));
-        if !ring.closed {
-            ring.keep(Event { stream, seq, bytes: bytes.clone(), at: Instant::now() });
+        write!(event, "id: {}\nevent: message\ndata: ", self.event_id(stream, seq))
+            .expect("writing to memory cannot fail");
+        for piece in message.into_line() {
+            event.extend_from_slice(&piece);
         }
+        event.extend_from_slice(b"\n\n");
+        let bytes = event.freeze();
+        let is_followed = ring.keep(Event { stream, seq, bytes: bytes.clone(), at: Instant::now() });
         drop(ring);
-        self.bell.notify_waiters();
+        if is_followed {
+            self.bell.notify_waiters();
+        }
         bytes
     }
 
     /// The last event of a stream was written.
     pub fn finish(&self, stream: u64) {
-        let mut ring = self.lock();
-        if let Some(stream) = ring.streams.get_mut(&stream) {
-            stream.is_over = true;
-        }
-        ring.drop_if_spent(stream);
-        drop(ring);
+        self.lock().finish(stream);
         self.bell.notify_waiters();
+    }
+
+    /// Takes the stream of the session from where whoever read it so far stopped. Where nothing waits there, also gives an
+    /// event to begin with, as [`prime`](Replay::prime) does; its id must not be beyond that of anything unread.
+    pub fn take_session(&self) -> (Reader, Option<Bytes>) {
+        let mut ring = self.lock();
+        let stream = ring.streams.entry(SESSION_STREAM).or_default();
+        let reader = stream.take(SESSION_STREAM);
+        let is_read = stream.last <= reader.seq;
+        let first = is_read.then(|| self.priming(&mut ring, SESSION_STREAM));
+        drop(ring);
+        self.tell_hands();
+        (reader, first)
     }
 
     /// Takes over a stream from its last known event. Whoever read it so far reads it no more.
-    pub fn resume(&self, last_event_id: &str) -> Result<Reader, Gap> {
+    pub fn resume(&self, last_event_id: &str) -> Result<Resumed, Gap> {
         let (stream, seq) = self.parse(last_event_id).ok_or(Gap)?;
         let mut ring = self.lock();
-        if seq > ring.last {
+        if ring.closed || seq > ring.last {
             return Err(Gap);
         }
         let known = match stream {
-            // It is always there, also when nothing on it is kept.
+            // It is always there, also when nothing was ever written to it.
             SESSION_STREAM => ring.streams.entry(stream).or_default(),
             _ => ring.streams.get_mut(&stream).ok_or(Gap)?,
         };
-        if seq < known.forgotten {
-            return Err(Gap);
+        if known.is_over && seq >= known.last {
+            return Ok(Resumed::Spent);
         }
-        known.reader += 1;
-        let number = known.reader;
+        let has_gap = seq < known.forgotten;
+        match &known.request {
+            None if has_gap => return Err(Gap),
+            Some(request) if known.is_over && known.forgotten == known.last => {
+                return Ok(Resumed::Lost(request.clone()));
+            }
+            _ => {}
+        }
+        let reader = Reader { has_gap, seq: seq.max(known.forgotten), ..known.take(stream) };
         drop(ring);
+        self.tell_hands();
+        Ok(Resumed::Reader(reader))
+    }
+
+    fn tell_hands(&self) {
+        self.hands.notify_waiters();
         self.bell.notify_waiters();
-        Ok(Reader { stream, seq, number })
     }
 
-    /// Whether another has taken over the stream of a call from the one who began it.
-    pub fn is_taken(&self, stream: u64) -> bool {
-        self.lock().streams.get(&stream).is_some_and(|stream| stream.reader > 0)
-    }
-
-    /// Waits until another takes over the stream of a call.
+    /// Waits until another takes over the stream of a call from the one who began it.
     pub async fn taken(&self, stream: u64) {
         loop {
-            let rung = self.bell.notified();
+            // First, so that nothing comes unseen between the look and the wait.
+            let rung = self.hands.notified();
             if self.is_taken(stream) {
                 return;
             }
@@ -184,23 +228,26 @@ impl Replay {
         }
     }
 
+    fn is_taken(&self, stream: u64) -> bool {
+        self.lock().streams.get(&stream).is_some_and(|stream| stream.reader > 0)
+    }
+
     /// What followed on the stream of `reader`; it counts as read.
     pub fn read(&self, reader: &mut Reader) -> Next {
-        let ring = self.lock();
-        let Some(stream) = ring.streams.get(&reader.stream) else { return Next::Over };
-        if stream.reader != reader.number || reader.seq < stream.forgotten || ring.closed {
+        let mut ring = self.lock();
+        let Ring { streams, events, .. } = &mut *ring;
+        let Some(stream) = streams.get_mut(&reader.stream) else { return Next::Over };
+        if stream.reader != reader.number || reader.seq < stream.forgotten {
             return Next::Over;
         }
-        let follows = |event: &&Event| event.stream == reader.stream && event.seq > reader.seq;
-        let events: Vec<_> = ring.events.iter().filter(follows).map(|event| (event.seq, event.bytes.clone())).collect();
-        match events.last() {
-            Some((seq, _)) => {
-                reader.seq = *seq;
-                Next::Events(events.into_iter().map(|(_, bytes)| bytes).collect())
-            }
-            None if stream.is_over => Next::Over,
-            None => Next::Nothing,
+        if stream.last <= reader.seq {
+            return if stream.is_over { Next::Over } else { Next::Nothing };
         }
+        let follows = |event: &&Event| event.stream == reader.stream && event.seq > reader.seq;
+        let found = events.iter().filter(follows).map(|event| event.bytes.clone()).collect();
+        reader.seq = stream.last;
+        stream.read = stream.last;
+        Next::Events(found)
     }
 
     /// Waits for what follows; nothing when it is over. Cancel-safe.
@@ -228,7 +275,11 @@ impl Replay {
         let mut ring = self.lock();
         *ring = Ring { closed: true, last: ring.last, last_stream: ring.last_stream, ..Ring::default() };
         drop(ring);
-        self.bell.notify_waiters();
+        self.tell_hands();
+    }
+
+    fn event_id(&self, stream: u64, seq: u64) -> String {
+        format!("{stream}-{:07x}-{seq}", self.epoch)
     }
 
     fn parse(&self, id: &str) -> Option<(u64, u64)> {
@@ -245,32 +296,49 @@ impl Replay {
     }
 }
 
+impl Stream {
+    /// Another reads it from now on.
+    fn take(&mut self, stream: u64) -> Reader {
+        self.reader += 1;
+        Reader { stream, has_gap: false, seq: self.read.max(self.forgotten), number: self.reader }
+    }
+}
+
 impl Ring {
-    fn keep(&mut self, event: Event) {
+    /// Keeps an event; tells whether somebody follows its stream.
+    fn keep(&mut self, event: Event) -> bool {
+        if self.closed {
+            return false;
+        }
         while !self.events.is_empty()
             && (self.events.len() >= MOST_EVENTS || self.bytes + event.bytes.len() > MOST_BYTES)
         {
             self.forget_first();
         }
         self.bytes += event.bytes.len();
-        self.streams.entry(event.stream).or_default().kept += 1;
+        let stream = self.streams.entry(event.stream).or_default();
+        stream.last = event.seq;
+        let is_followed = stream.reader > 0;
         self.events.push_back(event);
+        is_followed
     }
 
     fn forget_first(&mut self) {
         let Some(event) = self.events.pop_front() else { return };
         self.bytes -= event.bytes.len();
         if let Some(stream) = self.streams.get_mut(&event.stream) {
-            stream.kept -= 1;
             stream.forgotten = event.seq;
         }
-        self.drop_if_spent(event.stream);
     }
 
-    /// Nothing can be replayed of a stream that is over and of which nothing is kept.
-    fn drop_if_spent(&mut self, number: u64) {
-        if self.streams.get(&number).is_some_and(|stream| stream.is_over && stream.kept == 0) {
-            self.streams.remove(&number);
+    fn finish(&mut self, number: u64) {
+        let Some(stream) = self.streams.get_mut(&number).filter(|stream| !stream.is_over) else { return };
+        stream.is_over = true;
+        self.over.push_back(number);
+        if self.over.len() > MOST_OVER
+            && let Some(oldest) = self.over.pop_front()
+        {
+            self.streams.remove(&oldest);
         }
     }
 }
@@ -289,6 +357,21 @@ mod tests {
         text(event).lines().next().and_then(|line| line.strip_prefix("id: ")).expect("an id").to_owned()
     }
 
+    fn write(replay: &Replay, stream: u64) -> Bytes {
+        replay.event(stream, "{}".to_owned().into())
+    }
+
+    fn begin(replay: &Replay) -> u64 {
+        replay.begin(&Id::from(5))
+    }
+
+    fn resume(replay: &Replay, id: &str) -> Reader {
+        match replay.resume(id) {
+            Ok(Resumed::Reader(reader)) => reader,
+            other => panic!("{id}: {other:?}"),
+        }
+    }
+
     fn read(replay: &Replay, reader: &mut Reader) -> Vec<String> {
         match replay.read(reader) {
             Next::Events(events) => events.iter().map(text).collect(),
@@ -300,72 +383,124 @@ mod tests {
     #[test]
     fn sess2_what_followed_on_a_stream_is_replayed_and_nothing_of_another() {
         let replay = Replay::new(0xab);
-        let (one, two) = (replay.begin(), replay.begin());
+        let (one, two) = (begin(&replay), begin(&replay));
         let primed = replay.prime(one);
         assert_eq!(text(&primed), "id: 1-00000ab-1\nretry: 1000\ndata: \n\n");
         replay.prime(two);
         let first = replay.event(one, "{\n1}".to_owned().into());
         assert_eq!(text(&first), "id: 1-00000ab-3\nevent: message\ndata: { 1}\n\n");
-        replay.event(two, "{2}".to_owned().into());
-        let last = replay.event(one, "{3}".to_owned().into());
+        write(&replay, two);
+        let last = write(&replay, one);
         replay.finish(one);
-        let mut reader = replay.resume(&id_of(&primed)).expect("all is kept");
+        let mut reader = resume(&replay, &id_of(&primed));
         assert_eq!(read(&replay, &mut reader), [text(&first), text(&last)]);
         assert_eq!(read(&replay, &mut reader), ["over"]);
-        let mut reader = replay.resume(&id_of(&last)).expect("all is kept");
-        assert_eq!(read(&replay, &mut reader), ["over"]);
+        assert_eq!(replay.resume(&id_of(&last)), Ok(Resumed::Spent));
     }
 
     #[test]
-    fn sess2_what_is_gone_or_never_was_is_a_gap() {
+    fn sess2_an_id_that_is_none_of_ours_is_a_gap() {
         let replay = Replay::new(7);
-        let stream = replay.begin();
-        let first = id_of(&replay.prime(stream));
+        replay.prime(begin(&replay));
         for wrong in ["", "x", "1", "1-0000008-1", "9-0000007-1", "1-0000007-99", "1-0000007-1-1", "-1-7-1"] {
             assert_eq!(replay.resume(wrong), Err(Gap), "{wrong}");
         }
-        for _ in 0..MOST_EVENTS {
-            replay.event(SESSION_STREAM, "{}".to_owned().into());
-        }
-        assert!(replay.resume(&first).is_ok(), "nothing of this stream after it was lost");
-        let second = id_of(&replay.event(stream, "{}".to_owned().into()));
-        replay.finish(stream);
-        assert!(replay.resume(&first).is_ok());
+        replay.close();
+        assert_eq!(replay.resume("1-0000007-1"), Err(Gap));
+    }
+
+    #[test]
+    fn sess2_what_is_gone_of_the_stream_of_the_session_is_a_gap() {
+        let replay = Replay::new(7);
+        let (_, primed) = replay.take_session();
+        let primed = id_of(&primed.expect("there is nothing to read"));
+        let ids: Vec<_> = (0..=MOST_EVENTS).map(|_| id_of(&write(&replay, SESSION_STREAM))).collect();
+        assert_eq!(replay.resume(&primed), Err(Gap));
+        assert_eq!(read(&replay, &mut resume(&replay, &ids[0])).len(), MOST_EVENTS);
         replay.forget_old(Instant::now() + KEPT_FOR);
-        assert_eq!(replay.resume(&second), Err(Gap), "its stream is over and forgotten");
-        assert_eq!(replay.resume("0-0000007-2"), Err(Gap));
-        assert_eq!(replay.lock().streams.len(), 1);
+        assert_eq!(replay.resume(&ids[0]), Err(Gap));
+        assert!(read(&replay, &mut resume(&replay, &ids[MOST_EVENTS])).is_empty());
         assert_eq!(replay.lock().bytes, 0);
+    }
+
+    #[test]
+    fn sess2_an_answer_is_given_though_what_came_before_it_is_gone() {
+        let replay = Replay::new(7);
+        let stream = begin(&replay);
+        let primed = id_of(&replay.prime(stream));
+        write(&replay, stream);
+        for _ in 0..MOST_EVENTS {
+            write(&replay, SESSION_STREAM);
+        }
+        let answer = write(&replay, stream);
+        replay.finish(stream);
+        let mut reader = resume(&replay, &primed);
+        assert!(reader.has_gap);
+        assert_eq!(read(&replay, &mut reader), [text(&answer)]);
+        replay.forget_old(Instant::now() + KEPT_FOR);
+        assert_eq!(replay.resume(&primed), Ok(Resumed::Lost(Id::from(5))));
+        assert_eq!(replay.resume(&id_of(&answer)), Ok(Resumed::Spent));
     }
 
     #[test]
     fn sess2_exactly_so_much_is_kept_and_always_the_newest() {
         let replay = Replay::new(7);
         for _ in 0..2 * MOST_EVENTS {
-            replay.event(SESSION_STREAM, "{}".to_owned().into());
+            write(&replay, SESSION_STREAM);
         }
         assert_eq!(replay.lock().events.len(), MOST_EVENTS);
         replay.event(SESSION_STREAM, "x".repeat(2 * MOST_BYTES).into());
         assert_eq!(replay.lock().events.len(), 1);
-        replay.event(SESSION_STREAM, "{}".to_owned().into());
+        write(&replay, SESSION_STREAM);
         assert_eq!(replay.lock().events.len(), 1);
+        let open = begin(&replay);
+        for _ in 0..2 * MOST_OVER {
+            replay.finish(begin(&replay));
+        }
+        replay.finish(open + 1);
+        assert_eq!(replay.lock().streams.len(), MOST_OVER + 2, "with the open one and that of the session");
+    }
+
+    #[test]
+    fn sess2_the_stream_of_a_session_goes_on_where_the_one_before_stopped() {
+        let replay = Replay::new(7);
+        let (mut first, primed) = replay.take_session();
+        assert!(primed.is_some());
+        let read_before = write(&replay, SESSION_STREAM);
+        assert_eq!(read(&replay, &mut first), [text(&read_before)]);
+        let unread = write(&replay, SESSION_STREAM);
+        let (mut second, primed) = replay.take_session();
+        assert_eq!(primed, None, "its id would be beyond the one that is unread");
+        assert_eq!(read(&replay, &mut first), ["over"]);
+        assert_eq!(read(&replay, &mut second), [text(&unread)]);
+        assert_eq!(read(&replay, &mut resume(&replay, &id_of(&read_before))), [text(&unread)]);
     }
 
     #[tokio::test]
     async fn sess2_the_last_to_come_reads_and_hears_what_comes_later() {
         let replay = Replay::new(7);
-        let stream = replay.begin();
+        let stream = begin(&replay);
         let id = id_of(&replay.prime(stream));
-        assert!(!replay.is_taken(stream));
-        let mut first = replay.resume(&id).expect("it is kept");
+        assert!(replay.taken(stream).now_or_never().is_none());
+        let mut first = resume(&replay, &id);
         replay.taken(stream).await;
-        let mut second = replay.resume(&id).expect("it is kept");
+        let mut second = resume(&replay, &id);
         assert_eq!(replay.follow(&mut first).await, None);
+        let (heard, ()) = tokio::join!(replay.follow(&mut second), async { drop(write(&replay, stream)) });
+        assert_eq!(heard.map(|events| events.len()), Some(1));
         assert!(replay.follow(&mut second).now_or_never().is_none());
-        replay.event(stream, "{}".to_owned().into());
-        assert_eq!(replay.follow(&mut second).await.map(|events| events.len()), Some(1));
-        replay.close();
-        assert_eq!(replay.follow(&mut second).await, None);
-        assert_eq!(replay.resume(&id), Err(Gap));
+        let (end, ()) = tokio::join!(replay.follow(&mut second), async { replay.finish(stream) });
+        assert_eq!(end, None);
+    }
+
+    #[test]
+    fn sess2_whoever_falls_behind_what_is_kept_reads_no_more() {
+        let replay = Replay::new(7);
+        let stream = begin(&replay);
+        let mut reader = resume(&replay, &id_of(&replay.prime(stream)));
+        for _ in 0..=MOST_EVENTS {
+            write(&replay, stream);
+        }
+        assert_eq!(read(&replay, &mut reader), ["over"]);
     }
 }

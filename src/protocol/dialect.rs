@@ -81,6 +81,12 @@ impl Dialect {
         self >= Dialect::V2025_06_18
     }
 
+    /// Whether a stream may begin with an event without data, from which it can be resumed. Older clients take such data
+    /// for a message, and fail to read it.
+    pub fn has_priming(self) -> bool {
+        self >= Dialect::V2025_11_25
+    }
+
     pub fn has_resource_links(self) -> bool {
         self >= Dialect::V2025_06_18
     }

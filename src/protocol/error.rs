@@ -44,6 +44,9 @@ pub enum Error {
     /// Told to a backend that asked.
     #[error("Timeout: the client did not answer {method} in {after:?}")]
     Unanswered { method: String, after: Duration },
+    /// Told to a client that comes back for an answer.
+    #[error("Timeout: the answer came while nobody listened, and is not kept any more")]
+    Unfetched,
     #[error("the gateway is shutting down; try again")]
     ShuttingDown,
     #[error("internal error: {0}")]
@@ -92,6 +95,7 @@ impl Error {
             Error::BackendProtocol { .. } => row(1502, 200, "BACKEND_PROTOCOL", Backend, false),
             Error::ClientUnavailable { .. } => row(1503, 200, "CLIENT_UNAVAILABLE", Client, false),
             Error::Unanswered { .. } => row(1504, 200, "TIMEOUT", Client, false),
+            Error::Unfetched => row(1504, 200, "TIMEOUT", Client, false),
             Error::ShuttingDown => row(1500, 503, "SHUTTING_DOWN", Gateway, true),
             Error::Internal(_) => row(-32603, 200, "INTERNAL", Gateway, false),
         }
@@ -144,6 +148,7 @@ impl Error {
             | Error::MethodNotFound(_)
             | Error::InvalidParams(_)
             | Error::InvalidCursor
+            | Error::Unfetched
             | Error::ShuttingDown
             | Error::Internal(_) => {}
         }
@@ -189,6 +194,7 @@ mod tests {
             Error::BackendProtocol { server: server(), reason: "garbage".into() },
             Error::ClientUnavailable { reason: "it is gone".into() },
             Error::Unanswered { method: "elicitation/create".into(), after: Duration::from_secs(300) },
+            Error::Unfetched,
             Error::ShuttingDown,
             Error::Internal("bug".into()),
         ]
@@ -222,6 +228,7 @@ mod tests {
                 "TIMEOUT 1504 200 Backend false",
                 "BACKEND_PROTOCOL 1502 200 Backend false",
                 "CLIENT_UNAVAILABLE 1503 200 Client false",
+                "TIMEOUT 1504 200 Client false",
                 "TIMEOUT 1504 200 Client false",
                 "SHUTTING_DOWN 1500 503 Gateway true",
                 "INTERNAL -32603 200 Gateway false",

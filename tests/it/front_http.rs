@@ -362,10 +362,30 @@ async fn srv4_a_change_without_a_stream_is_told_when_one_opens() {
 
 #[tokio::test]
 async fn http3_a_lost_connection_is_no_cancellation() {
-    let gateway = gateway().await;
-    let client = gateway.client_seeing("a_sleep").await;
-    let (_, stream) = client.open(call(1, "a_sleep", json!({"ms": 2000}))).await;
-    drop(stream);
+    let scratch = Scratch::new();
+    let pid = scratch.path().join("pid");
+    let server = fixture_server(&["--pid-file", pid.to_str().expect("text")]);
+    let gateway = Gateway::with_servers(json!({ "a": server })).await;
+    let client = gateway.client_seeing("a_echo").await;
+    let frozen = Frozen::new(&pid).await;
+    // A client that takes no stream has nothing to come back to.
+    let headers = with(&client, "accept", "application/json");
+    let gauge = async |name: &str| {
+        let scrape = client.send(Method::GET, "/metrics", &[], "").await.body;
+        let value = scrape.lines().find_map(|line| line.strip_prefix(name)).expect("a gauge");
+        value.trim().parse::<f64>().expect("a number")
+    };
+    let reaches = async |name: &str, wanted: f64| {
+        eventually(&format!("{name} is {wanted}"), || async { (gauge(name).await == wanted).then_some(()) }).await;
+    };
+    let before = gauge("process_open_fds ").await;
+    tokio::select! {
+        answer = client.send(Method::POST, "/mcp", &headers, call(1, "a_echo", json!({}))) => panic!("{answer:?}"),
+        () = reaches("goblin_requests_in_flight ", 1.0) => {}
+    }
+    // The gateway knows that the connection is gone.
+    reaches("process_open_fds ", before).await;
+    drop(frozen);
     eventually("the answer came and had no reader", || async {
         gateway.log().iter().any(|line| line.contains("the client left before the answer")).then_some(())
     })

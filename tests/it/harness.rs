@@ -365,14 +365,22 @@ impl Client {
     }
 
     pub async fn listen_at(&self, path: &str) -> Listener {
+        let (parts, listener) = self.get(path, &[]).await;
+        assert_eq!(parts.status, StatusCode::OK);
+        listener
+    }
+
+    /// A GET in this session with these headers too; gives the answer as soon as its head is there.
+    pub async fn get(&self, path: &str, headers: &[(&str, &str)]) -> (http::response::Parts, Listener) {
         let mut request = Request::builder().method(Method::GET).uri(format!("http://{}{path}", self.address));
-        for (name, value) in self.headers().into_iter().filter(|(name, _)| *name != "content-type") {
+        let own = self.headers().into_iter().filter(|(name, _)| *name != "content-type");
+        for (name, value) in own.chain(headers.iter().copied()) {
             request = request.header(name, value);
         }
         let request = request.body(Full::default()).expect("a valid request");
-        let response = self.http.request(request).await.expect("an answer");
-        assert_eq!(response.status(), StatusCode::OK);
-        Listener { body: response.into_body(), buffer: String::new() }
+        let response = tokio::time::timeout(PATIENCE, self.http.request(request)).await.expect("an answer in time");
+        let (parts, body) = response.expect("an answer").into_parts();
+        (parts, Listener { body, buffer: String::new() })
     }
 }
 
@@ -396,15 +404,26 @@ impl Listener {
     /// The next message, however long it takes.
     pub async fn read_message(&mut self) -> Option<String> {
         loop {
+            let event = self.read_event().await?;
+            let data = event.lines().find_map(|line| line.strip_prefix("data: ")).map(str::to_owned);
+            // An event without data tells nothing but its id.
+            if let Some(data) = data.filter(|data| !data.is_empty()) {
+                return Some(data);
+            }
+        }
+    }
+
+    /// The next event as it was written; nothing when the stream has ended.
+    pub async fn next_event(&mut self) -> Option<String> {
+        tokio::time::timeout(PATIENCE, self.read_event()).await.expect("an event in time")
+    }
+
+    async fn read_event(&mut self) -> Option<String> {
+        loop {
             if let Some((event, rest)) = self.buffer.split_once("\n\n") {
-                let data = event.lines().find_map(|line| line.strip_prefix("data: ")).map(str::to_owned);
-                // An event without data tells nothing but its id.
-                let data = data.filter(|data| !data.is_empty());
+                let event = event.to_owned();
                 self.buffer = rest.to_owned();
-                match data {
-                    Some(data) => return Some(data),
-                    None => continue,
-                }
+                return Some(event);
             }
             let data = self.body.frame().await?.ok()?.into_data().ok()?;
             self.buffer.push_str(std::str::from_utf8(&data).expect("text"));

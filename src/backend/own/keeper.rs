@@ -18,7 +18,7 @@ use crate::backend::link::{End, Hello, Link};
 use crate::backend::own::{OwnLink, Shared, Standing, capabilities};
 use crate::caller::{Caller, SessionId};
 use crate::lane::Call;
-use crate::mailbox::Mailbox;
+use crate::mailbox::{Hold, Mailbox};
 use crate::observe::Event;
 use crate::protocol::error::Error;
 use crate::protocol::method::Method;
@@ -52,6 +52,7 @@ struct Open {
     hello: Arc<Hello>,
     begin: Instant,
     _place: OwnedSemaphorePermit,
+    _hold: Hold,
 }
 
 /// However it ends: nobody waits for it, and the client may begin another.
@@ -143,7 +144,7 @@ impl Keeper {
             Ok(None) => return Ok(None),
             Err(reason) => return Err(self.on_failure(reason)),
         };
-        let open = Open { link, hello, begin: Instant::now(), _place: place };
+        let open = Open { link, hello, begin: Instant::now(), _place: place, _hold: self.mailbox.hold() };
         self.health.connected(open.begin);
         self.trouble = None;
         let (server, session) = (self.shared.inbox.server(), &*self.session.short());
