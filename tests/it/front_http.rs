@@ -375,7 +375,7 @@ async fn http3_a_lost_connection_is_no_cancellation() {
         let value = scrape.lines().find_map(|line| line.strip_prefix(name)).expect("a gauge");
         value.trim().parse::<f64>().expect("a number")
     };
-    let reaches = async |name: &str, most: f64| {
+    let reaches = async |name: &str, wanted: f64| {
         eventually(&format!("{name} is {wanted}"), || async { (gauge(name).await == wanted).then_some(()) }).await;
     };
     let before = gauge("process_open_fds ").await;
@@ -385,7 +385,6 @@ async fn http3_a_lost_connection_is_no_cancellation() {
     }
     // The gateway knows that the connection is gone.
     reaches("process_open_fds ", before).await;
-    drop(frozen);
     drop(frozen);
     eventually("the answer came and had no reader", || async {
         gateway.log().iter().any(|line| line.contains("the client left before the answer")).then_some(())
