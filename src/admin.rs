@@ -58,12 +58,15 @@ impl Admin {
         let server = |backend: &Arc<crate::backend::Backend>| ServerReading {
             id: backend.id.clone(),
             is_up: Standing::of(backend) == Standing::Ready,
+            requests_in_flight: backend.calls_in_flight(),
+            own_links: backend.own_links(),
             meter: Arc::clone(&backend.meter),
         };
         Reading {
             started: self.started,
             events: self.observe.counts(),
             sessions: self.desk.sessions.len(),
+            streams: self.desk.sessions.open_streams(),
             requests_in_flight: self.desk.sessions.open_calls(),
             subscriptions: 0,
             catalog: [

@@ -20,6 +20,7 @@ use crate::admin::readiness::{self, Cell, Readiness};
 use crate::admin::{self, Admin};
 use crate::backend::Backend;
 use crate::backend::actor::{self, Surroundings};
+use crate::backend::ask::Translate;
 use crate::backend::connect::ProxyEnvironment;
 use crate::catalog::directory::Directory;
 use crate::config::diff::{Plan, diff};
@@ -63,16 +64,17 @@ impl App {
         let directory = Arc::new(Directory::new(config.policies.page_size));
         let gateway = &config.gateway;
         let sessions = Sessions::new(gateway.max_sessions, gateway.session_idle_timeout, Arc::clone(&observe));
+        let router = Arc::new(Router::new(Arc::clone(&directory), config.policies.clone(), Arc::clone(&observe)));
         let surroundings = Surroundings {
             policies: config.policies.clone(),
             observe: Arc::clone(&observe),
             exe,
             proxies,
+            translate: Arc::clone(&router) as Arc<dyn Translate>,
             bell: Arc::clone(&directory.bell),
             level: sessions.levels.watch(),
         };
-        let router = Router::new(Arc::clone(&directory), config.policies.clone(), Arc::clone(&observe));
-        let desk = Arc::new(Desk::new(sessions, Arc::new(router), config.policies.clone()));
+        let desk = Arc::new(Desk::new(sessions, router, config.policies.clone()));
         let mut app = App {
             started: SystemTime::now(),
             readiness: Arc::default(),

@@ -2,12 +2,14 @@
 //!
 //! A [`Backend`] is the handle everybody shares: it publishes the link, the last listing and the state that the backend's
 //! actor owns, and carries calls over the link without passing through the actor. A lost backend keeps its listing; calls
-//! are refused at once instead of queued.
+//! are refused at once instead of queued. Where each client has its own link, calls go over that one, and the actor's is
+//! for listing only.
 
 pub mod actor;
 pub mod ask;
 pub mod child;
 pub mod connect;
+pub mod dial;
 pub mod ear;
 pub mod files;
 pub mod guard;
@@ -18,6 +20,7 @@ pub mod inbox;
 pub mod link;
 pub mod listing;
 pub mod open;
+pub mod own;
 pub mod sse;
 pub mod stdio;
 pub mod trouble;
@@ -27,12 +30,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use bytes::Bytes;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
+use crate::backend::ask::Translate;
 use crate::backend::handed::Handed;
 use crate::backend::inbox::{Inbox, List};
 use crate::backend::link::{Link, LinkError};
 use crate::backend::listing::Listing;
+use crate::backend::own::OwnLinks;
+use crate::caller::SessionId;
 use crate::config::{Server, ServerId};
 use crate::lane::{Call, End, Patience};
 use crate::observe::Observe;
@@ -53,6 +60,8 @@ pub struct Backend {
     pub inbox: Arc<Inbox>,
     pub meter: Arc<Meter>,
     link: ArcSwapOption<Link>,
+    /// Of single clients, where each has its own.
+    own: Option<OwnLinks>,
     listing: ArcSwap<Listing>,
     /// The lists that could not be fetched the last time, and why.
     failed_lists: Mutex<Vec<(List, String)>>,
@@ -62,6 +71,7 @@ pub struct Backend {
     /// The first listing was fetched, or the first attempt has failed.
     settled: watch::Sender<bool>,
     slots: Semaphore,
+    most_calls: usize,
     handed: Mutex<Handed>,
 }
 
@@ -99,19 +109,27 @@ pub struct Outgoing<'a> {
 }
 
 impl Backend {
-    pub fn new(id: ServerId, config: Arc<Server>, most_calls: usize, observe: Arc<Observe>) -> Backend {
+    pub fn new(
+        id: ServerId,
+        config: Arc<Server>,
+        most_calls: usize,
+        observe: Arc<Observe>,
+        translate: Arc<dyn Translate>,
+    ) -> Backend {
         Backend {
-            inbox: Arc::new(Inbox::new(id.clone(), observe)),
+            inbox: Arc::new(Inbox::new(id.clone(), observe, translate)),
             id,
             config,
             meter: Arc::default(),
             link: ArcSwapOption::empty(),
+            own: None,
             listing: ArcSwap::default(),
             failed_lists: Mutex::default(),
             refreshing: AtomicBool::new(true),
             state: watch::Sender::new(State::Starting),
             settled: watch::Sender::new(false),
             slots: Semaphore::new(most_calls),
+            most_calls,
             handed: Mutex::default(),
         }
     }
@@ -159,6 +177,11 @@ impl Backend {
         self.refreshing.load(Ordering::Acquire) || self.inbox.has_changes()
     }
 
+    /// Calls of clients that it works on.
+    pub fn calls_in_flight(&self) -> usize {
+        self.most_calls - self.slots.available_permits()
+    }
+
     /// URIs it handed out in results.
     pub fn handed(&self) -> MutexGuard<'_, Handed> {
         self.handed.lock().unwrap_or_else(PoisonError::into_inner)
@@ -188,15 +211,16 @@ impl Backend {
         call: &Arc<Call>,
         patience: Patience,
     ) -> Result<Response, CallEnd> {
-        let _slot = self.slot().await?;
-        let link = match self.link.load_full() {
+        // The link first: what waits for one of its own takes no other client's room.
+        let link = match self.link_now(call) {
             Some(link) => link,
-            None => Box::pin(self.next_link(None)).await?,
+            None => Box::pin(self.link_after(None, call)).await?,
         };
+        let _slot = self.slot().await?;
         match self.carry(&link, &outgoing, call, patience).await? {
-            Err(LinkError::SessionLost) => {
+            Err(error) if self.may_go_again(&error, call) => {
                 // Boxed, as all that is rare: what a call's future holds is moved with it.
-                let link = Box::pin(self.next_link(Some(&link))).await?;
+                let link = Box::pin(self.link_after(Some(&link), call)).await?;
                 let again = Box::pin(self.carry(&link, &outgoing, call, patience)).await?;
                 again.map_err(|error| self.explain(error).into())
             }
@@ -241,16 +265,73 @@ impl Backend {
                 Ok(answer)
             }
             end = call.ended() => {
-                let (reason, end) = match end {
-                    End::Cancelled(reason) => (reason, CallEnd::Cancelled),
-                    End::Late(after) => {
-                        let (server, method) = (self.id.to_string(), outgoing.request.method.to_string());
-                        ("the gateway's time-out".to_owned(), Error::Timeout { server, method, after }.into())
-                    }
-                };
+                let (reason, end) = self.cut(end, call);
                 tell_cancelled(link, id, &reason);
                 Err(end)
             }
+        }
+    }
+
+    /// A call that ends without its answer: what the backend is told, and what its client.
+    fn cut(&self, end: End, call: &Call) -> (String, CallEnd) {
+        match end {
+            End::Cancelled(reason) => (reason, CallEnd::Cancelled),
+            End::Late(after) => {
+                let (server, method) = (self.id.to_string(), call.request.method.to_string());
+                ("the gateway's time-out".to_owned(), Error::Timeout { server, method, after }.into())
+            }
+        }
+    }
+
+    /// The client's own links, where it has a session and the backend gives it one.
+    fn own(&self, call: &Call) -> Option<(&OwnLinks, SessionId)> {
+        self.own.as_ref().zip(call.caller.session)
+    }
+
+    /// The link of a call, where it is up.
+    fn link_now(&self, call: &Call) -> Option<Arc<Link>> {
+        match self.own(call) {
+            Some((own, session)) => own.up(session),
+            None => self.link.load_full(),
+        }
+    }
+
+    /// The link of a call that has none, or none but `old`, which forgot the session.
+    async fn link_after(&self, old: Option<&Arc<Link>>, call: &Call) -> Result<Arc<Link>, CallEnd> {
+        let Some((own, session)) = self.own(call) else { return Ok(self.next_link(old).await?) };
+        tokio::select! {
+            biased;
+            link = own.link(session, call, old) => Ok(link?),
+            end = call.ended() => Err(self.cut(end, call).1),
+        }
+    }
+
+    /// Whether a call that was certainly not handled goes over the next link. One that clients share is not waited for
+    /// when it was lost; one of the client's own is, since nothing but a call has it dialled again.
+    fn may_go_again(&self, error: &LinkError, call: &Call) -> bool {
+        match error {
+            LinkError::SessionLost => true,
+            LinkError::Closed { sent, .. } => !sent && self.own(call).is_some(),
+            LinkError::Overloaded | LinkError::Protocol(_) => false,
+        }
+    }
+
+    /// How many clients have a link of their own; nothing where they share one.
+    pub fn own_links(&self) -> Option<usize> {
+        self.own.as_ref().map(OwnLinks::count)
+    }
+
+    /// Passes a notification of a client on over its own link, where it has one.
+    pub fn tell_own(&self, session: SessionId, notification: &Bytes) {
+        if let Some(own) = &self.own {
+            own.tell(session, notification);
+        }
+    }
+
+    /// A client asked for another log level; its mailbox knows which.
+    pub fn level_changed(&self, session: SessionId) {
+        if let Some(own) = &self.own {
+            own.level_changed(session);
         }
     }
 

@@ -74,15 +74,17 @@ struct Pages([OnceLock<Vec<Bytes>>; 4]);
 pub struct View<'a> {
     pub catalog: &'a Catalog,
     pages: &'a Pages,
+    class: DialectClass,
 }
 
 impl Catalog {
     pub fn view(&self, caller: &Caller) -> View<'_> {
-        let pages = match caller.dialect.class() {
+        let class = caller.dialect.class();
+        let pages = match class {
             DialectClass::Legacy => &self.views[0],
             DialectClass::Modern => &self.views[1],
         };
-        View { catalog: self, pages }
+        View { catalog: self, pages, class }
     }
 
     pub fn source(&self, index: usize) -> &Source {
@@ -98,14 +100,18 @@ impl Catalog {
         }
     }
 
-    fn make_pages(&self, list: List) -> Vec<Bytes> {
+    fn make_pages(&self, list: List, class: DialectClass) -> Vec<Bytes> {
         let member = match list {
             List::Tools => "tools",
             List::Prompts => "prompts",
             List::Resources => "resources",
             List::Templates => "resourceTemplates",
         };
-        let definitions = self.definitions(list);
+        let shown = |definition: &Bytes| match (list, class) {
+            (List::Tools, DialectClass::Legacy) => definition::for_older(definition),
+            _ => definition.clone(),
+        };
+        let definitions: Vec<_> = self.definitions(list).into_iter().map(shown).collect();
         let count = definitions.len().div_ceil(self.page_size).max(1);
         (0..count)
             .map(|number| {
@@ -146,7 +152,7 @@ impl<'a> View<'a> {
 
     /// One page of a list as the `result` of an answer, ready to be sent.
     pub fn page(self, list: List, number: usize) -> Option<Bytes> {
-        let pages = self.pages.0[list as usize].get_or_init(|| self.catalog.make_pages(list));
+        let pages = self.pages.0[list as usize].get_or_init(|| self.catalog.make_pages(list, self.class));
         pages.get(number).cloned()
     }
 }

@@ -258,12 +258,17 @@ impl Call {
         self.over.notify_waiters();
     }
 
-    /// Waits until the call is over.
-    pub async fn over(&self) {
+    fn is_abandoned(&self) -> bool {
+        let control = lock(&self.control);
+        control.is_over && control.ended.is_some()
+    }
+
+    /// Waits until the call is over without an answer of the backend; for ever where there is one.
+    pub async fn abandoned(&self) {
         loop {
             // First, so that the end does not come unseen between the look and the wait.
             let rung = self.over.notified();
-            if lock(&self.control).is_over {
+            if self.is_abandoned() {
                 return;
             }
             rung.await;
@@ -376,11 +381,15 @@ mod tests {
         released.hold_clock();
         released.release_clock();
         assert!(end_after(&released, 61).is_some());
-        let over = call(None, None);
-        assert!(futures_util::FutureExt::now_or_never(over.over()).is_none());
-        over.finish();
-        over.over().await;
-        assert!(!over.lane.ask(Bytes::from_static(b"x")));
+        let answered = call(None, None);
+        answered.finish();
+        assert!(futures_util::FutureExt::now_or_never(answered.abandoned()).is_none());
+        assert!(!answered.lane.ask(Bytes::from_static(b"x")));
+        let cancelled = call(None, None);
+        cancelled.cancel("test");
+        assert!(futures_util::FutureExt::now_or_never(cancelled.abandoned()).is_none());
+        cancelled.finish();
+        cancelled.abandoned().await;
     }
 
     #[test]

@@ -25,6 +25,8 @@ use crate::protocol::method::Method;
 /// How many messages, and how many bytes of them, may wait for a stream of the client.
 const MOST_WAITING: usize = 256;
 const MOST_WAITING_BYTES: usize = 1024 * 1024;
+/// Stands for the level of a client that asked for none.
+const NO_LEVEL: u8 = u8::MAX;
 
 /// The state of the three lists that clients are told of. A greater number means changed since.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,7 +92,7 @@ impl Mailbox {
             bell: Notify::new(),
             streams: AtomicUsize::new(0),
             holds: AtomicUsize::new(0),
-            level: AtomicU8::new(Level::DEFAULT as u8),
+            level: AtomicU8::new(NO_LEVEL),
         }
     }
 
@@ -142,7 +144,12 @@ impl Mailbox {
 
     /// Log lines below this are not for this client.
     pub fn level(&self) -> Level {
-        Level::ALL[usize::from(self.level.load(Ordering::Relaxed))]
+        self.asked_level().unwrap_or(Level::DEFAULT)
+    }
+
+    /// The level that the client asked for, if it did.
+    pub fn asked_level(&self) -> Option<Level> {
+        Level::ALL.get(usize::from(self.level.load(Ordering::Relaxed))).copied()
     }
 
     pub fn set_level(&self, level: Level) {

@@ -48,6 +48,29 @@ pub enum Event<'a> {
         method: &'a str,
         reason: &'a str,
     },
+    /// A client has its own link to a server.
+    OwnLinkOpened {
+        server: &'a str,
+        session: &'a str,
+        took: Duration,
+    },
+    OwnLinkFailed {
+        server: &'a str,
+        session: &'a str,
+        reason: &'a str,
+        /// As the try before.
+        repeated: bool,
+    },
+    OwnLinkLost {
+        server: &'a str,
+        session: &'a str,
+        reason: &'a str,
+    },
+    /// With its client, or with its server.
+    OwnLinkEnded {
+        server: &'a str,
+        session: &'a str,
+    },
     /// On stderr.
     BackendLine {
         server: &'a str,
@@ -189,6 +212,10 @@ kinds!(
     BackendLost,
     BackendFailed,
     BackendListFailed,
+    OwnLinkOpened,
+    OwnLinkFailed,
+    OwnLinkLost,
+    OwnLinkEnded,
     BackendLine,
     BackendGarbage,
     BackendTooLong,
@@ -267,6 +294,19 @@ fn log(event: &Event<'_>) {
         Event::BackendListFailed { server, method, reason } => {
             warn!(server, method, reason = clean(reason), "backend did not list");
         }
+        Event::OwnLinkOpened { server, session, took } => {
+            debug!(server, session, ?took, "the client has its own connection");
+        }
+        Event::OwnLinkFailed { server, session, reason, repeated: false } => {
+            warn!(server, session, reason = clean(reason), "cannot connect to backend for one client");
+        }
+        Event::OwnLinkFailed { server, session, reason, repeated: true } => {
+            debug!(server, session, reason = clean(reason), "cannot connect to backend for one client, as before");
+        }
+        Event::OwnLinkLost { server, session, reason } => {
+            warn!(server, session, reason = clean(reason), "backend of one client lost");
+        }
+        Event::OwnLinkEnded { server, session } => debug!(server, session, "the client's own connection ended"),
         Event::BackendLine { server, line, repeated: false } => info!(server, "{}", clean(line)),
         Event::BackendLine { server, line, repeated: true } => debug!(server, "{}", clean(line)),
         Event::BackendGarbage { server, reason } => debug!(server, reason = clean(reason), "backend wrote no message"),

@@ -276,6 +276,11 @@ impl<'de> Visitor<'de> for EnvelopeVisitor {
 struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl Request {
+    /// The id with the spelling of its sender, who may compare no more than that.
+    pub fn id_as_written(&self) -> Id {
+        Id(self.id_at.slice(self.raw.bytes()))
+    }
+
     /// The request as another peer must see it: its id and whatever `edits` names replaced.
     pub fn rekeyed(&self, id: &Id, mut edits: Splice) -> Bytes {
         edits.replace(self.id_at, id.token());

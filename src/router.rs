@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::backend::ask::Translate;
 use crate::backend::{Backend, CallEnd, Outgoing};
 use crate::caller::Caller;
 use crate::catalog::directory::Directory;
@@ -22,6 +23,7 @@ use crate::lane::{Call, Patience};
 use crate::observe::meter::ReadStatus;
 use crate::observe::mime::Mime;
 use crate::observe::{Event, Observe};
+use crate::protocol::dialect::Dialect;
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Pieces, Span, Splice, quote};
 use crate::protocol::method::Method;
@@ -102,6 +104,9 @@ impl Router {
             backend.meter.read(mime, if success { ReadStatus::Success } else { ReadStatus::Failure });
         }
         let response = called?;
+        if let Outcome::Error(error) = response.outcome {
+            backend.inbox.remember_required(response.raw.as_str(), error, &call.mailbox);
+        }
         Ok(self.translate(&catalog, route.source, request, &call.caller, &response))
     }
 
@@ -174,6 +179,19 @@ impl Router {
                 response.rekeyed(&request.id, edits)
             }
         }
+    }
+}
+
+impl Translate for Router {
+    fn ask(&self, server: &ServerId, ask: &Request, dialect: Dialect) -> Splice {
+        let catalog = self.directory.catalog();
+        let source = catalog.sources.iter().position(|source| source.backend.id == *server);
+        let (Some(source), Some(params)) = (source, ask.params.whole) else { return Splice::new() };
+        let backend = &catalog.source(source).backend;
+        content::ask_edits(dialect, &ask.method, ask.raw.as_str(), params, |native| {
+            backend.handed().remember(native, uri::normalise);
+            catalog.resources.expose(&catalog.sources, source, native)
+        })
     }
 }
 

@@ -39,6 +39,8 @@ pub struct Session {
     level: Mutex<Wish>,
     /// Counts the streams opened so far: a new one replaces the one before. `None` once the session has ended.
     stream: watch::Sender<Option<u64>>,
+    /// How many are open, of all sessions together.
+    all_streams: Arc<AtomicUsize>,
     /// Who reads the rest of a call's stream that was cut.
     readers: AtomicUsize,
     /// When the book was begun.
@@ -81,6 +83,7 @@ impl Session {
             }
         });
         self.mailbox.count_stream(true);
+        self.all_streams.fetch_add(1, Ordering::Relaxed);
         Stream { current: self.stream.subscribe(), number, session: Arc::clone(self) }
     }
 
@@ -132,6 +135,7 @@ impl Drop for Stream {
     fn drop(&mut self) {
         self.session.touch();
         self.session.mailbox.count_stream(false);
+        self.session.all_streams.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -153,6 +157,7 @@ pub struct Sessions {
     pub levels: Levels,
     observe: Arc<Observe>,
     pulse: Arc<Pulse>,
+    streams: Arc<AtomicUsize>,
     node: Node,
     most: usize,
     idle_timeout: Duration,
@@ -168,6 +173,7 @@ impl Sessions {
             levels: Levels::default(),
             observe,
             pulse: Arc::default(),
+            streams: Arc::default(),
             node: Node::random(),
             most,
             idle_timeout,
@@ -197,6 +203,7 @@ impl Sessions {
             inflight: Arc::new(Inflight::new(Arc::clone(&self.pulse))),
             level: Mutex::default(),
             stream: watch::Sender::new(Some(0)),
+            all_streams: Arc::clone(&self.streams),
             readers: AtomicUsize::new(0),
             begin: self.begin,
             last_seen: AtomicU64::new(millis(self.begin.elapsed())),
@@ -258,6 +265,11 @@ impl Sessions {
             session.mailbox.set_level(level);
             self.levels.replace(wish.level.replace(level), Some(level));
         }
+    }
+
+    /// Streams that are open, also of sessions that have ended and whose stream has not yet.
+    pub fn open_streams(&self) -> usize {
+        self.streams.load(Ordering::Relaxed)
     }
 
     /// Calls of all sessions that have no answer yet.

@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::backend::actor::stopped;
 use crate::front::attention::{Attended, Attention};
 use crate::front::http;
-use crate::front::io::Impatient;
+use crate::front::io::{Impatient, WRITE_PATIENCE, give_up_the_vanished};
 
 /// Header bytes that one request may have.
 const LARGEST_HEAD: usize = 16 * 1024;
@@ -65,6 +65,8 @@ async fn serve_connection(
 ) {
     // Small answers must not wait for an acknowledgement; where it cannot be set they just are slower.
     let _ = stream.set_nodelay(true);
+    // The same for a peer that vanishes: without it a stream to nobody stays open for a quarter of an hour, or for ever.
+    let _ = give_up_the_vanished(&stream, WRITE_PATIENCE);
     let attention = Attention::new();
     let service = hyper::service::service_fn(|request| {
         let (front, routes, work) = (Arc::clone(&front), &routes, attention.begin_work());

@@ -10,26 +10,22 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
-use crate::backend::child::Command;
-use crate::backend::connect::{HttpClient, ProxyEnvironment};
+use crate::backend::ask::Translate;
+use crate::backend::connect::ProxyEnvironment;
+use crate::backend::dial::{Dialler, Greeting};
 use crate::backend::ear::Ear;
-use crate::backend::files::FilesLink;
-use crate::backend::health::Health;
-use crate::backend::http::HttpLink;
+use crate::backend::health::{self, Health};
 use crate::backend::inbox::List;
 use crate::backend::link::{End, Hello, Link, LinkError, shared_capabilities};
 use crate::backend::listing::{self, Listing};
-use crate::backend::sse::SseLink;
-use crate::backend::stdio::StdioLink;
-use crate::backend::trouble::{self, Trouble};
+use crate::backend::own::OwnLinks;
+use crate::backend::trouble;
 use crate::backend::{Backend, State};
 use crate::caller::Level;
-use crate::config::secret::Secret;
-use crate::config::{HttpKind, Policies, Server, ServerId, Transport};
+use crate::config::{Policies, Server, ServerId, Sharing};
 use crate::observe::{Event, Observe};
 use crate::protocol::method::Method;
 
@@ -41,7 +37,7 @@ const LISTS_TOGETHER: Duration = Duration::from_millis(500);
 /// A list that could not be fetched is tried again after this.
 const LIST_RETRY: Duration = Duration::from_secs(30);
 /// A session that was forgotten sooner than this was a short one; the second in a row counts as a failure.
-const SHORTEST_SESSION: Duration = Duration::from_secs(1);
+pub(super) const SHORTEST_SESSION: Duration = Duration::from_secs(1);
 
 /// What every actor needs from outside.
 #[derive(Clone)]
@@ -51,6 +47,7 @@ pub struct Surroundings {
     /// Our own executable, which is also the guard of child processes.
     pub exe: PathBuf,
     pub proxies: ProxyEnvironment,
+    pub translate: Arc<dyn Translate>,
     /// Rung when a listing changed.
     pub bell: Arc<Notify>,
     /// The lowest log level any client asked for.
@@ -65,17 +62,23 @@ pub fn start(
     stop: watch::Receiver<bool>,
 ) -> (Arc<Backend>, JoinHandle<()>) {
     let most_calls = surroundings.policies.max_in_flight_per_backend;
-    let backend = Arc::new(Backend::new(id, config, most_calls, Arc::clone(&surroundings.observe)));
+    let dialler = Arc::new(Dialler::new(Arc::clone(&config), &surroundings));
+    let (observe, translate) = (Arc::clone(&surroundings.observe), Arc::clone(&surroundings.translate));
+    let mut backend = Backend::new(id, config, most_calls, observe, translate);
+    if backend.config.session == Sharing::PerClient {
+        let patience = surroundings.policies.ask_timeout;
+        backend.own = Some(OwnLinks::new(&backend, Arc::clone(&dialler), patience, stop.clone()));
+    }
+    let backend = Arc::new(backend);
     let actor = Actor {
         backend: Arc::clone(&backend),
         surroundings,
+        dialler,
         stop,
         health: Health::default(),
         short_sessions: 0,
         told: None,
         has_dialled: false,
-        found_sse: false,
-        client: None,
     };
     (backend, tokio::spawn(actor.run()))
 }
@@ -83,6 +86,7 @@ pub fn start(
 struct Actor {
     backend: Arc<Backend>,
     surroundings: Surroundings,
+    dialler: Arc<Dialler>,
     stop: watch::Receiver<bool>,
     health: Health,
     /// How many sessions in a row were forgotten at once.
@@ -90,28 +94,12 @@ struct Actor {
     /// The last failure that was told, since there was a connection.
     told: Option<String>,
     has_dialled: bool,
-    /// The last connection to a URL of unsaid kind was HTTP+SSE.
-    found_sse: bool,
-    client: Option<HttpClient>,
 }
 
 /// Why the actor leaves a connection.
 enum Left {
     Stopped,
     Lost(End),
-}
-
-/// What a URL is taken for; it means nothing to other servers.
-#[derive(Clone, Copy)]
-enum Way {
-    Usual,
-    Sse,
-}
-
-/// Why there was no handshake.
-struct Failure {
-    reason: String,
-    may_be_sse: bool,
 }
 
 impl Actor {
@@ -147,6 +135,9 @@ impl Actor {
             }
         }
         self.publish_state(State::Stopped);
+        if let Some(own) = &self.backend.own {
+            own.ended().await;
+        }
     }
 
     /// A backend that forgets every session at once cannot be used; dialling again without a pause would go on for ever.
@@ -160,7 +151,7 @@ impl Actor {
     }
 
     fn after_loss(&mut self, reason: String) -> Duration {
-        let pause = self.health.failed(Instant::now(), jitter());
+        let pause = self.health.failed(Instant::now(), health::jitter());
         let repeated = self.told.as_deref() == Some(trouble::gist(&reason));
         self.told = Some(trouble::gist(&reason).to_owned());
         let server = self.backend.id.as_str();
@@ -177,93 +168,19 @@ impl Actor {
         if std::mem::replace(&mut self.has_dialled, true) {
             self.backend.meter.restarted();
         }
-        let first = self.first_way();
-        let shaken = match self.shake_hands(first).await {
-            Err(failure) if failure.may_be_sse && self.is_kind_unsaid() => self
-                .shake_hands(Way::Sse)
-                .await
-                .map_err(|second| Trouble::NeitherWay(&failure.reason, &second.reason).to_string())?,
-            shaken => shaken.map_err(|failure| failure.reason)?,
+        let (inbox, config) = (&self.backend.inbox, &self.backend.config);
+        let patience = self.surroundings.policies.ask_timeout;
+        let greeting = Greeting {
+            capabilities: &shared_capabilities(config),
+            ear: || Ear::shared(Arc::clone(inbox), config, patience),
+            is_retry: self.told.is_some(),
         };
-        let Some((link, hello)) = shaken else { return Ok(None) };
-        self.found_sse = matches!(link, Link::Sse(_));
+        let Some((link, hello)) = self.dialler.dial(greeting, stopped(&mut self.stop)).await? else { return Ok(None) };
         self.health.connected(Instant::now());
         self.told = None;
         let (server, transport, version) = (self.backend.id.as_str(), link.transport(), hello.dialect.as_str());
         self.emit(&Event::BackendReady { server, transport, version, took: begin.elapsed() });
-        Ok(Some((Arc::new(link), Arc::new(hello))))
-    }
-
-    fn is_kind_unsaid(&self) -> bool {
-        matches!(self.backend.config.transport, Transport::Http { kind: HttpKind::Unsaid, .. })
-    }
-
-    /// What worked last time comes first, once: after a failure the other has its turn again.
-    fn first_way(&mut self) -> Way {
-        let found_sse = std::mem::take(&mut self.found_sse);
-        match &self.backend.config.transport {
-            Transport::Http { kind: HttpKind::Sse, .. } => Way::Sse,
-            Transport::Http { kind: HttpKind::Unsaid, .. } if found_sse => Way::Sse,
-            _ => Way::Usual,
-        }
-    }
-
-    async fn shake_hands(&mut self, way: Way) -> Result<Option<(Link, Hello)>, Failure> {
-        let link = self.dial(way).map_err(|reason| Failure { reason, may_be_sse: false })?;
-        let patience = self.surroundings.policies.start_timeout;
-        let declared = shared_capabilities(&self.backend.config);
-        let hello = tokio::select! {
-            () = stopped(&mut self.stop) => None,
-            hello = tokio::time::timeout(patience, link.initialize(&declared)) => Some(hello),
-        };
-        let reason = match hello {
-            Some(Ok(Ok(hello))) => return Ok(Some((link, hello))),
-            Some(Ok(Err(error))) => Some(error.to_string()),
-            Some(Err(_)) => Some(link.silence(patience)),
-            None => None,
-        };
-        link.close().await;
-        let may_be_sse = link.may_be_sse();
-        reason.map_or(Ok(None), |reason| Err(Failure { reason, may_be_sse }))
-    }
-
-    fn dial(&mut self, way: Way) -> Result<Link, String> {
-        let limit = self.surroundings.policies.max_message_size;
-        let inbox = Arc::clone(&self.backend.inbox);
-        let ear = || {
-            let patience = self.surroundings.policies.ask_timeout;
-            Arc::new(Ear::shared(Arc::clone(&inbox), &self.backend.config, patience))
-        };
-        match &self.backend.config.transport {
-            Transport::Stdio { command, args, env, cwd } => {
-                let command = Command {
-                    program: command.clone(),
-                    args: args.clone(),
-                    env: env.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect(),
-                    cwd: cwd.clone(),
-                };
-                let link = StdioLink::start(&self.surroundings.exe, &command, limit, ear(), self.told.is_some());
-                link.map(Link::Stdio).map_err(|error| error.to_string())
-            }
-            Transport::Http { url, headers, ca, kind: _ } => {
-                let url: http::Uri = url.parse().map_err(|error| format!("url: {error}"))?;
-                let client = match &self.client {
-                    Some(client) => client.clone(),
-                    None => {
-                        let client = HttpClient::new(&url, ca.as_deref(), &self.surroundings.proxies);
-                        self.client.insert(client.map_err(|error| error.to_string())?).clone()
-                    }
-                };
-                let (headers, ear) = (header_map(headers)?, ear());
-                Ok(match way {
-                    Way::Usual => Link::Http(HttpLink::new(client, url, headers, limit, ear)),
-                    Way::Sse => Link::Sse(SseLink::new(client, url, headers, limit, ear)),
-                })
-            }
-            Transport::Files(files) => {
-                FilesLink::open(files, inbox).map(Link::Files).map_err(|error| error.to_string())
-            }
-        }
+        Ok(Some((link, hello)))
     }
 
     /// Keeps the listing fresh until the connection ends.
@@ -382,6 +299,8 @@ impl Actor {
     }
 
     fn set_level(&self, link: &Arc<Link>, hello: &Hello, lowest: Option<Level>) {
+        // A link that only lists has no calls, so nobody's log lines either.
+        let lowest = lowest.filter(|_| self.backend.own.is_none());
         let Some(level) = lowest.filter(|_| hello.capabilities.logging) else { return };
         let link = Arc::clone(link);
         let params = format!(r#"{{"level":"{}"}}"#, level.as_str());
@@ -402,21 +321,4 @@ impl Actor {
 pub async fn stopped(stop: &mut watch::Receiver<bool>) {
     // An error means that nobody is left who could say it.
     let _ = stop.wait_for(|stop| *stop).await;
-}
-
-fn header_map(headers: &[(String, Secret)]) -> Result<HeaderMap, String> {
-    let mut map = HeaderMap::new();
-    for (name, value) in headers {
-        let name = HeaderName::try_from(name).map_err(|error| format!("header {name}: {error}"))?;
-        let mut value = HeaderValue::try_from(value.expose()).map_err(|error| format!("header {name}: {error}"))?;
-        value.set_sensitive(true);
-        map.append(name, value);
-    }
-    Ok(map)
-}
-
-fn jitter() -> f64 {
-    let mut byte = [0];
-    let random = getrandom::fill(&mut byte).is_ok();
-    if random { f64::from(byte[0]) / 255.0 } else { 0.5 }
 }

@@ -1,8 +1,9 @@
 //! One ask on its way: from the backend to the client and back.
 //!
 //! It goes on the stream of the call it belongs to, or on the session's. It ends with the client's answer; when the backend
-//! takes it back, its call or its link is over; when the client is gone; or when the client has not answered in time. Who
-//! did not end it is told. While it is open the call's own clock stands still.
+//! takes it back or its link is over; when its call is cancelled or late; when the client is gone; or when the client has
+//! not answered in time. Who did not end it is told. A backend that answers its call without waiting for what it asked still
+//! gets that. While an ask is open the clock of its call stands still.
 
 use std::sync::Arc;
 
@@ -12,23 +13,38 @@ use tokio::sync::oneshot;
 
 use crate::backend::ear::{Ear, Mouth};
 use crate::caller::Abilities;
+use crate::config::ServerId;
 use crate::lane::Call;
 use crate::mailbox::Mailbox;
 use crate::mailbox::asks::{Ask, MOST_ASKS, Refused, Word};
+use crate::protocol::dialect::Dialect;
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Splice, quote};
 use crate::protocol::method::Method;
 use crate::protocol::params::progress_token;
 use crate::protocol::{self, Id, Notification, Request};
 
+/// Knows the names under which clients know what backends name.
+pub trait Translate: Send + Sync {
+    /// What must change in an ask of `server` on its way to a client.
+    fn ask(&self, server: &ServerId, ask: &Request, dialect: Dialect) -> Splice;
+}
+
+/// Changes nothing; for tests.
+#[cfg(test)]
+impl Translate for () {
+    fn ask(&self, _: &ServerId, _: &Request, _: Dialect) -> Splice {
+        Splice::new()
+    }
+}
+
 /// Who is asked.
 pub struct Recipient {
     pub mailbox: Arc<Mailbox>,
     pub abilities: Arc<Abilities>,
+    pub dialect: Dialect,
     /// Its calls on the link, to any of which the ask may belong.
     pub calls: SmallVec<[Arc<Call>; 2]>,
-    /// It belongs to the only one of them, and ends with it.
-    pub is_certain: bool,
     /// The link is this client's own.
     pub is_own: bool,
 }
@@ -36,7 +52,7 @@ pub struct Recipient {
 /// How an ask ended without an answer.
 enum Ended {
     /// By the backend, or with its call or link: it does not wait any more.
-    Withdrawn(&'static str),
+    Withdrawn(String),
     Late,
     Gone,
 }
@@ -58,11 +74,14 @@ impl Recipient {
         }
     }
 
-    /// Waits until the ask's call is over; for ever where it may belong to several.
-    async fn call_over(&self) {
-        match self.calls.first() {
-            Some(call) if self.is_certain => call.over().await,
-            _ => std::future::pending().await,
+    /// Waits until every call that the ask may belong to was cancelled or late; for ever where one has its answer, or where
+    /// there are none.
+    async fn abandoned(&self) {
+        for call in &self.calls {
+            call.abandoned().await;
+        }
+        if self.calls.is_empty() {
+            std::future::pending().await
         }
     }
 }
@@ -88,7 +107,7 @@ pub fn relay(
     ear: &Arc<Ear>,
     request: Request,
     recipient: Recipient,
-    withdrawn: oneshot::Receiver<()>,
+    withdrawn: oneshot::Receiver<String>,
     mouth: Arc<dyn Mouth>,
 ) {
     let ask = match recipient.mailbox.asks.open() {
@@ -106,7 +125,8 @@ pub fn relay(
         ear.inbox.remember_elicited(&request, &recipient.mailbox);
     }
     // Before anything else is heard on the link, so that the order stays.
-    if !recipient.ask(&outgoing(&request, ask.id)) {
+    let edits = ear.inbox.translate_ask(&request, recipient.dialect);
+    if !recipient.ask(&outgoing(&request, ask.id, edits)) {
         ear.leave(&request.id);
         return ear.refuse(&request, &gone(), &*mouth);
     }
@@ -127,8 +147,7 @@ pub fn relay(
 }
 
 /// The ask as the client sees it: under our id, and with our progress token where it has one.
-fn outgoing(request: &Request, id: u64) -> Bytes {
-    let mut edits = Splice::new();
+fn outgoing(request: &Request, id: u64, mut edits: Splice) -> Bytes {
     let id = Id::from(id);
     if let Some(at) = progress_token(request.raw.as_str(), &request.params) {
         edits.replace(at, id.token());
@@ -141,7 +160,7 @@ async fn wait(
     request: &Request,
     recipient: &Recipient,
     mut ask: Ask,
-    mut withdrawn: oneshot::Receiver<()>,
+    mut withdrawn: oneshot::Receiver<String>,
     mouth: &dyn Mouth,
 ) -> Result<Bytes, Ended> {
     let _held = Held::new(&recipient.calls);
@@ -156,19 +175,18 @@ async fn wait(
         tokio::select! {
             biased;
             word = ask.next() => match word {
-                Word::Answer(answer) => return Ok(answer.rekeyed(&request.id, Splice::new()).concat()),
+                Word::Answer(answer) => return Ok(answer.rekeyed(&request.id_as_written(), Splice::new()).concat()),
                 Word::Progress(progress) => mouth.say(progress_for(request, &progress)),
                 Word::Nothing => break Ended::Gone,
             },
-            word = &mut withdrawn => break Ended::Withdrawn(match word {
-                Ok(()) => "the server took it back",
-                Err(_) => "the connection to the server is over",
-            }),
-            () = recipient.call_over() => break Ended::Withdrawn("its call is over"),
+            reason = &mut withdrawn => {
+                break Ended::Withdrawn(reason.unwrap_or_else(|_| "the connection to the server is over".to_owned()));
+            }
+            () = recipient.abandoned() => break Ended::Withdrawn("its call was cancelled".to_owned()),
             () = &mut late => break Ended::Late,
         }
     };
-    match ended {
+    match &ended {
         Ended::Withdrawn(reason) => recipient.tell_cancelled(ask.id, reason),
         Ended::Late => recipient.tell_cancelled(ask.id, "the gateway's time-out"),
         Ended::Gone => {}

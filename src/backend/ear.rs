@@ -35,8 +35,8 @@ pub struct Ear {
     /// What `roots/list` is answered with, on a link that clients share.
     roots: Vec<Root>,
     pub(super) patience: Option<Duration>,
-    /// The asks that are open, by the backend's ids; a word into one takes it back. `None` once the link is over.
-    asks: Mutex<Option<HashMap<Id, oneshot::Sender<()>>>>,
+    /// The asks that are open, by the backend's ids; a word into one, the reason, takes it back. `None` once the link is over.
+    asks: Mutex<Option<HashMap<Id, oneshot::Sender<String>>>>,
 }
 
 /// A client that has a link of its own.
@@ -90,7 +90,7 @@ impl Ear {
         let server = crate::config::ServerId::new("a").expect("a valid id");
         let transport = crate::config::Transport::Files(crate::config::Files::at("/".into()));
         let config = Server::new("a", transport, Default::default());
-        Ear::shared(Arc::new(Inbox::new(server, Arc::default())), &config, None)
+        Ear::shared(Arc::new(Inbox::new(server, Arc::default(), Arc::new(()))), &config, None)
     }
 
     pub fn server(&self) -> &str {
@@ -166,14 +166,19 @@ impl Ear {
     }
 
     /// A request of the backend: answered here, refused, or relayed to the client whose it is.
-    pub fn take_ask(self: &Arc<Ear>, ask: Request, whose: Whose, is_certain: bool, mouth: Arc<dyn Mouth>) {
+    pub fn take_ask(self: &Arc<Ear>, ask: Request, whose: Whose, mouth: Arc<dyn Mouth>) {
         if ask.method == Method::Ping {
-            return mouth.say(protocol::reply(&ask.id, "{}").concat());
+            return mouth.say(protocol::reply(&ask.id_as_written(), "{}").concat());
         }
         if ask.method == Method::RootsList && self.own.is_none() && !self.roots.is_empty() {
-            return mouth.say(protocol::reply(&ask.id, roots(&self.roots)).concat());
+            return mouth.say(protocol::reply(&ask.id_as_written(), roots(&self.roots)).concat());
         }
-        let opened = self.recipient(&ask, whose, is_certain).and_then(|recipient| {
+        if self.is_open(&ask.id) {
+            // Told again on a resumed stream, or against the rules. A refusal would answer the one that is open.
+            let (server, method) = (self.server(), ask.method.as_str());
+            return self.emit(&Event::BackendAskRefused { server, method, reason: "its id is in use" });
+        }
+        let opened = self.recipient(&ask, whose).and_then(|recipient| {
             let withdrawn = self.enter(&ask.id)?;
             Ok((recipient, withdrawn))
         });
@@ -183,25 +188,30 @@ impl Ear {
         }
     }
 
+    fn is_open(&self, id: &Id) -> bool {
+        self.lock().as_ref().is_some_and(|open| open.contains_key(id))
+    }
+
     pub(super) fn refuse(&self, ask: &Request, error: &Error, mouth: &dyn Mouth) {
         let (server, method, reason) = (self.server(), ask.method.as_str(), error.to_string());
         self.emit(&Event::BackendAskRefused { server, method, reason: &reason });
-        mouth.say(protocol::error_reply(Some(&ask.id), &error.to_json()).concat());
+        mouth.say(protocol::error_reply(Some(&ask.id_as_written()), &error.to_json()).concat());
     }
 
-    fn recipient(&self, ask: &Request, whose: Whose, is_certain: bool) -> Result<Recipient, Error> {
+    fn recipient(&self, ask: &Request, whose: Whose) -> Result<Recipient, Error> {
         let unavailable = |reason: &str| Error::ClientUnavailable { reason: reason.to_owned() };
         let recipient = match (whose, &self.own) {
             (Whose::Calls(calls), own) => {
                 let first = calls.first().ok_or_else(|| unavailable("no client has a call on this connection"))?;
                 let (mailbox, abilities) = (Arc::clone(&first.mailbox), Arc::clone(&first.caller.abilities));
-                Recipient { mailbox, abilities, is_certain, is_own: own.is_some(), calls }
+                let dialect = first.caller.dialect;
+                Recipient { mailbox, abilities, dialect, is_own: own.is_some(), calls }
             }
             (_, Some(client)) => Recipient {
                 mailbox: Arc::clone(&client.mailbox),
                 abilities: Arc::clone(&client.caller.abilities),
+                dialect: client.caller.dialect,
                 calls: SmallVec::new(),
-                is_certain: false,
                 is_own: true,
             },
             (Whose::Nobodys, None) => {
@@ -218,14 +228,11 @@ impl Ear {
     }
 
     /// Opens an ask under the backend's id.
-    fn enter(&self, id: &Id) -> Result<oneshot::Receiver<()>, Error> {
+    fn enter(&self, id: &Id) -> Result<oneshot::Receiver<String>, Error> {
         let (withdraw, withdrawn) = oneshot::channel();
         let mut asks = self.lock();
         let closed = || Error::ClientUnavailable { reason: "the connection is over".to_owned() };
         let open = asks.as_mut().ok_or_else(closed)?;
-        if open.contains_key(id) {
-            return Err(Error::InvalidRequest(format!("a request with the id {id} is in flight")));
-        }
         if open.len() >= MOST_ASKS {
             return Err(Error::LimitExceeded { limit: "asks", value: MOST_ASKS });
         }
@@ -244,8 +251,11 @@ impl Ear {
         let id = notification.params.request_id.and_then(|at| Id::parse(notification.raw.bytes(), at));
         let withdraw = id.and_then(|id| self.lock().as_mut()?.remove(&id));
         if let Some(withdraw) = withdraw {
+            let text = notification.raw.as_str();
+            let reason = notification.params.whole.and_then(|params| json::member(text, params, "reason"));
+            let reason = reason.and_then(|at| json::string(text, at)).unwrap_or("the server took it back".into());
             // Whoever relayed it may be through with it.
-            let _ = withdraw.send(());
+            let _ = withdraw.send(reason.into_owned());
         }
     }
 
@@ -255,7 +265,7 @@ impl Ear {
     }
 
     /// No code that holds this lock can panic.
-    fn lock(&self) -> MutexGuard<'_, Option<HashMap<Id, oneshot::Sender<()>>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<HashMap<Id, oneshot::Sender<String>>>> {
         self.asks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -54,6 +54,13 @@ impl Health {
     }
 }
 
+/// Something in 0..1 that others do not have.
+pub fn jitter() -> f64 {
+    let mut byte = [0];
+    let random = getrandom::fill(&mut byte).is_ok();
+    if random { f64::from(byte[0]) / 255.0 } else { 0.5 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

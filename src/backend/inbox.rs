@@ -9,10 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::Notify;
 
+use crate::backend::ask::Translate;
 use crate::config::ServerId;
 use crate::mailbox::Mailbox;
 use crate::observe::{Event, Observe};
-use crate::protocol::json;
+use crate::protocol::dialect::Dialect;
+use crate::protocol::json::{self, Span, Splice};
 use crate::protocol::method::Method;
 use crate::protocol::{Notification, Request};
 
@@ -77,14 +79,15 @@ impl Elicited {
 pub struct Inbox {
     server: ServerId,
     observe: Arc<Observe>,
+    translate: Arc<dyn Translate>,
     elicited: Mutex<Elicited>,
     changed: AtomicU8,
     bell: Notify,
 }
 
 impl Inbox {
-    pub fn new(server: ServerId, observe: Arc<Observe>) -> Inbox {
-        Inbox { server, observe, elicited: Mutex::default(), changed: AtomicU8::new(0), bell: Notify::new() }
+    pub fn new(server: ServerId, observe: Arc<Observe>, translate: Arc<dyn Translate>) -> Inbox {
+        Inbox { server, observe, translate, elicited: Mutex::default(), changed: AtomicU8::new(0), bell: Notify::new() }
     }
 
     pub fn server(&self) -> &str {
@@ -102,6 +105,27 @@ impl Inbox {
         if let Some(id) = id.and_then(|at| json::string(text, at)) {
             self.elicited().insert(id.into_owned(), mailbox);
         }
+    }
+
+    /// The same where an error says that a client must be sent to URLs first.
+    pub fn remember_required(&self, text: &str, error: Span, mailbox: &Arc<Mailbox>) {
+        const URL_ELICITATION_REQUIRED: &str = "-32042";
+        if json::member(text, error, "code").is_none_or(|code| code.get(text) != URL_ELICITATION_REQUIRED) {
+            return;
+        }
+        let data = json::member(text, error, "data");
+        let required = data.and_then(|data| json::member(text, data, "elicitations"));
+        let required = required.into_iter().flat_map(|required| json::elements(text, required));
+        for id in required.filter_map(|elicitation| json::member(text, elicitation, "elicitationId")) {
+            if let Some(id) = json::string(text, id) {
+                self.elicited().insert(id.into_owned(), mailbox);
+            }
+        }
+    }
+
+    /// What must change in an ask on its way to a client.
+    pub fn translate_ask(&self, ask: &Request, dialect: Dialect) -> Splice {
+        self.translate.ask(&self.server, ask, dialect)
     }
 
     /// The end of an elicitation by URL.
@@ -153,7 +177,7 @@ mod tests {
     use crate::protocol::Message;
 
     fn inbox() -> Inbox {
-        Inbox::new(ServerId::new("a").expect("a valid id"), Arc::default())
+        Inbox::new(ServerId::new("a").expect("a valid id"), Arc::default(), Arc::new(()))
     }
 
     #[tokio::test]

@@ -91,7 +91,7 @@ impl OpenRequests {
     }
 
     pub fn on_ask(&self, ask: Request, mouth: Arc<dyn Mouth>) {
-        self.ear.take_ask(ask, self.whose(), false, mouth);
+        self.ear.take_ask(ask, self.whose(), mouth);
     }
 
     /// An over-long message was dropped. The call it answers, if its id can still be read, hears so.

@@ -24,7 +24,8 @@ use tokio::time::timeout;
 
 use crate::backend::connect::{HttpClient, RequestError};
 use crate::backend::ear::{Ear, Mouth};
-use crate::backend::http::{ASIDE, LONGEST_REFUSAL, MOST_ASIDES, finish, is_session_unknown, is_stream, whole_body};
+use crate::backend::http::MOST_ASIDES;
+use crate::backend::http::body::{ASIDE, LONGEST_REFUSAL, finish, is_session_unknown, is_stream, whole_body};
 use crate::backend::link::{End, LinkError};
 use crate::backend::open::OpenRequests;
 use crate::backend::trouble::Trouble;

@@ -26,6 +26,22 @@ pub fn exposed(definition: &Definition, name: &str, server: &str, expose_uri: im
     edits.apply(definition.raw.bytes())
 }
 
+/// A tool as versions with a handshake can read it: its output is an object, or not described.
+pub fn for_older(definition: &Bytes) -> Bytes {
+    const KEY: &str = "outputSchema";
+    if memchr::memmem::find(definition, KEY.as_bytes()).is_none() {
+        return definition.clone();
+    }
+    let Ok(text) = std::str::from_utf8(definition) else { return definition.clone() };
+    let whole = json::whole(text);
+    let is_object = |schema| json::member(text, schema, "type").is_some_and(|kind| kind.get(text) == r#""object""#);
+    let mut edits = Splice::new();
+    if json::member(text, whole, KEY).is_some_and(|schema| !is_object(schema)) {
+        edits.replace(json::cuttable(text, whole, KEY).expect("it is there"), "");
+    }
+    edits.apply(definition)
+}
+
 /// URIs that a definition names besides its own.
 pub fn mentioned(definition: &Definition) -> Vec<String> {
     let text = definition.raw.as_str();
@@ -118,5 +134,16 @@ mod tests {
     #[test]
     fn an_entry_that_keeps_its_name_keeps_every_byte() {
         check(r#"{"name":"s_t" , "_meta":null}"#, r#"{"name":"s_t" , "_meta":null}"#);
+    }
+
+    #[test]
+    fn srv7_an_output_schema_that_is_no_object_is_left_out_for_older_clients() {
+        let check = |definition: &'static str, expected: &str| {
+            assert_eq!(for_older(&Bytes::from_static(definition.as_bytes())), expected);
+        };
+        check(r#"{"name":"t","outputSchema":{"type":"array"},"x":1}"#, r#"{"name":"t","x":1}"#);
+        check(r#"{"name":"t","outputSchema":{"anyOf":[]}}"#, r#"{"name":"t"}"#);
+        let object = r#"{"name":"t","outputSchema":{"type":"object","outputSchema":{}}}"#;
+        check(object, object);
     }
 }

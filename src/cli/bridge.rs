@@ -8,11 +8,13 @@
 //! Order: `initialize` is answered before anything else is sent, and notifications and answers of the client are taken by
 //! the gateway one by one. Requests travel side by side, up to [`MOST_CALLS`]; one more is refused. Lines for the client
 //! pass one bounded queue; where the client does not read, the streams of the gateway wait. A cancel goes with its request
-//! (see [`call`]).
+//! (see [`call`]), an answer to the session that asked (see [`asks`]), and a stream that was cut goes on (see [`stream`]).
 
+pub mod asks;
 pub mod call;
 pub mod keeper;
 pub mod message;
+pub mod stream;
 pub mod wire;
 
 use std::collections::HashMap;
@@ -26,10 +28,12 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
+use crate::cli::bridge::asks::{Asks, Unread};
 use crate::cli::bridge::call::Way;
 use crate::cli::bridge::keeper::Session;
-use crate::cli::bridge::message::{Kind, Outgoing};
-use crate::cli::bridge::wire::{Answers, Wire};
+use crate::cli::bridge::message::{Kind, Outgoing, Said};
+use crate::cli::bridge::stream::Stream;
+use crate::cli::bridge::wire::{Answers, Broken, Wire};
 use crate::protocol::error::Error;
 use crate::protocol::framing::{Frame, Lines};
 use crate::protocol::json::single_line;
@@ -59,6 +63,7 @@ pub struct Bridge {
     initialized: OnceLock<Bytes>,
     /// The last log level that the client asked for.
     level: Mutex<Option<Bytes>>,
+    asks: Mutex<Asks>,
     /// The newest session that the gateway was found to have forgotten.
     lost: AtomicU64,
     bell: Notify,
@@ -84,6 +89,7 @@ pub async fn run(
         handshake: OnceLock::new(),
         initialized: OnceLock::new(),
         level: Mutex::default(),
+        asks: Mutex::default(),
         lost: Default::default(),
         bell: Notify::new(),
     });
@@ -108,7 +114,10 @@ pub async fn run(
 async fn finish(client: Client, bridge: Arc<Bridge>, writer: JoinHandle<()>) {
     let Client { output, mut calls, keeper, .. } = client;
     drop(output);
-    let finished = async { while calls.join_next().await.is_some() {} };
+    let finished = async {
+        bridge.refuse_open_asks().await;
+        while calls.join_next().await.is_some() {}
+    };
     let _ = tokio::time::timeout(GRACE, finished).await;
     calls.shutdown().await;
     if let Some(keeper) = keeper {
@@ -163,19 +172,28 @@ impl Client {
     }
 
     async fn on_frame(&mut self, frame: Frame<Bytes>) {
-        let outgoing = match frame {
-            Frame::Whole(line) => Outgoing::read(line),
+        match frame {
+            Frame::Whole(line) => {
+                for outgoing in Outgoing::unpack(line) {
+                    self.on_message(outgoing).await;
+                }
+            }
             Frame::TooLong { .. } => {
                 let reason = format!("a line is longer than {LARGEST_MESSAGE} bytes");
-                return self.refuse(None, &Error::InvalidRequest(reason)).await;
+                self.refuse(None, &Error::InvalidRequest(reason)).await;
             }
-        };
+        }
+    }
+
+    async fn on_message(&mut self, outgoing: Outgoing) {
         match &outgoing.kind {
             Kind::Request(id, Method::Initialize) if self.bridge.handshake.get().is_none() => {
                 if let Err(error) = self.initialize(&outgoing).await {
                     self.refuse(Some(id), &error).await;
                 }
             }
+            // In order with what the client says besides.
+            Kind::Batch(ids) if ids.is_empty() => self.bridge.carry_aside(&outgoing, &self.output).await,
             Kind::Request(..) | Kind::Batch(_) => self.begin(outgoing).await,
             Kind::Notification { cancels: Some(id) } => {
                 let kept = match self.open.remove(id) {
@@ -192,7 +210,8 @@ impl Client {
                 self.bridge.initialized.get_or_init(|| outgoing.body.clone());
                 self.bridge.bell.notify_one();
             }
-            Kind::Notification { cancels: None } | Kind::Answer | Kind::Broken => {
+            Kind::Answer(Some(id)) => self.bridge.answer(&outgoing, id, &self.output).await,
+            Kind::Notification { cancels: None } | Kind::Answer(None) | Kind::Broken => {
                 self.bridge.carry_aside(&outgoing, &self.output).await;
             }
         }
@@ -204,10 +223,10 @@ impl Client {
 
     async fn initialize(&mut self, outgoing: &Outgoing) -> Result<(), Error> {
         let bridge = &self.bridge;
-        let (headers, answer, version) = bridge.shake_hands(&outgoing.body).await?;
+        let (headers, answer, version) = bridge.shake_hands(&outgoing.body, &self.output).await?;
         if let Some(version) = version {
             bridge.handshake.get_or_init(|| Handshake { hello: outgoing.body.clone(), version });
-            bridge.session.send_modify(|session| session.renew(headers));
+            bridge.session.send_modify(|session| *session = session.next(headers));
             self.keeper = Some(tokio::spawn(keeper::keep(Arc::clone(bridge), self.output.clone())));
         }
         let _ = self.output.send(answer).await;
@@ -250,7 +269,7 @@ impl Bridge {
                 StatusCode::NOT_FOUND if session.exists() => self.renewed(&session).await?,
                 status if status.is_success() => {
                     way.arrive();
-                    return self.hand_on(Answers::new(response), output, waiting, way).await;
+                    return self.hand_on(Answers::new(response), &session, output, waiting, way).await;
                 }
                 _ => return self.hand_on_refusal(response, output, waiting).await,
             }
@@ -268,31 +287,48 @@ impl Bridge {
         }
     }
 
+    /// Hands on an answer, message by message, until all that wait are served.
     async fn hand_on(
         &self,
-        mut answers: Answers,
+        answers: Answers,
+        session: &Session,
         output: &Output,
         waiting: &mut Vec<Id>,
         way: &Way,
     ) -> Result<(), Error> {
         let awaits_some = !waiting.is_empty();
+        let mut stream = Stream::new(answers, session);
         loop {
-            let next = answers.next();
+            let next = stream.next();
             let next = match awaits_some && waiting.is_empty() {
                 // All is said; what follows is the gateway's good manners.
                 true => tokio::time::timeout(ASIDE, next).await.unwrap_or(Ok(None)),
                 false => next.await,
             };
-            let Some(message) = next.map_err(|reason| self.unavailable(reason, true))? else { return Ok(()) };
-            if !message::strike(&message, waiting) {
+            let message = match next {
+                Ok(Some(message)) => message,
+                Ok(None) | Err(Broken::Lost) if waiting.is_empty() => return Ok(()),
+                Ok(None) => {
+                    stream.resume(self, "its answer ended early").await?;
+                    continue;
+                }
+                Err(lost @ Broken::Lost) => {
+                    stream.resume(self, &lost.to_string()).await?;
+                    continue;
+                }
+                Err(error @ Broken::TooLarge) => return Err(self.unavailable(error.to_string(), true)),
+            };
+            let Ok(messages) = Said::read(message, waiting) else {
                 tracing::debug!("the gateway sent something that is no message; dropped");
                 continue;
-            }
-            if way.is_given_up() {
-                continue;
-            }
-            if output.send(message).await.is_err() {
-                return Ok(());
+            };
+            for said in messages {
+                if way.is_given_up() {
+                    continue;
+                }
+                if let Err(Unread) = self.tell(said, session, output).await {
+                    return Ok(());
+                }
             }
         }
     }
@@ -305,7 +341,7 @@ impl Bridge {
         waiting: &mut Vec<Id>,
     ) -> Result<(), Error> {
         let status = response.status();
-        let body = Answers::new(response).next().await.ok().flatten().unwrap_or_default();
+        let body = Answers::new(response).next_message().await.ok().flatten().unwrap_or_default();
         let is_ours = !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
         if let Some(answer) = message::refusal(body, waiting).filter(|_| is_ours) {
             waiting.clear();
@@ -316,15 +352,16 @@ impl Bridge {
     }
 
     /// The handshake with these bytes: what names the new session, the answer, and the version where it is a success.
-    async fn shake_hands(&self, hello: &Bytes) -> Result<(HeaderMap, Bytes, Option<String>), Error> {
+    async fn shake_hands(&self, hello: &Bytes, output: &Output) -> Result<(HeaderMap, Bytes, Option<String>), Error> {
         let shaken = async {
             let response = self.wire.post(hello.clone(), &HeaderMap::new()).await;
             let response = response.map_err(|error| self.unreachable(&error))?;
             let (status, session) = (response.status(), Wire::session_of(&response));
-            let lost = |reason| self.unavailable(reason, true);
+            let begun = self.session.borrow().next(Wire::session_headers(session.clone(), None));
+            let lost = |error: Broken| self.unavailable(error.to_string(), true);
             let mut answers = Answers::new(response);
             loop {
-                let answer = answers.next().await.map_err(lost)?;
+                let answer = answers.next_message().await.map_err(lost)?;
                 let Some(answer) = answer else { return Err(self.wire.refused(status, None)) };
                 if !status.is_success() {
                     return Err(self.wire.refused(status, message::complaint(&answer).as_deref()));
@@ -332,6 +369,9 @@ impl Bridge {
                 if message::is_answer(&answer) {
                     let version = message::version(&answer);
                     return Ok((Wire::session_headers(session, version.as_deref()), answer, version));
+                }
+                for said in Said::read(answer, &mut Vec::new()).unwrap_or_default() {
+                    let _ = self.tell(said, &begun, output).await;
                 }
             }
         };

@@ -1,4 +1,4 @@
-//! A connection that gives up on a peer which stops reading.
+//! A connection that gives up on a peer which stops reading, or is not there any more.
 
 use std::future::Future;
 use std::io;
@@ -7,13 +7,34 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
 use crate::front::attention::Attention;
 
 /// A stream is dead when nothing can be written to it for this long.
 pub const WRITE_PATIENCE: Duration = Duration::from_secs(30);
+/// Probes of a silent connection, none of which is answered, before its peer counts as gone.
+const PROBES: u32 = 3;
+/// The system counts the times of probes in these.
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Has the system end the connection when its peer is gone without a word, as after a pulled cable, for `patience`.
+///
+/// A write does not show it: what we have to say fits the system's buffer for hours. Missing acknowledgements do, which
+/// Linux counts; where nothing is under way, and on other systems, unanswered probes do.
+pub fn give_up_the_vanished(stream: &TcpStream, patience: Duration) -> io::Result<()> {
+    let socket = SockRef::from(stream);
+    let (silence, pause) = (patience / 2, patience / 2 / PROBES);
+    let probes =
+        TcpKeepalive::new().with_time(silence.max(SECOND)).with_interval(pause.max(SECOND)).with_retries(PROBES);
+    socket.set_tcp_keepalive(&probes)?;
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    socket.set_tcp_user_timeout(Some(patience))?;
+    Ok(())
+}
 
 pub struct Impatient<T> {
     inner: T,
@@ -87,7 +108,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Impatient<T> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncWriteExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
 
@@ -99,5 +120,28 @@ mod tests {
         let error = near.write_all(&[0; 64]).await.expect_err("nobody reads");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert_eq!(begin.elapsed(), WRITE_PATIENCE);
+    }
+
+    /// A connection whose far end hears nothing any more and so acknowledges nothing: a filter takes away all that comes.
+    #[cfg(target_os = "linux")]
+    async fn half_open() -> (TcpStream, TcpStream) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let far = TcpStream::connect(listener.local_addr().expect("an address")).await.expect("somebody listens");
+        let (near, _) = listener.accept().await.expect("a connection");
+        let nothing = socket2::SockFilter::new(6, 0, 0, 0);
+        SockRef::from(&far).attach_filter(&[nothing]).expect("a filter");
+        (near, far)
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn sess2_a_peer_that_vanished_is_given_up_whether_there_is_something_to_tell_it_or_not() {
+        for message in [&b": keep-alive"[..], b""] {
+            let (mut near, _far) = half_open().await;
+            give_up_the_vanished(&near, 2 * SECOND).expect("the options exist");
+            near.write_all(message).await.expect("it fits the buffer");
+            let error = near.read(&mut [0]).await.expect_err("nobody is there");
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{message:?}");
+        }
     }
 }

@@ -26,6 +26,7 @@ pub struct Reading {
     /// How often each kind of happening was emitted.
     pub events: Vec<(&'static str, u64)>,
     pub sessions: usize,
+    pub streams: usize,
     pub requests_in_flight: usize,
     pub subscriptions: usize,
     /// Kinds of entries and how many there are.
@@ -38,6 +39,9 @@ pub struct Reading {
 pub struct ServerReading {
     pub id: ServerId,
     pub is_up: bool,
+    pub requests_in_flight: usize,
+    /// How many clients have a connection of their own; nothing where they share one.
+    pub own_links: Option<usize>,
     pub meter: Arc<Meter>,
 }
 
@@ -119,6 +123,7 @@ impl Reading {
             counter(&mut family, &KindLabel { kind: snake_case(kind) }, *count)?;
         }
         gauge(encoder, "goblin_sessions_active", "Sessions of clients", self.sessions)?;
+        gauge(encoder, "goblin_streams_active", "Open streams of sessions", self.streams)?;
         gauge(encoder, "goblin_requests_in_flight", "Calls without an answer yet", self.requests_in_flight)?;
         gauge(encoder, "mcp_resource_subscriptions_active", "Subscriptions of clients", self.subscriptions)?;
         let help = "Entries that clients are offered";
@@ -134,6 +139,17 @@ impl Reading {
         let mut family = encoder.encode_descriptor("goblin_backend_up", help, None, MetricType::Gauge)?;
         for server in &self.servers {
             family.encode_family(&server.label())?.encode_gauge(&u64::from(server.is_up))?;
+        }
+        let help = "Requests of clients that the server has not answered yet";
+        let mut family =
+            encoder.encode_descriptor("goblin_backend_requests_in_flight", help, None, MetricType::Gauge)?;
+        for server in &self.servers {
+            family.encode_family(&server.label())?.encode_gauge(&wide(server.requests_in_flight))?;
+        }
+        let help = "Clients with a connection of their own";
+        let mut family = encoder.encode_descriptor("goblin_backend_client_links", help, None, MetricType::Gauge)?;
+        for (server, count) in self.servers.iter().filter_map(|server| Some((server, server.own_links?))) {
+            family.encode_family(&server.label())?.encode_gauge(&wide(count))?;
         }
         let help = "Starts of the server, or dials to it, after the first";
         let mut family = encoder.encode_descriptor("goblin_backend_restarts", help, None, MetricType::Counter)?;
@@ -241,6 +257,7 @@ mod tests {
             started: UNIX_EPOCH + Duration::from_secs(5),
             events: vec![("BackendReady", 2)],
             sessions: 3,
+            streams: 2,
             requests_in_flight: 4,
             subscriptions: 0,
             catalog: [("tool", 1), ("prompt", 2), ("resource", 3), ("template", 4)],
@@ -256,12 +273,16 @@ mod tests {
         meter.took(Asked::ToolsCall, Duration::from_millis(3));
         meter.read(Mime::Plain, ReadStatus::Failure);
         let id = ServerId::new("a \"b\\").expect("any printable id");
-        let text = reading(vec![ServerReading { id, is_up: true, meter }]).to_text();
+        let text = reading(vec![ServerReading { id, is_up: true, requests_in_flight: 1, own_links: Some(7), meter }])
+            .to_text();
         for line in [
             "goblin_start_time_seconds 5.0",
             r#"goblin_events_total{kind="backend_ready"} 2"#,
             "goblin_sessions_active 3",
+            "goblin_streams_active 2",
             r#"goblin_backend_up{server_id="a \"b\\"} 1"#,
+            r#"goblin_backend_requests_in_flight{server_id="a \"b\\"} 1"#,
+            r#"goblin_backend_client_links{server_id="a \"b\\"} 7"#,
             r#"mcp_requests_total{server_id="a \"b\\",method="tools/call",outcome="ok"} 1"#,
             r#"mcp_request_duration_seconds_bucket{le="0.0025",server_id="a \"b\\",method="tools/call"} 0"#,
             r#"mcp_request_duration_seconds_bucket{le="0.005",server_id="a \"b\\",method="tools/call"} 1"#,

@@ -95,6 +95,16 @@ impl Dialect {
         self >= Dialect::V2025_03_26
     }
 
+    /// Whether a message of a sampling request may have several blocks of content.
+    pub fn has_content_lists(self) -> bool {
+        self >= Dialect::V2025_11_25
+    }
+
+    /// Whether `structuredContent` may be any value, not only an object.
+    pub fn has_free_structure(self) -> bool {
+        self.era() == Era::Modern
+    }
+
     /// What a backend's error code becomes where this version does not know it; nothing where it may pass.
     pub fn foreign_code(self, code: &str) -> Option<i64> {
         let modern_only = matches!(code, "-32020" | "-32021" | "-32022");

@@ -107,6 +107,24 @@ pub fn whole(text: &str) -> Span {
     Span::of(text, text.trim_matches([' ', '\t', '\r', '\n']))
 }
 
+/// The member `key` of the object at `span` together with one comma beside it: cut out, it leaves an object.
+pub fn cuttable(text: &str, span: Span, key: &str) -> Option<Span> {
+    let mut before = None;
+    let mut members = members(text, span).peekable();
+    while let Some(member) = members.next() {
+        if member.key(text) == key {
+            let start = before.unwrap_or(member.key.start);
+            let end = match members.peek() {
+                Some(next) if before.is_none() => next.key.start,
+                _ => member.value.end,
+            };
+            return Some(Span { start, end });
+        }
+        before = Some(member.value.end);
+    }
+    None
+}
+
 /// Line breaks in valid JSON are blanks. They become spaces before a payload leaves on a transport that frames by lines:
 /// a backend that pretty-prints must not break the framing, and none may smuggle a message in.
 pub fn single_line(raw: Bytes) -> Bytes {
@@ -410,5 +428,21 @@ mod tests {
             splice.replace(Span::new(before.len(), before.len() + old.len()), new.clone());
             prop_assert_eq!(splice.apply(&raw), format!("{before}{new}{after}"));
         }
+    }
+
+    #[test]
+    fn a_member_is_cut_with_one_comma() {
+        let check = |text: &str, expected: &str| {
+            let mut edits = Splice::new();
+            if let Some(at) = cuttable(text, whole(text), "k") {
+                edits.replace(at, "");
+            }
+            assert_eq!(edits.apply(&text.to_owned().into()), expected, "{text}");
+        };
+        check(r#"{"k":1}"#, "{}");
+        check(r#"{ "k" : [1,2] , "b":2}"#, r#"{ "b":2}"#);
+        check(r#"{"a":{"k":1} , "k":{"x":","}, "b":2}"#, r#"{"a":{"k":1}, "b":2}"#);
+        check(r#"{"a":1,"k":null}"#, r#"{"a":1}"#);
+        check(r#"{"a":{"k":1}}"#, r#"{"a":{"k":1}}"#);
     }
 }

@@ -18,7 +18,7 @@ pub fn uris(method: &Method, text: &str, result: Span) -> Vec<Span> {
             let contents = contents.into_iter().flat_map(|contents| json::elements(text, contents));
             found.extend(contents.filter_map(|content| json::member(text, content, "uri")));
         }
-        Method::ToolsCall | Method::PromptsGet => {
+        Method::ToolsCall | Method::PromptsGet | Method::Sample => {
             found.extend(blocks(method, text, result).into_iter().filter_map(|block| block_uri(text, block)));
         }
         _ => return found,
@@ -33,26 +33,63 @@ fn may_hold_uris(result: &str) -> bool {
     memchr::memmem::find_iter(bytes, b"ri\"").any(|at| at > 0 && matches!(bytes[at - 1], b'u' | b'U'))
 }
 
-/// The content blocks of a tool's result or a prompt's messages.
+/// The content blocks of a tool's result, a prompt's messages or those of a sampling request.
 fn blocks(method: &Method, text: &str, result: Span) -> Vec<Span> {
     match method {
         Method::ToolsCall => json::member(text, result, "content")
             .into_iter()
             .flat_map(|content| json::elements(text, content))
             .collect(),
-        Method::PromptsGet => {
-            let messages = json::member(text, result, "messages");
-            let messages = messages.into_iter().flat_map(|messages| json::elements(text, messages));
-            let contents = messages.filter_map(|message| json::member(text, message, "content"));
-            contents
-                .flat_map(|content| match content.get(text).as_bytes().first() {
-                    Some(b'[') => json::elements(text, content).collect(),
-                    _ => vec![content],
-                })
-                .collect()
+        Method::PromptsGet => contents(text, result).flat_map(|content| one_or_many(text, content)).collect(),
+        Method::Sample => {
+            let own: Vec<_> = contents(text, result).flat_map(|content| one_or_many(text, content)).collect();
+            // The result of a tool has blocks of its own.
+            let nested = own.iter().filter(|block| kind(text, **block).is_some_and(|kind| kind == "tool_result"));
+            let nested = nested.filter_map(|block| json::member(text, *block, "content"));
+            let nested: Vec<_> = nested.flat_map(|content| one_or_many(text, content)).collect();
+            [own, nested].concat()
         }
         _ => Vec::new(),
     }
+}
+
+/// The content of each message.
+fn contents(text: &str, result: Span) -> impl Iterator<Item = Span> {
+    let messages = json::member(text, result, "messages");
+    let messages = messages.into_iter().flat_map(|messages| json::elements(text, messages));
+    messages.filter_map(|message| json::member(text, message, "content"))
+}
+
+fn one_or_many(text: &str, content: Span) -> Vec<Span> {
+    match content.get(text).as_bytes().first() {
+        Some(b'[') => json::elements(text, content).collect(),
+        _ => vec![content],
+    }
+}
+
+/// What must change in an ask on its way to a client. Before 2025-11-25 a message of a sampling request had one block, not a
+/// list: a list of one becomes that one.
+pub fn ask_edits(
+    dialect: Dialect,
+    method: &Method,
+    text: &str,
+    params: Span,
+    expose: impl FnMut(&str) -> String,
+) -> Splice {
+    if *method != Method::Sample {
+        return Splice::new();
+    }
+    let mut edits = edits(dialect, method, text, params, expose);
+    if !dialect.has_content_lists() {
+        for content in contents(text, params).filter(|content| content.get(text).starts_with('[')) {
+            let mut blocks = json::elements(text, content);
+            if let (Some(block), None) = (blocks.next(), blocks.next()) {
+                edits.replace(Span { start: content.start, end: block.start }, "");
+                edits.replace(Span { start: block.end, end: content.end }, "");
+            }
+        }
+    }
+    edits
 }
 
 fn kind<'a>(text: &'a str, block: Span) -> Option<std::borrow::Cow<'a, str>> {
@@ -124,7 +161,21 @@ pub fn edits(
     for (block, with) in replaced {
         edits.replace(block, with);
     }
+    if let Some(at) = foreign_structure(dialect, method, text, result) {
+        edits.replace(at, "");
+    }
     edits
+}
+
+/// `structuredContent` that is no object, which older clients refuse together with all else in the result. What it says
+/// stands in `content` as well.
+fn foreign_structure(dialect: Dialect, method: &Method, text: &str, result: Span) -> Option<Span> {
+    const KEY: &str = "structuredContent";
+    let may_be_there = *method == Method::ToolsCall
+        && !dialect.has_free_structure()
+        && memchr::memmem::find(result.get(text).as_bytes(), KEY.as_bytes()).is_some();
+    let at = may_be_there.then(|| json::member(text, result, KEY)).flatten()?;
+    if at.get(text).starts_with('{') { None } else { json::cuttable(text, result, KEY) }
 }
 
 #[cfg(test)]
@@ -194,5 +245,35 @@ mod tests {
                 check(Dialect::V2024_11_05, &method, result, result);
             }
         }
+    }
+
+    #[test]
+    fn res4_uris_in_sampling_messages_are_mapped_and_older_clients_get_one_block() {
+        let check = |dialect: Dialect, params: &str, expected: &str| {
+            let edits = ask_edits(dialect, &Method::Sample, params, json::whole(params), |uri| format!("x+{uri}"));
+            assert_eq!(edits.apply(&params.to_owned().into()), expected);
+        };
+        let link = r#"{"type":"resource_link","uri":"a:b"}"#;
+        let nested = format!(r#"{{"messages":[{{"content":[{{"type":"tool_result","content":[{link}]}},{link}]}}]}}"#);
+        check(Dialect::V2025_11_25, &nested, &nested.replace("a:b", "x+a:b"));
+        let text = r#"{"messages":[{"content":[ {"type":"text","text":"uri"} ]}],"uri":"a:b"}"#;
+        check(Dialect::V2025_11_25, text, text);
+        check(Dialect::V2025_06_18, text, r#"{"messages":[{"content":{"type":"text","text":"uri"}}],"uri":"a:b"}"#);
+        let form = r#"{"messages":[{"content":[{"type":"resource_link","uri":"a:b"}]}]}"#;
+        assert!(ask_edits(Dialect::V2024_11_05, &Method::Elicit, form, json::whole(form), str::to_owned).is_empty());
+    }
+
+    #[test]
+    fn srv7_structure_that_is_no_object_is_left_out_for_older_clients() {
+        let check = |dialect: Dialect, result: &str, expected: &str| {
+            let edits = edits(dialect, &Method::ToolsCall, result, json::whole(result), str::to_owned);
+            assert_eq!(edits.apply(&result.to_owned().into()), expected);
+        };
+        let list = r#"{"content":[{"type":"text","text":"[1]"}],"structuredContent":[1],"x":"structuredContent"}"#;
+        check(Dialect::V2025_11_25, list, r#"{"content":[{"type":"text","text":"[1]"}],"x":"structuredContent"}"#);
+        check(Dialect::V2026_07_28, list, list);
+        let object = r#"{"structuredContent":{"structuredContent":[1]}}"#;
+        check(Dialect::V2025_06_18, object, object);
+        check(Dialect::V2025_06_18, r#"{"structuredContent":null}"#, "{}");
     }
 }

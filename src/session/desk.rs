@@ -110,6 +110,7 @@ impl Desk {
             Method::SetLevel => match read_level(request) {
                 Ok(level) => {
                     self.sessions.set_level(session, level);
+                    self.router.directory.backends().iter().for_each(|backend| backend.level_changed(session.id));
                     done()
                 }
                 Err(error) => Some(Err(error)),
@@ -163,18 +164,27 @@ impl Desk {
 
     /// A notification of a session. Those that mean nothing here are no error.
     pub fn hear(&self, session: &Session, notification: &Notification) {
-        if notification.method == Method::Progress {
-            session.mailbox.asks.progress(notification.clone());
-        }
-        if notification.method == Method::Cancelled {
-            let text = notification.raw.as_str();
-            let id = notification.params.request_id.and_then(|at| Id::parse(notification.raw.bytes(), at));
-            let reason = notification.params.whole.and_then(|params| json::member(text, params, "reason"));
-            let reason = reason.and_then(|at| json::string(text, at)).unwrap_or("the client cancelled it".into());
-            if let Some(id) = id {
-                session.inflight.cancel(&id, &reason);
+        match notification.method {
+            Method::Progress => drop(session.mailbox.asks.progress(notification.clone())),
+            Method::Cancelled => hear_cancelled(session, notification),
+            // Of the client's own affairs, or unknown to us: for the servers that know this client alone.
+            Method::RootsChanged | Method::Other(_) => {
+                for backend in self.router.directory.backends().iter() {
+                    backend.tell_own(session.id, notification.raw.bytes());
+                }
             }
+            _ => {}
         }
+    }
+}
+
+fn hear_cancelled(session: &Session, notification: &Notification) {
+    let text = notification.raw.as_str();
+    let id = notification.params.request_id.and_then(|at| Id::parse(notification.raw.bytes(), at));
+    let reason = notification.params.whole.and_then(|params| json::member(text, params, "reason"));
+    let reason = reason.and_then(|at| json::string(text, at)).unwrap_or("the client cancelled it".into());
+    if let Some(id) = id {
+        session.inflight.cancel(&id, &reason);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::peer::{Heard, Peer};
+use crate::peer::{Heard, Peer, raw_member};
 use crate::stage::{Back, Front, Stage, pairs};
 use crate::support::assert_error;
 
@@ -56,7 +56,7 @@ async fn ask_that_is_not_answered_in_time_fails_and_is_called_off() {
 
 /// How often the ask was answered.
 fn answers(stage: &Stage) -> usize {
-    stage.backend.heard().iter().filter(|message| message.contains(ID) && !message.contains("method")).count()
+    stage.backend.heard().iter().filter(|message| raw_member(message, "id").as_deref() == Some(ID)).count()
 }
 
 #[tokio::test]
@@ -182,15 +182,17 @@ async fn ask_route3_the_clock_of_its_call_stands_still() {
     }
 }
 
-/// A server that asks and does not wait: the ask lives on without its call, until it is answered or called off.
+/// A server that asks and does not wait: the ask lives on without its call, and the server is told how it ended.
 #[tokio::test]
 async fn ask_that_outlives_its_call_still_has_one_end() {
     for (front, back) in pairs() {
         let stage = Stage::configured(front, back, json!({ "askTimeout": "2s" }), json!({})).await;
         let mut peer = stage.peer(everything()).await;
-        let arguments = stage.backend.arguments(SAMPLING, &format!(r#","params":{{}},"id":{ID},"forget":true"#));
+        let arguments =
+            stage.backend.arguments(SAMPLING, &format!(r#","params":{{}},"id":{ID},"forget":true,"then":"release""#));
         let call = peer.begin_call("a_ask", &arguments).await;
         let asked = peer.asked(SAMPLING).await;
+        peer.call_text("a_release", "{}").await;
         assert_eq!(peer.text_of(call).await, "asked");
         peer.answer(&asked, RESULT).await;
         stage.backend.answer_to(ID).await;

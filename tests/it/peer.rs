@@ -70,6 +70,8 @@ pub struct Peer {
     kept: VecDeque<Heard>,
     readers: Vec<JoinHandle<()>>,
     next: u64,
+    /// Who it is, for a test that fails.
+    pub name: String,
 }
 
 impl Peer {
@@ -108,7 +110,7 @@ impl Peer {
 
     fn of(line: Line) -> Peer {
         let (teller, heard) = mpsc::channel(UNREAD);
-        Peer { line, heard, teller, kept: VecDeque::new(), readers: Vec::new(), next: 0 }
+        Peer { line, heard, teller, kept: VecDeque::new(), readers: Vec::new(), next: 0, name: String::new() }
     }
 
     async fn initialized(mut self) -> Peer {
@@ -197,7 +199,7 @@ impl Peer {
         };
         match tokio::time::timeout(PATIENCE, waiting).await {
             Ok(heard) => heard,
-            Err(_) => panic!("waited in vain for {what}; heard {:?}", self.kept),
+            Err(_) => panic!("{}: waited in vain for {what}; heard {:?}", self.name, self.kept),
         }
     }
 

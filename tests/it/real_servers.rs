@@ -3,13 +3,14 @@
 use std::path::Path;
 use std::process::Stdio;
 
+use goblin_fixture::fault::FaultProxy;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use crate::harness::{Client, Gateway, PATIENCE, Scratch, eventually, signal};
 use crate::sdk::{reference_program, reference_server};
-use crate::support::{await_call, logged, next_pid_in, path_text, pid_in, try_call};
+use crate::support::{await_call, http_server, logged, next_pid_in, path_text, pid_in, try_call};
 
 /// The server registers it after `initialized`, and tells so.
 const LATE_TOOL: &str = "every_simulate-research-query";
@@ -95,10 +96,11 @@ async fn reg3_srv3_everything_over_http_is_listed_whole() {
     check_lists(&client).await;
 }
 
-/// The gateway declares no capability that would bring more tools.
+/// Three of the tools are there because the gateway declares sampling and elicitation; roots, for which there is another, it
+/// does not declare.
 async fn check_lists(client: &Client) {
     let tools = client.list("tools/list", "tools").await;
-    assert_eq!(tools.len(), 13, "{tools:?}");
+    assert_eq!(tools.len(), 16, "{tools:?}");
     let weather = tools.iter().find(|tool| tool["name"] == "every_get-structured-content").expect("it is there");
     assert_eq!(weather["outputSchema"]["required"], json!(["temperature", "conditions", "humidity"]));
     assert_eq!(weather["annotations"]["readOnlyHint"], true);
@@ -263,6 +265,31 @@ async fn a_server_over_http_that_was_replaced_is_connected_again() {
         client.await_tool(LATE_TOOL).await;
         check_lists(&client).await;
     }
+}
+
+/// It keeps its events, so the rest of a call that a network cut can be fetched.
+#[tokio::test]
+async fn http3_everything_goes_on_behind_a_cut() {
+    let server = Everything::start("streamableHttp").await;
+    let proxy = FaultProxy::start(([127, 0, 0, 1], server.port).into());
+    let (_gateway, client) = everything(http_server(proxy.addr())).await;
+    let params = json!({
+        "name": "every_trigger-long-running-operation",
+        "arguments": {"duration": 3, "steps": 6},
+        "_meta": {"progressToken": "mine"},
+    });
+    let call = json!({"jsonrpc": "2.0", "id": "long", "method": "tools/call", "params": params});
+    let (_, mut stream) = client.open(call.to_string()).await;
+    for step in 1..=6 {
+        let progress = stream.next().await.expect("the call goes on");
+        assert_eq!(progress["params"]["progress"], step, "{progress}");
+        if step == 2 {
+            proxy.cut().await;
+            proxy.pass().await;
+        }
+    }
+    let answer = stream.next().await.expect("an answer");
+    assert!(answer["result"].is_object(), "{answer}");
 }
 
 #[tokio::test]

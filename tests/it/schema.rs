@@ -103,7 +103,7 @@ fn both_accept_what_is_good() {
         json!({ "mcpServers": {}, "namespacing": "none" }),
         json!({ "mcpServers": {}, "namespacing": { "tools": "none", "resources": "identifier", "separator": "__", "maxLength": 16 } }),
         json!({ "mcpServers": {}, "log": { "level": "trace", "format": "json" } }),
-        json!({ "mcpServers": {}, "policies": { "defaultTimeout": 0, "maxTimeout": "0", "startTimeout": "200ms", "maxMessageSize": 65536, "pageSize": 1 } }),
+        json!({ "mcpServers": {}, "policies": { "defaultTimeout": 0, "maxTimeout": "0", "askTimeout": 0, "startTimeout": "200ms", "maxMessageSize": 65536, "pageSize": 1 } }),
         gateway(json!({ "host": "::1", "port": 0, "token": "${TOKEN}", "grace": "5 m", "maxBodySize": "1 gb" })),
         gateway(
             json!({ "allowedHosts": ["[::1]:80", "goblin.example"], "allowedOrigins": ["https://app.example", "http://[::1]:80"] }),
@@ -119,6 +119,13 @@ fn both_accept_what_is_good() {
         server(
             json!({ "url": "https://${HOST}/mcp", "prefix": "", "validate": true, "session": "shared", "protocol": "legacy" }),
         ),
+        server(json!({ "command": "x", "session": "per-client", "maxClients": 1, "declare": [], "roots": null })),
+        server(json!({ "url": "https://x", "session": null, "maxClients": null, "declare": ["elicitation"] })),
+        server(
+            json!({ "command": "x", "roots": ["../a b", "file:///a%20b", "file:///${HOME}", "${HOME}", { "uri": "/x", "name": "y" }, { "uri": "file:///" }] }),
+        ),
+        server(json!({ "command": "x", "roots": vec!["x"; 100] })),
+        server(json!({ "type": "files", "session": "shared", "maxClients": null, "declare": null, "roots": null })),
         server(json!({ "type": "files" })),
         server(json!({ "root": ".", "hidden": true, "ignored": true, "maxFiles": 5 })),
         server(
@@ -194,7 +201,30 @@ fn both_refuse_what_is_bad() {
         server(json!({ "command": "x", "timeout": -1 })),
         server(json!({ "command": "x", "poll": "10s" })),
         server(json!({ "command": "x", "comand": "y" })),
-        server(json!({ "command": "x", "session": "per-client" })),
+        server(json!({ "command": "x", "session": "own" })),
+        server(json!({ "command": "x", "maxClients": 1 })),
+        server(json!({ "command": "x", "session": "shared", "maxClients": 1 })),
+        server(json!({ "command": "x", "session": null, "maxClients": 1 })),
+        server(json!({ "command": "x", "session": "per-client", "maxClients": 0 })),
+        server(json!({ "command": "x", "session": "per-client", "roots": [] })),
+        server(json!({ "type": "files", "session": "per-client" })),
+        server(json!({ "root": ".", "session": "per-client" })),
+        server(json!({ "type": "files", "declare": [] })),
+        server(json!({ "type": "files", "roots": [] })),
+        server(json!({ "command": "x", "declare": ["roots"] })),
+        server(json!({ "command": "x", "declare": "sampling" })),
+        server(json!({ "command": "x", "roots": "x" })),
+        server(json!({ "command": "x", "roots": ["~/x"] })),
+        server(json!({ "command": "x", "roots": [""] })),
+        server(json!({ "command": "x", "roots": ["https://x/y"] })),
+        server(json!({ "command": "x", "roots": ["file:x"] })),
+        server(json!({ "command": "x", "roots": ["file:///a b"] })),
+        server(json!({ "command": "x", "roots": [null] })),
+        server(json!({ "command": "x", "roots": [{}] })),
+        server(json!({ "command": "x", "roots": [{ "uri": null }] })),
+        server(json!({ "command": "x", "roots": [{ "uri": "/x", "name": "" }] })),
+        server(json!({ "command": "x", "roots": [{ "uri": "/x", "title": "y" }] })),
+        server(json!({ "command": "x", "roots": vec!["x"; 101] })),
         server(json!({ "command": "x", "prefix": "a.b" })),
         server(json!({ "command": "x", "tools": { "allow": [""] } })),
         server(json!({ "command": "x", "tools": { "rename": { "a": "b c" } } })),
@@ -228,18 +258,7 @@ fn every_key_is_in_the_schema_with_its_meaning() {
     let schema = schema::schema();
     let mut found = Vec::new();
     properties(&schema, &mut found);
-    let later = [
-        "subscriptions",
-        "exposure",
-        "profiles",
-        "metaTools",
-        "admin",
-        "telemetry",
-        "askTimeout",
-        "poll",
-        "declare",
-        "roots",
-    ];
+    let later = ["subscriptions", "exposure", "profiles", "metaTools", "admin", "telemetry", "poll"];
     for key in schema::keys() {
         assert_eq!(found.iter().any(|(name, _)| *name == key), !later.contains(&key), "{key}");
     }
@@ -271,9 +290,18 @@ fn defaults_are_what_leaving_out_means() {
 
     let members = defaults(&schema["$defs"]["server"]["properties"]);
     for (own, foreign) in [
-        (json!({ "command": "x" }), &["headers", "tls", "root", "hidden", "ignored", "maxFiles", "disabled"][..]),
-        (json!({ "url": "https://x" }), &["args", "env", "cwd", "root", "hidden", "ignored", "maxFiles", "disabled"]),
-        (json!({ "type": "files" }), &["args", "env", "cwd", "headers", "tls", "disabled"]),
+        (
+            json!({ "command": "x" }),
+            &["headers", "tls", "root", "hidden", "ignored", "maxFiles", "maxClients", "disabled"][..],
+        ),
+        (
+            json!({ "url": "https://x" }),
+            &["args", "env", "cwd", "root", "hidden", "ignored", "maxFiles", "maxClients", "disabled"],
+        ),
+        (
+            json!({ "type": "files" }),
+            &["args", "env", "cwd", "headers", "tls", "declare", "roots", "maxClients", "disabled"],
+        ),
     ] {
         let mut full = members.as_object().expect("an object").clone();
         foreign.iter().for_each(|name| drop(full.remove(*name)));

@@ -49,6 +49,8 @@ pub fn pairs() -> impl Iterator<Item = (Front, Back)> {
 /// The fixture, which keeps what it hears in a file: looking there disturbs nothing.
 pub struct Backend {
     back: Back,
+    /// For a test that fails.
+    name: String,
     fixture: Option<HttpFixture>,
     heard: PathBuf,
     _scratch: Scratch,
@@ -66,7 +68,7 @@ impl Backend {
             Back::Stdio => None,
             Back::Post | Back::Get | Back::Sse => Some(HttpFixture::start(switches).await),
         };
-        Backend { back, fixture, heard, _scratch: scratch }
+        Backend { back, name: format!("{back:?}"), fixture, heard, _scratch: scratch }
     }
 
     /// An entry of the configuration.
@@ -90,7 +92,7 @@ impl Backend {
     }
 
     pub async fn hears(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
-        eventually(&format!("the server hears {what}"), || async {
+        eventually(&format!("{}: the server hears {what}", self.name), || async {
             self.heard().into_iter().find(|message| wanted(message))
         })
         .await
@@ -125,12 +127,14 @@ impl Stage {
 
     /// With these policies, and these members in the entry of the server.
     pub async fn configured(front: Front, back: Back, policies: Value, members: Value) -> Stage {
-        let backend = Backend::start(back).await;
+        let backend = Backend { name: format!("{front:?} {back:?}"), ..Backend::start(back).await };
         let mut server = backend.server();
         for (name, value) in members.as_object().expect("an object") {
             server[name] = value.clone();
         }
-        let config = json!({ "policies": policies, "mcpServers": { "a": server } });
+        // So long that an end which waits for what cannot come is found out.
+        let gateway = json!({ "grace": "10m" });
+        let config = json!({ "gateway": gateway, "policies": policies, "mcpServers": { "a": server } });
         let gateway = match front {
             Front::Http | Front::Sse => Some(Gateway::start(config.clone()).await),
             Front::Stdio => None,
@@ -147,6 +151,7 @@ impl Stage {
                 Peer::over_stdio(StdioClient::start(self.config.clone()), capabilities).await
             }
         };
+        peer.name.clone_from(&self.backend.name);
         peer.await_tool("a_ask").await;
         peer
     }

@@ -40,6 +40,13 @@ pub fn parent(pid: u32) -> u32 {
     stat(pid, 1).and_then(|parent| parent.parse().ok()).expect("a living process has a parent")
 }
 
+/// The processes that it started and that are not gone.
+pub fn children(pid: u32) -> std::collections::BTreeSet<u32> {
+    let processes = std::fs::read_dir("/proc").expect("there is a /proc").flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|it| stat(*it, 1) == Some(pid.to_string()) && is_alive(*it)).collect()
+}
+
 pub async fn is_gone(pid: u32) {
     eventually(&format!("process {pid} is gone"), || async { (!is_alive(pid)).then_some(()) }).await;
 }
@@ -158,6 +165,17 @@ pub async fn rest(mut stream: TcpStream) -> String {
     let mut bytes = Vec::new();
     tokio::time::timeout(PATIENCE, stream.read_to_end(&mut bytes)).await.expect("an end in time").expect("bytes");
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// What a scrape says of a gauge, all its series added up.
+pub async fn gauge(client: &Client, family: &str) -> usize {
+    let answer = client.send(http::Method::GET, "/metrics", &[], "").await;
+    let series =
+        answer.body.lines().filter(|line| line.strip_prefix(family).is_some_and(|rest| rest.starts_with(['{', ' '])));
+    let values: Vec<usize> =
+        series.map(|line| line.rsplit(' ').next().and_then(|it| it.parse().ok()).expect("a count")).collect();
+    assert!(!values.is_empty(), "there is no {family} in {}", answer.body);
+    values.into_iter().sum()
 }
 
 /// The pause between two faults of a series.

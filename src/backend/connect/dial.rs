@@ -31,8 +31,11 @@ use tower_service::Service;
 
 /// From the name look-up to the end of the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Finds out about a peer that vanished while a stream is open and silent.
-const TCP_KEEPALIVE: Duration = Duration::from_secs(60);
+/// Finds out about a peer that vanished while a stream is open and silent: after this long without a word it is asked so
+/// often, so far apart, and then given up.
+const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_PROBES: u32 = 3;
 
 /// Scheme, host and port: what a connection is made to.
 #[derive(PartialEq, Eq)]
@@ -76,6 +79,8 @@ pub(super) fn tcp_connector() -> HttpConnector {
     connector.enforce_http(false);
     connector.set_nodelay(true);
     connector.set_keepalive(Some(TCP_KEEPALIVE));
+    connector.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+    connector.set_keepalive_retries(Some(KEEPALIVE_PROBES));
     // Shared among the addresses of a name, so that a dead first one leaves time for the second.
     connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
     connector

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use http::{HeaderMap, StatusCode};
 
-use crate::cli::bridge::wire::Answers;
+use crate::cli::bridge::message::Said;
+use crate::cli::bridge::stream::{Step, Trail, is_passing};
+use crate::cli::bridge::wire::{Answers, Broken};
 use crate::cli::bridge::{Bridge, Output};
 use crate::protocol::error::Error;
 use crate::protocol::method::Method;
@@ -20,13 +22,13 @@ const RENEWAL_PATIENCE: Duration = Duration::from_secs(15);
 const FIRST_RECONNECT: Duration = Duration::from_millis(100);
 const SLOWEST_RECONNECT: Duration = Duration::from_secs(5);
 /// A session or stream that ends sooner shows that the next attempt should take its time.
-const LASTING: Duration = Duration::from_secs(1);
+pub const LASTING: Duration = Duration::from_secs(1);
 
 /// What the gateway knows us by.
 #[derive(Clone, Default)]
 pub struct Session {
     /// 0 before the first handshake.
-    generation: u64,
+    pub generation: u64,
     pub headers: HeaderMap,
     /// How often a new one could not be had, and why the last time.
     failures: u64,
@@ -38,9 +40,9 @@ impl Session {
         self.generation > 0
     }
 
-    pub fn renew(&mut self, headers: HeaderMap) {
-        self.generation += 1;
-        self.headers = headers;
+    /// The one after this.
+    pub fn next(&self, headers: HeaderMap) -> Session {
+        Session { generation: self.generation + 1, headers, ..self.clone() }
     }
 }
 
@@ -53,11 +55,17 @@ enum End {
 }
 
 /// How long to wait before the next attempt: each time longer, until something lasted.
-struct Pace(Duration);
+pub struct Pace(Duration);
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace(FIRST_RECONNECT)
+    }
+}
 
 impl Pace {
     /// The pause after what `lasted` so long.
-    fn after(&mut self, lasted: Duration) -> Duration {
+    pub fn after(&mut self, lasted: Duration) -> Duration {
         if lasted >= LASTING {
             self.0 = FIRST_RECONNECT;
         }
@@ -65,11 +73,16 @@ impl Pace {
         self.0 = (self.0 * 2).min(SLOWEST_RECONNECT);
         pause
     }
+
+    pub fn after_failure(&mut self) -> Duration {
+        self.after(Duration::ZERO)
+    }
 }
 
 /// Keeps the session alive until it is aborted.
 pub async fn keep(bridge: Arc<Bridge>, output: Output) {
-    let mut pace = Pace(FIRST_RECONNECT);
+    let mut pace = Pace::default();
+    let mut trail = Trail::default();
     let mut begun = Instant::now();
     let mut must_renew = bridge.begun().await;
     loop {
@@ -83,14 +96,15 @@ pub async fn keep(bridge: Arc<Bridge>, output: Output) {
                     session.failures += 1;
                     session.reason = Some(error);
                 });
-                bridge.rest(pace.after(Duration::ZERO)).await;
+                bridge.rest(pace.after_failure()).await;
                 continue;
             }
             begun = Instant::now();
+            trail = Trail::default();
         }
         let opened = Instant::now();
         let end = tokio::select! {
-            end = bridge.listen(&output) => end,
+            end = bridge.listen(&output, &mut trail) => end,
             () = bridge.is_lost() => End::Forgotten,
         };
         must_renew = match end {
@@ -99,7 +113,13 @@ pub async fn keep(bridge: Arc<Bridge>, output: Output) {
                 bridge.is_lost().await;
                 true
             }
-            End::Cut => bridge.rest(pace.after(opened.elapsed())).await,
+            End::Cut => {
+                let pause = trail.pause(pace.after(opened.elapsed()));
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => false,
+                    () = bridge.is_lost() => true,
+                }
+            }
         };
     }
 }
@@ -109,8 +129,7 @@ impl Bridge {
     pub async fn renewed(&self, met: &Session) -> Result<(), Error> {
         let mut session = self.session.subscribe();
         let failures = session.borrow().failures;
-        self.lost.fetch_max(met.generation, Ordering::Relaxed);
-        self.bell.notify_one();
+        self.lose(met);
         let news = session.wait_for(|now| now.generation != met.generation || now.failures != failures);
         let news = tokio::time::timeout(RENEWAL_PATIENCE, news).await;
         match news.ok().and_then(Result::ok) {
@@ -118,6 +137,18 @@ impl Bridge {
             Some(now) => Err(now.reason.clone().unwrap_or_else(|| self.forgetful())),
             None => Err(self.forgetful()),
         }
+    }
+
+    /// A message met the loss of this session.
+    pub fn lose(&self, met: &Session) {
+        self.lost.fetch_max(met.generation, Ordering::Relaxed);
+        self.bell.notify_one();
+    }
+
+    /// Waits until another session has taken the place of this one.
+    pub async fn is_renewed(&self, session: &Session) {
+        // The sender is ours.
+        let _ = self.session.subscribe().wait_for(|now| now.generation != session.generation).await;
     }
 
     fn forgetful(&self) -> Error {
@@ -144,37 +175,69 @@ impl Bridge {
         self.lost_session()
     }
 
-    /// Waits before the next attempt; tells whether the session was found lost meanwhile.
-    async fn rest(&self, pause: Duration) -> bool {
+    /// Waits before the next attempt to begin anew, or until a message is in want of it.
+    async fn rest(&self, pause: Duration) {
         tokio::select! {
-            () = tokio::time::sleep(pause) => false,
-            () = self.bell.notified() => self.lost_session(),
+            () = tokio::time::sleep(pause) => {}
+            () = self.bell.notified() => {}
         }
     }
 
-    async fn listen(&self, output: &Output) -> End {
-        let headers = self.session.borrow().headers.clone();
-        let response = match self.wire.get(&headers).await {
-            Ok(response) => response,
-            Err(_) => return End::Cut,
+    /// Hears what is said unasked, from where `trail` ends.
+    async fn listen(&self, output: &Output, trail: &mut Trail) -> End {
+        let session = self.session.borrow().clone();
+        let mut has_gap = false;
+        let response = loop {
+            let Ok(response) = self.wire.get(&session.headers, trail.last()).await else { return End::Cut };
+            match response.status() {
+                status if status.is_success() => break response,
+                status if is_passing(status) => return End::Cut,
+                // It may be the event that it does not know, or the session.
+                status if status.is_client_error() && trail.forget() => has_gap = true,
+                StatusCode::NOT_FOUND => return End::Forgotten,
+                status if status.is_client_error() => return End::Absent,
+                _ => return End::Cut,
+            }
         };
-        match response.status() {
-            StatusCode::NOT_FOUND => return End::Forgotten,
-            status if status.is_client_error() => return End::Absent,
-            status if !status.is_success() => return End::Cut,
-            _ => {}
+        if has_gap {
+            self.list_again(output).await;
         }
-        let mut messages = Answers::new(response);
-        while let Ok(Some(message)) = messages.next().await {
-            let _ = output.send(message).await;
+        self.hear(Answers::new(response), &session, output, trail).await
+    }
+
+    async fn hear(&self, mut answers: Answers, session: &Session, output: &Output, trail: &mut Trail) -> End {
+        loop {
+            let event = match answers.next().await {
+                Ok(Some(event)) => event,
+                Err(Broken::TooLarge) => {
+                    tracing::warn!("the gateway said something too large; dropped");
+                    continue;
+                }
+                Ok(None) | Err(Broken::Lost) => return End::Cut,
+            };
+            let Step::Message(message) = trail.follow(event) else { continue };
+            let Ok(messages) = Said::read(message, &mut Vec::new()) else {
+                tracing::debug!("the gateway sent something that is no message; dropped");
+                continue;
+            };
+            for said in messages {
+                // Where nobody reads, this task ends with the rest.
+                let _ = self.tell(said, session, output).await;
+            }
         }
-        End::Cut
+    }
+
+    /// Tells the client that what it has listed may be old.
+    async fn list_again(&self, output: &Output) {
+        for method in [Method::ToolsChanged, Method::PromptsChanged, Method::ResourcesChanged] {
+            let _ = output.send(crate::protocol::notification(&method, None)).await;
+        }
     }
 
     /// Repeats what the client said when it began, and tells it to list again.
     async fn renew(&self, output: &Output) -> Result<(), Error> {
         let Some(handshake) = self.handshake.get() else { return Err(self.forgetful()) };
-        let (headers, _, version) = self.shake_hands(&handshake.hello).await?;
+        let (headers, _, version) = self.shake_hands(&handshake.hello, output).await?;
         if version.as_ref() != Some(&handshake.version) {
             let reason = format!("it does not speak protocol version {} any more", handshake.version);
             return Err(self.unavailable(reason, false));
@@ -184,13 +247,11 @@ impl Bridge {
             let taken = tokio::time::timeout(HANDSHAKE_PATIENCE, self.wire.post(body, &headers)).await;
             taken.map_err(|_| self.forgetful())?.map_err(|error| self.unreachable(&error))?;
         }
-        self.session.send_modify(|session| session.renew(headers));
+        self.session.send_modify(|session| *session = session.next(headers));
         tracing::info!(url = self.wire.url(), "the gateway was restarted; the session was begun anew");
-        if self.initialized.get().is_none() {
-            return Ok(());
-        }
-        for method in [Method::ToolsChanged, Method::PromptsChanged, Method::ResourcesChanged] {
-            let _ = output.send(crate::protocol::notification(&method, None)).await;
+        self.withdraw_asks(output).await;
+        if self.initialized.get().is_some() {
+            self.list_again(output).await;
         }
         Ok(())
     }
@@ -202,8 +263,8 @@ mod tests {
 
     #[test]
     fn what_does_not_last_is_tried_ever_more_seldom() {
-        let mut pace = Pace(FIRST_RECONNECT);
-        let pauses: Vec<_> = (0..8).map(|_| pace.after(Duration::ZERO).as_millis()).collect();
+        let mut pace = Pace::default();
+        let pauses: Vec<_> = (0..8).map(|_| pace.after_failure().as_millis()).collect();
         assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
         assert_eq!(pace.after(LASTING), FIRST_RECONNECT);
     }

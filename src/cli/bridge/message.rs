@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::observe::clean;
 use crate::protocol::json::{self, Splice};
 use crate::protocol::method::Method;
-use crate::protocol::{Id, Message, Notification, Outcome};
+use crate::protocol::{Id, Malformed, Message, Notification, Outcome, Request};
 
 /// A line of the client.
 pub struct Outgoing {
@@ -22,21 +22,32 @@ pub enum Kind {
     Notification {
         cancels: Option<Id>,
     },
-    /// To something that the gateway asked.
-    Answer,
+    /// To an ask of the gateway, where its id can be read.
+    Answer(Option<Id>),
     /// The gateway will say what is wrong with it.
     Broken,
 }
 
 impl Outgoing {
-    pub fn read(body: Bytes) -> Outgoing {
+    /// What a line holds. A batch keeps together but for its answers: each belongs to the session that asked.
+    pub fn unpack(line: Bytes) -> Vec<Outgoing> {
+        let Some(Ok(parts)) = Message::split_batch(&line) else { return vec![Outgoing::read(line)] };
+        let (answers, rest): (Vec<_>, Vec<_>) = parts.into_iter().partition(is_answer);
+        if answers.is_empty() {
+            return vec![Outgoing::read(line)];
+        }
+        let rest = (!rest.is_empty()).then(|| [b"[", &*rest.join(&b","[..]), b"]"].concat().into());
+        answers.into_iter().chain(rest).map(Outgoing::read).collect()
+    }
+
+    fn read(body: Bytes) -> Outgoing {
         let kind = match Message::split_batch(&body) {
             Some(Ok(messages)) => Kind::Batch(messages.into_iter().filter_map(request_id).collect()),
             Some(Err(_)) => Kind::Broken,
             None => match Message::parse(body.clone()) {
                 Ok(Message::Request(request)) => Kind::Request(request.id, request.method),
                 Ok(Message::Notification(notification)) => notification_kind(&notification),
-                Ok(Message::Response(_)) => Kind::Answer,
+                Ok(Message::Response(answer)) => Kind::Answer(answer.id),
                 Err(_) => Kind::Broken,
             },
         };
@@ -48,7 +59,7 @@ impl Outgoing {
         match &self.kind {
             Kind::Request(id, _) => vec![id.clone()],
             Kind::Batch(ids) => ids.clone(),
-            Kind::Initialized | Kind::Notification { .. } | Kind::Answer | Kind::Broken => Vec::new(),
+            Kind::Initialized | Kind::Notification { .. } | Kind::Answer(_) | Kind::Broken => Vec::new(),
         }
     }
 }
@@ -61,30 +72,62 @@ fn request_id(body: Bytes) -> Option<Id> {
 }
 
 fn notification_kind(notification: &Notification) -> Kind {
-    let id = || notification.params.request_id.and_then(|at| Id::parse(notification.raw.bytes(), at));
     match notification.method {
         Method::Initialized => Kind::Initialized,
-        Method::Cancelled => Kind::Notification { cancels: id() },
+        Method::Cancelled => Kind::Notification { cancels: cancelled_id(notification) },
         _ => Kind::Notification { cancels: None },
     }
 }
 
-/// Takes the id that `message` answers out of `waiting`; a batch answers all of them. Tells whether it is a message at all.
-pub fn strike(message: &Bytes, waiting: &mut Vec<Id>) -> bool {
-    match Message::split_batch(message) {
-        Some(Ok(_)) => {
-            waiting.clear();
-            return true;
+fn cancelled_id(notification: &Notification) -> Option<Id> {
+    notification.params.request_id.and_then(|at| Id::parse(notification.raw.bytes(), at))
+}
+
+/// What the gateway says.
+#[derive(Debug)]
+pub enum Said {
+    /// It waits for an answer of the client.
+    Ask(Request),
+    /// It does not wait for it any more.
+    Cancel(Notification, Id),
+    /// Goes to the client as it is.
+    Plain(Bytes),
+}
+
+impl Said {
+    /// The messages in `message`, of which there are several where asks came as a batch. Takes the ids that they answer
+    /// out of `waiting`; a batch of answers answers all of them.
+    pub fn read(message: Bytes, waiting: &mut Vec<Id>) -> Result<Vec<Said>, Malformed> {
+        let Some(parts) = Message::split_batch(&message) else { return Ok(vec![Said::one(message, waiting)?]) };
+        let parts = parts?;
+        if parts.iter().any(|part| matches!(Message::parse(part.clone()), Ok(Message::Request(_)))) {
+            return parts.into_iter().map(|part| Said::one(part, waiting)).collect();
         }
-        Some(Err(_)) => return false,
-        None => {}
+        waiting.clear();
+        Ok(vec![Said::Plain(message)])
     }
-    match Message::parse(message.clone()) {
-        Ok(Message::Response(answer)) => waiting.retain(|id| Some(id) != answer.id.as_ref()),
-        Ok(Message::Request(_) | Message::Notification(_)) => {}
-        Err(_) => return false,
+
+    fn one(message: Bytes, waiting: &mut Vec<Id>) -> Result<Said, Malformed> {
+        match Message::parse(message.clone())? {
+            Message::Request(ask) => return Ok(Said::Ask(ask)),
+            Message::Notification(notification) if notification.method == Method::Cancelled => {
+                if let Some(id) = cancelled_id(&notification) {
+                    return Ok(Said::Cancel(notification, id));
+                }
+            }
+            Message::Response(answer) => waiting.retain(|id| Some(id) != answer.id.as_ref()),
+            Message::Notification(_) => {}
+        }
+        Ok(Said::Plain(message))
     }
-    true
+}
+
+/// The answer under the id that its receiver knows.
+pub fn rekeyed(answer: Bytes, id: &Id) -> Bytes {
+    match Message::parse(answer.clone()) {
+        Ok(Message::Response(parsed)) if parsed.id.as_ref() != Some(id) => parsed.rekeyed(id, Splice::new()).concat(),
+        _ => answer,
+    }
 }
 
 pub fn is_answer(message: &Bytes) -> bool {
@@ -138,7 +181,8 @@ mod tests {
                 Kind::Notification { cancels: Some(id("\"a\"")) },
             ),
             (r#"{"jsonrpc":"2.0","method":"x"}"#, Kind::Notification { cancels: None }),
-            (r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, Kind::Answer),
+            (r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, Kind::Answer(Some(id("1")))),
+            (r#"{"jsonrpc":"2.0","id":null,"error":{}}"#, Kind::Answer(None)),
             (
                 r#"[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","method":"x"},7]"#,
                 Kind::Batch(vec![id("1")]),
@@ -161,7 +205,7 @@ mod tests {
             (r#"{"jsonrpc":"2.0","id":"1","result":{}}"#, 1),
             (r#"{"jsonrpc":"2.0","id":1,"error":{}}"#, 0),
         ] {
-            assert!(strike(&Bytes::from_static(message.as_bytes()), &mut waiting), "{message}");
+            assert!(Said::read(Bytes::from_static(message.as_bytes()), &mut waiting).is_ok(), "{message}");
             assert_eq!(waiting.len(), left, "{message}");
         }
     }
@@ -175,9 +219,35 @@ mod tests {
             (r#"{"id":1}"#, false, 2),
         ] {
             let mut waiting = vec![id("1"), id("2")];
-            assert_eq!(strike(&Bytes::from_static(message.as_bytes()), &mut waiting), is_message, "{message}");
+            let said = Said::read(Bytes::from_static(message.as_bytes()), &mut waiting);
+            assert_eq!(said.is_ok(), is_message, "{message}");
             assert_eq!(waiting.len(), left, "{message}");
         }
+    }
+
+    #[test]
+    fn asks_that_come_as_a_batch_go_one_by_one() {
+        let mut waiting = vec![id("1"), id("2")];
+        let batch = r#"[{"jsonrpc":"2.0","id":9,"method":"ping"},{"jsonrpc":"2.0","id":1,"result":{}}]"#;
+        let said = Said::read(Bytes::from_static(batch.as_bytes()), &mut waiting).expect("messages");
+        assert!(matches!(&said[..], [Said::Ask(ask), Said::Plain(_)] if ask.id == id("9")), "{said:?}");
+        assert_eq!(waiting, [id("2")]);
+    }
+
+    #[test]
+    fn answers_leave_the_batch_they_came_in() {
+        let check = |line: &'static str, expected: &[&str]| {
+            let unpacked = Outgoing::unpack(Bytes::from_static(line.as_bytes()));
+            let bodies: Vec<_> = unpacked.iter().map(|outgoing| String::from_utf8_lossy(&outgoing.body)).collect();
+            assert_eq!(bodies, expected, "{line}");
+        };
+        let plain = r#"[{"jsonrpc":"2.0","id":1,"method":"ping"}, 7]"#;
+        check(plain, &[plain]);
+        check(
+            r#"[{"jsonrpc":"2.0","method":"x"}, {"jsonrpc":"2.0","id":1,"result":{}}, 7]"#,
+            &[r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, r#"[{"jsonrpc":"2.0","method":"x"},7]"#],
+        );
+        check(r#"[{"jsonrpc":"2.0","id":1,"error":{}}]"#, &[r#"{"jsonrpc":"2.0","id":1,"error":{}}"#]);
     }
 
     #[test]

@@ -16,10 +16,11 @@ use crate::config::mask;
 use crate::config::secret::Secret;
 use crate::protocol::dialect::Dialect;
 use crate::protocol::error::Error;
-use crate::protocol::framing::{Events, Frame};
+use crate::protocol::framing::{Event, Events, Frame};
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const JSON_OR_STREAM: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 
@@ -121,10 +122,17 @@ impl Wire {
         target.client.request(request).await
     }
 
-    pub async fn get(&self, session: &HeaderMap) -> Result<Response, RequestError> {
+    /// Whether there may be an answer from where messages go to.
+    pub fn lives(&self) -> bool {
+        self.target.load().lives()
+    }
+
+    /// Opens a stream: the one that the event of this id was on, or the one of what is said unasked.
+    pub async fn get(&self, session: &HeaderMap, after: Option<&HeaderValue>) -> Result<Response, RequestError> {
         let target = self.current()?;
         let mut request = target.request(Verb::GET, Bytes::new(), session);
         request.headers_mut().insert(ACCEPT, STREAM);
+        request.headers_mut().extend(after.map(|id| (LAST_EVENT_ID, id.clone())));
         target.client.request(request).await
     }
 
@@ -159,6 +167,16 @@ impl Wire {
     }
 }
 
+/// Why nothing more comes.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Broken {
+    #[error("the connection was lost before it answered")]
+    Lost,
+    /// A stream goes on behind it.
+    #[error("its answer is larger than {LARGEST_MESSAGE} bytes")]
+    TooLarge,
+}
+
 /// The messages of one answer, one by one.
 pub struct Answers {
     body: Incoming,
@@ -172,14 +190,17 @@ impl Answers {
         Answers { events: is_stream.then(|| Events::new(LARGEST_MESSAGE)), body: response.into_body() }
     }
 
-    /// The next message; nothing at the end.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, String> {
+    pub fn is_stream(&self) -> bool {
+        self.events.is_some()
+    }
+
+    /// The next event; nothing at the end. An answer that is no stream is one event without an id.
+    pub async fn next(&mut self) -> Result<Option<Event>, Broken> {
         let Some(events) = &mut self.events else { return self.whole().await };
         loop {
             match events.take() {
-                Some(Frame::Whole(event)) if event.data.is_empty() => {}
-                Some(Frame::Whole(event)) => return Ok(Some(event.data)),
-                Some(Frame::TooLong { .. }) => return Err(too_large()),
+                Some(Frame::Whole(event)) => return Ok(Some(event)),
+                Some(Frame::TooLong { .. }) => return Err(Broken::TooLarge),
                 None => match next_data(&mut self.body).await? {
                     Some(data) => events.feed(&data),
                     None => return Ok(None),
@@ -188,26 +209,32 @@ impl Answers {
         }
     }
 
-    async fn whole(&mut self) -> Result<Option<Bytes>, String> {
+    /// The next message, wherever it is in the stream.
+    pub async fn next_message(&mut self) -> Result<Option<Bytes>, Broken> {
+        loop {
+            match self.next().await? {
+                Some(event) if event.data.is_empty() => {}
+                event => return Ok(event.map(|event| event.data)),
+            }
+        }
+    }
+
+    async fn whole(&mut self) -> Result<Option<Event>, Broken> {
         let mut whole = BytesMut::new();
         while let Some(data) = next_data(&mut self.body).await? {
             if whole.len() + data.len() > LARGEST_MESSAGE {
-                return Err(too_large());
+                return Err(Broken::TooLarge);
             }
             whole.extend_from_slice(&data);
         }
-        Ok((!whole.iter().all(u8::is_ascii_whitespace)).then(|| whole.freeze()))
+        let is_message = !whole.iter().all(u8::is_ascii_whitespace);
+        Ok(is_message.then(|| Event { data: whole.freeze(), ..Event::default() }))
     }
 }
 
-fn too_large() -> String {
-    format!("its answer is larger than {LARGEST_MESSAGE} bytes")
-}
-
-async fn next_data(body: &mut Incoming) -> Result<Option<Bytes>, String> {
+async fn next_data(body: &mut Incoming) -> Result<Option<Bytes>, Broken> {
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| "the connection was lost before it answered".to_owned())?;
-        if let Ok(data) = frame.into_data() {
+        if let Ok(data) = frame.map_err(|_| Broken::Lost)?.into_data() {
             return Ok(Some(data));
         }
     }

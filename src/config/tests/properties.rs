@@ -145,3 +145,21 @@ fn start_up_is_the_plan_from_nothing() {
     assert_eq!(apply(&Config::empty(), &plan), config);
     assert!(diff(&config, &config).is_empty());
 }
+
+/// Chance seldom changes one member alone.
+#[test]
+fn what_the_connection_was_made_with_makes_it_anew() {
+    let file = |members: &str| accept(&format!(r#"{{ "mcpServers": {{ "a": {{ "command": "x"{members} }} }} }}"#));
+    for (old, new, expected) in [
+        ("", r#", "args": ["y"]"#, Depth::Connection),
+        ("", r#", "protocol": "legacy""#, Depth::Connection),
+        ("", r#", "session": "per-client""#, Depth::Connection),
+        ("", r#", "declare": ["sampling"]"#, Depth::Connection),
+        ("", r#", "roots": ["/x"]"#, Depth::Connection),
+        (r#", "session": "per-client""#, r#", "session": "per-client", "maxClients": 5"#, Depth::Surface),
+        ("", r#", "timeout": "5s""#, Depth::Surface),
+    ] {
+        let plan = diff(&file(old), &file(new));
+        assert_eq!(plan.change.iter().map(|change| change.depth).collect::<Vec<_>>(), [expected], "{new}");
+    }
+}

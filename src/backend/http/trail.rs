@@ -1,0 +1,157 @@
+//! How far a stream of events was heard: what it takes to go on with it over another connection, and to know again what
+//! comes twice. Pure.
+//!
+//! Event ids should be unique in a session, and a server should go on behind the one it is told. Some number the events of
+//! every connection anew, and some say the last one again, so a message counts as told before only if id and text are the
+//! same, and only behind a gap.
+
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
+use http::HeaderValue;
+
+use crate::protocol::framing::Event;
+
+const FIRST_RECONNECT: Duration = Duration::from_secs(1);
+/// However soon a backend wants us back.
+const FASTEST_RECONNECT: Duration = Duration::from_millis(500);
+const SLOWEST_RECONNECT: Duration = Duration::from_secs(30);
+/// A longer id is no use: no server takes such a header.
+const LONGEST_ID: usize = 4096;
+/// The messages that are known again. More: the oldest are forgotten.
+const MOST_REMEMBERED: usize = 1024;
+/// How much of a message is looked at to know it again, besides its length.
+const LOOKED_AT: usize = 256;
+
+#[derive(Default)]
+pub struct Trail {
+    position: Option<HeaderValue>,
+    retry: Option<Duration>,
+    told: VecDeque<u64>,
+    has_gap: bool,
+}
+
+impl Trail {
+    /// Takes note of an event; tells whether it is news.
+    pub fn note(&mut self, event: &Event) -> bool {
+        if let Some(asked) = event.retry.map(Duration::from_millis) {
+            self.retry = Some(asked.clamp(FASTEST_RECONNECT, SLOWEST_RECONNECT));
+        }
+        let Some(id) = &event.id else { return true };
+        let is_usable = !id.is_empty() && id.len() <= LONGEST_ID;
+        self.position = HeaderValue::from_bytes(id.as_bytes()).ok().filter(|_| is_usable);
+        // Servers give the id of a priming event to the first message as well.
+        if event.data.is_empty() {
+            return true;
+        }
+        let mark = mark(id, &event.data);
+        if self.has_gap && self.told.contains(&mark) {
+            return false;
+        }
+        if self.told.len() == MOST_REMEMBERED {
+            self.told.pop_front();
+        }
+        self.told.push_back(mark);
+        true
+    }
+
+    /// Behind which event to go on; nothing where no event had an id.
+    pub fn position(&self) -> Option<&HeaderValue> {
+        self.position.as_ref()
+    }
+
+    /// The position means nothing to the backend.
+    pub fn forget_position(&mut self) {
+        self.position = None;
+    }
+
+    /// What comes now comes over another connection.
+    pub fn gap(&mut self) {
+        self.has_gap = true;
+    }
+
+    /// How long to wait before the next connection, after so many in vain.
+    pub fn pause(&self, in_vain: u32) -> Duration {
+        let first = self.retry.unwrap_or(FIRST_RECONNECT);
+        first.saturating_mul(1 << in_vain.min(8)).min(SLOWEST_RECONNECT)
+    }
+}
+
+fn mark(id: &str, data: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (id, data.len(), &data[..data.len().min(LOOKED_AT)]).hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(id: &str, data: &str) -> Event {
+        Event { id: Some(id.to_owned()), data: data.to_owned().into(), ..Event::default() }
+    }
+
+    fn retry(milliseconds: u64) -> Event {
+        Event { retry: Some(milliseconds), ..Event::default() }
+    }
+
+    #[test]
+    fn what_was_told_is_known_again_behind_a_gap_only() {
+        let mut trail = Trail::default();
+        assert!(trail.note(&event("1", "")), "a priming event");
+        assert!(trail.note(&event("1", "a")), "with the id of the priming event");
+        assert!(trail.note(&event("1", "a")), "a server whose ids mean nothing");
+        trail.gap();
+        assert!(!trail.note(&event("1", "a")));
+        assert!(trail.note(&event("1", "b")), "numbered anew");
+        assert!(trail.note(&event("2", "a")));
+        assert!(!trail.note(&event("2", "a")));
+        assert!(trail.note(&Event { data: "a".into(), ..Event::default() }), "without an id nothing is known again");
+    }
+
+    #[test]
+    fn exactly_so_many_are_remembered() {
+        let mut trail = Trail::default();
+        for number in 0..=MOST_REMEMBERED {
+            trail.note(&event(&number.to_string(), "x"));
+        }
+        trail.gap();
+        assert_eq!(trail.told.len(), MOST_REMEMBERED);
+        assert!(!trail.note(&event("1", "x")));
+        assert!(trail.note(&event("0", "x")), "the oldest is forgotten");
+        assert_eq!(trail.told.len(), MOST_REMEMBERED);
+    }
+
+    #[test]
+    fn the_position_is_the_last_id_that_fits_in_a_header() {
+        let after = |ids: &[&str]| {
+            let mut trail = Trail::default();
+            for id in ids {
+                trail.note(&event(id, "x"));
+            }
+            trail.note(&Event { data: "no id".into(), ..Event::default() });
+            trail.position().map(|id| id.as_bytes().to_vec())
+        };
+        assert_eq!(after(&[]), None);
+        assert_eq!(after(&["1", "2/ü"]), Some("2/ü".into()));
+        assert_eq!(after(&["1", ""]), None);
+        assert_eq!(after(&["1", "a\u{7}"]), None);
+        assert_eq!(after(&["1", &"x".repeat(LONGEST_ID + 1)]), None);
+    }
+
+    #[test]
+    fn the_backend_says_how_long_to_wait_within_reason() {
+        let mut trail = Trail::default();
+        assert_eq!(trail.pause(0), FIRST_RECONNECT);
+        assert_eq!(trail.pause(2), 4 * FIRST_RECONNECT);
+        for (asked, expected) in [(2500, Duration::from_millis(2500)), (0, FASTEST_RECONNECT)] {
+            trail.note(&retry(asked));
+            assert_eq!(trail.pause(0), expected);
+        }
+        trail.note(&event("1", "keeps what was asked for"));
+        assert_eq!(trail.pause(0), FASTEST_RECONNECT);
+        trail.note(&retry(u64::MAX));
+        assert_eq!((trail.pause(0), trail.pause(u32::MAX)), (SLOWEST_RECONNECT, SLOWEST_RECONNECT));
+    }
+}

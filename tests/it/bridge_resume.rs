@@ -1,0 +1,168 @@
+//! Streams that are cut on their way over a bridge: what can be resumed is, and nothing is sent or heard twice.
+
+use std::process::Stdio;
+
+use serde_json::json;
+
+use crate::harness::{Scratch, StdioClient, goblin};
+use crate::raw_gateway::{EventStream, RawGateway};
+
+/// Longer than any test waits.
+const NEVER: &str = "retry: 600000";
+
+/// A gateway, a client with a session there, and the stream of what is said unasked.
+async fn bridged() -> (RawGateway, StdioClient, EventStream, Scratch) {
+    let scratch = Scratch::new();
+    let mut gateway = RawGateway::start().await;
+    let mut command = goblin(scratch.path());
+    command.args(["stdio", "--url", &gateway.url]).stderr(Stdio::null());
+    let mut client = StdioClient::of(command);
+    let (_, (_, stream)) = tokio::join!(client.initialize("2025-11-25"), gateway.begin("one"));
+    (gateway, client, stream, scratch)
+}
+
+/// The client calls; gives the stream that answers.
+async fn call(gateway: &mut RawGateway, client: &mut StdioClient, id: &str) -> EventStream {
+    client
+        .write(&json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "t"}}).to_string())
+        .await;
+    gateway.request("tools/call").await.stream().await
+}
+
+fn progress(step: u64) -> String {
+    let params = json!({"progressToken": "p", "progress": step});
+    format!("data: {}", json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}))
+}
+
+fn answer(id: &str) -> String {
+    format!("data: {}", json!({"jsonrpc": "2.0", "id": id, "result": {"of": id}}))
+}
+
+#[tokio::test]
+async fn a_call_whose_stream_is_cut_goes_on_where_it_was() {
+    let (mut gateway, mut client, _standing, _scratch) = bridged().await;
+    let mut stream = call(&mut gateway, &mut client, "c").await;
+    stream.write(&["id: c-0", "retry: 1", "data:"]).await;
+    stream.write(&["id: c-1", &progress(1)]).await;
+    assert_eq!(client.message().await["params"]["progress"], 1);
+    // Cut, and then ended in good order; each time the gateway repeats the event it was asked to go on after.
+    drop(stream);
+    let arrival = gateway.get(Some("c-1")).await;
+    assert_eq!(arrival.header("mcp-session-id"), Some("one"));
+    let mut stream = arrival.stream().await;
+    stream.write(&["id: c-1", &progress(1)]).await;
+    stream.write(&["id: c-2", &progress(2)]).await;
+    assert_eq!(client.message().await["params"]["progress"], 2);
+    stream.end().await;
+    let mut stream = gateway.get(Some("c-2")).await.stream().await;
+    stream.write(&["id: c-2", &progress(2)]).await;
+    // An ask may come late too.
+    stream.write(&["id: c-3", r#"data: {"jsonrpc":"2.0","id":1,"method":"ping"}"#]).await;
+    assert_eq!(client.message().await["method"], "ping");
+    client.write(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#).await;
+    gateway.post().await.accept().await;
+    stream.write(&["id: c-4", &answer("c")]).await;
+    stream.end().await;
+    assert_eq!(client.message().await["result"], json!({"of": "c"}));
+    assert!(!gateway.has(|arrival| arrival.message["method"] == "tools/call"), "the call was sent again");
+}
+
+#[tokio::test]
+async fn a_gateway_is_left_alone_for_as_long_as_it_asked_for() {
+    let (mut gateway, mut client, mut standing, _scratch) = bridged().await;
+    standing.write(&["id: s-0", NEVER, "data:"]).await;
+    let mut patient = call(&mut gateway, &mut client, "patient").await;
+    patient.write(&["id: p-0", NEVER, "data:"]).await;
+    // What follows shows that it has read so far.
+    standing.say(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#).await;
+    patient.say(r#"{"jsonrpc":"2.0","id":2,"method":"ping"}"#).await;
+    for _ in 0..2 {
+        assert_eq!(client.message().await["method"], "ping");
+    }
+    drop((standing, patient));
+    for number in 0..3 {
+        let mut eager = call(&mut gateway, &mut client, "eager").await;
+        eager.write(&[&format!("id: e-{number}"), "data:"]).await;
+        eager.end().await;
+        // It was cut after the others, and is back before them.
+        let mut eager = gateway.get(Some(&format!("e-{number}"))).await.stream().await;
+        eager.write(&[&answer("eager")]).await;
+        eager.end().await;
+        assert_eq!(client.message().await["id"], "eager");
+    }
+    assert!(!gateway.has(|arrival| arrival.verb() == "GET"));
+    // A call that waits for its stream can be given up.
+    let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"patient"}}"#;
+    client.write(cancel).await;
+    let arrival = gateway.request("notifications/cancelled").await;
+    assert_eq!(arrival.body, cancel);
+    arrival.accept().await;
+}
+
+#[tokio::test]
+async fn a_call_that_cannot_go_on_fails_and_is_not_sent_again() {
+    let (mut gateway, mut client, _standing, _scratch) = bridged().await;
+    for (id, event, status, words) in [
+        ("nameless", progress(1), None, "the connection was lost before it answered"),
+        ("forgotten", "data:".to_owned(), Some("404 Not Found"), "HTTP 404"),
+        ("unable", "data:".to_owned(), Some("405 Method Not Allowed"), "HTTP 405"),
+        ("no stream", "data:".to_owned(), Some("200 OK"), "HTTP 200"),
+    ] {
+        let mut stream = call(&mut gateway, &mut client, id).await;
+        match status {
+            Some(_) => stream.write(&[&format!("id: {id}"), &event]).await,
+            None => stream.write(&[&event]).await,
+        }
+        if status.is_none() {
+            assert_eq!(client.message().await["params"]["progress"], 1);
+        }
+        drop(stream);
+        if let Some(status) = status {
+            gateway.get(Some(id)).await.answer(status, "", "").await;
+        }
+        let failed = client.message().await;
+        assert_eq!((&failed["id"], &failed["error"]["code"]), (&json!(id), &json!(1503)), "{failed}");
+        assert!(failed["error"]["message"].as_str().is_some_and(|text| text.contains(words)), "{id}: {failed}");
+    }
+    assert!(!gateway.has(|arrival| arrival.message["method"] == "tools/call"), "a call was sent again");
+}
+
+#[tokio::test]
+async fn a_gateway_that_gives_nothing_but_empty_streams_is_not_asked_for_ever() {
+    const MOST: usize = 6;
+    let (mut gateway, mut client, _standing, _scratch) = bridged().await;
+    let mut stream = call(&mut gateway, &mut client, "empty").await;
+    stream.write(&["id: e", "data:"]).await;
+    stream.end().await;
+    for _ in 0..MOST {
+        let mut stream = gateway.get(Some("e")).await.stream().await;
+        stream.write(&["id: e", "data:"]).await;
+        stream.end().await;
+    }
+    let failed = client.message().await;
+    assert!(failed["error"]["message"].as_str().is_some_and(|text| text.contains("in vain")), "{failed}");
+}
+
+#[tokio::test]
+async fn what_is_said_unasked_goes_on_where_it_was_and_a_gap_is_told() {
+    let (mut gateway, mut client, mut standing, _scratch) = bridged().await;
+    standing.write(&["id: s-1", &progress(1)]).await;
+    assert_eq!(client.message().await["params"]["progress"], 1);
+    drop(standing);
+    // Its end of the old connection may look open to the gateway for a while.
+    gateway.get(Some("s-1")).await.answer("409 Conflict", "", "").await;
+    let mut standing = gateway.get(Some("s-1")).await.stream().await;
+    standing.write(&["id: s-1", &progress(1)]).await;
+    standing.write(&["id: s-2", &progress(2)]).await;
+    assert_eq!(client.message().await["params"]["progress"], 2);
+    standing.end().await;
+    // It lives, but what came after that event is lost.
+    gateway.get(Some("s-2")).await.answer("404 Not Found", "", "").await;
+    let mut standing = gateway.get(None).await.stream().await;
+    for list in ["tools", "prompts", "resources"] {
+        assert_eq!(client.message().await["method"], format!("notifications/{list}/list_changed"));
+    }
+    standing.write(&["id: t-1", &progress(3)]).await;
+    assert_eq!(client.message().await["params"]["progress"], 3);
+    assert!(!gateway.has(|arrival| arrival.message["method"] == "initialize"), "the session was not lost");
+}

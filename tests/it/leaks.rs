@@ -1,0 +1,247 @@
+//! Sessions come and go in every way there is, and nothing of them stays (F12): no session, stream or call, no descriptor or
+//! process, no memory.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use serde_json::json;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+use crate::fixture_http::HttpFixture;
+use crate::harness::{Client, Gateway, PATIENCE, Scratch, eventually, fixture_server, goblin};
+use crate::raw_client::RawClient;
+use crate::support::{children, gauge};
+
+/// What a client holds when it goes, and how it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// DELETE, in order.
+    Deleted,
+    /// It says nothing any more.
+    Idle,
+    /// Its connection is cut, with the stream of GET on it.
+    StreamCut,
+    /// Its connection is cut with a call on it, which ends by itself.
+    CallCut,
+    /// DELETE over another connection, while a call is open that would never end.
+    CallDeleted,
+    /// HTTP+SSE: its stream is cut, which is the session.
+    SseCut,
+    /// HTTP+SSE: the same, while a call is open that would never end.
+    SseCallCut,
+}
+
+impl Way {
+    const ALL: [Way; 7] =
+        [Way::Deleted, Way::Idle, Way::StreamCut, Way::CallCut, Way::CallDeleted, Way::SseCut, Way::SseCallCut];
+    /// Those that a killed process takes. It cannot say DELETE, and to be silent it need not be killed.
+    const KILLED: [Way; 4] = [Way::StreamCut, Way::CallCut, Way::SseCut, Way::SseCallCut];
+
+    /// A client that is ready to go. Of two calls one is at the process, the other at the server over HTTP.
+    async fn begin(self, address: SocketAddr, number: usize) -> RawClient {
+        let tool = |name: &str| format!("{}_{name}", ["process", "web"][number % 2]);
+        let any = "application/json, text/event-stream";
+        match self {
+            Way::Deleted | Way::Idle => RawClient::streamable(address).await,
+            Way::StreamCut => RawClient::streamable(address).await.listen().await,
+            Way::CallCut => {
+                let client = RawClient::streamable(address).await;
+                client.begin_call(any, &tool("sleep"), json!({ "ms": 500 })).await
+            }
+            Way::CallDeleted => RawClient::streamable(address).await.begin_call(any, &tool("hang"), json!({})).await,
+            Way::SseCut => RawClient::sse(address).await,
+            Way::SseCallCut => RawClient::sse(address).await.begin_call_aside(&tool("hang"), json!({})).await,
+        }
+    }
+
+    async fn leave(self, client: RawClient) {
+        match self {
+            Way::Deleted | Way::CallDeleted => client.delete().await,
+            Way::Idle | Way::StreamCut | Way::CallCut | Way::SseCut | Way::SseCallCut => drop(client),
+        }
+    }
+
+    fn has_stream(self) -> bool {
+        matches!(self, Way::StreamCut | Way::SseCut | Way::SseCallCut)
+    }
+
+    /// A call that ends only with its session.
+    fn has_endless_call(self) -> bool {
+        matches!(self, Way::CallDeleted | Way::SseCallCut)
+    }
+}
+
+/// Clients of each way in one round, in this process and in the one that is killed: 506 in all.
+const OF_EACH_WAY: usize = 46;
+const ROUNDS: usize = 5;
+/// By then every pool and table has the size that a round asks for.
+const WARM: usize = 2;
+const MOST_GROWTH: u64 = 2 << 20;
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// So many clients of each of these ways.
+async fn begin_all(ways: &[Way], address: SocketAddr) -> Vec<(Way, RawClient)> {
+    let mut clients = Vec::new();
+    for way in ways {
+        let begun = join_all((0..OF_EACH_WAY).map(|number| way.begin(address, number))).await;
+        clients.extend(begun.into_iter().map(|client| (*way, client)));
+    }
+    clients
+}
+
+/// Where the process that is killed finds the gateway.
+const ADDRESS: &str = "GOBLIN_TEST_KILLED_CLIENTS";
+const READY: &str = "all clients have begun";
+
+/// Not a test by itself: the process that [`Killed`] starts, which is this program again. It ends when it is killed.
+#[tokio::test]
+async fn killed_clients() {
+    let Ok(address) = std::env::var(ADDRESS) else { return };
+    let clients = begin_all(&Way::KILLED, address.parse().expect("an address")).await;
+    println!("{READY}");
+    // Nor does it outlive the test that holds its input.
+    let _ = tokio::task::spawn_blocking(|| std::io::read_to_string(std::io::stdin())).await;
+    drop(clients);
+}
+
+/// Clients in a process of their own.
+struct Killed(Child);
+
+impl Killed {
+    async fn begin(address: SocketAddr) -> Killed {
+        let mut command = Command::new(std::env::current_exe().expect("a running test has a path"));
+        command.args(["--exact", "leaks::killed_clients", "--nocapture"]).env(ADDRESS, address.to_string());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut child = command.spawn().expect("it starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
+        loop {
+            let line = lines.next_line().await.expect("text").expect("it tells when it is ready");
+            if line.contains(READY) {
+                return Killed(child);
+            }
+        }
+    }
+
+    async fn leave(mut self) {
+        self.0.kill().await.expect("it can be killed");
+    }
+}
+
+/// What a gateway holds when it has nothing to do.
+#[derive(Debug, PartialEq, Eq)]
+struct Held {
+    sessions: usize,
+    streams: usize,
+    calls: usize,
+    calls_at_backends: usize,
+    children: BTreeSet<u32>,
+    descriptors: usize,
+}
+
+struct Watcher {
+    client: Client,
+    pid: u32,
+    backend: SocketAddr,
+}
+
+impl Watcher {
+    async fn held(&self) -> Held {
+        Held {
+            sessions: gauge(&self.client, "goblin_sessions_active").await,
+            streams: gauge(&self.client, "goblin_streams_active").await,
+            calls: gauge(&self.client, "goblin_requests_in_flight").await,
+            calls_at_backends: gauge(&self.client, "goblin_backend_requests_in_flight").await,
+            children: children(self.pid),
+            descriptors: self.descriptors(),
+        }
+    }
+
+    /// What is held once it is `expected`, or at the end of all patience.
+    async fn await_held(&self, expected: &Held) -> Held {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            let held = self.held().await;
+            if held == *expected || tokio::time::Instant::now() > deadline {
+                return held;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Without connections to the backend over HTTP: those are kept for the next call, as many as were needed at once.
+    fn descriptors(&self) -> usize {
+        let table = std::fs::read_to_string(format!("/proc/{}/net/tcp", self.pid)).expect("its connections");
+        let port = format!(":{:04X}", self.backend.port());
+        let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let pooled: BTreeSet<String> =
+            rows.filter(|row| row[2].ends_with(&port)).map(|row| format!("socket:[{}]", row[9])).collect();
+        let open = std::fs::read_dir(format!("/proc/{}/fd", self.pid)).expect("its descriptors").flatten();
+        let targets = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        targets.filter(|target| target.to_str().is_none_or(|target| !pooled.contains(target))).count()
+    }
+
+    /// Memory that is no file's.
+    fn memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).expect("its status");
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("RssAnon");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+    }
+
+    /// One round: clients of every way begin, are all seen, and leave.
+    async fn round(&self, address: SocketAddr) {
+        let killed = Killed::begin(address).await;
+        let clients = begin_all(&Way::ALL, address).await;
+        let count = |has: fn(Way) -> bool| {
+            let all = Way::ALL.iter().chain(&Way::KILLED);
+            all.filter(|way| has(**way)).count() * OF_EACH_WAY
+        };
+        let (streams, calls) = (count(Way::has_stream), count(Way::has_endless_call));
+        eventually("all of them are seen", || async {
+            let held = self.held().await;
+            (held.streams == streams && held.calls >= calls && held.calls_at_backends >= calls).then_some(())
+        })
+        .await;
+        killed.leave().await;
+        join_all(clients.into_iter().map(|(way, client)| way.leave(client))).await;
+    }
+}
+
+#[tokio::test]
+async fn sess2_nothing_of_a_session_stays_however_it_ends() {
+    let backend = HttpFixture::start(&[]).await;
+    let config = json!({
+        "gateway": { "sessionIdleTimeout": "3s" },
+        "mcpServers": { "process": fixture_server(&[]), "web": backend.server() },
+    });
+    let scratch = Scratch::new();
+    let mut command = goblin(scratch.path());
+    command.args(["serve", "--port", "0", "--config"]).arg(scratch.write("goblin.json", &config.to_string()));
+    // Memory shall tell what is held: what is freed goes back to the system at once, and no thread keeps what others use.
+    command.env("MIMALLOC_PURGE_DELAY", "0").env("TOKIO_WORKER_THREADS", "1");
+    let gateway = Gateway::of(command).await;
+    let seeing = gateway.client_seeing("process_hang").await;
+    seeing.await_tool("web_hang").await;
+    seeing.send(http::Method::DELETE, "/mcp", &seeing.headers(), "").await;
+    let pid = gateway.child.id().expect("it runs");
+    let watcher = Watcher { client: Client::new(gateway.address), pid, backend: backend.address };
+    let before = eventually("it holds nothing", || async {
+        let held = watcher.held().await;
+        (held.sessions == 0 && held.streams == 0).then_some(held)
+    })
+    .await;
+    let mut memory = Vec::new();
+    for round in 1..=ROUNDS {
+        watcher.round(gateway.address).await;
+        assert_eq!(watcher.await_held(&before).await, before, "after round {round}");
+        memory.push(watcher.memory());
+    }
+    assert!(memory[ROUNDS - 1] <= memory[WARM - 1] + MOST_GROWTH, "memory after each round: {memory:?}");
+    let client = gateway.client().await;
+    for tool in ["process_echo", "web_echo"] {
+        client.call(tool, json!({})).await;
+    }
+}

@@ -1,0 +1,341 @@
+//! Servers of which each client has its own (`"session": "per-client"`): begun with the first call, ended with the client,
+//! shared with nobody.
+
+use std::path::{Path, PathBuf};
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::fixture_http::HttpFixture;
+use crate::harness::{Client, Gateway, PATIENCE, Scratch, StdioClient, eventually, goblin, signal};
+use crate::sse_client::SseClient;
+use crate::support::{
+    assert_error, begin_call, ended, is_alive, is_gone, logged, path_text, scripted_server, starts, try_call,
+};
+
+/// A server entry whose clients share nothing.
+pub fn per_client(mut server: Value) -> Value {
+    server["session"] = json!("per-client");
+    server
+}
+
+/// The fixture, of which [`pid`] can be asked.
+pub fn own_process(arguments: &[&str]) -> Value {
+    per_client(scripted_server(r#"ME=$$ exec "$@""#, arguments))
+}
+
+async fn pid(client: &Client) -> u32 {
+    client.call_text("a_env", json!({"name": "ME"})).await.parse().expect("a process id")
+}
+
+/// Servers of one behaviour over every transport; what is behind them lives as long as they do.
+pub async fn each_transport() -> Vec<(&'static str, Value, Option<HttpFixture>)> {
+    let (http, sse) = (HttpFixture::start(&[]).await, HttpFixture::start(&["--sse"]).await);
+    let (streamable, old) = (per_client(http.server()), per_client(sse.server()));
+    vec![("stdio", own_process(&[]), None), ("http", streamable, Some(http)), ("sse", old, Some(sse))]
+}
+
+async fn gateway_of(server: Value) -> Gateway {
+    Gateway::with_servers(json!({ "a": server })).await
+}
+
+/// A scratch directory and the path of a log of starts in it.
+fn start_log() -> (Scratch, PathBuf) {
+    let scratch = Scratch::new();
+    let path = scratch.path().join("starts");
+    (scratch, path)
+}
+
+/// The processes that were started so far, the one that lists first.
+fn started(path: &Path) -> Vec<u32> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines().map(|line| line.parse().expect("a process id")).collect()
+}
+
+const LINKS: &str = r#"goblin_backend_client_links{server_id="a"}"#;
+
+async fn metric(gateway: &Gateway, name: &str) -> String {
+    let text = Client::new(gateway.address).send(Method::GET, "/metrics", &[], "").await.body;
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.unwrap_or_else(|| panic!("no {name} in {text}")).to_owned()
+}
+
+async fn await_metric(gateway: &Gateway, name: &str, value: &str) {
+    eventually(&format!("{name} is {value}"), || async { (metric(gateway, name).await == value).then_some(()) }).await;
+}
+
+/// How many clients have their own connection.
+async fn links(gateway: &Gateway) -> String {
+    metric(gateway, LINKS).await
+}
+
+async fn delete(client: &Client) {
+    let answer = client.send(Method::DELETE, "/mcp", &client.headers(), "").await;
+    assert!(answer.status.is_success(), "{answer:?}");
+}
+
+#[tokio::test]
+async fn own_each_client_has_its_own_state_over_every_transport() {
+    for (transport, server, _backend) in each_transport().await {
+        let gateway = gateway_of(server).await;
+        let (one, two) = (gateway.client_seeing("a_level").await, gateway.client().await);
+        one.request("logging/setLevel", json!({"level": "debug"})).await;
+        assert_eq!(one.call_text("a_level", json!({})).await, "debug", "{transport}: asked for before the first call");
+        assert_eq!(two.call_text("a_level", json!({})).await, "none", "{transport}");
+        two.request("logging/setLevel", json!({"level": "alert"})).await;
+        eventually("the level has reached the server", || async {
+            (two.call_text("a_level", json!({})).await == "alert").then_some(())
+        })
+        .await;
+        assert_eq!(one.call_text("a_level", json!({})).await, "debug", "{transport}");
+        assert_eq!(links(&gateway).await, "2", "{transport}");
+    }
+}
+
+#[tokio::test]
+async fn own_a_process_is_started_by_the_first_call_and_by_nothing_else() {
+    let (_scratch, log) = start_log();
+    let gateway = gateway_of(own_process(&["--start-log", path_text(&log)])).await;
+    let client = gateway.client_seeing("a_env").await;
+    for (method, params) in [
+        ("prompts/list", json!({})),
+        ("resources/list", json!({})),
+        ("ping", json!({})),
+        ("logging/setLevel", json!({"level": "info"})),
+        ("tools/call", json!({"name": "a_none"})),
+    ] {
+        client.request(method, params).await;
+    }
+    client.notify("notifications/roots/list_changed", json!({})).await;
+    assert_eq!((starts(&log), links(&gateway).await.as_str()), (1, "0"), "the one that lists");
+    let calls: Vec<_> = (0..20).map(|_| begin_call(&client, "a_env", json!({"name": "ME"}))).collect();
+    let mut pids = Vec::new();
+    for call in calls {
+        pids.push(ended(call).await["result"]["content"][0]["text"].clone());
+    }
+    pids.dedup();
+    assert_eq!(pids.len(), 1, "{pids:?}");
+    assert_eq!((starts(&log), links(&gateway).await.as_str()), (2, "1"));
+    client.request("prompts/get", json!({"name": "a_greet", "arguments": {"name": "x"}})).await;
+    client.request("resources/read", json!({"uri": "a+note:///alpha"})).await;
+    assert_eq!(starts(&log), 2, "all of a client's calls go to the same");
+}
+
+#[tokio::test]
+async fn sess2_what_was_started_for_a_client_ends_with_it() {
+    let (_scratch, log) = start_log();
+    let servers = json!({ "a": own_process(&["--start-log", path_text(&log)]) });
+    let config = json!({"gateway": {"sessionIdleTimeout": "2s"}, "mcpServers": servers});
+    let mut gateway = Gateway::start(config).await;
+    let stays = gateway.client_seeing("a_env").await;
+    let _present = stays.listen().await;
+    let kept = pid(&stays).await;
+
+    let deleted = gateway.client().await;
+    let process = pid(&deleted).await;
+    assert_ne!(process, kept);
+    delete(&deleted).await;
+    is_gone(process).await;
+
+    let idle = gateway.client().await;
+    is_gone(pid(&idle).await).await;
+
+    let mut old = SseClient::connect(&gateway, "2024-11-05").await;
+    let answer = old.request("tools/call", json!({"name": "a_env", "arguments": {"name": "ME"}})).await;
+    let process = answer["result"]["content"][0]["text"].as_str().expect("a text").parse().expect("a process id");
+    assert!(is_alive(process));
+    drop(old);
+    is_gone(process).await;
+
+    assert_eq!(pid(&stays).await, kept, "the others' ends are not its own");
+    gateway.terminate().await;
+    for process in started(&log) {
+        assert!(!is_alive(process), "{process} is left");
+    }
+    assert_eq!(starts(&log), 5);
+}
+
+#[tokio::test]
+async fn sess2_what_was_started_for_a_client_on_stdio_ends_with_its_input() {
+    let (_scratch, log) = start_log();
+    let config = json!({"mcpServers": {"a": own_process(&["--start-log", path_text(&log)])}});
+    let mut client = StdioClient::initialized(config, "2025-11-25").await;
+    client.await_tool("a_env").await;
+    let answer = client.request("tools/call", json!({"name": "a_env", "arguments": {"name": "ME"}})).await;
+    let process: u32 = answer["result"]["content"][0]["text"].as_str().expect("a text").parse().expect("a process id");
+    assert_eq!(started(&log).last(), Some(&process));
+    assert!(client.close().await.success());
+    assert!(started(&log).into_iter().all(|process| !is_alive(process)));
+}
+
+#[tokio::test]
+async fn sess2_nothing_is_left_of_clients_when_the_gateway_is_killed() {
+    let (_scratch, log) = start_log();
+    let mut gateway = gateway_of(own_process(&["--start-log", path_text(&log), "--ignore-eof"])).await;
+    let (one, two) = (gateway.client_seeing("a_env").await, gateway.client().await);
+    assert_ne!(pid(&one).await, pid(&two).await);
+    gateway.child.kill().await.expect("it can be killed");
+    assert_eq!(starts(&log), 3);
+    for process in started(&log) {
+        is_gone(process).await;
+    }
+}
+
+#[tokio::test]
+async fn sess2_a_session_upstream_is_ended_with_its_client() {
+    let backend = HttpFixture::start(&[]).await;
+    let gateway = gateway_of(per_client(backend.server())).await;
+    let (one, two) = (gateway.client_seeing("a_headers").await, gateway.client().await);
+    let session = async |client: &Client| {
+        let headers: Value = serde_json::from_str(&client.call_text("a_headers", json!({})).await).expect("an object");
+        headers["mcp-session-id"].as_str().expect("a session").to_owned()
+    };
+    let (of_one, of_two) = (session(&one).await, session(&two).await);
+    assert_ne!(of_one, of_two);
+    delete(&one).await;
+    let mut direct = backend.client().await;
+    direct.session = Some(of_one);
+    eventually("the server has forgotten the session", || async {
+        (direct.post(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#).await.status == 404).then_some(())
+    })
+    .await;
+    assert_eq!(session(&two).await, of_two);
+}
+
+#[tokio::test]
+async fn own_so_many_clients_fit_and_a_place_is_free_again_with_its_client() {
+    let mut server = own_process(&[]);
+    server["maxClients"] = json!(2);
+    let gateway = gateway_of(server).await;
+    let (one, two, three) = (gateway.client_seeing("a_env").await, gateway.client().await, gateway.client().await);
+    let (of_one, of_two) = (pid(&one).await, pid(&two).await);
+    let refused = try_call(&three, "a_env", json!({"name": "ME"})).await;
+    let data = assert_error(&refused, 1429, "LIMIT_EXCEEDED");
+    assert_eq!((&data["limit"], &data["value"]), (&json!("maxClients"), &json!(2)), "{refused}");
+    assert_eq!((pid(&one).await, pid(&two).await), (of_one, of_two));
+    delete(&one).await;
+    eventually("there is room", || async {
+        try_call(&three, "a_env", json!({"name": "ME"})).await["error"].is_null().then_some(())
+    })
+    .await;
+    assert_ne!(pid(&three).await, of_two);
+    assert_eq!(links(&gateway).await, "2");
+}
+
+#[tokio::test]
+async fn rel_a_crash_hurts_its_client_only_and_the_next_call_has_a_new_process() {
+    let gateway = gateway_of(own_process(&[])).await;
+    let (one, two) = (gateway.client_seeing("a_env").await, gateway.client().await);
+    let (of_one, of_two) = (pid(&one).await, pid(&two).await);
+    let hanging = begin_call(&two, "a_sleep", json!({"ms": 1500}));
+    let crashed = try_call(&one, "a_crash", json!({})).await;
+    let data = assert_error(&crashed, 1503, "BACKEND_UNAVAILABLE");
+    assert!(data["retryable"].is_null(), "it may have been handled: {crashed}");
+    assert_ne!(pid(&one).await, of_one);
+    assert!(ended(hanging).await["error"].is_null());
+    assert_eq!(pid(&two).await, of_two);
+    logged(&gateway, &["WARN", "backend of one client lost", "exit code 3"]).await;
+    let process = pid(&one).await;
+    signal(process, "KILL");
+    // A call before that is noticed may have been handled, and is lost.
+    await_metric(&gateway, LINKS, "1").await;
+    assert_ne!(pid(&one).await, process);
+    assert_eq!(links(&gateway).await, "2");
+}
+
+#[tokio::test]
+async fn rel_a_server_that_cannot_be_started_says_why_and_is_not_started_again_and_again() {
+    let (scratch, log) = start_log();
+    // Only the first start goes well, which is the one that lists.
+    let script =
+        r#"if [ -e "$0.first" ]; then echo sorry >&2; echo $$ >>"$0.later"; exit 7; fi; : >"$0.first"; exec "$@""#;
+    let mut server = per_client(scripted_server(script, &[]));
+    server["args"][2] = json!(path_text(&log));
+    let gateway = gateway_of(server).await;
+    let client = gateway.client_seeing("a_echo").await;
+    let began = std::time::Instant::now();
+    let mut refused = Vec::new();
+    for _ in 0..30 {
+        refused.push(try_call(&client, "a_echo", json!({})).await);
+    }
+    for answer in &refused {
+        let data = assert_error(answer, 1503, "BACKEND_UNAVAILABLE");
+        let message = answer["error"]["message"].as_str().expect("a message");
+        assert!(message.contains("sorry") && data["retryable"] == true, "{answer}");
+    }
+    // The breaker opens after so many; the rest is refused without a try. A slow machine may see the next try due.
+    let later = starts(&scratch.path().join("starts.later"));
+    let most = 5 + usize::try_from(began.elapsed().as_secs() / 30).expect("a small number");
+    assert!((2..=most).contains(&later), "{later} starts");
+    assert_eq!(links(&gateway).await, "0");
+    assert!(try_call(&gateway.client().await, "a_echo", json!({})).await["error"].is_object());
+}
+
+#[tokio::test]
+async fn rel_a_slow_start_delays_its_client_only_and_a_cancelled_call_does_not_wait() {
+    let (scratch, log) = start_log();
+    // The second start, which is the first client's, waits until it is let go.
+    let script =
+        r#"echo $$ >>"$0"; [ $(wc -l <"$0") = 2 ] && while [ ! -e "$0.go" ]; do sleep 0.05; done; ME=$$ exec "$@""#;
+    let mut server = per_client(scripted_server(script, &[]));
+    server["args"][2] = json!(path_text(&log));
+    let gateway = gateway_of(server).await;
+    let (slow, quick) = (gateway.client_seeing("a_env").await, gateway.client().await);
+    let (first, second) = (begin_call(&slow, "a_env", json!({"name": "ME"})), begin_call(&slow, "a_echo", json!({})));
+    eventually("the process of the slow one is started", || async { (starts(&log) == 2).then_some(()) }).await;
+    let leaving = slow.clone();
+    let given_up = tokio::spawn(async move {
+        leaving.post(r#"{"jsonrpc":"2.0","id":"g","method":"tools/call","params":{"name":"a_echo"}}"#).await
+    });
+    await_metric(&gateway, "goblin_requests_in_flight", "3").await;
+    slow.notify("notifications/cancelled", json!({"requestId": "g"})).await;
+    let answer = tokio::time::timeout(PATIENCE, given_up).await.expect("it ends").expect("no panic");
+    assert!(answer.messages().is_empty(), "{answer:?}");
+    pid(&quick).await;
+    assert!(!first.is_finished() && !second.is_finished());
+    scratch.write("starts.go", "");
+    assert!(ended(first).await["error"].is_null() && ended(second).await["error"].is_null());
+    assert_eq!(starts(&log), 3);
+}
+
+#[tokio::test]
+async fn own_a_client_that_leaves_during_the_start_leaves_no_process() {
+    let (_scratch, log) = start_log();
+    // All but the first start never answer.
+    let script = r#"echo $$ >>"$0"; [ $(wc -l <"$0") = 1 ] && exec "$@"; exec sleep 600"#;
+    let mut server = per_client(scripted_server(script, &[]));
+    server["args"][2] = json!(path_text(&log));
+    let mut gateway = gateway_of(server).await;
+    let (one, two) = (gateway.client_seeing("a_echo").await, gateway.client().await);
+    let _calls = [begin_call(&one, "a_echo", json!({})), begin_call(&two, "a_echo", json!({}))];
+    eventually("both are started", || async { (starts(&log) == 3).then_some(()) }).await;
+    await_metric(&gateway, LINKS, "2").await;
+    delete(&one).await;
+    await_metric(&gateway, LINKS, "1").await;
+    gateway.terminate().await;
+    assert!(started(&log).into_iter().all(|process| !is_alive(process)));
+}
+
+#[tokio::test]
+async fn own_a_forgotten_session_is_begun_anew_and_the_call_goes_on() {
+    for switches in [&[][..], &["--sse"]] {
+        let backend = HttpFixture::start(switches).await;
+        let gateway = gateway_of(per_client(backend.server())).await;
+        let client = gateway.client_seeing("a_forget_sessions").await;
+        client.call("a_forget_sessions", json!({})).await;
+        assert_eq!(client.call_text("a_echo", json!({})).await, "{}", "{switches:?}");
+        assert_eq!(links(&gateway).await, "1");
+    }
+}
+
+#[tokio::test]
+async fn own_check_connects_once_and_leaves_nothing() {
+    let (scratch, log) = start_log();
+    let server = own_process(&["--start-log", path_text(&log)]);
+    let config = scratch.write("goblin.json", &json!({"mcpServers": {"a": server}}).to_string());
+    let output = goblin(scratch.path()).args(["check", "--connect", "--config"]).arg(&config).output();
+    let output = tokio::time::timeout(PATIENCE, output).await.expect("an end in time").expect("goblin starts");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(starts(&log), 1);
+    assert!(started(&log).into_iter().all(|process| !is_alive(process)));
+}

@@ -1,0 +1,216 @@
+//! What a client and its own server say to each other besides calls: asks, notifications, capabilities, log lines.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Client, Gateway, Listener, Scratch, eventually};
+use crate::per_client::{each_transport, own_process, per_client};
+use crate::support::{path_text, scripted_server};
+
+/// A client that declares these capabilities, once the tool of this name is listed.
+async fn client_with(gateway: &Gateway, capabilities: Value, tool: &str) -> Client {
+    let mut client = Client::new(gateway.address);
+    let params = json!({"protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": {"name": "t", "version": "0"}});
+    let answer =
+        client.post(json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}).to_string()).await;
+    client.session = answer.headers.get("mcp-session-id").map(|id| id.to_str().expect("text").to_owned());
+    client.version = Some("2025-11-25".to_owned());
+    client.notify("notifications/initialized", json!({})).await;
+    client.await_tool(tool).await;
+    client
+}
+
+async fn gateway_of(server: Value) -> Gateway {
+    Gateway::with_servers(json!({ "a": server })).await
+}
+
+/// Begins a call whose answer comes as a stream, something else first.
+async fn begin(client: &Client, tool: &str, arguments: Value) -> Listener {
+    let params = json!({"name": tool, "arguments": arguments});
+    let body = json!({"jsonrpc": "2.0", "id": "c", "method": "tools/call", "params": params});
+    client.open(body.to_string()).await.1
+}
+
+async fn answer(client: &Client, ask: &Value, result: Value) {
+    let response = client.post(json!({"jsonrpc": "2.0", "id": ask["id"], "result": result}).to_string()).await;
+    assert_eq!(response.status, 202, "{response:?}");
+}
+
+/// The text of the answer that ends a call's stream.
+async fn text_of(stream: &mut Listener) -> String {
+    let answer = stream.next().await.expect("the answer");
+    answer["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
+}
+
+/// What the client's own server heard from it besides requests.
+async fn heard(client: &Client) -> Vec<Value> {
+    serde_json::from_str(&client.call_text("a_heard", json!({})).await).expect("an array")
+}
+
+#[tokio::test]
+async fn ask_of_two_clients_with_calls_in_flight_each_is_asked_by_its_own_server() {
+    for (transport, server, _backend) in each_transport().await {
+        let gateway = gateway_of(server).await;
+        let (one, two) = (
+            client_with(&gateway, json!({"sampling": {}}), "a_ask").await,
+            client_with(&gateway, json!({"sampling": {}}), "a_ask").await,
+        );
+        // On the server's session stream, where nothing but the link tells whose it is.
+        let ask = |whom: &str| json!({"method": "sampling/createMessage", "params": {"whom": whom}, "via": "get"});
+        let mut first = begin(&one, "a_ask", ask("one")).await;
+        let mut second = begin(&two, "a_ask", ask("two")).await;
+        let (of_one, of_two) = (first.next().await.expect("an ask"), second.next().await.expect("an ask"));
+        assert_eq!(
+            (&of_one["params"]["whom"], &of_two["params"]["whom"]),
+            (&json!("one"), &json!("two")),
+            "{transport}"
+        );
+        answer(&two, &of_two, json!({"by": "two"})).await;
+        answer(&one, &of_one, json!({"by": "one"})).await;
+        assert_eq!(text_of(&mut first).await, r#"{"result":{"by":"one"}}"#, "{transport}");
+        assert_eq!(text_of(&mut second).await, r#"{"result":{"by":"two"}}"#, "{transport}");
+    }
+}
+
+#[tokio::test]
+async fn ask_without_a_call_reaches_the_client_on_its_session_stream() {
+    for (transport, server, _backend) in each_transport().await {
+        let gateway = gateway_of(server).await;
+        let capabilities = json!({"elicitation": {}});
+        let (one, two) = (
+            client_with(&gateway, capabilities.clone(), "a_ask").await,
+            client_with(&gateway, capabilities, "a_ask").await,
+        );
+        let (mut stream, _other) = (one.listen().await, two.listen().await);
+        two.call("a_echo", json!({})).await;
+        let later =
+            json!({"method": "elicitation/create", "params": {"message": "who?"}, "when": "cancelled", "id": "x"});
+        let asking = one.clone();
+        let call = tokio::spawn(async move {
+            let params = json!({"name": "a_ask", "arguments": later});
+            asking
+                .post(json!({"jsonrpc": "2.0", "id": "c", "method": "tools/call", "params": params}).to_string())
+                .await
+        });
+        eventually("the call is in flight", || async {
+            let count: u64 = one.call_text("a_call_count", json!({})).await.parse().expect("a number");
+            (count >= 2).then_some(())
+        })
+        .await;
+        one.notify("notifications/cancelled", json!({"requestId": "c"})).await;
+        let ask = stream.await_method("elicitation/create").await;
+        assert_eq!(ask["params"]["message"], "who?", "{transport}");
+        answer(&one, &ask, json!({"action": "accept"})).await;
+        eventually("the server has its answer", || async {
+            let heard = heard(&one).await;
+            heard.into_iter().find(|message| message["id"] == "x" && message["result"]["action"] == "accept")
+        })
+        .await;
+        call.await.expect("no panic");
+    }
+}
+
+#[tokio::test]
+async fn ask_roots_are_the_client_s_own_and_their_changes_reach_its_server() {
+    for (transport, server, _backend) in each_transport().await {
+        let gateway = gateway_of(server).await;
+        let roots = json!({"roots": {"listChanged": true}});
+        let (one, two) = (client_with(&gateway, roots, "a_ask").await, gateway.client().await);
+        let mut call = begin(&one, "a_ask", json!({"method": "roots/list"})).await;
+        let ask = call.next().await.expect("an ask");
+        assert_eq!(ask["method"], "roots/list", "{transport}");
+        answer(&one, &ask, json!({"roots": [{"uri": "file:///of/one"}]})).await;
+        assert_eq!(text_of(&mut call).await, r#"{"result":{"roots":[{"uri":"file:///of/one"}]}}"#);
+        let refused = two.call_text("a_ask", json!({"method": "roots/list"})).await;
+        assert!(refused.contains("-32601"), "{transport}: {refused}");
+
+        one.notify("notifications/roots/list_changed", json!({"x-odd": 1.0})).await;
+        one.notify("notifications/vendor/first", json!({"n": 1})).await;
+        one.notify("notifications/vendor/second", json!({"n": 2})).await;
+        let told = ["notifications/roots/list_changed", "notifications/vendor/first", "notifications/vendor/second"];
+        let said = async |client: &Client| -> Vec<Value> {
+            heard(client)
+                .await
+                .into_iter()
+                .filter(|message| told.contains(&message["method"].as_str().unwrap_or("")))
+                .collect()
+        };
+        let arrived = eventually("all are heard", || async {
+            let said = said(&one).await;
+            (said.len() == told.len()).then_some(said)
+        })
+        .await;
+        let methods: Vec<_> = arrived.iter().map(|message| message["method"].as_str().expect("a method")).collect();
+        assert_eq!(methods, told, "{transport}: in order");
+        assert_eq!(arrived[0]["params"], json!({"x-odd": 1.0}));
+        assert!(said(&two).await.is_empty(), "{transport}: another's");
+    }
+}
+
+#[tokio::test]
+async fn ask_capabilities_are_the_client_s_own_less_what_is_not_declared() {
+    let capabilities = json!({"sampling": {"tools": {}}, "x-vendor": {"odd": 1.50}, "elicitation": {"url": {}}});
+    for (declare, expected) in [
+        (json!(["sampling", "elicitation"]), capabilities.clone()),
+        (json!(["elicitation"]), json!({"x-vendor": {"odd": 1.50}, "elicitation": {"url": {}}})),
+        (json!([]), json!({"x-vendor": {"odd": 1.50}})),
+    ] {
+        let mut server = own_process(&[]);
+        server["declare"] = declare.clone();
+        let gateway = gateway_of(server).await;
+        let (one, bare) = (client_with(&gateway, capabilities.clone(), "a_hello").await, gateway.client().await);
+        let hello = async |client: &Client| -> Value {
+            serde_json::from_str(&client.call_text("a_hello", json!({})).await).expect("an object")
+        };
+        assert_eq!(hello(&one).await["capabilities"], expected, "{declare}");
+        assert_eq!(hello(&bare).await["capabilities"], json!({}), "{declare}");
+    }
+}
+
+#[tokio::test]
+async fn p2_what_a_server_says_outside_of_calls_reaches_its_client() {
+    let scratch = Scratch::new();
+    // Each process says two things once it is let go, whatever else happens.
+    let script = concat!(
+        r#"(while [ ! -e "$0.go" ]; do sleep 0.05; done; for what in message vendor/note; do "#,
+        r#"printf '{"jsonrpc":"2.0","method":"notifications/%s","params":{"level":"info","data":%d}}\n' $what $$; done) & "#,
+        r#"ME=$$ exec "$@""#
+    );
+    let mut server = per_client(scripted_server(script, &[]));
+    server["args"][2] = json!(path_text(&scratch.path().join("say")));
+    let gateway = gateway_of(server).await;
+    let (one, two) = (gateway.client_seeing("a_env").await, gateway.client().await);
+    let mut expected = Vec::new();
+    for client in [&one, &two] {
+        let pid: u64 = client.call_text("a_env", json!({"name": "ME"})).await.parse().expect("a process id");
+        expected.push((client.listen().await, pid));
+    }
+    scratch.write("say.go", "");
+    for (mut stream, pid) in expected {
+        for method in ["notifications/message", "notifications/vendor/note"] {
+            // The first word of each stream may be of lists.
+            let message = stream.await_method(method).await;
+            assert_eq!(message["params"]["data"], pid, "{message}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn reg3_a_change_told_on_a_client_s_own_link_is_looked_up() {
+    for (transport, server, backend) in each_transport().await {
+        // Only over HTTP do the link that lists and the client's own reach the same server.
+        if backend.is_none() {
+            continue;
+        }
+        let gateway = gateway_of(server).await;
+        let client = gateway.client_seeing("a_tell").await;
+        client.call("a_toggle_quiet", json!({})).await;
+        let before = client.tool_names().await.len();
+        client.call("a_change_tools", json!({})).await;
+        assert_eq!(client.tool_names().await.len(), before, "{transport}: nobody was told");
+        client.call("a_tell", json!({"method": "notifications/tools/list_changed"})).await;
+        eventually("the new tool is listed", || async {
+            (client.tool_names().await.len() == before + 1).then_some(())
+        })
+        .await;
+    }
+}

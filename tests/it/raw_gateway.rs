@@ -1,0 +1,160 @@
+//! A gateway that a test plays itself: each request arrives there, and is answered with what the test writes.
+
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use crate::harness::PATIENCE;
+use crate::raw_server::{read_request, response};
+
+/// More requests than any test leaves unanswered.
+const MOST_ARRIVALS: usize = 1000;
+
+pub struct RawGateway {
+    pub url: String,
+    arrivals: mpsc::Receiver<Arrival>,
+    /// Those that came before the one that was waited for.
+    early: Vec<Arrival>,
+    task: JoinHandle<()>,
+}
+
+impl RawGateway {
+    pub async fn start() -> RawGateway {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
+        let url = format!("http://{}/mcp", listener.local_addr().expect("an address"));
+        let (sender, arrivals) = mpsc::channel(MOST_ARRIVALS);
+        let task = tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let sender = sender.clone();
+                tokio::spawn(async move {
+                    let Some((head, body)) = read_request(&mut stream).await else { return };
+                    let body = String::from_utf8(body).expect("text");
+                    let message = serde_json::from_str(&body).unwrap_or_default();
+                    let _ = sender.send(Arrival { head, body, message, stream }).await;
+                });
+            }
+        });
+        RawGateway { url, arrivals, early: Vec::new(), task }
+    }
+
+    /// The next request that is `wanted`; others wait for their turn.
+    pub async fn take(&mut self, what: &str, wanted: impl Fn(&Arrival) -> bool) -> Arrival {
+        if let Some(at) = self.early.iter().position(&wanted) {
+            return self.early.remove(at);
+        }
+        loop {
+            let arrival = tokio::time::timeout(PATIENCE, self.arrivals.recv()).await;
+            let arrival = arrival.unwrap_or_else(|_| panic!("{what} in time")).expect("the listener lives");
+            if wanted(&arrival) {
+                return arrival;
+            }
+            self.early.push(arrival);
+        }
+    }
+
+    /// The next message of any kind.
+    pub async fn post(&mut self) -> Arrival {
+        self.take("a message", |arrival| arrival.verb() == "POST").await
+    }
+
+    pub async fn request(&mut self, method: &str) -> Arrival {
+        self.take(method, |arrival| arrival.message["method"] == method).await
+    }
+
+    /// The request for a stream that begins after this event.
+    pub async fn get(&mut self, after: Option<&str>) -> Arrival {
+        let wanted = |arrival: &Arrival| arrival.verb() == "GET" && arrival.header("last-event-id") == after;
+        self.take(&format!("a stream after {after:?}"), wanted).await
+    }
+
+    /// Whether such a request has come by now.
+    pub fn has(&mut self, wanted: impl Fn(&Arrival) -> bool) -> bool {
+        while let Ok(arrival) = self.arrivals.try_recv() {
+            self.early.push(arrival);
+        }
+        self.early.iter().any(wanted)
+    }
+
+    /// Answers a handshake and what belongs to it; gives what the client said and the stream of this session.
+    pub async fn begin(&mut self, session: &str) -> (String, EventStream) {
+        let hello = self.request("initialize").await;
+        let said = hello.body.clone();
+        let result = json!({"protocolVersion": "2025-11-25", "capabilities": {}});
+        let body = json!({"jsonrpc": "2.0", "id": hello.message["id"], "result": result}).to_string();
+        let headers = format!("Content-Type: application/json\r\nMcp-Session-Id: {session}\r\n");
+        hello.answer("200 OK", &headers, &body).await;
+        let initialized = self.request("notifications/initialized").await;
+        assert_eq!(initialized.header("mcp-session-id"), Some(session));
+        initialized.accept().await;
+        let wanted = |arrival: &Arrival| arrival.verb() == "GET" && arrival.header("mcp-session-id") == Some(session);
+        (said, self.take("the stream of the session", wanted).await.stream().await)
+    }
+}
+
+impl Drop for RawGateway {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// A request that waits for its answer. Dropped, it gets none.
+pub struct Arrival {
+    head: String,
+    pub body: String,
+    pub message: Value,
+    stream: TcpStream,
+}
+
+impl Arrival {
+    pub fn verb(&self) -> &str {
+        self.head.split(' ').next().unwrap_or_default()
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let lines = self.head.lines().filter_map(|line| line.split_once(": "));
+        lines.filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value).next()
+    }
+
+    pub async fn answer(mut self, status: &str, headers: &str, body: &str) {
+        self.stream.write_all(&response(status, headers, body)).await.expect("the client listens");
+    }
+
+    pub async fn accept(self) {
+        self.answer("202 Accepted", "", "").await;
+    }
+
+    pub async fn reply(self, result: Value) {
+        let body = json!({"jsonrpc": "2.0", "id": self.message["id"], "result": result}).to_string();
+        self.answer("200 OK", "Content-Type: application/json\r\n", &body).await;
+    }
+
+    /// Answers with a stream of events.
+    pub async fn stream(mut self) -> EventStream {
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+        self.stream.write_all(head.as_bytes()).await.expect("the client listens");
+        EventStream(self.stream)
+    }
+}
+
+/// An open stream. Dropped, it is cut.
+pub struct EventStream(TcpStream);
+
+impl EventStream {
+    /// Writes an event, which `lines` describe.
+    pub async fn write(&mut self, lines: &[&str]) {
+        let event = format!("{}\n\n", lines.join("\n"));
+        let chunk = format!("{:x}\r\n{event}\r\n", event.len());
+        self.0.write_all(chunk.as_bytes()).await.expect("the client listens");
+    }
+
+    pub async fn say(&mut self, message: &str) {
+        self.write(&[&format!("data: {message}")]).await;
+    }
+
+    /// Ends it in good order, as a gateway does that wants to be asked again.
+    pub async fn end(mut self) {
+        self.0.write_all(b"0\r\n\r\n").await.expect("the client listens");
+    }
+}

@@ -1,0 +1,436 @@
+//! Streams of a backend that end too early: fetched to their end, nothing lost, nothing told twice, nothing sent twice.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
+
+use crate::harness::{Client, GOBLIN, Gateway, PATIENCE, eventually};
+use crate::raw_server::{read_request, response};
+use crate::support::{assert_error, await_call, http_server, try_call};
+
+/// A backend with one tool, `t`. The arguments of a call say how the call is answered, and then each GET for the rest.
+struct Cutter {
+    address: SocketAddr,
+    state: Arc<Mutex<State>>,
+    task: JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Whole answers still to be given. `$ID` in them is the id of the call.
+    steps: VecDeque<String>,
+    call: Value,
+    /// `Last-Event-ID` of each GET for the rest of a call.
+    resumed: Vec<String>,
+    /// The same for the standing stream, whose event ids begin with `s`; empty where there was none.
+    stood: Vec<String>,
+    /// How the next GETs of the standing stream are refused.
+    refusals: VecDeque<&'static str>,
+    standing: Option<TcpStream>,
+    /// Every message that was posted, in order.
+    posted: Vec<Value>,
+    /// The head of the last GET.
+    head: String,
+    more_tools: bool,
+}
+
+impl Cutter {
+    async fn start() -> Cutter {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
+        let address = listener.local_addr().expect("a bound socket has an address");
+        let state = Arc::new(Mutex::new(State::default()));
+        let shared = Arc::clone(&state);
+        let task = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(stream, Arc::clone(&shared)));
+            }
+        });
+        Cutter { address, state, task }
+    }
+
+    async fn behind_gateway(server: Value) -> (Cutter, Gateway, Client) {
+        let cutter = Cutter::start().await;
+        let mut entry = http_server(cutter.address);
+        entry.as_object_mut().expect("an object").extend(server.as_object().expect("an object").clone());
+        let gateway = Gateway::with_servers(json!({ "a": entry })).await;
+        let client = gateway.client_seeing("a_t").await;
+        cutter.stands(1).await;
+        (cutter, gateway, client)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no test panics here")
+    }
+
+    fn posted(&self, method: &str) -> usize {
+        self.state().posted.iter().filter(|message| message["method"] == method).count()
+    }
+
+    /// Waits until the standing stream was opened so many times.
+    async fn stands(&self, times: usize) {
+        eventually(&format!("the standing stream was opened {times} times"), || async {
+            let state = self.state();
+            (state.stood.len() == times && state.standing.is_some()).then_some(())
+        })
+        .await;
+    }
+
+    /// Says this on the standing stream.
+    async fn say(&self, events: &str) {
+        let mut stream = self.state().standing.take().expect("the stream stands");
+        stream.write_all(events.as_bytes()).await.expect("the gateway reads");
+        self.state().standing = Some(stream);
+    }
+
+    fn hang_up(&self) {
+        drop(self.state().standing.take().expect("the stream stands"));
+    }
+
+    /// Waits until the gateway has answered this ping.
+    async fn answered(&self, ping: &str) {
+        eventually(&format!("{ping} is answered"), || async { (self.answers(ping) > 0).then_some(()) }).await;
+    }
+
+    fn answers(&self, ping: &str) -> usize {
+        self.state().posted.iter().filter(|message| message["id"] == ping && message["method"].is_null()).count()
+    }
+}
+
+impl Drop for Cutter {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
+    let Some((head, body)) = read_request(&mut stream).await else { return };
+    let answer = {
+        let mut state = state.lock().expect("no test panics here");
+        if head.starts_with("GET") { state.get(head) } else { Some(state.post(&body)) }
+    };
+    // A peer that went away is what some tests are about.
+    match answer {
+        Some(answer) => drop(stream.write_all(&answer).await),
+        None => {
+            drop(stream.write_all(stream_of("id: s0\nretry: 500\ndata:\n\n").as_bytes()).await);
+            state.lock().expect("no test panics here").standing = Some(stream);
+        }
+    }
+}
+
+impl State {
+    /// Nothing where the standing stream is to be opened.
+    fn get(&mut self, head: String) -> Option<Vec<u8>> {
+        let id =
+            head.lines().find_map(|line| line.to_ascii_lowercase().strip_prefix("last-event-id: ").map(str::to_owned));
+        let id = id.unwrap_or_default();
+        self.head = head;
+        if !id.is_empty() && !id.starts_with('s') {
+            self.resumed.push(id);
+            return Some(self.step());
+        }
+        self.stood.push(id);
+        self.refusals.pop_front().map(|status| response(status, "", ""))
+    }
+
+    fn post(&mut self, body: &[u8]) -> Vec<u8> {
+        let message: Value = serde_json::from_slice(body).unwrap_or_default();
+        self.posted.push(message.clone());
+        let mut tools = vec![json!({ "name": "t", "inputSchema": { "type": "object" } })];
+        if self.more_tools {
+            tools.push(json!({ "name": "u", "inputSchema": { "type": "object" } }));
+        }
+        let result = match message["method"].as_str().unwrap_or_default() {
+            "initialize" => json!({
+                "protocolVersion": "2025-11-25", "capabilities": { "tools": { "listChanged": true } },
+                "serverInfo": { "name": "cutter", "version": "0" },
+            }),
+            "tools/list" => json!({ "tools": tools }),
+            "tools/call" => {
+                let steps = message["params"]["arguments"]["steps"].as_array().cloned().unwrap_or_default();
+                self.steps = steps.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+                self.call = message["id"].clone();
+                return self.step();
+            }
+            _ => return response("202 Accepted", "", ""),
+        };
+        let body = json!({ "jsonrpc": "2.0", "id": message["id"], "result": result }).to_string();
+        response("200 OK", "Content-Type: application/json\r\nMcp-Session-Id: one\r\n", &body)
+    }
+
+    fn step(&mut self) -> Vec<u8> {
+        let step = self.steps.pop_front().unwrap_or_else(|| stream_of(&answer("end", "ok")));
+        step.replace("$ID", &self.call.to_string()).into_bytes()
+    }
+}
+
+/// A stream that ends with the connection.
+fn stream_of(events: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n{events}")
+}
+
+/// A stream that ends as by a cut cable.
+fn broken(events: &str) -> String {
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+    format!("{head}{:x}\r\n{events}\r\n", events.len())
+}
+
+fn refusal(status: &str) -> String {
+    String::from_utf8(response(status, "", "no")).expect("text")
+}
+
+fn prime(id: &str) -> String {
+    format!("id: {id}\nretry: 500\ndata: \n\n")
+}
+
+fn progress(id: &str, number: u64) -> String {
+    let params = format!(r#"{{"progressToken":$ID,"progress":{number}}}"#);
+    format!("id: {id}\ndata: {{\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{params}}}\n\n")
+}
+
+fn ping(event: &str, id: &str) -> String {
+    format!("id: {event}\ndata: {{\"jsonrpc\":\"2.0\",\"id\":\"{id}\",\"method\":\"ping\"}}\n\n")
+}
+
+fn answer(id: &str, text: &str) -> String {
+    let result = format!(r#"{{"content":[{{"type":"text","text":"{text}"}}]}}"#);
+    format!("id: {id}\ndata: {{\"jsonrpc\":\"2.0\",\"id\":$ID,\"result\":{result}}}\n\n")
+}
+
+fn call(id: u64, steps: &[String]) -> String {
+    let params = json!({"name": "a_t", "arguments": {"steps": steps}, "_meta": {"progressToken": "mine"}});
+    json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}).to_string()
+}
+
+/// A log line without a hint at its call.
+fn log(id: &str, text: &str) -> String {
+    let params = format!(r#"{{"level":"error","data":"{text}"}}"#);
+    format!("id: {id}\ndata: {{\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{params}}}\n\n")
+}
+
+/// What came of a call: the ids it was resumed behind, its progress, and the text of its result or error.
+struct Outcome {
+    resumed: Vec<String>,
+    progress: Vec<u64>,
+    answer: Value,
+}
+
+async fn outcome(cutter: &Cutter, client: &Client, steps: &[String]) -> Outcome {
+    let calls = cutter.posted("tools/call");
+    cutter.state().resumed.clear();
+    let messages: Vec<Value> = client
+        .post(call(7, steps))
+        .await
+        .messages()
+        .iter()
+        .map(|message| serde_json::from_str(message).expect("a message"))
+        .collect();
+    let (answer, before) = messages.split_last().expect("an answer");
+    assert_eq!(cutter.posted("tools/call"), calls + 1, "nothing is sent again");
+    let progress = before.iter().filter_map(|message| message["params"]["progress"].as_u64()).collect();
+    Outcome { resumed: cutter.state().resumed.clone(), progress, answer: answer.clone() }
+}
+
+#[tokio::test]
+async fn http3_a_call_whose_stream_ends_too_early_is_answered() {
+    let (cutter, _gateway, client) = Cutter::behind_gateway(json!({})).await;
+    let check = async |what: &str, steps: &[String], resumed: &[&str], progress: &[u64]| {
+        let outcome = outcome(&cutter, &client, steps).await;
+        assert_eq!(outcome.answer["result"]["content"][0]["text"], "yes", "{what}: {}", outcome.answer);
+        assert_eq!(
+            (outcome.resumed, &outcome.progress[..]),
+            (resumed.iter().map(ToString::to_string).collect(), progress),
+            "{what}"
+        );
+    };
+    let yes = || answer("9", "yes");
+    check("after the priming event", &[stream_of(&prime("0")), stream_of(&yes())], &["0"], &[]).await;
+    let half = format!("{}{}id: 2\ndata: {{\"jsonrpc\"", prime("0"), progress("1", 1));
+    check("in an event", &[broken(&half), stream_of(&(progress("2", 2) + &yes()))], &["1"], &[1, 2]).await;
+    let twice = [
+        stream_of(&(prime("0") + &progress("1", 1))),
+        broken(&progress("2", 2)),
+        stream_of(&(progress("3", 3) + &yes())),
+    ];
+    check("twice", &twice, &["1", "2"], &[1, 2, 3]).await;
+    let again = [
+        stream_of(&(prime("0") + &progress("1", 1) + &progress("2", 2))),
+        stream_of(&(progress("2", 2) + &progress("3", 3))),
+        stream_of(&(progress("1", 1) + &progress("2", 2) + &progress("3", 3) + &progress("4", 4) + &yes())),
+    ];
+    check("told again", &again, &["2", "3"], &[1, 2, 3, 4]).await;
+    // Some servers replay what belongs to others.
+    let foreign = progress("3", 7).replace("$ID", "424242") + &answer("4", "no").replace("$ID", "424242");
+    let mixed = [stream_of(&(prime("0") + &progress("1", 1))), stream_of(&(foreign + &progress("5", 2) + &yes()))];
+    check("with events of others", &mixed, &["1"], &[1, 2]).await;
+    let busy = [stream_of(&prime("0")), refusal("503 Service Unavailable"), refusal("409 Conflict"), stream_of(&yes())];
+    check("refused for now", &busy, &["0", "0", "0"], &[]).await;
+    let poll: Vec<_> = (0..5).map(|number| stream_of(&prime(&number.to_string()))).chain([stream_of(&yes())]).collect();
+    check("polled", &poll, &["0", "1", "2", "3", "4"], &[]).await;
+    assert!(cutter.state().head.to_ascii_lowercase().contains("mcp-protocol-version: 2025-11-25\r\n"));
+    assert!(cutter.state().head.to_ascii_lowercase().contains("mcp-session-id: one\r\n"));
+    assert_eq!(cutter.state().stood, [""], "the standing stream stands");
+}
+
+#[tokio::test]
+async fn p1_a_log_line_on_a_resumed_stream_goes_to_no_client_that_it_may_not_be_for() {
+    let (cutter, gateway, client) = Cutter::behind_gateway(json!({})).await;
+    // Another call is open, and the line may be its.
+    let (_, mut other) = gateway.client().await.open(call(7, &late())).await;
+    other.await_method("notifications/progress").await;
+    let steps = [
+        stream_of(&(prime("0") + &log("1", "mine"))),
+        stream_of(&(log("2", "whose?") + &progress("3", 1) + &answer("9", "yes"))),
+    ];
+    let answer = client.post(call(8, &steps)).await;
+    assert_eq!(answer.json()["result"]["content"][0]["text"], "yes", "{answer:?}");
+    assert!(answer.body.contains("mine") && !answer.body.contains("whose?"), "{answer:?}");
+    assert_eq!(cutter.state().resumed, ["1"]);
+}
+
+#[tokio::test]
+async fn http3_a_call_whose_stream_cannot_be_resumed_fails_and_says_why() {
+    let (cutter, _gateway, client) = Cutter::behind_gateway(json!({})).await;
+    let check = async |steps: &[String], resumed: usize, words: &str| {
+        let outcome = outcome(&cutter, &client, steps).await;
+        let data = assert_error(&outcome.answer, 1503, "BACKEND_UNAVAILABLE");
+        assert!(data["retryable"].is_null(), "it was sent: {data}");
+        let message = outcome.answer["error"]["message"].as_str().unwrap_or_default();
+        assert!(message.contains(words), "{message}");
+        assert_eq!(outcome.resumed.len(), resumed, "{words}");
+    };
+    let no_id = stream_of(&progress("1", 1).replace("id: 1\n", ""));
+    check(&[no_id], 0, "its stream ended without an answer").await;
+    let primed = || stream_of(&prime("0"));
+    check(&[primed(), refusal("405 Method Not Allowed")], 1, "could not be resumed: it answered HTTP 405").await;
+    check(&[primed(), refusal("400 Bad Request")], 1, "could not be resumed: it answered HTTP 400").await;
+    check(&[primed(), refusal("200 OK")], 1, "could not be resumed: it answered HTTP 200").await;
+    let nothing = || stream_of("");
+    check(&[primed(), nothing(), nothing(), nothing()], 3, "could not be resumed: its stream ended").await;
+}
+
+#[tokio::test]
+async fn p3_a_call_that_is_open_when_its_session_is_forgotten_is_not_sent_again() {
+    let (cutter, _gateway, client) = Cutter::behind_gateway(json!({})).await;
+    let outcome = outcome(&cutter, &client, &[stream_of(&prime("0")), refusal("404 Not Found")]).await;
+    assert!(assert_error(&outcome.answer, 1503, "BACKEND_UNAVAILABLE")["retryable"].is_null());
+    assert_eq!(outcome.resumed, ["0"]);
+    // The session is gone, the backend is not.
+    eventually("there is another session", || async { (cutter.posted("initialize") == 2).then_some(()) }).await;
+    await_call(&client, "a_t").await;
+}
+
+/// The backend wants to be asked much later.
+fn late() -> Vec<String> {
+    vec![stream_of(&(prime("0").replace("500", "30000") + &progress("1", 1)))]
+}
+
+#[tokio::test]
+async fn route3_a_call_that_waits_for_the_rest_of_its_stream_has_its_deadline() {
+    let (cutter, _gateway, client) = Cutter::behind_gateway(json!({ "timeout": "2s" })).await;
+    let outcome = outcome(&cutter, &client, &late()).await;
+    assert_error(&outcome.answer, 1504, "TIMEOUT");
+    assert_eq!((outcome.resumed.len(), outcome.progress), (0, vec![1]));
+    eventually("the backend was told", || async { (cutter.posted("notifications/cancelled") == 1).then_some(()) })
+        .await;
+}
+
+#[tokio::test]
+async fn http3_a_call_that_waits_for_the_rest_of_its_stream_can_be_cancelled() {
+    let (cutter, _gateway, client) = Cutter::behind_gateway(json!({})).await;
+    let (_, mut stream) = client.open(call(7, &late())).await;
+    stream.await_method("notifications/progress").await;
+    client.notify("notifications/cancelled", json!({ "requestId": 7 })).await;
+    eventually("the backend was told", || async { (cutter.posted("notifications/cancelled") == 1).then_some(()) })
+        .await;
+    let told = cutter.state().posted.last().cloned().expect("a message");
+    assert_eq!(told["params"]["requestId"], cutter.state().call);
+    assert!(cutter.state().resumed.is_empty());
+    // Its id and its place are free.
+    assert!(try_call(&client, "a_t", json!({})).await["error"].is_null());
+}
+
+#[tokio::test]
+async fn http3_the_standing_stream_is_resumed_and_nothing_is_heard_twice() {
+    let (cutter, _gateway, _client) = Cutter::behind_gateway(json!({})).await;
+    cutter.say(&ping("s1", "one")).await;
+    cutter.answered("one").await;
+    // A server that has not noticed yet is asked again.
+    cutter.state().refusals.push_back("409 Conflict");
+    cutter.hang_up();
+    cutter.stands(3).await;
+    cutter.say(&(ping("s1", "one") + &ping("s2", "two"))).await;
+    cutter.answered("two").await;
+    assert_eq!(cutter.answers("one"), 1);
+    assert_eq!(cutter.state().stood, ["", "s1", "s1"]);
+    // One that forgot the event is asked for what comes from now on.
+    cutter.state().refusals.push_back("400 Bad Request");
+    cutter.hang_up();
+    cutter.stands(5).await;
+    assert_eq!(cutter.state().stood[3..], ["s2", ""]);
+}
+
+#[tokio::test]
+async fn reg3_a_change_told_under_an_id_of_before_is_heard() {
+    let (cutter, _gateway, client) = Cutter::behind_gateway(json!({})).await;
+    let changed = "id: s1\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n\n";
+    let listed = async |times: usize| {
+        eventually(&format!("the tools were listed {times} times"), || async {
+            (cutter.posted("tools/list") == times).then_some(())
+        })
+        .await;
+    };
+    cutter.say(changed).await;
+    listed(2).await;
+    cutter.hang_up();
+    cutter.stands(2).await;
+    // Behind the gap.
+    listed(3).await;
+    cutter.state().more_tools = true;
+    cutter.say(changed).await;
+    client.await_tool("a_u").await;
+}
+
+/// The server of the conformance suite, which the official Rust SDK serves.
+struct Conformance {
+    address: SocketAddr,
+    _child: Child,
+}
+
+impl Conformance {
+    async fn start() -> Conformance {
+        let output = Path::new(GOBLIN).parent().expect("a program lies in a directory");
+        let target = output.parent().expect("a profile's directory lies in the target directory");
+        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        build.args(["build", "--quiet", "--package", "goblin-conformance", "--target-dir"]).arg(target);
+        let status = build.current_dir(env!("CARGO_MANIFEST_DIR")).status().await.expect("cargo can be run");
+        assert!(status.success(), "goblin-conformance did not build: {status}");
+        let mut command = Command::new(target.join("debug/goblin-conformance"));
+        command.arg("serve").stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut child = command.spawn().expect("it starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
+        let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("a line in time");
+        let line = line.expect("text").expect("it tells where it listens");
+        let address = line.trim_start_matches("listening http://").trim_end_matches("/mcp");
+        Conformance { address: address.parse().expect("an address"), _child: child }
+    }
+}
+
+#[tokio::test]
+async fn http3_the_rust_sdk_is_asked_for_the_rest_of_a_stream_that_it_cut() {
+    let server = Conformance::start().await;
+    let gateway = Gateway::with_servers(json!({ "a": http_server(server.address) })).await;
+    let client = gateway.client_seeing("a_test_reconnection").await;
+    for _ in 0..2 {
+        let text = client.call_text("a_test_reconnection", json!({})).await;
+        assert_eq!(text, "answered after the stream was cut");
+    }
+}
