@@ -55,7 +55,7 @@ fn started(path: &Path) -> Vec<u32> {
 
 const LINKS: &str = r#"goblin_backend_client_links{server_id="a"}"#;
 
-async fn metric(gateway: &Gateway, name: &str) -> String {
+pub async fn metric(gateway: &Gateway, name: &str) -> String {
     let text = Client::new(gateway.address).send(Method::GET, "/metrics", &[], "").await.body;
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     value.unwrap_or_else(|| panic!("no {name} in {text}")).to_owned()
