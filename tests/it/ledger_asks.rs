@@ -19,7 +19,7 @@ use crate::ledger::cut_for_a_moment;
 use crate::peer::Peer;
 use crate::per_client::per_client;
 use crate::stage::Front;
-use crate::support::{FAULT_PAUSE, gauge, http_server, is_alive, path_text};
+use crate::support::{FAULT_PAUSE, gauge, http_server, path_text, started_and_alive};
 
 /// Clients of one kind, by how they come.
 const CLIENTS: [(Front, u64); 3] = [(Front::Http, 6), (Front::Sse, 4), (Front::Stdio, 2)];
@@ -39,7 +39,9 @@ impl Stage {
         let file = |name: &str| scratch.path().join(name);
         let (heard, starts) = (file("heard"), file("starts"));
         let heard = ["--heard", path_text(&heard)];
-        let fixtures = [HttpFixture::start(&heard).await, HttpFixture::start(&[&["--sse"], &heard[..]].concat()).await];
+        // The first gives its events ids, so that a cut stream can be resumed.
+        let switches = [["--reply", "sse"].as_slice(), &["--sse"]].map(|switches| [switches, &heard].concat());
+        let fixtures = [HttpFixture::start(&switches[0]).await, HttpFixture::start(&switches[1]).await];
         let proxies = [FaultProxy::start(fixtures[0].address), FaultProxy::start(fixtures[1].address)];
         let servers = [
             ("pipe", fixture_server(&[&["--start-log", path_text(&starts)], &heard[..]].concat())),
@@ -103,23 +105,12 @@ impl Stage {
         heard
     }
 
-    /// The processes of servers that live.
-    fn processes(&self) -> Vec<u32> {
-        let starts = self.scratch.path().join("starts");
-        let is_ours = |pid: &u32| {
-            let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            is_alive(*pid) && command.contains(path_text(&starts))
-        };
-        let text = std::fs::read_to_string(&starts).unwrap_or_default();
-        text.lines().filter_map(|line| line.parse().ok()).filter(is_ours).collect()
-    }
-
     /// A fault that heals by itself: a killed process is started again, a cut line is mended.
     async fn inject(&self, number: usize) {
         match number % 4 {
             0 | 2 => {
-                let processes = self.processes();
-                if let Some(pid) = processes.get(number * 7 % processes.len().max(1)) {
+                let processes = started_and_alive(&self.scratch.path().join("starts"));
+                if let Some(pid) = processes.iter().nth(number * 7 % processes.len().max(1)) {
                     signal(*pid, "KILL");
                 }
             }
