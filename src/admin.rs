@@ -68,7 +68,7 @@ impl Admin {
             sessions: self.desk.sessions.len(),
             streams: self.desk.sessions.open_streams(),
             requests_in_flight: self.desk.sessions.open_calls(),
-            subscriptions: 0,
+            subscriptions: self.desk.router.subscriptions.count(),
             catalog: [
                 ("tool", catalog.tools.entries.len()),
                 ("prompt", catalog.prompts.entries.len()),

@@ -21,6 +21,7 @@ pub mod link;
 pub mod listing;
 pub mod open;
 pub mod own;
+pub mod register;
 pub mod sse;
 pub mod stdio;
 pub mod trouble;
@@ -39,6 +40,7 @@ use crate::backend::inbox::{Inbox, List};
 use crate::backend::link::{Link, LinkError};
 use crate::backend::listing::Listing;
 use crate::backend::own::OwnLinks;
+use crate::backend::register::Register;
 use crate::caller::SessionId;
 use crate::config::{Server, ServerId};
 use crate::lane::{Call, End, Patience};
@@ -48,6 +50,7 @@ use crate::protocol::error::Error;
 use crate::protocol::json::{Span, Splice, quote};
 use crate::protocol::method::Method;
 use crate::protocol::{Id, Outcome, Request, Response};
+use crate::subscriptions::Subscription;
 
 /// How long a call waits for room at a busy backend.
 const SLOT_PATIENCE: Duration = Duration::from_secs(1);
@@ -62,6 +65,8 @@ pub struct Backend {
     link: ArcSwapOption<Link>,
     /// Of single clients, where each has its own.
     own: Option<OwnLinks>,
+    /// The subscriptions of clients that share the link.
+    pub register: Arc<Register>,
     listing: ArcSwap<Listing>,
     /// The lists that could not be fetched the last time, and why.
     failed_lists: Mutex<Vec<(List, String)>>,
@@ -116,8 +121,10 @@ impl Backend {
         observe: Arc<Observe>,
         translate: Arc<dyn Translate>,
     ) -> Backend {
+        let inbox = Arc::new(Inbox::new(id.clone(), observe, translate));
         Backend {
-            inbox: Arc::new(Inbox::new(id.clone(), observe, translate)),
+            register: Arc::new(Register::new(Arc::clone(&inbox))),
+            inbox,
             id,
             config,
             meter: Arc::default(),
@@ -175,6 +182,31 @@ impl Backend {
     /// Whether its lists may be about to change.
     pub fn is_refreshing(&self) -> bool {
         self.refreshing.load(Ordering::Acquire) || self.inbox.has_changes()
+    }
+
+    /// The subscriptions over the link of the client whose call this is; where it has its own, that is begun first.
+    pub async fn register_for(&self, call: &Call) -> Result<Arc<Register>, Error> {
+        match (&self.own, call.caller.session) {
+            (Some(own), Some(session)) => {
+                own.link(session, call, None).await?;
+                own.register(session).ok_or_else(|| self.unavailable())
+            }
+            _ => Ok(Arc::clone(&self.register)),
+        }
+    }
+
+    /// The same where there is one already.
+    pub fn known_register(&self, session: Option<SessionId>) -> Option<Arc<Register>> {
+        match (&self.own, session) {
+            (Some(own), Some(session)) => own.register(session),
+            _ => Some(Arc::clone(&self.register)),
+        }
+    }
+
+    /// Every subscription to something of this backend, with how it stands.
+    pub fn subscriptions(&self) -> Vec<(Arc<Subscription>, &'static str)> {
+        let own = self.own.iter().flat_map(OwnLinks::registers);
+        std::iter::once(Arc::clone(&self.register)).chain(own).flat_map(|register| register.all()).collect()
     }
 
     /// Calls of clients that it works on.

@@ -162,6 +162,22 @@ pub struct Policies {
     pub max_in_flight_per_backend: usize,
     pub max_message_size: usize,
     pub page_size: usize,
+    pub subscriptions: SubscriptionLimits,
+}
+
+/// How many subscriptions there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SubscriptionLimits {
+    pub per_client: usize,
+    pub total: usize,
+    /// Per server, upstream.
+    pub upstream: usize,
+}
+
+impl Default for SubscriptionLimits {
+    fn default() -> SubscriptionLimits {
+        SubscriptionLimits { per_client: 1000, total: 1_000_000, upstream: 10_000 }
+    }
 }
 
 impl Default for Policies {
@@ -175,6 +191,7 @@ impl Default for Policies {
             max_in_flight_per_backend: 1024,
             max_message_size: 16 << 20,
             page_size: 1000,
+            subscriptions: SubscriptionLimits::default(),
         }
     }
 }

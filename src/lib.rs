@@ -15,6 +15,9 @@ pub mod protocol;
 pub mod lane;
 pub mod mailbox;
 
+// Who wants to know of which resource.
+pub mod subscriptions;
+
 // The servers behind the gateway.
 pub mod backend;
 

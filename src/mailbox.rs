@@ -7,10 +7,12 @@
 
 pub mod asks;
 pub mod replay;
+pub mod tally;
+pub mod updates;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -19,6 +21,8 @@ use tokio::sync::Notify;
 use crate::caller::Level;
 use crate::mailbox::asks::Asks;
 use crate::mailbox::replay::{KEPT_FOR, Replay};
+use crate::mailbox::tally::Tally;
+use crate::mailbox::updates::{Update, Updates};
 use crate::protocol;
 use crate::protocol::method::Method;
 
@@ -41,6 +45,11 @@ pub struct Versions {
 pub struct Mailbox {
     pub asks: Arc<Asks>,
     pub replay: Replay,
+    pub updates: Updates,
+    /// How many subscriptions the client has.
+    pub subscriptions: Arc<Tally>,
+    /// Who keeps subscriptions of the client.
+    holders: Mutex<Vec<Weak<dyn Holder>>>,
     told: Mutex<Told>,
     waiting: Mutex<Waiting>,
     /// Rung for whoever holds a stream of the client, and for whoever waits for the client's end.
@@ -62,6 +71,15 @@ struct Told {
     /// The newest of all it was told, and when. What is told again is none, else it would be told for ever.
     newest: Versions,
     at: Instant,
+}
+
+/// Somebody who keeps subscriptions of clients.
+pub trait Holder: Send + Sync {
+    /// The client is gone.
+    fn release(&self, mailbox: &Mailbox);
+
+    /// The client may have missed updates.
+    fn tell_missed(&self, mailbox: &Mailbox);
 }
 
 /// Something that is kept for a client alone: a subscription, a link. Its drop gives it up.
@@ -87,6 +105,9 @@ impl Mailbox {
         Mailbox {
             asks: Arc::default(),
             replay,
+            updates: Updates::default(),
+            subscriptions: Arc::default(),
+            holders: Mutex::default(),
             told: Mutex::new(Told { last: now, sure: now, newest: now, at: Instant::now() }),
             waiting: Mutex::default(),
             bell: Notify::new(),
@@ -139,7 +160,7 @@ impl Mailbox {
     }
 
     pub fn is_holding(&self) -> bool {
-        self.holds.load(Ordering::Relaxed) > 0
+        self.holds.load(Ordering::Relaxed) > 0 || self.subscriptions.count() > 0
     }
 
     /// Log lines below this are not for this client.
@@ -189,6 +210,52 @@ impl Mailbox {
         }
     }
 
+    /// Puts an update of a resource where it waits for the client's stream.
+    pub fn update(&self, update: &Update<'_>) {
+        if self.updates.put(update, Instant::now()) {
+            self.bell.notify_waiters();
+        }
+    }
+
+    /// The updates that are due. For the holder of a stream; cancel-safe.
+    pub async fn next_updates(&self) -> Vec<Bytes> {
+        loop {
+            let rung = self.bell.notified();
+            let due = self.updates.take_due(Instant::now());
+            if !due.is_empty() {
+                return due;
+            }
+            match self.updates.next_due() {
+                Some(due) => drop(tokio::time::timeout_at(due.into(), rung).await),
+                None => rung.await,
+            }
+        }
+    }
+
+    /// `holder` keeps subscriptions of this client, until the client is gone. Tells whether it is there.
+    pub fn hold_for(&self, holder: &Arc<dyn Holder>) -> bool {
+        let mut holders = lock(&self.holders);
+        let holder = Arc::downgrade(holder);
+        if !holders.iter().any(|other| other.ptr_eq(&holder)) {
+            holders.retain(|holder| holder.strong_count() > 0);
+            holders.push(holder);
+        }
+        drop(holders);
+        // After it was entered: whoever closes the mailbox in this moment finds it, or we find the mailbox closed.
+        !self.is_closed()
+    }
+
+    /// The client may have missed updates: one of each that it subscribed to is due.
+    pub fn tell_missed(&self) {
+        for holder in self.holders() {
+            holder.tell_missed(self);
+        }
+    }
+
+    fn holders(&self) -> Vec<Arc<dyn Holder>> {
+        lock(&self.holders).iter().filter_map(Weak::upgrade).collect()
+    }
+
     /// A stream of the client that takes what belongs to no call has begun, or ended.
     pub fn count_stream(&self, begun: bool) {
         match begun {
@@ -208,7 +275,13 @@ impl Mailbox {
         drop(waiting);
         self.asks.close();
         self.replay.close();
+        self.updates.close();
         self.bell.notify_waiters();
+        // Last, since it asks others: they find the mailbox closed.
+        for holder in self.holders() {
+            holder.release(self);
+        }
+        lock(&self.holders).clear();
     }
 
     pub fn is_closed(&self) -> bool {

@@ -98,6 +98,26 @@ pub enum Event<'a> {
         server: &'a str,
         line: &'a str,
     },
+    UpdateHeard {
+        server: &'a str,
+        uri: &'a str,
+        /// How many clients want to know.
+        count: usize,
+    },
+    Subscribed {
+        server: &'a str,
+        uri: &'a str,
+        session: &'a str,
+        state: &'a str,
+    },
+    Unsubscribed {
+        server: &'a str,
+        session: &'a str,
+    },
+    SubscriptionsReleased {
+        server: &'a str,
+        count: usize,
+    },
     BackendNotification {
         server: &'a str,
         method: &'a str,
@@ -222,6 +242,10 @@ kinds!(
     BackendAskRefused,
     AsideDropped,
     BackendLog,
+    UpdateHeard,
+    Subscribed,
+    Unsubscribed,
+    SubscriptionsReleased,
     BackendNotification,
     BackendError,
     FilesLimited,
@@ -318,6 +342,14 @@ fn log(event: &Event<'_>) {
             warn!(server, "backend takes answers to what it asked too slowly; one was dropped");
         }
         Event::BackendLog { server, line } => debug!(server, "{}", clean(line)),
+        Event::UpdateHeard { server, uri, count } => debug!(server, uri = clean(uri), count, "resource updated"),
+        Event::Subscribed { server, uri, session, state } => {
+            debug!(server, uri = clean(uri), session, state, "subscribed");
+        }
+        Event::Unsubscribed { server, session } => debug!(server, session, "unsubscribed"),
+        Event::SubscriptionsReleased { server, count } => {
+            debug!(server, count, "subscriptions ended with their client");
+        }
         Event::BackendNotification { server, method } => {
             trace!(server, method = clean(method), "notification without a recipient");
         }

@@ -5,6 +5,7 @@
 
 mod arguments;
 mod content;
+mod subscribe;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use crate::catalog::resources::Owner;
 use crate::catalog::{Catalog, View, uri};
 use crate::config::{Policies, ServerId};
 use crate::lane::{Call, Patience};
+use crate::mailbox::tally::Tally;
 use crate::observe::meter::ReadStatus;
 use crate::observe::mime::Mime;
 use crate::observe::{Event, Observe};
@@ -49,11 +51,13 @@ pub struct Router {
     pub directory: Arc<Directory>,
     policies: Policies,
     observe: Arc<Observe>,
+    /// The subscriptions of all clients.
+    pub subscriptions: Arc<Tally>,
 }
 
 impl Router {
     pub fn new(directory: Arc<Directory>, policies: Policies, observe: Arc<Observe>) -> Router {
-        Router { directory, policies, observe }
+        Router { directory, policies, observe, subscriptions: Arc::default() }
     }
 
     /// Carries a request to its backend; the answer is ready for the client. Nothing when it was cancelled.
@@ -90,7 +94,13 @@ impl Router {
 
     async fn answer(&self, call: &Arc<Call>) -> Result<Pieces, CallEnd> {
         let request = &call.request;
-        let (catalog, route) = self.find(request, &call.caller).await?;
+        match request.method {
+            // Boxed, as all that is rare: what a call's future holds is moved with it.
+            Method::Subscribe => return Box::pin(self.subscribe(call)).await,
+            Method::Unsubscribe => return Ok(self.unsubscribe(call)?),
+            _ => {}
+        }
+        let (catalog, route) = self.look_up(|view| resolve(view, &self.policies, request), &call.caller).await?;
         if let Some(ready) = route.ready {
             return Ok(protocol::reply(&request.id, ready));
         }
@@ -110,16 +120,21 @@ impl Router {
         Ok(self.translate(&catalog, route.source, request, &call.caller, &response))
     }
 
-    async fn find(&self, request: &Request, caller: &Caller) -> Result<(Arc<Catalog>, Route), Error> {
-        let resolve = || {
+    /// Looks something up in the catalog. What nobody offers is looked for again where lists are being fetched.
+    async fn look_up<T>(
+        &self,
+        find: impl Fn(View<'_>) -> Result<T, Error>,
+        caller: &Caller,
+    ) -> Result<(Arc<Catalog>, T), Error> {
+        let look = || {
             let catalog = Arc::clone(&self.directory.catalog());
-            let route = resolve(catalog.view(caller), &self.policies, request)?;
-            Ok((catalog, route))
+            let found = find(catalog.view(caller))?;
+            Ok((catalog, found))
         };
-        match resolve() {
+        match look() {
             Err(Error::ResourceNotFound { .. }) if self.is_refreshing() => {
-                Box::pin(self.refreshed(|| !matches!(resolve(), Err(Error::ResourceNotFound { .. })))).await;
-                resolve()
+                Box::pin(self.refreshed(|| !matches!(look(), Err(Error::ResourceNotFound { .. })))).await;
+                look()
             }
             settled => settled,
         }
@@ -192,6 +207,15 @@ impl Translate for Router {
             backend.handed().remember(native, uri::normalise);
             catalog.resources.expose(&catalog.sources, source, native)
         })
+    }
+
+    fn expose(&self, server: &ServerId, native: &str) -> String {
+        let catalog = self.directory.catalog();
+        let Some(source) = catalog.sources.iter().position(|source| source.backend.id == *server) else {
+            return uri::expose(&server.folded(), native);
+        };
+        catalog.source(source).backend.handed().remember(native, uri::normalise);
+        catalog.resources.expose(&catalog.sources, source, native)
     }
 }
 

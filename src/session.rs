@@ -98,9 +98,14 @@ impl Session {
         !self.mailbox.has_stream() && self.readers.load(Ordering::Relaxed) == 0 && self.inflight.is_empty()
     }
 
+    /// Whether the client has had a stream of the session.
+    pub fn had_stream(&self) -> bool {
+        self.stream.borrow().is_some_and(|opened| opened > 0)
+    }
+
     /// Whether the client had a stream and has none now.
     fn is_cut(&self) -> bool {
-        !self.mailbox.has_stream() && self.stream.borrow().is_some_and(|opened| opened > 0)
+        !self.mailbox.has_stream() && self.had_stream()
     }
 }
 

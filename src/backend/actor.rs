@@ -108,7 +108,12 @@ impl Actor {
             let left = match self.connect().await {
                 Ok(Some((link, hello))) => {
                     let begin = Instant::now();
-                    let left = self.serve(&link, &hello).await;
+                    let register = Arc::clone(&self.backend.register);
+                    let left = tokio::select! {
+                        left = self.serve(&link, &hello) => left,
+                        never = register.keep(&link, hello.capabilities.subscribe) => match never {},
+                    };
+                    register.link_down();
                     let left = self.judge(left, begin.elapsed());
                     self.backend.link.store(None);
                     if let Left::Lost(End::Lost(reason)) = &left {
@@ -168,11 +173,11 @@ impl Actor {
         if std::mem::replace(&mut self.has_dialled, true) {
             self.backend.meter.restarted();
         }
-        let (inbox, config) = (&self.backend.inbox, &self.backend.config);
+        let (register, config) = (&self.backend.register, &self.backend.config);
         let patience = self.surroundings.policies.ask_timeout;
         let greeting = Greeting {
             capabilities: &shared_capabilities(config),
-            ear: || Ear::shared(Arc::clone(inbox), config, patience),
+            ear: || Ear::shared(Arc::clone(register), config, patience),
             is_retry: self.told.is_some(),
         };
         let Some((link, hello)) = self.dialler.dial(greeting, stopped(&mut self.stop)).await? else { return Ok(None) };

@@ -28,6 +28,9 @@ use crate::protocol::{self, Id, Notification, Request};
 pub trait Translate: Send + Sync {
     /// What must change in an ask of `server` on its way to a client.
     fn ask(&self, server: &ServerId, ask: &Request, dialect: Dialect) -> Splice;
+
+    /// A URI of `server` as clients know it.
+    fn expose(&self, server: &ServerId, native: &str) -> String;
 }
 
 /// Changes nothing; for tests.
@@ -35,6 +38,10 @@ pub trait Translate: Send + Sync {
 impl Translate for () {
     fn ask(&self, _: &ServerId, _: &Request, _: Dialect) -> Splice {
         Splice::new()
+    }
+
+    fn expose(&self, _: &ServerId, native: &str) -> String {
+        native.to_owned()
     }
 }
 

@@ -159,7 +159,7 @@ impl Dialler {
                 })
             }
             Transport::Files(files) => {
-                let link = FilesLink::open(files, Arc::clone(&ear.inbox));
+                let link = FilesLink::open(files, ear);
                 link.map(Link::Files).map_err(|error| error.to_string())
             }
         }

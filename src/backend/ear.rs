@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::backend::ask::{self, Recipient};
 use crate::backend::inbox::{Inbox, List};
+use crate::backend::register::Register;
 use crate::caller::{Abilities, Caller, Level};
 use crate::config::{Root, Server};
 use crate::lane::Call;
@@ -31,6 +32,8 @@ const MOST_ASKS: usize = 256;
 
 pub struct Ear {
     pub inbox: Arc<Inbox>,
+    /// The subscriptions over the link.
+    pub register: Arc<Register>,
     own: Option<Client>,
     /// What `roots/list` is answered with, on a link that clients share.
     roots: Vec<Root>,
@@ -75,13 +78,22 @@ pub trait Mouth: Send + Sync {
 
 impl Ear {
     /// Of the link that clients share.
-    pub fn shared(inbox: Arc<Inbox>, config: &Server, patience: Option<Duration>) -> Ear {
-        Ear { inbox, own: None, roots: config.roots.clone(), patience, asks: Mutex::new(Some(HashMap::new())) }
+    pub fn shared(register: Arc<Register>, config: &Server, patience: Option<Duration>) -> Ear {
+        let inbox = Arc::clone(register.inbox());
+        Ear {
+            inbox,
+            register,
+            own: None,
+            roots: config.roots.clone(),
+            patience,
+            asks: Mutex::new(Some(HashMap::new())),
+        }
     }
 
     /// Of one client's own link.
-    pub fn own(inbox: Arc<Inbox>, client: Client, patience: Option<Duration>) -> Ear {
-        Ear { inbox, own: Some(client), roots: Vec::new(), patience, asks: Mutex::new(Some(HashMap::new())) }
+    pub fn own(register: Arc<Register>, client: Client, patience: Option<Duration>) -> Ear {
+        let inbox = Arc::clone(register.inbox());
+        Ear { inbox, register, own: Some(client), roots: Vec::new(), patience, asks: Mutex::new(Some(HashMap::new())) }
     }
 
     /// Of some link, for tests.
@@ -90,7 +102,8 @@ impl Ear {
         let server = crate::config::ServerId::new("a").expect("a valid id");
         let transport = crate::config::Transport::Files(crate::config::Files::at("/".into()));
         let config = Server::new("a", transport, Default::default());
-        Ear::shared(Arc::new(Inbox::new(server, Arc::default(), Arc::new(()))), &config, None)
+        let inbox = Arc::new(Inbox::new(server, Arc::default(), Arc::new(())));
+        Ear::shared(Arc::new(Register::new(inbox)), &config, None)
     }
 
     pub fn server(&self) -> &str {
@@ -110,8 +123,7 @@ impl Ear {
             Method::Cancelled => self.withdraw(notification),
             Method::LogMessage => self.hear_log(notification, whose()),
             Method::ElicitationComplete => self.inbox.hear_elicited(notification),
-            // Of subscriptions, which nobody can have.
-            Method::ResourceUpdated => self.tell_unheard(notification),
+            Method::ResourceUpdated => self.register.hear(notification),
             _ => {
                 if !self.pass_on(notification, whose()) {
                     self.tell_unheard(notification);

@@ -27,7 +27,7 @@ use tokio::sync::Semaphore;
 
 use self::rule::Excluded;
 use self::tree::{Missing, Stop, Tree};
-use crate::backend::inbox::Inbox;
+use crate::backend::ear::Ear;
 use crate::backend::link::LinkError;
 use crate::backend::listing::MOST_ENTRIES;
 use crate::config::Files;
@@ -52,7 +52,7 @@ pub struct FilesLink {
 struct Served {
     tree: Tree,
     most_listed: usize,
-    inbox: Arc<Inbox>,
+    ear: Arc<Ear>,
     told_limit: AtomicBool,
 }
 
@@ -99,11 +99,11 @@ impl Drop for StopOnDrop {
 }
 
 impl FilesLink {
-    pub fn open(files: &Files, inbox: Arc<Inbox>) -> Result<FilesLink, FilesError> {
+    pub fn open(files: &Files, ear: Arc<Ear>) -> Result<FilesLink, FilesError> {
         let tree = Tree::open(&files.root, files.hidden, files.ignored)
             .map_err(|reason| FilesError::Root { root: files.root.clone(), reason })?;
         let most_listed = files.max_files.min(MOST_ENTRIES);
-        let served = Served { tree, most_listed, inbox, told_limit: AtomicBool::new(false) };
+        let served = Served { tree, most_listed, ear, told_limit: AtomicBool::new(false) };
         let places = Arc::new(Semaphore::new(MOST_AT_ONCE));
         Ok(FilesLink { next: AtomicU64::new(1), places, served: Arc::new(served) })
     }
@@ -165,7 +165,7 @@ impl FilesLink {
             answer
         });
         work.await.unwrap_or_else(|_| {
-            self.served.inbox.emit(&Event::Panic { place: "files" });
+            self.served.ear.emit(&Event::Panic { place: "files" });
             Err(broken("see the gateway's log"))
         })
     }
@@ -200,7 +200,7 @@ impl Served {
     fn list(&self, stop: &Stop) -> Result<String, Refusal> {
         let (listed, more) = resources::list(&self.tree, self.most_listed, stop)?;
         if more && !self.told_limit.swap(true, Ordering::Relaxed) {
-            self.inbox.emit(&Event::FilesLimited { server: self.inbox.server(), listed: self.most_listed });
+            self.ear.emit(&Event::FilesLimited { server: self.ear.server(), listed: self.most_listed });
         }
         Ok(listed)
     }

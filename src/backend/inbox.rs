@@ -128,6 +128,11 @@ impl Inbox {
         self.translate.ask(&self.server, ask, dialect)
     }
 
+    /// A URI as clients know it.
+    pub fn expose(&self, native: &str) -> String {
+        self.translate.expose(&self.server, native)
+    }
+
     /// The end of an elicitation by URL.
     pub fn hear_elicited(&self, notification: &Notification) {
         let text = notification.raw.as_str();

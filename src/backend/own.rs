@@ -20,6 +20,7 @@ use crate::backend::dial::Dialler;
 use crate::backend::inbox::Inbox;
 use crate::backend::link::Link;
 use crate::backend::own::keeper::Keeper;
+use crate::backend::register::Register;
 use crate::caller::{Abilities, SessionId};
 use crate::config::{Declare, Server};
 use crate::lane::Call;
@@ -50,6 +51,7 @@ struct Shared {
 
 /// The link of one client, whether there is one now or not.
 struct OwnLink {
+    register: Arc<Register>,
     standing: watch::Sender<Standing>,
     told: mpsc::Sender<Bytes>,
     /// Rung when the client asks for another log level.
@@ -134,6 +136,15 @@ impl OwnLinks {
         }
     }
 
+    /// The subscriptions of a client that has called.
+    pub fn register(&self, session: SessionId) -> Option<Arc<Register>> {
+        self.0.find(session).map(|own| Arc::clone(&own.register))
+    }
+
+    pub fn registers(&self) -> Vec<Arc<Register>> {
+        self.0.clients().values().map(|own| Arc::clone(&own.register)).collect()
+    }
+
     /// Passes a notification of a client on, where it has a link or is about to have one.
     pub fn tell(&self, session: SessionId, notification: &Bytes) {
         let Some(own) = self.0.find(session) else { return };
@@ -160,7 +171,8 @@ impl OwnLinks {
         let own = clients.entry(session).or_insert_with(|| {
             let (told, heard) = mpsc::channel(MOST_TOLD);
             let standing = watch::Sender::new(Standing::Down { failures: 0, error: None });
-            let own = Arc::new(OwnLink { standing, told, level: Notify::new() });
+            let register = Arc::new(Register::new(Arc::clone(&self.0.inbox)));
+            let own = Arc::new(OwnLink { register, standing, told, level: Notify::new() });
             tokio::spawn(Keeper::new(&self.0, session, call, &own, heard).run());
             own
         });

@@ -146,8 +146,13 @@ impl Front {
         let session = self.session(headers)?;
         let mailbox = &session.mailbox;
         let Some(last_event) = visible(headers, &LAST_EVENT_ID)? else {
+            let is_first = !session.had_stream();
             let stream = self.fresh_stream(&session);
             mailbox.tell_again();
+            if !is_first {
+                // It does not say what it has seen on the stream before.
+                mailbox.tell_missed();
+            }
             return Ok(stream);
         };
         let tell_gap = || self.observe.emit(&Event::ReplayGap { session: &session.id.short() });
@@ -170,6 +175,7 @@ impl Front {
                 tell_gap();
                 let stream = self.fresh_stream(&session);
                 mailbox.doubt();
+                mailbox.tell_missed();
                 stream
             }
         })

@@ -233,6 +233,7 @@ pub async fn unasked(session: &Session, changes: &mut Changes) -> Option<Vec<Byt
         biased;
         message = session.mailbox.next() => Some(vec![message]),
         due = changes.due(session) => due,
+        updates = session.mailbox.next_updates() => Some(updates),
     }
 }
 

@@ -118,7 +118,12 @@ impl Desk {
             Method::Initialize => {
                 Some(Err(Error::InvalidRequest("this session is initialized already; begin another".to_owned())))
             }
-            Method::ToolsCall | Method::PromptsGet | Method::ResourcesRead | Method::Complete => None,
+            Method::ToolsCall
+            | Method::PromptsGet
+            | Method::ResourcesRead
+            | Method::Complete
+            | Method::Subscribe
+            | Method::Unsubscribe => None,
             other => Some(Err(Error::MethodNotFound(other.to_string()))),
         }
     }

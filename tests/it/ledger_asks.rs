@@ -94,7 +94,8 @@ impl Stage {
 
     /// The nonces of the answers that reached a server, each with how often it did.
     fn heard(&self) -> BTreeMap<String, u64> {
-        let text = std::fs::read_to_string(self.scratch.path().join("heard")).expect("the servers have heard something");
+        let text =
+            std::fs::read_to_string(self.scratch.path().join("heard")).expect("the servers have heard something");
         let mut heard = BTreeMap::new();
         for line in text.lines() {
             let message: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
@@ -159,7 +160,11 @@ async fn p2_every_ask_reaches_its_own_client_and_every_answer_its_own_call() {
     assert_eq!(report.calls.failed, books.refused(), "all others are refused with a reason{}", books.errors());
     assert!(books.refused() > 0, "clients do share links");
     let heard = stage.heard();
-    assert_eq!(heard.keys().cloned().collect::<BTreeSet<_>>(), books.given(), "the servers heard what clients answered");
+    assert_eq!(
+        heard.keys().cloned().collect::<BTreeSet<_>>(),
+        books.given(),
+        "the servers heard what clients answered"
+    );
     assert_eq!(heard.values().sum::<u64>(), report.calls.answered, "and each of it once");
     stage.assert_no_panic();
 }

@@ -95,6 +95,10 @@ impl Keeper {
                 () = over => return,
                 // The sender is ours, so it is there as long as we are.
                 _ = standing.wait_for(|standing| matches!(standing, Standing::Wanted { .. })) => {}
+                // Who subscribed waits for updates, without a call that would want the link.
+                () = tokio::time::sleep_until(self.pause_ends.into()), if !self.own.register.is_empty() => {
+                    self.own.want();
+                }
             }
             match self.open().await {
                 Ok(Some(open)) => {
@@ -133,10 +137,11 @@ impl Keeper {
             place = self.place() => place?,
         };
         let (shared, caller, mailbox) = (&self.shared, &self.caller, &self.mailbox);
+        let register = &self.own.register;
         let client = || Client { caller: caller.clone(), mailbox: Arc::clone(mailbox) };
         let greeting = Greeting {
             capabilities: &capabilities(&caller.abilities, shared.config.declare),
-            ear: || Ear::own(Arc::clone(&shared.inbox), client(), shared.patience),
+            ear: || Ear::own(Arc::clone(register), client(), shared.patience),
             is_retry: self.trouble.is_some(),
         };
         let (link, hello) = match shared.dialler.dial(greeting, &mut over).await {
@@ -175,12 +180,15 @@ impl Keeper {
     async fn serve(&mut self, open: Open) -> Left {
         self.own.standing.send_replace(Standing::Up(Arc::clone(&open.link)));
         let over = self.over();
+        let register = Arc::clone(&self.own.register);
         let left = tokio::select! {
             biased;
             () = over => Left::Over,
             end = open.link.closed() => Left::Lost(end),
             () = self.pass_on(&open) => Left::Over,
+            never = register.keep(&open.link, open.hello.capabilities.subscribe) => match never {},
         };
+        register.link_down();
         match &left {
             Left::Over => {
                 self.own.standing.send_replace(Standing::Over);

@@ -1,0 +1,68 @@
+//! How many subscriptions there are, of one client and of all, and how many there may be.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+#[derive(Debug, Default)]
+pub struct Tally(AtomicUsize);
+
+impl Tally {
+    pub fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Room for one more, unless there are `most`.
+    fn enter(self: &Arc<Tally>, most: usize) -> Option<Entered> {
+        let grown = |count: usize| (count < most).then_some(count + 1);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown).ok()?;
+        Some(Entered(Arc::clone(self)))
+    }
+}
+
+struct Entered(Arc<Tally>);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A place among the subscriptions of one client and of all; given back when dropped.
+pub struct Place {
+    _own: Entered,
+    _all: Entered,
+}
+
+/// Which limit leaves no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    Client,
+    All,
+}
+
+impl Place {
+    pub fn new((own, most): (&Arc<Tally>, usize), (all, most_in_all): (&Arc<Tally>, usize)) -> Result<Place, Full> {
+        let own = own.enter(most).ok_or(Full::Client)?;
+        let all = all.enter(most_in_all).ok_or(Full::All)?;
+        Ok(Place { _own: own, _all: all })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sub8_exactly_so_many_fit_and_a_refused_one_leaves_no_trace() {
+        let (own, other, all) = (Arc::default(), Arc::default(), Arc::default());
+        let enter = |own| Place::new((own, 2), (&all, 3));
+        let places: Vec<_> = (0..2).map(|_| enter(&own).map_err(drop)).collect();
+        assert_eq!(enter(&own).map(drop), Err(Full::Client));
+        let last = enter(&other);
+        assert!(last.is_ok());
+        assert_eq!(enter(&other).map(drop), Err(Full::All));
+        assert_eq!((own.count(), other.count(), all.count()), (2, 1, 3));
+        drop((places, last));
+        assert_eq!((own.count(), other.count(), all.count()), (0, 0, 0));
+    }
+}

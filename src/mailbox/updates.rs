@@ -1,0 +1,289 @@
+//! Updates of resources on their way to one client: the newest of each URI, and no more.
+//!
+//! An update says "look again", so one that finds an older one of the same URI unwritten takes its place. What may wait is
+//! bounded by what the client subscribed to, whatever storm is upstream; updates of things inside a subscribed resource
+//! are folded into one of the resource itself beyond [`MOST_INSIDE`].
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use indexmap::IndexMap;
+
+/// How many updates of things inside one subscribed resource may wait.
+const MOST_INSIDE: usize = 64;
+
+/// How a client wants its updates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pace {
+    /// At most one update of a URI in this time.
+    pub min_interval: Duration,
+    /// Updates are gathered for this long.
+    pub batch: Duration,
+    /// Greater comes first.
+    pub priority: i8,
+}
+
+/// What became of the updates for one subscription.
+#[derive(Debug, Default)]
+pub struct Receipt {
+    pub delivered: AtomicU32,
+    pub coalesced: AtomicU32,
+}
+
+/// An update for one client.
+pub struct Update<'a> {
+    /// As clients know it.
+    pub uri: &'a Arc<str>,
+    pub message: &'a Bytes,
+    pub pace: Pace,
+    pub receipt: &'a Arc<Receipt>,
+    /// The subscribed resource that `uri` is inside of, and what is said of it instead when there are too many.
+    pub inside: Option<(&'a Arc<str>, &'a Bytes)>,
+}
+
+#[derive(Default)]
+pub struct Updates {
+    queue: Mutex<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    pending: IndexMap<Arc<str>, Pending>,
+    /// When a URI that has an interval was told last.
+    told: HashMap<Arc<str>, Instant>,
+    /// When what is gathered goes out.
+    flush: Option<Instant>,
+    closed: bool,
+}
+
+struct Pending {
+    message: Bytes,
+    due: Instant,
+    min_interval: Duration,
+    priority: i8,
+    receipt: Arc<Receipt>,
+    inside: Option<Arc<str>>,
+}
+
+impl Updates {
+    /// Puts an update where it waits to be written; tells whether there was none of its URI before.
+    pub fn put(&self, update: &Update<'_>, now: Instant) -> bool {
+        let mut queue = self.lock();
+        if queue.closed {
+            return false;
+        }
+        let Some((parent, instead)) = update.inside else { return queue.put(update, now) };
+        let is_there = queue.pending.contains_key(update.uri);
+        let of_parent = |pending: &Pending| pending.inside.as_ref() == Some(parent);
+        if is_there || queue.pending.values().filter(|pending| of_parent(pending)).count() < MOST_INSIDE {
+            return queue.put(update, now);
+        }
+        let before = queue.pending.len();
+        queue.pending.retain(|_, pending| !of_parent(pending));
+        let folded = u32::try_from(before - queue.pending.len()).unwrap_or(u32::MAX);
+        update.receipt.coalesced.fetch_add(folded, Ordering::Relaxed);
+        queue.put(&Update { uri: parent, message: instead, inside: None, ..*update }, now)
+    }
+
+    /// What is due, the most important first; it counts as written.
+    pub fn take_due(&self, now: Instant) -> Vec<Bytes> {
+        let mut queue = self.lock();
+        if queue.flush.is_some_and(|flush| flush <= now) {
+            queue.flush = None;
+        }
+        if queue.pending.values().all(|pending| pending.due > now) {
+            return Vec::new();
+        }
+        let (mut due, rest): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut queue.pending).into_iter().partition(|(_, pending)| pending.due <= now);
+        queue.pending.extend(rest);
+        queue.told.retain(|_, until| *until > now);
+        for (uri, pending) in &due {
+            pending.receipt.delivered.fetch_add(1, Ordering::Relaxed);
+            if !pending.min_interval.is_zero() {
+                queue.told.insert(Arc::clone(uri), now + pending.min_interval);
+            }
+        }
+        drop(queue);
+        // Stable, so equals stay in the order they came.
+        due.sort_by_key(|(_, pending)| std::cmp::Reverse(pending.priority));
+        due.into_iter().map(|(_, pending)| pending.message).collect()
+    }
+
+    /// When something will be due.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.lock().pending.values().map(|pending| pending.due).min()
+    }
+
+    /// Nobody wants updates of this URI any more.
+    pub fn drop_pending(&self, uri: &str) {
+        let mut queue = self.lock();
+        queue.pending.shift_remove(uri);
+        queue.pending.retain(|_, pending| pending.inside.as_deref() != Some(uri));
+        queue.told.remove(uri);
+    }
+
+    pub fn len(&self) -> usize {
+        self.lock().pending.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn close(&self) {
+        *self.lock() = Queue { closed: true, ..Queue::default() };
+    }
+
+    /// No code that holds this lock can panic.
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    fn put(&mut self, update: &Update<'_>, now: Instant) -> bool {
+        if let Some(pending) = self.pending.get_mut(update.uri) {
+            pending.message = update.message.clone();
+            pending.priority = pending.priority.max(update.pace.priority);
+            update.receipt.coalesced.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        let gathered = match update.pace.batch.is_zero() {
+            true => now,
+            false => *self.flush.get_or_insert(now + update.pace.batch),
+        };
+        let spaced = self.told.get(update.uri).copied().unwrap_or(now);
+        let pending = Pending {
+            message: update.message.clone(),
+            due: gathered.max(spaced),
+            min_interval: update.pace.min_interval,
+            priority: update.pace.priority,
+            receipt: Arc::clone(update.receipt),
+            inside: update.inside.map(|(parent, _)| Arc::clone(parent)),
+        };
+        self.pending.insert(Arc::clone(update.uri), pending);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Desk {
+        updates: Updates,
+        receipt: Arc<Receipt>,
+        now: Instant,
+    }
+
+    impl Desk {
+        fn new() -> Desk {
+            Desk { updates: Updates::default(), receipt: Arc::default(), now: Instant::now() }
+        }
+
+        fn put(&self, uri: &str, text: &'static str, pace: Pace) -> bool {
+            let (uri, message) = (Arc::from(uri), Bytes::from_static(text.as_bytes()));
+            let update = Update { uri: &uri, message: &message, pace, receipt: &self.receipt, inside: None };
+            self.updates.put(&update, self.now)
+        }
+
+        fn take(&self) -> Vec<Bytes> {
+            self.updates.take_due(self.now)
+        }
+
+        fn counts(&self) -> (u32, u32) {
+            let load = |count: &AtomicU32| count.load(Ordering::Relaxed);
+            (load(&self.receipt.delivered), load(&self.receipt.coalesced))
+        }
+    }
+
+    const fn millis(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn sub5_a_newer_update_takes_the_place_of_one_that_was_not_written() {
+        let desk = Desk::new();
+        assert!(desk.put("a", "a1", Pace::default()));
+        assert!(desk.put("b", "b1", Pace::default()));
+        assert!(!desk.put("a", "a2", Pace::default()));
+        assert_eq!(desk.take(), ["a2", "b1"]);
+        assert!(desk.take().is_empty());
+        assert!(desk.put("a", "a3", Pace::default()));
+        assert_eq!(desk.take(), ["a3"]);
+        assert_eq!(desk.counts(), (3, 1));
+    }
+
+    #[test]
+    fn subx3_updates_of_a_uri_are_spaced_and_the_last_is_never_lost() {
+        let mut desk = Desk::new();
+        let pace = Pace { min_interval: millis(100), ..Pace::default() };
+        desk.put("a", "a1", pace);
+        assert_eq!(desk.take(), ["a1"]);
+        desk.now += millis(10);
+        desk.put("a", "a2", pace);
+        desk.put("a", "a3", pace);
+        desk.put("b", "b1", pace);
+        assert_eq!(desk.take(), ["b1"]);
+        assert_eq!(desk.updates.next_due(), Some(desk.now + millis(90)));
+        desk.now += millis(90);
+        assert_eq!(desk.take(), ["a3"]);
+        assert_eq!(desk.updates.next_due(), None);
+    }
+
+    #[test]
+    fn subx3_updates_are_gathered_into_one_flush() {
+        let mut desk = Desk::new();
+        let pace = Pace { batch: millis(50), ..Pace::default() };
+        desk.put("a", "a1", pace);
+        desk.now += millis(40);
+        desk.put("b", "b1", pace);
+        assert!(desk.take().is_empty());
+        desk.now += millis(10);
+        assert_eq!(desk.take(), ["a1", "b1"]);
+        desk.put("c", "c1", pace);
+        assert!(desk.take().is_empty());
+    }
+
+    #[test]
+    fn subx4_the_more_important_comes_first() {
+        let desk = Desk::new();
+        for (uri, text, priority) in [("a", "a", 0), ("b", "b", 5), ("c", "c", -1), ("d", "d", 5)] {
+            desk.put(uri, text, Pace { priority, ..Pace::default() });
+        }
+        assert_eq!(desk.take(), ["b", "d", "a", "c"]);
+    }
+
+    #[test]
+    fn sub18_too_many_inside_one_resource_are_folded_into_it() {
+        let desk = Desk::new();
+        let (parent, instead): (Arc<str>, _) = ("s/".into(), Bytes::from_static(b"whole"));
+        let put = |number: usize| {
+            let (uri, message) = (Arc::from(format!("s/{number}")), Bytes::from_static(b"part"));
+            let inside = Some((&parent, &instead));
+            let (pace, receipt) = (Pace::default(), &desk.receipt);
+            desk.updates.put(&Update { uri: &uri, message: &message, pace, receipt, inside }, desk.now)
+        };
+        for number in 0..MOST_INSIDE {
+            assert!(put(number));
+        }
+        assert!(!put(0), "one that waits is no new one");
+        put(MOST_INSIDE);
+        assert_eq!(desk.updates.len(), 1);
+        assert_eq!(desk.take(), ["whole"]);
+    }
+
+    #[test]
+    fn what_is_not_wanted_any_more_is_not_told() {
+        let desk = Desk::new();
+        desk.put("a", "a", Pace::default());
+        desk.updates.drop_pending("a");
+        assert!(desk.take().is_empty());
+        desk.updates.close();
+        assert!(!desk.put("a", "a", Pace::default()));
+    }
+}

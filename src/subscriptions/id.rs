@@ -1,0 +1,69 @@
+//! The name of a subscription: `urn:uuid:` and a version 7 UUID, so that names sort by the time they were given.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const PREFIX: &str = "urn:uuid:";
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SubscriptionId(u128);
+
+impl SubscriptionId {
+    pub fn new(now: SystemTime) -> SubscriptionId {
+        let mut random = [0; 16];
+        getrandom::fill(&mut random).expect("the system has a random source");
+        let millis = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
+        let time = (millis & 0xffff_ffff_ffff) << 80;
+        let random = u128::from_ne_bytes(random) & ((1 << 80) - 1);
+        let version = !(0xf << 76) & random | 0x7 << 76;
+        let variant = !(0b11 << 62) & version | 0b10 << 62;
+        SubscriptionId(time | variant)
+    }
+}
+
+impl fmt::Display for SubscriptionId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hex = format!("{:032x}", self.0);
+        write!(formatter, "{PREFIX}{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+    }
+}
+
+impl fmt::Debug for SubscriptionId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
+    }
+}
+
+impl FromStr for SubscriptionId {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<SubscriptionId, ()> {
+        let hex: String = text.strip_prefix(PREFIX).ok_or(())?.split('-').collect();
+        let id = SubscriptionId(u128::from_str_radix(&hex, 16).map_err(|_| ())?);
+        // Only what we would write ourselves.
+        if id.to_string() == text { Ok(id) } else { Err(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn sub4_ids_are_version_7_uuids_sort_by_time_and_read_back() {
+        let now = SystemTime::now();
+        let ids: Vec<_> = (0..100).map(|ago| SubscriptionId::new(now + Duration::from_millis(ago))).collect();
+        assert!(ids.is_sorted());
+        for id in ids {
+            let text = id.to_string();
+            assert_eq!(&text[PREFIX.len() + 14..PREFIX.len() + 15], "7");
+            assert!("89ab".contains(&text[PREFIX.len() + 19..PREFIX.len() + 20]));
+            assert_eq!(text.parse(), Ok(id));
+            assert!(text.to_uppercase().parse::<SubscriptionId>().is_err());
+            assert!(text[PREFIX.len()..].parse::<SubscriptionId>().is_err());
+        }
+    }
+}
