@@ -170,13 +170,11 @@ pub struct Policies {
 pub struct SubscriptionLimits {
     pub per_client: usize,
     pub total: usize,
-    /// Per server, upstream.
-    pub upstream: usize,
 }
 
 impl Default for SubscriptionLimits {
     fn default() -> SubscriptionLimits {
-        SubscriptionLimits { per_client: 1000, total: 1_000_000, upstream: 10_000 }
+        SubscriptionLimits { per_client: 1000, total: 1_000_000 }
     }
 }
 

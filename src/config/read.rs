@@ -5,8 +5,8 @@ use crate::config::file::Origin;
 use crate::config::problem::{Fault, Problems, Report};
 use crate::config::secret::Secret;
 use crate::config::{
-    Config, Environment, Gateway, Loaded, Log, LogFormat, LogLevel, Namespacing, Policies, Timeout, document, network,
-    rules, server, vocabulary,
+    Config, Environment, Gateway, Loaded, Log, LogFormat, LogLevel, Namespacing, Policies, SubscriptionLimits, Timeout,
+    document, network, rules, server, vocabulary,
 };
 
 pub(crate) fn read(text: &str, origin: &Origin, environment: Environment<'_>) -> Result<Loaded, Problems> {
@@ -33,6 +33,7 @@ fn root(field: &Field<'_>) -> Config {
     };
     section.set(&mut config.gateway, "gateway", gateway);
     section.set(&mut config.policies, "policies", policies);
+    section.set(&mut config.policies.subscriptions, "subscriptions", subscriptions);
     section.set(&mut config.log, "log", log);
     let mut namespacing = Namespacing::default();
     section.set(&mut namespacing, "namespacing", |field| rules::namespacing(field, &Namespacing::default()));
@@ -93,6 +94,14 @@ fn policies(field: &Field<'_>) -> Option<Policies> {
     section.set(&mut policies.max_message_size, "maxMessageSize", Field::size);
     section.set(&mut policies.page_size, "pageSize", Field::count);
     Some(policies)
+}
+
+fn subscriptions(field: &Field<'_>) -> Option<SubscriptionLimits> {
+    let section = field.section(&vocabulary::SUBSCRIPTIONS)?;
+    let mut limits = SubscriptionLimits::default();
+    section.set(&mut limits.per_client, "maxPerClient", Field::count);
+    section.set(&mut limits.total, "maxTotal", Field::count);
+    Some(limits)
 }
 
 pub(crate) const LEVELS: [(&str, LogLevel); 5] = [

@@ -115,11 +115,12 @@ pub(crate) const ROOT: Keys = Keys {
         restart("gateway", Shape::Object(&GATEWAY), "{}", "the side that clients see"),
         restart("policies", Shape::Object(&POLICIES), "{}", "limits for every server"),
         live("namespacing", NAMING, "\"prefix\"", "how exposed names are made"),
+        restart("subscriptions", Shape::Object(&SUBSCRIPTIONS), "{}", "limits of resource subscriptions"),
         restart("log", Shape::Object(&LOG), "{}", "what is logged on stderr"),
     ],
     aliases: &[("servers", "mcpServers"), ("context_servers", "mcpServers"), ("mcp_servers", "mcpServers")],
     passed_over: &["$schema"],
-    later: &["subscriptions", "exposure", "profiles", "metaTools", "admin", "telemetry"],
+    later: &["exposure", "profiles", "metaTools", "admin", "telemetry"],
 };
 
 const HOST_NAME: Shape = Shape::Text(r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?$");
@@ -191,6 +192,16 @@ pub(crate) const POLICIES: Keys = Keys {
     aliases: &[],
     passed_over: &[],
     later: &[],
+};
+
+pub(crate) const SUBSCRIPTIONS: Keys = Keys {
+    read: &[
+        restart("maxPerClient", COUNT, "1000", "subscriptions of one client"),
+        restart("maxTotal", COUNT, "1000000", "subscriptions of all clients together"),
+    ],
+    aliases: &[],
+    passed_over: &[],
+    later: &["maxUpstream"],
 };
 
 pub(crate) const LOG: Keys = Keys {
