@@ -10,19 +10,19 @@ const ELICIT: &str = "elicitation/create";
 
 /// An event as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Event {
+pub struct Event {
     id: Option<String>,
     retry: bool,
     /// As spelled; empty for an event without a message.
-    data: String,
+    pub data: String,
 }
 
 impl Event {
-    fn id(&self) -> &str {
+    pub fn id(&self) -> &str {
         self.id.as_deref().unwrap_or_else(|| panic!("no id: {self:?}"))
     }
 
-    fn message(&self) -> Value {
+    pub fn message(&self) -> Value {
         serde_json::from_str(&self.data).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
@@ -43,12 +43,12 @@ async fn next(stream: &mut Listener) -> Option<Event> {
     Some(Event { id: field("id: "), retry: field("retry: ").is_some(), data })
 }
 
-async fn event(stream: &mut Listener) -> Event {
+pub async fn event(stream: &mut Listener) -> Event {
     next(stream).await.expect("another event")
 }
 
 /// All that comes until the end.
-async fn rest(mut stream: Listener) -> Vec<Event> {
+pub async fn rest(mut stream: Listener) -> Vec<Event> {
     let mut events = Vec::new();
     while let Some(event) = next(&mut stream).await {
         events.push(event);
@@ -80,7 +80,7 @@ fn asking(id: u64) -> String {
     call(id, "a_ask", json!({"method": ELICIT, "params": params}))
 }
 
-async fn resume(client: &Client, last_event: &str) -> Listener {
+pub async fn resume(client: &Client, last_event: &str) -> Listener {
     let (parts, stream) = client.get("/mcp", &[("last-event-id", last_event)]).await;
     assert_eq!(parts.status, StatusCode::OK);
     assert_eq!(parts.headers["content-type"], "text/event-stream");
