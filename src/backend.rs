@@ -296,7 +296,7 @@ impl Backend {
         }
     }
 
-    /// The link of a call that has none, or none but `old`, which forgot the session.
+    /// The link of a call that has none, or none but `old`, which is over.
     async fn link_after(&self, old: Option<&Arc<Link>>, call: &Call) -> Result<Arc<Link>, CallEnd> {
         let Some((own, session)) = self.own(call) else { return Ok(self.next_link(old).await?) };
         tokio::select! {
