@@ -6,7 +6,8 @@
 //!
 //! Links call this from their reading tasks, so nothing here waits.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ use crate::protocol::{self, Id, Notification, Request};
 
 /// How many asks of a link may be open at once. Full: the next is refused.
 const MOST_ASKS: usize = 256;
+/// How many asks of a link are known again. Full: the oldest is forgotten.
+const MOST_KNOWN: usize = 1024;
 
 pub struct Ear {
     pub inbox: Arc<Inbox>,
@@ -37,6 +40,27 @@ pub struct Ear {
     pub(super) patience: Option<Duration>,
     /// The asks that are open, by the backend's ids; a word into one, the reason, takes it back. `None` once the link is over.
     asks: Mutex<Option<HashMap<Id, oneshot::Sender<String>>>>,
+    known: Mutex<Known>,
+}
+
+/// The ids under which the backend has asked lately, as hashes: ids can be long.
+#[derive(Default)]
+struct Known {
+    state: RandomState,
+    ids: VecDeque<u64>,
+}
+
+impl Known {
+    fn note(&mut self, id: &Id) {
+        if self.ids.len() >= MOST_KNOWN {
+            self.ids.pop_front();
+        }
+        self.ids.push_back(self.state.hash_one(id));
+    }
+
+    fn has(&self, id: &Id) -> bool {
+        self.ids.contains(&self.state.hash_one(id))
+    }
 }
 
 /// A client that has a link of its own.
@@ -76,12 +100,26 @@ pub trait Mouth: Send + Sync {
 impl Ear {
     /// Of the link that clients share.
     pub fn shared(inbox: Arc<Inbox>, config: &Server, patience: Option<Duration>) -> Ear {
-        Ear { inbox, own: None, roots: config.roots.clone(), patience, asks: Mutex::new(Some(HashMap::new())) }
+        Ear {
+            inbox,
+            own: None,
+            roots: config.roots.clone(),
+            patience,
+            asks: Mutex::new(Some(HashMap::new())),
+            known: Mutex::default(),
+        }
     }
 
     /// Of one client's own link.
     pub fn own(inbox: Arc<Inbox>, client: Client, patience: Option<Duration>) -> Ear {
-        Ear { inbox, own: Some(client), roots: Vec::new(), patience, asks: Mutex::new(Some(HashMap::new())) }
+        Ear {
+            inbox,
+            own: Some(client),
+            roots: Vec::new(),
+            patience,
+            asks: Mutex::new(Some(HashMap::new())),
+            known: Mutex::default(),
+        }
     }
 
     /// Of some link, for tests.
@@ -173,6 +211,7 @@ impl Ear {
         if ask.method == Method::RootsList && self.own.is_none() && !self.roots.is_empty() {
             return mouth.say(protocol::reply(&ask.id_as_written(), roots(&self.roots)).concat());
         }
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).note(&ask.id);
         if self.is_open(&ask.id) {
             // Told again on a resumed stream, or against the rules. A refusal would answer the one that is open.
             let (server, method) = (self.server(), ask.method.as_str());
@@ -186,6 +225,17 @@ impl Ear {
             Ok((recipient, withdrawn)) => ask::relay(self, ask, recipient, withdrawn, mouth),
             Err(error) => self.refuse(&ask, &error, &*mouth),
         }
+    }
+
+    /// A request on a stream that was resumed. Servers may tell there what they told another client before; by then that
+    /// one's call may be over, and somebody else be alone on the link.
+    pub fn take_replayed_ask(self: &Arc<Ear>, ask: Request, whose: Whose, mouth: Arc<dyn Mouth>) {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).has(&ask.id);
+        if known && self.own.is_none() && !self.is_open(&ask.id) {
+            let reason = "this was asked before, and nothing says whom it is for".to_owned();
+            return self.refuse(&ask, &Error::ClientUnavailable { reason }, &*mouth);
+        }
+        self.take_ask(ask, whose, mouth);
     }
 
     fn is_open(&self, id: &Id) -> bool {

@@ -309,6 +309,10 @@ impl Shared {
         shared.ear.take_ask(ask, whose, Arc::new(Aside(Arc::clone(shared))));
     }
 
+    fn on_replayed_ask(shared: &Arc<Shared>, ask: Request) {
+        shared.ear.take_replayed_ask(ask, shared.open.whose(), Arc::new(Aside(Arc::clone(shared))));
+    }
+
     /// What belongs to no stream of a call.
     fn on_other(shared: &Arc<Shared>, message: Result<Message, crate::protocol::Malformed>) {
         let server = shared.ear.server();

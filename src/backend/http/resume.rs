@@ -120,6 +120,7 @@ impl<'a> Awaited<'a> {
             Ok(Message::Notification(notification)) if notification.method == Method::Progress => {
                 self.shared.on_notification(&notification, self.id, self.call);
             }
+            Ok(Message::Request(ask)) => Shared::on_replayed_ask(self.shared, ask),
             other => Shared::on_other(self.shared, other),
         }
         Ok(None)
