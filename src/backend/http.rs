@@ -30,7 +30,7 @@ use crate::backend::http::body::{ASIDE, LONGEST_REFUSAL, is_session_unknown, is_
 use crate::backend::http::listen::keep_listening;
 use crate::backend::http::resume::Awaited;
 use crate::backend::link::{End, LinkError};
-use crate::backend::open::OpenCalls;
+use crate::backend::open::{OpenCalls, request_of};
 use crate::backend::trouble::Trouble;
 use crate::lane::Call;
 use crate::observe::Event;
@@ -274,7 +274,7 @@ impl Shared {
             Ok(Message::Response(answer)) if answer.id.as_ref().and_then(Id::as_u64) == Some(id) => {
                 return Ok(Some(answer));
             }
-            Ok(Message::Notification(notification)) => shared.on_notification(&notification, id, call),
+            Ok(Message::Notification(notification)) => shared.on_notification(&notification, || Whose::of(call)),
             Ok(Message::Request(ask)) if call.is_some() => Shared::on_ask(shared, ask, Whose::of(call)),
             other => Shared::on_other(shared, other),
         }
@@ -292,16 +292,14 @@ impl Shared {
         }
     }
 
-    fn on_notification(&self, notification: &Notification, id: u64, call: Option<&Arc<Call>>) {
-        let Some(call) = call else { return self.ear.hear(notification, || Whose::Nobodys) };
+    /// Progress names its call, whatever stream it comes on; some servers say it on the standing one.
+    fn on_notification(&self, notification: &Notification, whose: impl FnOnce() -> Whose) {
         if notification.method != Method::Progress {
-            return self.ear.hear(notification, || Whose::of(Some(call)));
+            return self.ear.hear(notification, whose);
         }
-        let token = notification.params.progress_token.map(|span| notification.raw.get(span));
-        if token.and_then(|token| token.parse().ok()) == Some(id) {
-            self.ear.hear_progress(notification, call);
-        } else {
-            self.ear.emit(&Event::ProgressDropped { server: self.ear.server() });
+        match request_of(notification).and_then(|id| self.open.get(id)) {
+            Some(call) => self.ear.hear_progress(notification, &call),
+            None => self.ear.emit(&Event::ProgressDropped { server: self.ear.server() }),
         }
     }
 
@@ -315,7 +313,7 @@ impl Shared {
         match message {
             Ok(Message::Request(ask)) => Shared::on_ask(shared, ask, shared.open.whose()),
             Ok(Message::Response(_)) => shared.ear.emit(&Event::AnswerWithoutCall { server }),
-            Ok(Message::Notification(notification)) => shared.ear.hear(&notification, || shared.open.whose()),
+            Ok(Message::Notification(notification)) => shared.on_notification(&notification, || shared.open.whose()),
             Err(malformed) => {
                 shared.ear.emit(&Event::BackendGarbage { server, reason: &malformed.error.to_string() });
             }

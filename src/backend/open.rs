@@ -78,9 +78,8 @@ impl OpenRequests {
 
     pub fn on_notification(&self, notification: &Notification) {
         if notification.method == Method::Progress {
-            let token = notification.params.progress_token.map(|span| notification.raw.get(span));
-            let id = token.and_then(|token| token.parse().ok());
-            let call = id.and_then(|id: u64| self.lock().requests.get(&id).and_then(|waiting| waiting.call.clone()));
+            let call = |id| self.lock().requests.get(&id).and_then(|waiting| waiting.call.clone());
+            let call = request_of(notification).and_then(call);
             match call {
                 Some(call) => self.ear.hear_progress(notification, &call),
                 None => self.ear.emit(&Event::ProgressDropped { server: self.ear.server() }),
@@ -142,6 +141,10 @@ impl OpenCalls {
         Entered { open: self, id }
     }
 
+    pub fn get(&self, id: u64) -> Option<Arc<Call>> {
+        self.lock().get(&id).cloned()
+    }
+
     pub fn whose(&self) -> Whose {
         Whose::among(self.lock().values())
     }
@@ -155,6 +158,11 @@ impl Drop for Entered<'_> {
     fn drop(&mut self) {
         self.open.lock().remove(&self.id);
     }
+}
+
+/// Whose progress this is: our tokens are the ids of requests.
+pub fn request_of(progress: &Notification) -> Option<u64> {
+    progress.params.progress_token.and_then(|at| progress.raw.get(at).parse().ok())
 }
 
 /// The number behind the first `"id":` in the beginning of a message.
