@@ -30,7 +30,7 @@ use crate::backend::http::body::{ASIDE, LONGEST_REFUSAL, is_session_unknown, is_
 use crate::backend::http::listen::keep_listening;
 use crate::backend::http::resume::Awaited;
 use crate::backend::link::{End, LinkError};
-use crate::backend::open::{OpenCalls, request_of};
+use crate::backend::open::{OpenCalls, is_answer, request_of};
 use crate::backend::trouble::Trouble;
 use crate::lane::Call;
 use crate::observe::Event;
@@ -275,7 +275,7 @@ impl Shared {
                 return Ok(Some(answer));
             }
             Ok(Message::Notification(notification)) => shared.on_notification(&notification, || Whose::of(call)),
-            Ok(Message::Request(ask)) if call.is_some() => Shared::on_ask(shared, ask, Whose::of(call)),
+            Ok(Message::Request(ask)) => Shared::on_ask(shared, ask, Whose::of(call)),
             other => Shared::on_other(shared, other),
         }
         Ok(None)
@@ -285,9 +285,12 @@ impl Shared {
     fn data(&self, event: Frame<crate::protocol::framing::Event>) -> Result<Option<Bytes>, LinkError> {
         match event {
             Frame::Whole(event) => Ok(Some(event.data).filter(|data| !data.is_empty())),
-            Frame::TooLong { .. } => {
+            Frame::TooLong { head } => {
                 self.ear.emit(&Event::BackendTooLong { server: self.ear.server() });
-                Err(LinkError::Protocol("its answer is larger than maxMessageSize".to_owned()))
+                match is_answer(&head) {
+                    true => Err(LinkError::Protocol("its answer is larger than maxMessageSize".to_owned())),
+                    false => Ok(None),
+                }
             }
         }
     }
@@ -342,4 +345,41 @@ impl Mouth for Aside {
 fn is_passing(status: StatusCode) -> bool {
     let passing = [StatusCode::REQUEST_TIMEOUT, StatusCode::CONFLICT, StatusCode::TOO_MANY_REQUESTS];
     status.is_server_error() || passing.contains(&status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::connect::ProxyEnvironment;
+    use crate::protocol::framing;
+
+    fn link(address: &str) -> HttpLink {
+        let url: Uri = format!("http://{address}/mcp").parse().expect("a url");
+        let client = HttpClient::new(&url, None, &ProxyEnvironment::default()).expect("a client");
+        HttpLink::new(client, url, HeaderMap::new(), 1024, Arc::new(Ear::example()))
+    }
+
+    #[tokio::test]
+    async fn ask_on_the_stream_of_a_request_of_our_own_is_no_clients() {
+        let shared = link("127.0.0.1:9").shared;
+        let call = Arc::new(Call::example());
+        let _entered = shared.open.enter(1, &call);
+        let ask = |id: u64, call| {
+            let data = Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"method":"vendor/ask"}"#);
+            let event = Frame::Whole(framing::Event { data, ..framing::Event::default() });
+            assert!(matches!(Shared::on_event(&shared, id, event, call), Ok(None)));
+        };
+        ask(2, None);
+        assert!(call.lane.try_next().is_none());
+        ask(1, Some(&call));
+        assert!(call.lane.try_next().is_some());
+    }
+
+    #[tokio::test]
+    async fn f6_what_is_too_long_fails_a_call_only_where_it_is_its_answer() {
+        let shared = link("127.0.0.1:9").shared;
+        let too_long = |head: &'static str| shared.data(Frame::TooLong { head: head.into() });
+        assert!(too_long(r#"{"result":{"content":[{"type":"text","text":"xxx"#).is_err());
+        assert!(matches!(too_long(r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"#), Ok(None)));
+    }
 }
