@@ -59,12 +59,11 @@ impl Whose {
         call.map_or(Whose::Nobodys, |call| Whose::Calls(SmallVec::from_elem(Arc::clone(call), 1)))
     }
 
-    /// Among these, which are all that are open on a link.
-    pub fn among<'a>(calls: impl Iterator<Item = &'a Arc<Call>>) -> Whose {
-        let calls: SmallVec<[Arc<Call>; 2]> = calls.cloned().collect();
-        let Some(first) = calls.first() else { return Whose::Nobodys };
+    /// Among these, which are all that are open on a link. Where several clients have calls, the first two tell.
+    pub fn among<'a>(calls: impl Iterator<Item = &'a Arc<Call>> + Clone) -> Whose {
+        let Some(first) = calls.clone().next() else { return Whose::Nobodys };
         let same = |call: &Arc<Call>| Arc::ptr_eq(&call.mailbox, &first.mailbox);
-        if calls.iter().all(same) { Whose::Calls(calls) } else { Whose::Unsure }
+        if calls.clone().all(same) { Whose::Calls(calls.cloned().collect()) } else { Whose::Unsure }
     }
 }
 
@@ -300,4 +299,27 @@ fn roots(roots: &[Root]) -> String {
         format!(r#"{{"uri":{}{name}}}"#, quote(&root.uri))
     };
     format!(r#"{{"roots":[{}]}}"#, roots.iter().map(root).collect::<Vec<_>>().join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn ask_two_clients_are_told_apart_without_a_look_at_every_call() {
+        let of_one = Arc::new(Call::example());
+        let mut calls = vec![Arc::clone(&of_one), of_one];
+        let looks = Cell::new(0);
+        let among = |calls: &[Arc<Call>]| {
+            looks.set(0);
+            Whose::among(calls.iter().inspect(|_| looks.set(looks.get() + 1)))
+        };
+        assert!(matches!(among(&[]), Whose::Nobodys));
+        assert!(matches!(among(&calls), Whose::Calls(calls) if calls.len() == 2));
+        calls.extend((0..1000).map(|_| Arc::new(Call::example())));
+        assert!(matches!(among(&calls), Whose::Unsure));
+        assert!(looks.get() <= 4, "{} looks", looks.get());
+    }
 }
