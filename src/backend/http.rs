@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Method as Verb, Request as HttpRequest, Response as HttpResponse, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
@@ -338,6 +339,15 @@ impl Mouth for Aside {
             drop(permit);
         });
     }
+
+    fn answer(&self, message: Bytes) -> BoxFuture<'_, ()> {
+        let Aside(shared) = self;
+        Box::pin(async move {
+            if tokio::time::timeout(ASIDE, shared.post(message)).await.is_err() {
+                shared.ear.emit(&Event::AsideDropped { server: shared.ear.server() });
+            }
+        })
+    }
 }
 
 /// Whether a refusal of a stream may be another answer soon. A server that has not noticed yet that our last connection
@@ -349,6 +359,11 @@ fn is_passing(status: StatusCode) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+
     use super::*;
     use crate::backend::connect::ProxyEnvironment;
     use crate::protocol::framing;
@@ -381,5 +396,31 @@ mod tests {
         let too_long = |head: &'static str| shared.data(Frame::TooLong { head: head.into() });
         assert!(too_long(r#"{"result":{"content":[{"type":"text","text":"xxx"#).is_err());
         assert!(matches!(too_long(r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"#), Ok(None)));
+    }
+
+    /// However much else is on its way to a backend that takes its time.
+    #[tokio::test]
+    async fn ask_an_answer_is_not_dropped_for_want_of_room() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
+        let mouth = Aside(link(&listener.local_addr().expect("it is bound").to_string()).shared);
+        (0..MOST_ASIDES).for_each(|_| mouth.say(Bytes::from_static(b"aside")));
+        let heard = async {
+            let mut open = Vec::new();
+            loop {
+                let (mut stream, _) = listener.accept().await.expect("a connection");
+                let mut bytes = Vec::new();
+                while !bytes.ends_with(b"aside") && !bytes.ends_with(b"answer") {
+                    stream.read_buf(&mut bytes).await.expect("a request");
+                }
+                if bytes.ends_with(b"answer") {
+                    return;
+                }
+                open.push(stream);
+            }
+        };
+        tokio::select! {
+            () = mouth.answer(Bytes::from_static(b"answer")) => panic!("nobody has answered the POST"),
+            heard = tokio::time::timeout(Duration::from_secs(10), heard) => heard.expect("the answer comes"),
+        }
     }
 }

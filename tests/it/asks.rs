@@ -283,6 +283,27 @@ async fn ask_capabilities_are_declared_as_configured() {
     }
 }
 
+/// Whatever the client could do: the server was told that there is nobody for this.
+#[tokio::test]
+async fn ask_that_was_not_declared_is_refused() {
+    for back in Back::ALL {
+        for (session, method, word) in [
+            ("shared", SAMPLING, "sampling"),
+            ("shared", ELICITATION, "elicitation"),
+            ("per-client", SAMPLING, "sampling"),
+        ] {
+            let members = json!({ "declare": [], "session": session });
+            let stage = Stage::configured(Front::Http, back, json!({}), members).await;
+            let mut peer = stage.peer(everything()).await;
+            let call = peer.begin_call("a_ask", &stage.backend.arguments(method, r#","params":{}"#)).await;
+            let told = outcome(&peer.text_of(call).await);
+            let message = told["error"]["message"].as_str().unwrap_or_default();
+            assert!(told["error"]["code"] == -32601 && message.contains(word), "{back:?} {session}: {told}");
+            assert_eq!(peer.stray_asks().await, NONE, "{back:?} {session}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn ask_ping_is_answered_by_the_gateway() {
     for (front, back) in pairs() {
