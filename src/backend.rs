@@ -297,7 +297,7 @@ impl Backend {
         }
     }
 
-    /// The link of a call that has none, or none but `old`, which forgot the session.
+    /// The link of a call that has none, or none but `old`, which is over.
     async fn link_after(&self, old: Option<&Arc<Link>>, call: &Call) -> Result<Arc<Link>, CallEnd> {
         let link = async {
             match self.own(call) {

@@ -46,6 +46,10 @@ pub async fn serve(front: Front, input: impl AsyncRead + Unpin, output: impl Asy
     client.read(input).await;
     let Client { front, output, dialogue, mut calls, told } = client;
     drop(output);
+    // Nobody is left who could answer, so calls need not wait for that.
+    if let Some(session) = dialogue.session() {
+        session.mailbox.asks.close();
+    }
     front.observe.emit(&Event::ShuttingDown { open: calls.len(), grace });
     let finished = async { while calls.join_next().await.is_some() {} };
     if tokio::time::timeout(grace, finished).await.is_err() {

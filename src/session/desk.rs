@@ -165,7 +165,9 @@ impl Desk {
     /// A notification of a session. Those that mean nothing here are no error.
     pub fn hear(&self, session: &Session, notification: &Notification) {
         match notification.method {
-            Method::Progress => drop(session.mailbox.asks.progress(notification.clone())),
+            Method::Progress => {
+                session.mailbox.asks.progress(notification.clone());
+            }
             Method::Cancelled => hear_cancelled(session, notification),
             // Of the client's own affairs, or unknown to us: for the servers that know this client alone.
             Method::RootsChanged | Method::Other(_) => {

@@ -418,7 +418,12 @@ async fn ask_notifications_nobody_knows_are_not_guessed() {
         let (mut busy, mut telling) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
         busy.begin_call("a_hang", "{}").await;
         arrived(&mut busy, 1).await;
-        telling.call_text("a_tell", &stage.backend.arguments("vendor/thing", "")).await;
+        let tell = stage.backend.arguments("vendor/thing", r#","then":"release""#);
+        let call = telling.begin_call("a_tell", &tell).await;
+        // Both are in flight when it is heard.
+        stage.metric_becomes(r#"goblin_events_total{kind="backend_notification"}"#, 1).await;
+        telling.call_text("a_release", "{}").await;
+        telling.text_of(call).await;
         for peer in [&mut busy, &mut telling] {
             let others = peer.others().await;
             assert!(others.iter().all(|message| message["method"] != "vendor/thing"), "{back:?}: {others:?}");

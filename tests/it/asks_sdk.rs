@@ -48,7 +48,7 @@ fn check(report: &Report, mark: &str) {
     assert_eq!((&sampling["maxTokens"], &sampling["temperature"]), (&json!(7), &json!(0.7)), "{sdk:?}");
     let [form, url] = report.asks(ELICITATION)[..] else { panic!("{sdk:?}: {:?}", report.asks(ELICITATION)) };
     assert_eq!(form["requestedSchema"]["required"], json!(["name"]), "{sdk:?}");
-    assert_eq!(form["requestedSchema"]["properties"]["number"]["default"], 3.14, "{sdk:?}");
+    assert_eq!(form["requestedSchema"]["properties"]["integer"]["default"], 42, "{sdk:?}");
     assert_eq!(url["url"], format!("https://{mark}.example/"), "{sdk:?}");
     assert_eq!(url["elicitationId"], mark, "{sdk:?}");
 }

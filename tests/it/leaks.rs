@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -13,8 +14,9 @@ use tokio::process::{Child, Command};
 
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Client, Gateway, PATIENCE, Scratch, eventually, fixture_server, goblin};
+use crate::per_client::per_client;
 use crate::raw_client::RawClient;
-use crate::support::{children, gauge};
+use crate::support::{children, gauge, path_text, started_and_alive, starts as started};
 
 /// What a client holds when it goes, and how it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,18 +35,46 @@ enum Way {
     SseCut,
     /// HTTP+SSE: the same, while a call is open that would never end.
     SseCallCut,
+    /// It has a server of its own. DELETE.
+    OwnDeleted,
+    /// It has a server of its own, and says nothing any more.
+    OwnIdle,
+    /// HTTP+SSE: it has a server of its own, and its stream is cut.
+    OwnSseCut,
+    /// It was asked something. DELETE over another connection.
+    AskDeleted,
+    /// It was asked something on a connection that is cut.
+    AskCut,
+    /// HTTP+SSE: it was asked something, and its stream is cut.
+    SseAskCut,
 }
 
 impl Way {
-    const ALL: [Way; 7] =
-        [Way::Deleted, Way::Idle, Way::StreamCut, Way::CallCut, Way::CallDeleted, Way::SseCut, Way::SseCallCut];
+    /// Those that were asked something come last: they shall leave before they are late.
+    const ALL: [Way; 13] = [
+        Way::Deleted,
+        Way::Idle,
+        Way::StreamCut,
+        Way::CallCut,
+        Way::CallDeleted,
+        Way::SseCut,
+        Way::SseCallCut,
+        Way::OwnDeleted,
+        Way::OwnIdle,
+        Way::OwnSseCut,
+        Way::AskDeleted,
+        Way::AskCut,
+        Way::SseAskCut,
+    ];
     /// Those that a killed process takes. It cannot say DELETE, and to be silent it need not be killed.
     const KILLED: [Way; 4] = [Way::StreamCut, Way::CallCut, Way::SseCut, Way::SseCallCut];
 
-    /// A client that is ready to go. Of two calls one is at the process, the other at the server over HTTP.
+    /// A client that is ready to go. Of two calls one is at the process, the other at the server over HTTP. Asks are at the
+    /// latter, which tells whose they are.
     async fn begin(self, address: SocketAddr, number: usize) -> RawClient {
         let tool = |name: &str| format!("{}_{name}", ["process", "web"][number % 2]);
         let any = "application/json, text/event-stream";
+        let ask = json!({ "method": SAMPLING, "params": { "messages": [], "maxTokens": 1 } });
         match self {
             Way::Deleted | Way::Idle => RawClient::streamable(address).await,
             Way::StreamCut => RawClient::streamable(address).await.listen().await,
@@ -55,18 +85,41 @@ impl Way {
             Way::CallDeleted => RawClient::streamable(address).await.begin_call(any, &tool("hang"), json!({})).await,
             Way::SseCut => RawClient::sse(address).await,
             Way::SseCallCut => RawClient::sse(address).await.begin_call_aside(&tool("hang"), json!({})).await,
+            Way::OwnDeleted | Way::OwnIdle => {
+                let client = RawClient::streamable(address).await;
+                client.begin_call(any, "own_echo", json!({})).await.hearing("structuredContent").await
+            }
+            Way::OwnSseCut => {
+                let client = RawClient::sse(address).await;
+                client.begin_call_aside("own_echo", json!({})).await.hearing("structuredContent").await
+            }
+            Way::AskDeleted | Way::AskCut => {
+                RawClient::streamable(address).await.begin_call(any, "web_ask", ask).await.hearing(SAMPLING).await
+            }
+            Way::SseAskCut => {
+                RawClient::sse(address).await.begin_call_aside("web_ask", ask).await.hearing(SAMPLING).await
+            }
+        }
+    }
+
+    /// Clients of this way in one round. A server of its own is a process per client.
+    fn count(self) -> usize {
+        match self {
+            Way::OwnDeleted | Way::OwnIdle | Way::OwnSseCut => WITH_THEIR_OWN,
+            _ => OF_EACH_WAY,
         }
     }
 
     async fn leave(self, client: RawClient) {
         match self {
-            Way::Deleted | Way::CallDeleted => client.delete().await,
+            Way::Deleted | Way::CallDeleted | Way::OwnDeleted | Way::AskDeleted => client.delete().await,
             Way::Idle | Way::StreamCut | Way::CallCut | Way::SseCut | Way::SseCallCut => drop(client),
+            Way::OwnIdle | Way::OwnSseCut | Way::AskCut | Way::SseAskCut => drop(client),
         }
     }
 
     fn has_stream(self) -> bool {
-        matches!(self, Way::StreamCut | Way::SseCut | Way::SseCallCut)
+        matches!(self, Way::StreamCut | Way::SseCut | Way::SseCallCut | Way::OwnSseCut | Way::SseAskCut)
     }
 
     /// A call that ends only with its session.
@@ -75,8 +128,10 @@ impl Way {
     }
 }
 
-/// Clients of each way in one round, in this process and in the one that is killed: 506 in all.
-const OF_EACH_WAY: usize = 46;
+const SAMPLING: &str = "sampling/createMessage";
+/// Clients of each way in one round, in this process and in the one that is killed.
+const OF_EACH_WAY: usize = 40;
+const WITH_THEIR_OWN: usize = 3;
 const ROUNDS: usize = 5;
 /// By then every pool and table has the size that a round asks for.
 const WARM: usize = 2;
@@ -87,7 +142,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 async fn begin_all(ways: &[Way], address: SocketAddr) -> Vec<(Way, RawClient)> {
     let mut clients = Vec::new();
     for way in ways {
-        let begun = join_all((0..OF_EACH_WAY).map(|number| way.begin(address, number))).await;
+        let begun = join_all((0..way.count()).map(|number| way.begin(address, number))).await;
         clients.extend(begun.into_iter().map(|client| (*way, client)));
     }
     clients
@@ -139,6 +194,8 @@ struct Held {
     calls: usize,
     calls_at_backends: usize,
     children: BTreeSet<u32>,
+    /// The processes of clients' own servers, and the one that lists.
+    own: BTreeSet<u32>,
     descriptors: usize,
 }
 
@@ -146,6 +203,8 @@ struct Watcher {
     client: Client,
     pid: u32,
     backend: SocketAddr,
+    /// Where own servers tell that they started.
+    starts: PathBuf,
 }
 
 impl Watcher {
@@ -156,6 +215,7 @@ impl Watcher {
             calls: gauge(&self.client, "goblin_requests_in_flight").await,
             calls_at_backends: gauge(&self.client, "goblin_backend_requests_in_flight").await,
             children: children(self.pid),
+            own: started_and_alive(&self.starts),
             descriptors: self.descriptors(),
         }
     }
@@ -197,7 +257,7 @@ impl Watcher {
         let clients = begin_all(&Way::ALL, address).await;
         let count = |has: fn(Way) -> bool| {
             let all = Way::ALL.iter().chain(&Way::KILLED);
-            all.filter(|way| has(**way)).count() * OF_EACH_WAY
+            all.filter(|way| has(**way)).map(|way| way.count()).sum::<usize>()
         };
         let (streams, calls) = (count(Way::has_stream), count(Way::has_endless_call));
         eventually("all of them are seen", || async {
@@ -212,12 +272,15 @@ impl Watcher {
 
 #[tokio::test]
 async fn sess2_nothing_of_a_session_stays_however_it_ends() {
-    let backend = HttpFixture::start(&[]).await;
+    let scratch = Scratch::new();
+    let (starts, heard) = (scratch.path().join("starts"), scratch.path().join("heard"));
+    let backend = HttpFixture::start(&["--heard", path_text(&heard)]).await;
+    let own = per_client(fixture_server(&["--start-log", path_text(&starts)]));
     let config = json!({
         "gateway": { "sessionIdleTimeout": "3s" },
-        "mcpServers": { "process": fixture_server(&[]), "web": backend.server() },
+        "policies": { "askTimeout": "2s" },
+        "mcpServers": { "process": fixture_server(&[]), "web": backend.server(), "own": own },
     });
-    let scratch = Scratch::new();
     let mut command = goblin(scratch.path());
     command.args(["serve", "--port", "0", "--config"]).arg(scratch.write("goblin.json", &config.to_string()));
     // Memory shall tell what is held: what is freed goes back to the system at once, and no thread keeps what others use.
@@ -225,9 +288,10 @@ async fn sess2_nothing_of_a_session_stays_however_it_ends() {
     let gateway = Gateway::of(command).await;
     let seeing = gateway.client_seeing("process_hang").await;
     seeing.await_tool("web_hang").await;
+    seeing.await_tool("own_echo").await;
     seeing.send(http::Method::DELETE, "/mcp", &seeing.headers(), "").await;
     let pid = gateway.child.id().expect("it runs");
-    let watcher = Watcher { client: Client::new(gateway.address), pid, backend: backend.address };
+    let watcher = Watcher { client: Client::new(gateway.address), pid, backend: backend.address, starts };
     let before = eventually("it holds nothing", || async {
         let held = watcher.held().await;
         (held.sessions == 0 && held.streams == 0).then_some(held)
@@ -240,6 +304,11 @@ async fn sess2_nothing_of_a_session_stays_however_it_ends() {
         memory.push(watcher.memory());
     }
     assert!(memory[ROUNDS - 1] <= memory[WARM - 1] + MOST_GROWTH, "memory after each round: {memory:?}");
+    assert_eq!(started(&watcher.starts), 1 + ROUNDS * 3 * WITH_THEIR_OWN, "one that lists, and one for each client");
+    let heard = std::fs::read_to_string(heard).expect("the server has heard something");
+    for why in ["it is gone", "did not answer"] {
+        assert!(heard.contains(why), "no ask has ended because the client {why}");
+    }
     let client = gateway.client().await;
     for tool in ["process_echo", "web_echo"] {
         client.call(tool, json!({})).await;

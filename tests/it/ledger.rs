@@ -260,13 +260,14 @@ async fn inject(proxies: &[FaultProxy; 2], files: &[PathBuf], number: usize) {
                 signal(pid, "KILL");
             }
         }
-        kind => {
-            let proxy = &proxies[kind - 1];
-            proxy.cut().await;
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            proxy.pass().await;
-        }
+        kind => cut_for_a_moment(&proxies[kind - 1]).await,
     }
+}
+
+pub async fn cut_for_a_moment(proxy: &FaultProxy) {
+    proxy.cut().await;
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    proxy.pass().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

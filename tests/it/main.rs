@@ -1,5 +1,6 @@
 //! Tests at the wire: real processes, real sockets, raw bytes.
 
+mod ask_player;
 mod fixture_http;
 mod harness;
 mod peer;
@@ -47,6 +48,7 @@ mod inspector;
 mod isolation;
 mod leaks;
 mod ledger;
+mod ledger_asks;
 mod lists;
 mod lossless;
 mod metrics;

@@ -10,7 +10,8 @@ use crate::fixture_http::HttpFixture;
 use crate::harness::{Client, Gateway, PATIENCE, Scratch, StdioClient, eventually, goblin, signal};
 use crate::sse_client::SseClient;
 use crate::support::{
-    assert_error, begin_call, ended, is_alive, is_gone, logged, path_text, scripted_server, starts, try_call,
+    assert_error, await_call, begin_call, ended, is_alive, is_gone, logged, path_text, scripted_server, starts,
+    try_call,
 };
 
 /// A server entry whose clients share nothing.
@@ -54,7 +55,7 @@ fn started(path: &Path) -> Vec<u32> {
 
 const LINKS: &str = r#"goblin_backend_client_links{server_id="a"}"#;
 
-async fn metric(gateway: &Gateway, name: &str) -> String {
+pub async fn metric(gateway: &Gateway, name: &str) -> String {
     let text = Client::new(gateway.address).send(Method::GET, "/metrics", &[], "").await.body;
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     value.unwrap_or_else(|| panic!("no {name} in {text}")).to_owned()
@@ -318,11 +319,11 @@ async fn rel_a_call_that_waits_for_a_slow_start_is_a_stream_meanwhile() {
 #[tokio::test]
 async fn own_a_client_that_leaves_during_the_start_leaves_no_process() {
     let (_scratch, log) = start_log();
-    // All but the first start never answer.
-    let script = r#"echo $$ >>"$0"; [ $(wc -l <"$0") = 1 ] && exec "$@"; exec sleep 600"#;
+    // All but the first start never answer, and leave only when they must.
+    let script = r#"echo $$ >>"$0"; [ $(wc -l <"$0") = 1 ] && exec "$@"; trap "" TERM; while :; do sleep 1; done"#;
     let mut server = per_client(scripted_server(script, &[]));
     server["args"][2] = json!(path_text(&log));
-    let mut gateway = gateway_of(server).await;
+    let mut gateway = Gateway::start(json!({"gateway": {"grace": "500ms"}, "mcpServers": {"a": server}})).await;
     let (one, two) = (gateway.client_seeing("a_echo").await, gateway.client().await);
     let _calls = [begin_call(&one, "a_echo", json!({})), begin_call(&two, "a_echo", json!({}))];
     eventually("both are started", || async { (starts(&log) == 3).then_some(()) }).await;
@@ -334,7 +335,7 @@ async fn own_a_client_that_leaves_during_the_start_leaves_no_process() {
 }
 
 #[tokio::test]
-async fn own_a_forgotten_session_is_begun_anew_and_the_call_goes_on() {
+async fn own_a_forgotten_session_is_begun_anew_and_a_replaced_server_found_again() {
     for switches in [&[][..], &["--sse"]] {
         let backend = HttpFixture::start(switches).await;
         let gateway = gateway_of(per_client(backend.server())).await;
@@ -342,6 +343,8 @@ async fn own_a_forgotten_session_is_begun_anew_and_the_call_goes_on() {
         client.call("a_forget_sessions", json!({})).await;
         assert_eq!(client.call_text("a_echo", json!({})).await, "{}", "{switches:?}");
         assert_eq!(links(&gateway).await, "1");
+        let _backend = backend.replace(switches).await;
+        await_call(&client, "a_echo").await;
     }
 }
 

@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Gateway, Listener, Scratch, eventually};
-use crate::per_client::{each_transport, own_process, per_client};
+use crate::fixture_http::HttpFixture;
+use crate::harness::{Client, Frozen, Gateway, Listener, Scratch, eventually};
+use crate::per_client::{each_transport, metric, own_process, per_client};
 use crate::support::{path_text, scripted_server};
 
 /// A client that declares these capabilities, once the tool of this name is listed.
@@ -245,4 +246,31 @@ async fn reg3_a_change_told_on_a_client_s_own_link_is_looked_up() {
         })
         .await;
     }
+}
+
+#[tokio::test]
+async fn rel_notifications_to_a_server_that_does_not_listen_are_bounded_and_delay_nobody() {
+    const SAID: usize = 200;
+    /// The gateway's constant of that name.
+    const MOST_TOLD: usize = 64;
+    let scratch = Scratch::new();
+    let pid_file = scratch.path().join("pid");
+    let backend = HttpFixture::start(&["--pid-file", path_text(&pid_file)]).await;
+    let gateway = gateway_of(per_client(backend.server())).await;
+    let client = gateway.client_seeing("a_heard").await;
+    client.call("a_echo", json!({})).await;
+    let frozen = Frozen::new(&pid_file).await;
+    for number in 0..SAID {
+        client.notify("notifications/vendor/note", json!({ "n": number })).await;
+    }
+    let dropped: usize =
+        metric(&gateway, r#"goblin_events_total{kind="aside_dropped"}"#).await.parse().expect("a number");
+    // One more is being handed over.
+    assert!((SAID - MOST_TOLD - 1..=SAID - MOST_TOLD).contains(&dropped), "{dropped} were dropped");
+    drop(frozen);
+    eventually("those that were kept are heard", || async {
+        let heard = heard(&client).await.into_iter().filter(|message| message["method"] == "notifications/vendor/note");
+        (heard.count() >= MOST_TOLD).then_some(())
+    })
+    .await;
 }

@@ -10,7 +10,7 @@ use crate::harness::PATIENCE;
 
 const HELLO: &str = concat!(
     r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","#,
-    r#""capabilities":{},"clientInfo":{"name":"raw","version":"0"}}}"#
+    r#""capabilities":{"sampling":{}},"clientInfo":{"name":"raw","version":"0"}}}"#
 );
 const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
@@ -74,6 +74,12 @@ impl RawClient {
     /// Sends a call over HTTP+SSE.
     pub async fn begin_call_aside(self, tool: &str, arguments: Value) -> RawClient {
         self.post_aside(&call(tool, arguments)).await;
+        self
+    }
+
+    /// Reads until this comes.
+    pub async fn hearing(mut self, what: &str) -> RawClient {
+        self.until(what).await;
         self
     }
 

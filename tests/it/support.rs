@@ -1,5 +1,6 @@
 //! What the tests of backends and faults share: fixtures over HTTP, processes seen through `/proc`, answers taken apart.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,7 +42,7 @@ pub fn parent(pid: u32) -> u32 {
 }
 
 /// The processes that it started and that are not gone.
-pub fn children(pid: u32) -> std::collections::BTreeSet<u32> {
+pub fn children(pid: u32) -> BTreeSet<u32> {
     let processes = std::fs::read_dir("/proc").expect("there is a /proc").flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.filter(|it| stat(*it, 1) == Some(pid.to_string()) && is_alive(*it)).collect()
@@ -71,6 +72,15 @@ pub async fn next_pid_in(path: &Path, old: u32) -> u32 {
 /// How many times a fixture with `--start-log` was started.
 pub fn starts(path: &Path) -> usize {
     std::fs::read_to_string(path).map_or(0, |text| text.lines().count())
+}
+
+/// The processes of a fixture with `--start-log` that are not gone. Their command line names the log, so a number that
+/// somebody else has by now does not count.
+pub fn started_and_alive(path: &Path) -> BTreeSet<u32> {
+    let command = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let is_ours = |pid: &u32| is_alive(*pid) && command(*pid).contains(path_text(path));
+    let log = std::fs::read_to_string(path).unwrap_or_default();
+    log.lines().filter_map(|line| line.parse().ok()).filter(is_ours).collect()
 }
 
 pub fn path_text(path: &Path) -> &str {

@@ -1,0 +1,248 @@
+//! The wrong-recipient ledger of asks: clients of every transport whose calls make servers ask back, all at the same time
+//! and under the same ids, and an account of who was asked what and whose answer came back (P1, P2).
+//!
+//! The nonce of a call stands in the params of its ask, so whoever hears the ask knows whose it is. Each answer has a nonce
+//! of its own, which the result of the call holds again, and which the server keeps among what it heard.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use goblin_fixture::fault::FaultProxy;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use crate::ask_player::{Books, Manner, Player, ROUTES, WIDTH};
+use crate::fixture_http::HttpFixture;
+use crate::harness::{Client, Gateway, Scratch, StdioClient, eventually, fixture_server, signal};
+use crate::ledger::cut_for_a_moment;
+use crate::peer::Peer;
+use crate::per_client::per_client;
+use crate::stage::Front;
+use crate::support::{FAULT_PAUSE, gauge, http_server, path_text, started_and_alive};
+
+/// Clients of one kind, by how they come.
+const CLIENTS: [(Front, u64); 3] = [(Front::Http, 6), (Front::Sse, 4), (Front::Stdio, 2)];
+
+/// Servers of every kind, shared and of one client alone, behind one HTTP gateway and a stdio gateway per client there.
+struct Stage {
+    scratch: Scratch,
+    _fixtures: [HttpFixture; 2],
+    proxies: [FaultProxy; 2],
+    config: Value,
+    gateway: Gateway,
+}
+
+impl Stage {
+    async fn set(policies: Value) -> Stage {
+        let scratch = Scratch::new();
+        let file = |name: &str| scratch.path().join(name);
+        let (heard, starts) = (file("heard"), file("starts"));
+        let heard = ["--heard", path_text(&heard)];
+        // The first gives its events ids, so that a cut stream can be resumed.
+        let switches = [["--reply", "sse"].as_slice(), &["--sse"]].map(|switches| [switches, &heard].concat());
+        let fixtures = [HttpFixture::start(&switches[0]).await, HttpFixture::start(&switches[1]).await];
+        let proxies = [FaultProxy::start(fixtures[0].address), FaultProxy::start(fixtures[1].address)];
+        let servers = [
+            ("pipe", fixture_server(&[&["--start-log", path_text(&starts)], &heard[..]].concat())),
+            ("web", http_server(proxies[0].addr())),
+            ("old", http_server(proxies[1].addr())),
+        ];
+        let both = servers.into_iter().flat_map(|(name, server)| {
+            [(name.to_owned(), server.clone()), (format!("own-{name}"), per_client(server))]
+        });
+        let config = json!({
+            "gateway": { "sessionIdleTimeout": "2s" },
+            "policies": policies,
+            "mcpServers": both.collect::<serde_json::Map<_, _>>(),
+        });
+        let gateway = Gateway::start(config.clone()).await;
+        Stage { scratch, _fixtures: fixtures, proxies, config, gateway }
+    }
+
+    /// A client that sees all servers.
+    async fn peer(&self, front: Front) -> Peer {
+        let abilities = json!({ "sampling": {} });
+        let mut peer = match front {
+            Front::Http => Peer::over_http(self.gateway.address, abilities).await,
+            Front::Sse => Peer::over_sse(self.gateway.address, abilities).await,
+            Front::Stdio => Peer::over_stdio(StdioClient::start(self.config.clone()), abilities).await,
+        };
+        peer.name = format!("{front:?}");
+        for (server, _) in ROUTES {
+            peer.await_tool(&format!("{server}_ask")).await;
+        }
+        peer
+    }
+
+    /// One that has nobody beside it if its gateway is its own.
+    async fn player(&self, front: Front, books: &Arc<Books>, manner: Manner, number: u64) -> Player {
+        let mut player = Player::new(self.peer(front).await, Arc::clone(books), manner, number);
+        player.is_alone = front == Front::Stdio;
+        player
+    }
+
+    async fn players(&self, books: &Arc<Books>) -> Vec<Player> {
+        let mut players = Vec::new();
+        for (front, count) in CLIENTS {
+            for _ in 0..count {
+                players.push(self.player(front, books, Manner::Answers, players.len() as u64).await);
+            }
+        }
+        players
+    }
+
+    /// The nonces of the answers that reached a server, each with how often it did.
+    fn heard(&self) -> BTreeMap<String, u64> {
+        let text = std::fs::read_to_string(self.scratch.path().join("heard")).expect("the servers have heard something");
+        let mut heard = BTreeMap::new();
+        for line in text.lines() {
+            let message: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+            if let Some(nonce) = message["result"]["nonce"].as_str() {
+                *heard.entry(nonce.to_owned()).or_default() += 1;
+            }
+        }
+        heard
+    }
+
+    /// A fault that heals by itself: a killed process is started again, a cut line is mended.
+    async fn inject(&self, number: usize) {
+        match number % 4 {
+            0 | 2 => {
+                let processes = started_and_alive(&self.scratch.path().join("starts"));
+                if let Some(pid) = processes.iter().nth(number * 7 % processes.len().max(1)) {
+                    signal(*pid, "KILL");
+                }
+            }
+            kind => cut_for_a_moment(&self.proxies[kind / 2]).await,
+        }
+    }
+
+    async fn gauge_becomes(&self, family: &str, value: usize) {
+        let client = Client::new(self.gateway.address);
+        eventually(&format!("{family} is {value}"), || async { (gauge(&client, family).await == value).then_some(()) })
+            .await;
+    }
+
+    fn assert_no_panic(&self) {
+        assert!(!self.gateway.log().iter().any(|line| line.contains("panicked")));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn p2_every_ask_reaches_its_own_client_and_every_answer_its_own_call() {
+    const ROUNDS: u64 = 6;
+    let stage = Stage::set(json!({})).await;
+    let books = Arc::new(Books::default());
+    let mut playing = JoinSet::new();
+    for mut player in stage.players(&books).await {
+        playing.spawn(async move {
+            for round in 0..ROUNDS {
+                player.play(round).await;
+            }
+            player
+        });
+    }
+    let mut players = playing.join_all().await;
+    let crowd = books.report();
+    // One after another: now each is alone, and nothing is in doubt.
+    for player in &mut players {
+        player.is_alone = true;
+        player.play(ROUNDS).await;
+    }
+    let report = books.report();
+    eprintln!("asks, healthy: {report}; among others: {crowd}{}", books.errors());
+    let clients: u64 = CLIENTS.iter().map(|(_, count)| count).sum();
+    assert_eq!(report.calls.issued, clients * WIDTH * (ROUNDS + 1));
+    assert!(report.is_clean() && report.calls.unanswered == 0, "{report}");
+    assert_eq!(books.broken(), Vec::<String>::new(), "where it is certain whose an ask is, it succeeds");
+    assert_eq!(report.calls.failed, books.refused(), "all others are refused with a reason{}", books.errors());
+    assert!(books.refused() > 0, "clients do share links");
+    let heard = stage.heard();
+    assert_eq!(heard.keys().cloned().collect::<BTreeSet<_>>(), books.given(), "the servers heard what clients answered");
+    assert_eq!(heard.values().sum::<u64>(), report.calls.answered, "and each of it once");
+    stage.assert_no_panic();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f1_no_ask_goes_astray_while_servers_are_killed_and_clients_leave() {
+    const FAULTS: usize = 20;
+    let stage = Arc::new(Stage::set(json!({ "askTimeout": "700ms", "defaultTimeout": "10s" })).await);
+    let (books, leavers) = (Arc::new(Books::default()), Arc::new(Books::default()));
+    let over = Arc::new(AtomicBool::new(false));
+    let mut players = stage.players(&books).await;
+    for (number, front) in (players.len() as u64..).zip(Front::ALL) {
+        players.push(stage.player(front, &books, Manner::IsSilent, number).await);
+        players.push(stage.player(front, &books, Manner::IsLate, number).await);
+    }
+    let mut playing = JoinSet::new();
+    for mut player in players {
+        let over = Arc::clone(&over);
+        playing.spawn(async move {
+            for round in 0.. {
+                if over.load(Ordering::Relaxed) {
+                    break;
+                }
+                player.play(round).await;
+            }
+        });
+    }
+    for front in Front::SHARED {
+        let (stage, leavers, over) = (Arc::clone(&stage), Arc::clone(&leavers), Arc::clone(&over));
+        playing.spawn(async move {
+            for number in 0.. {
+                if over.load(Ordering::Relaxed) {
+                    break;
+                }
+                let mut player = stage.player(front, &leavers, Manner::IsSilent, number).await;
+                player.begin(number).await;
+                player.await_asks(1 + number as usize % 3).await;
+                match number % 2 {
+                    0 => player.peer.leave().await,
+                    // Its sockets are closed with it.
+                    _ => drop(player),
+                }
+            }
+        });
+    }
+    for fault in 0..FAULTS {
+        tokio::time::sleep(FAULT_PAUSE).await;
+        stage.inject(fault).await;
+    }
+    over.store(true, Ordering::Relaxed);
+    playing.join_all().await;
+    let (report, left) = (books.report(), leavers.report());
+    eprintln!("asks, {FAULTS} faults: {report}{}\nleavers: {left}{}", books.errors(), leavers.errors());
+    assert!(report.is_clean() && report.calls.unanswered == 0, "{report}");
+    assert!(left.is_clean() && left.calls.unanswered > 0, "{left}");
+    assert!(report.calls.answered > 0 && report.calls.failed > 0, "{report}");
+    let heard = stage.heard();
+    let twice: Vec<_> = heard.iter().filter(|(_, count)| **count > 1).collect();
+    assert!(twice.is_empty(), "answers that reached a server more than once: {twice:?}");
+    assert!(books.late().is_disjoint(&heard.into_keys().collect()), "an answer after its time reached a server");
+    assert!(!books.late().is_empty());
+    // Every call has ended, and so have the sessions of those who left.
+    for family in ["goblin_requests_in_flight", "goblin_backend_requests_in_flight", "goblin_sessions_active"] {
+        stage.gauge_becomes(family, 0).await;
+    }
+    await_recovery(&stage).await;
+    stage.assert_no_panic();
+}
+
+/// The servers are as good as before: a client that is alone is asked all that its calls ask for.
+async fn await_recovery(stage: &Stage) {
+    let books = Arc::new(Books::default());
+    let mut player = stage.player(Front::Http, &books, Manner::Answers, 0).await;
+    player.is_alone = true;
+    for (server, _) in ROUTES {
+        loop {
+            let params = json!({ "name": format!("{server}_echo"), "arguments": {} });
+            if player.peer.request("tools/call", params).await["result"].is_object() {
+                break;
+            }
+            tokio::time::sleep(FAULT_PAUSE).await;
+        }
+    }
+    player.play(0).await;
+    assert_eq!((books.report().calls.answered, books.broken()), (WIDTH, Vec::new()));
+}
