@@ -205,8 +205,9 @@ impl Call {
         self.end(End::Cancelled(reason.to_owned()));
     }
 
-    pub fn is_cancelled(&self) -> bool {
-        lock(&self.control).ended.is_some()
+    /// Why it must end, if it must.
+    pub fn end_so_far(&self) -> Option<End> {
+        lock(&self.control).ended.clone()
     }
 
     /// The call goes out now.
@@ -302,7 +303,7 @@ impl Call {
     pub async fn ended(&self) -> End {
         poll_fn(|context| {
             self.wake.register(context.waker());
-            lock(&self.control).ended.clone().map_or(Poll::Pending, Poll::Ready)
+            self.end_so_far().map_or(Poll::Pending, Poll::Ready)
         })
         .await
     }

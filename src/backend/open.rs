@@ -78,9 +78,8 @@ impl OpenRequests {
 
     pub fn on_notification(&self, notification: &Notification) {
         if notification.method == Method::Progress {
-            let token = notification.params.progress_token.map(|span| notification.raw.get(span));
-            let id = token.and_then(|token| token.parse().ok());
-            let call = id.and_then(|id: u64| self.lock().requests.get(&id).and_then(|waiting| waiting.call.clone()));
+            let call = |id| self.lock().requests.get(&id).and_then(|waiting| waiting.call.clone());
+            let call = request_of(notification).and_then(call);
             match call {
                 Some(call) => self.ear.hear_progress(notification, &call),
                 None => self.ear.emit(&Event::ProgressDropped { server: self.ear.server() }),
@@ -142,6 +141,10 @@ impl OpenCalls {
         Entered { open: self, id }
     }
 
+    pub fn get(&self, id: u64) -> Option<Arc<Call>> {
+        self.lock().get(&id).cloned()
+    }
+
     pub fn whose(&self) -> Whose {
         Whose::among(self.lock().values())
     }
@@ -157,13 +160,36 @@ impl Drop for Entered<'_> {
     }
 }
 
-/// The number behind the first `"id":` in the beginning of a message.
+/// Whose progress this is: our tokens are the ids of requests.
+pub fn request_of(progress: &Notification) -> Option<u64> {
+    progress.params.progress_token.and_then(|at| progress.raw.get(at).parse().ok())
+}
+
+/// Whether a message that begins so is an answer, and no request or notification.
+pub fn is_answer(head: &[u8]) -> bool {
+    let asks = find(head, "\"method\"").min(find(head, "\"params\""));
+    payload(head) < asks
+}
+
+/// The id of the answer that begins so, where it stands before the payload: that may hold other ids.
 fn id_in(head: &[u8]) -> Option<u64> {
-    let at = memchr::memmem::find(head, b"\"id\"")? + 4;
-    let rest = head.get(at..)?;
+    let at = find(head, "\"id\"");
+    if !is_answer(head) || at > payload(head) {
+        return None;
+    }
+    let rest = head.get(at + "\"id\"".len()..)?;
     let rest = std::str::from_utf8(&rest[..rest.len().min(64)]).ok()?.trim_start().strip_prefix(':')?.trim_start();
     let digits = rest.find(|character: char| !character.is_ascii_digit()).unwrap_or(rest.len());
     rest[..digits].parse().ok()
+}
+
+/// Where the payload of an answer begins.
+fn payload(head: &[u8]) -> usize {
+    find(head, "\"result\"").min(find(head, "\"error\""))
+}
+
+fn find(head: &[u8], word: &str) -> usize {
+    memchr::memmem::find(head, word.as_bytes()).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]
@@ -174,10 +200,14 @@ mod tests {
     fn the_id_of_a_dropped_message_is_found_where_it_can_be() {
         for (head, id) in [
             (&b"{\"jsonrpc\":\"2.0\",\"id\":17,\"result\":{"[..], Some(17)),
-            (b"{\"id\" : 3,", Some(3)),
-            (b"{\"id\":\"x\",", None),
+            (b"{\"id\" : 3,\"error\":{\"data\":{\"method\":1", Some(3)),
+            (b"{\"id\":\"x\",\"result\":{", None),
             (b"{\"result\":{", None),
             (b"{\"id\"", None),
+            // Ids of other things.
+            (b"{\"result\":{\"id\":17", None),
+            (b"{\"jsonrpc\":\"2.0\",\"id\":17,\"method\":\"sampling/createMessage\",\"params\":{\"result\":1", None),
+            (b"{\"method\":\"x\",\"params\":{\"id\":17,\"result\":1", None),
         ] {
             assert_eq!(id_in(head), id);
         }

@@ -116,6 +116,9 @@ async fn ask_of_a_call_that_its_client_cancels_is_called_off() {
         peer.cancel(call).await;
         is_called_off(&mut peer, &asked).await;
         stage.backend.told(CANCELLED).await;
+        // Who asked may wait on its own for the answer.
+        let answer = stage.backend.answer_to(ID).await;
+        assert_eq!(answer["error"]["code"], 1503, "{front:?} {back:?}: {answer}");
         // The link is as good as before.
         let rest = r#","params":{},"id":2"#;
         let call = peer.begin_call("a_ask", &stage.backend.arguments(SAMPLING, rest)).await;
