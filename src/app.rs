@@ -241,6 +241,7 @@ impl App {
         let begin = Instant::now();
         self.readiness.stop();
         self.stop_fronts.send_replace(true);
+        self.desk.sessions.close_asks();
         let in_order = async {
             drained.await;
             let drained_in = begin.elapsed();

@@ -254,6 +254,13 @@ impl Sessions {
         }
     }
 
+    /// No client can answer any more, so no call need wait for that.
+    pub fn close_asks(&self) {
+        for open in self.sessions.read().unwrap_or_else(PoisonError::into_inner).values() {
+            open.session.mailbox.asks.close();
+        }
+    }
+
     /// A client answered what nobody asks, or asks any more.
     fn tell_unasked(&self, session: &Session) {
         self.observe.emit(&Event::AnswerWithoutAsk { session: &session.id.short() });
