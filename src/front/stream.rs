@@ -270,7 +270,7 @@ impl SessionStream {
             let messages = tokio::select! {
                 biased;
                 () = stopped(&mut self.stop) => return None,
-                () = self.hold.replaced() => return None,
+                // Nothing when another stream took its place, or the session is over.
                 events = replay.follow(&mut self.reader) => return events.map(joined),
                 messages = unasked(&session, &mut self.changes) => messages?,
                 () = tokio::time::sleep(KEEP_ALIVE_EVERY) => return Some(KEEP_ALIVE),
@@ -300,5 +300,35 @@ impl ResumedCall {
             events = self.present.session.mailbox.replay.follow(&mut self.reader) => events.map(joined),
             () = tokio::time::sleep(KEEP_ALIVE_EVERY) => Some(KEEP_ALIVE),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::caller::Abilities;
+    use crate::protocol::dialect::Dialect;
+    use crate::session::desk::Desk;
+
+    #[tokio::test]
+    async fn sess2_of_two_streams_that_begin_at_once_exactly_one_goes_on() {
+        let desk = Desk::example(1);
+        let place = desk.sessions.reserve().expect("there is room");
+        let session = desk.sessions.open(place, Dialect::V2025_11_25, Abilities::default(), Versions::default());
+        let stop = watch::Sender::new(false);
+        let stream = |reader, hold| {
+            let changes = Changes::new(desk.router.directory.watch());
+            SessionStream { hold, reader, first: None, changes, stop: stop.subscribe() }
+        };
+        let ((first, _), (second, _)) = (session.mailbox.replay.take_session(), session.mailbox.replay.take_session());
+        let mut second = stream(second, session.open_stream());
+        let mut first = stream(first, session.open_stream());
+        assert_eq!(first.next().await, None);
+        assert!(session.mailbox.post(Bytes::from_static(b"{}")));
+        assert!(second.next().await.is_some_and(|event| event.ends_with(b"data: {}\n\n")));
+        desk.sessions.end(session.id, "test");
+        assert_eq!(second.next().await, None);
+        let (late, _) = session.mailbox.replay.take_session();
+        assert_eq!(stream(late, session.open_stream()).next().await, None, "it comes after the end");
     }
 }

@@ -173,6 +173,10 @@ impl Replay {
     /// event to begin with, as [`prime`](Replay::prime) does; its id must not be beyond that of anything unread.
     pub fn take_session(&self) -> (Reader, Option<Bytes>) {
         let mut ring = self.lock();
+        if ring.closed {
+            // It reads that it is over.
+            return (Stream::default().take(SESSION_STREAM), None);
+        }
         let stream = ring.streams.entry(SESSION_STREAM).or_default();
         let reader = stream.take(SESSION_STREAM);
         let is_read = stream.last <= reader.seq;
