@@ -19,7 +19,7 @@ use crate::front::NOTIFY_INTERVAL;
 use crate::front::body::{KEEP_ALIVE, event};
 use crate::lane::Said;
 use crate::mailbox::Versions;
-use crate::mailbox::replay::{Reader, Replay, SESSION_STREAM};
+use crate::mailbox::replay::{Kind, Reader, Replay, SESSION_STREAM};
 use crate::observe::{Event, Observe};
 use crate::protocol::error::Error;
 use crate::protocol::json::Pieces;
@@ -174,9 +174,10 @@ impl Carried {
 fn written(replay: &Replay, stream: u64, next: Next) -> Option<Bytes> {
     match next {
         Next::Slow => Some(KEEP_ALIVE),
-        Next::Said(said) => Some(replay.event(stream, said.bytes().into())),
+        Next::Said(Said::Note(note)) => Some(replay.event(stream, Kind::Note, note.into())),
+        Next::Said(Said::Ask(ask)) => Some(replay.event(stream, Kind::Ask, ask.into())),
         Next::Answer(answer) => {
-            let last = answer.map(|answer| replay.event(stream, answer));
+            let last = answer.map(|answer| replay.event(stream, Kind::Answer, answer));
             replay.finish(stream);
             last
         }
@@ -277,7 +278,7 @@ impl SessionStream {
             };
             // No await before this: what was taken is kept, for us or for whoever has taken our place by now.
             for message in messages {
-                replay.event(SESSION_STREAM, message.into());
+                replay.event(SESSION_STREAM, Kind::Note, message.into());
             }
         }
     }

@@ -9,8 +9,10 @@
 //!   progress and log lines, which may be dropped, so the rest of it is given
 //! - the stream of a call that was read to its end is [`Resumed::Spent`]
 //!
-//! Bounds: [`MOST_EVENTS`] and [`MOST_BYTES`] for all streams of a client together, the oldest goes first, and [`KEPT_FOR`].
-//! Of the streams that are over [`MOST_OVER`] are known; open ones are as many as the client has calls.
+//! Bounds: [`MOST_EVENTS`] and [`MOST_BYTES`] for all streams of a client together, and [`KEPT_FOR`]. What goes first is the
+//! oldest [`Kind::Note`]: what a client waits for must not give way to what it can do without. An ask is kept until its call
+//! is over. Of the streams that are over are known those of which the last event is kept, and [`MOST_OVER`] besides; open
+//! ones are as many as the client has calls.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
@@ -26,7 +28,7 @@ use crate::protocol::json::Pieces;
 /// How many events, and how many bytes of them, are kept for a client. The newest is kept whatever its size.
 const MOST_EVENTS: usize = 256;
 const MOST_BYTES: usize = 1024 * 1024;
-/// How many streams are known after their end.
+/// How many streams are known after their end though nothing of it is kept.
 const MOST_OVER: usize = 32;
 /// How long an event is kept, and so the answer of a call whose stream was cut.
 pub const KEPT_FOR: Duration = Duration::from_secs(120);
@@ -61,8 +63,20 @@ struct Ring {
 struct Event {
     stream: u64,
     seq: u64,
+    kind: Kind,
     bytes: Bytes,
     at: Instant,
+}
+
+/// What an event is to its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Progress or a log line of a call; and all that is on the stream of the session, which is kept without holes.
+    Note,
+    /// Of a call.
+    Ask,
+    /// Of a call.
+    Answer,
 }
 
 #[derive(Default)]
@@ -107,8 +121,10 @@ pub enum Next {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reader {
     pub stream: u64,
-    /// Something before what it will read is gone.
+    /// Something after the last event it has is gone.
     pub has_gap: bool,
+    /// What was gone when it came. What goes later, before it was read, ends it.
+    forgotten: u64,
     /// The last event it has.
     seq: u64,
     number: u64,
@@ -143,7 +159,7 @@ impl Replay {
     }
 
     /// A message as the next event of a stream.
-    pub fn event(&self, stream: u64, message: Pieces) -> Bytes {
+    pub fn event(&self, stream: u64, kind: Kind, message: Pieces) -> Bytes {
         let mut event = BytesMut::with_capacity(message.len() + 64);
         let mut ring = self.lock();
         ring.last += 1;
@@ -155,7 +171,7 @@ impl Replay {
         }
         event.extend_from_slice(b"\n\n");
         let bytes = event.freeze();
-        let is_followed = ring.keep(Event { stream, seq, bytes: bytes.clone(), at: Instant::now() });
+        let is_followed = ring.keep(Event { stream, seq, kind, bytes: bytes.clone(), at: Instant::now() });
         drop(ring);
         if is_followed {
             self.bell.notify_waiters();
@@ -209,7 +225,7 @@ impl Replay {
             }
             _ => {}
         }
-        let reader = Reader { has_gap, seq: seq.max(known.forgotten), ..known.take(stream) };
+        let reader = Reader { has_gap, seq, ..known.take(stream) };
         drop(ring);
         self.tell_hands();
         Ok(Resumed::Reader(reader))
@@ -241,17 +257,19 @@ impl Replay {
         let mut ring = self.lock();
         let Ring { streams, events, .. } = &mut *ring;
         let Some(stream) = streams.get_mut(&reader.stream) else { return Next::Over };
-        if stream.reader != reader.number || reader.seq < stream.forgotten {
+        let is_behind = reader.seq < stream.forgotten && reader.forgotten < stream.forgotten;
+        if stream.reader != reader.number || is_behind {
             return Next::Over;
         }
         if stream.last <= reader.seq {
             return if stream.is_over { Next::Over } else { Next::Nothing };
         }
         let follows = |event: &&Event| event.stream == reader.stream && event.seq > reader.seq;
-        let found = events.iter().filter(follows).map(|event| event.bytes.clone()).collect();
+        let found: Vec<_> = events.iter().filter(follows).map(|event| event.bytes.clone()).collect();
         reader.seq = stream.last;
         stream.read = stream.last;
-        Next::Events(found)
+        // All of it was gone before the reader came.
+        if found.is_empty() { Next::Nothing } else { Next::Events(found) }
     }
 
     /// Waits for what follows; nothing when it is over. Cancel-safe.
@@ -266,12 +284,9 @@ impl Replay {
         }
     }
 
-    /// Forgets what is older than [`KEPT_FOR`].
+    /// Forgets what is older than [`KEPT_FOR`], but for the asks of open calls.
     pub fn forget_old(&self, now: Instant) {
-        let mut ring = self.lock();
-        while ring.events.front().is_some_and(|event| now.duration_since(event.at) >= KEPT_FOR) {
-            ring.forget_first();
-        }
+        self.lock().forget_old(now);
     }
 
     /// The client is gone.
@@ -304,7 +319,8 @@ impl Stream {
     /// Another reads it from now on.
     fn take(&mut self, stream: u64) -> Reader {
         self.reader += 1;
-        Reader { stream, has_gap: false, seq: self.read.max(self.forgotten), number: self.reader }
+        let (seq, forgotten) = (self.read.max(self.forgotten), self.forgotten);
+        Reader { stream, has_gap: false, forgotten, seq, number: self.reader }
     }
 }
 
@@ -314,11 +330,7 @@ impl Ring {
         if self.closed {
             return false;
         }
-        while !self.events.is_empty()
-            && (self.events.len() >= MOST_EVENTS || self.bytes + event.bytes.len() > MOST_BYTES)
-        {
-            self.forget_first();
-        }
+        self.make_room(event.bytes.len());
         self.bytes += event.bytes.len();
         let stream = self.streams.entry(event.stream).or_default();
         stream.last = event.seq;
@@ -327,23 +339,54 @@ impl Ring {
         is_followed
     }
 
-    fn forget_first(&mut self) {
-        let Some(event) = self.events.pop_front() else { return };
+    fn make_room(&mut self, length: usize) {
+        while !self.events.is_empty() && (self.events.len() >= MOST_EVENTS || self.bytes + length > MOST_BYTES) {
+            let first = self.events.iter().position(|event| event.kind == Kind::Note);
+            self.forget(first.unwrap_or_default());
+        }
+    }
+
+    fn forget(&mut self, index: usize) {
+        let Some(event) = self.events.remove(index) else { return };
         self.bytes -= event.bytes.len();
         if let Some(stream) = self.streams.get_mut(&event.stream) {
-            stream.forgotten = event.seq;
+            stream.forgotten = stream.forgotten.max(event.seq);
         }
+    }
+
+    fn forget_old(&mut self, now: Instant) {
+        let mut index = 0;
+        while let Some(event) = self.events.get(index).filter(|event| now.duration_since(event.at) >= KEPT_FOR) {
+            let is_open = self.streams.get(&event.stream).is_some_and(|stream| !stream.is_over);
+            match event.kind {
+                Kind::Ask if is_open => index += 1,
+                Kind::Note | Kind::Ask | Kind::Answer => self.forget(index),
+            }
+        }
+        self.trim_over();
     }
 
     fn finish(&mut self, number: u64) {
         let Some(stream) = self.streams.get_mut(&number).filter(|stream| !stream.is_over) else { return };
         stream.is_over = true;
         self.over.push_back(number);
-        if self.over.len() > MOST_OVER
-            && let Some(oldest) = self.over.pop_front()
-        {
-            self.streams.remove(&oldest);
-        }
+        self.trim_over();
+    }
+
+    /// Of those of which the end is not kept, the oldest are forgotten.
+    fn trim_over(&mut self) {
+        let Ring { over, streams, .. } = self;
+        let is_gone = |stream: Option<&Stream>| stream.is_none_or(|stream| stream.forgotten == stream.last);
+        let gone = over.iter().filter(|number| is_gone(streams.get(number))).count();
+        let mut surplus = gone.saturating_sub(MOST_OVER);
+        over.retain(|number| {
+            let goes = surplus > 0 && is_gone(streams.get(number));
+            if goes {
+                surplus -= 1;
+                streams.remove(number);
+            }
+            !goes
+        });
     }
 }
 
@@ -362,7 +405,11 @@ mod tests {
     }
 
     fn write(replay: &Replay, stream: u64) -> Bytes {
-        replay.event(stream, "{}".to_owned().into())
+        write_as(replay, stream, Kind::Note)
+    }
+
+    fn write_as(replay: &Replay, stream: u64, kind: Kind) -> Bytes {
+        replay.event(stream, kind, "{}".to_owned().into())
     }
 
     fn begin(replay: &Replay) -> u64 {
@@ -391,7 +438,7 @@ mod tests {
         let primed = replay.prime(one);
         assert_eq!(text(&primed), "id: 1-00000ab-1\nretry: 1000\ndata: \n\n");
         replay.prime(two);
-        let first = replay.event(one, "{\n1}".to_owned().into());
+        let first = replay.event(one, Kind::Note, "{\n1}".to_owned().into());
         assert_eq!(text(&first), "id: 1-00000ab-3\nevent: message\ndata: { 1}\n\n");
         write(&replay, two);
         let last = write(&replay, one);
@@ -453,7 +500,7 @@ mod tests {
             write(&replay, SESSION_STREAM);
         }
         assert_eq!(replay.lock().events.len(), MOST_EVENTS);
-        replay.event(SESSION_STREAM, "x".repeat(2 * MOST_BYTES).into());
+        replay.event(SESSION_STREAM, Kind::Note, "x".repeat(2 * MOST_BYTES).into());
         assert_eq!(replay.lock().events.len(), 1);
         write(&replay, SESSION_STREAM);
         assert_eq!(replay.lock().events.len(), 1);
@@ -506,5 +553,71 @@ mod tests {
             write(&replay, stream);
         }
         assert_eq!(read(&replay, &mut reader), ["over"]);
+    }
+
+    #[test]
+    fn sess2_what_a_client_waits_for_does_not_give_way_to_what_it_can_do_without() {
+        let replay = Replay::new(7);
+        let (one, two, chatty) = (begin(&replay), begin(&replay), begin(&replay));
+        let primed = [one, two].map(|stream| id_of(&replay.prime(stream)));
+        let answer = write_as(&replay, one, Kind::Answer);
+        replay.finish(one);
+        write(&replay, two);
+        let ask = write_as(&replay, two, Kind::Ask);
+        for _ in 0..2 * MOST_EVENTS {
+            write(&replay, chatty);
+            write(&replay, SESSION_STREAM);
+        }
+        assert_eq!(replay.lock().events.len(), MOST_EVENTS);
+        assert_eq!(read(&replay, &mut resume(&replay, &primed[0])), [text(&answer)]);
+        let mut reader = resume(&replay, &primed[1]);
+        assert!(reader.has_gap, "of the note before it");
+        assert_eq!(read(&replay, &mut reader), [text(&ask)]);
+        let last = write_as(&replay, two, Kind::Answer);
+        assert_eq!(read(&replay, &mut reader), [text(&last)]);
+    }
+
+    #[test]
+    fn sess2_an_ask_is_kept_until_its_call_is_over() {
+        let replay = Replay::new(7);
+        let stream = begin(&replay);
+        let primed = id_of(&replay.prime(stream));
+        write(&replay, stream);
+        let ask = write_as(&replay, stream, Kind::Ask);
+        write(&replay, stream);
+        let later = Instant::now() + KEPT_FOR;
+        replay.forget_old(later);
+        let mut reader = resume(&replay, &primed);
+        assert_eq!(read(&replay, &mut reader), [text(&ask)]);
+        assert!(read(&replay, &mut reader).is_empty());
+        assert!(read(&replay, &mut resume(&replay, &id_of(&ask))).is_empty(), "what came after it is gone");
+        replay.finish(stream);
+        replay.forget_old(later);
+        assert_eq!(replay.lock().bytes, 0);
+    }
+
+    #[test]
+    fn sess2_every_answer_that_is_kept_can_be_come_back_for() {
+        let replay = Replay::new(7);
+        let calls: Vec<_> = (0..MOST_EVENTS)
+            .map(|_| {
+                let stream = begin(&replay);
+                let primed = id_of(&replay.prime(stream));
+                write_as(&replay, stream, Kind::Answer);
+                replay.finish(stream);
+                primed
+            })
+            .collect();
+        for primed in &calls {
+            assert_eq!(read(&replay, &mut resume(&replay, primed)).len(), 1);
+        }
+        // Those that were cancelled without a word take no place of theirs.
+        for _ in 0..2 * MOST_EVENTS {
+            replay.finish(begin(&replay));
+        }
+        assert_eq!(replay.lock().streams.len(), MOST_OVER + MOST_EVENTS);
+        assert!(matches!(replay.resume(&calls[0]), Ok(Resumed::Reader(_))));
+        replay.forget_old(Instant::now() + KEPT_FOR);
+        assert_eq!(replay.lock().streams.len(), MOST_OVER);
     }
 }
