@@ -23,7 +23,7 @@ use crate::mailbox::replay::{Kind, Reader, Replay, SESSION_STREAM};
 use crate::observe::{Event, Observe};
 use crate::protocol::error::Error;
 use crate::protocol::json::Pieces;
-use crate::protocol::{self, Message};
+use crate::protocol::{self, Id, Message};
 use crate::session::desk::Pending;
 use crate::session::{self, Session};
 
@@ -55,6 +55,17 @@ pub enum Next {
 impl Carried {
     pub fn new(pending: Pending, session: Arc<Session>, observe: Arc<Observe>) -> Carried {
         Carried { pending: Some(pending), session, observe, first: None, stream: None, is_detached: false }
+    }
+
+    /// What it answers; nothing once it has.
+    pub fn id(&self) -> Option<&Id> {
+        self.pending.as_ref().map(|pending| &pending.call.request.id)
+    }
+
+    /// On a stream that others have begun.
+    pub fn on(mut self, stream: u64) -> Carried {
+        self.stream = Some(stream);
+        self
     }
 
     /// Messages first: what the backend said before its answer reaches the client before it.
@@ -131,11 +142,12 @@ impl Carried {
     async fn next_event(&mut self) -> Option<Bytes> {
         let session = Arc::clone(&self.session);
         let replay = &session.mailbox.replay;
+        let id = self.id()?;
         let stream = match self.stream {
             Some(stream) => stream,
             None => {
                 // Not before the first event is asked for: nobody comes back to a stream that was never seen.
-                let stream = replay.begin(&self.pending.as_ref()?.call.request.id);
+                let stream = replay.begin([id]);
                 self.stream = Some(stream);
                 if session.dialect.has_priming() {
                     return Some(replay.prime(stream));

@@ -20,6 +20,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
+use smallvec::SmallVec;
 use tokio::sync::Notify;
 
 use crate::protocol::Id;
@@ -82,7 +83,9 @@ pub enum Kind {
 #[derive(Default)]
 struct Stream {
     /// What it answers; nothing for the stream of the session.
-    request: Option<Id>,
+    requests: SmallVec<[Id; 1]>,
+    /// How many of these have no answer yet.
+    open: usize,
     /// Its last event.
     last: u64,
     /// The last of its events that is not kept any more.
@@ -104,8 +107,8 @@ pub enum Resumed {
     Reader(Reader),
     /// It is over, and the client has seen all of it.
     Spent,
-    /// It is over, and the answer to this request is not kept any more.
-    Lost(Id),
+    /// It is over, and the answer is not kept any more: to this request, or to all of a batch.
+    Lost(SmallVec<[Id; 1]>),
 }
 
 /// What a reader of a stream finds.
@@ -135,13 +138,14 @@ impl Replay {
         Replay { epoch, ring: Mutex::default(), bell: Notify::new(), hands: Notify::new() }
     }
 
-    /// Begins the stream of a call.
-    pub fn begin(&self, request: &Id) -> u64 {
+    /// Begins the stream of a call, or of all calls of a batch.
+    pub fn begin<'a>(&self, requests: impl IntoIterator<Item = &'a Id>) -> u64 {
+        let requests: SmallVec<_> = requests.into_iter().map(Id::detached).collect();
         let mut ring = self.lock();
         ring.last_stream += 1;
         let stream = ring.last_stream;
         if !ring.closed {
-            ring.streams.insert(stream, Stream { request: Some(request.detached()), ..Stream::default() });
+            ring.streams.insert(stream, Stream { open: requests.len(), requests, ..Stream::default() });
         }
         stream
     }
@@ -179,7 +183,7 @@ impl Replay {
         bytes
     }
 
-    /// The last event of a stream was written.
+    /// The last event of a call was written.
     pub fn finish(&self, stream: u64) {
         self.lock().finish(stream);
         self.bell.notify_waiters();
@@ -218,12 +222,11 @@ impl Replay {
             return Ok(Resumed::Spent);
         }
         let has_gap = seq < known.forgotten;
-        match &known.request {
-            None if has_gap => return Err(Gap),
-            Some(request) if known.is_over && known.forgotten == known.last => {
-                return Ok(Resumed::Lost(request.clone()));
-            }
-            _ => {}
+        if has_gap && stream == SESSION_STREAM {
+            return Err(Gap);
+        }
+        if known.is_over && known.forgotten == known.last {
+            return Ok(Resumed::Lost(known.requests.clone()));
         }
         let reader = Reader { has_gap, seq, ..known.take(stream) };
         drop(ring);
@@ -368,6 +371,10 @@ impl Ring {
 
     fn finish(&mut self, number: u64) {
         let Some(stream) = self.streams.get_mut(&number).filter(|stream| !stream.is_over) else { return };
+        stream.open = stream.open.saturating_sub(1);
+        if stream.open > 0 {
+            return;
+        }
         stream.is_over = true;
         self.over.push_back(number);
         self.trim_over();
@@ -393,6 +400,7 @@ impl Ring {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
+    use smallvec::smallvec;
 
     use super::*;
 
@@ -413,7 +421,7 @@ mod tests {
     }
 
     fn begin(replay: &Replay) -> u64 {
-        replay.begin(&Id::from(5))
+        replay.begin([&Id::from(5)])
     }
 
     fn resume(replay: &Replay, id: &str) -> Reader {
@@ -489,7 +497,7 @@ mod tests {
         assert!(reader.has_gap);
         assert_eq!(read(&replay, &mut reader), [text(&answer)]);
         replay.forget_old(Instant::now() + KEPT_FOR);
-        assert_eq!(replay.resume(&primed), Ok(Resumed::Lost(Id::from(5))));
+        assert_eq!(replay.resume(&primed), Ok(Resumed::Lost(smallvec![Id::from(5)])));
         assert_eq!(replay.resume(&id_of(&answer)), Ok(Resumed::Spent));
     }
 
