@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::caller::{Abilities, Caller, Level, Node, Principal, SessionId, random_epoch};
 use crate::lane::Call;
-use crate::mailbox::replay::Replay;
+use crate::mailbox::replay::{Kept, Replay};
 use crate::mailbox::{Mailbox, Versions};
 use crate::observe::{Event, Observe};
 use crate::protocol::dialect::Dialect;
@@ -142,6 +142,8 @@ pub struct Sessions {
     observe: Arc<Observe>,
     pulse: Arc<Pulse>,
     streams: Arc<AtomicUsize>,
+    /// What is kept of the streams of all sessions.
+    kept: Arc<Kept>,
     node: Node,
     most: usize,
     idle_timeout: Duration,
@@ -158,6 +160,7 @@ impl Sessions {
             observe,
             pulse: Arc::default(),
             streams: Arc::default(),
+            kept: Arc::default(),
             node: Node::random(),
             most,
             idle_timeout,
@@ -183,7 +186,7 @@ impl Sessions {
             id: self.mint(),
             dialect,
             abilities: Arc::new(abilities),
-            mailbox: Arc::new(Mailbox::new(lists, Replay::new(random_epoch()))),
+            mailbox: Arc::new(Mailbox::new(lists, Replay::among(random_epoch(), &self.kept))),
             inflight: Arc::new(Inflight::new(Arc::clone(&self.pulse))),
             level: Mutex::default(),
             had_stream: AtomicBool::new(false),

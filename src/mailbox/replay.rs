@@ -11,12 +11,14 @@
 //!
 //! Bounds: [`MOST_EVENTS`] and [`MOST_BYTES`] for all streams of a client together, and [`KEPT_FOR`]. What goes first is the
 //! oldest [`Kind::Note`]: what a client waits for must not give way to what it can do without. An ask is kept until its call
-//! is over. Of the streams that are over are known those of which the last event is kept, and [`MOST_OVER`] besides; open
+//! is over. All clients together keep [`MOST_KEPT`]; beyond that each has [`FEWEST_BYTES`], and what is larger is not kept at
+//! all. Of the streams that are over are known those of which the last event is kept, and [`MOST_OVER`] besides; open
 //! ones are as many as the client has calls.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
@@ -26,9 +28,13 @@ use tokio::sync::Notify;
 use crate::protocol::Id;
 use crate::protocol::json::Pieces;
 
-/// How many events, and how many bytes of them, are kept for a client. The newest is kept whatever its size.
+/// How many events, and how many bytes of them, are kept for a client. The newest is kept whatever its size, unless there are
+/// too many clients.
 const MOST_EVENTS: usize = 256;
 const MOST_BYTES: usize = 1024 * 1024;
+/// How many bytes are kept for all clients together, and how many for each where that is not enough.
+const MOST_KEPT: usize = 256 * 1024 * 1024;
+const FEWEST_BYTES: usize = 64 * 1024;
 /// How many streams are known after their end though nothing of it is kept.
 const MOST_OVER: usize = 32;
 /// How long an event is kept, and so the answer of a call whose stream was cut.
@@ -48,10 +54,22 @@ pub struct Replay {
     hands: Notify,
 }
 
+/// The bytes that all clients keep together.
+#[derive(Default)]
+pub struct Kept(AtomicUsize);
+
+impl Kept {
+    /// How many a client may keep that has as many more to keep.
+    fn most(&self, more: usize) -> usize {
+        if self.0.load(Ordering::Relaxed) + more > MOST_KEPT { FEWEST_BYTES } else { MOST_BYTES }
+    }
+}
+
 #[derive(Default)]
 struct Ring {
     events: VecDeque<Event>,
     bytes: usize,
+    kept: Arc<Kept>,
     /// The last sequence number that was given.
     last: u64,
     streams: HashMap<u64, Stream>,
@@ -135,7 +153,13 @@ pub struct Reader {
 
 impl Replay {
     pub fn new(epoch: u32) -> Replay {
-        Replay { epoch, ring: Mutex::default(), bell: Notify::new(), hands: Notify::new() }
+        Replay::among(epoch, &Arc::default())
+    }
+
+    /// One of several.
+    pub fn among(epoch: u32, kept: &Arc<Kept>) -> Replay {
+        let ring = Mutex::new(Ring { kept: Arc::clone(kept), ..Ring::default() });
+        Replay { epoch, ring, bell: Notify::new(), hands: Notify::new() }
     }
 
     /// Begins the stream of a call, or of all calls of a batch.
@@ -295,6 +319,9 @@ impl Replay {
     /// The client is gone.
     pub fn close(&self) {
         let mut ring = self.lock();
+        while !ring.events.is_empty() {
+            ring.forget(0);
+        }
         *ring = Ring { closed: true, last: ring.last, last_stream: ring.last_stream, ..Ring::default() };
         drop(ring);
         self.tell_hands();
@@ -318,6 +345,12 @@ impl Replay {
     }
 }
 
+impl Drop for Replay {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
 impl Stream {
     /// Another reads it from now on.
     fn take(&mut self, stream: u64) -> Reader {
@@ -333,17 +366,24 @@ impl Ring {
         if self.closed {
             return false;
         }
-        self.make_room(event.bytes.len());
-        self.bytes += event.bytes.len();
+        let length = event.bytes.len();
+        let most = self.kept.most(length);
+        self.make_room(length, most);
         let stream = self.streams.entry(event.stream).or_default();
         stream.last = event.seq;
         let is_followed = stream.reader > 0;
+        if length > most && most == FEWEST_BYTES {
+            stream.forgotten = event.seq;
+            return is_followed;
+        }
+        self.bytes += length;
+        self.kept.0.fetch_add(length, Ordering::Relaxed);
         self.events.push_back(event);
         is_followed
     }
 
-    fn make_room(&mut self, length: usize) {
-        while !self.events.is_empty() && (self.events.len() >= MOST_EVENTS || self.bytes + length > MOST_BYTES) {
+    fn make_room(&mut self, length: usize, most: usize) {
+        while !self.events.is_empty() && (self.events.len() >= MOST_EVENTS || self.bytes + length > most) {
             let first = self.events.iter().position(|event| event.kind == Kind::Note);
             self.forget(first.unwrap_or_default());
         }
@@ -352,6 +392,7 @@ impl Ring {
     fn forget(&mut self, index: usize) {
         let Some(event) = self.events.remove(index) else { return };
         self.bytes -= event.bytes.len();
+        self.kept.0.fetch_sub(event.bytes.len(), Ordering::Relaxed);
         if let Some(stream) = self.streams.get_mut(&event.stream) {
             stream.forgotten = stream.forgotten.max(event.seq);
         }
@@ -627,5 +668,30 @@ mod tests {
         assert!(matches!(replay.resume(&calls[0]), Ok(Resumed::Reader(_))));
         replay.forget_old(Instant::now() + KEPT_FOR);
         assert_eq!(replay.lock().streams.len(), MOST_OVER);
+    }
+
+    #[test]
+    fn sess2_all_clients_together_keep_so_much_and_each_a_little_beyond_that() {
+        let kept = Arc::new(Kept::default());
+        let replay = Replay::among(7, &kept);
+        let (small, large) = (begin(&replay), begin(&replay));
+        let primed = id_of(&replay.prime(large));
+        let write = |stream, length: usize| {
+            replay.event(stream, Kind::Answer, "x".repeat(length).into());
+            replay.lock().bytes
+        };
+        let of_others = MOST_KEPT;
+        kept.0.fetch_add(of_others, Ordering::Relaxed);
+        let bytes = (0..2 * FEWEST_BYTES / 1024).map(|_| write(small, 1024)).max();
+        assert!(bytes.is_some_and(|most| most <= FEWEST_BYTES && most > FEWEST_BYTES - 2 * 1024), "{bytes:?}");
+        write(large, FEWEST_BYTES);
+        replay.finish(large);
+        assert!(matches!(replay.resume(&primed), Ok(Resumed::Lost(_))), "it is told");
+        kept.0.fetch_sub(of_others, Ordering::Relaxed);
+        let bytes = write(small, FEWEST_BYTES);
+        assert!(bytes > FEWEST_BYTES);
+        assert_eq!(kept.0.load(Ordering::Relaxed), bytes);
+        drop(replay);
+        assert_eq!(kept.0.load(Ordering::Relaxed), 0);
     }
 }
