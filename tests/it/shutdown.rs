@@ -218,3 +218,19 @@ async fn f26_an_open_ask_does_not_hold_the_shutdown_and_its_call_is_answered() {
         assert!(outcome.contains("CLIENT_UNAVAILABLE"), "{over_sse}: {outcome}");
     }
 }
+
+#[tokio::test]
+async fn f26_a_call_whose_connection_was_lost_is_named_and_not_waited_for() {
+    let mut gateway = Gateway::start(json!({
+        "gateway": { "grace": "1h" },
+        "mcpServers": { "a": fixture_server(&[]) },
+    }))
+    .await;
+    let client = gateway.client_seeing("a_hang").await;
+    let body = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a_hang"}}"#;
+    let stream = raw_post(&client, body).await;
+    arrived(&gateway.client().await, "a", 1).await;
+    drop(stream);
+    assert!(gateway.terminate().await.success());
+    logged(&gateway, &["call cut by the shutdown", "name=\"a_hang\""]).await;
+}
