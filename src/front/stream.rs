@@ -98,7 +98,7 @@ impl Carried {
         self.first = Some(said);
     }
 
-    /// Something that this call said had no room on its way to the client.
+    /// Something that this call said had no room on its way to the client, or no way.
     pub fn tell_dropped(&self) {
         self.observe.emit(&Event::MessageDropped { session: &self.session.id.short() });
     }
@@ -109,7 +109,8 @@ impl Carried {
             match self.next().await {
                 Next::Answer(answer) => return answer,
                 Next::Said(Said::Ask(ask)) => self.ask_elsewhere(ask),
-                Next::Said(Said::Note(_)) | Next::Slow => {}
+                Next::Said(Said::Note(_)) => self.tell_dropped(),
+                Next::Slow => {}
             }
         }
     }
