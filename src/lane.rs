@@ -44,12 +44,6 @@ pub enum Said {
 }
 
 impl Said {
-    pub fn bytes(self) -> Bytes {
-        match self {
-            Said::Note(bytes) | Said::Ask(bytes) => bytes,
-        }
-    }
-
     fn len(&self) -> usize {
         match self {
             Said::Note(bytes) | Said::Ask(bytes) => bytes.len(),

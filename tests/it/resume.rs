@@ -359,3 +359,64 @@ async fn sess2_a_cut_session_is_not_idle_while_its_call_runs_or_is_read() {
     assert_eq!(rest(stream).await.len(), 1);
     scraped(&client, "goblin_sessions_active 0").await;
 }
+
+/// A batch of one call that asks, one that tells of its progress, and one that is answered at once.
+async fn batch(client: &Client) -> (Event, Listener) {
+    let batch = format!(
+        "[{},{},{}]",
+        asking(1),
+        call(2, "a_progress", json!({"steps": 2})),
+        r#"{"jsonrpc":"2.0","id":3,"method":"ping"}"#
+    );
+    let (parts, mut stream) = client.open(batch).await;
+    assert_eq!((parts.status, &parts.headers["content-type"]), (StatusCode::OK, &"text/event-stream".parse().unwrap()));
+    let first = event(&mut stream).await;
+    assert_eq!(first.message()["id"], 3, "{first:?}");
+    (first, stream)
+}
+
+async fn client_with_batches(gateway: &Gateway) -> Client {
+    gateway.client_seeing("a_ask").await;
+    let mut client = Client::new(gateway.address);
+    client.initialize_with("2025-03-26", json!({"elicitation": {}})).await;
+    client
+}
+
+#[tokio::test]
+async fn http3_what_the_calls_of_a_batch_say_reaches_the_client() {
+    let gateway = gateway().await;
+    let client = client_with_batches(&gateway).await;
+    let (_, mut stream) = batch(&client).await;
+    let (mut answered, mut progress) = (Vec::new(), 0);
+    while let Some(event) = next(&mut stream).await {
+        match event.method().as_deref() {
+            Some(ELICIT) => answer(&client, &event).await,
+            Some("notifications/progress") => progress += 1,
+            _ => answered.push(event.message()["id"].as_u64().unwrap_or_else(|| panic!("{event:?}"))),
+        }
+    }
+    answered.sort_unstable();
+    assert_eq!((&answered[..], progress), (&[1, 2][..], 2));
+}
+
+#[tokio::test]
+async fn sess2_a_cut_batch_is_resumed_as_a_whole() {
+    let gateway = gateway().await;
+    let client = client_with_batches(&gateway).await;
+    let (first, stream) = batch(&client).await;
+    drop(stream);
+    let mut stream = resume(&client, first.id()).await;
+    let mut answers = Vec::new();
+    let mut last = first;
+    while let Some(event) = next(&mut stream).await {
+        match event.method().as_deref() {
+            Some(ELICIT) => answer(&client, &event).await,
+            Some(_) => {}
+            None => answers.push(event.message()["id"].as_u64().expect("an id")),
+        }
+        last = event;
+    }
+    answers.sort_unstable();
+    assert_eq!(answers, [1, 2]);
+    assert_eq!(status_of(&client, last.id()).await, StatusCode::NO_CONTENT);
+}
