@@ -193,7 +193,9 @@ impl App {
         let (desk, observe, grace) = (Arc::clone(&self.desk), Arc::clone(&self.observe), self.config.gateway.grace);
         observe.emit(&Event::ShuttingDown { open: desk.sessions.open_calls(), grace });
         let drained = async move {
-            if tokio::time::timeout(grace, accepting).await.is_err() {
+            let is_late = tokio::time::timeout(grace, accepting).await.is_err();
+            // Calls whose connection was lost are open too: nobody can come back for them, so they are not waited for.
+            if is_late || desk.sessions.open_calls() > 0 {
                 desk.tell_cut(&observe);
             }
         };
@@ -241,6 +243,7 @@ impl App {
         let begin = Instant::now();
         self.readiness.stop();
         self.stop_fronts.send_replace(true);
+        self.desk.sessions.close_asks();
         let in_order = async {
             drained.await;
             let drained_in = begin.elapsed();

@@ -26,6 +26,7 @@ pub mod sse;
 pub mod stdio;
 pub mod trouble;
 
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -43,7 +44,7 @@ use crate::backend::own::OwnLinks;
 use crate::backend::register::Register;
 use crate::caller::SessionId;
 use crate::config::{Server, ServerId};
-use crate::lane::{Call, End, Patience};
+use crate::lane::{Call, End, Patience, SLOW_AFTER};
 use crate::observe::Observe;
 use crate::observe::meter::{Asked, Ending, Meter};
 use crate::protocol::error::Error;
@@ -277,8 +278,8 @@ impl Backend {
         call: &Arc<Call>,
         patience: Patience,
     ) -> Result<Result<Response, LinkError>, CallEnd> {
-        if call.is_cancelled() {
-            return Err(CallEnd::Cancelled);
+        if let Some(end) = call.end_so_far() {
+            return Err(self.cut(end, call).1);
         }
         let id = link.next_id();
         let upstream = Id::from(id);
@@ -330,11 +331,17 @@ impl Backend {
 
     /// The link of a call that has none, or none but `old`, which is over.
     async fn link_after(&self, old: Option<&Arc<Link>>, call: &Call) -> Result<Arc<Link>, CallEnd> {
-        let Some((own, session)) = self.own(call) else { return Ok(self.next_link(old).await?) };
+        let link = async {
+            match self.own(call) {
+                Some((own, session)) => own.link(session, call, old).await,
+                None => self.next_link(old).await,
+            }
+        };
         tokio::select! {
             biased;
-            link = own.link(session, call, old) => Ok(link?),
+            link = link => Ok(link?),
             end = call.ended() => Err(self.cut(end, call).1),
+            never = tell_slow(call) => match never {},
         }
     }
 
@@ -423,10 +430,48 @@ fn ending(ended: &Result<Response, CallEnd>) -> Ending {
     }
 }
 
+/// Tells the reader of a call in time that it takes its time: the call's clock begins only when it goes out.
+async fn tell_slow(call: &Call) -> Infallible {
+    tokio::time::sleep(SLOW_AFTER).await;
+    call.lane.tell_slow();
+    std::future::pending().await
+}
+
 /// On the side: nobody waits for it, and a backend that cannot take it has other troubles.
 fn tell_cancelled(link: &Arc<Link>, id: u64, reason: &str) {
     let params = format!(r#"{{"requestId":{id},"reason":{}}}"#, quote(reason));
     let message = crate::protocol::notification(&Method::Cancelled, Some(&params));
     let link = Arc::clone(link);
     tokio::spawn(async move { link.notify(message).await });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::backend::connect::{HttpClient, ProxyEnvironment};
+    use crate::backend::ear::Ear;
+    use crate::backend::http::HttpLink;
+
+    /// It forgot the session and does not come back: its caller hears that in its own time.
+    #[tokio::test(start_paused = true)]
+    async fn route3_a_call_that_is_late_before_it_goes_out_again_is_answered() {
+        let id = ServerId::new("a").expect("a valid id");
+        let transport = crate::config::Transport::Files(crate::config::Files::at("/".into()));
+        let config = Arc::new(Server::new("a", transport, Default::default()));
+        let backend = Backend::new(id, config, 1, Arc::default(), Arc::new(()));
+        backend.state.send_replace(State::Ready);
+        let call = Arc::new(Call::example());
+        let patience = Patience { idle: Some(Duration::ZERO), most: None };
+        call.start_clock(patience);
+        call.look_at_clock(Instant::now());
+        let is_late = |end: CallEnd| matches!(end, CallEnd::Failed(Error::Timeout { .. }));
+        assert!(backend.link_after(None, &call).await.is_err_and(is_late));
+        let url: ::http::Uri = "http://127.0.0.1:9/mcp".parse().expect("a url");
+        let client = HttpClient::new(&url, None, &ProxyEnvironment::default()).expect("a client");
+        let link = Arc::new(Link::Http(HttpLink::new(client, url, Default::default(), 1, Arc::new(Ear::example()))));
+        let outgoing = Outgoing { request: &call.request, edits: Splice::new(), progress_token_at: None };
+        assert!(backend.carry(&link, &outgoing, &call, patience).await.is_err_and(is_late));
+    }
 }

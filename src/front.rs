@@ -1,6 +1,7 @@
 //! The sides that clients see: Streamable HTTP, HTTP+SSE and stdio. All decode once, bounded, and hand messages to the desk.
 
 pub mod attention;
+pub mod batch;
 pub mod body;
 pub mod dialogue;
 pub mod gate;

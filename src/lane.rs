@@ -44,12 +44,6 @@ pub enum Said {
 }
 
 impl Said {
-    pub fn bytes(self) -> Bytes {
-        match self {
-            Said::Note(bytes) | Said::Ask(bytes) => bytes,
-        }
-    }
-
     fn len(&self) -> usize {
         match self {
             Said::Note(bytes) | Said::Ask(bytes) => bytes.len(),
@@ -205,8 +199,9 @@ impl Call {
         self.end(End::Cancelled(reason.to_owned()));
     }
 
-    pub fn is_cancelled(&self) -> bool {
-        lock(&self.control).ended.is_some()
+    /// Why it must end, if it must.
+    pub fn end_so_far(&self) -> Option<End> {
+        lock(&self.control).ended.clone()
     }
 
     /// The call goes out now.
@@ -302,7 +297,7 @@ impl Call {
     pub async fn ended(&self) -> End {
         poll_fn(|context| {
             self.wake.register(context.waker());
-            lock(&self.control).ended.clone().map_or(Poll::Pending, Poll::Ready)
+            self.end_so_far().map_or(Poll::Pending, Poll::Ready)
         })
         .await
     }

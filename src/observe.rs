@@ -169,7 +169,7 @@ pub enum Event<'a> {
     ReplayGap {
         session: &'a str,
     },
-    /// Progress or a log line that had no room on the way to its client.
+    /// Progress or a log line that had no room on the way to its client, or no way.
     MessageDropped {
         session: &'a str,
     },
@@ -377,7 +377,7 @@ fn log(event: &Event<'_>) {
         }
         Event::ReplayGap { session } => debug!(session, "the client came back to what is not kept any more; told so"),
         Event::MessageDropped { session } => {
-            debug!(session, "the client reads too slowly for progress and log lines; dropped")
+            debug!(session, "no room for progress or a log line, or no stream; dropped")
         }
         Event::ClientSlow { session } => {
             warn!(session, "the client does not read its answers; its stream is closed and its session ended");

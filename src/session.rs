@@ -9,15 +9,15 @@ pub mod inflight;
 pub mod levels;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::caller::{Abilities, Caller, Level, Node, Principal, SessionId, random_epoch};
 use crate::lane::Call;
-use crate::mailbox::replay::Replay;
+use crate::mailbox::replay::{Kept, Replay};
 use crate::mailbox::{Mailbox, Versions};
 use crate::observe::{Event, Observe};
 use crate::protocol::dialect::Dialect;
@@ -37,8 +37,8 @@ pub struct Session {
     pub mailbox: Arc<Mailbox>,
     pub inflight: Arc<Inflight>,
     level: Mutex<Wish>,
-    /// Counts the streams opened so far: a new one replaces the one before. `None` once the session has ended.
-    stream: watch::Sender<Option<u64>>,
+    /// A stream was opened at some time.
+    had_stream: AtomicBool,
     /// How many are open, of all sessions together.
     all_streams: Arc<AtomicUsize>,
     /// Who reads the rest of a call's stream that was cut.
@@ -73,18 +73,12 @@ impl Session {
         self.last_seen.store(millis(self.begin.elapsed()), Ordering::Relaxed);
     }
 
-    /// Begins a stream to the client; the one before ends.
+    /// Begins a stream to the client. Which of several reads what, the replay decides.
     pub fn open_stream(self: &Arc<Session>) -> Stream {
-        let mut number = 0;
-        self.stream.send_modify(|current| {
-            if let Some(current) = current {
-                *current += 1;
-                number = *current;
-            }
-        });
+        self.had_stream.store(true, Ordering::Relaxed);
         self.mailbox.count_stream(true);
         self.all_streams.fetch_add(1, Ordering::Relaxed);
-        Stream { current: self.stream.subscribe(), number, session: Arc::clone(self) }
+        Stream { session: Arc::clone(self) }
     }
 
     /// Begins to read the rest of a call's stream.
@@ -100,7 +94,7 @@ impl Session {
 
     /// Whether the client has had a stream of the session.
     pub fn had_stream(&self) -> bool {
-        self.stream.borrow().is_some_and(|opened| opened > 0)
+        self.had_stream.load(Ordering::Relaxed)
     }
 
     /// Whether the client had a stream and has none now.
@@ -124,16 +118,6 @@ impl Drop for Present {
 /// A stream's hold on its session.
 pub struct Stream {
     pub session: Arc<Session>,
-    current: watch::Receiver<Option<u64>>,
-    number: u64,
-}
-
-impl Stream {
-    /// Waits until the stream must end: another one took its place, or the session is over.
-    pub async fn replaced(&mut self) {
-        let number = self.number;
-        let _ = self.current.wait_for(|current| *current != Some(number)).await;
-    }
 }
 
 impl Drop for Stream {
@@ -163,6 +147,8 @@ pub struct Sessions {
     observe: Arc<Observe>,
     pulse: Arc<Pulse>,
     streams: Arc<AtomicUsize>,
+    /// What is kept of the streams of all sessions.
+    kept: Arc<Kept>,
     node: Node,
     most: usize,
     idle_timeout: Duration,
@@ -179,6 +165,7 @@ impl Sessions {
             observe,
             pulse: Arc::default(),
             streams: Arc::default(),
+            kept: Arc::default(),
             node: Node::random(),
             most,
             idle_timeout,
@@ -204,10 +191,10 @@ impl Sessions {
             id: self.mint(),
             dialect,
             abilities: Arc::new(abilities),
-            mailbox: Arc::new(Mailbox::new(lists, Replay::new(random_epoch()))),
+            mailbox: Arc::new(Mailbox::new(lists, Replay::among(random_epoch(), &self.kept))),
             inflight: Arc::new(Inflight::new(Arc::clone(&self.pulse))),
             level: Mutex::default(),
-            stream: watch::Sender::new(Some(0)),
+            had_stream: AtomicBool::new(false),
             all_streams: Arc::clone(&self.streams),
             readers: AtomicUsize::new(0),
             begin: self.begin,
@@ -223,7 +210,7 @@ impl Sessions {
     pub fn find(&self, id: SessionId) -> Option<Arc<Session>> {
         let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
         let session = Arc::clone(&sessions.get(&id)?.session);
-        drop(sessions);
+        // While the book is held: whoever ends the idle looks at this again.
         session.touch();
         Some(session)
     }
@@ -239,9 +226,15 @@ impl Sessions {
 
     /// Ends a session and all it holds.
     pub fn end(&self, id: SessionId, reason: &str) {
-        let ended = self.sessions.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        self.end_if(id, reason, |_| true);
+    }
+
+    fn end_if(&self, id: SessionId, reason: &str, is_due: impl FnOnce(&Session) -> bool) {
+        let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
+        let is_due = sessions.get(&id).is_some_and(|open| is_due(&open.session));
+        let ended = if is_due { sessions.remove(&id) } else { None };
+        drop(sessions);
         let Some(Open { session, .. }) = ended else { return };
-        session.stream.send_replace(None);
         session.mailbox.close();
         session.inflight.close(reason);
         let wish = std::mem::replace(
@@ -256,6 +249,13 @@ impl Sessions {
         let ids: Vec<_> = self.sessions.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect();
         for id in ids {
             self.end(id, reason);
+        }
+    }
+
+    /// No client can answer any more, so no call need wait for that.
+    pub fn close_asks(&self) {
+        for open in self.sessions.read().unwrap_or_else(PoisonError::into_inner).values() {
+            open.session.mailbox.asks.close();
         }
     }
 
@@ -294,19 +294,28 @@ impl Sessions {
 
     /// Ends sessions that have neither an open stream nor a request and were silent for too long.
     pub fn sweep(&self) {
-        let now = millis(self.begin.elapsed());
-        let idle = |session: &&Arc<Session>| {
+        self.end_idle(self.idle());
+    }
+
+    fn idle(&self) -> Vec<SessionId> {
+        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        let idle = sessions.values().map(|open| &open.session).filter(|session| {
             session.mailbox.replay.forget_old(Instant::now());
-            let silent = now.saturating_sub(session.last_seen.load(Ordering::Relaxed));
-            silent >= millis(self.patience(session)) && session.is_unused()
-        };
-        let idle: Vec<_> = {
-            let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
-            sessions.values().map(|open| &open.session).filter(idle).map(|session| session.id).collect()
-        };
+            self.is_idle(session)
+        });
+        idle.map(|session| session.id).collect()
+    }
+
+    /// One whose client has come back meanwhile stays.
+    fn end_idle(&self, idle: Vec<SessionId>) {
         for id in idle {
-            self.end(id, "idle");
+            self.end_if(id, "idle", |session| self.is_idle(session));
         }
+    }
+
+    fn is_idle(&self, session: &Session) -> bool {
+        let silent = millis(self.begin.elapsed()).saturating_sub(session.last_seen.load(Ordering::Relaxed));
+        silent >= millis(self.patience(session)) && session.is_unused()
     }
 
     /// How long a session may be silent.
@@ -416,14 +425,17 @@ mod tests {
         check(60, true, true, 60);
     }
 
-    #[tokio::test]
-    async fn a_second_stream_replaces_the_first_and_the_end_ends_both() {
-        let sessions = sessions(9, Duration::from_secs(60));
+    #[test]
+    fn sess2_whoever_comes_back_in_the_moment_of_the_sweep_stays() {
+        let sessions = sessions(9, Duration::ZERO);
         let session = open(&sessions);
-        let mut first = session.open_stream();
-        let mut second = session.open_stream();
-        first.replaced().await;
-        sessions.end(session.id, "test");
-        second.replaced().await;
+        let idle = sessions.idle();
+        assert_eq!(idle, [session.id]);
+        let stream = session.open_stream();
+        sessions.end_idle(idle);
+        assert!(sessions.find(session.id).is_some());
+        drop(stream);
+        sessions.sweep();
+        assert!(sessions.is_empty());
     }
 }

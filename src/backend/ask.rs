@@ -11,7 +11,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use crate::backend::ear::{Ear, Mouth};
+use crate::backend::ear::{Ear, Mouth, Opened};
 use crate::caller::Abilities;
 use crate::config::ServerId;
 use crate::lane::Call;
@@ -58,8 +58,10 @@ pub struct Recipient {
 
 /// How an ask ended without an answer.
 enum Ended {
-    /// By the backend, or with its call or link: it does not wait any more.
+    /// By the backend, or with its link: it does not wait any more.
     Withdrawn(String),
+    /// With its call. The backend was told of that; but where it asks on its own it waits.
+    Abandoned,
     Late,
     Gone,
 }
@@ -110,17 +112,10 @@ impl Drop for Held<'_> {
 }
 
 /// Relays an ask that the link has opened under the backend's id.
-pub fn relay(
-    ear: &Arc<Ear>,
-    request: Request,
-    recipient: Recipient,
-    withdrawn: oneshot::Receiver<String>,
-    mouth: Arc<dyn Mouth>,
-) {
+pub fn relay(ear: &Arc<Ear>, request: Request, recipient: Recipient, mut opened: Opened, mouth: Arc<dyn Mouth>) {
     let ask = match recipient.mailbox.asks.open() {
         Ok(ask) => ask,
         Err(refused) => {
-            ear.leave(&request.id);
             let error = match refused {
                 Refused::Full => Error::LimitExceeded { limit: "asks", value: MOST_ASKS },
                 Refused::Closed => gone(),
@@ -128,29 +123,38 @@ pub fn relay(
             return ear.refuse(&request, &error, &*mouth);
         }
     };
-    if request.method == Method::Elicit {
+    if request.method == Method::Elicit && !recipient.is_own {
         ear.inbox.remember_elicited(&request, &recipient.mailbox);
     }
     // Before anything else is heard on the link, so that the order stays.
     let edits = ear.inbox.translate_ask(&request, recipient.dialect);
     if !recipient.ask(&outgoing(&request, ask.id, edits)) {
-        ear.leave(&request.id);
         return ear.refuse(&request, &gone(), &*mouth);
     }
     let ear = Arc::clone(ear);
     tokio::spawn(async move {
-        let ended = wait(&ear, &request, &recipient, ask, withdrawn, &*mouth).await;
+        let ended = wait(&ear, &request, &recipient, ask, &mut opened.withdrawn, &*mouth).await;
         ear.leave(&request.id);
-        match ended {
-            Ok(answer) => mouth.say(answer),
-            Err(Ended::Withdrawn(_)) => {}
-            Err(Ended::Late) => {
-                let (method, after) = (request.method.to_string(), ear.patience.unwrap_or_default());
-                ear.refuse(&request, &Error::Unanswered { method, after }, &*mouth);
-            }
-            Err(Ended::Gone) => ear.refuse(&request, &gone(), &*mouth),
+        if let Some(answer) = answer_to(&request, ended, &ear) {
+            mouth.answer(answer).await;
         }
+        // Its place is free only now, so that answers on their way are bounded too.
+        drop(opened);
     });
+}
+
+/// What the backend is told; nothing where it does not wait.
+fn answer_to(request: &Request, ended: Result<Bytes, Ended>, ear: &Ear) -> Option<Bytes> {
+    let error = match ended {
+        Ok(answer) => return Some(answer),
+        Err(Ended::Withdrawn(_)) => return None,
+        Err(Ended::Abandoned) => Error::ClientUnavailable { reason: "its call was cancelled".to_owned() },
+        Err(Ended::Late) => {
+            Error::Unanswered { method: request.method.to_string(), after: ear.patience.unwrap_or_default() }
+        }
+        Err(Ended::Gone) => gone(),
+    };
+    Some(ear.refusal(request, &error))
 }
 
 /// The ask as the client sees it: under our id, and with our progress token where it has one.
@@ -167,7 +171,7 @@ async fn wait(
     request: &Request,
     recipient: &Recipient,
     mut ask: Ask,
-    mut withdrawn: oneshot::Receiver<String>,
+    withdrawn: &mut oneshot::Receiver<String>,
     mouth: &dyn Mouth,
 ) -> Result<Bytes, Ended> {
     let _held = Held::new(&recipient.calls);
@@ -186,15 +190,16 @@ async fn wait(
                 Word::Progress(progress) => mouth.say(progress_for(request, &progress)),
                 Word::Nothing => break Ended::Gone,
             },
-            reason = &mut withdrawn => {
+            reason = &mut *withdrawn => {
                 break Ended::Withdrawn(reason.unwrap_or_else(|_| "the connection to the server is over".to_owned()));
             }
-            () = recipient.abandoned() => break Ended::Withdrawn("its call was cancelled".to_owned()),
+            () = recipient.abandoned() => break Ended::Abandoned,
             () = &mut late => break Ended::Late,
         }
     };
     match &ended {
         Ended::Withdrawn(reason) => recipient.tell_cancelled(ask.id, reason),
+        Ended::Abandoned => recipient.tell_cancelled(ask.id, "its call was cancelled"),
         Ended::Late => recipient.tell_cancelled(ask.id, "the gateway's time-out"),
         Ended::Gone => {}
     }

@@ -6,19 +6,21 @@
 //!
 //! Links call this from their reading tasks, so nothing here waits.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use smallvec::SmallVec;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::backend::ask::{self, Recipient};
 use crate::backend::inbox::{Inbox, List};
 use crate::backend::register::Register;
 use crate::caller::{Abilities, Caller, Level};
-use crate::config::{Root, Server};
+use crate::config::{Declare, Root, Server};
 use crate::lane::Call;
 use crate::mailbox::Mailbox;
 use crate::observe::Event;
@@ -29,17 +31,50 @@ use crate::protocol::{self, Id, Notification, Request};
 
 /// How many asks of a link may be open at once. Full: the next is refused.
 const MOST_ASKS: usize = 256;
+/// How many asks of a link are known again. Full: the oldest is forgotten.
+const MOST_KNOWN: usize = 1024;
 
 pub struct Ear {
     pub inbox: Arc<Inbox>,
     /// The subscriptions over the link.
     pub register: Arc<Register>,
     own: Option<Client>,
+    declare: Declare,
     /// What `roots/list` is answered with, on a link that clients share.
     roots: Vec<Root>,
     pub(super) patience: Option<Duration>,
     /// The asks that are open, by the backend's ids; a word into one, the reason, takes it back. `None` once the link is over.
     asks: Mutex<Option<HashMap<Id, oneshot::Sender<String>>>>,
+    known: Mutex<Known>,
+    /// Room for asks whose answer the backend has not got yet.
+    room: Arc<Semaphore>,
+}
+
+/// The ids under which the backend has asked lately, as hashes: ids can be long.
+#[derive(Default)]
+struct Known {
+    state: RandomState,
+    ids: VecDeque<u64>,
+}
+
+impl Known {
+    fn note(&mut self, id: &Id) {
+        if self.ids.len() >= MOST_KNOWN {
+            self.ids.pop_front();
+        }
+        self.ids.push_back(self.state.hash_one(id));
+    }
+
+    fn has(&self, id: &Id) -> bool {
+        self.ids.contains(&self.state.hash_one(id))
+    }
+}
+
+/// An ask under the backend's id.
+pub struct Opened {
+    pub withdrawn: oneshot::Receiver<String>,
+    /// Kept until the backend has its answer.
+    _place: OwnedSemaphorePermit,
 }
 
 /// A client that has a link of its own.
@@ -62,38 +97,44 @@ impl Whose {
         call.map_or(Whose::Nobodys, |call| Whose::Calls(SmallVec::from_elem(Arc::clone(call), 1)))
     }
 
-    /// Among these, which are all that are open on a link.
-    pub fn among<'a>(calls: impl Iterator<Item = &'a Arc<Call>>) -> Whose {
-        let calls: SmallVec<[Arc<Call>; 2]> = calls.cloned().collect();
-        let Some(first) = calls.first() else { return Whose::Nobodys };
+    /// Among these, which are all that are open on a link. Where several clients have calls, the first two tell.
+    pub fn among<'a>(calls: impl Iterator<Item = &'a Arc<Call>> + Clone) -> Whose {
+        let Some(first) = calls.clone().next() else { return Whose::Nobodys };
         let same = |call: &Arc<Call>| Arc::ptr_eq(&call.mailbox, &first.mailbox);
-        if calls.iter().all(same) { Whose::Calls(calls) } else { Whose::Unsure }
+        if calls.clone().all(same) { Whose::Calls(calls.cloned().collect()) } else { Whose::Unsure }
     }
 }
 
-/// The way back over a link. What it says is said on the side; what has no room is dropped and told.
+/// The way back over a link.
 pub trait Mouth: Send + Sync {
+    /// Says something on the side; what has no room is dropped and told.
     fn say(&self, message: Bytes);
+
+    /// Says what the backend waits for, and waits for room as a request does.
+    fn answer(&self, message: Bytes) -> BoxFuture<'_, ()>;
 }
 
 impl Ear {
     /// Of the link that clients share.
     pub fn shared(register: Arc<Register>, config: &Server, patience: Option<Duration>) -> Ear {
-        let inbox = Arc::clone(register.inbox());
+        let asks = Mutex::new(Some(HashMap::new()));
+        let room = Arc::new(Semaphore::new(MOST_ASKS));
         Ear {
-            inbox,
+            inbox: Arc::clone(register.inbox()),
             register,
             own: None,
+            declare: config.declare,
             roots: config.roots.clone(),
             patience,
-            asks: Mutex::new(Some(HashMap::new())),
+            asks,
+            room,
+            known: Mutex::default(),
         }
     }
 
     /// Of one client's own link.
-    pub fn own(register: Arc<Register>, client: Client, patience: Option<Duration>) -> Ear {
-        let inbox = Arc::clone(register.inbox());
-        Ear { inbox, register, own: Some(client), roots: Vec::new(), patience, asks: Mutex::new(Some(HashMap::new())) }
+    pub fn own(register: Arc<Register>, config: &Server, client: Client, patience: Option<Duration>) -> Ear {
+        Ear { own: Some(client), roots: Vec::new(), ..Ear::shared(register, config, patience) }
     }
 
     /// Of some link, for tests.
@@ -122,7 +163,8 @@ impl Ear {
             Method::ResourcesChanged => self.inbox.mark(&[List::Resources, List::Templates]),
             Method::Cancelled => self.withdraw(notification),
             Method::LogMessage => self.hear_log(notification, whose()),
-            Method::ElicitationComplete => self.inbox.hear_elicited(notification),
+            // On a client's own link there is nobody else whom it can be for.
+            Method::ElicitationComplete if self.own.is_none() => self.inbox.hear_elicited(notification),
             Method::ResourceUpdated => self.register.hear(notification),
             _ => {
                 if !self.pass_on(notification, whose()) {
@@ -185,29 +227,47 @@ impl Ear {
         if ask.method == Method::RootsList && self.own.is_none() && !self.roots.is_empty() {
             return mouth.say(protocol::reply(&ask.id_as_written(), roots(&self.roots)).concat());
         }
-        if self.is_open(&ask.id) {
-            // Told again on a resumed stream, or against the rules. A refusal would answer the one that is open.
-            let (server, method) = (self.server(), ask.method.as_str());
-            return self.emit(&Event::BackendAskRefused { server, method, reason: "its id is in use" });
-        }
-        let opened = self.recipient(&ask, whose).and_then(|recipient| {
-            let withdrawn = self.enter(&ask.id)?;
-            Ok((recipient, withdrawn))
-        });
-        match opened {
-            Ok((recipient, withdrawn)) => ask::relay(self, ask, recipient, withdrawn, mouth),
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).note(&ask.id);
+        let opened = match self.enter(&ask.id) {
+            Ok(Some(opened)) => opened,
+            Ok(None) => {
+                // Told again on a resumed stream, or against the rules. A refusal would answer the one that is open.
+                let (server, method) = (self.server(), ask.method.as_str());
+                return self.emit(&Event::BackendAskRefused { server, method, reason: "its id is in use" });
+            }
+            Err(error) => return mouth.say(self.refusal(&ask, &error)),
+        };
+        match self.recipient(&ask, whose) {
+            Ok(recipient) => ask::relay(self, ask, recipient, opened, mouth),
             Err(error) => self.refuse(&ask, &error, &*mouth),
         }
+    }
+
+    /// A request on a stream that was resumed. Servers may tell there what they told another client before; by then that
+    /// one's call may be over, and somebody else be alone on the link.
+    pub fn take_replayed_ask(self: &Arc<Ear>, ask: Request, whose: Whose, mouth: Arc<dyn Mouth>) {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).has(&ask.id);
+        if known && self.own.is_none() && !self.is_open(&ask.id) {
+            let reason = "this was asked before, and nothing says whom it is for".to_owned();
+            return mouth.say(self.refusal(&ask, &Error::ClientUnavailable { reason }));
+        }
+        self.take_ask(ask, whose, mouth);
     }
 
     fn is_open(&self, id: &Id) -> bool {
         self.lock().as_ref().is_some_and(|open| open.contains_key(id))
     }
 
+    /// Refuses an ask that was opened.
     pub(super) fn refuse(&self, ask: &Request, error: &Error, mouth: &dyn Mouth) {
+        self.leave(&ask.id);
+        mouth.say(self.refusal(ask, error));
+    }
+
+    pub(super) fn refusal(&self, ask: &Request, error: &Error) -> Bytes {
         let (server, method, reason) = (self.server(), ask.method.as_str(), error.to_string());
         self.emit(&Event::BackendAskRefused { server, method, reason: &reason });
-        mouth.say(protocol::error_reply(Some(&ask.id_as_written()), &error.to_json()).concat());
+        protocol::error_reply(Some(&ask.id_as_written()), &error.to_json()).concat()
     }
 
     fn recipient(&self, ask: &Request, whose: Whose) -> Result<Recipient, Error> {
@@ -236,20 +296,35 @@ impl Ear {
                 ));
             }
         };
-        check_ability(ask, &recipient.abilities, recipient.is_own).map(|()| recipient)
+        self.check_declared(ask)?;
+        check_ability(ask, &recipient.abilities).map(|()| recipient)
     }
 
-    /// Opens an ask under the backend's id.
-    fn enter(&self, id: &Id) -> Result<oneshot::Receiver<String>, Error> {
+    /// Whether the backend was told that it may ask this.
+    fn check_declared(&self, ask: &Request) -> Result<(), Error> {
+        let missing = match ask.method {
+            Method::Sample if !self.declare.sampling => "sampling",
+            Method::Elicit if !self.declare.elicitation => "elicitation",
+            // One client's directories must not govern another's.
+            Method::RootsList if self.own.is_none() => "roots",
+            _ => return Ok(()),
+        };
+        Err(Error::MethodNotFound(format!("{} (this connection does not declare {missing})", ask.method)))
+    }
+
+    /// Opens an ask under the backend's id; nothing where that is in use.
+    fn enter(&self, id: &Id) -> Result<Option<Opened>, Error> {
         let (withdraw, withdrawn) = oneshot::channel();
         let mut asks = self.lock();
         let closed = || Error::ClientUnavailable { reason: "the connection is over".to_owned() };
         let open = asks.as_mut().ok_or_else(closed)?;
-        if open.len() >= MOST_ASKS {
-            return Err(Error::LimitExceeded { limit: "asks", value: MOST_ASKS });
+        if open.contains_key(id) {
+            return Ok(None);
         }
+        let place = Arc::clone(&self.room).try_acquire_owned();
+        let _place = place.map_err(|_| Error::LimitExceeded { limit: "asks", value: MOST_ASKS })?;
         open.insert(id.clone(), withdraw);
-        Ok(withdrawn)
+        Ok(Some(Opened { withdrawn, _place }))
     }
 
     pub(super) fn leave(&self, id: &Id) {
@@ -283,7 +358,7 @@ impl Ear {
 }
 
 /// Whether a client can be asked this. What no version knows is the client's to judge.
-fn check_ability(ask: &Request, abilities: &Abilities, is_own: bool) -> Result<(), Error> {
+fn check_ability(ask: &Request, abilities: &Abilities) -> Result<(), Error> {
     let text = ask.raw.as_str();
     let member = |key| ask.params.whole.and_then(|params| json::member(text, params, key));
     let missing = match ask.method {
@@ -297,13 +372,10 @@ fn check_ability(ask: &Request, abilities: &Abilities, is_own: bool) -> Result<(
                 _ => return Ok(()),
             }
         }
-        // One client's directories must not govern another's.
-        Method::RootsList if !is_own => "roots",
         Method::RootsList if !abilities.roots => "roots",
         _ => return Ok(()),
     };
-    let whose = if ask.method == Method::RootsList && !is_own { "this connection" } else { "the client" };
-    Err(Error::MethodNotFound(format!("{} ({whose} does not declare {missing})", ask.method)))
+    Err(Error::MethodNotFound(format!("{} (the client does not declare {missing})", ask.method)))
 }
 
 fn roots(roots: &[Root]) -> String {
@@ -312,4 +384,43 @@ fn roots(roots: &[Root]) -> String {
         format!(r#"{{"uri":{}{name}}}"#, quote(&root.uri))
     };
     format!(r#"{{"roots":[{}]}}"#, roots.iter().map(root).collect::<Vec<_>>().join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn ask_two_clients_are_told_apart_without_a_look_at_every_call() {
+        let of_one = Arc::new(Call::example());
+        let mut calls = vec![Arc::clone(&of_one), of_one];
+        let looks = Cell::new(0);
+        let among = |calls: &[Arc<Call>]| {
+            looks.set(0);
+            Whose::among(calls.iter().inspect(|_| looks.set(looks.get() + 1)))
+        };
+        assert!(matches!(among(&[]), Whose::Nobodys));
+        assert!(matches!(among(&calls), Whose::Calls(calls) if calls.len() == 2));
+        calls.extend((0..1000).map(|_| Arc::new(Call::example())));
+        assert!(matches!(among(&calls), Whose::Unsure));
+        assert!(looks.get() <= 4, "{} looks", looks.get());
+    }
+
+    #[test]
+    fn ask_exactly_so_many_are_open_and_each_id_once() {
+        let ear = Ear::example();
+        let mut open: Vec<_> = (0..MOST_ASKS as u64).map(|id| ear.enter(&Id::from(id)).ok().flatten()).collect();
+        assert!(open.iter().all(Option::is_some));
+        assert!(matches!(ear.enter(&Id::from(0)), Ok(None)));
+        let full = || matches!(ear.enter(&Id::from(999)), Err(Error::LimitExceeded { .. }));
+        assert!(full());
+        ear.leave(&Id::from(0));
+        assert!(full(), "its answer is still on its way");
+        open.pop();
+        assert!(matches!(ear.enter(&Id::from(999)), Ok(Some(_))));
+        ear.close();
+        assert!(ear.enter(&Id::from(1000)).is_err());
+    }
 }

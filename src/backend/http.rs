@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Method as Verb, Request as HttpRequest, Response as HttpResponse, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
@@ -30,7 +31,7 @@ use crate::backend::http::body::{ASIDE, LONGEST_REFUSAL, is_session_unknown, is_
 use crate::backend::http::listen::keep_listening;
 use crate::backend::http::resume::Awaited;
 use crate::backend::link::{End, LinkError};
-use crate::backend::open::OpenCalls;
+use crate::backend::open::{OpenCalls, is_answer, request_of};
 use crate::backend::trouble::Trouble;
 use crate::lane::Call;
 use crate::observe::Event;
@@ -274,8 +275,8 @@ impl Shared {
             Ok(Message::Response(answer)) if answer.id.as_ref().and_then(Id::as_u64) == Some(id) => {
                 return Ok(Some(answer));
             }
-            Ok(Message::Notification(notification)) => shared.on_notification(&notification, id, call),
-            Ok(Message::Request(ask)) if call.is_some() => Shared::on_ask(shared, ask, Whose::of(call)),
+            Ok(Message::Notification(notification)) => shared.on_notification(&notification, || Whose::of(call)),
+            Ok(Message::Request(ask)) => Shared::on_ask(shared, ask, Whose::of(call)),
             other => Shared::on_other(shared, other),
         }
         Ok(None)
@@ -285,28 +286,33 @@ impl Shared {
     fn data(&self, event: Frame<crate::protocol::framing::Event>) -> Result<Option<Bytes>, LinkError> {
         match event {
             Frame::Whole(event) => Ok(Some(event.data).filter(|data| !data.is_empty())),
-            Frame::TooLong { .. } => {
+            Frame::TooLong { head } => {
                 self.ear.emit(&Event::BackendTooLong { server: self.ear.server() });
-                Err(LinkError::Protocol("its answer is larger than maxMessageSize".to_owned()))
+                match is_answer(&head) {
+                    true => Err(LinkError::Protocol("its answer is larger than maxMessageSize".to_owned())),
+                    false => Ok(None),
+                }
             }
         }
     }
 
-    fn on_notification(&self, notification: &Notification, id: u64, call: Option<&Arc<Call>>) {
-        let Some(call) = call else { return self.ear.hear(notification, || Whose::Nobodys) };
+    /// Progress names its call, whatever stream it comes on; some servers say it on the standing one.
+    fn on_notification(&self, notification: &Notification, whose: impl FnOnce() -> Whose) {
         if notification.method != Method::Progress {
-            return self.ear.hear(notification, || Whose::of(Some(call)));
+            return self.ear.hear(notification, whose);
         }
-        let token = notification.params.progress_token.map(|span| notification.raw.get(span));
-        if token.and_then(|token| token.parse().ok()) == Some(id) {
-            self.ear.hear_progress(notification, call);
-        } else {
-            self.ear.emit(&Event::ProgressDropped { server: self.ear.server() });
+        match request_of(notification).and_then(|id| self.open.get(id)) {
+            Some(call) => self.ear.hear_progress(notification, &call),
+            None => self.ear.emit(&Event::ProgressDropped { server: self.ear.server() }),
         }
     }
 
     fn on_ask(shared: &Arc<Shared>, ask: Request, whose: Whose) {
         shared.ear.take_ask(ask, whose, Arc::new(Aside(Arc::clone(shared))));
+    }
+
+    fn on_replayed_ask(shared: &Arc<Shared>, ask: Request) {
+        shared.ear.take_replayed_ask(ask, shared.open.whose(), Arc::new(Aside(Arc::clone(shared))));
     }
 
     /// What belongs to no stream of a call.
@@ -315,7 +321,7 @@ impl Shared {
         match message {
             Ok(Message::Request(ask)) => Shared::on_ask(shared, ask, shared.open.whose()),
             Ok(Message::Response(_)) => shared.ear.emit(&Event::AnswerWithoutCall { server }),
-            Ok(Message::Notification(notification)) => shared.ear.hear(&notification, || shared.open.whose()),
+            Ok(Message::Notification(notification)) => shared.on_notification(&notification, || shared.open.whose()),
             Err(malformed) => {
                 shared.ear.emit(&Event::BackendGarbage { server, reason: &malformed.error.to_string() });
             }
@@ -337,6 +343,15 @@ impl Mouth for Aside {
             drop(permit);
         });
     }
+
+    fn answer(&self, message: Bytes) -> BoxFuture<'_, ()> {
+        let Aside(shared) = self;
+        Box::pin(async move {
+            if tokio::time::timeout(ASIDE, shared.post(message)).await.is_err() {
+                shared.ear.emit(&Event::AsideDropped { server: shared.ear.server() });
+            }
+        })
+    }
 }
 
 /// Whether a refusal of a stream may be another answer soon. A server that has not noticed yet that our last connection
@@ -344,4 +359,72 @@ impl Mouth for Aside {
 fn is_passing(status: StatusCode) -> bool {
     let passing = [StatusCode::REQUEST_TIMEOUT, StatusCode::CONFLICT, StatusCode::TOO_MANY_REQUESTS];
     status.is_server_error() || passing.contains(&status)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::backend::connect::ProxyEnvironment;
+    use crate::protocol::framing;
+
+    fn link(address: &str) -> HttpLink {
+        let url: Uri = format!("http://{address}/mcp").parse().expect("a url");
+        let client = HttpClient::new(&url, None, &ProxyEnvironment::default()).expect("a client");
+        HttpLink::new(client, url, HeaderMap::new(), 1024, Arc::new(Ear::example()))
+    }
+
+    #[tokio::test]
+    async fn ask_on_the_stream_of_a_request_of_our_own_is_no_clients() {
+        let shared = link("127.0.0.1:9").shared;
+        let call = Arc::new(Call::example());
+        let _entered = shared.open.enter(1, &call);
+        let ask = |id: u64, call| {
+            let data = Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"method":"vendor/ask"}"#);
+            let event = Frame::Whole(framing::Event { data, ..framing::Event::default() });
+            assert!(matches!(Shared::on_event(&shared, id, event, call), Ok(None)));
+        };
+        ask(2, None);
+        assert!(call.lane.try_next().is_none());
+        ask(1, Some(&call));
+        assert!(call.lane.try_next().is_some());
+    }
+
+    #[tokio::test]
+    async fn f6_what_is_too_long_fails_a_call_only_where_it_is_its_answer() {
+        let shared = link("127.0.0.1:9").shared;
+        let too_long = |head: &'static str| shared.data(Frame::TooLong { head: head.into() });
+        assert!(too_long(r#"{"result":{"content":[{"type":"text","text":"xxx"#).is_err());
+        assert!(matches!(too_long(r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"#), Ok(None)));
+    }
+
+    /// However much else is on its way to a backend that takes its time.
+    #[tokio::test]
+    async fn ask_an_answer_is_not_dropped_for_want_of_room() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
+        let mouth = Aside(link(&listener.local_addr().expect("it is bound").to_string()).shared);
+        (0..MOST_ASIDES).for_each(|_| mouth.say(Bytes::from_static(b"aside")));
+        let heard = async {
+            let mut open = Vec::new();
+            loop {
+                let (mut stream, _) = listener.accept().await.expect("a connection");
+                let mut bytes = Vec::new();
+                while !bytes.ends_with(b"aside") && !bytes.ends_with(b"answer") {
+                    stream.read_buf(&mut bytes).await.expect("a request");
+                }
+                if bytes.ends_with(b"answer") {
+                    return;
+                }
+                open.push(stream);
+            }
+        };
+        tokio::select! {
+            () = mouth.answer(Bytes::from_static(b"answer")) => panic!("nobody has answered the POST"),
+            heard = tokio::time::timeout(Duration::from_secs(10), heard) => heard.expect("the answer comes"),
+        }
+    }
 }

@@ -20,6 +20,8 @@ use crate::protocol::{Notification, Request};
 
 /// How many elicitations by URL are remembered until they end.
 const MOST_ELICITED: usize = 1000;
+/// A longer name of one is not remembered, so that all of them together stay small.
+const LONGEST_ELICITED: usize = 1024;
 
 /// The lists a backend has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,6 +63,9 @@ struct Elicited {
 
 impl Elicited {
     fn insert(&mut self, id: String, mailbox: &Arc<Mailbox>) {
+        if id.len() > LONGEST_ELICITED {
+            return;
+        }
         if self.asked.insert(id.clone(), Arc::downgrade(mailbox)).is_none() {
             self.order.push_back(id);
         }
@@ -243,5 +248,9 @@ mod tests {
         inbox.hear_elicited(&complete("1"));
         assert!(mailbox.try_next().is_some());
         assert!(inbox.elicited().order.len() <= MOST_ELICITED);
+        let long = "x".repeat(LONGEST_ELICITED + 1);
+        inbox.remember_elicited(&ask(&long), &mailbox);
+        inbox.hear_elicited(&complete(&long));
+        assert!(mailbox.try_next().is_none());
     }
 }

@@ -1,10 +1,15 @@
 //! What is open on a link. On one where all messages share a stream (stdio, HTTP+SSE) answers find their request by id;
 //! over Streamable HTTP only the calls are kept, for what is said besides their own streams.
 //!
+//! Whoever alone has calls in flight is asked what nothing says whose it is. But a backend may still work on a call that
+//! was cancelled, and over Streamable HTTP what it says besides may come after the answer: for a while ([`LINGER`]) such a
+//! call counts as if it were open.
+//!
 //! Locks are held for a look-up only.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
@@ -15,6 +20,37 @@ use crate::observe::Event;
 use crate::protocol::method::Method;
 use crate::protocol::{Id, Notification, Request, Response};
 
+/// How long something may still be said for a call that is over.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// The clients of calls that ended lately. Two tell whether somebody but the one in question is among them.
+#[derive(Default)]
+struct Left([Option<(usize, Instant)>; 2]);
+
+impl Left {
+    fn note(&mut self, call: &Call, now: Instant) {
+        let client = client_of(call);
+        let [last, before] = &mut self.0;
+        if last.is_some_and(|(other, _)| other != client) {
+            *before = *last;
+        }
+        *last = Some((client, now));
+    }
+
+    /// What is one client's is nobody's for certain while another's call has just ended.
+    fn judge(&self, whose: Whose, now: Instant) -> Whose {
+        let Whose::Calls(calls) = &whose else { return whose };
+        let Some(sole) = calls.first().map(|call| client_of(call)) else { return whose };
+        let is_other = |(client, at): &(usize, Instant)| *client != sole && now.duration_since(*at) < LINGER;
+        if self.0.iter().flatten().any(is_other) { Whose::Unsure } else { whose }
+    }
+}
+
+/// A client by the address of its mailbox, for as long as nobody cares which one it was.
+fn client_of(call: &Call) -> usize {
+    Arc::as_ptr(&call.mailbox).addr()
+}
+
 pub struct OpenRequests {
     ear: Arc<Ear>,
     table: Mutex<Table>,
@@ -23,6 +59,7 @@ pub struct OpenRequests {
 #[derive(Default)]
 struct Table {
     requests: HashMap<u64, Waiting>,
+    left: Left,
     closed: bool,
 }
 
@@ -42,7 +79,11 @@ pub struct Slot<'a> {
 
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
-        self.open.lock().requests.remove(&self.id);
+        let mut table = self.open.lock();
+        // One that has its answer has left before.
+        if let Some(call) = table.requests.remove(&self.id).and_then(|waiting| waiting.call) {
+            table.left.note(&call, Instant::now());
+        }
     }
 }
 
@@ -78,9 +119,8 @@ impl OpenRequests {
 
     pub fn on_notification(&self, notification: &Notification) {
         if notification.method == Method::Progress {
-            let token = notification.params.progress_token.map(|span| notification.raw.get(span));
-            let id = token.and_then(|token| token.parse().ok());
-            let call = id.and_then(|id: u64| self.lock().requests.get(&id).and_then(|waiting| waiting.call.clone()));
+            let call = |id| self.lock().requests.get(&id).and_then(|waiting| waiting.call.clone());
+            let call = request_of(notification).and_then(call);
             match call {
                 Some(call) => self.ear.hear_progress(notification, &call),
                 None => self.ear.emit(&Event::ProgressDropped { server: self.ear.server() }),
@@ -118,7 +158,9 @@ impl OpenRequests {
     }
 
     fn whose(&self) -> Whose {
-        Whose::among(self.lock().requests.values().filter_map(|waiting| waiting.call.as_ref()))
+        let table = self.lock();
+        let whose = Whose::among(table.requests.values().filter_map(|waiting| waiting.call.as_ref()));
+        table.left.judge(whose, Instant::now())
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
@@ -128,7 +170,13 @@ impl OpenRequests {
 
 /// The calls that are open on a link over Streamable HTTP.
 #[derive(Default)]
-pub struct OpenCalls(Mutex<HashMap<u64, Arc<Call>>>);
+pub struct OpenCalls(Mutex<Calls>);
+
+#[derive(Default)]
+struct Calls {
+    open: HashMap<u64, Arc<Call>>,
+    left: Left,
+}
 
 /// The place of a call; free again when this is dropped.
 pub struct Entered<'a> {
@@ -138,32 +186,63 @@ pub struct Entered<'a> {
 
 impl OpenCalls {
     pub fn enter(&self, id: u64, call: &Arc<Call>) -> Entered<'_> {
-        self.lock().insert(id, Arc::clone(call));
+        self.lock().open.insert(id, Arc::clone(call));
         Entered { open: self, id }
     }
 
-    pub fn whose(&self) -> Whose {
-        Whose::among(self.lock().values())
+    pub fn get(&self, id: u64) -> Option<Arc<Call>> {
+        self.lock().open.get(&id).cloned()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Call>>> {
+    pub fn whose(&self) -> Whose {
+        let calls = self.lock();
+        calls.left.judge(Whose::among(calls.open.values()), Instant::now())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Calls> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
-        self.open.lock().remove(&self.id);
+        let mut calls = self.open.lock();
+        if let Some(call) = calls.open.remove(&self.id) {
+            calls.left.note(&call, Instant::now());
+        }
     }
 }
 
-/// The number behind the first `"id":` in the beginning of a message.
+/// Whose progress this is: our tokens are the ids of requests.
+pub fn request_of(progress: &Notification) -> Option<u64> {
+    progress.params.progress_token.and_then(|at| progress.raw.get(at).parse().ok())
+}
+
+/// Whether a message that begins so is an answer, and no request or notification.
+pub fn is_answer(head: &[u8]) -> bool {
+    let asks = find(head, "\"method\"").min(find(head, "\"params\""));
+    payload(head) < asks
+}
+
+/// The id of the answer that begins so, where it stands before the payload: that may hold other ids.
 fn id_in(head: &[u8]) -> Option<u64> {
-    let at = memchr::memmem::find(head, b"\"id\"")? + 4;
-    let rest = head.get(at..)?;
+    let at = find(head, "\"id\"");
+    if !is_answer(head) || at > payload(head) {
+        return None;
+    }
+    let rest = head.get(at + "\"id\"".len()..)?;
     let rest = std::str::from_utf8(&rest[..rest.len().min(64)]).ok()?.trim_start().strip_prefix(':')?.trim_start();
     let digits = rest.find(|character: char| !character.is_ascii_digit()).unwrap_or(rest.len());
     rest[..digits].parse().ok()
+}
+
+/// Where the payload of an answer begins.
+fn payload(head: &[u8]) -> usize {
+    find(head, "\"result\"").min(find(head, "\"error\""))
+}
+
+fn find(head: &[u8], word: &str) -> usize {
+    memchr::memmem::find(head, word.as_bytes()).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]
@@ -171,13 +250,53 @@ mod tests {
     use super::*;
 
     #[test]
+    fn p2_while_a_call_of_another_has_just_ended_nothing_is_certain() {
+        let open = OpenCalls::default();
+        let (one, two) = (Arc::new(Call::example()), Arc::new(Call::example()));
+        let is_certain = || matches!(open.whose(), Whose::Calls(_));
+        let held = open.enter(1, &one);
+        assert!(is_certain());
+        drop(open.enter(2, &one));
+        assert!(is_certain(), "it was the same client's");
+        drop(open.enter(3, &two));
+        drop(open.enter(4, &one));
+        assert!(!is_certain());
+        drop(held);
+        assert!(matches!(open.whose(), Whose::Nobodys));
+        let long_ago = Instant::now().checked_sub(LINGER).expect("the machine runs for longer");
+        let mut left = Left::default();
+        left.note(&two, long_ago);
+        assert!(matches!(left.judge(Whose::of(Some(&one)), Instant::now()), Whose::Calls(_)));
+    }
+
+    #[tokio::test]
+    async fn p2_a_call_that_has_its_answer_says_no_more_on_the_same_stream() {
+        let open = OpenRequests::new(Arc::new(Ear::example()));
+        let (one, two) = (Arc::new(Call::example()), Arc::new(Call::example()));
+        let is_certain = || matches!(open.whose(), Whose::Calls(_));
+        let _held = open.enter(1, Some(&one)).expect("it is open");
+        let answered = open.enter(2, Some(&two)).expect("it is open");
+        let answer = crate::protocol::Message::parse(r#"{"jsonrpc":"2.0","id":2,"result":{}}"#.into());
+        let Ok(crate::protocol::Message::Response(answer)) = answer else { panic!("an answer") };
+        open.on_response(answer);
+        drop(answered);
+        assert!(is_certain());
+        drop(open.enter(3, Some(&two)));
+        assert!(!is_certain(), "it may still be at work for the one that was cancelled");
+    }
+
+    #[test]
     fn the_id_of_a_dropped_message_is_found_where_it_can_be() {
         for (head, id) in [
             (&b"{\"jsonrpc\":\"2.0\",\"id\":17,\"result\":{"[..], Some(17)),
-            (b"{\"id\" : 3,", Some(3)),
-            (b"{\"id\":\"x\",", None),
+            (b"{\"id\" : 3,\"error\":{\"data\":{\"method\":1", Some(3)),
+            (b"{\"id\":\"x\",\"result\":{", None),
             (b"{\"result\":{", None),
             (b"{\"id\"", None),
+            // Ids of other things.
+            (b"{\"result\":{\"id\":17", None),
+            (b"{\"jsonrpc\":\"2.0\",\"id\":17,\"method\":\"sampling/createMessage\",\"params\":{\"result\":1", None),
+            (b"{\"method\":\"x\",\"params\":{\"id\":17,\"result\":1", None),
         ] {
             assert_eq!(id_in(head), id);
         }

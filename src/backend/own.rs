@@ -168,15 +168,18 @@ impl OwnLinks {
 
     fn find_or_begin(&self, session: SessionId, call: &Call) -> Arc<OwnLink> {
         let mut clients = self.0.clients();
-        let own = clients.entry(session).or_insert_with(|| {
-            let (told, heard) = mpsc::channel(MOST_TOLD);
-            let standing = watch::Sender::new(Standing::Down { failures: 0, error: None });
-            let register = Arc::new(Register::new(Arc::clone(&self.0.inbox)));
-            let own = Arc::new(OwnLink { register, standing, told, level: Notify::new() });
-            tokio::spawn(Keeper::new(&self.0, session, call, &own, heard).run());
-            own
-        });
-        Arc::clone(own)
+        if let Some(own) = clients.get(&session) {
+            return Arc::clone(own);
+        }
+        let (told, heard) = mpsc::channel(MOST_TOLD);
+        let standing = watch::Sender::new(Standing::Down { failures: 0, error: None });
+        let register = Arc::new(Register::new(Arc::clone(&self.0.inbox)));
+        let own = Arc::new(OwnLink { register, standing, told, level: Notify::new() });
+        clients.insert(session, Arc::clone(&own));
+        // A runtime that shuts down drops the keeper here, and a keeper that is dropped takes this lock.
+        drop(clients);
+        tokio::spawn(Keeper::new(&self.0, session, call, &own, heard).run());
+        own
     }
 }
 

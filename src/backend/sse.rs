@@ -15,6 +15,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method as Verb, Request as HttpRequest, Response as HttpResponse, Uri};
 use http_body_util::{BodyExt, Full, Limited};
@@ -313,6 +314,15 @@ impl Mouth for Aside {
             }
             Err(_) => shared.ear.emit(&Event::AsideDropped { server: shared.ear.server() }),
         }
+    }
+
+    fn answer(&self, message: Bytes) -> BoxFuture<'_, ()> {
+        let Aside(shared) = self;
+        Box::pin(async move {
+            if timeout(ASIDE, Arc::clone(shared).post(message)).await.is_err() {
+                shared.ear.emit(&Event::AsideDropped { server: shared.ear.server() });
+            }
+        })
     }
 }
 

@@ -3,8 +3,8 @@
 //! Four tasks per link: writer, reader, stderr, and one that watches the process. The reader never waits for the writer,
 //! so a child that stops reading is still heard.
 //!
-//! Full queue: a request waits its turn for [`QUEUE_PATIENCE`], then it is refused as overloaded. Answers to the
-//! backend's own requests are dropped when there is no room.
+//! Full queue: a request waits its turn for [`QUEUE_PATIENCE`], then it is refused as overloaded; a client's answer to
+//! the backend waits as long, then it is dropped. What is said on the side is dropped at once.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use futures_util::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
@@ -229,6 +230,14 @@ impl Mouth for Shared {
         if self.try_send(&message).is_err() {
             self.ear.emit(&Event::AsideDropped { server: self.ear.server() });
         }
+    }
+
+    fn answer(&self, message: Bytes) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            if let Err(LinkError::Overloaded) = self.send(message).await {
+                self.ear.emit(&Event::AsideDropped { server: self.ear.server() });
+            }
+        })
     }
 }
 

@@ -26,7 +26,6 @@ use crate::mailbox::replay::{Gap, Reader, Resumed, SESSION_STREAM};
 use crate::observe::{Event, Observe};
 use crate::protocol::dialect::{Dialect, Era};
 use crate::protocol::error::Error;
-use crate::protocol::json::Pieces;
 use crate::protocol::method::Method;
 use crate::protocol::{Message, Request, error_reply};
 use crate::session::Session;
@@ -166,10 +165,11 @@ impl Front {
             }
             // To a client that reads events it means: do not come back.
             Ok(Resumed::Spent) => empty(StatusCode::NO_CONTENT),
-            Ok(Resumed::Lost(request)) => {
+            Ok(Resumed::Lost(requests)) => {
                 tell_gap();
-                let answer = error_reply(Some(&request), &Error::Unfetched.to_json());
-                body::events(futures_util::stream::iter([body::event(answer)]))
+                let error = Error::Unfetched.to_json();
+                let answers = requests.into_iter().map(move |id| body::event(error_reply(Some(&id), &error)));
+                body::events(futures_util::stream::iter(answers))
             }
             Err(Gap) => {
                 tell_gap();
@@ -206,7 +206,7 @@ impl Front {
         let raw = whole_body(body, self.max_body_size).await?;
         if let Some(batch) = Message::split_batch(&raw) {
             // Boxed, as all that is rare: what a request's future holds is moved with it.
-            return Box::pin(self.batch(&parts.headers, batch?)).await;
+            return Box::pin(self.batch(&parts.headers, accepted, batch?)).await;
         }
         match Message::parse(raw)? {
             Message::Request(request)
@@ -272,51 +272,8 @@ impl Front {
         }
     }
 
-    /// Several messages at once, as one version of the protocol allows.
-    async fn batch(&self, headers: &HeaderMap, batch: Vec<Bytes>) -> Result<Response<Body>, Refusal> {
-        let session = self.session(headers)?;
-        if !session.dialect.has_batches() {
-            let reason = format!("protocol version {} has no batches", session.dialect);
-            return Err(Error::InvalidRequest(reason).into());
-        }
-        if batch.is_empty() {
-            return Err(Error::InvalidRequest("an empty batch".to_owned()).into());
-        }
-        let mut carried = Vec::new();
-        let mut answers = Vec::new();
-        for raw in batch {
-            match Message::parse(raw) {
-                Ok(Message::Request(request)) => match self.desk.begin(&session, request) {
-                    Begun::Ready(answer) => answers.push(answer),
-                    Begun::Pending(pending) => {
-                        carried.push(Carried::new(pending, Arc::clone(&session), Arc::clone(&self.observe)));
-                    }
-                },
-                Ok(Message::Notification(notification)) => self.desk.hear(&session, &notification),
-                Ok(Message::Response(response)) => self.desk.hear_answer(&session, response),
-                Err(malformed) => {
-                    answers.push(crate::protocol::error_reply(malformed.id.as_ref(), &malformed.error.to_json()));
-                }
-            }
-        }
-        let calls = futures_util::future::join_all(carried.into_iter().map(Carried::answer)).await;
-        answers.extend(calls.into_iter().flatten());
-        if answers.is_empty() {
-            return Ok(empty(StatusCode::ACCEPTED));
-        }
-        let mut array = Pieces::new();
-        for (index, answer) in answers.into_iter().enumerate() {
-            array.push(Bytes::from_static(if index == 0 { b"[" } else { b"," }));
-            for piece in answer {
-                array.push(piece);
-            }
-        }
-        array.push(Bytes::from_static(b"]"));
-        Ok(json(StatusCode::OK, array))
-    }
-
     /// The session that a request names.
-    fn session(&self, headers: &HeaderMap) -> Result<Arc<Session>, Refusal> {
+    pub(super) fn session(&self, headers: &HeaderMap) -> Result<Arc<Session>, Refusal> {
         let version = headers.get(PROTOCOL_VERSION).map(|version| version.to_str().unwrap_or_default());
         let unknown = |version: &&str| Dialect::parse(version).is_none_or(|dialect| dialect.era() != Era::Legacy);
         if let Some(version) = version.filter(unknown) {

@@ -19,11 +19,11 @@ use crate::front::NOTIFY_INTERVAL;
 use crate::front::body::{KEEP_ALIVE, event};
 use crate::lane::Said;
 use crate::mailbox::Versions;
-use crate::mailbox::replay::{Reader, Replay, SESSION_STREAM};
+use crate::mailbox::replay::{Kind, Reader, Replay, SESSION_STREAM};
 use crate::observe::{Event, Observe};
 use crate::protocol::error::Error;
 use crate::protocol::json::Pieces;
-use crate::protocol::{self, Message};
+use crate::protocol::{self, Id, Message};
 use crate::session::desk::Pending;
 use crate::session::{self, Session};
 
@@ -57,6 +57,17 @@ impl Carried {
         Carried { pending: Some(pending), session, observe, first: None, stream: None, is_detached: false }
     }
 
+    /// What it answers; nothing once it has.
+    pub fn id(&self) -> Option<&Id> {
+        self.pending.as_ref().map(|pending| &pending.call.request.id)
+    }
+
+    /// On a stream that others have begun.
+    pub fn on(mut self, stream: u64) -> Carried {
+        self.stream = Some(stream);
+        self
+    }
+
     /// Messages first: what the backend said before its answer reaches the client before it.
     pub async fn next(&mut self) -> Next {
         if let Some(said) = self.first.take() {
@@ -87,7 +98,7 @@ impl Carried {
         self.first = Some(said);
     }
 
-    /// Something that this call said had no room on its way to the client.
+    /// Something that this call said had no room on its way to the client, or no way.
     pub fn tell_dropped(&self) {
         self.observe.emit(&Event::MessageDropped { session: &self.session.id.short() });
     }
@@ -98,7 +109,8 @@ impl Carried {
             match self.next().await {
                 Next::Answer(answer) => return answer,
                 Next::Said(Said::Ask(ask)) => self.ask_elsewhere(ask),
-                Next::Said(Said::Note(_)) | Next::Slow => {}
+                Next::Said(Said::Note(_)) => self.tell_dropped(),
+                Next::Slow => {}
             }
         }
     }
@@ -131,11 +143,12 @@ impl Carried {
     async fn next_event(&mut self) -> Option<Bytes> {
         let session = Arc::clone(&self.session);
         let replay = &session.mailbox.replay;
+        let id = self.id()?;
         let stream = match self.stream {
             Some(stream) => stream,
             None => {
                 // Not before the first event is asked for: nobody comes back to a stream that was never seen.
-                let stream = replay.begin(&self.pending.as_ref()?.call.request.id);
+                let stream = replay.begin([id]);
                 self.stream = Some(stream);
                 if session.dialect.has_priming() {
                     return Some(replay.prime(stream));
@@ -174,9 +187,10 @@ impl Carried {
 fn written(replay: &Replay, stream: u64, next: Next) -> Option<Bytes> {
     match next {
         Next::Slow => Some(KEEP_ALIVE),
-        Next::Said(said) => Some(replay.event(stream, said.bytes().into())),
+        Next::Said(Said::Note(note)) => Some(replay.event(stream, Kind::Note, note.into())),
+        Next::Said(Said::Ask(ask)) => Some(replay.event(stream, Kind::Ask, ask.into())),
         Next::Answer(answer) => {
-            let last = answer.map(|answer| replay.event(stream, answer));
+            let last = answer.map(|answer| replay.event(stream, Kind::Answer, answer));
             replay.finish(stream);
             last
         }
@@ -271,14 +285,14 @@ impl SessionStream {
             let messages = tokio::select! {
                 biased;
                 () = stopped(&mut self.stop) => return None,
-                () = self.hold.replaced() => return None,
+                // Nothing when another stream took its place, or the session is over.
                 events = replay.follow(&mut self.reader) => return events.map(joined),
                 messages = unasked(&session, &mut self.changes) => messages?,
                 () = tokio::time::sleep(KEEP_ALIVE_EVERY) => return Some(KEEP_ALIVE),
             };
             // No await before this: what was taken is kept, for us or for whoever has taken our place by now.
             for message in messages {
-                replay.event(SESSION_STREAM, message.into());
+                replay.event(SESSION_STREAM, Kind::Note, message.into());
             }
         }
     }
@@ -301,5 +315,35 @@ impl ResumedCall {
             events = self.present.session.mailbox.replay.follow(&mut self.reader) => events.map(joined),
             () = tokio::time::sleep(KEEP_ALIVE_EVERY) => Some(KEEP_ALIVE),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::caller::Abilities;
+    use crate::protocol::dialect::Dialect;
+    use crate::session::desk::Desk;
+
+    #[tokio::test]
+    async fn sess2_of_two_streams_that_begin_at_once_exactly_one_goes_on() {
+        let desk = Desk::example(1);
+        let place = desk.sessions.reserve().expect("there is room");
+        let session = desk.sessions.open(place, Dialect::V2025_11_25, Abilities::default(), Versions::default());
+        let stop = watch::Sender::new(false);
+        let stream = |reader, hold| {
+            let changes = Changes::new(desk.router.directory.watch());
+            SessionStream { hold, reader, first: None, changes, stop: stop.subscribe() }
+        };
+        let ((first, _), (second, _)) = (session.mailbox.replay.take_session(), session.mailbox.replay.take_session());
+        let mut second = stream(second, session.open_stream());
+        let mut first = stream(first, session.open_stream());
+        assert_eq!(first.next().await, None);
+        assert!(session.mailbox.post(Bytes::from_static(b"{}")));
+        assert!(second.next().await.is_some_and(|event| event.ends_with(b"data: {}\n\n")));
+        desk.sessions.end(session.id, "test");
+        assert_eq!(second.next().await, None);
+        let (late, _) = session.mailbox.replay.take_session();
+        assert_eq!(stream(late, session.open_stream()).next().await, None, "it comes after the end");
     }
 }

@@ -9,24 +9,33 @@
 //!   progress and log lines, which may be dropped, so the rest of it is given
 //! - the stream of a call that was read to its end is [`Resumed::Spent`]
 //!
-//! Bounds: [`MOST_EVENTS`] and [`MOST_BYTES`] for all streams of a client together, the oldest goes first, and [`KEPT_FOR`].
-//! Of the streams that are over [`MOST_OVER`] are known; open ones are as many as the client has calls.
+//! Bounds: [`MOST_EVENTS`] and [`MOST_BYTES`] for all streams of a client together, and [`KEPT_FOR`]. What goes first is the
+//! oldest [`Kind::Note`]: what a client waits for must not give way to what it can do without. An ask is kept until its call
+//! is over. All clients together keep [`MOST_KEPT`]; beyond that each has [`FEWEST_BYTES`], and what is larger is not kept at
+//! all. Of the streams that are over are known those of which the last event is kept, and [`MOST_OVER`] besides; open
+//! ones are as many as the client has calls.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
+use smallvec::SmallVec;
 use tokio::sync::Notify;
 
 use crate::protocol::Id;
 use crate::protocol::json::Pieces;
 
-/// How many events, and how many bytes of them, are kept for a client. The newest is kept whatever its size.
+/// How many events, and how many bytes of them, are kept for a client. The newest is kept whatever its size, unless there are
+/// too many clients.
 const MOST_EVENTS: usize = 256;
 const MOST_BYTES: usize = 1024 * 1024;
-/// How many streams are known after their end.
+/// How many bytes are kept for all clients together, and how many for each where that is not enough.
+const MOST_KEPT: usize = 256 * 1024 * 1024;
+const FEWEST_BYTES: usize = 64 * 1024;
+/// How many streams are known after their end though nothing of it is kept.
 const MOST_OVER: usize = 32;
 /// How long an event is kept, and so the answer of a call whose stream was cut.
 pub const KEPT_FOR: Duration = Duration::from_secs(120);
@@ -45,10 +54,22 @@ pub struct Replay {
     hands: Notify,
 }
 
+/// The bytes that all clients keep together.
+#[derive(Default)]
+pub struct Kept(AtomicUsize);
+
+impl Kept {
+    /// How many a client may keep that has as many more to keep.
+    fn most(&self, more: usize) -> usize {
+        if self.0.load(Ordering::Relaxed) + more > MOST_KEPT { FEWEST_BYTES } else { MOST_BYTES }
+    }
+}
+
 #[derive(Default)]
 struct Ring {
     events: VecDeque<Event>,
     bytes: usize,
+    kept: Arc<Kept>,
     /// The last sequence number that was given.
     last: u64,
     streams: HashMap<u64, Stream>,
@@ -61,14 +82,28 @@ struct Ring {
 struct Event {
     stream: u64,
     seq: u64,
+    kind: Kind,
     bytes: Bytes,
     at: Instant,
+}
+
+/// What an event is to its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Progress or a log line of a call; and all that is on the stream of the session, which is kept without holes.
+    Note,
+    /// Of a call.
+    Ask,
+    /// Of a call.
+    Answer,
 }
 
 #[derive(Default)]
 struct Stream {
     /// What it answers; nothing for the stream of the session.
-    request: Option<Id>,
+    requests: SmallVec<[Id; 1]>,
+    /// How many of these have no answer yet.
+    open: usize,
     /// Its last event.
     last: u64,
     /// The last of its events that is not kept any more.
@@ -90,8 +125,8 @@ pub enum Resumed {
     Reader(Reader),
     /// It is over, and the client has seen all of it.
     Spent,
-    /// It is over, and the answer to this request is not kept any more.
-    Lost(Id),
+    /// It is over, and the answer is not kept any more: to this request, or to all of a batch.
+    Lost(SmallVec<[Id; 1]>),
 }
 
 /// What a reader of a stream finds.
@@ -107,8 +142,10 @@ pub enum Next {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reader {
     pub stream: u64,
-    /// Something before what it will read is gone.
+    /// Something after the last event it has is gone.
     pub has_gap: bool,
+    /// What was gone when it came. What goes later, before it was read, ends it.
+    forgotten: u64,
     /// The last event it has.
     seq: u64,
     number: u64,
@@ -116,16 +153,23 @@ pub struct Reader {
 
 impl Replay {
     pub fn new(epoch: u32) -> Replay {
-        Replay { epoch, ring: Mutex::default(), bell: Notify::new(), hands: Notify::new() }
+        Replay::among(epoch, &Arc::default())
     }
 
-    /// Begins the stream of a call.
-    pub fn begin(&self, request: &Id) -> u64 {
+    /// One of several.
+    pub fn among(epoch: u32, kept: &Arc<Kept>) -> Replay {
+        let ring = Mutex::new(Ring { kept: Arc::clone(kept), ..Ring::default() });
+        Replay { epoch, ring, bell: Notify::new(), hands: Notify::new() }
+    }
+
+    /// Begins the stream of a call, or of all calls of a batch.
+    pub fn begin<'a>(&self, requests: impl IntoIterator<Item = &'a Id>) -> u64 {
+        let requests: SmallVec<_> = requests.into_iter().map(Id::detached).collect();
         let mut ring = self.lock();
         ring.last_stream += 1;
         let stream = ring.last_stream;
         if !ring.closed {
-            ring.streams.insert(stream, Stream { request: Some(request.detached()), ..Stream::default() });
+            ring.streams.insert(stream, Stream { open: requests.len(), requests, ..Stream::default() });
         }
         stream
     }
@@ -143,7 +187,7 @@ impl Replay {
     }
 
     /// A message as the next event of a stream.
-    pub fn event(&self, stream: u64, message: Pieces) -> Bytes {
+    pub fn event(&self, stream: u64, kind: Kind, message: Pieces) -> Bytes {
         let mut event = BytesMut::with_capacity(message.len() + 64);
         let mut ring = self.lock();
         ring.last += 1;
@@ -155,7 +199,7 @@ impl Replay {
         }
         event.extend_from_slice(b"\n\n");
         let bytes = event.freeze();
-        let is_followed = ring.keep(Event { stream, seq, bytes: bytes.clone(), at: Instant::now() });
+        let is_followed = ring.keep(Event { stream, seq, kind, bytes: bytes.clone(), at: Instant::now() });
         drop(ring);
         if is_followed {
             self.bell.notify_waiters();
@@ -163,7 +207,7 @@ impl Replay {
         bytes
     }
 
-    /// The last event of a stream was written.
+    /// The last event of a call was written.
     pub fn finish(&self, stream: u64) {
         self.lock().finish(stream);
         self.bell.notify_waiters();
@@ -173,6 +217,10 @@ impl Replay {
     /// event to begin with, as [`prime`](Replay::prime) does; its id must not be beyond that of anything unread.
     pub fn take_session(&self) -> (Reader, Option<Bytes>) {
         let mut ring = self.lock();
+        if ring.closed {
+            // It reads that it is over.
+            return (Stream::default().take(SESSION_STREAM), None);
+        }
         let stream = ring.streams.entry(SESSION_STREAM).or_default();
         let reader = stream.take(SESSION_STREAM);
         let is_read = stream.last <= reader.seq;
@@ -198,14 +246,13 @@ impl Replay {
             return Ok(Resumed::Spent);
         }
         let has_gap = seq < known.forgotten;
-        match &known.request {
-            None if has_gap => return Err(Gap),
-            Some(request) if known.is_over && known.forgotten == known.last => {
-                return Ok(Resumed::Lost(request.clone()));
-            }
-            _ => {}
+        if has_gap && stream == SESSION_STREAM {
+            return Err(Gap);
         }
-        let reader = Reader { has_gap, seq: seq.max(known.forgotten), ..known.take(stream) };
+        if known.is_over && known.forgotten == known.last {
+            return Ok(Resumed::Lost(known.requests.clone()));
+        }
+        let reader = Reader { has_gap, seq, ..known.take(stream) };
         drop(ring);
         self.tell_hands();
         Ok(Resumed::Reader(reader))
@@ -237,17 +284,19 @@ impl Replay {
         let mut ring = self.lock();
         let Ring { streams, events, .. } = &mut *ring;
         let Some(stream) = streams.get_mut(&reader.stream) else { return Next::Over };
-        if stream.reader != reader.number || reader.seq < stream.forgotten {
+        let is_behind = reader.seq < stream.forgotten && reader.forgotten < stream.forgotten;
+        if stream.reader != reader.number || is_behind {
             return Next::Over;
         }
         if stream.last <= reader.seq {
             return if stream.is_over { Next::Over } else { Next::Nothing };
         }
         let follows = |event: &&Event| event.stream == reader.stream && event.seq > reader.seq;
-        let found = events.iter().filter(follows).map(|event| event.bytes.clone()).collect();
+        let found: Vec<_> = events.iter().filter(follows).map(|event| event.bytes.clone()).collect();
         reader.seq = stream.last;
         stream.read = stream.last;
-        Next::Events(found)
+        // All of it was gone before the reader came.
+        if found.is_empty() { Next::Nothing } else { Next::Events(found) }
     }
 
     /// Waits for what follows; nothing when it is over. Cancel-safe.
@@ -262,17 +311,17 @@ impl Replay {
         }
     }
 
-    /// Forgets what is older than [`KEPT_FOR`].
+    /// Forgets what is older than [`KEPT_FOR`], but for the asks of open calls.
     pub fn forget_old(&self, now: Instant) {
-        let mut ring = self.lock();
-        while ring.events.front().is_some_and(|event| now.duration_since(event.at) >= KEPT_FOR) {
-            ring.forget_first();
-        }
+        self.lock().forget_old(now);
     }
 
     /// The client is gone.
     pub fn close(&self) {
         let mut ring = self.lock();
+        while !ring.events.is_empty() {
+            ring.forget(0);
+        }
         *ring = Ring { closed: true, last: ring.last, last_stream: ring.last_stream, ..Ring::default() };
         drop(ring);
         self.tell_hands();
@@ -296,11 +345,18 @@ impl Replay {
     }
 }
 
+impl Drop for Replay {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
 impl Stream {
     /// Another reads it from now on.
     fn take(&mut self, stream: u64) -> Reader {
         self.reader += 1;
-        Reader { stream, has_gap: false, seq: self.read.max(self.forgotten), number: self.reader }
+        let (seq, forgotten) = (self.read.max(self.forgotten), self.forgotten);
+        Reader { stream, has_gap: false, forgotten, seq, number: self.reader }
     }
 }
 
@@ -310,42 +366,82 @@ impl Ring {
         if self.closed {
             return false;
         }
-        while !self.events.is_empty()
-            && (self.events.len() >= MOST_EVENTS || self.bytes + event.bytes.len() > MOST_BYTES)
-        {
-            self.forget_first();
-        }
-        self.bytes += event.bytes.len();
+        let length = event.bytes.len();
+        let most = self.kept.most(length);
+        self.make_room(length, most);
         let stream = self.streams.entry(event.stream).or_default();
         stream.last = event.seq;
         let is_followed = stream.reader > 0;
+        if length > most && most == FEWEST_BYTES {
+            stream.forgotten = event.seq;
+            return is_followed;
+        }
+        self.bytes += length;
+        self.kept.0.fetch_add(length, Ordering::Relaxed);
         self.events.push_back(event);
         is_followed
     }
 
-    fn forget_first(&mut self) {
-        let Some(event) = self.events.pop_front() else { return };
-        self.bytes -= event.bytes.len();
-        if let Some(stream) = self.streams.get_mut(&event.stream) {
-            stream.forgotten = event.seq;
+    fn make_room(&mut self, length: usize, most: usize) {
+        while !self.events.is_empty() && (self.events.len() >= MOST_EVENTS || self.bytes + length > most) {
+            let first = self.events.iter().position(|event| event.kind == Kind::Note);
+            self.forget(first.unwrap_or_default());
         }
+    }
+
+    fn forget(&mut self, index: usize) {
+        let Some(event) = self.events.remove(index) else { return };
+        self.bytes -= event.bytes.len();
+        self.kept.0.fetch_sub(event.bytes.len(), Ordering::Relaxed);
+        if let Some(stream) = self.streams.get_mut(&event.stream) {
+            stream.forgotten = stream.forgotten.max(event.seq);
+        }
+    }
+
+    fn forget_old(&mut self, now: Instant) {
+        let mut index = 0;
+        while let Some(event) = self.events.get(index).filter(|event| now.duration_since(event.at) >= KEPT_FOR) {
+            let is_open = self.streams.get(&event.stream).is_some_and(|stream| !stream.is_over);
+            match event.kind {
+                Kind::Ask if is_open => index += 1,
+                Kind::Note | Kind::Ask | Kind::Answer => self.forget(index),
+            }
+        }
+        self.trim_over();
     }
 
     fn finish(&mut self, number: u64) {
         let Some(stream) = self.streams.get_mut(&number).filter(|stream| !stream.is_over) else { return };
+        stream.open = stream.open.saturating_sub(1);
+        if stream.open > 0 {
+            return;
+        }
         stream.is_over = true;
         self.over.push_back(number);
-        if self.over.len() > MOST_OVER
-            && let Some(oldest) = self.over.pop_front()
-        {
-            self.streams.remove(&oldest);
-        }
+        self.trim_over();
+    }
+
+    /// Of those of which the end is not kept, the oldest are forgotten.
+    fn trim_over(&mut self) {
+        let Ring { over, streams, .. } = self;
+        let is_gone = |stream: Option<&Stream>| stream.is_none_or(|stream| stream.forgotten == stream.last);
+        let gone = over.iter().filter(|number| is_gone(streams.get(number))).count();
+        let mut surplus = gone.saturating_sub(MOST_OVER);
+        over.retain(|number| {
+            let goes = surplus > 0 && is_gone(streams.get(number));
+            if goes {
+                surplus -= 1;
+                streams.remove(number);
+            }
+            !goes
+        });
     }
 }
 
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
+    use smallvec::smallvec;
 
     use super::*;
 
@@ -358,11 +454,15 @@ mod tests {
     }
 
     fn write(replay: &Replay, stream: u64) -> Bytes {
-        replay.event(stream, "{}".to_owned().into())
+        write_as(replay, stream, Kind::Note)
+    }
+
+    fn write_as(replay: &Replay, stream: u64, kind: Kind) -> Bytes {
+        replay.event(stream, kind, "{}".to_owned().into())
     }
 
     fn begin(replay: &Replay) -> u64 {
-        replay.begin(&Id::from(5))
+        replay.begin([&Id::from(5)])
     }
 
     fn resume(replay: &Replay, id: &str) -> Reader {
@@ -387,7 +487,7 @@ mod tests {
         let primed = replay.prime(one);
         assert_eq!(text(&primed), "id: 1-00000ab-1\nretry: 1000\ndata: \n\n");
         replay.prime(two);
-        let first = replay.event(one, "{\n1}".to_owned().into());
+        let first = replay.event(one, Kind::Note, "{\n1}".to_owned().into());
         assert_eq!(text(&first), "id: 1-00000ab-3\nevent: message\ndata: { 1}\n\n");
         write(&replay, two);
         let last = write(&replay, one);
@@ -438,7 +538,7 @@ mod tests {
         assert!(reader.has_gap);
         assert_eq!(read(&replay, &mut reader), [text(&answer)]);
         replay.forget_old(Instant::now() + KEPT_FOR);
-        assert_eq!(replay.resume(&primed), Ok(Resumed::Lost(Id::from(5))));
+        assert_eq!(replay.resume(&primed), Ok(Resumed::Lost(smallvec![Id::from(5)])));
         assert_eq!(replay.resume(&id_of(&answer)), Ok(Resumed::Spent));
     }
 
@@ -449,7 +549,7 @@ mod tests {
             write(&replay, SESSION_STREAM);
         }
         assert_eq!(replay.lock().events.len(), MOST_EVENTS);
-        replay.event(SESSION_STREAM, "x".repeat(2 * MOST_BYTES).into());
+        replay.event(SESSION_STREAM, Kind::Note, "x".repeat(2 * MOST_BYTES).into());
         assert_eq!(replay.lock().events.len(), 1);
         write(&replay, SESSION_STREAM);
         assert_eq!(replay.lock().events.len(), 1);
@@ -502,5 +602,96 @@ mod tests {
             write(&replay, stream);
         }
         assert_eq!(read(&replay, &mut reader), ["over"]);
+    }
+
+    #[test]
+    fn sess2_what_a_client_waits_for_does_not_give_way_to_what_it_can_do_without() {
+        let replay = Replay::new(7);
+        let (one, two, chatty) = (begin(&replay), begin(&replay), begin(&replay));
+        let primed = [one, two].map(|stream| id_of(&replay.prime(stream)));
+        let answer = write_as(&replay, one, Kind::Answer);
+        replay.finish(one);
+        write(&replay, two);
+        let ask = write_as(&replay, two, Kind::Ask);
+        for _ in 0..2 * MOST_EVENTS {
+            write(&replay, chatty);
+            write(&replay, SESSION_STREAM);
+        }
+        assert_eq!(replay.lock().events.len(), MOST_EVENTS);
+        assert_eq!(read(&replay, &mut resume(&replay, &primed[0])), [text(&answer)]);
+        let mut reader = resume(&replay, &primed[1]);
+        assert!(reader.has_gap, "of the note before it");
+        assert_eq!(read(&replay, &mut reader), [text(&ask)]);
+        let last = write_as(&replay, two, Kind::Answer);
+        assert_eq!(read(&replay, &mut reader), [text(&last)]);
+    }
+
+    #[test]
+    fn sess2_an_ask_is_kept_until_its_call_is_over() {
+        let replay = Replay::new(7);
+        let stream = begin(&replay);
+        let primed = id_of(&replay.prime(stream));
+        write(&replay, stream);
+        let ask = write_as(&replay, stream, Kind::Ask);
+        write(&replay, stream);
+        let later = Instant::now() + KEPT_FOR;
+        replay.forget_old(later);
+        let mut reader = resume(&replay, &primed);
+        assert_eq!(read(&replay, &mut reader), [text(&ask)]);
+        assert!(read(&replay, &mut reader).is_empty());
+        assert!(read(&replay, &mut resume(&replay, &id_of(&ask))).is_empty(), "what came after it is gone");
+        replay.finish(stream);
+        replay.forget_old(later);
+        assert_eq!(replay.lock().bytes, 0);
+    }
+
+    #[test]
+    fn sess2_every_answer_that_is_kept_can_be_come_back_for() {
+        let replay = Replay::new(7);
+        let calls: Vec<_> = (0..MOST_EVENTS)
+            .map(|_| {
+                let stream = begin(&replay);
+                let primed = id_of(&replay.prime(stream));
+                write_as(&replay, stream, Kind::Answer);
+                replay.finish(stream);
+                primed
+            })
+            .collect();
+        for primed in &calls {
+            assert_eq!(read(&replay, &mut resume(&replay, primed)).len(), 1);
+        }
+        // Those that were cancelled without a word take no place of theirs.
+        for _ in 0..2 * MOST_EVENTS {
+            replay.finish(begin(&replay));
+        }
+        assert_eq!(replay.lock().streams.len(), MOST_OVER + MOST_EVENTS);
+        assert!(matches!(replay.resume(&calls[0]), Ok(Resumed::Reader(_))));
+        replay.forget_old(Instant::now() + KEPT_FOR);
+        assert_eq!(replay.lock().streams.len(), MOST_OVER);
+    }
+
+    #[test]
+    fn sess2_all_clients_together_keep_so_much_and_each_a_little_beyond_that() {
+        let kept = Arc::new(Kept::default());
+        let replay = Replay::among(7, &kept);
+        let (small, large) = (begin(&replay), begin(&replay));
+        let primed = id_of(&replay.prime(large));
+        let write = |stream, length: usize| {
+            replay.event(stream, Kind::Answer, "x".repeat(length).into());
+            replay.lock().bytes
+        };
+        let of_others = MOST_KEPT;
+        kept.0.fetch_add(of_others, Ordering::Relaxed);
+        let bytes = (0..2 * FEWEST_BYTES / 1024).map(|_| write(small, 1024)).max();
+        assert!(bytes.is_some_and(|most| most <= FEWEST_BYTES && most > FEWEST_BYTES - 2 * 1024), "{bytes:?}");
+        write(large, FEWEST_BYTES);
+        replay.finish(large);
+        assert!(matches!(replay.resume(&primed), Ok(Resumed::Lost(_))), "it is told");
+        kept.0.fetch_sub(of_others, Ordering::Relaxed);
+        let bytes = write(small, FEWEST_BYTES);
+        assert!(bytes > FEWEST_BYTES);
+        assert_eq!(kept.0.load(Ordering::Relaxed), bytes);
+        drop(replay);
+        assert_eq!(kept.0.load(Ordering::Relaxed), 0);
     }
 }

@@ -26,6 +26,14 @@ pub const ROUTES: [(&str, &str); 8] = [
 pub const WIDTH: u64 = 16;
 const END_OF_ROUND: &str = r#"{"jsonrpc":"2.0","id":"end of round","method":"ping"}"#;
 
+/// A call whose server asks for an answer to `nonce`.
+pub fn asking(id: u64, server: &str, via: &str, nonce: &str) -> String {
+    let params = json!({ "nonce": nonce, "messages": [], "maxTokens": 1 });
+    let arguments = json!({ "method": SAMPLING, "via": via, "params": params });
+    let params = json!({ "name": format!("{server}_ask"), "arguments": arguments });
+    json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params }).to_string()
+}
+
 /// What a client does when it is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
@@ -183,14 +191,11 @@ impl Player {
         for id in 1..=WIDTH {
             let (server, via) = ROUTES[((self.number + round + id) % ROUTES.len() as u64) as usize];
             let nonce = self.books.ledger.issue();
-            let params = json!({ "nonce": nonce, "messages": [], "maxTokens": 1 });
-            let arguments = json!({ "method": SAMPLING, "via": via, "params": params });
-            let params = json!({ "name": format!("{server}_ask"), "arguments": arguments });
-            let call = json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params });
             let is_certain = self.is_alone || server.starts_with("own-") || (server, via) == ("web", "post");
+            let call = asking(id, server, via, &nonce);
             self.mine.insert(nonce.clone());
             self.calls.push(Open { nonce, server, is_certain });
-            self.peer.begin_text(&call.to_string()).await;
+            self.peer.begin_text(&call).await;
         }
     }
 
@@ -266,6 +271,8 @@ impl Player {
         }
         let words = [&outcome["error"]["message"], &answer["error"]["message"], told];
         let words = words.iter().find_map(|words| words.as_str()).unwrap_or_else(|| panic!("{answer}"));
+        // Without the time it took, which is another each time.
+        let words = words.split(" in ").next().unwrap_or(words);
         self.books.fail(nonce, *is_certain, format!("{server}: {words}"));
     }
 }

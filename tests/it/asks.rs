@@ -283,6 +283,27 @@ async fn ask_capabilities_are_declared_as_configured() {
     }
 }
 
+/// Whatever the client could do: the server was told that there is nobody for this.
+#[tokio::test]
+async fn ask_that_was_not_declared_is_refused() {
+    for back in Back::ALL {
+        for (session, method, word) in [
+            ("shared", SAMPLING, "sampling"),
+            ("shared", ELICITATION, "elicitation"),
+            ("per-client", SAMPLING, "sampling"),
+        ] {
+            let members = json!({ "declare": [], "session": session });
+            let stage = Stage::configured(Front::Http, back, json!({}), members).await;
+            let mut peer = stage.peer(everything()).await;
+            let call = peer.begin_call("a_ask", &stage.backend.arguments(method, r#","params":{}"#)).await;
+            let told = outcome(&peer.text_of(call).await);
+            let message = told["error"]["message"].as_str().unwrap_or_default();
+            assert!(told["error"]["code"] == -32601 && message.contains(word), "{back:?} {session}: {told}");
+            assert_eq!(peer.stray_asks().await, NONE, "{back:?} {session}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn ask_ping_is_answered_by_the_gateway() {
     for (front, back) in pairs() {
@@ -397,7 +418,12 @@ async fn ask_notifications_nobody_knows_are_not_guessed() {
         let (mut busy, mut telling) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
         busy.begin_call("a_hang", "{}").await;
         arrived(&mut busy, 1).await;
-        telling.call_text("a_tell", &stage.backend.arguments("vendor/thing", "")).await;
+        let tell = stage.backend.arguments("vendor/thing", r#","then":"release""#);
+        let call = telling.begin_call("a_tell", &tell).await;
+        // Both are in flight when it is heard.
+        stage.metric_becomes(r#"goblin_events_total{kind="backend_notification"}"#, 1).await;
+        telling.call_text("a_release", "{}").await;
+        telling.text_of(call).await;
         for peer in [&mut busy, &mut telling] {
             let others = peer.others().await;
             assert!(others.iter().all(|message| message["method"] != "vendor/thing"), "{back:?}: {others:?}");

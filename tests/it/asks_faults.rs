@@ -2,9 +2,11 @@
 
 use serde_json::{Value, json};
 
+use crate::harness::Gateway;
 use crate::peer::{Heard, Peer, raw_member};
+use crate::raw_server::{RESUME, RawServer, response};
 use crate::stage::{Back, Front, Stage, pairs};
-use crate::support::assert_error;
+use crate::support::{assert_error, http_server};
 
 const SAMPLING: &str = "sampling/createMessage";
 const CANCELLED: &str = "notifications/cancelled";
@@ -114,6 +116,9 @@ async fn ask_of_a_call_that_its_client_cancels_is_called_off() {
         peer.cancel(call).await;
         is_called_off(&mut peer, &asked).await;
         stage.backend.told(CANCELLED).await;
+        // Who asked may wait on its own for the answer.
+        let answer = stage.backend.answer_to(ID).await;
+        assert_eq!(answer["error"]["code"], 1503, "{front:?} {back:?}: {answer}");
         // The link is as good as before.
         let rest = r#","params":{},"id":2"#;
         let call = peer.begin_call("a_ask", &stage.backend.arguments(SAMPLING, rest)).await;
@@ -233,4 +238,42 @@ async fn ask_of_a_server_that_is_gone_is_called_off() {
         is_called_off(&mut peer, &asked).await;
         peer.answer(&asked, RESULT).await;
     }
+}
+
+/// What the server of [`ask_that_is_told_again_on_anothers_stream_reaches_nobody`] says to everybody who resumes.
+const REPLAYED: &str = concat!(
+    "id: 1\ndata: {\"jsonrpc\":\"2.0\",\"id\":\"once\",\"method\":\"sampling/createMessage\",",
+    "\"params\":{\"messages\":[],\"maxTokens\":1}}\n\n"
+);
+
+fn stream(body: &str) -> Vec<u8> {
+    response("200 OK", "Content-Type: text/event-stream\r\n", body)
+}
+
+/// Some servers replay the streams of all calls to whoever resumes one.
+#[tokio::test]
+async fn ask_that_is_told_again_on_anothers_stream_reaches_nobody() {
+    let server = RawServer::refusing(
+        |method| (method == RESUME).then(|| stream(REPLAYED)),
+        |arguments| match arguments["asks"] == true {
+            true => {
+                let answer = json!({"jsonrpc": "2.0", "id": arguments["id"], "result": {"content": []}});
+                stream(&format!("{REPLAYED}data: {answer}\n\n"))
+            }
+            false => stream("id: 0\ndata: \n\n"),
+        },
+    )
+    .await;
+    let gateway = Gateway::with_servers(json!({ "a": http_server(server.address) })).await;
+    let mut first = Peer::over_http(gateway.address, everything()).await;
+    let mut other = Peer::over_http(gateway.address, everything()).await;
+    first.await_tool("a_t").await;
+    let call = first.begin_call("a_t", r#"{"asks":true}"#).await;
+    let asked = first.asked(SAMPLING).await;
+    first.answer_to(call).await;
+    first.answer(&asked, RESULT).await;
+    // Nobody else is on the link now, and what it resumes is the ask.
+    let call = other.begin_call("a_t", "{}").await;
+    assert_error(&other.answer_to(call).await, 1503, "BACKEND_UNAVAILABLE");
+    assert_eq!(other.stray_asks().await, Vec::<Value>::new());
 }

@@ -404,3 +404,16 @@ async fn http3_a_head_or_a_body_that_never_ends_is_cut() {
     assert!(body.starts_with("HTTP/1.1 408 "), "{body}");
     works(&client).await;
 }
+
+#[tokio::test]
+async fn http3_what_a_client_that_takes_no_stream_is_not_told_is_counted() {
+    let gateway = gateway().await;
+    let client = gateway.client_seeing("a_progress").await;
+    let params = json!({"name": "a_progress", "arguments": {"steps": 3}, "_meta": {"progressToken": 1}});
+    let headers: Vec<_> = client.headers().into_iter().filter(|(name, _)| *name != "accept").collect();
+    let headers = [&headers[..], &[("accept", "application/json")]].concat();
+    let answer = client.send(Method::POST, "/mcp", &headers, message(1, "tools/call", params)).await;
+    assert_eq!(answer.headers["content-type"], "application/json", "{answer:?}");
+    let scrape = client.send(Method::GET, "/metrics", &[], "").await.body;
+    assert!(scrape.contains("goblin_events_total{kind=\"message_dropped\"} 3\n"), "{scrape}");
+}

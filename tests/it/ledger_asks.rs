@@ -5,19 +5,23 @@
 //! of its own, which the result of the call holds again, and which the server keeps among what it heard.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use goblin_fixture::fault::FaultProxy;
+use goblin_fixture::ledger;
+use http::StatusCode;
 use serde_json::{Value, json};
+use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use crate::ask_player::{Books, Manner, Player, ROUTES, WIDTH};
+use crate::ask_player::{Books, Manner, Player, ROUTES, WIDTH, asking};
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Client, Gateway, Scratch, StdioClient, eventually, fixture_server, signal};
 use crate::ledger::cut_for_a_moment;
 use crate::peer::Peer;
 use crate::per_client::per_client;
+use crate::resume::{self, Event};
 use crate::stage::Front;
 use crate::support::{FAULT_PAUSE, gauge, http_server, path_text, started_and_alive};
 
@@ -172,7 +176,7 @@ async fn p2_every_ask_reaches_its_own_client_and_every_answer_its_own_call() {
 #[tokio::test(flavor = "multi_thread")]
 async fn f1_no_ask_goes_astray_while_servers_are_killed_and_clients_leave() {
     const FAULTS: usize = 20;
-    let stage = Arc::new(Stage::set(json!({ "askTimeout": "700ms", "defaultTimeout": "10s" })).await);
+    let stage = Arc::new(Stage::set(json!({ "askTimeout": "700ms", "defaultTimeout": "5s" })).await);
     let (books, leavers) = (Arc::new(Books::default()), Arc::new(Books::default()));
     let over = Arc::new(AtomicBool::new(false));
     let mut players = stage.players(&books).await;
@@ -250,4 +254,68 @@ async fn await_recovery(stage: &Stage) {
     }
     player.play(0).await;
     assert_eq!((books.report().calls.answered, books.broken()), (WIDTH, Vec::new()));
+}
+
+/// Streams of calls are cut, before their ask or behind it, and resumed; meanwhile each client tries the others' events.
+#[tokio::test(flavor = "multi_thread")]
+async fn p2_a_cut_stream_goes_on_for_its_own_client_and_for_no_other() {
+    const CLIENTS: usize = 10;
+    const ROUNDS: u64 = 6;
+    let stage = Stage::set(json!({})).await;
+    stage.peer(Front::Http).await.leave().await;
+    let cut = Arc::new(Mutex::new(Vec::new()));
+    let all_are_cut = Arc::new(Barrier::new(CLIENTS));
+    let mut playing = JoinSet::new();
+    for _ in 0..CLIENTS {
+        let mut client = Client::new(stage.gateway.address);
+        client.initialize_with("2025-11-25", json!({ "sampling": {} })).await;
+        let (cut, all_are_cut) = (Arc::clone(&cut), Arc::clone(&all_are_cut));
+        playing.spawn(async move {
+            for round in 0..ROUNDS {
+                let (server, nonce) = (["web", "own-pipe", "own-old"][round as usize % 3], ledger::nonce());
+                let (_, mut stream) = client.open(asking(1, server, "post", &nonce)).await;
+                let mut last = resume::event(&mut stream).await;
+                if round % 2 == 0 {
+                    last = resume::event(&mut stream).await;
+                }
+                drop(stream);
+                cut.lock().expect("no panic").push(last.id().to_owned());
+                all_are_cut.wait().await;
+                try_events_of_others(&client, &cut, last.id()).await;
+                read_on(&client, last, &nonce).await;
+            }
+        });
+    }
+    playing.join_all().await;
+    assert_eq!(cut.lock().expect("no panic").len() as u64, CLIENTS as u64 * ROUNDS);
+    stage.assert_no_panic();
+}
+
+/// The newest events that others were given are none of ours: there is nothing to hear but that the lists may have changed.
+async fn try_events_of_others(client: &Client, cut: &Mutex<Vec<String>>, mine: &str) {
+    const TRIES: usize = 4;
+    let others: Vec<_> =
+        cut.lock().expect("no panic").iter().rev().filter(|id| *id != mine).take(TRIES).cloned().collect();
+    assert_eq!(others.len(), TRIES);
+    for id in others {
+        let mut stream = resume::resume(client, &id).await;
+        for _ in 0..4 {
+            let event = resume::event(&mut stream).await;
+            assert!(event.data.is_empty() || event.data.contains("list_changed"), "{id}: {event:?}");
+        }
+    }
+}
+
+/// Resumes a stream behind its `last` event, which may be the ask, and sees the call to its end.
+async fn read_on(client: &Client, last: Event, nonce: &str) {
+    let mut stream = resume::resume(client, last.id()).await;
+    let ask = if last.data.is_empty() { resume::event(&mut stream).await } else { last };
+    let ask = ask.message();
+    assert_eq!(ask["params"]["nonce"], nonce, "{ask}");
+    let result = json!({ "nonce": ledger::nonce() });
+    let answer = client.post(json!({ "jsonrpc": "2.0", "id": ask["id"], "result": result }).to_string()).await;
+    assert_eq!(answer.status, StatusCode::ACCEPTED);
+    let [answer] = &resume::rest(stream).await[..] else { panic!("the answer alone") };
+    let told = answer.message()["result"]["content"][0]["text"].as_str().map(str::to_owned);
+    assert_eq!(told, Some(json!({ "result": result }).to_string()), "{answer:?}");
 }

@@ -299,6 +299,23 @@ async fn rel_a_slow_start_delays_its_client_only_and_a_cancelled_call_does_not_w
     assert_eq!(starts(&log), 3);
 }
 
+/// Whoever waits for a slow start sees that it is worked on, as with any other slow call.
+#[tokio::test]
+async fn rel_a_call_that_waits_for_a_slow_start_is_a_stream_meanwhile() {
+    let (scratch, log) = start_log();
+    let script = r#"echo $$ >>"$0"; [ $(wc -l <"$0") = 2 ] && while [ ! -e "$0.go" ]; do sleep 0.05; done; exec "$@""#;
+    let mut server = per_client(scripted_server(script, &[]));
+    server["args"][2] = json!(path_text(&log));
+    let gateway = gateway_of(server).await;
+    let client = gateway.client_seeing("a_echo").await;
+    let body = r#"{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"a_echo"}}"#;
+    let (_, mut stream) = tokio::time::timeout(PATIENCE, client.open(body.to_owned())).await.expect("a stream");
+    assert_eq!(starts(&log), 2);
+    scratch.write("starts.go", "");
+    let answer = stream.next().await.expect("the answer");
+    assert!(answer["error"].is_null(), "{answer}");
+}
+
 #[tokio::test]
 async fn own_a_client_that_leaves_during_the_start_leaves_no_process() {
     let (_scratch, log) = start_log();

@@ -110,6 +110,38 @@ async fn ask_without_a_call_reaches_the_client_on_its_session_stream() {
     }
 }
 
+/// Each client's server counts for itself, so their ids are the same.
+#[tokio::test]
+async fn ask_by_url_is_completed_at_the_client_whose_own_server_says_so() {
+    const COMPLETE: &str = "notifications/elicitation/complete";
+    for (transport, server, _backend) in each_transport().await {
+        let gateway = gateway_of(server).await;
+        let mut clients = Vec::new();
+        for _ in 0..2 {
+            let client = client_with(&gateway, json!({"elicitation": {"url": {}}}), "a_ask").await;
+            let stream = client.listen().await;
+            let params = json!({"mode": "url", "message": "m", "url": "https://x.example/", "elicitationId": "1"});
+            let mut call = begin(&client, "a_ask", json!({"method": "elicitation/create", "params": params})).await;
+            let ask = call.next().await.expect("an ask");
+            answer(&client, &ask, json!({"action": "accept"})).await;
+            text_of(&mut call).await;
+            clients.push((client, stream));
+        }
+        for (number, (client, stream)) in clients.iter_mut().enumerate() {
+            let params = json!({"elicitationId": "1", "of": number});
+            let tell = json!({"method": COMPLETE, "params": params, "via": "get", "then": "release"});
+            let mut call = begin(client, "a_tell", tell).await;
+            let told = tokio::select! {
+                told = call.await_method(COMPLETE) => told,
+                told = stream.await_method(COMPLETE) => told,
+            };
+            assert_eq!(told["params"], params, "{transport}");
+            client.call("a_release", json!({})).await;
+            text_of(&mut call).await;
+        }
+    }
+}
+
 #[tokio::test]
 async fn ask_roots_are_the_client_s_own_and_their_changes_reach_its_server() {
     for (transport, server, _backend) in each_transport().await {

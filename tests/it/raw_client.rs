@@ -87,7 +87,9 @@ impl RawClient {
     pub async fn delete(&self) {
         let mut other = RawClient::connect(self.address).await;
         other.send("DELETE /mcp", &format!("mcp-session-id: {}\r\n", self.session), "").await;
-        other.until("204 No Content").await;
+        // On a busy machine it may have been idle for too long before: then it has ended as well.
+        let head = other.until("\r\n\r\n").await;
+        assert!(head.contains("204 No Content") || head.contains("404 Not Found"), "{head}");
     }
 
     async fn post_mcp(&mut self, body: &str) {

@@ -9,6 +9,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
+/// Stands for the method of a GET that resumes a stream.
+pub const RESUME: &str = "GET, resumed";
+
 /// Serves one tool, `t`. Each connection is good for one request.
 pub struct RawServer {
     pub address: SocketAddr,
@@ -62,7 +65,8 @@ async fn serve(
 ) {
     let Some((head, body)) = read_request(&mut stream).await else { return };
     let message: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let method = message["method"].as_str().unwrap_or_default().to_owned();
+    let is_resumed = head.to_ascii_lowercase().contains("\r\nlast-event-id:");
+    let method = if is_resumed { RESUME } else { message["method"].as_str().unwrap_or_default() }.to_owned();
     let bytes = if method == "tools/call" {
         calls.fetch_add(1, Ordering::SeqCst);
         let mut arguments = message["params"]["arguments"].clone();

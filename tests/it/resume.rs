@@ -10,19 +10,19 @@ const ELICIT: &str = "elicitation/create";
 
 /// An event as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Event {
+pub struct Event {
     id: Option<String>,
     retry: bool,
     /// As spelled; empty for an event without a message.
-    data: String,
+    pub data: String,
 }
 
 impl Event {
-    fn id(&self) -> &str {
+    pub fn id(&self) -> &str {
         self.id.as_deref().unwrap_or_else(|| panic!("no id: {self:?}"))
     }
 
-    fn message(&self) -> Value {
+    pub fn message(&self) -> Value {
         serde_json::from_str(&self.data).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
@@ -43,12 +43,12 @@ async fn next(stream: &mut Listener) -> Option<Event> {
     Some(Event { id: field("id: "), retry: field("retry: ").is_some(), data })
 }
 
-async fn event(stream: &mut Listener) -> Event {
+pub async fn event(stream: &mut Listener) -> Event {
     next(stream).await.expect("another event")
 }
 
 /// All that comes until the end.
-async fn rest(mut stream: Listener) -> Vec<Event> {
+pub async fn rest(mut stream: Listener) -> Vec<Event> {
     let mut events = Vec::new();
     while let Some(event) = next(&mut stream).await {
         events.push(event);
@@ -80,7 +80,7 @@ fn asking(id: u64) -> String {
     call(id, "a_ask", json!({"method": ELICIT, "params": params}))
 }
 
-async fn resume(client: &Client, last_event: &str) -> Listener {
+pub async fn resume(client: &Client, last_event: &str) -> Listener {
     let (parts, stream) = client.get("/mcp", &[("last-event-id", last_event)]).await;
     assert_eq!(parts.status, StatusCode::OK);
     assert_eq!(parts.headers["content-type"], "text/event-stream");
@@ -358,4 +358,65 @@ async fn sess2_a_cut_session_is_not_idle_while_its_call_runs_or_is_read() {
     answer(&client, &ask).await;
     assert_eq!(rest(stream).await.len(), 1);
     scraped(&client, "goblin_sessions_active 0").await;
+}
+
+/// A batch of one call that asks, one that tells of its progress, and one that is answered at once.
+async fn batch(client: &Client) -> (Event, Listener) {
+    let batch = format!(
+        "[{},{},{}]",
+        asking(1),
+        call(2, "a_progress", json!({"steps": 2})),
+        r#"{"jsonrpc":"2.0","id":3,"method":"ping"}"#
+    );
+    let (parts, mut stream) = client.open(batch).await;
+    assert_eq!((parts.status, &parts.headers["content-type"]), (StatusCode::OK, &"text/event-stream".parse().unwrap()));
+    let first = event(&mut stream).await;
+    assert_eq!(first.message()["id"], 3, "{first:?}");
+    (first, stream)
+}
+
+async fn client_with_batches(gateway: &Gateway) -> Client {
+    gateway.client_seeing("a_ask").await;
+    let mut client = Client::new(gateway.address);
+    client.initialize_with("2025-03-26", json!({"elicitation": {}})).await;
+    client
+}
+
+#[tokio::test]
+async fn http3_what_the_calls_of_a_batch_say_reaches_the_client() {
+    let gateway = gateway().await;
+    let client = client_with_batches(&gateway).await;
+    let (_, mut stream) = batch(&client).await;
+    let (mut answered, mut progress) = (Vec::new(), 0);
+    while let Some(event) = next(&mut stream).await {
+        match event.method().as_deref() {
+            Some(ELICIT) => answer(&client, &event).await,
+            Some("notifications/progress") => progress += 1,
+            _ => answered.push(event.message()["id"].as_u64().unwrap_or_else(|| panic!("{event:?}"))),
+        }
+    }
+    answered.sort_unstable();
+    assert_eq!((&answered[..], progress), (&[1, 2][..], 2));
+}
+
+#[tokio::test]
+async fn sess2_a_cut_batch_is_resumed_as_a_whole() {
+    let gateway = gateway().await;
+    let client = client_with_batches(&gateway).await;
+    let (first, stream) = batch(&client).await;
+    drop(stream);
+    let mut stream = resume(&client, first.id()).await;
+    let mut answers = Vec::new();
+    let mut last = first;
+    while let Some(event) = next(&mut stream).await {
+        match event.method().as_deref() {
+            Some(ELICIT) => answer(&client, &event).await,
+            Some(_) => {}
+            None => answers.push(event.message()["id"].as_u64().expect("an id")),
+        }
+        last = event;
+    }
+    answers.sort_unstable();
+    assert_eq!(answers, [1, 2]);
+    assert_eq!(status_of(&client, last.id()).await, StatusCode::NO_CONTENT);
 }

@@ -378,6 +378,18 @@ async fn http3_the_standing_stream_is_resumed_and_nothing_is_heard_twice() {
     assert_eq!(cutter.state().stood[3..], ["s2", ""]);
 }
 
+/// Progress names its call, wherever it comes: some servers say it on the standing stream.
+#[tokio::test]
+async fn p2_progress_on_the_standing_stream_reaches_its_call_under_the_token_of_the_client() {
+    let (cutter, _gateway, client) = Cutter::behind_gateway(json!({})).await;
+    let (_, mut stream) = client.open(call(7, &late())).await;
+    stream.await_method("notifications/progress").await;
+    let id = cutter.state().call.to_string();
+    cutter.say(&(progress("s1", 2).replace("$ID", "424242") + &progress("s2", 3).replace("$ID", &id))).await;
+    let told = stream.await_method("notifications/progress").await;
+    assert_eq!((&told["params"]["progressToken"], &told["params"]["progress"]), (&json!("mine"), &json!(3)), "{told}");
+}
+
 #[tokio::test]
 async fn reg3_a_change_told_under_an_id_of_before_is_heard() {
     let (cutter, _gateway, client) = Cutter::behind_gateway(json!({})).await;

@@ -5,6 +5,7 @@ use tokio::net::TcpStream;
 
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, Scratch, StdioClient, eventually, fixture_server, signal};
+use crate::peer::Peer;
 use crate::support::{
     arrived, begin_call, ended, is_alive, is_gone, logged, parent, path_text, pid_in, raw_post, rest,
 };
@@ -197,4 +198,39 @@ async fn f26_a_stdio_gateway_ends_at_sigterm() {
     let status = tokio::time::timeout(crate::harness::PATIENCE, client.child.wait()).await.expect("it ends");
     assert!(status.expect("it can be waited for").success());
     is_gone(server).await;
+}
+
+/// No connection is taken any more, so no answer can come.
+#[tokio::test]
+async fn f26_an_open_ask_does_not_hold_the_shutdown_and_its_call_is_answered() {
+    let config = json!({ "gateway": { "grace": "1h" }, "mcpServers": { "a": fixture_server(&[]) } });
+    for over_sse in [false, true] {
+        let mut gateway = Gateway::start(config.clone()).await;
+        gateway.client_seeing("a_ask").await;
+        let mut peer = match over_sse {
+            false => Peer::over_http(gateway.address, json!({"sampling": {}})).await,
+            true => Peer::over_sse(gateway.address, json!({"sampling": {}})).await,
+        };
+        let call = peer.begin_call("a_ask", r#"{"method":"sampling/createMessage","params":{}}"#).await;
+        peer.asked("sampling/createMessage").await;
+        assert!(gateway.terminate().await.success(), "{over_sse}");
+        let outcome = peer.text_of(call).await;
+        assert!(outcome.contains("CLIENT_UNAVAILABLE"), "{over_sse}: {outcome}");
+    }
+}
+
+#[tokio::test]
+async fn f26_a_call_whose_connection_was_lost_is_named_and_not_waited_for() {
+    let mut gateway = Gateway::start(json!({
+        "gateway": { "grace": "1h" },
+        "mcpServers": { "a": fixture_server(&[]) },
+    }))
+    .await;
+    let client = gateway.client_seeing("a_hang").await;
+    let body = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a_hang"}}"#;
+    let stream = raw_post(&client, body).await;
+    arrived(&gateway.client().await, "a", 1).await;
+    drop(stream);
+    assert!(gateway.terminate().await.success());
+    logged(&gateway, &["call cut by the shutdown", "name=\"a_hang\""]).await;
 }

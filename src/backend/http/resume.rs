@@ -20,6 +20,7 @@ use crate::backend::http::body::{ASIDE, LONGEST_REFUSAL, finish, is_session_unkn
 use crate::backend::http::trail::Trail;
 use crate::backend::http::{Shared, is_passing};
 use crate::backend::link::{End, LinkError};
+use crate::backend::open::request_of;
 use crate::lane::Call;
 use crate::protocol::framing::{Event, Events, Frame};
 use crate::protocol::method::Method;
@@ -117,9 +118,10 @@ impl<'a> Awaited<'a> {
             Ok(Message::Response(answer)) if answer.id.as_ref().and_then(Id::as_u64) == Some(self.id) => {
                 return Ok(Some(answer));
             }
-            Ok(Message::Notification(notification)) if notification.method == Method::Progress => {
-                self.shared.on_notification(&notification, self.id, self.call);
-            }
+            Ok(Message::Request(ask)) => Shared::on_replayed_ask(self.shared, ask),
+            // That of other calls was told on their own streams.
+            Ok(Message::Notification(notification))
+                if notification.method == Method::Progress && request_of(&notification) != Some(self.id) => {}
             other => Shared::on_other(self.shared, other),
         }
         Ok(None)

@@ -141,7 +141,7 @@ impl Keeper {
         let client = || Client { caller: caller.clone(), mailbox: Arc::clone(mailbox) };
         let greeting = Greeting {
             capabilities: &capabilities(&caller.abilities, shared.config.declare),
-            ear: || Ear::own(Arc::clone(register), client(), shared.patience),
+            ear: || Ear::own(Arc::clone(register), &shared.config, client(), shared.patience),
             is_retry: self.trouble.is_some(),
         };
         let (link, hello) = match shared.dialler.dial(greeting, &mut over).await {
