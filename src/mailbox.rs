@@ -22,7 +22,7 @@ use crate::caller::Level;
 use crate::mailbox::asks::Asks;
 use crate::mailbox::replay::{KEPT_FOR, Replay};
 use crate::mailbox::tally::Tally;
-use crate::mailbox::updates::{Update, Updates};
+use crate::mailbox::updates::{Pace, Update, Updates};
 use crate::protocol;
 use crate::protocol::method::Method;
 
@@ -213,6 +213,13 @@ impl Mailbox {
     /// Puts an update of a resource where it waits for the client's stream.
     pub fn update(&self, update: &Update<'_>) {
         if self.updates.put(update, Instant::now()) {
+            self.bell.notify_waiters();
+        }
+    }
+
+    /// The client wants updates of this URI otherwise than before.
+    pub fn set_pace(&self, uri: &str, pace: Pace) {
+        if self.updates.set_pace(uri, pace, Instant::now()) {
             self.bell.notify_waiters();
         }
     }

@@ -270,6 +270,27 @@ impl Interests {
         Some(subscription)
     }
 
+    /// Nobody waits any more for how a client's wish for a URI stands: one that was entered for this goes, unless the client
+    /// wishes it a second time.
+    pub fn withdraw(&mut self, mailbox: &Mailbox, native: &str) {
+        let client = key(mailbox);
+        let Some(topic) = self.topics.get_mut(native) else { return };
+        let is_over = |waiting: &Waiting| waiting.client == client && waiting.outcome.is_closed();
+        let was_new = topic.waiting.iter().any(|waiting| is_over(waiting) && waiting.is_new);
+        topic.waiting.retain(|waiting| !is_over(waiting));
+        match topic.waiting.iter_mut().find(|waiting| waiting.client == client) {
+            Some(other) => other.is_new |= was_new,
+            None if was_new => drop(self.end(client, native)),
+            None => {}
+        }
+    }
+
+    /// Whether a client wants something that `native` is inside of.
+    pub fn wants_outer(&self, mailbox: &Mailbox, native: &str) -> bool {
+        let client = key(mailbox);
+        outer(native).any(|uri| self.topics.get(uri).is_some_and(|topic| topic.subscribers.contains_key(&client)))
+    }
+
     /// All subscriptions of a client.
     pub fn of(&self, mailbox: &Mailbox) -> &[Arc<Subscription>] {
         self.clients.get(&key(mailbox)).map_or(&[], Vec::as_slice)

@@ -109,9 +109,10 @@ impl Actor {
                 Ok(Some((link, hello))) => {
                     let begin = Instant::now();
                     let register = Arc::clone(&self.backend.register);
+                    register.link_up(hello.capabilities.subscribe);
                     let left = tokio::select! {
                         left = self.serve(&link, &hello) => left,
-                        never = register.keep(&link, hello.capabilities.subscribe) => match never {},
+                        never = register.keep(&link) => match never {},
                     };
                     register.link_down();
                     let left = self.judge(left, begin.elapsed());

@@ -65,21 +65,25 @@ impl Register {
         wish: Wish,
         place: impl FnOnce() -> Result<Place, E>,
     ) -> Result<Option<Subscribed>, E> {
-        let (mailbox, native) = (Arc::clone(&wish.mailbox), Arc::clone(&wish.native));
+        let (mailbox, native, pace) = (Arc::clone(&wish.mailbox), Arc::clone(&wish.native), wish.pace);
         let Entry { subscription, standing } = self.interests().subscribe(wish, place)?;
+        // Dropped before it is answered, the client has cancelled it.
+        let _waiter = Waiter { register: self, mailbox: &mailbox, native: &native };
         let holder: Arc<dyn Holder> = Arc::<Register>::clone(self);
         if !mailbox.hold_for(&holder) {
             self.interests().unsubscribe(&mailbox, &native);
             return Ok(None);
         }
+        mailbox.set_pace(&subscription.name.exposed, pace);
         let outcome = match standing {
             Standing::Settled(outcome) => outcome,
             Standing::Asked(asked) => {
                 self.bell.notify_one();
                 match asked.await {
                     Ok(outcome) => outcome,
-                    // It left while the backend was asked.
-                    Err(_) => return Ok(None),
+                    Err(_) if mailbox.is_closed() => return Ok(None),
+                    // Its client ended it while the backend was asked, and waits for this answer too.
+                    Err(_) => Outcome::Subscribed,
                 }
             }
         };
@@ -88,9 +92,13 @@ impl Register {
 
     /// Ends a client's subscription; tells whether there was one.
     pub fn unsubscribe(&self, mailbox: &Mailbox, native: &str) -> bool {
-        let ended = self.interests().unsubscribe(mailbox, native);
-        let Some(subscription) = ended else { return false };
-        mailbox.updates.drop_pending(&subscription.name.exposed);
+        let mut interests = self.interests();
+        let Some(subscription) = interests.unsubscribe(mailbox, native) else { return false };
+        let is_wanted = interests.wants_outer(mailbox, native);
+        drop(interests);
+        if !is_wanted {
+            mailbox.updates.drop_pending(&subscription.name.exposed);
+        }
         self.bell.notify_one();
         true
     }
@@ -164,10 +172,14 @@ impl Register {
         }
     }
 
-    /// Says upstream what is wanted, for as long as this is polled: as long as the link is there.
-    pub async fn keep(&self, link: &Arc<Link>, can_subscribe: bool) -> Infallible {
+    /// A link is there. To be called before anybody else can know of it: who subscribes then shall not be told otherwise.
+    pub fn link_up(&self, can_subscribe: bool) {
         let missed = self.interests().link_up(can_subscribe);
         self.tell(&missed);
+    }
+
+    /// Says upstream what is wanted, for as long as this is polled: as long as the link is there.
+    pub async fn keep(&self, link: &Arc<Link>) -> Infallible {
         let mut jobs = FuturesUnordered::new();
         loop {
             while jobs.len() < MOST_JOBS {
@@ -192,6 +204,20 @@ impl Register {
     /// No code that holds this lock is meant to panic.
     fn interests(&self) -> MutexGuard<'_, Interests> {
         self.interests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Somebody who waits for how a wish stands.
+struct Waiter<'a> {
+    register: &'a Register,
+    mailbox: &'a Mailbox,
+    native: &'a str,
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.register.interests().withdraw(self.mailbox, self.native);
+        self.register.bell.notify_one();
     }
 }
 

@@ -88,6 +88,19 @@ impl Updates {
         queue.put(&Update { uri: parent, message: instead, inside: None, ..*update }, now)
     }
 
+    /// Updates of `uri` are wanted otherwise from now on; tells whether one waits.
+    pub fn set_pace(&self, uri: &str, pace: Pace, now: Instant) -> bool {
+        let mut queue = self.lock();
+        if let Some(until) = queue.told.get_mut(uri) {
+            *until = (*until).min(now + pace.min_interval);
+        }
+        let Some(pending) = queue.pending.get_mut(uri) else { return false };
+        pending.due = pending.due.min(now + pace.min_interval.max(pace.batch));
+        pending.min_interval = pace.min_interval;
+        pending.priority = pace.priority;
+        true
+    }
+
     /// What is due, the most important first; it counts as written.
     pub fn take_due(&self, now: Instant) -> Vec<Bytes> {
         let mut queue = self.lock();
@@ -247,6 +260,20 @@ mod tests {
         assert_eq!(desk.take(), ["a1", "b1"]);
         desk.put("c", "c1", pace);
         assert!(desk.take().is_empty());
+    }
+
+    #[test]
+    fn sub11_subx3_what_waits_does_so_no_longer_than_is_wanted_now() {
+        let desk = Desk::new();
+        let pace = Pace { min_interval: millis(1000), ..Pace::default() };
+        desk.put("a", "a1", pace);
+        assert_eq!(desk.take(), ["a1"]);
+        desk.put("a", "a2", pace);
+        assert!(desk.take().is_empty() && !desk.updates.set_pace("b", Pace::default(), desk.now));
+        assert!(desk.updates.set_pace("a", Pace::default(), desk.now));
+        assert_eq!(desk.take(), ["a2"]);
+        desk.put("a", "a3", Pace::default());
+        assert_eq!(desk.take(), ["a3"]);
     }
 
     #[test]

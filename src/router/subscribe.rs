@@ -44,7 +44,10 @@ impl Router {
         let mailbox = Arc::clone(&call.mailbox);
         let wish = Wish { client, mailbox, native: native.into(), exposed: Arc::clone(&exposed), pace };
         let place = || self.place(call);
-        let subscribed = register.subscribe(wish, place).await?;
+        let subscribed = tokio::select! {
+            subscribed = register.subscribe(wish, place) => subscribed?,
+            _ = call.ended() => return Err(CallEnd::Cancelled),
+        };
         let Some(Subscribed { subscription, outcome }) = subscribed else { return Err(CallEnd::Cancelled) };
         let state = match outcome {
             Outcome::Subscribed => "subscribed",

@@ -11,6 +11,7 @@ mod sdk;
 mod sdk_script;
 mod sse_client;
 mod stage;
+mod subscriber;
 mod support;
 
 mod admin;
@@ -70,5 +71,8 @@ mod sdk_tour;
 mod seeds;
 mod shutdown;
 mod smoke;
+mod subscriptions;
+mod subscriptions_life;
+mod subscriptions_race;
 mod templates;
 mod timeouts;

@@ -40,7 +40,7 @@ fn with(mut server: Value, key: &str, value: Value) -> Value {
 }
 
 /// A fixture without the template that matches any note.
-fn few_templates() -> Value {
+pub fn few_templates() -> Value {
     with(fixture_server(&[]), "resources", json!({ "deny": ["note:///{name}"] }))
 }
 

@@ -178,15 +178,16 @@ impl Keeper {
 
     /// Lends the link to calls and tells it what the client says, until one of them ends it.
     async fn serve(&mut self, open: Open) -> Left {
+        let register = Arc::clone(&self.own.register);
+        register.link_up(open.hello.capabilities.subscribe);
         self.own.standing.send_replace(Standing::Up(Arc::clone(&open.link)));
         let over = self.over();
-        let register = Arc::clone(&self.own.register);
         let left = tokio::select! {
             biased;
             () = over => Left::Over,
             end = open.link.closed() => Left::Lost(end),
             () = self.pass_on(&open) => Left::Over,
-            never = register.keep(&open.link, open.hello.capabilities.subscribe) => match never {},
+            never = register.keep(&open.link) => match never {},
         };
         register.link_down();
         match &left {

@@ -1,0 +1,123 @@
+//! What the tests of subscriptions share: subscribing, hearing of changes, and asking the fixture what it was told.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Client, eventually};
+use crate::peer::{Heard, Peer};
+use crate::stage::Stage;
+
+pub const UPDATED: &str = "notifications/resources/updated";
+pub const ACTIVE: &str = "mcp_resource_subscriptions_active";
+/// Told after all else, so that what did not come before it does not come.
+const FENCE: &str = "note:///fence";
+
+/// The params of an update that the fixture makes of `uri`, as clients get them.
+pub fn touched(uri: &str, version: u64) -> String {
+    format!(r#"{{"uri":"{uri}","version":{version},"x-extra":{{"odd":1.0}},"_meta":{{"dev.fixture/touched":1e0}}}}"#)
+}
+
+/// URIs and versions of updates, in short.
+pub fn short(updates: &[Value]) -> Vec<String> {
+    let version = |params: &Value| params["version"].as_u64().map_or(String::new(), |version| format!(" {version}"));
+    updates.iter().map(|params| format!("{}{}", params["uri"].as_str().expect("a URI"), version(params))).collect()
+}
+
+/// Asserts that an answer is a subscription; gives its `_meta`.
+pub fn meta(answer: &Value) -> Value {
+    let meta = &answer["result"]["_meta"];
+    let id = meta["dev.goblin/subscriptionId"].as_str().unwrap_or_else(|| panic!("{answer}"));
+    assert!(id.starts_with("urn:uuid:"), "{answer}");
+    meta.clone()
+}
+
+/// Subscribes with these options, whose names stand without their prefix.
+pub fn wish(uri: &str, options: &Value) -> Value {
+    let options = options.as_object().expect("an object").iter();
+    let options: serde_json::Map<_, _> =
+        options.map(|(name, value)| (format!("dev.goblin/{name}"), value.clone())).collect();
+    json!({ "uri": uri, "_meta": options })
+}
+
+impl Peer {
+    pub async fn subscribe(&mut self, uri: &str) -> Value {
+        meta(&self.request("resources/subscribe", json!({ "uri": uri })).await)
+    }
+
+    pub async fn unsubscribe(&mut self, uri: &str) {
+        let answer = self.request("resources/unsubscribe", json!({ "uri": uri })).await;
+        assert_eq!(answer["result"], json!({}), "{uri}: {answer}");
+    }
+
+    pub async fn touch(&mut self, uri: &str, count: u64) {
+        self.call_text("a_touch", &json!({"uri": uri, "count": count}).to_string()).await;
+    }
+
+    /// The next update.
+    pub async fn updated(&mut self) -> Heard {
+        self.told(UPDATED).await
+    }
+
+    /// The updates that came and come, up to one that is made now.
+    pub async fn updates(&mut self) -> Vec<Value> {
+        let fence = format!("a+{FENCE}");
+        self.subscribe(&fence).await;
+        self.touch(FENCE, 1).await;
+        let mut updates = Vec::new();
+        loop {
+            let params = self.updated().await.json()["params"].clone();
+            if params["uri"] == fence {
+                self.unsubscribe(&fence).await;
+                return updates;
+            }
+            updates.push(params);
+        }
+    }
+
+    /// What the server was told, without our fences: `+` and `-` with the URI.
+    pub async fn said_upstream(&mut self) -> Vec<String> {
+        without_fences(&self.call_text("a_subscribed", "{}").await)
+    }
+
+    /// Waits until the server was told exactly this.
+    pub async fn upstream_hears(&mut self, expected: &[&str]) {
+        let deadline = tokio::time::Instant::now() + crate::harness::PATIENCE;
+        loop {
+            let said = self.said_upstream().await;
+            if said == expected {
+                return;
+            }
+            let name = &self.name;
+            assert!(tokio::time::Instant::now() < deadline, "{name}: the server heard {said:?}, not {expected:?}");
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    }
+}
+
+fn without_fences(text: &str) -> Vec<String> {
+    let said: Vec<String> = serde_json::from_str(text).expect("a list");
+    said.into_iter().filter(|entry| !entry.ends_with(FENCE)).collect()
+}
+
+/// The same for a client that has no stream of its own.
+pub async fn upstream_heard(client: &Client, expected: &[&str]) {
+    eventually(&format!("the server was told {expected:?}"), || async {
+        let said = without_fences(&client.call_text("a_subscribed", json!({})).await);
+        (said == expected).then_some(())
+    })
+    .await;
+}
+
+pub async fn subscribe(client: &Client, uri: &str, options: Value) -> Value {
+    meta(&client.request("resources/subscribe", wish(uri, &options)).await)
+}
+
+pub async fn touch(client: &Client, uri: &str, count: u64) {
+    client.call("a_touch", json!({"uri": uri, "count": count})).await;
+}
+
+impl Stage {
+    /// Waits until there are so many subscriptions.
+    pub async fn has_subscriptions(&self, count: u64) {
+        self.metric_becomes(ACTIVE, count).await;
+    }
+}

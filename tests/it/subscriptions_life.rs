@@ -1,0 +1,331 @@
+//! How long subscriptions live: with their client, beyond streams, connections and servers.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use goblin_fixture::fault::FaultProxy;
+
+use crate::fixture_http::HttpFixture;
+use crate::harness::{Client, Gateway, Scratch, StdioClient, eventually, fixture_server, goblin, signal};
+use crate::peer::Peer;
+use crate::per_client::{each_transport, own_process};
+use crate::subscriber::{ACTIVE, UPDATED, meta, short, subscribe, touch};
+use crate::support::{gauge, http_server, path_text, starts, try_call};
+
+const ALPHA: &str = "a+note:///alpha";
+const BETA: &str = "a+note:///beta";
+
+/// A gateway in front of this server, for whose clients `goblin stdio` is a bridge.
+struct Home {
+    scratch: Scratch,
+    gateway: Gateway,
+}
+
+impl Home {
+    async fn new(server: Value) -> Home {
+        let scratch = Scratch::new();
+        let config = json!({"gateway": {"sessionIdleTimeout": "2s"}, "mcpServers": { "a": server }});
+        scratch.write("goblin.json", &config.to_string());
+        let mut command = goblin(scratch.path());
+        command.args(["serve", "--port", "0", "--config"]).arg(scratch.path().join("goblin.json"));
+        Home { gateway: Gateway::of(command).await, scratch }
+    }
+
+    async fn bridge(&self) -> StdioClient {
+        let mut command = goblin(self.scratch.path());
+        command.args(["stdio", "--config"]).arg(self.scratch.path().join("goblin.json"));
+        let mut client = StdioClient::of({
+            command.stderr(std::process::Stdio::null());
+            command
+        });
+        client.initialize("2025-11-25").await;
+        client
+    }
+}
+
+/// Waits until exactly this is subscribed at the fixture, by whomever.
+async fn subscribed(watcher: &Client, expected: &Value) {
+    eventually(&format!("{expected} is subscribed"), || async {
+        let all = watcher.call_text("subscriptions", json!({"all": true})).await;
+        (all == expected.to_string()).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn sub7_met2_the_end_of_a_client_ends_its_subscriptions_however_it_ends() {
+    let web = HttpFixture::start(&[]).await;
+    let (watcher, mut home) = (web.client().await, Home::new(web.server()).await);
+    let address = home.gateway.address;
+    let stays = home.gateway.client_seeing("a_touch").await;
+    let mut stream = stays.listen().await;
+    subscribe(&stays, BETA, json!({})).await;
+
+    for end in ["delete", "cut", "silence", "sse", "bridge", "killed bridge"] {
+        let mut client = match end {
+            "sse" => Peer::over_sse(address, json!({})).await,
+            "bridge" => Peer::over_stdio(home.bridge().await, json!({})).await,
+            "delete" | "cut" => Peer::over_http(address, json!({})).await,
+            "silence" => {
+                let client = home.gateway.client().await;
+                subscribe(&client, ALPHA, json!({})).await;
+                subscribed(&watcher, &json!(["note:///alpha", "note:///beta"])).await;
+                // It never comes again.
+                subscribed(&watcher, &json!(["note:///beta"])).await;
+                continue;
+            }
+            _ => {
+                let mut client = home.bridge().await;
+                meta(&client.request("resources/subscribe", json!({ "uri": ALPHA })).await);
+                subscribed(&watcher, &json!(["note:///alpha", "note:///beta"])).await;
+                signal(client.child.id().expect("it runs"), "KILL");
+                subscribed(&watcher, &json!(["note:///beta"])).await;
+                continue;
+            }
+        };
+        client.name = end.to_owned();
+        client.subscribe(ALPHA).await;
+        client.subscribe(BETA).await;
+        assert_eq!(gauge(&stays, ACTIVE).await, 3, "{end}");
+        subscribed(&watcher, &json!(["note:///alpha", "note:///beta"])).await;
+        match end {
+            "cut" => drop(client),
+            _ => client.leave().await,
+        }
+        subscribed(&watcher, &json!(["note:///beta"])).await;
+        eventually("they are not counted any more", || async { (gauge(&stays, ACTIVE).await == 1).then_some(()) })
+            .await;
+    }
+    watcher.call("touch", json!({"uri": "note:///beta"})).await;
+    assert_eq!(stream.await_method(UPDATED).await["params"]["version"], 1, "who stays is not affected");
+    home.gateway.terminate().await;
+    subscribed(&watcher, &json!([])).await;
+}
+
+#[tokio::test]
+async fn sub7_the_end_of_input_ends_subscriptions_too() {
+    let web = HttpFixture::start(&[]).await;
+    let watcher = web.client().await;
+    let config = json!({ "mcpServers": { "a": web.server() } });
+    let mut client = Peer::over_stdio(StdioClient::start(config), json!({})).await;
+    client.await_tool("a_touch").await;
+    client.subscribe(ALPHA).await;
+    subscribed(&watcher, &json!(["note:///alpha"])).await;
+    client.leave().await;
+    subscribed(&watcher, &json!([])).await;
+}
+
+/// Ends a server, so that another takes its place.
+enum Fall {
+    /// Its process dies of a call.
+    Crash,
+    /// It forgets all sessions.
+    Forget,
+    /// Somebody starts another one at its address, with these switches.
+    Replace(HttpFixture, &'static [&'static str]),
+}
+
+impl Fall {
+    async fn happen(self, client: &Client) -> Option<HttpFixture> {
+        match self {
+            Fall::Crash => drop(try_call(client, "a_crash", json!({})).await),
+            Fall::Forget => drop(try_call(client, "a_forget_sessions", json!({})).await),
+            Fall::Replace(web, switches) => return Some(web.replace(switches).await),
+        }
+        None
+    }
+}
+
+#[tokio::test]
+async fn sub16_a_server_that_comes_back_is_asked_again_and_clients_are_told_once() {
+    let (web, old, forgetful) =
+        (HttpFixture::start(&[]).await, HttpFixture::start(&["--sse"]).await, HttpFixture::start(&[]).await);
+    let ways = [
+        (fixture_server(&[]), Fall::Crash),
+        (web.server(), Fall::Replace(web, &[])),
+        (old.server(), Fall::Replace(old, &["--sse"])),
+        (forgetful.server(), Fall::Forget),
+    ];
+    for (number, (server, fall)) in ways.into_iter().enumerate() {
+        let gateway = Gateway::with_servers(json!({ "a": server })).await;
+        let caller = gateway.client_seeing("a_touch").await;
+        let mut peers =
+            [Peer::over_http(gateway.address, json!({})).await, Peer::over_sse(gateway.address, json!({})).await];
+        for peer in &mut peers {
+            peer.name = number.to_string();
+            peer.subscribe(ALPHA).await;
+        }
+        peers[0].subscribe(BETA).await;
+        let _server = fall.happen(&caller).await;
+        for (peer, expected) in peers.iter_mut().zip([2, 1]) {
+            for _ in 0..expected {
+                let params = peer.updated().await.json()["params"].clone();
+                assert_eq!(params, json!({"uri": params["uri"]}), "our own words");
+            }
+        }
+        for peer in &mut peers {
+            assert_eq!(peer.updates().await, Vec::<Value>::new(), "way {number}: once");
+        }
+        let said = caller.call_text("a_subscriptions", json!({})).await;
+        assert_eq!(said, r#"["note:///alpha","note:///beta"]"#, "way {number}");
+        peers[0].touch("note:///alpha", 1).await;
+        for peer in &mut peers {
+            assert_eq!(short(&peer.updates().await).len(), 1, "way {number}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn sub10_what_is_subscribed_while_the_server_is_away_is_made_up_for() {
+    let web = HttpFixture::start(&[]).await;
+    let proxy = FaultProxy::start(web.address);
+    let gateway = Gateway::with_servers(json!({ "a": http_server(proxy.addr()) })).await;
+    let mut peer = Peer::over_http(gateway.address, json!({})).await;
+    peer.await_tool("a_touch").await;
+    let watcher = web.client().await;
+    proxy.cut().await;
+    let http = Client::new(gateway.address);
+    eventually("the loss is noticed", || async { (gauge(&http, "goblin_backend_up").await == 0).then_some(()) }).await;
+    assert_eq!(peer.subscribe(ALPHA).await["dev.goblin/state"], "pending");
+    assert_eq!(peer.subscribe(ALPHA).await["dev.goblin/state"], "pending");
+    assert_eq!(peer.subscribe(BETA).await["dev.goblin/state"], "pending");
+    peer.unsubscribe(BETA).await;
+    assert_eq!(gauge(&http, ACTIVE).await, 1);
+    proxy.pass().await;
+    assert_eq!(peer.updated().await.json()["params"], json!({ "uri": ALPHA }));
+    subscribed(&watcher, &json!(["note:///alpha"])).await;
+    assert_eq!(peer.updates().await, Vec::<Value>::new(), "once, and nothing of what was left");
+    assert!(peer.subscribe(ALPHA).await["dev.goblin/state"].is_null());
+    peer.touch("note:///alpha", 1).await;
+    assert_eq!(short(&peer.updates().await), [format!("{ALPHA} 1")]);
+}
+
+/// The id and the params of the next update.
+async fn update(stream: &mut crate::harness::Listener) -> (String, Value) {
+    loop {
+        let event = stream.next_event().await.expect("another event");
+        let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
+        let data: Value = serde_json::from_str(&field("data: ").unwrap_or_default()).unwrap_or_default();
+        if data["method"] == UPDATED {
+            return (field("id: ").expect("an id"), data["params"].clone());
+        }
+    }
+}
+
+#[tokio::test]
+async fn subx6_what_was_written_before_a_cut_is_replayed_and_what_came_after_it_is_not_lost() {
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
+    let client = gateway.client_seeing("a_touch").await;
+    for uri in [ALPHA, BETA] {
+        subscribe(&client, uri, json!({})).await;
+    }
+    let mut stream = client.listen().await;
+    touch(&client, "note:///alpha", 1).await;
+    let (first, params) = update(&mut stream).await;
+    assert_eq!(params["version"], 1);
+    touch(&client, "note:///alpha", 1).await;
+    assert_eq!(update(&mut stream).await.1["version"], 2);
+    drop(stream);
+    touch(&client, "note:///alpha", 3).await;
+    touch(&client, "note:///beta", 2).await;
+    let (_, mut stream) = client.get("/mcp", &[("last-event-id", &first)]).await;
+    let (second, params) = update(&mut stream).await;
+    assert_eq!((&params["uri"], &params["version"]), (&json!(ALPHA), &json!(2)), "replayed");
+    let mut newest = (0, 0);
+    while newest != (5, 2) {
+        let (_, params) = update(&mut stream).await;
+        let version = params["version"].as_u64().expect("the server's own words");
+        if params["uri"] == ALPHA { newest.0 = version } else { newest.1 = version }
+    }
+    // At least once: what is asked for again comes again.
+    drop(stream);
+    let (_, mut stream) = client.get("/mcp", &[("last-event-id", &second)]).await;
+    assert!(update(&mut stream).await.1["version"].as_u64().is_some_and(|version| version > 2));
+}
+
+#[tokio::test]
+async fn subx6_a_gap_is_told_as_one_update_of_each_subscription() {
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
+    let client = gateway.client_seeing("a_touch").await;
+    for uri in [ALPHA, BETA] {
+        subscribe(&client, uri, json!({})).await;
+    }
+    let told = async |stream: &mut crate::harness::Listener, why: &str| {
+        for uri in [ALPHA, BETA] {
+            assert_eq!(update(stream).await.1, json!({ "uri": uri }), "{why}");
+        }
+    };
+    let mut stream = client.listen().await;
+    touch(&client, "note:///alpha", 1).await;
+    let (id, params) = update(&mut stream).await;
+    assert_eq!(params["version"], 1, "nothing was missed before the first stream");
+    let spent = format!("{}-999", id.rsplit_once('-').expect("parts").0);
+    for wrong in ["x", "0-0000000-0", &spent] {
+        (_, stream) = client.get("/mcp", &[("last-event-id", wrong)]).await;
+        told(&mut stream, wrong).await;
+    }
+    // It does not say what it has seen.
+    stream = client.listen().await;
+    told(&mut stream, "a second stream").await;
+    touch(&client, "note:///alpha", 1).await;
+    assert_eq!(update(&mut stream).await.1["version"], 2, "once");
+}
+
+#[tokio::test]
+async fn own_sub2_sub7_each_client_subscribes_over_its_own_connection() {
+    for (transport, server, _backend) in each_transport().await {
+        let gateway = Gateway::with_servers(json!({ "a": server })).await;
+        let (mut one, mut two) =
+            (Peer::over_http(gateway.address, json!({})).await, Peer::over_sse(gateway.address, json!({})).await);
+        one.await_tool("a_touch").await;
+        let meta = one.subscribe(ALPHA).await;
+        assert!(meta["dev.goblin/state"].is_null(), "{transport}: {meta}");
+        assert_eq!(one.call_text("a_subscriptions", "{}").await, r#"["note:///alpha"]"#, "{transport}");
+        assert_eq!(two.call_text("a_subscriptions", "{}").await, "[]", "{transport}: nobody shares anything");
+        two.touch("note:///beta", 1).await;
+        two.subscribe(ALPHA).await;
+        one.touch("note:///alpha", 1).await;
+        assert_eq!(short(&one.updates().await), [format!("{ALPHA} 1")], "{transport}");
+        let expected: &[String] = if transport == "stdio" { &[] } else { &[format!("{ALPHA} 1")] };
+        assert_eq!(short(&two.updates().await), expected, "{transport}: each process has its own notes");
+        one.leave().await;
+        let http = Client::new(gateway.address);
+        eventually("one subscription is left", || async { (gauge(&http, ACTIVE).await == 1).then_some(()) }).await;
+        two.touch("note:///alpha", 1).await;
+        assert_eq!(short(&two.updates().await).len(), 1, "{transport}");
+        let other = two.call_text("a_subscriptions", r#"{"all":true}"#).await;
+        assert!(other.contains("note:///alpha"), "{transport}");
+    }
+}
+
+#[tokio::test]
+async fn own_sub16_a_process_that_dies_is_replaced_for_the_sake_of_subscriptions() {
+    let scratch = Scratch::new();
+    let log = scratch.path().join("starts");
+    let gateway = Gateway::with_servers(json!({ "a": own_process(&["--start-log", path_text(&log)]) })).await;
+    let mut peer = Peer::over_http(gateway.address, json!({})).await;
+    peer.await_tool("a_touch").await;
+    peer.subscribe(ALPHA).await;
+    assert_eq!(starts(&log), 2, "the one that lists, and the client's own");
+    let crash = peer.begin_call("a_crash", "{}").await;
+    assert!(peer.answer_to(crash).await["error"].is_object());
+    assert_eq!(peer.updated().await.json()["params"], json!({ "uri": ALPHA }), "without a call");
+    assert_eq!(starts(&log), 3);
+    peer.touch("note:///alpha", 1).await;
+    assert_eq!(short(&peer.updates().await), [format!("{ALPHA} 1")]);
+}
+
+#[tokio::test]
+async fn sub7_delete_answers_what_is_gone() {
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
+    let client = gateway.client_seeing("a_touch").await;
+    subscribe(&client, ALPHA, json!({})).await;
+    client.send(Method::DELETE, "/mcp", &client.headers(), "").await;
+    let other = gateway.client().await;
+    eventually("it is not counted any more", || async { (gauge(&other, ACTIVE).await == 0).then_some(()) }).await;
+    let late = client
+        .post(json!({"jsonrpc": "2.0", "id": 1, "method": "resources/subscribe", "params": {"uri": ALPHA}}).to_string())
+        .await;
+    assert_eq!(late.status, http::StatusCode::NOT_FOUND);
+    assert_eq!(gauge(&other, ACTIVE).await, 0);
+}

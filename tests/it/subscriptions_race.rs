@@ -1,0 +1,139 @@
+//! Subscriptions while the server is being asked: who changes their mind, goes, or cancels leaves the server as it should be.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Gateway, eventually, fixture_server};
+use crate::resources::few_templates;
+use crate::stage::{Back, Front, Stage};
+use crate::subscriber::{ACTIVE, meta, short, subscribe};
+use crate::support::gauge;
+
+const HELD: &str = "a+note:///held-x";
+
+#[tokio::test]
+async fn sub12_who_unsubscribes_while_the_server_is_asked_gets_both_answers() {
+    for (front, back) in [(Front::Http, Back::Stdio), (Front::Sse, Back::Post)] {
+        let stage = Stage::start(front, back).await;
+        let (mut one, mut two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
+        let begun = one.begin("resources/subscribe", json!({ "uri": HELD })).await;
+        stage.has_subscriptions(1).await;
+        one.unsubscribe(HELD).await;
+        meta(&one.answer_to(begun).await);
+        stage.has_subscriptions(0).await;
+        two.upstream_hears(&["+note:///held-x"]).await;
+        two.call_text("a_release", "{}").await;
+        two.upstream_hears(&["+note:///held-x", "-note:///held-x"]).await;
+
+        // Somebody else wants it meanwhile: the first's change of mind is none of theirs.
+        let begun = one.begin("resources/subscribe", json!({ "uri": HELD })).await;
+        stage.has_subscriptions(1).await;
+        let other = two.begin("resources/subscribe", json!({ "uri": HELD })).await;
+        stage.has_subscriptions(2).await;
+        one.unsubscribe(HELD).await;
+        meta(&one.answer_to(begun).await);
+        two.upstream_hears(&["+note:///held-x", "-note:///held-x", "+note:///held-x"]).await;
+        two.call_text("a_release", "{}").await;
+        meta(&two.answer_to(other).await);
+        two.touch("note:///held-x", 1).await;
+        assert_eq!(short(&two.updates().await), [format!("{HELD} 1")], "{front:?}");
+        assert_eq!(one.updates().await, Vec::<Value>::new(), "{front:?}");
+    }
+}
+
+#[tokio::test]
+async fn sub10_a_wish_that_is_cancelled_or_whose_client_goes_is_taken_back() {
+    for (front, back) in [(Front::Http, Back::Stdio), (Front::Sse, Back::Get)] {
+        let stage = Stage::start(front, back).await;
+        let (mut one, mut two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
+        let begun = one.begin("resources/subscribe", json!({ "uri": HELD })).await;
+        stage.has_subscriptions(1).await;
+        two.upstream_hears(&["+note:///held-x"]).await;
+        one.cancel(begun).await;
+        stage.has_subscriptions(0).await;
+        two.call_text("a_release", "{}").await;
+        two.upstream_hears(&["+note:///held-x", "-note:///held-x"]).await;
+
+        one.begin("resources/subscribe", json!({ "uri": HELD })).await;
+        stage.has_subscriptions(1).await;
+        two.upstream_hears(&["+note:///held-x", "-note:///held-x", "+note:///held-x"]).await;
+        one.leave().await;
+        stage.has_subscriptions(0).await;
+        two.call_text("a_release", "{}").await;
+        two.upstream_hears(&["+note:///held-x", "-note:///held-x", "+note:///held-x", "-note:///held-x"]).await;
+    }
+}
+
+#[tokio::test]
+async fn sub10_sub16_a_server_that_dies_while_it_is_asked_makes_it_pending() {
+    let stage = Stage::start(Front::Http, Back::Stdio).await;
+    let (mut one, mut two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
+    let begun = one.begin("resources/subscribe", json!({ "uri": HELD })).await;
+    two.upstream_hears(&["+note:///held-x"]).await;
+    let crash = two.begin_call("a_crash", "{}").await;
+    assert!(two.answer_to(crash).await["error"].is_object());
+    assert_eq!(meta(&one.answer_to(begun).await)["dev.goblin/state"], "pending");
+    stage.metric_becomes(r#"goblin_backend_up{server_id="a"}"#, 1).await;
+    // The new one was asked as soon as it was there, and holds it too.
+    two.upstream_hears(&["+note:///held-x"]).await;
+    two.call_text("a_release", "{}").await;
+    assert_eq!(one.updated().await.json()["params"], json!({ "uri": HELD }));
+    one.touch("note:///held-x", 1).await;
+    assert_eq!(short(&one.updates().await), [format!("{HELD} 1")]);
+}
+
+#[tokio::test]
+async fn d13_sub2_what_the_server_lists_just_now_can_be_subscribed() {
+    let gateway = Gateway::with_servers(json!({ "a": few_templates() })).await;
+    let client = gateway.client_seeing("a_touch").await;
+    for _ in 0..3 {
+        let native = client.call_text("a_change_resources", json!({})).await;
+        subscribe(&client, &format!("a+{native}"), json!({})).await;
+    }
+    assert_eq!(gauge(&client, ACTIVE).await, 3);
+}
+
+/// A client that changes its mind all the time; what it wants in the end.
+async fn waver(client: crate::harness::Client, mut state: u64) -> BTreeSet<String> {
+    let mut wanted = BTreeMap::new();
+    for _ in 0..120 {
+        // Any numbers will do, and these are the same each time (xorshift).
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let uri = format!("note:///{}", state % 3);
+        let is_wanted = state % 7 < 4;
+        let method = if is_wanted { "resources/subscribe" } else { "resources/unsubscribe" };
+        let answer = client.request(method, json!({"uri": format!("a+{uri}")})).await;
+        assert!(answer["error"].is_null(), "{answer}");
+        wanted.insert(uri, is_wanted);
+    }
+    wanted.into_iter().filter(|(_, is_wanted)| *is_wanted).map(|(uri, _)| uri).collect()
+}
+
+#[tokio::test]
+async fn sub2_sub12_whatever_clients_want_at_the_same_time_the_server_ends_up_right() {
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
+    let watcher = gateway.client_seeing("a_touch").await;
+    let mut clients = Vec::new();
+    for seed in 1..=4 {
+        clients.push(tokio::spawn(waver(gateway.client().await, seed * 0x9E37_79B9)));
+    }
+    let mut wanted = Vec::new();
+    for client in clients {
+        wanted.push(client.await.expect("no panic"));
+    }
+    let all: BTreeSet<_> = wanted.iter().flatten().cloned().collect();
+    assert_eq!(gauge(&watcher, ACTIVE).await, wanted.iter().map(BTreeSet::len).sum::<usize>());
+    eventually(&format!("exactly {all:?} is subscribed"), || async {
+        (watcher.call_text("a_subscriptions", json!({})).await == json!(all).to_string()).then_some(())
+    })
+    .await;
+    let said: Vec<String> = serde_json::from_str(&watcher.call_text("a_subscribed", json!({})).await).expect("a list");
+    let mut now = BTreeSet::new();
+    for word in said {
+        let (sign, uri) = word.split_at(1);
+        assert!(if sign == "+" { now.insert(uri.to_owned()) } else { now.remove(uri) }, "{word} was said twice");
+    }
+}
