@@ -35,6 +35,7 @@ mod documents;
 mod edit;
 mod files;
 mod files_escape;
+mod files_watch;
 mod first_use;
 mod front_http;
 mod front_sse;

@@ -49,7 +49,9 @@ impl System {
     )]
     pub fn open() -> io::Result<System> {
         let hints = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(|error| match error {
-            Errno::MFILE => io::Error::other("too many programs watch; fs.inotify.max_user_instances sets how many may"),
+            Errno::MFILE => {
+                io::Error::other("too many programs watch; fs.inotify.max_user_instances sets how many may")
+            }
             error => error.into(),
         });
         let hints = Arc::new(hints?);
