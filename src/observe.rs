@@ -131,6 +131,11 @@ pub enum Event<'a> {
         server: &'a str,
         listed: usize,
     },
+    /// The system does not tell of changes; they are looked for.
+    FilesPolled {
+        server: &'a str,
+        reason: &'a str,
+    },
     AnswerWithoutCall {
         server: &'a str,
     },
@@ -249,6 +254,7 @@ kinds!(
     BackendNotification,
     BackendError,
     FilesLimited,
+    FilesPolled,
     AnswerWithoutCall,
     ProgressDropped,
     LogDropped,
@@ -361,6 +367,9 @@ fn log(event: &Event<'_>) {
                 server,
                 listed, "more files than maxFiles; the others are reached by the tools and the template only"
             );
+        }
+        Event::FilesPolled { server, reason } => {
+            warn!(server, reason = clean(reason), "files cannot be watched; changes are looked for every few seconds");
         }
         Event::AnswerWithoutCall { server } => debug!(server, "backend answered what nobody waits for; dropped"),
         Event::ProgressDropped { server } => debug!(server, "progress dropped"),

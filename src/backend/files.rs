@@ -4,7 +4,8 @@
 //! touches the disk runs on blocking threads, a few at a time; work that nobody waits for any more is stopped. What exists
 //! is decided by `rule`, where it is reached by `tree`, how it is spelled by `path`.
 //!
-//! Nothing is kept between requests: a walk is as fresh as its answer. Nothing is ever written.
+//! Nothing that answers are made of is kept between requests: a walk is as fresh as its answer. `watch` remembers what it
+//! saw last, and tells what has changed. Nothing is ever written.
 
 mod content;
 mod date;
@@ -16,6 +17,7 @@ mod rule;
 mod search;
 mod tools;
 mod tree;
+mod watch;
 
 use std::io;
 use std::path::PathBuf;
@@ -25,8 +27,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 use tokio::sync::Semaphore;
 
+use self::resources::Named;
 use self::rule::Excluded;
 use self::tree::{Missing, Stop, Tree};
+use self::watch::Watch;
 use crate::backend::ear::Ear;
 use crate::backend::link::LinkError;
 use crate::backend::listing::MOST_ENTRIES;
@@ -37,6 +41,7 @@ use crate::protocol::dialect::Dialect;
 use crate::protocol::error::Error;
 use crate::protocol::json::quote;
 use crate::protocol::method::Method;
+use crate::protocol::params::required;
 use crate::protocol::{self, Message, Request, Response};
 
 /// How many requests touch the disk at once. Those that wait hold a slot of the backend, which bounds them.
@@ -46,6 +51,7 @@ pub struct FilesLink {
     next: AtomicU64,
     places: Arc<Semaphore>,
     served: Arc<Served>,
+    watch: Watch,
 }
 
 /// What the blocking threads share.
@@ -54,6 +60,7 @@ struct Served {
     most_listed: usize,
     ear: Arc<Ear>,
     told_limit: AtomicBool,
+    watch: watch::Shared,
 }
 
 /// Why the directory cannot be served.
@@ -103,9 +110,11 @@ impl FilesLink {
         let tree = Tree::open(&files.root, files.hidden, files.ignored)
             .map_err(|reason| FilesError::Root { root: files.root.clone(), reason })?;
         let most_listed = files.max_files.min(MOST_ENTRIES);
-        let served = Served { tree, most_listed, ear, told_limit: AtomicBool::new(false) };
+        let (told_limit, watch) = (AtomicBool::new(false), watch::Shared::default());
+        let served = Arc::new(Served { tree, most_listed, ear, told_limit, watch });
+        let watch = Watch::start(Arc::clone(&served));
         let places = Arc::new(Semaphore::new(MOST_AT_ONCE));
-        Ok(FilesLink { next: AtomicU64::new(1), places, served: Arc::new(served) })
+        Ok(FilesLink { next: AtomicU64::new(1), places, served, watch })
     }
 
     pub fn next_id(&self) -> u64 {
@@ -137,7 +146,9 @@ impl FilesLink {
         std::future::pending().await
     }
 
-    pub async fn close(&self) {}
+    pub fn close(&self) {
+        self.watch.stop();
+    }
 
     async fn answer(&self, request: &Arc<Request>) -> Result<String, Refusal> {
         match request.method {
@@ -145,9 +156,12 @@ impl FilesLink {
             Method::Ping => Ok("{}".to_owned()),
             Method::ToolsList => Ok(tools::definitions()),
             Method::TemplatesList => Ok(resources::templates(&self.served.tree, self.served.most_listed)),
-            Method::ToolsCall | Method::ResourcesList | Method::ResourcesRead | Method::Complete => {
-                self.work(request).await
-            }
+            Method::ToolsCall
+            | Method::ResourcesList
+            | Method::ResourcesRead
+            | Method::Subscribe
+            | Method::Unsubscribe
+            | Method::Complete => self.work(request).await,
             ref other => Err(Refusal::Error(Error::MethodNotFound(other.to_string()))),
         }
     }
@@ -182,7 +196,7 @@ impl Served {
             self.tree.root.template(),
         ));
         format!(
-            r#"{{"protocolVersion":"{}","capabilities":{{"tools":{{}},"resources":{{}},"completions":{{}}}},"serverInfo":{{"name":"goblin-files","version":"{}"}},"instructions":{instructions}}}"#,
+            r#"{{"protocolVersion":"{}","capabilities":{{"tools":{{}},"resources":{{"subscribe":true,"listChanged":true}},"completions":{{}}}},"serverInfo":{{"name":"goblin-files","version":"{}"}},"instructions":{instructions}}}"#,
             Dialect::NEWEST_WITH_HANDSHAKE,
             env!("CARGO_PKG_VERSION"),
         )
@@ -192,14 +206,34 @@ impl Served {
         match request.method {
             Method::ToolsCall => tools::call(&self.tree, request, stop),
             Method::ResourcesRead => resources::read(&self.tree, request),
+            Method::Subscribe => self.subscribe(request),
+            Method::Unsubscribe => self.unsubscribe(request),
             Method::Complete => resources::complete(&self.tree, request, stop),
             _ => self.list(stop),
         }
     }
 
+    fn subscribe(&self, request: &Request) -> Result<String, Refusal> {
+        let Named { path, spot, .. } = resources::named(&self.tree, request)?;
+        self.watch.subscribe(path, &spot);
+        Ok("{}".to_owned())
+    }
+
+    /// What is not subscribed, or not there any more, is as it is wanted.
+    fn unsubscribe(&self, request: &Request) -> Result<String, Refusal> {
+        let uri = required(request.raw.as_str(), request.params.uri, "uri").map_err(Refusal::Error)?;
+        if let Ok(path) = self.tree.root.canonical_uri_of(&uri) {
+            self.watch.subscribed.remove(&path);
+        }
+        Ok("{}".to_owned())
+    }
+
     fn list(&self, stop: &Stop) -> Result<String, Refusal> {
-        let (listed, more) = resources::list(&self.tree, self.most_listed, stop)?;
-        if more && !self.told_limit.swap(true, Ordering::Relaxed) {
+        let (listed, listing) = resources::list(&self.tree, self.most_listed, stop)?;
+        if !stop.is_set() {
+            self.watch.given(listing.fingerprint);
+        }
+        if listing.is_cut && !self.told_limit.swap(true, Ordering::Relaxed) {
             self.ear.emit(&Event::FilesLimited { server: self.ear.server(), listed: self.most_listed });
         }
         Ok(listed)

@@ -155,7 +155,7 @@ impl Link {
             Link::Stdio(link) => link.close().await,
             Link::Http(link) => link.close().await,
             Link::Sse(link) => link.close(),
-            Link::Files(link) => link.close().await,
+            Link::Files(link) => link.close(),
         }
     }
 

@@ -36,6 +36,7 @@ mod documents;
 mod edit;
 mod files;
 mod files_escape;
+mod files_watch;
 mod first_use;
 mod front_http;
 mod front_sse;

@@ -15,7 +15,7 @@ use crate::config::roots::encode;
 const LONGEST_PATH: usize = 4096;
 
 /// A path below the root: plain names, no `.`, no `..`. Empty is the root itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Relative(PathBuf);
 
 /// Why a text names nothing below the root.
@@ -42,6 +42,11 @@ impl Relative {
 
     pub fn join(&self, name: &OsStr) -> Relative {
         Relative(self.0.join(name))
+    }
+
+    /// The directories it is in, the nearest first, the root last.
+    pub fn above(&self) -> impl Iterator<Item = Relative> {
+        self.0.ancestors().skip(1).map(|directory| Relative(directory.to_owned()))
     }
 
     /// A path that the system made of plain names.

@@ -1,10 +1,14 @@
 //! The files as resources: listed, read, and completed in the template.
 
+use std::borrow::Cow;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+
 use serde::Serialize;
 
 use crate::backend::files::content::{self, Contents, LARGEST_FILE};
 use crate::backend::files::path::{self, PathError, Relative};
-use crate::backend::files::tree::{Kind, Missing, Next, Stop, Tree};
+use crate::backend::files::tree::{Item, Kind, Missing, Next, Spot, Stop, Tree};
 use crate::backend::files::{Refusal, date, explain, to_json};
 use crate::protocol::Request;
 use crate::protocol::error::Error;
@@ -36,21 +40,14 @@ struct Annotations {
     last_modified: String,
 }
 
-/// `resources/list`, and whether there are more files than `most`.
-pub fn list(tree: &Tree, most: usize, stop: &Stop) -> Result<(String, bool), Refusal> {
-    let root = tree.find(&Relative::default()).map_err(|missing| failed(&missing))?;
+/// `resources/list`.
+pub fn list(tree: &Tree, most: usize, stop: &Stop) -> Result<(String, Listing), Refusal> {
     let mut resources = Vec::new();
-    let mut more = false;
-    tree.walk(&root, stop, |item| {
-        if item.kind != Kind::File {
-            return Next::Into;
-        }
-        if resources.len() == most {
-            more = true;
-            return Next::End;
-        }
+    let listing = each(tree, most, stop, |item| {
         // What vanished meanwhile is not listed.
-        if let Ok(facts) = item.facts() {
+        if item.kind == Kind::File
+            && let Ok(facts) = item.facts()
+        {
             resources.push(Resource {
                 uri: tree.root.uri(item.path),
                 name: item.path.shown(),
@@ -59,13 +56,38 @@ pub fn list(tree: &Tree, most: usize, stop: &Stop) -> Result<(String, bool), Ref
                 annotations: Annotations { last_modified: date::iso(facts.modified) },
             });
         }
-        Next::Into
     });
-    Ok((to_json(&Listed { resources }), more))
+    let listing = listing.map_err(|missing| Refusal::Unreadable(explain("the root", &missing)))?;
+    Ok((to_json(&Listed { resources }), listing))
 }
 
-fn failed(missing: &Missing) -> Refusal {
-    Refusal::Unreadable(explain("the root", missing))
+/// What a list is known by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listing {
+    /// Of the paths of all files in it. Two lists of the same files have the same.
+    pub fingerprint: u64,
+    /// There are more files than it may have.
+    pub is_cut: bool,
+}
+
+/// Visits the files that are listed, `most` of them, and the directories on the way.
+pub fn each(tree: &Tree, most: usize, stop: &Stop, mut visit: impl FnMut(&Item<'_>)) -> Result<Listing, Missing> {
+    let root = tree.find(&Relative::default())?;
+    let (mut count, mut is_cut) = (0, false);
+    let mut fingerprint = DefaultHasher::new();
+    tree.walk(&root, stop, |item| {
+        if item.kind == Kind::File {
+            if count == most {
+                is_cut = true;
+                return Next::End;
+            }
+            count += 1;
+            item.path.hash(&mut fingerprint);
+        }
+        visit(item);
+        Next::Into
+    });
+    Ok(Listing { fingerprint: fingerprint.finish(), is_cut })
 }
 
 /// `resources/templates/list`.
@@ -83,27 +105,9 @@ pub fn templates(tree: &Tree, most: usize) -> String {
 
 /// `resources/read`.
 pub fn read(tree: &Tree, request: &Request) -> Result<String, Refusal> {
-    let uri = required(request.raw.as_str(), request.params.uri, "uri").map_err(Refusal::Error)?;
-    let missing = |hint: String| Refusal::NotFound { uri: uri.to_string(), hint };
-    let invalid = |reason: String| Refusal::Error(Error::InvalidParams(reason));
-    let unreadable = |error: &std::io::Error| Refusal::Unreadable(format!("{uri} cannot be read: {error}"));
-    let path = match tree.root.canonical_uri_of(&uri) {
-        Ok(path) => path,
-        Err(PathError::Outside(_)) => return Err(missing("it is outside of the root".to_owned())),
-        Err(error) => return Err(invalid(error.to_string())),
-    };
-    let spot = tree.find(&path).map_err(|reason| match reason {
-        Missing::NotFound => missing(String::new()),
-        Missing::Failed(error) => unreadable(&error),
-        other => missing(explain("it", &other)),
-    })?;
-    match spot.facts.kind {
-        Kind::File => {}
-        Kind::Directory => return Err(missing("it is a directory, whose files the tool list shows".to_owned())),
-        Kind::Link | Kind::Other => return Err(missing("it is no regular file".to_owned())),
-    }
+    let Named { uri, path, spot } = named(tree, request)?;
     let bytes = spot.open().and_then(content::whole);
-    let bytes = bytes.map_err(|error| unreadable(&error))?;
+    let bytes = bytes.map_err(|error| unreadable(&uri, &error))?;
     let bytes = bytes.ok_or_else(|| {
         let size = spot.facts.size;
         invalid(format!(
@@ -116,10 +120,45 @@ pub fn read(tree: &Tree, request: &Request) -> Result<String, Refusal> {
     Ok(format!(r#"{{"contents":[{contents}]}}"#))
 }
 
+/// A file that a request is about.
+pub struct Named<'a> {
+    pub uri: Cow<'a, str>,
+    pub path: Relative,
+    pub spot: Spot,
+}
+
+/// The file whose URI stands in `params`.
+pub fn named<'a>(tree: &Tree, request: &'a Request) -> Result<Named<'a>, Refusal> {
+    let uri = required(request.raw.as_str(), request.params.uri, "uri").map_err(Refusal::Error)?;
+    let missing = |hint: String| Refusal::NotFound { uri: uri.to_string(), hint };
+    let path = match tree.root.canonical_uri_of(&uri) {
+        Ok(path) => path,
+        Err(PathError::Outside(_)) => return Err(missing("it is outside of the root".to_owned())),
+        Err(error) => return Err(invalid(error.to_string())),
+    };
+    let spot = tree.find(&path).map_err(|reason| match reason {
+        Missing::NotFound => missing(String::new()),
+        Missing::Failed(error) => unreadable(&uri, &error),
+        other => missing(explain("it", &other)),
+    })?;
+    match spot.facts.kind {
+        Kind::File => Ok(Named { uri, path, spot }),
+        Kind::Directory => Err(missing("it is a directory, whose files the tool list shows".to_owned())),
+        Kind::Link | Kind::Other => Err(missing("it is no regular file".to_owned())),
+    }
+}
+
+fn invalid(reason: String) -> Refusal {
+    Refusal::Error(Error::InvalidParams(reason))
+}
+
+fn unreadable(uri: &str, error: &io::Error) -> Refusal {
+    Refusal::Unreadable(format!("{uri} cannot be read: {error}"))
+}
+
 /// `completion/complete` for the template's `path`: the names in the directory that the value is in.
 pub fn complete(tree: &Tree, request: &Request, stop: &Stop) -> Result<String, Refusal> {
     let text = request.raw.as_str();
-    let invalid = |reason: String| Refusal::Error(Error::InvalidParams(reason));
     let member = |of, key| json::member(text, of?, key);
     let word = |at| at_string(text, at);
     let argument = member(request.params.whole, "argument");
@@ -139,7 +178,7 @@ pub fn complete(tree: &Tree, request: &Request, stop: &Stop) -> Result<String, R
 }
 
 fn at_string(text: &str, at: Option<json::Span>) -> Option<String> {
-    json::string(text, at?).map(std::borrow::Cow::into_owned)
+    json::string(text, at?).map(Cow::into_owned)
 }
 
 /// The first paths that begin with `value`, and how many there are. A directory ends in a slash.

@@ -21,6 +21,8 @@ use rustix::fs::OFlags;
 use crate::backend::files::tree;
 
 const RULES: &str = ".gitignore";
+/// In the top of a repository.
+const EXCLUDE: &str = ".git/info/exclude";
 /// The files of rules that hold in one directory, together; more is an error. A pattern may need a thousand times its
 /// length in memory, and they are read for each request.
 const LONGEST_RULES: u64 = 128 << 10;
@@ -91,15 +93,34 @@ impl Rule {
     /// What holds above the root: the rules of the repository that it is in.
     pub fn above(&self) -> io::Result<Layers> {
         let mut layers = Layers::default();
-        let top = self.root.ancestors().find(|directory| directory.join(".git").symlink_metadata().is_ok());
-        let Some(top) = top.filter(|_| !self.ignored) else { return Ok(layers) };
-        layers.push(top, open(&top.join(".git/info/exclude")))?;
-        let mut between: Vec<_> = self.root.ancestors().skip(1).take_while(|above| above.starts_with(top)).collect();
-        between.reverse();
+        let Some((top, between)) = self.repository() else { return Ok(layers) };
+        layers.push(top, open(&top.join(EXCLUDE)))?;
         for directory in between {
             layers.push(directory, open(&directory.join(RULES)))?;
         }
         Ok(layers)
+    }
+
+    /// The top of the repository that the root is in, and the directories from there down that are above the root.
+    fn repository(&self) -> Option<(&Path, Vec<&Path>)> {
+        let top = self.root.ancestors().find(|directory| directory.join(".git").symlink_metadata().is_ok());
+        let top = top.filter(|_| !self.ignored)?;
+        let mut between: Vec<_> = self.root.ancestors().skip(1).take_while(|above| above.starts_with(top)).collect();
+        between.reverse();
+        Some((top, between))
+    }
+
+    /// The directories outside of the tree whose files of rules hold in it.
+    pub fn places(&self) -> Vec<PathBuf> {
+        let Some((top, between)) = self.repository() else { return Vec::new() };
+        let exclude = top.join(EXCLUDE);
+        exclude.parent().into_iter().chain(between).map(Path::to_owned).collect()
+    }
+
+    /// Whether what is served may be different when this changes.
+    pub fn is_rules(&self, absolute: &Path) -> bool {
+        let is_named = |name: &str| absolute.file_name().is_some_and(|known| known == name);
+        !self.ignored && (is_named(RULES) || is_named(".git") || absolute.ends_with(EXCLUDE))
     }
 
     /// Adds the rules of a directory below the root.

@@ -29,7 +29,7 @@ const MOST_NAMES: usize = 1_000_000;
 pub struct Tree {
     directory: Dir,
     pub root: Root,
-    rule: Rule,
+    pub rule: Rule,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,13 +41,16 @@ pub enum Kind {
     Other,
 }
 
-/// What is known of a file without opening it.
-#[derive(Clone, Copy, Debug)]
+/// What is known of a file without opening it. Where two differ, so may what is in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     pub kind: Kind,
     pub size: u64,
     /// Seconds since 1970.
     pub modified: i64,
+    /// And the rest of a second.
+    pub nanoseconds: u32,
+    inode: u64,
 }
 
 /// Why there is nothing at a path.
@@ -323,7 +326,13 @@ impl Facts {
             FileType::Symlink => Kind::Link,
             _ => Kind::Other,
         };
-        Facts { kind, size: u64::try_from(stat.st_size).unwrap_or_default(), modified: stat.st_mtime }
+        Facts {
+            kind,
+            size: u64::try_from(stat.st_size).unwrap_or_default(),
+            modified: stat.st_mtime,
+            nanoseconds: u32::try_from(stat.st_mtime_nsec).unwrap_or_default(),
+            inode: stat.st_ino,
+        }
     }
 }
 

@@ -1,0 +1,143 @@
+//! What Linux says of directories that it watches for us.
+//!
+//! Spoken to directly: of `notify`, the usual crate, no version that is out can leave away the hint that a file was opened,
+//! and each walk of ours would be answered by twice as many hints as there are directories.
+//!
+//! A watch belongs to a directory, not to its name. So with each look all that shall be watched is asked for again by
+//! name: what is watched already keeps its number, and a number whose name is another now was moved.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+use rustix::io::Errno;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::backend::files::watch::Touch;
+
+/// Room for some hundred hints.
+const BUFFER: usize = 16 << 10;
+
+/// The directories that are watched, by their numbers.
+pub type Watched = HashMap<i32, PathBuf>;
+
+pub struct System {
+    hints: AsyncFd<Arc<OwnedFd>>,
+    watched: Watched,
+}
+
+/// For the thread that may block.
+pub struct Handle(Arc<OwnedFd>);
+
+pub enum Heard<'a> {
+    /// There were too many to be kept.
+    Lost,
+    Touched(&'a Path, Touch),
+}
+
+impl System {
+    #[expect(
+        deprecated,
+        reason = "its successor is unsafe for the sake of those who replace the descriptor; nobody can here"
+    )]
+    pub fn open() -> io::Result<System> {
+        let hints = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(|error| match error {
+            Errno::MFILE => {
+                io::Error::other("too many programs watch; fs.inotify.max_user_instances sets how many may")
+            }
+            error => error.into(),
+        });
+        let hints = Arc::new(hints?);
+        Ok(System { hints: AsyncFd::with_interest(hints, Interest::READABLE)?, watched: Watched::new() })
+    }
+
+    pub fn handle(&self) -> Handle {
+        Handle(Arc::clone(self.hints.get_ref()))
+    }
+
+    /// Waits for hints and gives them to `note`. Nothing is lost where this is dropped while it waits.
+    pub async fn read(&self, mut note: impl FnMut(Heard<'_>)) -> io::Result<()> {
+        let mut ready = self.hints.readable().await?;
+        let mut buffer = [MaybeUninit::uninit(); BUFFER];
+        let mut reader = Reader::new(self.hints.get_ref(), &mut buffer);
+        loop {
+            match reader.next() {
+                Ok(event) => self.note(&event, &mut note),
+                Err(Errno::AGAIN) => {
+                    ready.clear_ready();
+                    return Ok(());
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if reader.is_buffer_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn note(&self, event: &inotify::Event<'_>, note: &mut impl FnMut(Heard<'_>)) {
+        let said = event.events();
+        if said.contains(ReadFlags::QUEUE_OVERFLOW) {
+            return note(Heard::Lost);
+        }
+        // Of one that is not known yet, or not any more, a further look knows better.
+        let Some(directory) = self.watched.get(&event.wd()) else { return };
+        let of_content = ReadFlags::MODIFY | ReadFlags::ATTRIB;
+        let touch = Touch {
+            written: said.contains(ReadFlags::MODIFY),
+            named: said.contains(ReadFlags::ISDIR) || !said.intersects(of_content) || event.file_name().is_none(),
+        };
+        match event.file_name() {
+            Some(name) => note(Heard::Touched(&directory.join(OsStr::from_bytes(name.to_bytes())), touch)),
+            None => note(Heard::Touched(directory, touch)),
+        }
+    }
+
+    /// Watches these from now on; tells whether there is one among them that was not watched, or not under this name.
+    pub fn adopt(&mut self, watched: Watched) -> bool {
+        for number in self.watched.keys().filter(|number| !watched.contains_key(number)) {
+            // It ends by itself with its directory.
+            let _ = inotify::remove_watch(self.hints.get_ref(), *number);
+        }
+        let is_more = watched.iter().any(|(number, path)| self.watched.get(number) != Some(path));
+        self.watched = watched;
+        is_more
+    }
+}
+
+impl Handle {
+    pub fn watch(&self, wanted: Vec<PathBuf>) -> io::Result<Watched> {
+        let flags = WatchFlags::ATTRIB
+            | WatchFlags::CREATE
+            | WatchFlags::DELETE
+            | WatchFlags::DELETE_SELF
+            | WatchFlags::MODIFY
+            | WatchFlags::MOVE
+            | WatchFlags::MOVE_SELF
+            | WatchFlags::ONLYDIR
+            | WatchFlags::DONT_FOLLOW
+            | WatchFlags::EXCL_UNLINK;
+        let mut watched = Watched::with_capacity(wanted.len());
+        for path in wanted {
+            match inotify::add_watch(&self.0, &path, flags) {
+                Ok(number) => drop(watched.insert(number, path)),
+                // Gone since, or not ours to read: whatever becomes of it is said of the directory it is in.
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => {}
+                Err(Errno::NOSPC) => {
+                    let words = "the system has no watches left; fs.inotify.max_user_watches sets how many there are";
+                    return Err(io::Error::other(words));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(watched)
+    }
+}

@@ -1,0 +1,134 @@
+//! What may have changed since the last look: a set, however often it is said.
+
+use std::collections::HashMap;
+
+use tokio::time::Instant;
+
+use crate::backend::files::path::Relative;
+use crate::backend::files::watch::{LONGEST_WAIT, QUIET};
+
+/// Beyond this everything is looked at, which then costs no more.
+const MOST_TOUCHED: usize = 1024;
+
+/// What was said of a path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Touch {
+    /// What is in the file.
+    pub written: bool,
+    /// Something got this name or lost it, or it is a directory.
+    pub named: bool,
+}
+
+#[derive(Debug, Default)]
+pub struct Touched {
+    paths: HashMap<Relative, Touch>,
+    is_all: bool,
+    /// The first and the last time that something was said.
+    heard: Option<(Instant, Instant)>,
+}
+
+impl Touched {
+    pub fn add(&mut self, path: Relative, touch: Touch, now: Instant) {
+        self.hear(now);
+        if self.is_all {
+            return;
+        }
+        let known = self.paths.entry(path).or_default();
+        *known = Touch { written: known.written || touch.written, named: known.named || touch.named };
+        if self.paths.len() > MOST_TOUCHED {
+            self.is_all = true;
+            self.paths = HashMap::new();
+        }
+    }
+
+    /// Anything may have changed.
+    pub fn add_all(&mut self, now: Instant) {
+        self.hear(now);
+        self.is_all = true;
+        self.paths = HashMap::new();
+    }
+
+    /// What was touched is only a part of what may have changed.
+    pub fn widen(&mut self) {
+        self.is_all = true;
+    }
+
+    fn hear(&mut self, now: Instant) {
+        let first = self.heard.map_or(now, |(first, _)| first);
+        self.heard = Some((first, now));
+    }
+
+    /// When to look; never where nothing was touched.
+    pub fn due(&self) -> Option<Instant> {
+        self.heard.map(|(first, last)| (last + QUIET).min(first + LONGEST_WAIT))
+    }
+
+    pub fn is_all(&self) -> bool {
+        self.is_all
+    }
+
+    pub fn contains(&self, path: &Relative) -> bool {
+        self.is_all || self.paths.contains_key(path)
+    }
+
+    pub fn is_written(&self, path: &Relative) -> bool {
+        self.paths.get(path).is_some_and(|touch| touch.written)
+    }
+
+    pub fn named(&self) -> impl Iterator<Item = &Relative> {
+        self.paths.iter().filter(|(_, touch)| touch.named).map(|(path, _)| path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn path(number: usize) -> Relative {
+        Relative::from_plain(Path::new(&number.to_string())).expect("a plain name")
+    }
+
+    const WRITTEN: Touch = Touch { written: true, named: false };
+    const NAMED: Touch = Touch { written: false, named: true };
+
+    #[test]
+    fn what_is_said_of_a_path_adds_up() {
+        let (mut touched, now) = (Touched::default(), Instant::now());
+        touched.add(path(1), WRITTEN, now);
+        touched.add(path(1), NAMED, now);
+        touched.add(path(2), WRITTEN, now);
+        assert!(touched.is_written(&path(1)) && touched.is_written(&path(2)) && !touched.contains(&path(3)));
+        assert_eq!(touched.named().collect::<Vec<_>>(), [&path(1)]);
+    }
+
+    #[test]
+    fn so_many_paths_are_kept_and_then_it_is_all() {
+        let (mut touched, now) = (Touched::default(), Instant::now());
+        for number in 0..MOST_TOUCHED {
+            touched.add(path(number), NAMED, now);
+        }
+        assert!(!touched.is_all() && !touched.contains(&path(MOST_TOUCHED)));
+        touched.add(path(MOST_TOUCHED), NAMED, now);
+        assert!(touched.is_all() && touched.contains(&path(MOST_TOUCHED + 1)));
+        touched.add(path(0), WRITTEN, now);
+        assert!(touched.paths.is_empty());
+    }
+
+    #[test]
+    fn a_look_waits_for_quiet_but_not_for_ever() {
+        let (mut touched, begin) = (Touched::default(), Instant::now());
+        assert_eq!(touched.due(), None);
+        for (after, due) in [
+            (Duration::ZERO, QUIET),
+            (QUIET / 2, QUIET + QUIET / 2),
+            (LONGEST_WAIT, LONGEST_WAIT),
+            (LONGEST_WAIT * 2, LONGEST_WAIT),
+        ] {
+            touched.add(path(1), WRITTEN, begin + after);
+            assert_eq!(touched.due(), Some(begin + due));
+        }
+    }
+}

@@ -1,0 +1,415 @@
+//! A files server tells of changes: of files that somebody subscribed to, and of the list.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Client, Gateway, Listener, Scratch, eventually};
+use crate::support::logged;
+
+/// Subscribed from the beginning. Once a write to it was told, whatever was done before was told too.
+const FENCE: &str = "fence";
+
+struct World {
+    gateway: Gateway,
+    client: Client,
+    listener: Listener,
+    root: PathBuf,
+    /// Changes outside of the root, too, are made below here.
+    scratch: Scratch,
+    fences: usize,
+}
+
+impl World {
+    /// A server of these files, the fence among them, below the directory `root`.
+    async fn new(files: &[&str], more: Value) -> World {
+        let scratch = Scratch::new();
+        let root = scratch.path().canonicalize().expect("it is there").join("root");
+        for file in files.iter().chain(&[FENCE]) {
+            write(&root.join(file), "first");
+        }
+        let mut server = json!({ "type": "files", "root": root.display().to_string() });
+        for (key, value) in more.as_object().expect("an object") {
+            server[key] = value.clone();
+        }
+        let gateway = Gateway::with_servers(json!({ "f": server })).await;
+        let client = gateway.client_seeing("f_read").await;
+        let listener = client.listen().await;
+        let world = World { gateway, client, listener, root, scratch, fences: 0 };
+        world.subscribe(FENCE).await;
+        world
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    fn uri(&self, name: &str) -> String {
+        format!("f+file://{}/{name}", self.root.display())
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        write(&self.path(name), text);
+    }
+
+    fn rename(&self, from: &str, to: &str) {
+        fs::rename(self.path(from), self.path(to)).expect("it can be renamed");
+    }
+
+    async fn ask(&self, method: &str, name: &str) -> Value {
+        self.client.request(method, json!({ "uri": self.uri(name) })).await
+    }
+
+    async fn subscribe(&self, name: &str) {
+        let answer = self.ask("resources/subscribe", name).await;
+        assert!(answer["result"].is_object(), "{name}: {answer}");
+    }
+
+    /// The name of the next file that is told to have changed.
+    async fn updated(&mut self) -> String {
+        let update = self.listener.await_method("notifications/resources/updated").await;
+        let uri = update["params"]["uri"].as_str().unwrap_or_else(|| panic!("{update}")).to_owned();
+        uri.strip_prefix(&self.uri("")).unwrap_or_else(|| panic!("{update}")).to_owned()
+    }
+
+    /// All that is told about what was done so far.
+    async fn told(&mut self) -> Vec<String> {
+        let mut told = Vec::new();
+        // In one look the order is any; after a second one nothing of the first is left.
+        for _ in 0..2 {
+            self.fences += 1;
+            self.write(FENCE, &self.fences.to_string());
+            loop {
+                match self.updated().await {
+                    name if name == FENCE => break,
+                    name => told.push(name),
+                }
+            }
+        }
+        told
+    }
+
+    async fn listed(&self) -> BTreeSet<String> {
+        let resources = self.client.list("resources/list", "resources").await;
+        resources.iter().map(|resource| resource["name"].as_str().expect("a name").to_owned()).collect()
+    }
+
+    /// Waits until these are listed, besides the fence.
+    async fn lists(&self, names: &[&str]) {
+        let expected: BTreeSet<String> = names.iter().chain(&[FENCE]).map(|name| (*name).to_owned()).collect();
+        eventually(&format!("{names:?} are listed"), || async { (self.listed().await == expected).then_some(()) })
+            .await;
+    }
+
+    /// How often the list was found to be another one.
+    fn published(&self) -> usize {
+        self.gateway.log().iter().filter(|line| line.contains("catalog published")).count()
+    }
+
+    /// How many directories the system watches for the gateway.
+    fn watches(&self) -> usize {
+        let pid = self.gateway.child.id().expect("it runs");
+        let files = fs::read_dir(format!("/proc/{pid}/fdinfo")).expect("the process lives");
+        let texts = files.flatten().filter_map(|file| fs::read_to_string(file.path()).ok());
+        texts.map(|text| text.lines().filter(|line| line.starts_with("inotify ")).count()).sum()
+    }
+}
+
+fn write(path: &Path, text: &str) {
+    fs::create_dir_all(path.parent().expect("it is in a directory")).expect("a directory");
+    fs::write(path, text).expect("a file");
+}
+
+#[tokio::test]
+async fn what_can_be_read_can_be_subscribed() {
+    let mut world = World::new(&["a", ".hidden", "sub/b"], json!({})).await;
+    for name in ["none", ".hidden", "sub"] {
+        let (subscribe, read) = (world.ask("resources/subscribe", name).await, world.ask("resources/read", name).await);
+        assert!(read["error"].is_object(), "{name}: {read}");
+        for part in ["code", "message"] {
+            assert_eq!(subscribe["error"][part], read["error"][part], "{name}");
+        }
+    }
+    for name in ["a", "sub/b"] {
+        world.subscribe(name).await;
+        world.write(name, "second");
+        assert_eq!(world.updated().await, name);
+        assert!(world.ask("resources/unsubscribe", name).await["result"].is_object());
+        world.write(name, "third");
+        assert_eq!(world.told().await, [""; 0]);
+    }
+}
+
+#[tokio::test]
+async fn every_way_to_change_a_file_is_told() {
+    let mut world = World::new(&["sub/a"], json!({})).await;
+    world.subscribe("sub/a").await;
+    let path = world.path("sub/a");
+    let open = || fs::File::options().append(true).open(&path).expect("it is there");
+    let changes: [(&str, &dyn Fn()); 6] = [
+        ("written anew", &|| write(&path, "other")),
+        ("longer", &|| std::io::Write::write_all(&mut open(), b"more").expect("room")),
+        ("shorter", &|| open().set_len(1).expect("it is ours")),
+        ("of another time", &|| {
+            open().set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(9)).expect("it is ours")
+        }),
+        ("gone", &|| fs::remove_file(&path).expect("it was there")),
+        ("back", &|| write(&path, "back")),
+    ];
+    for (what, change) in changes {
+        change();
+        let told = world.told().await;
+        assert!(!told.is_empty() && told.iter().all(|name| name == "sub/a"), "{what}: {told:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_save_by_a_second_file_is_one_update_and_no_other_list() {
+    let mut world = World::new(&["a", "b"], json!({})).await;
+    world.subscribe("a").await;
+    world.lists(&["a", "b"]).await;
+    world.told().await;
+    let before = world.published();
+    for (round, second) in [".a.swp", "a.tmp"].iter().cycle().take(12).enumerate() {
+        world.write(second, &"x".repeat(round + 10));
+        world.rename(second, "a");
+        let told = world.told().await;
+        // What is hidden is no reason to look, so nothing can be seen half way.
+        assert!(told.len() == 1 || (!second.starts_with('.') && !told.is_empty()), "{second}: {told:?}");
+        assert!(told.iter().all(|name| name == "a"), "{told:?}");
+    }
+    world.write("c", "");
+    world.lists(&["a", "b", "c"]).await;
+    eventually("it is logged", || async { (world.published() > before).then_some(()) }).await;
+    assert_eq!(world.published(), before + 1);
+}
+
+#[tokio::test]
+async fn files_that_come_and_go_change_the_list() {
+    let mut world = World::new(&["a", "b"], json!({})).await;
+    world.subscribe("a").await;
+    world.write("c", "new");
+    world.listener.await_method("notifications/resources/list_changed").await;
+    world.lists(&["a", "b", "c"]).await;
+    fs::remove_file(world.path("b")).expect("it was there");
+    world.lists(&["a", "c"]).await;
+    world.rename("a", "d");
+    world.lists(&["c", "d"]).await;
+    assert_eq!(world.told().await, ["a"]);
+    world.write("new/deep/e", "");
+    world.lists(&["c", "d", "new/deep/e"]).await;
+    world.subscribe("new/deep/e").await;
+    world.write("new/deep/e", "second");
+    assert_eq!(world.updated().await, "new/deep/e");
+    fs::remove_dir_all(world.path("new")).expect("it was there");
+    world.lists(&["c", "d"]).await;
+    let told = world.told().await;
+    assert!(!told.is_empty() && told.iter().all(|name| name == "new/deep/e"), "{told:?}");
+}
+
+#[tokio::test]
+async fn a_moved_directory_is_watched_where_it_is_and_so_is_what_takes_its_place() {
+    let mut world = World::new(&["d/sub/a", "d/b"], json!({})).await;
+    for name in ["d/sub/a", "d/b"] {
+        world.subscribe(name).await;
+    }
+    world.told().await;
+    world.rename("d", "e");
+    world.write("d/sub/a", "another");
+    world.lists(&["d/sub/a", "e/b", "e/sub/a"]).await;
+    let told: BTreeSet<_> = world.told().await.into_iter().collect();
+    assert_eq!(told, BTreeSet::from(["d/b", "d/sub/a"].map(str::to_owned)));
+    world.subscribe("e/sub/a").await;
+    world.told().await;
+    for name in ["d/sub/a", "e/sub/a", "d/b"] {
+        world.write(name, "third");
+        let told = world.told().await;
+        assert!(!told.is_empty() && told.iter().all(|other| other == name), "{name}: {told:?}");
+    }
+    world.write("e/new", "");
+    world.lists(&["d/b", "d/sub/a", "e/b", "e/new", "e/sub/a"]).await;
+}
+
+#[tokio::test]
+async fn edited_rules_count_at_once_above_the_root_too() {
+    let mut world = World::new(&["a.log", "sub/b.log", "c"], json!({})).await;
+    world.subscribe("a.log").await;
+    fs::create_dir_all(world.scratch.path().join(".git/info")).expect("a directory");
+    // A repository that the root came to be in is seen with the next change of the tree.
+    world.write("sub/.gitignore", "# nothing\n");
+    world.write("c", "second");
+    let above = world.scratch.path().join(".gitignore");
+    let exclude = world.scratch.path().join(".git/info/exclude");
+    for rules in [world.path(".gitignore"), above, exclude] {
+        world.lists(&["a.log", "c", "sub/b.log"]).await;
+        world.told().await;
+        write(&rules, "*.log\n");
+        world.lists(&["c"]).await;
+        assert_eq!(world.told().await, ["a.log"], "{}", rules.display());
+        world.write("a.log", "nobody hears");
+        assert_eq!(world.told().await, [""; 0], "{}", rules.display());
+        fs::remove_file(&rules).expect("it was there");
+        world.lists(&["a.log", "c", "sub/b.log"]).await;
+        assert_eq!(world.told().await, ["a.log"], "{}", rules.display());
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_served_is_silent() {
+    let mut world = World::new(&["a", ".env", ".git/config", "target/x"], json!({})).await;
+    world.write(".gitignore", "/target/\n*.log\n");
+    world.lists(&["a"]).await;
+    world.told().await;
+    let before = world.published();
+    for round in 0..5 {
+        for name in [".env", ".git/config", ".cache/deep/x", "target/x", "target/sub/y", "b.log"] {
+            world.write(name, &"x".repeat(round));
+        }
+        fs::remove_file(world.path("b.log")).expect("it was there");
+        assert_eq!(world.told().await, [""; 0]);
+    }
+    assert_eq!(world.watches(), 1);
+    world.write("b", "");
+    world.lists(&["a", "b"]).await;
+    eventually("it is logged", || async { (world.published() > before).then_some(()) }).await;
+    assert_eq!(world.published(), before + 1);
+}
+
+#[tokio::test]
+async fn as_many_directories_are_watched_as_are_served() {
+    let world = World::new(&["a/b/c", "ignored/d/e", ".hidden/f"], json!({})).await;
+    let watches = async |count: usize| {
+        eventually(&format!("{count} are watched"), || async { (world.watches() == count).then_some(()) }).await;
+    };
+    watches(5).await;
+    world.write(".gitignore", "ignored\n");
+    watches(3).await;
+    for number in 0..50 {
+        world.write(&format!("many/{number}/x"), "");
+    }
+    watches(54).await;
+    world.rename("many", "moved");
+    let moved: Vec<_> = (0..50).map(|number| format!("moved/{number}/x")).collect();
+    let names: Vec<_> = moved.iter().map(String::as_str).chain(["a/b/c"]).collect();
+    world.lists(&names).await;
+    watches(54).await;
+    fs::remove_dir_all(world.path("moved")).expect("it was there");
+    watches(3).await;
+}
+
+#[tokio::test]
+async fn a_storm_of_writes_is_a_few_updates_and_the_last_is_told() {
+    const WRITES: usize = 10_000;
+    let mut world = World::new(&["a"], json!({})).await;
+    world.subscribe("a").await;
+    let path = world.path("a");
+    let storm = tokio::task::spawn_blocking(move || {
+        for number in 1..=WRITES {
+            fs::write(&path, number.to_string()).expect("room");
+        }
+    });
+    let mut updates = 0;
+    loop {
+        assert_eq!(world.updated().await, "a");
+        updates += 1;
+        let read = world.ask("resources/read", "a").await;
+        if read["result"]["contents"][0]["text"] == WRITES.to_string() {
+            break;
+        }
+    }
+    storm.await.expect("it writes");
+    assert!(updates <= WRITES / 10, "{updates} updates");
+}
+
+#[tokio::test]
+async fn a_storm_of_files_is_listed_in_the_end_and_hides_no_update() {
+    let mut world = World::new(&["a"], json!({})).await;
+    world.subscribe("a").await;
+    for number in 0..3000 {
+        world.write(&format!("many/{}/{number}", number % 7), "");
+    }
+    world.write("a", "second");
+    let told = world.told().await;
+    assert!(!told.is_empty() && told.iter().all(|name| name == "a"), "{told:?}");
+    eventually("all are listed", || async { (world.listed().await.len() == 3002).then_some(()) }).await;
+    for number in (0..3000).filter(|number| number % 7 != 0) {
+        fs::remove_file(world.path(&format!("many/{}/{number}", number % 7))).expect("it was there");
+    }
+    eventually("the rest is listed", || async { (world.listed().await.len() == 431).then_some(()) }).await;
+    world.write("many/0/0", "second");
+    world.subscribe("many/0/0").await;
+    world.write("many/0/0", "third");
+    assert_eq!(world.updated().await, "many/0/0");
+}
+
+#[tokio::test]
+async fn a_link_is_told_when_its_file_changes_and_when_it_leads_elsewhere() {
+    let mut world = World::new(&["a", "b", "deep/c"], json!({})).await;
+    let outside = world.scratch.path().join("outside");
+    write(&outside, "secret");
+    let root = world.root.clone();
+    let point = |to: &Path| {
+        let second = root.join(".second");
+        symlink(to, &second).and_then(|()| fs::rename(&second, root.join("link"))).expect("a link");
+    };
+    point(Path::new("a"));
+    world.subscribe("link").await;
+    let changes: [(&str, &dyn Fn()); 4] = [
+        ("its file", &|| write(&root.join("a"), "second")),
+        ("led elsewhere", &|| point(Path::new("deep/c"))),
+        ("its new file", &|| write(&root.join("deep/c"), "second")),
+        ("led outside", &|| point(&outside)),
+    ];
+    for (what, change) in changes {
+        change();
+        let told = world.told().await;
+        assert!(!told.is_empty() && told.iter().all(|name| name == "link"), "{what}: {told:?}");
+    }
+    write(&outside, "another secret");
+    assert_eq!(world.told().await, [""; 0]);
+    symlink(&outside, root.join("out")).expect("a link");
+    let answer = world.ask("resources/subscribe", "out").await;
+    assert_eq!(answer["error"]["code"], -32002, "{answer}");
+}
+
+#[tokio::test]
+async fn what_is_beyond_the_list_is_told_when_subscribed() {
+    let mut world = World::new(&["a", "b", "x/y/z", "zz/1", "zz/2"], json!({ "maxFiles": 3 })).await;
+    // Named by the template only.
+    world.subscribe("zz/2").await;
+    world.told().await;
+    world.write("zz/2", "second");
+    let told = world.told().await;
+    assert!(!told.is_empty() && told.iter().all(|name| name == "zz/2"), "{told:?}");
+    world.rename("zz", "gone");
+    assert_eq!(world.told().await, ["zz/2"]);
+}
+
+#[tokio::test]
+async fn where_nothing_can_be_watched_changes_are_looked_for() {
+    // More directories than maxFiles are not watched.
+    let files = ["a/1", "b/2", "c/3", "d/4", "e/5", "f/6"];
+    let mut world = World::new(&files, json!({ "maxFiles": 4 })).await;
+    logged(&world.gateway, &["WARN", "cannot be watched", "more directories than maxFiles"]).await;
+    assert_eq!(world.watches(), 0);
+    for name in ["a/1", "f/6"] {
+        world.subscribe(name).await;
+        world.write(name, "changed");
+        assert_eq!(world.updated().await, name);
+    }
+    world.write("a/0", "new");
+    let listed = |names: [&'static str; 4]| BTreeSet::from(names.map(str::to_owned));
+    let lists = async |names| {
+        eventually("it is listed", || async { (world.listed().await == listed(names)).then_some(()) }).await;
+    };
+    lists(["a/0", "a/1", "b/2", "c/3"]).await;
+    fs::remove_file(world.path("a/1")).expect("it was there");
+    lists(["a/0", "b/2", "c/3", "d/4"]).await;
+    assert_eq!(world.updated().await, "a/1");
+    let lines = world.gateway.log();
+    assert_eq!(lines.iter().filter(|line| line.contains("cannot be watched")).count(), 1);
+}
