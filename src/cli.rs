@@ -53,6 +53,7 @@ pub enum Command {
     /// Serve one client on stdin and stdout
     Stdio(stdio::Stdio),
     /// Tell when resources change, as it happens
+    #[command(long_about = watch::LONG_ABOUT)]
     Watch(watch::Watch),
     /// Say what is wrong with a configuration, and with --connect how its servers are
     Check(check::Check),

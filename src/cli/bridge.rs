@@ -407,7 +407,11 @@ impl Bridge {
 
     fn unreachable(&self, error: &crate::backend::connect::RequestError) -> Error {
         let sent = !error.is_safe_to_retry();
-        self.unavailable(format!("{error}; start it again (goblin serve), this client goes on then"), sent)
+        let cure = match self.handshake.get() {
+            Some(_) => "start it again (goblin serve), this client goes on then",
+            None => "start it first (goblin serve)",
+        };
+        self.unavailable(format!("{error}; {cure}"), sent)
     }
 
     fn unavailable(&self, reason: String, sent: bool) -> Error {

@@ -45,7 +45,7 @@ const PIPE_BYTES: usize = 64 * 1024;
 const SETTLING_PATIENCE: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Args)]
-#[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
+#[command(after_long_help = EXAMPLES)]
 pub struct Watch {
     /// The resources, by the URI or the identifier that the gateway lists them under
     #[arg(required = true, value_name = "URI")]
@@ -79,7 +79,7 @@ pub struct Watch {
 }
 
 /// One line per paragraph: clap fits them to the terminal.
-const LONG_ABOUT: &str = "\
+pub const LONG_ABOUT: &str = "\
 Tell when resources change, as it happens.
 
 Subscribes at the gateway that runs on this machine and prints a line for every update: the time (UTC) and the URI, and \
