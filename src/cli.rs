@@ -16,6 +16,7 @@ pub mod schema;
 pub mod serve;
 pub mod stdio;
 pub mod style;
+pub mod watch;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -51,6 +52,9 @@ pub enum Command {
     Serve(serve::Serve),
     /// Serve one client on stdin and stdout
     Stdio(stdio::Stdio),
+    /// Tell when resources change, as it happens
+    #[command(long_about = watch::LONG_ABOUT)]
+    Watch(watch::Watch),
     /// Say what is wrong with a configuration, and with --connect how its servers are
     Check(check::Check),
     /// Take over the servers that other MCP clients on this machine have configured
@@ -72,6 +76,7 @@ impl Cli {
         match self.command {
             Command::Serve(arguments) => serve::run(arguments).await,
             Command::Stdio(arguments) => stdio::run(arguments).await,
+            Command::Watch(arguments) => watch::run(arguments).await,
             Command::Check(arguments) => check::run(arguments).await,
             Command::Import(arguments) => import::run(&arguments),
             Command::Add(arguments) => edit::add(&arguments),

@@ -39,7 +39,7 @@ mod document;
 mod expand;
 mod field;
 mod network;
-mod quantity;
+pub(crate) mod quantity;
 mod read;
 mod rules;
 mod server;

@@ -8,13 +8,15 @@
 //! Order: `initialize` is answered before anything else is sent, and notifications and answers of the client are taken by
 //! the gateway one by one. Requests travel side by side, up to [`MOST_CALLS`]; one more is refused. Lines for the client
 //! pass one bounded queue; where the client does not read, the streams of the gateway wait. A cancel goes with its request
-//! (see [`call`]), an answer to the session that asked (see [`asks`]), and a stream that was cut goes on (see [`stream`]).
+//! (see [`call`]), an answer to the session that asked (see [`asks`]), a stream that was cut goes on (see [`stream`]), and
+//! what the client subscribed to is asked of every session (see [`subscriptions`]).
 
 pub mod asks;
 pub mod call;
 pub mod keeper;
 pub mod message;
 pub mod stream;
+pub mod subscriptions;
 pub mod wire;
 
 use std::collections::HashMap;
@@ -33,6 +35,7 @@ use crate::cli::bridge::call::Way;
 use crate::cli::bridge::keeper::Session;
 use crate::cli::bridge::message::{Kind, Outgoing, Said};
 use crate::cli::bridge::stream::Stream;
+use crate::cli::bridge::subscriptions::Subscriptions;
 use crate::cli::bridge::wire::{Answers, Broken, Wire};
 use crate::protocol::error::Error;
 use crate::protocol::framing::{Frame, Lines};
@@ -64,6 +67,9 @@ pub struct Bridge {
     /// The last log level that the client asked for.
     level: Mutex<Option<Bytes>>,
     asks: Mutex<Asks>,
+    subscriptions: Mutex<Subscriptions>,
+    /// Rung when a subscription that the current session lacks may be had.
+    doubts: Notify,
     /// The newest session that the gateway was found to have forgotten.
     lost: AtomicU64,
     bell: Notify,
@@ -90,6 +96,8 @@ pub async fn run(
         initialized: OnceLock::new(),
         level: Mutex::default(),
         asks: Mutex::default(),
+        subscriptions: Mutex::default(),
+        doubts: Notify::new(),
         lost: Default::default(),
         bell: Notify::new(),
     });
@@ -227,13 +235,17 @@ impl Client {
         if let Some(version) = version {
             bridge.handshake.get_or_init(|| Handshake { hello: outgoing.body.clone(), version });
             bridge.session.send_modify(|session| *session = session.next(headers));
-            self.keeper = Some(tokio::spawn(keeper::keep(Arc::clone(bridge), self.output.clone())));
+            let session = keeper::keep(Arc::clone(bridge), self.output.clone());
+            let subscriptions = subscriptions::keep(Arc::clone(bridge), self.output.clone());
+            self.keeper = Some(tokio::spawn(async {
+                tokio::join!(session, subscriptions);
+            }));
         }
         let _ = self.output.send(answer).await;
         Ok(())
     }
 
-    async fn begin(&mut self, outgoing: Outgoing) {
+    async fn begin(&mut self, mut outgoing: Outgoing) {
         while self.calls.try_join_next().is_some() {}
         if self.calls.len() >= MOST_CALLS {
             let error = Error::LimitExceeded { limit: "open requests of one client", value: MOST_CALLS };
@@ -245,6 +257,7 @@ impl Client {
         if let Kind::Request(_, Method::SetLevel) = outgoing.kind {
             *self.bridge.level.lock().unwrap_or_else(PoisonError::into_inner) = Some(outgoing.body.clone());
         }
+        self.bridge.subscriptions().look_at(&mut outgoing);
         let (cancel, cancelled) = oneshot::channel();
         if let Kind::Request(id, _) = &outgoing.kind {
             self.open.retain(|_, open| !open.is_closed());
@@ -326,6 +339,11 @@ impl Bridge {
                 if way.is_given_up() {
                     continue;
                 }
+                if let Said::Answer(answer) = &said
+                    && self.subscriptions().settle(answer, session.generation)
+                {
+                    self.doubts.notify_one();
+                }
                 if let Err(Unread) = self.tell(said, session, output).await {
                     return Ok(());
                 }
@@ -389,7 +407,11 @@ impl Bridge {
 
     fn unreachable(&self, error: &crate::backend::connect::RequestError) -> Error {
         let sent = !error.is_safe_to_retry();
-        self.unavailable(format!("{error}; start it again (goblin serve), this client goes on then"), sent)
+        let cure = match self.handshake.get() {
+            Some(_) => "start it again (goblin serve), this client goes on then",
+            None => "start it first (goblin serve)",
+        };
+        self.unavailable(format!("{error}; {cure}"), sent)
     }
 
     fn unavailable(&self, reason: String, sent: bool) -> Error {

@@ -95,7 +95,8 @@ async fn carry(wire: Wire, flags: &LogFlags) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn token(file: Option<&Path>) -> Result<Option<Secret>> {
+/// The token of the gateway at --url.
+pub fn token(file: Option<&Path>) -> Result<Option<Secret>> {
     let text = match file {
         Some(path) => {
             let text = std::fs::read_to_string(path);

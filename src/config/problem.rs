@@ -99,7 +99,6 @@ impl Fault {
     }
 }
 
-#[cfg(test)]
 impl fmt::Display for Fault {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.message)?;

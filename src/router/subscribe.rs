@@ -63,7 +63,8 @@ impl Router {
         self.observe.emit(&Event::Subscribed { server, uri: &exposed, session, state });
         let state = if state == "pending" { r#","dev.goblin/state":"pending""# } else { "" };
         let id = subscription.id;
-        let meta = format!(r#"{{"{PREFIX}subscriptionId":"{id}","{PREFIX}uri":{}{state}}}"#, quote(&exposed));
+        let names = format!(r#""{PREFIX}uri":{},"{PREFIX}server":{}"#, quote(&exposed), quote(server));
+        let meta = format!(r#"{{"{PREFIX}subscriptionId":"{id}",{names}{state}}}"#);
         Ok(protocol::reply(&request.id, format!(r#"{{"_meta":{meta}}}"#)))
     }
 

@@ -135,6 +135,11 @@ impl Bridge {
     pub async fn tell(&self, said: Said, session: &Session, output: &Output) -> Result<(), Unread> {
         let line = match said {
             Said::Plain(line) => line,
+            Said::ResourcesChanged(line) => {
+                self.doubts.notify_one();
+                line
+            }
+            Said::Answer(answer) => answer.raw.bytes().clone(),
             Said::Cancel(notification, id) => self.asks().cancel(&notification, &id, session.generation),
             Said::Ask(ask) if session.generation < self.session.borrow().generation => {
                 tracing::debug!(id = %ask.id, "an ask was dropped: its session is over");

@@ -49,14 +49,19 @@ impl Way {
 
 /// Carries `outgoing` until all of it is answered. `cancel` is the notification by which the client gives it up.
 pub async fn call(bridge: Arc<Bridge>, outgoing: Outgoing, output: Output, cancel: oneshot::Receiver<Outgoing>) {
+    answer(&bridge, &outgoing, &output, cancel).await;
+    bridge.subscriptions().close(&outgoing);
+}
+
+async fn answer(bridge: &Bridge, outgoing: &Outgoing, output: &Output, cancel: oneshot::Receiver<Outgoing>) {
     let mut waiting = outgoing.waiting();
     let way = Way::default();
     let carried = {
-        let carrying = bridge.carry(&outgoing, &output, &mut waiting, &way);
+        let carrying = bridge.carry(outgoing, output, &mut waiting, &way);
         tokio::pin!(carrying);
         tokio::select! {
             biased;
-            Ok(cancel) = cancel => return give_up(&bridge, carrying, &way, &cancel, &output).await,
+            Ok(cancel) = cancel => return give_up(bridge, carrying, &way, &cancel, output).await,
             carried = &mut carrying => carried,
         }
     };

@@ -201,6 +201,8 @@ impl Bridge {
         };
         if has_gap {
             self.list_again(output).await;
+            self.subscriptions().doubt();
+            self.doubts.notify_one();
         }
         self.hear(Answers::new(response), &session, output, trail).await
     }

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::observe::clean;
 use crate::protocol::json::{self, Splice};
 use crate::protocol::method::Method;
-use crate::protocol::{Id, Malformed, Message, Notification, Outcome, Request};
+use crate::protocol::{Id, Malformed, Message, Notification, Outcome, Request, Response};
 
 /// A line of the client.
 pub struct Outgoing {
@@ -90,6 +90,9 @@ pub enum Said {
     Ask(Request),
     /// It does not wait for it any more.
     Cancel(Notification, Id),
+    Answer(Response),
+    /// That the list of resources is another.
+    ResourcesChanged(Bytes),
     /// Goes to the client as it is.
     Plain(Bytes),
 }
@@ -115,7 +118,13 @@ impl Said {
                     return Ok(Said::Cancel(notification, id));
                 }
             }
-            Message::Response(answer) => waiting.retain(|id| Some(id) != answer.id.as_ref()),
+            Message::Response(answer) => {
+                waiting.retain(|id| Some(id) != answer.id.as_ref());
+                return Ok(Said::Answer(answer));
+            }
+            Message::Notification(notification) if notification.method == Method::ResourcesChanged => {
+                return Ok(Said::ResourcesChanged(message));
+            }
             Message::Notification(_) => {}
         }
         Ok(Said::Plain(message))
@@ -230,7 +239,7 @@ mod tests {
         let mut waiting = vec![id("1"), id("2")];
         let batch = r#"[{"jsonrpc":"2.0","id":9,"method":"ping"},{"jsonrpc":"2.0","id":1,"result":{}}]"#;
         let said = Said::read(Bytes::from_static(batch.as_bytes()), &mut waiting).expect("messages");
-        assert!(matches!(&said[..], [Said::Ask(ask), Said::Plain(_)] if ask.id == id("9")), "{said:?}");
+        assert!(matches!(&said[..], [Said::Ask(ask), Said::Answer(_)] if ask.id == id("9")), "{said:?}");
         assert_eq!(waiting, [id("2")]);
     }
 

@@ -1,0 +1,193 @@
+//! Subscribes, and tells of every update until it is ended.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::ErrorKind;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use tokio::io::AsyncWriteExt;
+use tokio::sync::watch;
+
+use crate::cli::bridge::message::complaint;
+use crate::cli::style::{fail, note, plural};
+use crate::cli::watch::exec::Commands;
+use crate::cli::watch::peer::{Heard, Peer};
+use crate::cli::watch::show::{Shown, Update, now};
+use crate::observe::clean;
+use crate::protocol::json::{self, quote};
+use crate::protocol::method::Method;
+use crate::protocol::{Notification, Outcome, Response};
+
+/// Requests to subscribe that are on their way at once; a gateway may refuse more.
+const AT_ONCE: usize = 16;
+
+/// What is to be watched.
+pub struct Wishes {
+    pub uris: Vec<String>,
+    /// Members of `_meta`.
+    pub options: String,
+}
+
+pub struct Watching {
+    peer: Peer,
+    shown: Shown,
+    commands: Option<Commands>,
+    /// Where the gateway is, for people.
+    place: String,
+    options: String,
+    /// Not asked for yet.
+    waiting: VecDeque<String>,
+    /// By the number of their request.
+    asked: HashMap<u64, String>,
+    standing: Vec<Standing>,
+}
+
+/// A resource that is subscribed to.
+struct Standing {
+    /// As the gateway spells it.
+    uri: String,
+    server: Option<String>,
+}
+
+/// Why the watch is over.
+enum End {
+    Asked,
+    /// Nobody reads what we print.
+    Unread,
+    /// No resource is subscribed to.
+    Nothing,
+    /// The gateway behind the pipe is gone for good.
+    Gone,
+}
+
+impl Watching {
+    pub fn new(peer: Peer, wishes: Wishes, shown: Shown, place: String) -> Watching {
+        let Wishes { uris, options } = wishes;
+        let (waiting, asked, standing) = (uris.into(), HashMap::new(), Vec::new());
+        Watching { peer, shown, commands: None, place, options, waiting, asked, standing }
+    }
+
+    /// Runs commands besides.
+    pub fn with(self, commands: Commands) -> Watching {
+        Watching { commands: Some(commands), ..self }
+    }
+
+    /// Watches until `stopped`, or until there is nothing to watch.
+    pub async fn run(mut self, mut stopped: watch::Receiver<bool>) -> Result<ExitCode> {
+        let end = tokio::select! {
+            end = self.watch() => end,
+            _ = stopped.wait_for(|stopped| *stopped) => Ok(End::Asked),
+        };
+        let Watching { peer, commands, .. } = self;
+        // Ends the session, and with it the subscriptions.
+        drop(peer);
+        if let Some(commands) = commands {
+            commands.finish().await;
+        }
+        Ok(match end? {
+            End::Asked | End::Unread => ExitCode::SUCCESS,
+            End::Nothing => ExitCode::FAILURE,
+            End::Gone => {
+                fail("the gateway ended");
+                ExitCode::FAILURE
+            }
+        })
+    }
+
+    async fn watch(&mut self) -> Result<End> {
+        self.peer.begin().await?;
+        loop {
+            self.ask_more();
+            let has_room = self.commands.as_ref().is_none_or(Commands::has_room);
+            let heard = tokio::select! {
+                heard = self.peer.next(), if has_room => heard,
+                () = advance(&mut self.commands) => continue,
+            };
+            let end = match heard {
+                Some(Heard::Answer(answer)) => self.on_answer(&answer),
+                Some(Heard::Updated(notification)) => self.on_update(&notification).await?,
+                None => Some(End::Gone),
+            };
+            if let Some(end) = end {
+                return Ok(end);
+            }
+        }
+    }
+
+    fn ask_more(&mut self) {
+        while self.asked.len() < AT_ONCE
+            && let Some(uri) = self.waiting.pop_front()
+        {
+            let meta = match &*self.options {
+                "" => String::new(),
+                options => format!(r#","_meta":{{{options}}}"#),
+            };
+            let number = self.peer.request(&Method::Subscribe, &format!(r#"{{"uri":{}{meta}}}"#, quote(&uri)));
+            self.asked.insert(number, uri);
+        }
+    }
+
+    fn on_answer(&mut self, answer: &Response) -> Option<End> {
+        let uri = answer.id.as_ref().and_then(|id| self.asked.remove(&id.as_u64()?))?;
+        match answer.outcome {
+            Outcome::Result(_) => self.standing.push(standing(answer, uri)),
+            Outcome::Error(_) => {
+                let reason = complaint(answer.raw.bytes()).unwrap_or_else(|| "it was refused".to_owned());
+                fail(&format!("{}: {reason}", clean(&uri)));
+            }
+        }
+        if !self.asked.is_empty() || !self.waiting.is_empty() {
+            return None;
+        }
+        if self.standing.is_empty() {
+            return Some(End::Nothing);
+        }
+        note(&format!("watching {} at {}; Ctrl-C ends it", plural(self.standing.len(), "resource"), self.place));
+        None
+    }
+
+    async fn on_update(&mut self, notification: &Notification) -> Result<Option<End>> {
+        let Some(update) = Update::read(notification) else { return Ok(None) };
+        let line = update.line(self.shown, &now(), self.server_of(&update.uri));
+        let mut stdout = tokio::io::stdout();
+        let printed = async {
+            stdout.write_all(line.as_bytes()).await?;
+            stdout.flush().await
+        };
+        match printed.await {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(Some(End::Unread)),
+            printed => printed.context("cannot write to stdout")?,
+        }
+        if let Some(commands) = &mut self.commands {
+            commands.put(update);
+        }
+        Ok(None)
+    }
+
+    /// The server of the resource that the update is of, or is inside of.
+    fn server_of(&self, uri: &str) -> Option<&str> {
+        let around = self.standing.iter().filter(|standing| uri.starts_with(&standing.uri));
+        around.max_by_key(|standing| standing.uri.len()).and_then(|standing| standing.server.as_deref())
+    }
+}
+
+async fn advance(commands: &mut Option<Commands>) {
+    match commands {
+        Some(commands) => commands.advance().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What the gateway says of a new subscription. A gateway that is not a Goblin says nothing.
+fn standing(answer: &Response, uri: String) -> Standing {
+    let text = answer.raw.as_str();
+    let meta = json::member(text, answer.outcome.span(), "_meta");
+    let word = |key| {
+        let word = json::member(text, meta?, key)?;
+        json::string(text, word).map(|word| word.into_owned())
+    };
+    if word("dev.goblin/state").as_deref() == Some("pending") {
+        note(&format!("{}: its server is not connected; its updates come when it is", clean(&uri)));
+    }
+    Standing { uri: word("dev.goblin/uri").unwrap_or(uri), server: word("dev.goblin/server") }
+}

@@ -1,0 +1,261 @@
+//! `goblin watch`: what it prints, what it runs, and how it ends.
+
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+use tokio::process::{Child, Command};
+
+use crate::fixture_http::HttpFixture;
+use crate::harness::{Client, Gateway, PATIENCE, Scratch, eventually, fixture_server, goblin, signal};
+
+const ALPHA: &str = "a+note:///alpha";
+
+/// A directory in which gateways are found, and a configuration there.
+struct Home {
+    scratch: Scratch,
+    config: PathBuf,
+}
+
+impl Home {
+    fn new(server: &Value) -> Home {
+        let scratch = Scratch::new();
+        let config = scratch.write("goblin.json", &json!({ "mcpServers": { "a": server } }).to_string());
+        Home { scratch, config }
+    }
+
+    fn goblin(&self, arguments: &[&str]) -> Command {
+        let mut command = goblin(self.scratch.path());
+        command.args(arguments).current_dir(self.scratch.path()).env("HOME", self.scratch.path());
+        command.env_remove("XDG_CONFIG_HOME").stdin(Stdio::null());
+        command
+    }
+
+    async fn gateway(&self) -> (Gateway, Client) {
+        let config = self.config.display().to_string();
+        let gateway =
+            Gateway::of(self.goblin(&["serve", "--port", "0", "--log-level", "debug", "--config", &config])).await;
+        let client = gateway.client_seeing("a_touch").await;
+        (gateway, client)
+    }
+
+    /// A watch that has begun.
+    async fn watch(&self, arguments: &[&str]) -> Watch {
+        let watch = Watch::start(self.goblin(&[&["watch"], arguments].concat()));
+        watch.says("goblin: watching ").await;
+        watch
+    }
+}
+
+/// A running watch, and what it has written.
+struct Watch {
+    child: Child,
+    stdout: Arc<Mutex<Vec<String>>>,
+    stderr: Arc<Mutex<Vec<String>>>,
+}
+
+impl Watch {
+    fn start(mut command: Command) -> Watch {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("goblin starts");
+        let stdout = gather(child.stdout.take().expect("stdout is piped"));
+        let stderr = gather(child.stderr.take().expect("stderr is piped"));
+        Watch { child, stdout, stderr }
+    }
+
+    fn printed(&self) -> Vec<String> {
+        self.stdout.lock().expect("no test panics here").clone()
+    }
+
+    /// Waits for a line on stderr.
+    async fn says(&self, words: &str) -> String {
+        line_with(&self.stderr, words).await
+    }
+
+    /// Waits for a line on stdout.
+    async fn prints(&self, words: &str) -> String {
+        line_with(&self.stdout, words).await
+    }
+
+    async fn end(&mut self) -> ExitStatus {
+        tokio::time::timeout(PATIENCE, self.child.wait()).await.expect("it ends").expect("it can be waited for")
+    }
+
+    async fn interrupt(&mut self) -> ExitStatus {
+        signal(self.child.id().expect("it runs"), "INT");
+        self.end().await
+    }
+}
+
+fn gather(stream: impl AsyncRead + Unpin + Send + 'static) -> Arc<Mutex<Vec<String>>> {
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let (gathered, mut lines) = (Arc::clone(&kept), BufReader::new(stream).lines());
+    tokio::spawn(async move {
+        while let Ok(Some(line)) = lines.next_line().await {
+            gathered.lock().expect("no test panics here").push(line);
+        }
+    });
+    kept
+}
+
+async fn line_with(lines: &Mutex<Vec<String>>, words: &str) -> String {
+    eventually(&format!("{words:?} is written"), || async {
+        lines.lock().expect("no test panics here").iter().find(|line| line.contains(words)).cloned()
+    })
+    .await
+}
+
+async fn touch(client: &Client, uri: &str) {
+    client.call_text("a_touch", json!({ "uri": uri })).await;
+}
+
+#[tokio::test]
+async fn updates_are_told_and_what_is_refused_is_told_too() {
+    let home = Home::new(&fixture_server(&[]));
+    let (gateway, client) = home.gateway().await;
+    let mut watch = home.watch(&["note:///alpha", "note:///refused", "no:where"]).await;
+    assert_eq!(watch.says("note:///refused").await, "error: note:///refused: subscription refused");
+    assert!(watch.says("no:where").await.contains("not found"));
+    assert!(watch.says("goblin: watching ").await.contains("1 resource"));
+    touch(&client, "note:///alpha").await;
+    let line = watch.prints(ALPHA).await;
+    let (time, uri) = line.split_once(' ').expect("a time and a URI");
+    assert!(time.ends_with('Z') && time.contains('T') && uri == ALPHA, "{line}");
+    assert_eq!(client.call_text("a_subscriptions", json!({})).await, r#"["note:///alpha"]"#);
+    assert_eq!(watch.interrupt().await.code(), Some(0));
+    let unsubscribed = || async { (client.call_text("a_subscriptions", json!({})).await == "[]").then_some(()) };
+    eventually("the server is told that nobody watches", unsubscribed).await;
+    assert!(gateway.log().iter().any(|line| line.contains("session ended")), "its session was left behind");
+    assert_eq!(watch.printed(), [line]);
+}
+
+#[tokio::test]
+async fn where_nothing_can_be_watched_it_ends_with_the_words_of_the_gateway() {
+    let home = Home::new(&fixture_server(&[]));
+    let (_gateway, _client) = home.gateway().await;
+    for (arguments, words) in [
+        (&["no:where"][..], "error: no:where: Resource not found"),
+        (&["--min-interval", "2h", ALPHA], "dev.goblin/minIntervalMs must be"),
+        (&["--batch", "61m", ALPHA], "dev.goblin/batchMs must be"),
+    ] {
+        let mut watch = Watch::start(home.goblin(&[&["watch"], arguments].concat()));
+        watch.says(words).await;
+        assert_eq!(watch.end().await.code(), Some(1), "{arguments:?}");
+    }
+}
+
+#[tokio::test]
+async fn without_a_gateway_or_with_several_it_says_how_to_name_one() {
+    let home = Home::new(&fixture_server(&[]));
+    let mut nobody = Watch::start(home.goblin(&["watch", ALPHA]));
+    nobody.says("error: no gateway is running on this machine").await;
+    assert_eq!(nobody.end().await.code(), Some(1));
+    let (first, _client) = home.gateway().await;
+    let (second, client) = home.gateway().await;
+    let mut either = Watch::start(home.goblin(&["watch", ALPHA]));
+    either.says("2 gateways are running; say which one by --url URL").await;
+    for gateway in [&first, &second] {
+        either.says(&gateway.url()).await;
+    }
+    assert_eq!(either.end().await.code(), Some(1));
+    let watch = home.watch(&["--url", &second.url(), ALPHA]).await;
+    touch(&client, "note:///alpha").await;
+    watch.prints(ALPHA).await;
+    let mut unreachable = Watch::start(home.goblin(&["watch", "--url", "http://127.0.0.1:1/mcp", ALPHA]));
+    unreachable.says("cannot connect to http://127.0.0.1:1").await;
+    assert_eq!(unreachable.end().await.code(), Some(1));
+}
+
+#[tokio::test]
+async fn as_json_a_line_has_the_params_token_for_token() {
+    let home = Home::new(&fixture_server(&[]));
+    let (_gateway, client) = home.gateway().await;
+    let watch = home.watch(&["--json", "a_note_alpha"]).await;
+    touch(&client, "note:///alpha").await;
+    let line = watch.prints(ALPHA).await;
+    let raw =
+        r#""params":{"uri":"a+note:///alpha","version":1,"x-extra":{"odd":1.0},"_meta":{"dev.fixture/touched":1e0}}}"#;
+    assert!(line.ends_with(raw), "{line}");
+    let object: Value = serde_json::from_str(&line).expect("JSON");
+    assert_eq!((&object["uri"], &object["server"], &object["deleted"]), (&json!(ALPHA), &json!("a"), &json!(false)));
+    assert!(object["time"].as_str().is_some_and(|time| time.ends_with('Z')), "{line}");
+}
+
+#[tokio::test]
+async fn a_command_runs_for_one_update_at_a_time_and_the_newest_of_each_resource() {
+    let home = Home::new(&fixture_server(&[]));
+    let (_gateway, client) = home.gateway().await;
+    let command = "echo \"$1 $GOBLIN_URI\" >> ran; while [ ! -e go ]; do sleep 0.01; done; echo chatter; exit 3";
+    let mut watch = home.watch(&["--json", "--exec", command, ALPHA, "a+note:///beta"]).await;
+    let ran = || std::fs::read_to_string(home.scratch.path().join("ran")).unwrap_or_default();
+    let has_run = |times: usize| {
+        eventually("the command has run", move || async move { (ran().lines().count() == times).then_some(()) })
+    };
+    touch(&client, "note:///alpha").await;
+    has_run(1).await;
+    for _ in 0..5 {
+        touch(&client, "note:///alpha").await;
+    }
+    // All of them have come, and wait as one.
+    watch.prints(r#""version":6"#).await;
+    touch(&client, "note:///beta").await;
+    watch.prints("note:///beta").await;
+    home.scratch.write("go", "");
+    watch.says("a+note:///beta: the command failed: exit code 3").await;
+    let line = |uri: &str| format!("{uri} {uri}\n");
+    assert_eq!(ran(), line(ALPHA) + &line(ALPHA) + &line("a+note:///beta"));
+    watch.says("chatter").await;
+    assert_eq!(watch.interrupt().await.code(), Some(0));
+    assert!(watch.printed().iter().all(|line| line.starts_with('{')), "{:?}", watch.printed());
+}
+
+#[tokio::test]
+async fn it_outlives_a_restart_of_the_gateway_and_of_servers_that_come_late() {
+    let home = Home::new(&fixture_server(&["--slow-start", "1500"]));
+    let (mut gateway, client) = home.gateway().await;
+    let mut watch = home.watch(&["--json", ALPHA]).await;
+    touch(&client, "note:///alpha").await;
+    watch.prints(r#""version":1"#).await;
+    gateway.child.kill().await.expect("it can be killed");
+    let (_again, client) = home.gateway().await;
+    // Something may have been missed.
+    watch.prints(r#""params":{"uri":"a+note:///alpha"}"#).await;
+    for _ in 0..2 {
+        touch(&client, "note:///alpha").await;
+    }
+    watch.prints(r#""version":2"#).await;
+    assert_eq!(watch.interrupt().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn with_a_configuration_it_starts_a_gateway_of_its_own() {
+    let server = HttpFixture::start(&[]).await;
+    let home = Home::new(&server.server());
+    let config = home.config.display().to_string();
+    let mut watch = home.watch(&["--config", &config, ALPHA]).await;
+    // Another client of the same server.
+    let (_gateway, client) = home.gateway().await;
+    touch(&client, "note:///alpha").await;
+    watch.prints(ALPHA).await;
+    assert_eq!(watch.interrupt().await.code(), Some(0));
+    let broken = home.scratch.write("broken.json", "{").display().to_string();
+    let mut refused = Watch::start(home.goblin(&["watch", "--config", &broken, ALPHA]));
+    refused.says("broken.json").await;
+    assert_eq!(refused.end().await.code(), Some(2));
+}
+
+#[tokio::test]
+async fn when_nobody_reads_it_ends_quietly() {
+    let home = Home::new(&fixture_server(&[]));
+    let (_gateway, client) = home.gateway().await;
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    let mut child = home.goblin(&["watch", ALPHA]).stdout(writer).stderr(Stdio::piped()).spawn().expect("it starts");
+    drop(reader);
+    let stderr = gather(child.stderr.take().expect("stderr is piped"));
+    line_with(&stderr, "goblin: watching ").await;
+    touch(&client, "note:///alpha").await;
+    let ended = tokio::time::timeout(PATIENCE, child.wait()).await.expect("it ends").expect("it can be waited for");
+    assert_eq!(ended.code(), Some(0));
+    assert_eq!(stderr.lock().expect("no test panics here").len(), 1, "{stderr:?}");
+}
