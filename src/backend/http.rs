@@ -124,7 +124,16 @@ impl HttpLink {
     }
 
     pub async fn request(&self, id: u64, body: Bytes, call: Option<&Arc<Call>>) -> Result<Response, LinkError> {
-        let _entered = call.map(|call| self.shared.open.enter(id, call));
+        let entered = call.map(|call| self.shared.open.enter(id, call));
+        let answer = self.exchange(id, body, call).await;
+        if answer.is_ok() {
+            self.shared.open.answered(id);
+        }
+        drop(entered);
+        answer
+    }
+
+    async fn exchange(&self, id: u64, body: Bytes, call: Option<&Arc<Call>>) -> Result<Response, LinkError> {
         let response = self.shared.post(body).await?;
         if !response.status().is_success() {
             return self.shared.refusal(id, response).await;

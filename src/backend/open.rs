@@ -2,12 +2,11 @@
 //! over Streamable HTTP only the calls are kept, for what is said besides their own streams.
 //!
 //! Whoever alone has calls in flight is asked what nothing says whose it is. But a backend may still work on a call that
-//! was cancelled, and over Streamable HTTP what it says besides may come after the answer: for a while ([`LINGER`]) such a
-//! call counts as if it were open.
+//! was cancelled: until it answers all the same, or for a while ([`LINGER`]), such a call counts as if it were open.
 //!
 //! Locks are held for a look-up only.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,33 +19,44 @@ use crate::observe::Event;
 use crate::protocol::method::Method;
 use crate::protocol::{Id, Notification, Request, Response};
 
-/// How long something may still be said for a call that is over.
+/// How long something may still be said for a call that was cancelled.
 const LINGER: Duration = Duration::from_secs(5);
+/// How many of those are remembered, the newest.
+const MOST_LEFT: usize = 32;
 
-/// The clients of calls that ended lately. Two tell whether somebody but the one in question is among them.
+/// Calls that nobody waits for any more, and that the backend may not know to be over.
 #[derive(Default)]
-struct Left([Option<(usize, Instant)>; 2]);
+struct Left(VecDeque<Gone>);
+
+struct Gone {
+    request: u64,
+    client: usize,
+    at: Instant,
+}
 
 impl Left {
-    fn note(&mut self, call: &Call, now: Instant) {
-        let client = client_of(call);
-        let [last, before] = &mut self.0;
-        if last.is_some_and(|(other, _)| other != client) {
-            *before = *last;
+    fn note(&mut self, request: u64, call: &Call, now: Instant) {
+        if self.0.len() == MOST_LEFT {
+            self.0.pop_front();
         }
-        *last = Some((client, now));
+        self.0.push_back(Gone { request, client: client_of(call), at: now });
     }
 
-    /// What is one client's is nobody's for certain while another's call has just ended.
+    /// The backend has answered it after all.
+    fn forget(&mut self, request: u64) {
+        self.0.retain(|gone| gone.request != request);
+    }
+
+    /// What is one client's is nobody's for certain while the backend may still speak for another.
     fn judge(&self, whose: Whose, now: Instant) -> Whose {
         let Whose::Calls(calls) = &whose else { return whose };
         let Some(sole) = calls.first().map(|call| client_of(call)) else { return whose };
-        let is_other = |(client, at): &(usize, Instant)| *client != sole && now.duration_since(*at) < LINGER;
-        if self.0.iter().flatten().any(is_other) { Whose::Unsure } else { whose }
+        let is_other = |gone: &Gone| gone.client != sole && now.duration_since(gone.at) < LINGER;
+        if self.0.iter().any(is_other) { Whose::Unsure } else { whose }
     }
 }
 
-/// A client by the address of its mailbox, for as long as nobody cares which one it was.
+/// A client by the address of its mailbox: another may have it later, which then is unsure for a while without need.
 fn client_of(call: &Call) -> usize {
     Arc::as_ptr(&call.mailbox).addr()
 }
@@ -82,7 +92,7 @@ impl Drop for Slot<'_> {
         let mut table = self.open.lock();
         // One that has its answer has left before.
         if let Some(call) = table.requests.remove(&self.id).and_then(|waiting| waiting.call) {
-            table.left.note(&call, Instant::now());
+            table.left.note(self.id, &call, Instant::now());
         }
     }
 }
@@ -109,7 +119,11 @@ impl OpenRequests {
     }
 
     pub fn on_response(&self, response: Response) {
-        let waiting = response.id.as_ref().and_then(Id::as_u64).and_then(|id| self.lock().requests.remove(&id));
+        let waiting = response.id.as_ref().and_then(Id::as_u64).and_then(|id| {
+            let mut table = self.lock();
+            table.left.forget(id);
+            table.requests.remove(&id)
+        });
         match waiting {
             // The receiver may be gone in this very moment; then nobody waits for the answer any more.
             Some(waiting) => drop(waiting.answer.send(Ok(response))),
@@ -190,6 +204,11 @@ impl OpenCalls {
         Entered { open: self, id }
     }
 
+    /// A call has its answer.
+    pub fn answered(&self, id: u64) {
+        self.lock().open.remove(&id);
+    }
+
     pub fn get(&self, id: u64) -> Option<Arc<Call>> {
         self.lock().open.get(&id).cloned()
     }
@@ -207,8 +226,9 @@ impl OpenCalls {
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
         let mut calls = self.open.lock();
+        // One that has its answer has left before.
         if let Some(call) = calls.open.remove(&self.id) {
-            calls.left.note(&call, Instant::now());
+            calls.left.note(self.id, &call, Instant::now());
         }
     }
 }
@@ -250,22 +270,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn p2_while_a_call_of_another_has_just_ended_nothing_is_certain() {
+    fn p2_while_a_call_of_another_was_just_cancelled_nothing_is_certain() {
         let open = OpenCalls::default();
         let (one, two) = (Arc::new(Call::example()), Arc::new(Call::example()));
         let is_certain = || matches!(open.whose(), Whose::Calls(_));
         let held = open.enter(1, &one);
+        let answered = open.enter(2, &two);
+        open.answered(2);
+        drop(answered);
         assert!(is_certain());
-        drop(open.enter(2, &one));
+        drop(open.enter(3, &one));
         assert!(is_certain(), "it was the same client's");
-        drop(open.enter(3, &two));
-        drop(open.enter(4, &one));
+        drop(open.enter(4, &two));
         assert!(!is_certain());
         drop(held);
         assert!(matches!(open.whose(), Whose::Nobodys));
         let long_ago = Instant::now().checked_sub(LINGER).expect("the machine runs for longer");
         let mut left = Left::default();
-        left.note(&two, long_ago);
+        for number in 0..99 {
+            left.note(number, &two, long_ago);
+        }
+        assert_eq!(left.0.len(), MOST_LEFT);
         assert!(matches!(left.judge(Whose::of(Some(&one)), Instant::now()), Whose::Calls(_)));
     }
 
@@ -275,14 +300,21 @@ mod tests {
         let (one, two) = (Arc::new(Call::example()), Arc::new(Call::example()));
         let is_certain = || matches!(open.whose(), Whose::Calls(_));
         let _held = open.enter(1, Some(&one)).expect("it is open");
+        let answer = |id: u64| {
+            let answer = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#);
+            match crate::protocol::Message::parse(answer.into()) {
+                Ok(crate::protocol::Message::Response(answer)) => open.on_response(answer),
+                other => panic!("{other:?}"),
+            }
+        };
         let answered = open.enter(2, Some(&two)).expect("it is open");
-        let answer = crate::protocol::Message::parse(r#"{"jsonrpc":"2.0","id":2,"result":{}}"#.into());
-        let Ok(crate::protocol::Message::Response(answer)) = answer else { panic!("an answer") };
-        open.on_response(answer);
+        answer(2);
         drop(answered);
         assert!(is_certain());
         drop(open.enter(3, Some(&two)));
         assert!(!is_certain(), "it may still be at work for the one that was cancelled");
+        answer(3);
+        assert!(is_certain(), "it answered all the same");
     }
 
     #[test]
