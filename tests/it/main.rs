@@ -74,5 +74,6 @@ mod smoke;
 mod subscriptions;
 mod subscriptions_life;
 mod subscriptions_race;
+mod subscriptions_sdk;
 mod templates;
 mod timeouts;
