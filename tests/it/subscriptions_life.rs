@@ -319,7 +319,7 @@ async fn own_sub16_a_process_that_dies_is_replaced_for_the_sake_of_subscriptions
 }
 
 #[tokio::test]
-async fn sub7_delete_answers_what_is_gone() {
+async fn sub7_nothing_is_subscribed_after_the_end() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_touch").await;
     subscribe(&client, ALPHA, json!({})).await;
