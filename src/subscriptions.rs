@@ -454,6 +454,9 @@ fn outer(native: &str) -> impl Iterator<Item = &str> {
 }
 
 #[cfg(test)]
+mod model;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::caller::Node;

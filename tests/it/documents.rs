@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Each module may use those of its own group and of the groups before it.
-const ORDER: [&[&str]; 9] = [
+const ORDER: [&[&str]; 10] = [
     &["caller", "config", "observe", "protocol"],
     &["lane", "mailbox"],
+    &["subscriptions"],
     &["backend"],
     &["catalog"],
     &["router"],

@@ -76,6 +76,7 @@ mod smoke;
 mod subscriptions;
 mod subscriptions_life;
 mod subscriptions_race;
+mod subscriptions_sdk;
 mod templates;
 mod timeouts;
 mod watch;
