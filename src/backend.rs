@@ -185,11 +185,15 @@ impl Backend {
         self.refreshing.load(Ordering::Acquire) || self.inbox.has_changes()
     }
 
-    /// The subscriptions over the link of the client whose call this is; where it has its own, that is begun first.
+    /// The subscriptions over the link of the client whose call this is; where it has its own, that is begun first. One that
+    /// cannot be begun now will be, for the sake of what is subscribed.
     pub async fn register_for(&self, call: &Call) -> Result<Arc<Register>, Error> {
         match (&self.own, call.caller.session) {
             (Some(own), Some(session)) => {
-                own.link(session, call, None).await?;
+                match own.link(session, call, None).await {
+                    Ok(_) | Err(Error::BackendUnavailable { .. }) => {}
+                    Err(error) => return Err(error),
+                }
                 own.register(session).ok_or_else(|| self.unavailable())
             }
             _ => Ok(Arc::clone(&self.register)),

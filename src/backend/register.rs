@@ -54,9 +54,11 @@ impl Register {
         &self.inbox
     }
 
-    /// Whether anybody wants anything.
-    pub fn is_empty(&self) -> bool {
-        self.interests().is_empty()
+    /// Waits until somebody wants something. For whoever has no link to say it on.
+    pub async fn wanted(&self) {
+        while self.interests().is_empty() {
+            self.bell.notified().await;
+        }
     }
 
     /// Enters a wish and waits until it stands or falls. `place` is asked for room. Nothing when the client is gone.
@@ -75,17 +77,15 @@ impl Register {
             return Ok(None);
         }
         mailbox.set_pace(&subscription.name.exposed, pace);
+        self.bell.notify_one();
         let outcome = match standing {
             Standing::Settled(outcome) => outcome,
-            Standing::Asked(asked) => {
-                self.bell.notify_one();
-                match asked.await {
-                    Ok(outcome) => outcome,
-                    Err(_) if mailbox.is_closed() => return Ok(None),
-                    // Its client ended it while the backend was asked, and waits for this answer too.
-                    Err(_) => Outcome::Subscribed,
-                }
-            }
+            Standing::Asked(asked) => match asked.await {
+                Ok(outcome) => outcome,
+                Err(_) if mailbox.is_closed() => return Ok(None),
+                // Its client ended it while the backend was asked, and waits for this answer too.
+                Err(_) => Outcome::Subscribed,
+            },
         };
         Ok(Some(Subscribed { subscription, outcome }))
     }

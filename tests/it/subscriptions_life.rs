@@ -8,9 +8,9 @@ use goblin_fixture::fault::FaultProxy;
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Client, Gateway, Scratch, StdioClient, eventually, fixture_server, goblin, signal};
 use crate::peer::Peer;
-use crate::per_client::{each_transport, own_process};
+use crate::per_client::{each_transport, own_process, per_client};
 use crate::subscriber::{ACTIVE, UPDATED, meta, short, subscribe, touch};
-use crate::support::{gauge, http_server, path_text, starts, try_call};
+use crate::support::{gauge, http_server, path_text, scripted_server, starts, try_call};
 
 const ALPHA: &str = "a+note:///alpha";
 const BETA: &str = "a+note:///beta";
@@ -314,6 +314,22 @@ async fn own_sub16_a_process_that_dies_is_replaced_for_the_sake_of_subscriptions
     assert!(peer.answer_to(crash).await["error"].is_object());
     assert_eq!(peer.updated().await.json()["params"], json!({ "uri": ALPHA }), "without a call");
     assert_eq!(starts(&log), 3);
+    peer.touch("note:///alpha", 1).await;
+    assert_eq!(short(&peer.updates().await), [format!("{ALPHA} 1")]);
+}
+
+#[tokio::test]
+async fn own_sub10_a_process_that_does_not_start_is_waited_for() {
+    let scratch = Scratch::new();
+    let barrier = scratch.path().join("barrier");
+    let script = format!(r#"test ! -e {} && exec "$@""#, path_text(&barrier));
+    let gateway = Gateway::with_servers(json!({ "a": per_client(scripted_server(&script, &[])) })).await;
+    let mut peer = Peer::over_http(gateway.address, json!({})).await;
+    peer.await_tool("a_touch").await;
+    scratch.write("barrier", "");
+    assert_eq!(peer.subscribe(ALPHA).await["dev.goblin/state"], "pending");
+    std::fs::remove_file(&barrier).expect("it is there");
+    assert_eq!(peer.updated().await.json()["params"], json!({ "uri": ALPHA }), "without a call");
     peer.touch("note:///alpha", 1).await;
     assert_eq!(short(&peer.updates().await), [format!("{ALPHA} 1")]);
 }

@@ -90,15 +90,18 @@ impl Keeper {
         let mut standing = self.own.standing.subscribe();
         loop {
             let over = self.over();
+            let (register, pause_ends) = (Arc::clone(&self.own.register), self.pause_ends);
+            let subscribed = async move {
+                register.wanted().await;
+                tokio::time::sleep_until(pause_ends.into()).await;
+            };
             tokio::select! {
                 biased;
                 () = over => return,
                 // The sender is ours, so it is there as long as we are.
                 _ = standing.wait_for(|standing| matches!(standing, Standing::Wanted { .. })) => {}
                 // Who subscribed waits for updates, without a call that would want the link.
-                () = tokio::time::sleep_until(self.pause_ends.into()), if !self.own.register.is_empty() => {
-                    self.own.want();
-                }
+                () = subscribed => self.own.want(),
             }
             match self.open().await {
                 Ok(Some(open)) => {
