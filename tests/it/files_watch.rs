@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -150,12 +150,21 @@ async fn every_way_to_change_a_file_is_told() {
     world.subscribe("sub/a").await;
     let path = world.path("sub/a");
     let open = || fs::File::options().append(true).open(&path).expect("it is there");
-    let changes: [(&str, &dyn Fn()); 6] = [
+    let looks_the_same = || {
+        let time = open().metadata().and_then(|facts| facts.modified()).expect("it is there");
+        write(&path, "third");
+        open().set_modified(time).expect("it is ours");
+    };
+    let changes: [(&str, &dyn Fn()); 8] = [
+        ("of the same size and time", &looks_the_same),
         ("written anew", &|| write(&path, "other")),
         ("longer", &|| std::io::Write::write_all(&mut open(), b"more").expect("room")),
         ("shorter", &|| open().set_len(1).expect("it is ours")),
         ("of another time", &|| {
             open().set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(9)).expect("it is ours")
+        }),
+        ("readable to others", &|| {
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o646)).expect("it is ours");
         }),
         ("gone", &|| fs::remove_file(&path).expect("it was there")),
         ("back", &|| write(&path, "back")),
@@ -378,15 +387,29 @@ async fn a_link_is_told_when_its_file_changes_and_when_it_leads_elsewhere() {
 
 #[tokio::test]
 async fn what_is_beyond_the_list_is_told_when_subscribed() {
-    let mut world = World::new(&["a", "b", "x/y/z", "zz/1", "zz/2"], json!({ "maxFiles": 3 })).await;
-    // Named by the template only.
-    world.subscribe("zz/2").await;
-    world.told().await;
-    world.write("zz/2", "second");
-    let told = world.told().await;
-    assert!(!told.is_empty() && told.iter().all(|name| name == "zz/2"), "{told:?}");
-    world.rename("zz", "gone");
-    assert_eq!(world.told().await, ["zz/2"]);
+    let files = ["a", "b", "c", "d", "e", "x/y/1", "x/y/2", "z/3"];
+    let mut world = World::new(&files, json!({ "maxFiles": 5 })).await;
+    symlink("a", world.path("0")).expect("a link");
+    for name in ["x/y/2", "0"] {
+        // Named by the template only.
+        world.subscribe(name).await;
+        world.told().await;
+    }
+    assert_eq!(world.watches(), 3, "the root, x and x/y");
+    let root = world.root.clone();
+    let changes: [(&str, &str, &dyn Fn()); 4] = [
+        ("x/y/2", "written", &|| write(&root.join("x/y/2"), "second")),
+        ("0", "led elsewhere", &|| {
+            symlink("z/3", root.join(".0")).and_then(|()| fs::rename(root.join(".0"), root.join("0"))).expect("a link");
+        }),
+        ("0", "written there", &|| write(&root.join("z/3"), "second")),
+        ("x/y/2", "moved away", &|| fs::rename(root.join("x"), root.join("gone")).expect("it was there")),
+    ];
+    for (name, what, change) in changes {
+        change();
+        let told = world.told().await;
+        assert!(!told.is_empty() && told.iter().all(|other| other == name), "{name} {what}: {told:?}");
+    }
 }
 
 #[tokio::test]

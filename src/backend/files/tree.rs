@@ -48,8 +48,8 @@ pub struct Facts {
     pub size: u64,
     /// Seconds since 1970.
     pub modified: i64,
-    /// And the rest of a second.
-    pub nanoseconds: u32,
+    /// When anything of it changed last, in seconds since 1970 and nanoseconds. Unlike `modified` nobody can set it.
+    pub changed: (i64, u32),
     inode: u64,
 }
 
@@ -330,7 +330,7 @@ impl Facts {
             kind,
             size: u64::try_from(stat.st_size).unwrap_or_default(),
             modified: stat.st_mtime,
-            nanoseconds: u32::try_from(stat.st_mtime_nsec).unwrap_or_default(),
+            changed: (stat.st_ctime, u32::try_from(stat.st_ctime_nsec).unwrap_or_default()),
             inode: stat.st_ino,
         }
     }

@@ -27,7 +27,7 @@ use tokio::time::{Instant, sleep_until};
 
 use self::look::{Looked, Seen};
 use self::subscribed::Subscribed;
-use self::system::System;
+use self::system::{Hint, System};
 use self::touched::{Touch, Touched};
 use crate::backend::files::path::Relative;
 use crate::backend::files::tree::{Spot, Stop};
@@ -206,16 +206,13 @@ impl Watcher {
 /// Waits for what the system says, and notes it. An error means that it says nothing any more.
 async fn hear(system: Option<&System>, served: &Served, touched: &mut Touched) -> io::Result<()> {
     let Some(system) = system else { return std::future::pending().await };
-    system.read(|heard| note(served, touched, heard)).await
+    system.read(|hint| note(served, touched, hint)).await
 }
 
 /// Notes a hint, where it may be about something that is served.
-fn note(served: &Served, touched: &mut Touched, heard: system::Heard<'_>) {
+fn note(served: &Served, touched: &mut Touched, hint: Hint<'_>) {
     let now = Instant::now();
-    let (path, touch) = match heard {
-        system::Heard::Lost => return touched.add_all(now),
-        system::Heard::Touched(path, touch) => (path, touch),
-    };
+    let Some((path, touch)) = hint else { return touched.add_all(now) };
     let (tree, subscribed) = (&served.tree, &served.watch.subscribed);
     if tree.rule.is_rules(path) {
         return touched.add_all(now);

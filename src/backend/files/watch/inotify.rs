@@ -36,11 +36,8 @@ pub struct System {
 /// For the thread that may block.
 pub struct Handle(Arc<OwnedFd>);
 
-pub enum Heard<'a> {
-    /// There were too many to be kept.
-    Lost,
-    Touched(&'a Path, Touch),
-}
+/// Nothing where there were too many to be kept.
+pub type Hint<'a> = Option<(&'a Path, Touch)>;
 
 impl System {
     #[expect(
@@ -63,7 +60,7 @@ impl System {
     }
 
     /// Waits for hints and gives them to `note`. Nothing is lost where this is dropped while it waits.
-    pub async fn read(&self, mut note: impl FnMut(Heard<'_>)) -> io::Result<()> {
+    pub async fn read(&self, mut note: impl FnMut(Hint<'_>)) -> io::Result<()> {
         let mut ready = self.hints.readable().await?;
         let mut buffer = [MaybeUninit::uninit(); BUFFER];
         let mut reader = Reader::new(self.hints.get_ref(), &mut buffer);
@@ -83,10 +80,10 @@ impl System {
         }
     }
 
-    fn note(&self, event: &inotify::Event<'_>, note: &mut impl FnMut(Heard<'_>)) {
+    fn note(&self, event: &inotify::Event<'_>, note: &mut impl FnMut(Hint<'_>)) {
         let said = event.events();
         if said.contains(ReadFlags::QUEUE_OVERFLOW) {
-            return note(Heard::Lost);
+            return note(None);
         }
         // Of one that is not known yet, or not any more, a further look knows better.
         let Some(directory) = self.watched.get(&event.wd()) else { return };
@@ -96,8 +93,8 @@ impl System {
             named: said.contains(ReadFlags::ISDIR) || !said.intersects(of_content) || event.file_name().is_none(),
         };
         match event.file_name() {
-            Some(name) => note(Heard::Touched(&directory.join(OsStr::from_bytes(name.to_bytes())), touch)),
-            None => note(Heard::Touched(directory, touch)),
+            Some(name) => note(Some((&directory.join(OsStr::from_bytes(name.to_bytes())), touch))),
+            None => note(Some((directory, touch))),
         }
     }
 

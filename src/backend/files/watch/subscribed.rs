@@ -36,11 +36,11 @@ struct Sight {
 impl Sight {
     fn of(spot: &Spot) -> Sight {
         let (real, facts) = (spot.path.clone(), Some(spot.facts));
-        let modified = u64::try_from(spot.facts.modified).unwrap_or_default();
-        let modified = UNIX_EPOCH + Duration::new(modified, spot.facts.nanoseconds);
+        let (seconds, nanoseconds) = spot.facts.changed;
+        let changed = UNIX_EPOCH + Duration::new(u64::try_from(seconds).unwrap_or_default(), nanoseconds);
         let now = SystemTime::now();
-        // One that will be changed in the future, as its clock has it, would never settle.
-        let distance = now.duration_since(modified).unwrap_or_else(|ahead| ahead.duration());
+        // By another clock than ours it may have changed in the future.
+        let distance = now.duration_since(changed).unwrap_or_else(|ahead| ahead.duration());
         Sight { real, facts, is_settled: distance > CLOCK_STEP }
     }
 

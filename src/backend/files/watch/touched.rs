@@ -30,22 +30,18 @@ pub struct Touched {
 impl Touched {
     pub fn add(&mut self, path: Relative, touch: Touch, now: Instant) {
         self.hear(now);
-        if self.is_all {
-            return;
-        }
         let known = self.paths.entry(path).or_default();
         *known = Touch { written: known.written || touch.written, named: known.named || touch.named };
         if self.paths.len() > MOST_TOUCHED {
             self.is_all = true;
-            self.paths = HashMap::new();
+            self.paths.clear();
         }
     }
 
-    /// Anything may have changed.
+    /// Anything may have changed. What was said of single paths is still more than a look can see.
     pub fn add_all(&mut self, now: Instant) {
         self.hear(now);
         self.is_all = true;
-        self.paths = HashMap::new();
     }
 
     /// What was touched is only a part of what may have changed.
@@ -102,6 +98,10 @@ mod tests {
         touched.add(path(2), WRITTEN, now);
         assert!(touched.is_written(&path(1)) && touched.is_written(&path(2)) && !touched.contains(&path(3)));
         assert_eq!(touched.named().collect::<Vec<_>>(), [&path(1)]);
+        touched.add_all(now);
+        touched.add(path(4), WRITTEN, now);
+        assert!(touched.contains(&path(3)) && !touched.is_written(&path(3)));
+        assert!(touched.is_written(&path(1)) && touched.is_written(&path(4)));
     }
 
     #[test]
@@ -113,8 +113,10 @@ mod tests {
         assert!(!touched.is_all() && !touched.contains(&path(MOST_TOUCHED)));
         touched.add(path(MOST_TOUCHED), NAMED, now);
         assert!(touched.is_all() && touched.contains(&path(MOST_TOUCHED + 1)));
-        touched.add(path(0), WRITTEN, now);
-        assert!(touched.paths.is_empty());
+        for number in 0..=MOST_TOUCHED {
+            touched.add(path(number), WRITTEN, now);
+        }
+        assert!(touched.is_all() && touched.paths.is_empty());
     }
 
     #[test]

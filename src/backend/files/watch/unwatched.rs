@@ -10,10 +10,7 @@ pub type Watched = Infallible;
 pub struct System(Infallible);
 pub struct Handle(Infallible);
 
-pub enum Heard<'a> {
-    Lost,
-    Touched(&'a Path, Touch),
-}
+pub type Hint<'a> = Option<(&'a Path, Touch)>;
 
 impl System {
     pub fn open() -> io::Result<System> {
@@ -24,7 +21,7 @@ impl System {
         match self.0 {}
     }
 
-    pub async fn read(&self, _note: impl FnMut(Heard<'_>)) -> io::Result<()> {
+    pub async fn read(&self, _note: impl FnMut(Hint<'_>)) -> io::Result<()> {
         match self.0 {}
     }
 
