@@ -9,7 +9,7 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
 
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Client, Gateway, PATIENCE, Scratch, eventually, fixture_server, goblin, signal};
+use crate::harness::{Client, Gateway, PATIENCE, Scratch, eventually, fixture, fixture_server, goblin, signal};
 
 const ALPHA: &str = "a+note:///alpha";
 
@@ -33,10 +33,13 @@ impl Home {
         command
     }
 
-    async fn gateway(&self) -> (Gateway, Client) {
+    fn serve(&self) -> Command {
         let config = self.config.display().to_string();
-        let gateway =
-            Gateway::of(self.goblin(&["serve", "--port", "0", "--log-level", "debug", "--config", &config])).await;
+        self.goblin(&["serve", "--port", "0", "--log-level", "debug", "--config", &config])
+    }
+
+    async fn gateway(&self) -> (Gateway, Client) {
+        let gateway = Gateway::of(self.serve()).await;
         let client = gateway.client_seeing("a_touch").await;
         (gateway, client)
     }
@@ -211,8 +214,8 @@ async fn a_command_runs_for_one_update_at_a_time_and_the_newest_of_each_resource
 }
 
 #[tokio::test]
-async fn it_outlives_a_restart_of_the_gateway_and_of_servers_that_come_late() {
-    let home = Home::new(&fixture_server(&["--slow-start", "1500"]));
+async fn it_outlives_a_restart_of_the_gateway() {
+    let home = Home::new(&fixture_server(&[]));
     let (mut gateway, client) = home.gateway().await;
     let mut watch = home.watch(&["--json", ALPHA]).await;
     touch(&client, "note:///alpha").await;
@@ -226,6 +229,25 @@ async fn it_outlives_a_restart_of_the_gateway_and_of_servers_that_come_late() {
     }
     watch.prints(r#""version":2"#).await;
     assert_eq!(watch.interrupt().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_server_that_comes_late_after_a_restart_is_watched_when_it_comes() {
+    let gate = Scratch::new();
+    let wait = format!("while [ ! -e {} ]; do sleep 0.01; done; exec {}", gate.path().join("go").display(), fixture());
+    let home = Home::new(&json!({ "command": "sh", "args": ["-c", wait] }));
+    let go = gate.write("go", "");
+    let (mut gateway, _client) = home.gateway().await;
+    let watch = home.watch(&["--json", "--log-level", "info", ALPHA]).await;
+    gateway.child.kill().await.expect("it can be killed");
+    std::fs::remove_file(go).expect("it is there");
+    let again = Gateway::of(home.serve()).await;
+    watch.says("the gateway refuses a subscription that stood before").await;
+    gate.write("go", "");
+    let client = again.client_seeing("a_touch").await;
+    watch.prints(r#""params":{"uri":"a+note:///alpha"}"#).await;
+    touch(&client, "note:///alpha").await;
+    watch.prints(r#""version":1"#).await;
 }
 
 #[tokio::test]
