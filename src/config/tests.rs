@@ -51,7 +51,8 @@ const FULL: &str = r#"{
     "defaultTimeout": "10s", "maxTimeout": 0, "askTimeout": "2m", "startTimeout": "200ms", "maxInFlight": 1,
     "maxInFlightPerBackend": 2, "maxMessageSize": 65536, "pageSize": 3,
   },
-  "log": { "level": "debug", "format": "json" },
+  "subscriptions": { "maxPerClient": 7, "maxTotal": 8 },
+    "log": { "level": "debug", "format": "json" },
   "mcpServers": {
     "local": { // a command
       "type": "stdio", "command": "${HOME}/bin/x", "args": ["-t", "${TOKEN}"], "env": { "T": "${env:TOKEN}" }, "cwd": "./sub/../w",
@@ -91,10 +92,11 @@ fn defaults_are_those_of_the_architecture() {
 
 #[test]
 fn every_key_is_accepted() {
-    let tables: [&Keys; 11] = [
+    let tables: [&Keys; 12] = [
         &vocabulary::ROOT,
         &vocabulary::GATEWAY,
         &vocabulary::POLICIES,
+        &vocabulary::SUBSCRIPTIONS,
         &vocabulary::LOG,
         &vocabulary::NAMESPACING,
         &vocabulary::SERVER,
@@ -120,6 +122,8 @@ fn every_key_is_accepted() {
     assert_eq!((config.policies.max_timeout, config.policies.ask_timeout), (None, Some(Duration::from_secs(120))));
     assert_eq!((config.policies.max_in_flight, config.policies.max_in_flight_per_backend), (1, 2));
     assert_eq!((config.policies.max_message_size, config.policies.page_size), (65536, 3));
+    let limits = config.policies.subscriptions;
+    assert_eq!((limits.per_client, limits.total), (7, 8));
     assert_eq!((config.log.level, config.log.format), (Some(LogLevel::Debug), LogFormat::Json));
     assert_eq!(config.servers.keys().map(ServerId::as_str).collect::<Vec<_>>(), ["local", "remote", "workspace"]);
 }
