@@ -321,12 +321,12 @@ async fn a_storm_of_writes_is_a_few_updates_and_the_last_is_told() {
             fs::write(&path, number.to_string()).expect("room");
         }
     });
-    let mut updates = 0;
+    let (mut updates, last) = (0, WRITES.to_string());
     loop {
         assert_eq!(world.updated().await, "a");
         updates += 1;
         let read = world.ask("resources/read", "a").await;
-        if read["result"]["contents"][0]["text"] == WRITES.to_string() {
+        if read["result"]["contents"][0]["text"] == last {
             break;
         }
     }
