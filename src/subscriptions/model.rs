@@ -25,6 +25,8 @@ enum Step {
     Say,
     /// The answer to one of the jobs that are on their way.
     Answer(usize, Verdict),
+    /// The answer to one that was said over a connection that is gone.
+    AnswerLate(Verdict),
     Down,
     Up(bool),
 }
@@ -36,16 +38,27 @@ enum Verdict {
     Refused,
 }
 
+impl Verdict {
+    fn reply(self) -> Reply {
+        match self {
+            Verdict::Done => Reply::Done,
+            Verdict::Unknown => Reply::Unknown,
+            Verdict::Refused => Reply::Failed("no".into()),
+        }
+    }
+}
+
 fn step() -> impl Strategy<Value = Step> {
     let pair = || (0..CLIENTS, 0..URIS.len());
-    let verdict = prop_oneof![4 => Just(Verdict::Done), 1 => Just(Verdict::Unknown), 1 => Just(Verdict::Refused)];
+    let verdict = || prop_oneof![4 => Just(Verdict::Done), 1 => Just(Verdict::Unknown), 1 => Just(Verdict::Refused)];
     prop_oneof![
         6 => pair().prop_map(|(client, uri)| Step::Subscribe(client, uri)),
         4 => pair().prop_map(|(client, uri)| Step::Unsubscribe(client, uri)),
         1 => (0..CLIENTS).prop_map(Step::Release),
         1 => (0..CLIENTS).prop_map(Step::Cancel),
         6 => Just(Step::Say),
-        6 => (0..8_usize, verdict).prop_map(|(which, verdict)| Step::Answer(which, verdict)),
+        6 => (0..8_usize, verdict()).prop_map(|(which, verdict)| Step::Answer(which, verdict)),
+        1 => verdict().prop_map(Step::AnswerLate),
         1 => Just(Step::Down),
         2 => any::<bool>().prop_map(Step::Up),
     ]
@@ -68,6 +81,8 @@ struct World {
     open: Vec<Open>,
     /// Said, and not answered.
     jobs: Vec<Job>,
+    /// Said over connections that are gone.
+    late: Vec<Job>,
     /// What the upstream would tell of, by what it was told.
     upstream: BTreeSet<String>,
     /// What it would not be asked for: refused to somebody who stays, or not known.
@@ -84,6 +99,7 @@ impl World {
             wanted: BTreeSet::new(),
             open: Vec::new(),
             jobs: Vec::new(),
+            late: Vec::new(),
             upstream: BTreeSet::new(),
             excused: BTreeSet::new(),
             is_up: false,
@@ -109,6 +125,10 @@ impl World {
             Step::Say => drop(self.say()),
             Step::Answer(which, verdict) if !self.jobs.is_empty() => self.answer(which % self.jobs.len(), verdict),
             Step::Answer(..) => {}
+            Step::AnswerLate(verdict) => {
+                let missed = self.late.pop().map(|job| self.interests.answered(&job, verdict.reply()));
+                assert!(missed.is_none_or(|missed| missed.is_empty()));
+            }
             Step::Down => self.down(),
             Step::Up(can_subscribe) => self.up(can_subscribe),
         }
@@ -156,18 +176,13 @@ impl World {
     fn answer(&mut self, which: usize, verdict: Verdict) {
         let job = self.jobs.remove(which);
         let uri = job.native.to_string();
-        let reply = match verdict {
-            Verdict::Done => Reply::Done,
-            Verdict::Unknown => Reply::Unknown,
-            Verdict::Refused => Reply::Failed("no".into()),
-        };
         match (job.subscribes, verdict) {
             (true, Verdict::Done) => drop(self.upstream.insert(uri.clone())),
             // Whatever it says, it was told.
             (false, _) => drop(self.upstream.remove(&uri)),
             (true, _) => {}
         }
-        self.interests.answered(&job, reply);
+        self.interests.answered(&job, verdict.reply());
         if job.subscribes {
             self.excused.remove(&uri);
             if !matches!(verdict, Verdict::Done) {
@@ -179,7 +194,7 @@ impl World {
     fn down(&mut self) {
         self.interests.link_down();
         self.is_up = false;
-        self.jobs.clear();
+        self.late.append(&mut self.jobs);
         self.upstream.clear();
         self.excused.clear();
     }
