@@ -183,18 +183,21 @@ async fn a_save_by_a_second_file_is_one_update_and_no_other_list() {
     world.lists(&["a", "b"]).await;
     world.told().await;
     let before = world.published();
-    for (round, second) in [".a.swp", "a.tmp"].iter().cycle().take(12).enumerate() {
-        world.write(second, &"x".repeat(round + 10));
-        world.rename(second, "a");
-        let told = world.told().await;
-        // What is hidden is no reason to look, so nothing can be seen half way.
-        assert!(told.len() == 1 || (!second.starts_with('.') && !told.is_empty()), "{second}: {told:?}");
-        assert!(told.iter().all(|name| name == "a"), "{told:?}");
+    for round in 0..8 {
+        world.write(".a.swp", &"x".repeat(round + 10));
+        world.rename(".a.swp", "a");
+        assert_eq!(world.told().await, ["a"]);
     }
     world.write("c", "");
     world.lists(&["a", "b", "c"]).await;
     eventually("it is logged", || async { (world.published() > before).then_some(()) }).await;
     assert_eq!(world.published(), before + 1);
+    // A second file that is not hidden may be seen half way, where the machine is slow.
+    world.write("a.tmp", "saved");
+    world.rename("a.tmp", "a");
+    let told = world.told().await;
+    assert!(!told.is_empty() && told.iter().all(|name| name == "a"), "{told:?}");
+    world.lists(&["a", "b", "c"]).await;
 }
 
 #[tokio::test]

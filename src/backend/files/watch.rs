@@ -71,11 +71,13 @@ pub struct Shared {
     bell: Notify,
 }
 
-/// The list as the gateway has it, and as it was seen last, by their fingerprints.
+/// The list by its fingerprints: as the gateway has it, as it was seen last, and as it was when the gateway was told to
+/// fetch it, until it does.
 #[derive(Default)]
 struct Lists {
     given: Option<u64>,
     seen: Option<u64>,
+    told: Option<u64>,
 }
 
 impl Shared {
@@ -83,16 +85,20 @@ impl Shared {
     pub fn given(&self, fingerprint: u64) {
         let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
         lists.given = Some(fingerprint);
+        lists.told = None;
         if lists.seen != lists.given {
             self.bell.notify_one();
         }
     }
 
-    /// A look has seen this list; tells whether the gateway has another.
+    /// A look has seen this list; tells whether the gateway is to be told.
     fn seen(&self, fingerprint: u64) -> bool {
         let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
         lists.seen = Some(fingerprint);
-        lists.given.is_some_and(|given| given != fingerprint)
+        let is_other = lists.given.is_some_and(|given| given != fingerprint);
+        let is_news = is_other && lists.told != lists.seen;
+        lists.told = if is_other { lists.seen } else { None };
+        is_news
     }
 
     /// Somebody wants to hear of a file. Whether its directory is watched is seen by a look.
@@ -228,5 +234,30 @@ async fn at(due: Option<Instant>) {
     match due {
         Some(due) => sleep_until(due).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn a_list_is_told_once_and_again_when_what_was_fetched_is_old() {
+        let shared = Shared::default();
+        let is_rung = || shared.bell.notified().now_or_never().is_some();
+        assert!(!shared.seen(1), "it was never asked for");
+        shared.given(1);
+        assert!(!is_rung() && !shared.seen(1));
+        assert!(shared.seen(2) && !shared.seen(2), "once, until it is fetched");
+        assert!(shared.seen(3) && shared.seen(2), "each that is another");
+        shared.given(1);
+        assert!(is_rung() && shared.seen(2), "fetched before it changed");
+        shared.given(2);
+        assert!(!is_rung() && !shared.seen(2));
+        assert!(shared.seen(1) && !shared.seen(2), "it is back as it was");
+        shared.given(1);
+        assert!(is_rung() && shared.seen(2), "fetched in between");
     }
 }
