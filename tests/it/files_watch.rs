@@ -355,7 +355,8 @@ async fn a_storm_of_files_is_listed_in_the_end_and_hides_no_update() {
     world.write("many/0/0", "second");
     world.subscribe("many/0/0").await;
     world.write("many/0/0", "third");
-    assert_eq!(world.updated().await, "many/0/0");
+    // The other one may be told again: what was seen in the very moment of its change is looked at twice.
+    while world.updated().await != "many/0/0" {}
 }
 
 #[tokio::test]
