@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::CallEnd;
-use crate::backend::register::Subscribed;
+use crate::backend::register::{Register, Subscribed};
+use crate::backend::{Backend, CallEnd};
 use crate::catalog::resources::Owner;
 use crate::lane::Call;
 use crate::mailbox::tally::{Full, Place};
@@ -82,26 +82,12 @@ impl Router {
         let request = &call.request;
         let uri = required(request.raw.as_str(), request.params.uri, "uri")?;
         let (session, mailbox) = (call.caller.session, &*call.mailbox);
-        let registers = || self.directory.backends().iter().map(Arc::clone).collect::<Vec<_>>();
-        let ended = if let Ok(id) = uri.parse::<SubscriptionId>() {
-            registers()
-                .iter()
-                .find(|backend| {
-                    backend.known_register(session).is_some_and(|register| register.unsubscribe_id(mailbox, id))
-                })
-                .cloned()
-        } else {
+        let ended = match uri.parse::<SubscriptionId>() {
+            Ok(id) => self.unsubscribe_known(call, |register| register.unsubscribe_id(mailbox, id)),
             // As it is offered now; or else as it was when it was subscribed.
-            self.unsubscribe_offered(call, &uri).or_else(|| {
-                registers()
-                    .iter()
-                    .find(|backend| {
-                        backend
-                            .known_register(session)
-                            .is_some_and(|register| register.unsubscribe_exposed(mailbox, &uri))
-                    })
-                    .cloned()
-            })
+            Err(()) => self
+                .unsubscribe_offered(call, &uri)
+                .or_else(|| self.unsubscribe_known(call, |register| register.unsubscribe_exposed(mailbox, &uri))),
         };
         if let (Some(backend), Some(session)) = (ended, session) {
             self.observe.emit(&Event::Unsubscribed { server: backend.id.as_str(), session: &session.short() });
@@ -109,7 +95,14 @@ impl Router {
         Ok(protocol::reply(&request.id, "{}"))
     }
 
-    fn unsubscribe_offered(&self, call: &Call, uri: &str) -> Option<Arc<crate::backend::Backend>> {
+    /// The backend at which `end` found what to end.
+    fn unsubscribe_known(&self, call: &Call, end: impl Fn(&Register) -> bool) -> Option<Arc<Backend>> {
+        let has_ended = |register: Arc<Register>| end(&register);
+        let backends = self.directory.backends();
+        backends.iter().find(|backend| backend.known_register(call.caller.session).is_some_and(has_ended)).cloned()
+    }
+
+    fn unsubscribe_offered(&self, call: &Call, uri: &str) -> Option<Arc<Backend>> {
         let catalog = Arc::clone(&self.directory.catalog());
         let owner = find_resource(catalog.view(&call.caller), uri).ok()?;
         let backend = &catalog.source(owner.source).backend;

@@ -1,0 +1,254 @@
+use futures_util::FutureExt;
+use smallvec::smallvec;
+
+use super::*;
+
+fn text(bytes: &Bytes) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn id_of(event: &Bytes) -> String {
+    text(event).lines().next().and_then(|line| line.strip_prefix("id: ")).expect("an id").to_owned()
+}
+
+fn write(replay: &Replay, stream: u64) -> Bytes {
+    write_as(replay, stream, Kind::Note)
+}
+
+fn write_as(replay: &Replay, stream: u64, kind: Kind) -> Bytes {
+    replay.event(stream, kind, "{}".to_owned().into())
+}
+
+fn begin(replay: &Replay) -> u64 {
+    replay.begin([&Id::from(5)])
+}
+
+fn resume(replay: &Replay, id: &str) -> Reader {
+    match replay.resume(id) {
+        Ok(Resumed::Reader(reader)) => reader,
+        other => panic!("{id}: {other:?}"),
+    }
+}
+
+fn read(replay: &Replay, reader: &mut Reader) -> Vec<String> {
+    match replay.read(reader) {
+        Next::Events(events) => events.iter().map(text).collect(),
+        Next::Nothing => Vec::new(),
+        Next::Over => vec!["over".to_owned()],
+    }
+}
+
+#[test]
+fn sess2_what_followed_on_a_stream_is_replayed_and_nothing_of_another() {
+    let replay = Replay::new(0xab);
+    let (one, two) = (begin(&replay), begin(&replay));
+    let primed = replay.prime(one);
+    assert_eq!(text(&primed), "id: 1-00000ab-1\nretry: 1000\ndata: \n\n");
+    replay.prime(two);
+    let first = replay.event(one, Kind::Note, "{\n1}".to_owned().into());
+    assert_eq!(text(&first), "id: 1-00000ab-3\nevent: message\ndata: { 1}\n\n");
+    write(&replay, two);
+    let last = write(&replay, one);
+    replay.finish(one);
+    let mut reader = resume(&replay, &id_of(&primed));
+    assert_eq!(read(&replay, &mut reader), [text(&first), text(&last)]);
+    assert_eq!(read(&replay, &mut reader), ["over"]);
+    assert_eq!(replay.resume(&id_of(&last)), Ok(Resumed::Spent));
+}
+
+#[test]
+fn sess2_an_id_that_is_none_of_ours_is_a_gap() {
+    let replay = Replay::new(7);
+    replay.prime(begin(&replay));
+    for wrong in ["", "x", "1", "1-0000008-1", "9-0000007-1", "1-0000007-99", "1-0000007-1-1", "-1-7-1"] {
+        assert_eq!(replay.resume(wrong), Err(Gap), "{wrong}");
+    }
+    replay.close();
+    assert_eq!(replay.resume("1-0000007-1"), Err(Gap));
+}
+
+#[test]
+fn sess2_what_is_gone_of_the_stream_of_the_session_is_a_gap() {
+    let replay = Replay::new(7);
+    let (_, primed) = replay.take_session();
+    let primed = id_of(&primed.expect("there is nothing to read"));
+    let ids: Vec<_> = (0..=MOST_EVENTS).map(|_| id_of(&write(&replay, SESSION_STREAM))).collect();
+    assert_eq!(replay.resume(&primed), Err(Gap));
+    assert_eq!(read(&replay, &mut resume(&replay, &ids[0])).len(), MOST_EVENTS);
+    replay.forget_old(Instant::now() + KEPT_FOR);
+    assert_eq!(replay.resume(&ids[0]), Err(Gap));
+    assert!(read(&replay, &mut resume(&replay, &ids[MOST_EVENTS])).is_empty());
+    assert_eq!(replay.lock().bytes, 0);
+}
+
+#[test]
+fn sess2_an_answer_is_given_though_what_came_before_it_is_gone() {
+    let replay = Replay::new(7);
+    let stream = begin(&replay);
+    let primed = id_of(&replay.prime(stream));
+    write(&replay, stream);
+    for _ in 0..MOST_EVENTS {
+        write(&replay, SESSION_STREAM);
+    }
+    let answer = write(&replay, stream);
+    replay.finish(stream);
+    let mut reader = resume(&replay, &primed);
+    assert!(reader.has_gap);
+    assert_eq!(read(&replay, &mut reader), [text(&answer)]);
+    replay.forget_old(Instant::now() + KEPT_FOR);
+    assert_eq!(replay.resume(&primed), Ok(Resumed::Lost(smallvec![Id::from(5)])));
+    assert_eq!(replay.resume(&id_of(&answer)), Ok(Resumed::Spent));
+}
+
+#[test]
+fn sess2_exactly_so_much_is_kept_and_always_the_newest() {
+    let replay = Replay::new(7);
+    for _ in 0..2 * MOST_EVENTS {
+        write(&replay, SESSION_STREAM);
+    }
+    assert_eq!(replay.lock().events.len(), MOST_EVENTS);
+    replay.event(SESSION_STREAM, Kind::Note, "x".repeat(2 * MOST_BYTES).into());
+    assert_eq!(replay.lock().events.len(), 1);
+    write(&replay, SESSION_STREAM);
+    assert_eq!(replay.lock().events.len(), 1);
+    let open = begin(&replay);
+    for _ in 0..2 * MOST_OVER {
+        replay.finish(begin(&replay));
+    }
+    replay.finish(open + 1);
+    assert_eq!(replay.lock().streams.len(), MOST_OVER + 2, "with the open one and that of the session");
+}
+
+#[test]
+fn sess2_the_stream_of_a_session_goes_on_where_the_one_before_stopped() {
+    let replay = Replay::new(7);
+    let (mut first, primed) = replay.take_session();
+    assert!(primed.is_some());
+    let read_before = write(&replay, SESSION_STREAM);
+    assert_eq!(read(&replay, &mut first), [text(&read_before)]);
+    let unread = write(&replay, SESSION_STREAM);
+    let (mut second, primed) = replay.take_session();
+    assert_eq!(primed, None, "its id would be beyond the one that is unread");
+    assert_eq!(read(&replay, &mut first), ["over"]);
+    assert_eq!(read(&replay, &mut second), [text(&unread)]);
+    assert_eq!(read(&replay, &mut resume(&replay, &id_of(&read_before))), [text(&unread)]);
+}
+
+#[tokio::test]
+async fn sess2_the_last_to_come_reads_and_hears_what_comes_later() {
+    let replay = Replay::new(7);
+    let stream = begin(&replay);
+    let id = id_of(&replay.prime(stream));
+    assert!(replay.taken(stream).now_or_never().is_none());
+    let mut first = resume(&replay, &id);
+    replay.taken(stream).await;
+    let mut second = resume(&replay, &id);
+    assert_eq!(replay.follow(&mut first).await, None);
+    let (heard, ()) = tokio::join!(replay.follow(&mut second), async { drop(write(&replay, stream)) });
+    assert_eq!(heard.map(|events| events.len()), Some(1));
+    assert!(replay.follow(&mut second).now_or_never().is_none());
+    let (end, ()) = tokio::join!(replay.follow(&mut second), async { replay.finish(stream) });
+    assert_eq!(end, None);
+}
+
+#[test]
+fn sess2_whoever_falls_behind_what_is_kept_reads_no_more() {
+    let replay = Replay::new(7);
+    let stream = begin(&replay);
+    let mut reader = resume(&replay, &id_of(&replay.prime(stream)));
+    for _ in 0..=MOST_EVENTS {
+        write(&replay, stream);
+    }
+    assert_eq!(read(&replay, &mut reader), ["over"]);
+}
+
+#[test]
+fn sess2_what_a_client_waits_for_does_not_give_way_to_what_it_can_do_without() {
+    let replay = Replay::new(7);
+    let (one, two, chatty) = (begin(&replay), begin(&replay), begin(&replay));
+    let primed = [one, two].map(|stream| id_of(&replay.prime(stream)));
+    let answer = write_as(&replay, one, Kind::Answer);
+    replay.finish(one);
+    write(&replay, two);
+    let ask = write_as(&replay, two, Kind::Ask);
+    for _ in 0..2 * MOST_EVENTS {
+        write(&replay, chatty);
+        write(&replay, SESSION_STREAM);
+    }
+    assert_eq!(replay.lock().events.len(), MOST_EVENTS);
+    assert_eq!(read(&replay, &mut resume(&replay, &primed[0])), [text(&answer)]);
+    let mut reader = resume(&replay, &primed[1]);
+    assert!(reader.has_gap, "of the note before it");
+    assert_eq!(read(&replay, &mut reader), [text(&ask)]);
+    let last = write_as(&replay, two, Kind::Answer);
+    assert_eq!(read(&replay, &mut reader), [text(&last)]);
+}
+
+#[test]
+fn sess2_an_ask_is_kept_until_its_call_is_over() {
+    let replay = Replay::new(7);
+    let stream = begin(&replay);
+    let primed = id_of(&replay.prime(stream));
+    write(&replay, stream);
+    let ask = write_as(&replay, stream, Kind::Ask);
+    write(&replay, stream);
+    let later = Instant::now() + KEPT_FOR;
+    replay.forget_old(later);
+    let mut reader = resume(&replay, &primed);
+    assert_eq!(read(&replay, &mut reader), [text(&ask)]);
+    assert!(read(&replay, &mut reader).is_empty());
+    assert!(read(&replay, &mut resume(&replay, &id_of(&ask))).is_empty(), "what came after it is gone");
+    replay.finish(stream);
+    replay.forget_old(later);
+    assert_eq!(replay.lock().bytes, 0);
+}
+
+#[test]
+fn sess2_every_answer_that_is_kept_can_be_come_back_for() {
+    let replay = Replay::new(7);
+    let calls: Vec<_> = (0..MOST_EVENTS)
+        .map(|_| {
+            let stream = begin(&replay);
+            let primed = id_of(&replay.prime(stream));
+            write_as(&replay, stream, Kind::Answer);
+            replay.finish(stream);
+            primed
+        })
+        .collect();
+    for primed in &calls {
+        assert_eq!(read(&replay, &mut resume(&replay, primed)).len(), 1);
+    }
+    // Those that were cancelled without a word take no place of theirs.
+    for _ in 0..2 * MOST_EVENTS {
+        replay.finish(begin(&replay));
+    }
+    assert_eq!(replay.lock().streams.len(), MOST_OVER + MOST_EVENTS);
+    assert!(matches!(replay.resume(&calls[0]), Ok(Resumed::Reader(_))));
+    replay.forget_old(Instant::now() + KEPT_FOR);
+    assert_eq!(replay.lock().streams.len(), MOST_OVER);
+}
+
+#[test]
+fn sess2_all_clients_together_keep_so_much_and_each_a_little_beyond_that() {
+    let kept = Arc::new(Kept::default());
+    let replay = Replay::among(7, &kept);
+    let (small, large) = (begin(&replay), begin(&replay));
+    let primed = id_of(&replay.prime(large));
+    let write = |stream, length: usize| {
+        replay.event(stream, Kind::Answer, "x".repeat(length).into());
+        replay.lock().bytes
+    };
+    let of_others = MOST_KEPT;
+    kept.0.fetch_add(of_others, Ordering::Relaxed);
+    let bytes = (0..2 * FEWEST_BYTES / 1024).map(|_| write(small, 1024)).max();
+    assert!(bytes.is_some_and(|most| most <= FEWEST_BYTES && most > FEWEST_BYTES - 2 * 1024), "{bytes:?}");
+    write(large, FEWEST_BYTES);
+    replay.finish(large);
+    assert!(matches!(replay.resume(&primed), Ok(Resumed::Lost(_))), "it is told");
+    kept.0.fetch_sub(of_others, Ordering::Relaxed);
+    let bytes = write(small, FEWEST_BYTES);
+    assert!(bytes > FEWEST_BYTES);
+    assert_eq!(kept.0.load(Ordering::Relaxed), bytes);
+    drop(replay);
+    assert_eq!(kept.0.load(Ordering::Relaxed), 0);
+}
