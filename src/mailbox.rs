@@ -11,7 +11,7 @@ pub mod tally;
 pub mod updates;
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
@@ -22,7 +22,7 @@ use crate::caller::Level;
 use crate::mailbox::asks::Asks;
 use crate::mailbox::replay::{KEPT_FOR, Replay};
 use crate::mailbox::tally::Tally;
-use crate::mailbox::updates::{Pace, Update, Updates};
+use crate::mailbox::updates::{Pace, Receipt, Update, Updates};
 use crate::protocol;
 use crate::protocol::method::Method;
 
@@ -59,6 +59,8 @@ pub struct Mailbox {
     /// What others keep for this client alone.
     holds: AtomicUsize,
     level: AtomicU8,
+    /// The client knows our extension, and with it what a deletion is.
+    knows_deletion: AtomicBool,
 }
 
 /// What the client knows of the lists. Nobody says that a notification has arrived: one that was written to a stream just
@@ -114,6 +116,7 @@ impl Mailbox {
             streams: AtomicUsize::new(0),
             holds: AtomicUsize::new(0),
             level: AtomicU8::new(NO_LEVEL),
+            knows_deletion: AtomicBool::new(false),
         }
     }
 
@@ -177,6 +180,14 @@ impl Mailbox {
         self.level.store(level as u8, Ordering::Relaxed);
     }
 
+    pub fn knows_deletion(&self) -> bool {
+        self.knows_deletion.load(Ordering::Relaxed)
+    }
+
+    pub fn set_knows_deletion(&self) {
+        self.knows_deletion.store(true, Ordering::Relaxed);
+    }
+
     /// Queues a message that belongs to no call, for the next stream of the client; tells whether it was taken.
     pub fn post(&self, message: Bytes) -> bool {
         let mut waiting = lock(&self.waiting);
@@ -217,9 +228,9 @@ impl Mailbox {
         }
     }
 
-    /// The client wants updates of this URI otherwise than before.
-    pub fn set_pace(&self, uri: &str, pace: Pace) {
-        if self.updates.set_pace(uri, pace, Instant::now()) {
+    /// The client wants updates for one of its subscriptions otherwise than before.
+    pub fn set_pace(&self, receipt: &Arc<Receipt>, uri: &str, pace: Pace) {
+        if self.updates.set_pace(receipt, uri, pace, Instant::now()) {
             self.bell.notify_waiters();
         }
     }

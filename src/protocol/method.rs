@@ -63,6 +63,8 @@ methods! {
     ResourceUpdated = "notifications/resources/updated",
     RootsChanged = "notifications/roots/list_changed",
     ElicitationComplete = "notifications/elicitation/complete",
+    /// No version's: for clients that know our extension.
+    ResourceDeleted = "notifications/resources/deleted",
 }
 
 impl fmt::Display for Method {
