@@ -5,7 +5,9 @@
 //! who leaves makes it unwanted; one request per URI is on its way at a time, and after each answer what is wanted and what
 //! is so are compared again. So no interleaving leaves the upstream wrong.
 
+pub mod glob;
 pub mod id;
+pub mod selection;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;

@@ -1,0 +1,394 @@
+//! Patterns that a subscription may name instead of one URI.
+//!
+//! `*` is any run of characters without `/`, `**` any run at all, and `**/` at the start of a segment may also be nothing:
+//! `a/**/b` covers `a/b`. `?` is one character, `[a-z]` one of a class and `[!a-z]` or `[^a-z]` one outside of it; none of
+//! them is ever `/`. All else is literal, braces too. A wildcard in brackets stands for itself: `[*]`, `[?]`, `[[]`; a `]`
+//! needs none.
+//!
+//! Matching goes through the pattern once and keeps the set of places to which it may have led in the URI. So its time is
+//! the length of the URI times the number of wildcards at worst, and both are bounded. The patterns for names in the
+//! configuration are another language: there brackets are literal and `*` passes every `/`, so the two share no matcher.
+
+use std::str::Chars;
+
+use smallvec::SmallVec;
+
+/// In bytes.
+pub const LONGEST_GLOB: usize = 1024;
+/// Bounds the time of a match, as each may cost a look at the whole URI.
+pub const MOST_WILDCARDS: usize = 64;
+/// No longer URI matches anything. In bytes.
+pub const LONGEST_URI: usize = 8 * 1024;
+
+const WILDCARDS: [char; 3] = ['*', '?', '['];
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Glob {
+    text: String,
+    /// How many bytes of the text come before the first wildcard.
+    literal: usize,
+    /// The text from there on.
+    steps: Vec<Step>,
+}
+
+/// Positions are characters of the pattern, the first is 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GlobError {
+    #[error("a pattern must not be empty")]
+    Empty,
+    #[error("the pattern of {length} bytes is longer than {LONGEST_GLOB}")]
+    TooLong { length: usize },
+    #[error("the pattern has more than {MOST_WILDCARDS} wildcards")]
+    TooManyWildcards,
+    #[error("the bracket at character {position} is never closed; a literal one is written [[]")]
+    NotClosed { position: usize },
+    #[error("the brackets at character {position} have nothing in them")]
+    EmptyClass { position: usize },
+    #[error("the range {first}-{last} at character {position} is the wrong way round")]
+    Reversed { first: char, last: char, position: usize },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Step {
+    Literal(String),
+    /// `?`
+    One,
+    Class(Class),
+    /// `*`
+    Run,
+    /// `**`
+    Deep,
+    /// `**/` at the start of a segment: any number of whole segments.
+    Segments,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Class {
+    is_negated: bool,
+    ranges: Box<[(char, char)]>,
+}
+
+impl Class {
+    fn has(&self, character: char) -> bool {
+        let is_inside = self.ranges.iter().any(|(first, last)| (*first..=*last).contains(&character));
+        character != '/' && is_inside != self.is_negated
+    }
+}
+
+impl Glob {
+    pub fn parse(text: &str) -> Result<Glob, GlobError> {
+        if text.is_empty() {
+            return Err(GlobError::Empty);
+        }
+        if text.len() > LONGEST_GLOB {
+            return Err(GlobError::TooLong { length: text.len() });
+        }
+        let literal = text.find(WILDCARDS).unwrap_or(text.len());
+        let steps = Reader::new(text, literal).steps()?;
+        if steps.iter().filter(|step| !matches!(step, Step::Literal(_))).count() > MOST_WILDCARDS {
+            return Err(GlobError::TooManyWildcards);
+        }
+        Ok(Glob { text: text.to_owned(), literal, steps })
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// What every match begins with.
+    pub fn literal(&self) -> &str {
+        &self.text[..self.literal]
+    }
+
+    pub fn matches(&self, uri: &str) -> bool {
+        if uri.len() > LONGEST_URI {
+            return false;
+        }
+        let Some(rest) = uri.strip_prefix(self.literal()) else { return false };
+        let mut places = Places::from_elem(0, 1);
+        for step in &self.steps {
+            places = step.lead(rest, &places);
+            if places.is_empty() {
+                return false;
+            }
+        }
+        places.last() == Some(&rest.len())
+    }
+}
+
+/// Bytes of a URI at which the rest of a pattern may begin, in ascending order.
+type Places = SmallVec<[usize; 32]>;
+
+impl Step {
+    /// Where this step leads to from `places`.
+    fn lead(&self, uri: &str, places: &Places) -> Places {
+        let one = |is_wanted: &dyn Fn(char) -> bool| {
+            let after = |&place: &usize| {
+                let character = uri[place..].chars().next().filter(|character| is_wanted(*character))?;
+                Some(place + character.len_utf8())
+            };
+            places.iter().filter_map(after).collect()
+        };
+        match self {
+            Step::Literal(text) => {
+                let is_there = |place: &&usize| uri.as_bytes()[**place..].starts_with(text.as_bytes());
+                places.iter().filter(is_there).map(|place| place + text.len()).collect()
+            }
+            Step::One => one(&|character| character != '/'),
+            Step::Class(class) => one(&|character| class.has(character)),
+            Step::Run => runs(uri, places),
+            Step::Deep => places.first().map(|first| boundaries(uri, *first).collect()).unwrap_or_default(),
+            Step::Segments => segments(uri, places),
+        }
+    }
+}
+
+/// Every place from `first` on, the end included.
+fn boundaries(uri: &str, first: usize) -> impl Iterator<Item = usize> {
+    (first..=uri.len()).filter(|place| uri.is_char_boundary(*place))
+}
+
+fn runs(uri: &str, places: &Places) -> Places {
+    let mut led = Places::new();
+    for &place in places {
+        // Up to there a run from an earlier place has been already.
+        if led.last().is_none_or(|last| *last < place) {
+            let end = uri[place..].find('/').map_or(uri.len(), |length| place + length);
+            led.extend(boundaries(&uri[..end], place));
+        }
+    }
+    led
+}
+
+/// The places themselves, and behind every `/` after the first of them.
+fn segments(uri: &str, places: &Places) -> Places {
+    let Some(&first) = places.first() else { return Places::new() };
+    let slashes = memchr::memchr_iter(b'/', &uri.as_bytes()[first..]).map(|offset| first + offset + 1);
+    let mut led: Places = places.iter().copied().chain(slashes).collect();
+    led.sort_unstable();
+    led.dedup();
+    led
+}
+
+/// A position in the text of a pattern.
+struct Reader<'a> {
+    rest: Chars<'a>,
+    /// How many characters were read.
+    read: usize,
+    is_segment_start: bool,
+}
+
+impl Reader<'_> {
+    fn new(text: &str, literal: usize) -> Reader<'_> {
+        let (before, rest) = text.split_at(literal);
+        let is_segment_start = before.is_empty() || before.ends_with('/');
+        Reader { rest: rest.chars(), read: before.chars().count(), is_segment_start }
+    }
+
+    fn steps(mut self) -> Result<Vec<Step>, GlobError> {
+        let mut steps = Vec::new();
+        while let Some(character) = self.next() {
+            let step = match character {
+                '*' => self.run(),
+                '?' => Step::One,
+                '[' => Step::Class(self.class()?),
+                literal => Step::Literal(self.literal(literal)),
+            };
+            self.is_segment_start = match &step {
+                Step::Literal(text) => text.ends_with('/'),
+                Step::Segments => true,
+                Step::One | Step::Class(_) | Step::Run | Step::Deep => false,
+            };
+            steps.push(step);
+        }
+        Ok(steps)
+    }
+
+    /// All up to the next wildcard.
+    fn literal(&mut self, first: char) -> String {
+        let mut text = String::from(first);
+        while !self.rest.as_str().starts_with(WILDCARDS) {
+            let Some(character) = self.next() else { break };
+            text.push(character);
+        }
+        text
+    }
+
+    fn next(&mut self) -> Option<char> {
+        self.read += 1;
+        self.rest.next()
+    }
+
+    fn next_if(&mut self, wanted: char) -> bool {
+        let is_next = self.rest.as_str().starts_with(wanted);
+        if is_next {
+            self.next();
+        }
+        is_next
+    }
+
+    fn run(&mut self) -> Step {
+        if !self.next_if('*') {
+            return Step::Run;
+        }
+        while self.next_if('*') {}
+        if self.is_segment_start && self.next_if('/') { Step::Segments } else { Step::Deep }
+    }
+
+    fn class(&mut self) -> Result<Class, GlobError> {
+        let opened = self.read;
+        let is_negated = self.next_if('!') || self.next_if('^');
+        let mut ranges = Vec::new();
+        loop {
+            let first = self.next().ok_or(GlobError::NotClosed { position: opened })?;
+            if first == ']' {
+                break;
+            }
+            let position = self.read;
+            let last = self.last_of_range().unwrap_or(first);
+            if last < first {
+                return Err(GlobError::Reversed { first, last, position });
+            }
+            ranges.push((first, last));
+        }
+        if ranges.is_empty() {
+            return Err(GlobError::EmptyClass { position: opened });
+        }
+        Ok(Class { is_negated, ranges: ranges.into() })
+    }
+
+    /// `-z`, if that is next. A `-` before the bracket that closes is itself.
+    fn last_of_range(&mut self) -> Option<char> {
+        let mut ahead = self.rest.clone();
+        let (dash, last) = (ahead.next()?, ahead.next()?);
+        if dash != '-' || last == ']' {
+            return None;
+        }
+        self.next();
+        self.next()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn check(pattern: &str, uri: &str, expected: bool) {
+        let glob = Glob::parse(pattern).expect(pattern);
+        assert_eq!(glob.matches(uri), expected, "{pattern} on {uri}");
+    }
+
+    #[test]
+    fn subx1_wildcards_know_what_a_slash_is() {
+        for (pattern, matching, others) in [
+            ("a:b", &["a:b"][..], &["a:", "a:bc", "A:b", ""][..]),
+            ("x/*", &["x/", "x/a", "x/é"], &["x", "x/a/b", "x/a/"]),
+            ("x/*.log", &["x/.log", "x/a.log", "x/a.log.log"], &["x/a/b.log", "x/a.logs"]),
+            ("x/**", &["x/", "x/a", "x/a/b/"], &["x", "y/a"]),
+            ("x/**/b", &["x/b", "x/a/b", "x/a/c/b", "x//b", "x/b/b"], &["x/ab", "xb", "x/a/cb", "x/b/"]),
+            ("x/**/*.log", &["x/a.log", "x/a/b.log", "x/.log"], &["x/a.txt", "xa.log"]),
+            ("**/b", &["b", "a/b", "/b", "a/c/b"], &["ab", "b/a"]),
+            ("**/**/b", &["b", "a/b", "a/c/b"], &["ab"]),
+            ("x**/b", &["x/b", "xa/b", "xa/c/b"], &["xb", "xab"]),
+            ("x/**b", &["x/b", "x/ab", "x/a/cb"], &["x/a"]),
+            ("x/***/b", &["x/b", "x/a/b"], &["x/ab"]),
+            ("x/**/**", &["x/", "x/a", "x/a/b"], &["x"]),
+            ("*/**/*", &["a/b", "/", "a/b/c"], &["a"]),
+            ("a?c", &["abc", "aéc", "a?c", "a語c"], &["ac", "a/c", "abbc"]),
+            ("[a-c]x", &["ax", "cx"], &["dx", "x", "-x"]),
+            ("[!a-c]x", &["dx", "-x", "éx"], &["ax", "/x", "x"]),
+            ("[^ab]", &["c", "^"], &["a", "b", "/"]),
+            ("[a^!]", &["a", "^", "!"], &["b"]),
+            ("[/]", &[], &["/"]),
+            ("[.-0]", &[".", "0"], &["/"]),
+            ("[a-]", &["a", "-"], &["b"]),
+            ("[-a]", &["a", "-"], &["b"]),
+            ("[!-a]", &["b"], &["a", "-"]),
+            ("[a-c-e]", &["b", "-", "e"], &["d"]),
+            ("[[]*]", &["[x]", "[]"], &["[x", "x]"]),
+            ("[*][?]", &["*?"], &["ab"]),
+            ("a{b,c}", &["a{b,c}"], &["ab", "ac"]),
+            ("fs+file:///日本/*語", &["fs+file:///日本/x語"], &["fs+file:///日本/x/語"]),
+            (r"a\*", &[r"a\", r"a\b"], &["a*"]),
+        ] {
+            matching.iter().for_each(|uri| check(pattern, uri, true));
+            others.iter().for_each(|uri| check(pattern, uri, false));
+        }
+    }
+
+    #[test]
+    fn tells_what_every_match_begins_with() {
+        for (pattern, literal) in
+            [("fs+file:///logs/**/*.log", "fs+file:///logs/"), ("a?b", "a"), ("a[b]", "a"), ("*", ""), ("a{b}", "a{b}")]
+        {
+            assert_eq!(Glob::parse(pattern).expect(pattern).literal(), literal, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_cannot_be_meant() {
+        let check = |pattern: &str, expected: GlobError| assert_eq!(Glob::parse(pattern), Err(expected), "{pattern}");
+        check("", GlobError::Empty);
+        check("é*[ab", GlobError::NotClosed { position: 3 });
+        check("[", GlobError::NotClosed { position: 1 });
+        check("[a-", GlobError::NotClosed { position: 1 });
+        check("a[]", GlobError::EmptyClass { position: 2 });
+        check("a[]]", GlobError::EmptyClass { position: 2 });
+        check("a[!]", GlobError::EmptyClass { position: 2 });
+        check("x/[ac-b]", GlobError::Reversed { first: 'c', last: 'b', position: 5 });
+        check(&"a".repeat(LONGEST_GLOB + 1), GlobError::TooLong { length: LONGEST_GLOB + 1 });
+        check(&"?".repeat(MOST_WILDCARDS + 1), GlobError::TooManyWildcards);
+        let error = GlobError::Reversed { first: 'c', last: 'b', position: 5 }.to_string();
+        assert_eq!(error, "the range c-b at character 5 is the wrong way round");
+        assert!(Glob::parse(&"a".repeat(LONGEST_GLOB)).is_ok());
+    }
+
+    #[test]
+    fn many_wildcards_do_not_take_for_ever() {
+        let uri = "a".repeat(LONGEST_URI);
+        let stars = "*a".repeat(MOST_WILDCARDS - 1);
+        check(&format!("{stars}*"), &uri, true);
+        check(&format!("{stars}*b"), &uri, false);
+        check(&format!("{}b", "**/".repeat(MOST_WILDCARDS)), &"a/".repeat(LONGEST_URI / 2), false);
+        check(&format!("**{}b", "a".repeat(LONGEST_GLOB - 3)), &uri, false);
+        check("**", &uri, true);
+        check("**", &format!("{uri}a"), false);
+    }
+
+    /// The obvious definition, to compare with.
+    fn slow(pattern: &[char], uri: &[char], is_start: bool) -> bool {
+        let skip = |count: usize, is_start| slow(&pattern[count..], uri, is_start);
+        let swallow = |is_start| !uri.is_empty() && slow(pattern, &uri[1..], is_start);
+        match pattern {
+            [] => uri.is_empty(),
+            ['*', '*', '*', ..] => slow(&pattern[1..], uri, is_start),
+            ['*', '*', '/', after @ ..] if is_start => {
+                let ends = (0..uri.len()).filter(|at| uri[*at] == '/');
+                skip(3, true) || ends.into_iter().any(|at| slow(after, &uri[at + 1..], true))
+            }
+            ['*', '*', ..] => skip(2, false) || swallow(false),
+            ['*', ..] => skip(1, false) || (uri.first() != Some(&'/') && swallow(false)),
+            ['[', '!', 'a', ']', after @ ..] => {
+                !matches!(uri.first(), None | Some('a' | '/')) && slow(after, &uri[1..], false)
+            }
+            ['?', after @ ..] => !matches!(uri.first(), None | Some('/')) && slow(after, &uri[1..], false),
+            [wanted, after @ ..] => uri.first() == Some(wanted) && slow(after, &uri[1..], *wanted == '/'),
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+        #[test]
+        fn agrees_with_the_obvious_definition(
+            pattern in r"(a|b|/|\*|\*\*|\*\*/|\?|\[!a\]|é){1,7}", uri in "[ab/é]{0,8}"
+        ) {
+            let characters = |text: &str| text.chars().collect::<Vec<_>>();
+            prop_assert_eq!(
+                Glob::parse(&pattern).expect("a pattern").matches(&uri),
+                slow(&characters(&pattern), &characters(&uri), true)
+            );
+        }
+    }
+}

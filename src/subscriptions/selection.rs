@@ -1,0 +1,298 @@
+//! Updates for chosen fields only: whether an update tells of a change in one of them.
+//!
+//! A [`Selection`] is what a client chose, a [`Seen`] what was last seen of these fields, one per URI. Of a value only a
+//! hash is kept. A field is looked for in the update, then in the definition that the backend lists. The definition we have
+//! is older than the update, so what only stands there is judged when it was listed anew. In doubt an update is delivered:
+//! one too many costs a look, one too few cannot be made good.
+
+use std::hash::{DefaultHasher, Hasher};
+
+use crate::protocol::json::{self, Span};
+
+const MOST_FIELDS: usize = 16;
+/// In bytes.
+const LONGEST_FIELD: usize = 256;
+
+/// Paths of members, as `annotations.lastModified`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Selection(Box<[Box<str>]>);
+
+/// What was last seen of the fields of a selection; nothing yet by default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// A hash per field, or [`ABSENT`].
+    marks: Box<[u64]>,
+    /// A bit per field that was last seen in an update: a listing without it does not say that it is gone.
+    told: u16,
+}
+
+const ABSENT: u64 = 0;
+
+/// The greater of two stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    Suppress,
+    /// To be judged again when the definition was listed anew.
+    AskListing,
+    Deliver,
+}
+
+impl Selection {
+    /// From the JSON value at `span`.
+    pub fn parse(text: &str, span: Span) -> Result<Selection, String> {
+        let fields = json::elements(text, span).map(|field| json::string(text, field));
+        let fields = fields.take(MOST_FIELDS + 1).collect::<Option<Vec<_>>>().unwrap_or_default();
+        if fields.is_empty() || fields.len() > MOST_FIELDS {
+            return Err(format!("must be an array of 1 to {MOST_FIELDS} strings"));
+        }
+        for (index, field) in fields.iter().enumerate() {
+            if field.split('.').any(str::is_empty) {
+                return Err(format!("has the path {field:?} with an empty part"));
+            }
+            if field.len() > LONGEST_FIELD {
+                return Err(format!("has a path of {} bytes, longer than {LONGEST_FIELD}", field.len()));
+            }
+            if fields[..index].contains(field) {
+                return Err(format!("has {field:?} twice"));
+            }
+        }
+        Ok(Selection(fields.into_iter().map(Box::from).collect()))
+    }
+
+    pub fn fields(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|field| &**field)
+    }
+
+    /// What there is to see of a resource before the first update.
+    pub fn look(&self, definition: Option<&str>) -> Seen {
+        let mark = |field| listed(definition, field).unwrap_or(ABSENT);
+        Seen { marks: self.fields().map(mark).collect(), told: 0 }
+    }
+
+    /// Judges an update, given as its text and where its `params` stand there; or without one, a definition that was listed
+    /// anew. `seen` learns what was seen.
+    pub fn judge(&self, seen: &mut Seen, update: Option<(&str, Span)>, definition: Option<&str>) -> Verdict {
+        let is_first = seen.marks.len() != self.0.len();
+        if is_first {
+            *seen = self.look(definition);
+        }
+        let judge = |(index, field)| match update {
+            Some((text, params)) => seen.judge_update(index, told(text, params, field), listed(definition, field)),
+            None => seen.judge_listing(index, listed(definition, field)),
+        };
+        let verdict = self.fields().enumerate().map(judge).max().unwrap_or(Verdict::Deliver);
+        if is_first { Verdict::Deliver } else { verdict }
+    }
+}
+
+impl Seen {
+    fn judge_update(&mut self, index: usize, told: Option<u64>, listed: Option<u64>) -> Verdict {
+        if told.is_none() && listed.is_some() {
+            return Verdict::AskListing;
+        }
+        self.told |= 1 << index;
+        let mark = told.unwrap_or(ABSENT);
+        let last = std::mem::replace(&mut self.marks[index], mark);
+        if mark != ABSENT && mark == last { Verdict::Suppress } else { Verdict::Deliver }
+    }
+
+    fn judge_listing(&mut self, index: usize, listed: Option<u64>) -> Verdict {
+        let bit = 1 << index;
+        if listed.is_none() && self.told & bit != 0 {
+            return Verdict::Suppress;
+        }
+        self.told &= !bit;
+        let mark = listed.unwrap_or(ABSENT);
+        let last = std::mem::replace(&mut self.marks[index], mark);
+        if mark == last { Verdict::Suppress } else { Verdict::Deliver }
+    }
+}
+
+fn told(text: &str, params: Span, field: &str) -> Option<u64> {
+    let in_meta = || find(text, json::member(text, params, "_meta")?, field);
+    find(text, params, field).or_else(in_meta).map(|value| hash(value.get(text)))
+}
+
+fn listed(definition: Option<&str>, field: &str) -> Option<u64> {
+    let text = definition?;
+    find(text, json::whole(text), field).map(|value| hash(value.get(text)))
+}
+
+fn find(text: &str, span: Span, field: &str) -> Option<Span> {
+    field.split('.').try_fold(span, |span, key| json::member(text, span, key))
+}
+
+/// Of all but the blanks between tokens. Numbers count as they are spelled.
+fn hash(value: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let (mut is_string, mut is_escaped) = (false, false);
+    for byte in value.bytes() {
+        match byte {
+            b' ' | b'\t' | b'\r' | b'\n' if !is_string => continue,
+            b'"' if !is_escaped => is_string = !is_string,
+            _ => {}
+        }
+        is_escaped = byte == b'\\' && !is_escaped;
+        hasher.write_u8(byte);
+    }
+    hasher.finish().max(ABSENT + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Verdict::{AskListing, Deliver, Suppress};
+    use super::*;
+
+    fn selection(fields: &str) -> Selection {
+        Selection::parse(fields, json::whole(fields)).expect(fields)
+    }
+
+    #[test]
+    fn subx2_paths_are_read_and_others_refused_with_words() {
+        let paths = selection(r#"[ "size" , "annotations.lastModified", "\u0061"]"#);
+        assert!(paths.fields().eq(["size", "annotations.lastModified", "a"]));
+        let sixteen: Vec<_> = (0..16).map(|number| format!("\"f{number}\"")).collect();
+        assert_eq!(selection(&format!("[{}]", sixteen.join(","))).fields().count(), 16);
+        let long = format!(r#"["{}"]"#, "a".repeat(257));
+        for (wrong, words) in [
+            ("\"size\"", "must be an array of 1 to 16 strings"),
+            ("{}", "must be an array"),
+            ("null", "must be an array"),
+            ("[]", "must be an array"),
+            (r#"["a",1]"#, "must be an array"),
+            (&format!("[{},\"more\"]", sixteen.join(",")), "1 to 16"),
+            (r#"[""]"#, r#"the path "" with an empty part"#),
+            (r#"["a..b"]"#, r#"the path "a..b" with an empty part"#),
+            (r#"[".a"]"#, "empty part"),
+            (r#"["a."]"#, "empty part"),
+            (r#"["a","b","a"]"#, r#"has "a" twice"#),
+            (&long, "longer than 256"),
+        ] {
+            let error = Selection::parse(wrong, json::whole(wrong)).expect_err(wrong);
+            assert!(error.contains(words), "{wrong}: {error}");
+        }
+    }
+
+    /// What is judged in turn: an update (`params`), or a listing; with the definition that is listed then.
+    enum Word {
+        Update(&'static str, &'static str),
+        Listing(&'static str),
+    }
+    use Word::{Listing, Update};
+
+    fn check(fields: &str, subscribed: &str, words: &[(Word, Verdict)]) {
+        let definition = |text: &'static str| (!text.is_empty()).then_some(text);
+        let selection = selection(fields);
+        let mut seen = selection.look((!subscribed.is_empty()).then_some(subscribed));
+        for (number, (word, expected)) in words.iter().enumerate() {
+            let verdict = match word {
+                Update(params, listed) => {
+                    selection.judge(&mut seen, Some((params, json::whole(params))), definition(listed))
+                }
+                Listing(listed) => selection.judge(&mut seen, None, definition(listed)),
+            };
+            assert_eq!(verdict, *expected, "{fields} from {subscribed}, word {number}");
+        }
+    }
+
+    #[test]
+    fn subx2_what_an_update_says_is_compared_with_what_was_seen() {
+        let told = |params| Update(params, "");
+        check(
+            r#"["version"]"#,
+            "",
+            &[
+                (told(r#"{"version":1}"#), Deliver),
+                (told(r#"{"version":1}"#), Suppress),
+                (told(r#"{"version":1.0}"#), Deliver),
+                (told(r#"{"version":{"a":[1,"x y"]}}"#), Deliver),
+                (told(r#"{"version": { "a" : [ 1 , "x y" ] } }"#), Suppress),
+                (told(r#"{"version":{"a":[1,"xy"]}}"#), Deliver),
+                (told(r#"{"version":"\"  x"}"#), Deliver),
+                (told(r#"{"version":"\" x"}"#), Deliver),
+                (told(r#"{"version":"\\" }"#), Deliver),
+                (told(r#"{"version":null}"#), Deliver),
+                (told(r#"{"version":null}"#), Suppress),
+                (told("{}"), Deliver),
+                (told("{}"), Deliver),
+                (told(r#"{"version":null}"#), Deliver),
+            ],
+        );
+        check(
+            r#"["a.b"]"#,
+            r#"{"a":{"b":1}}"#,
+            &[
+                (told(r#"{"a":{"b":1}}"#), Suppress),
+                (told(r#"{"_meta":{"a":{"b":1}}}"#), Suppress),
+                (told(r#"{"_meta":{"a":{"b":2}}}"#), Deliver),
+                (told(r#"{"a":{"b":3},"_meta":{"a":{"b":2}}}"#), Deliver),
+                (told(r#"{"a":{"b":3}}"#), Suppress),
+                (told(r#"{"a.b":3}"#), Deliver),
+            ],
+        );
+    }
+
+    #[test]
+    fn subx2_what_is_only_listed_must_be_listed_anew() {
+        check(
+            r#"["size"]"#,
+            r#"{"uri":"a:b","size":1}"#,
+            &[
+                (Update("{}", r#"{"size":1}"#), AskListing),
+                (Listing(r#"{"size": 1}"#), Suppress),
+                (Update("{}", r#"{"size":1}"#), AskListing),
+                (Listing(r#"{"size":2}"#), Deliver),
+                (Listing(r#"{"size":2}"#), Suppress),
+                // The update knows better than the listing that is known.
+                (Update(r#"{"size":3}"#, r#"{"size":2}"#), Deliver),
+                (Update("{}", r#"{"size":2}"#), AskListing),
+                (Listing(r#"{"size":3}"#), Suppress),
+                (Listing("{}"), Deliver),
+                (Listing(""), Suppress),
+            ],
+        );
+        check(r#"["size"]"#, r#"{"size":1}"#, &[(Listing(""), Deliver), (Update("{}", ""), Deliver)]);
+    }
+
+    #[test]
+    fn subx2_a_listing_is_silent_on_what_only_updates_tell() {
+        check(
+            r#"["version"]"#,
+            "{}",
+            &[
+                (Update(r#"{"version":1}"#, "{}"), Deliver),
+                (Listing("{}"), Suppress),
+                (Update(r#"{"version":1}"#, "{}"), Suppress),
+            ],
+        );
+    }
+
+    #[test]
+    fn subx2_of_several_fields_the_first_to_differ_decides() {
+        let listed = r#"{"size":1}"#;
+        check(
+            r#"["size","version"]"#,
+            listed,
+            &[
+                (Update(r#"{"version":1}"#, listed), Deliver),
+                (Update(r#"{"version":1}"#, listed), AskListing),
+                (Listing(listed), Suppress),
+                (Update(r#"{"version":1,"size":1}"#, listed), Suppress),
+                (Update("{}", listed), Deliver),
+            ],
+        );
+    }
+
+    #[test]
+    fn subx2_the_first_update_of_what_was_never_seen_is_delivered() {
+        let (one, two) = (selection(r#"["size"]"#), selection(r#"["size","version"]"#));
+        let (params, definition) = (r#"{"size":1}"#, r#"{"size":1,"version":1}"#);
+        let update = Some((params, json::whole(params)));
+        let mut seen = Seen::default();
+        assert_eq!(one.judge(&mut seen, update, Some(definition)), Deliver);
+        assert_eq!(one.judge(&mut seen, update, Some(definition)), Suppress);
+        // What was seen of other fields says nothing.
+        assert_eq!(two.judge(&mut seen, update, Some(definition)), Deliver);
+        assert_eq!(two.judge(&mut seen, update, Some(definition)), AskListing);
+    }
+}
