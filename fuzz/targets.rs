@@ -4,7 +4,7 @@
 #![allow(dead_code)]
 
 use bytes::Bytes;
-use goblin::catalog::template::Template;
+use goblin::protocol::template::Template;
 use goblin::config;
 use goblin::config::file::Origin;
 use goblin::protocol::framing::{Events, Frame, Lines};

@@ -9,7 +9,6 @@ pub mod definition;
 pub mod directory;
 pub mod name;
 pub mod resources;
-pub mod template;
 pub mod uri;
 
 use std::collections::{BTreeMap, HashMap};

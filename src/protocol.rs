@@ -13,6 +13,7 @@ pub mod framing;
 pub mod json;
 pub mod method;
 pub mod params;
+pub mod template;
 
 use std::borrow::Cow;
 use std::fmt;

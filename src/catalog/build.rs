@@ -7,7 +7,7 @@ use crate::backend::inbox::List;
 use crate::backend::listing::Definition;
 use crate::catalog::name::{self, Wish};
 use crate::catalog::resources::{Resource, Resources, TemplateEntry};
-use crate::catalog::template::Template;
+use crate::protocol::template::Template;
 use crate::catalog::{Catalog, Entry, Names, Source, definition, uri};
 use crate::config::{Filter, NamePolicy, Server, UriPolicy};
 use crate::protocol::json::quote;

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use bytes::Bytes;
 
 use crate::catalog::Source;
-use crate::catalog::template::Template;
+use crate::protocol::template::Template;
 use crate::catalog::uri;
 use crate::config::UriPolicy;
 use crate::observe::mime::Mime;
