@@ -4,11 +4,11 @@
 #![allow(dead_code)]
 
 use bytes::Bytes;
-use goblin::protocol::template::Template;
 use goblin::config;
 use goblin::config::file::Origin;
 use goblin::protocol::framing::{Events, Frame, Lines};
 use goblin::protocol::json::{self, Splice};
+use goblin::protocol::template::Template;
 use goblin::protocol::{Id, Message};
 
 /// No bytes break the envelope, and what is read is written back without loss.

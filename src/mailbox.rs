@@ -18,7 +18,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use crate::caller::Level;
+use crate::caller::{Introduction, Level};
 use crate::mailbox::asks::Asks;
 use crate::mailbox::replay::{KEPT_FOR, Replay};
 use crate::mailbox::tally::Tally;
@@ -43,6 +43,8 @@ pub struct Versions {
 }
 
 pub struct Mailbox {
+    /// What the client said of itself.
+    pub introduction: Introduction,
     pub asks: Arc<Asks>,
     pub replay: Replay,
     pub updates: Updates,
@@ -101,8 +103,9 @@ struct Waiting {
 
 impl Mailbox {
     /// For a client that will see the lists as of `now`.
-    pub fn new(now: Versions, replay: Replay) -> Mailbox {
+    pub fn new(introduction: Introduction, now: Versions, replay: Replay) -> Mailbox {
         Mailbox {
+            introduction,
             asks: Arc::default(),
             replay,
             updates: Updates::default(),
@@ -161,6 +164,11 @@ impl Mailbox {
 
     pub fn is_holding(&self) -> bool {
         self.holds.load(Ordering::Relaxed) > 0 || self.subscriptions.count() > 0
+    }
+
+    /// Whether the client can be told of a deletion in so many words.
+    pub fn knows_deletion(&self) -> bool {
+        self.introduction.abilities.subscriptions
     }
 
     /// Log lines below this are not for this client.
@@ -319,7 +327,7 @@ mod tests {
     use super::*;
 
     fn mailbox() -> Mailbox {
-        Mailbox::new(Versions::default(), Replay::new(1))
+        Mailbox::new(Introduction::default(), Versions::default(), Replay::new(1))
     }
 
     #[test]

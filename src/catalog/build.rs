@@ -7,10 +7,10 @@ use crate::backend::inbox::List;
 use crate::backend::listing::Definition;
 use crate::catalog::name::{self, Wish};
 use crate::catalog::resources::{Resource, Resources, TemplateEntry};
-use crate::protocol::template::Template;
 use crate::catalog::{Catalog, Entry, Names, Source, definition, uri};
 use crate::config::{Filter, NamePolicy, Server, UriPolicy};
 use crate::protocol::json::quote;
+use crate::protocol::template::Template;
 
 /// The joined instructions are cut here.
 const LONGEST_INSTRUCTIONS: usize = 16 * 1024;

@@ -6,11 +6,11 @@ use std::sync::OnceLock;
 use bytes::Bytes;
 
 use crate::catalog::Source;
-use crate::protocol::template::Template;
 use crate::catalog::uri;
 use crate::config::UriPolicy;
 use crate::observe::mime::Mime;
 use crate::protocol::error::Error;
+use crate::protocol::template::Template;
 
 #[derive(Default)]
 pub struct Resources {

@@ -21,7 +21,12 @@ struct Stage {
 
 impl Stage {
     fn new() -> Stage {
-        let client = |_| (SessionId::new(Node::random()), Arc::new(Mailbox::new(Default::default(), Replay::new(0))));
+        let client = |_| {
+            (
+                SessionId::new(Node::random()),
+                Arc::new(Mailbox::new(Default::default(), Default::default(), Replay::new(0))),
+            )
+        };
         let mut interests = Interests::default();
         interests.link_up(true);
         Stage { interests, clients: (0..3).map(client).collect(), tally: Arc::default() }
