@@ -61,6 +61,8 @@ methods! {
     PromptsChanged = "notifications/prompts/list_changed",
     ResourcesChanged = "notifications/resources/list_changed",
     ResourceUpdated = "notifications/resources/updated",
+    /// Of our extension of subscriptions.
+    ResourceDeleted = "notifications/resources/deleted",
     RootsChanged = "notifications/roots/list_changed",
     ElicitationComplete = "notifications/elicitation/complete",
 }
