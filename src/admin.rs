@@ -1,7 +1,7 @@
 //! What operators and their machines ask over HTTP: is it alive, is it ready, how is it doing.
 //!
 //! `/healthz` and `/readyz` pass before the gate: a probe has no token and names any host, and they tell nothing but
-//! counts. `/metrics` stands behind it like everything else.
+//! counts. `/metrics` and `/api` stand behind it like everything else.
 
 pub mod process;
 pub mod readiness;
@@ -9,16 +9,21 @@ pub mod readiness;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use axum::extract::RawQuery;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, StatusCode};
+use percent_encoding::percent_decode_str;
 use tokio::sync::watch;
 
 use crate::admin::readiness::{Readiness, Servers, Standing};
 use crate::observe::Observe;
 use crate::observe::metrics::{self, Reading, ServerReading};
+use crate::protocol::error::Error;
 use crate::session::desk::Desk;
+
+const JSON: &str = "application/json";
 
 /// The paths that answer anybody.
 pub const PROBES: [&str; 2] = ["/healthz", "/readyz"];
@@ -33,11 +38,12 @@ pub struct Admin {
 /// The routes of this module. Verbs other than GET and HEAD are refused.
 pub fn routes(admin: Admin) -> axum::Router {
     let admin = Arc::new(admin);
-    let (probed, scraped) = (Arc::clone(&admin), admin);
+    let (probed, scraped, listed) = (Arc::clone(&admin), Arc::clone(&admin), admin);
     axum::Router::new()
         .route("/healthz", get(async || answer(StatusCode::OK, "text/plain; charset=utf-8", "ok\n".to_owned())))
         .route("/readyz", get(async move || probed.readyz()))
         .route("/metrics", get(async move || scraped.metrics()))
+        .route("/api/subscriptions", get(async move |RawQuery(query)| listed.subscriptions(query.as_deref())))
 }
 
 impl Admin {
@@ -45,11 +51,24 @@ impl Admin {
         let is_ready = self.readiness.borrow().is_ready();
         let servers = Servers::count(&self.desk.router.directory.backends());
         let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        answer(status, "application/json", readyz_body(is_ready, servers))
+        answer(status, JSON, readyz_body(is_ready, servers))
     }
 
     fn metrics(&self) -> axum::response::Response {
         answer(StatusCode::OK, metrics::CONTENT_TYPE, self.reading().to_text())
+    }
+
+    fn subscriptions(&self, query: Option<&str>) -> axum::response::Response {
+        let uri = match read_uri(query.unwrap_or_default()) {
+            Ok(uri) => uri,
+            Err(trouble) => {
+                let error = Error::InvalidParams(trouble).to_json();
+                return answer(StatusCode::BAD_REQUEST, JSON, format!(r#"{{"error":{error}}}"#));
+            }
+        };
+        let list = self.desk.router.subscriptions(uri.as_deref());
+        let body = serde_json::to_string(&list).expect("all its keys are strings");
+        answer(StatusCode::OK, JSON, body)
     }
 
     fn reading(&self) -> Reading {
@@ -79,6 +98,23 @@ impl Admin {
             process: process::measure(),
         }
     }
+}
+
+/// The one parameter that is known here. Others are refused: whoever misspells it would take all for a few.
+fn read_uri(query: &str) -> Result<Option<String>, String> {
+    let mut uri = None;
+    for (key, value) in
+        query.split('&').filter(|part| !part.is_empty()).map(|part| part.split_once('=').unwrap_or((part, "")))
+    {
+        if key != "uri" || value.is_empty() || uri.is_some() {
+            return Err(
+                "the query may have one uri=URI and nothing else; & and % in it are written as %26 and %25".to_owned()
+            );
+        }
+        let decoded = percent_decode_str(value).decode_utf8().map_err(|_| "uri is not UTF-8".to_owned())?;
+        uri = Some(decoded.into_owned());
+    }
+    Ok(uri)
 }
 
 fn readyz_body(is_ready: bool, servers: Servers) -> String {
@@ -119,6 +155,27 @@ mod tests {
                 let request = http::Request::get(path).body(axum::body::Body::empty()).expect("a request");
                 let response = routes.call(request).await.expect("it cannot fail");
                 assert_eq!(response.status().as_u16(), status, "{path} {state:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn sub15_the_query_has_one_uri_or_none() {
+        for (query, expected) in [
+            ("", Ok(None)),
+            ("uri=a+note:///b", Ok(Some("a+note:///b"))),
+            ("uri=a%2Bb%26c=d?e", Ok(Some("a+b&c=d?e"))),
+            ("uri=", Err("nothing else")),
+            ("uri", Err("nothing else")),
+            ("uri=a&uri=b", Err("nothing else")),
+            ("url=a", Err("nothing else")),
+            ("uri=%ff", Err("UTF-8")),
+        ] {
+            let read = read_uri(query);
+            match (&read, expected) {
+                (Ok(uri), Ok(expected)) => assert_eq!(uri.as_deref(), expected, "{query}"),
+                (Err(trouble), Err(words)) => assert!(trouble.contains(words), "{query}: {trouble}"),
+                _ => panic!("{query}: {read:?}"),
             }
         }
     }

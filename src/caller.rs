@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::protocol::dialect::Dialect;
 use crate::protocol::json::{self, Span};
+use crate::protocol::params::Params;
 
 #[derive(Clone, Debug)]
 pub struct Caller {
@@ -19,6 +20,34 @@ pub struct Caller {
     pub abilities: Arc<Abilities>,
 }
 
+/// The name of our extension of subscriptions, among the capabilities of both sides.
+pub const SUBSCRIPTIONS: &str = "dev.goblin/subscriptions";
+
+/// The longest name or version of a client that is kept, in characters.
+const LONGEST_WORD: usize = 64;
+
+/// What a client said of itself in its handshake.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Introduction {
+    pub abilities: Arc<Abilities>,
+    /// Empty where it said none, and so is the version.
+    pub name: Box<str>,
+    pub version: Box<str>,
+}
+
+impl Introduction {
+    /// From the params of `initialize`.
+    pub fn read(text: &str, params: &Params) -> Introduction {
+        let word = |key| {
+            let word = params.client_info.and_then(|info| json::member(text, info, key));
+            let word = word.and_then(|at| json::string(text, at)).unwrap_or_default();
+            word.chars().take(LONGEST_WORD).collect::<String>().into()
+        };
+        let abilities = Arc::new(Abilities::read(text, params.capabilities));
+        Introduction { abilities, name: word("name"), version: word("version") }
+    }
+}
+
 /// What a client can be asked for, as it declared in its handshake.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Abilities {
@@ -27,6 +56,8 @@ pub struct Abilities {
     pub elicitation_form: bool,
     pub elicitation_url: bool,
     pub roots: bool,
+    /// It knows our extension of subscriptions, so it can be told of a deletion in so many words.
+    pub subscriptions: bool,
     /// All of it as the client wrote it; empty where it declared nothing.
     pub raw: Box<str>,
 }
@@ -48,6 +79,9 @@ impl Abilities {
             elicitation_form: has(elicitation, "form") || elicitation.is_some() && !elicitation_url,
             elicitation_url,
             roots: object(capabilities, "roots").is_some(),
+            subscriptions: ["experimental", "extensions"]
+                .iter()
+                .any(|key| has(object(capabilities, key), SUBSCRIPTIONS)),
             raw: capabilities.get(text).into(),
         }
     }
@@ -185,6 +219,7 @@ impl Level {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::Message;
 
     #[test]
     fn abilities_are_what_was_declared() {
@@ -196,6 +231,7 @@ mod tests {
                 (read.elicitation_form, "form"),
                 (read.elicitation_url, "url"),
                 (read.roots, "roots"),
+                (read.subscriptions, "subscriptions"),
             ];
             let words: Vec<_> = words.iter().filter(|(has, _)| *has).map(|(_, word)| *word).collect();
             assert_eq!(words.join(" "), expected, "{text}");
@@ -207,7 +243,26 @@ mod tests {
         check(r#"{"elicitation":{"url":{}}}"#, "url");
         check(r#"{"elicitation":{"form":{},"url":{}}}"#, "form url");
         check(r#"{"elicitation":{"form":{}},"sampling":true,"roots":null}"#, "form");
+        check(r#"{"experimental":{"dev.goblin/subscriptions":{}}}"#, "subscriptions");
+        check(r#"{"extensions":{"other":{},"dev.goblin/subscriptions":{"version":1}}}"#, "subscriptions");
+        check(r#"{"experimental":{"dev.goblin/subscriptions":null},"dev.goblin/subscriptions":{}}"#, "");
         assert_eq!(Abilities::read("{}", None), Abilities::default());
+    }
+
+    #[test]
+    fn an_introduction_is_what_the_handshake_says_within_bounds() {
+        let check = |params: &str, name: &str, version: &str| {
+            let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{params}}}"#);
+            let Ok(Message::Request(request)) = Message::parse(text.into()) else { panic!("{params}") };
+            let read = Introduction::read(request.raw.as_str(), &request.params);
+            assert_eq!((&*read.name, &*read.version), (name, version), "{params}");
+        };
+        check(r#"{"clientInfo":{"name":"a \u00e9","version":"1"}}"#, "a é", "1");
+        check(r#"{"clientInfo":{"name":1}}"#, "", "");
+        check(r#"{"clientInfo":null}"#, "", "");
+        check("{}", "", "");
+        let (long, kept) = ("é".repeat(65), "é".repeat(64));
+        check(&format!(r#"{{"clientInfo":{{"version":"{long}"}}}}"#), "", &kept);
     }
 
     #[test]

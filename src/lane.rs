@@ -186,7 +186,7 @@ impl Call {
             level: crate::caller::Level::Info,
             abilities: Arc::default(),
         };
-        let mailbox = Mailbox::new(Default::default(), crate::mailbox::replay::Replay::new(0));
+        let mailbox = Mailbox::new(Default::default(), Default::default(), crate::mailbox::replay::Replay::new(0));
         let request = br#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}"#;
         match crate::protocol::Message::parse(Bytes::from_static(request)) {
             Ok(crate::protocol::Message::Request(request)) => Call::new(caller, Arc::new(mailbox), request, None),

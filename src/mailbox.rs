@@ -11,14 +11,14 @@ pub mod tally;
 pub mod updates;
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use crate::caller::Level;
+use crate::caller::{Introduction, Level};
 use crate::mailbox::asks::Asks;
 use crate::mailbox::replay::{KEPT_FOR, Replay};
 use crate::mailbox::tally::Tally;
@@ -43,6 +43,8 @@ pub struct Versions {
 }
 
 pub struct Mailbox {
+    /// What the client said of itself.
+    pub introduction: Introduction,
     pub asks: Arc<Asks>,
     pub replay: Replay,
     pub updates: Updates,
@@ -59,8 +61,6 @@ pub struct Mailbox {
     /// What others keep for this client alone.
     holds: AtomicUsize,
     level: AtomicU8,
-    /// The client knows our extension, and with it what a deletion is.
-    knows_deletion: AtomicBool,
 }
 
 /// What the client knows of the lists. Nobody says that a notification has arrived: one that was written to a stream just
@@ -103,8 +103,9 @@ struct Waiting {
 
 impl Mailbox {
     /// For a client that will see the lists as of `now`.
-    pub fn new(now: Versions, replay: Replay) -> Mailbox {
+    pub fn new(introduction: Introduction, now: Versions, replay: Replay) -> Mailbox {
         Mailbox {
+            introduction,
             asks: Arc::default(),
             replay,
             updates: Updates::default(),
@@ -116,7 +117,6 @@ impl Mailbox {
             streams: AtomicUsize::new(0),
             holds: AtomicUsize::new(0),
             level: AtomicU8::new(NO_LEVEL),
-            knows_deletion: AtomicBool::new(false),
         }
     }
 
@@ -166,6 +166,11 @@ impl Mailbox {
         self.holds.load(Ordering::Relaxed) > 0 || self.subscriptions.count() > 0
     }
 
+    /// Whether the client can be told of a deletion in so many words.
+    pub fn knows_deletion(&self) -> bool {
+        self.introduction.abilities.subscriptions
+    }
+
     /// Log lines below this are not for this client.
     pub fn level(&self) -> Level {
         self.asked_level().unwrap_or(Level::DEFAULT)
@@ -178,14 +183,6 @@ impl Mailbox {
 
     pub fn set_level(&self, level: Level) {
         self.level.store(level as u8, Ordering::Relaxed);
-    }
-
-    pub fn knows_deletion(&self) -> bool {
-        self.knows_deletion.load(Ordering::Relaxed)
-    }
-
-    pub fn set_knows_deletion(&self) {
-        self.knows_deletion.store(true, Ordering::Relaxed);
     }
 
     /// Queues a message that belongs to no call, for the next stream of the client; tells whether it was taken.
@@ -330,7 +327,7 @@ mod tests {
     use super::*;
 
     fn mailbox() -> Mailbox {
-        Mailbox::new(Versions::default(), Replay::new(1))
+        Mailbox::new(Introduction::default(), Versions::default(), Replay::new(1))
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod arguments;
 mod content;
+pub mod introspection;
 mod subscribe;
 
 use std::borrow::Cow;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::caller::{Abilities, Caller, Level, Node, Principal, SessionId, random_epoch};
+use crate::caller::{Caller, Introduction, Level, Node, Principal, SessionId, random_epoch};
 use crate::lane::Call;
 use crate::mailbox::replay::{Kept, Replay};
 use crate::mailbox::{Mailbox, Versions};
@@ -33,7 +33,6 @@ const CUT_PATIENCE: Duration = Duration::from_secs(120);
 pub struct Session {
     pub id: SessionId,
     pub dialect: Dialect,
-    abilities: Arc<Abilities>,
     pub mailbox: Arc<Mailbox>,
     pub inflight: Arc<Inflight>,
     level: Mutex<Wish>,
@@ -64,7 +63,7 @@ impl Session {
             principal: Principal::Anonymous,
             dialect: self.dialect,
             level: self.mailbox.level(),
-            abilities: Arc::clone(&self.abilities),
+            abilities: Arc::clone(&self.mailbox.introduction.abilities),
         }
     }
 
@@ -186,12 +185,11 @@ impl Sessions {
         SessionId::new(self.node)
     }
 
-    pub fn open(&self, place: Place, dialect: Dialect, abilities: Abilities, lists: Versions) -> Arc<Session> {
+    pub fn open(&self, place: Place, dialect: Dialect, introduction: Introduction, lists: Versions) -> Arc<Session> {
         let session = Arc::new(Session {
             id: self.mint(),
             dialect,
-            abilities: Arc::new(abilities),
-            mailbox: Arc::new(Mailbox::new(lists, Replay::among(random_epoch(), &self.kept))),
+            mailbox: Arc::new(Mailbox::new(introduction, lists, Replay::among(random_epoch(), &self.kept))),
             inflight: Arc::new(Inflight::new(Arc::clone(&self.pulse))),
             level: Mutex::default(),
             had_stream: AtomicBool::new(false),
@@ -360,7 +358,7 @@ mod tests {
 
     fn open(sessions: &Sessions) -> Arc<Session> {
         let place = sessions.reserve().expect("there is room");
-        sessions.open(place, Dialect::V2025_11_25, Abilities::default(), Versions::default())
+        sessions.open(place, Dialect::V2025_11_25, Introduction::default(), Versions::default())
     }
 
     #[test]

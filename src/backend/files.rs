@@ -8,7 +8,6 @@
 //! saw last, and tells what has changed. Nothing is ever written.
 
 mod content;
-mod date;
 mod list;
 mod path;
 mod read;

@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn ask_the_end_of_an_elicitation_reaches_who_was_asked_once() {
         let inbox = inbox();
-        let mailbox = || Arc::new(Mailbox::new(Default::default(), Replay::new(0)));
+        let mailbox = || Arc::new(Mailbox::new(Default::default(), Default::default(), Replay::new(0)));
         let (one, two) = (mailbox(), mailbox());
         inbox.remember_elicited(&ask("x"), &one);
         inbox.remember_elicited(&ask("y"), &two);
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn ask_only_so_many_elicitations_are_remembered() {
         let inbox = inbox();
-        let mailbox = Arc::new(Mailbox::new(Default::default(), Replay::new(0)));
+        let mailbox = Arc::new(Mailbox::new(Default::default(), Default::default(), Replay::new(0)));
         for number in 0..=MOST_ELICITED {
             inbox.remember_elicited(&ask(&number.to_string()), &mailbox);
         }

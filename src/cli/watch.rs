@@ -8,6 +8,7 @@ pub mod exec;
 pub mod peer;
 pub mod show;
 pub mod watching;
+pub mod wish;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -33,7 +34,8 @@ use crate::cli::style::tell;
 use crate::cli::watch::exec::Commands;
 use crate::cli::watch::peer::Peer;
 use crate::cli::watch::show::Shown;
-use crate::cli::watch::watching::{Watching, Wishes};
+use crate::cli::watch::watching::Watching;
+use crate::cli::watch::wish::{Kind, Options, Wishes};
 use crate::cli::{bridge, load, log, runtime, stdio};
 use crate::config::quantity;
 use crate::config::{Log, mask};
@@ -47,7 +49,7 @@ const SETTLING_PATIENCE: Duration = Duration::from_secs(120);
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Watch {
-    /// The resources, by the URI or the identifier that the gateway lists them under
+    /// The resources, by the URI or the identifier that the gateway lists them under, or patterns of them
     #[arg(required = true, value_name = "URI")]
     pub uris: Vec<String>,
     /// Start the servers of this configuration instead of asking a gateway that runs
@@ -71,9 +73,12 @@ pub struct Watch {
     /// Be told of all resources together, after gathering for this long, like 2s
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub batch: Option<Duration>,
-    /// Take each URI for a pattern: * stops at a slash, ** does not, ? is one character, [ab] one of several
-    #[arg(long)]
-    pub pattern: bool,
+    /// Be told only when one of these fields differs, like size or annotations.lastModified
+    #[arg(long, value_name = "FIELDS", value_delimiter = ',')]
+    pub fields: Vec<String>,
+    /// How the URIs are meant (otherwise one with *, ? or [ is a glob and one with { a template, unless it is listed)
+    #[arg(long, value_name = "KIND")]
+    pub pattern: Option<Kind>,
     #[command(flatten)]
     pub log: LogFlags,
 }
@@ -93,6 +98,7 @@ Examples:
   goblin watch file:///me/project/notes.md
   goblin watch --json file:///me/project/notes.md | jq -r .uri
   goblin watch --min-interval 5s --exec 'make docs' file:///me/project/manual.md
+  goblin watch 'file:///me/project/logs/**/*.log'
   goblin watch --exec 'echo \"$1 has changed\"' --config goblin.json file:///me/project/notes.md
 
 The command of --exec runs for one update at a time. Of a resource that changes meanwhile it is run once more, for the \
@@ -146,20 +152,9 @@ pub async fn run(arguments: Watch) -> Result<ExitCode> {
 }
 
 fn wishes(arguments: &Watch) -> Wishes {
-    let Watch { min_interval, batch, pattern, .. } = arguments;
-    let millis = |key: &str, duration: &Duration| format!(r#""dev.goblin/{key}":{}"#, duration.as_millis());
-    let options = [
-        min_interval.as_ref().map(|interval| millis("minIntervalMs", interval)),
-        batch.as_ref().map(|batch| millis("batchMs", batch)),
-        pattern.then(|| r#""dev.goblin/pattern":"glob""#.to_owned()),
-    ];
-    let mut uris: Vec<String> = Vec::new();
-    for uri in &arguments.uris {
-        if !uris.contains(uri) {
-            uris.push(uri.clone());
-        }
-    }
-    Wishes { uris, options: options.into_iter().flatten().collect::<Vec<_>>().join(",") }
+    let Watch { min_interval, batch, fields, .. } = arguments;
+    let options = Options { min_interval: *min_interval, batch: *batch, fields };
+    Wishes::new(&arguments.uris, arguments.pattern, &options)
 }
 
 fn shown(arguments: &Watch) -> Shown {

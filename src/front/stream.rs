@@ -321,7 +321,7 @@ impl ResumedCall {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::caller::Abilities;
+    use crate::caller::Introduction;
     use crate::protocol::dialect::Dialect;
     use crate::session::desk::Desk;
 
@@ -329,7 +329,7 @@ mod tests {
     async fn sess2_of_two_streams_that_begin_at_once_exactly_one_goes_on() {
         let desk = Desk::example(1);
         let place = desk.sessions.reserve().expect("there is room");
-        let session = desk.sessions.open(place, Dialect::V2025_11_25, Abilities::default(), Versions::default());
+        let session = desk.sessions.open(place, Dialect::V2025_11_25, Introduction::default(), Versions::default());
         let stop = watch::Sender::new(false);
         let stream = |reader, hold| {
             let changes = Changes::new(desk.router.directory.watch());

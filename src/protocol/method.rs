@@ -61,10 +61,10 @@ methods! {
     PromptsChanged = "notifications/prompts/list_changed",
     ResourcesChanged = "notifications/resources/list_changed",
     ResourceUpdated = "notifications/resources/updated",
+    /// Of our extension of subscriptions.
+    ResourceDeleted = "notifications/resources/deleted",
     RootsChanged = "notifications/roots/list_changed",
     ElicitationComplete = "notifications/elicitation/complete",
-    /// No version's: for clients that know our extension.
-    ResourceDeleted = "notifications/resources/deleted",
 }
 
 impl fmt::Display for Method {

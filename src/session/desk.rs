@@ -8,7 +8,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 
 use crate::backend::inbox::List;
-use crate::caller::{Abilities, Caller, Level};
+use crate::caller::{Caller, Introduction, Level, SUBSCRIPTIONS};
 use crate::config::Policies;
 use crate::lane::Call;
 use crate::protocol::dialect::Dialect;
@@ -19,6 +19,12 @@ use crate::protocol::params::{self, required};
 use crate::protocol::{self, Id, Notification, Request, Response};
 use crate::router::Router;
 use crate::session::{Place, Session, Sessions};
+
+/// What clients may ask of a subscription beyond the protocol, in `_meta` under `dev.goblin/`.
+const EXTENSION: &str = concat!(
+    r#"{"version":1,"options":["pattern","fields","minIntervalMs","batchMs","priority"],"#,
+    r#""patterns":["glob","template"]}"#
+);
 
 pub struct Desk {
     pub sessions: Sessions,
@@ -66,8 +72,8 @@ impl Desk {
         let asked = required(text, request.params.protocol_version, "protocolVersion")?;
         let dialect = Dialect::negotiate(&asked);
         let versions = *self.router.directory.watch().borrow();
-        let abilities = Abilities::read(text, request.params.capabilities);
-        let session = self.sessions.open(place()?, dialect, abilities, versions);
+        let introduction = Introduction::read(text, &request.params);
+        let session = self.sessions.open(place()?, dialect, introduction, versions);
         Ok((session, protocol::reply(&request.id, self.hello(dialect))))
     }
 
@@ -78,10 +84,13 @@ impl Desk {
         format!(
             concat!(
                 r#"{{"protocolVersion":"{}","capabilities":{{"tools":{{"listChanged":true}},"prompts":{{"listChanged":true}},"#,
-                r#""resources":{{"subscribe":true,"listChanged":true}},"completions":{{}},"logging":{{}}}},"#,
+                r#""resources":{{"subscribe":true,"listChanged":true}},"completions":{{}},"logging":{{}},"#,
+                r#""experimental":{{"{}":{}}}}},"#,
                 r#""serverInfo":{{"name":"goblin","title":"Goblin MCP gateway","version":"{}"}}{}}}"#
             ),
             dialect,
+            SUBSCRIPTIONS,
+            EXTENSION,
             env!("CARGO_PKG_VERSION"),
             instructions,
         )

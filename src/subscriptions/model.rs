@@ -410,7 +410,7 @@ impl World {
 }
 
 fn client() -> (SessionId, Arc<Mailbox>) {
-    (SessionId::new(Node::random()), Arc::new(Mailbox::new(Default::default(), Replay::new(0))))
+    (SessionId::new(Node::random()), Arc::new(Mailbox::new(Default::default(), Default::default(), Replay::new(0))))
 }
 
 proptest! {

@@ -50,7 +50,8 @@ struct Stage {
 
 impl Stage {
     fn new() -> Stage {
-        let client = |_| (SessionId::new(Node::random()), Arc::new(Mailbox::new(Default::default(), Replay::new(0))));
+        let mailbox = || Arc::new(Mailbox::new(Default::default(), Default::default(), Replay::new(0)));
+        let client = |_| (SessionId::new(Node::random()), mailbox());
         let mut interests = Interests::new(4);
         let (link, _) = interests.link_up(true);
         let listed = Listed::default();

@@ -42,7 +42,9 @@ async fn probes_need_no_token_and_any_host_will_do() {
         assert_eq!((ready.status, ready.body.as_str()), (StatusCode::OK, none));
         assert_told_to_nobody_else(&ready);
     }
-    for path in ["/metrics", "/healthz/", "/healthz/x", "/readyz/../metrics", "//healthz", "/HEALTHZ"] {
+    for path in
+        ["/metrics", "/api/subscriptions", "/healthz/", "/healthz/x", "/readyz/../metrics", "//healthz", "/HEALTHZ"]
+    {
         let answer = client.send(Method::GET, path, &[], "").await;
         assert_eq!(answer.status, StatusCode::UNAUTHORIZED, "{path}: {answer:?}");
     }
@@ -53,7 +55,7 @@ async fn only_get_and_head_are_answered() {
     let gateway = Gateway::with_servers(json!({})).await;
     let client = Client::new(gateway.address);
     ready(&client).await;
-    for path in ["/healthz", "/readyz", "/metrics"] {
+    for path in ["/healthz", "/readyz", "/metrics", "/api/subscriptions"] {
         let head = client.send(Method::HEAD, path, &[], "").await;
         assert_eq!((head.status, head.body.as_str()), (StatusCode::OK, ""), "{path}");
         for verb in [Method::POST, Method::PUT, Method::DELETE] {

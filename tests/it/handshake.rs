@@ -62,6 +62,11 @@ async fn srv1_cap1_d11_capabilities_are_the_same_whatever_stands_behind() {
         "resources": {"subscribe": true, "listChanged": true},
         "completions": {},
         "logging": {},
+        "experimental": { "dev.goblin/subscriptions": {
+            "version": 1,
+            "options": ["pattern", "fields", "minIntervalMs", "batchMs", "priority"],
+            "patterns": ["glob", "template"],
+        } },
     });
     let bare = fixture_server(&["--without", "prompts,resources,logging,completions"]);
     for config in [nothing_behind(), json!({ "mcpServers": { "a": bare } })] {

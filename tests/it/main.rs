@@ -48,6 +48,7 @@ mod half_open;
 mod handshake;
 mod import;
 mod inspector;
+mod introspection;
 mod isolation;
 mod leaks;
 mod ledger;

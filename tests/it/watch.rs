@@ -10,6 +10,7 @@ use tokio::process::{Child, Command};
 
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Client, Gateway, PATIENCE, Scratch, eventually, fixture, fixture_server, goblin, signal};
+use crate::raw_gateway::RawGateway;
 
 const ALPHA: &str = "a+note:///alpha";
 
@@ -265,6 +266,42 @@ async fn with_a_configuration_it_starts_a_gateway_of_its_own() {
     let mut refused = Watch::start(home.goblin(&["watch", "--config", &broken, ALPHA]));
     refused.says("broken.json").await;
     assert_eq!(refused.end().await.code(), Some(2));
+}
+
+#[tokio::test]
+async fn patterns_fields_and_deletions_are_asked_for_and_told() {
+    let (home, mut gateway) = (Home::new(&fixture_server(&[])), RawGateway::start().await);
+    let (logs, odd) = ("a+file:///logs/**/*.log", "file:///app/[slug]");
+    let arguments = ["watch", "--url", &gateway.url, "--json", "--fields", "size,a.b", logs, odd, "a+db:///{table}"];
+    let mut watch = Watch::start(home.goblin(&arguments));
+    let (said, mut stream) = gateway.begin("one").await;
+    assert!(said.contains(r#""capabilities":{"experimental":{"dev.goblin/subscriptions":{}}}"#), "{said}");
+    // What is listed is no pattern, on whatever page.
+    let (first, second) = (gateway.request("resources/list").await, "p2");
+    first.reply(json!({"resources": [{"uri": "a+file:///x"}], "nextCursor": second})).await;
+    let page = gateway.request("resources/list").await;
+    assert_eq!(page.message["params"], json!({"cursor": second}));
+    page.reply(json!({"resources": [{"uri": "a+file:///app/[slug]"}]})).await;
+    for (uri, pattern) in [(logs, Some("glob")), (odd, None), ("a+db:///{table}", Some("template"))] {
+        let asked = gateway.take(uri, |arrival| arrival.message["params"]["uri"] == uri).await;
+        let mut expected = json!({"dev.goblin/fields": ["size", "a.b"]});
+        if let Some(pattern) = pattern {
+            expected["dev.goblin/pattern"] = pattern.into();
+        }
+        assert_eq!(asked.message["params"]["_meta"], expected, "{uri}");
+        asked.reply(json!({"_meta": {"dev.goblin/uri": uri, "dev.goblin/server": "a"}})).await;
+    }
+    watch.says("goblin: watching 1 resource and 2 patterns at ").await;
+    for (word, deleted) in [("updated", false), ("deleted", true)] {
+        let uri = format!("a+file:///logs/{word}.log");
+        let method = format!("notifications/resources/{word}");
+        stream.say(&json!({"jsonrpc": "2.0", "method": method, "params": { "uri": uri }}).to_string()).await;
+        let line: Value = serde_json::from_str(&watch.prints(&uri).await).expect("JSON");
+        assert_eq!((&line["server"], &line["deleted"]), (&json!("a"), &json!(deleted)), "{line}");
+    }
+    signal(watch.child.id().expect("it runs"), "INT");
+    gateway.take("the end of the session", |arrival| arrival.verb() == "DELETE").await.accept().await;
+    assert_eq!(watch.end().await.code(), Some(0));
 }
 
 #[tokio::test]

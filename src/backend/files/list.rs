@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::backend::files::content::ToolResult;
-use crate::backend::files::date;
 use crate::backend::files::path::{self, Relative};
 use crate::backend::files::rule::Glob;
 use crate::backend::files::tools;
 use crate::backend::files::tree::{Item, Kind, Next, Stop, Tree};
 use crate::config::roots::encode;
+use crate::protocol::date;
 
 const USUAL_LIMIT: usize = 500;
 const MOST: usize = 5000;

@@ -4,6 +4,7 @@ use anyhow::{Result, anyhow};
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 
+use crate::caller::SUBSCRIPTIONS;
 use crate::cli::bridge::{LARGEST_MESSAGE, message};
 use crate::protocol::dialect::Dialect;
 use crate::protocol::error::Error;
@@ -26,27 +27,26 @@ pub enum Heard {
     Updated(Notification),
 }
 
+fn is_update(method: &Method) -> bool {
+    matches!(method, Method::ResourceUpdated | Method::ResourceDeleted)
+}
+
 impl Peer {
     pub fn new(pipe: DuplexStream) -> Peer {
         let (reader, writer) = tokio::io::split(pipe);
         Peer { reader, writer, lines: Lines::new(LARGEST_MESSAGE), unsent: BytesMut::new(), requests: 0 }
     }
 
-    /// The handshake. We declare nothing: nobody is here to be asked.
+    /// The handshake. We declare nothing but that we know what a deletion is: nobody is here to be asked.
     pub async fn begin(&mut self) -> Result<()> {
         let (version, own) = (Dialect::NEWEST_WITH_HANDSHAKE.as_str(), env!("CARGO_PKG_VERSION"));
         let about = format!(r#"{{"name":"goblin watch","version":"{own}"}}"#);
-        let params = format!(r#"{{"protocolVersion":"{version}","capabilities":{{}},"clientInfo":{about}}}"#);
-        self.request(&Method::Initialize, &params);
-        loop {
-            match self.next().await {
-                Some(Heard::Answer(answer)) => match message::complaint(answer.raw.bytes()) {
-                    Some(complaint) => return Err(anyhow!(complaint)),
-                    None => break,
-                },
-                Some(Heard::Updated(_)) => {}
-                None => return Err(anyhow!("the gateway ended before it answered")),
-            }
+        let abilities = format!(r#"{{"experimental":{{"{SUBSCRIPTIONS}":{{}}}}}}"#);
+        let params = format!(r#"{{"protocolVersion":"{version}","capabilities":{abilities},"clientInfo":{about}}}"#);
+        let number = self.request(&Method::Initialize, &params);
+        let answer = self.answer_to(number).await.ok_or_else(|| anyhow!("the gateway ended before it answered"))?;
+        if let Some(complaint) = message::complaint(answer.raw.bytes()) {
+            return Err(anyhow!(complaint));
         }
         self.send(&protocol::notification(&Method::Initialized, None));
         Ok(())
@@ -62,6 +62,18 @@ impl Peer {
     fn send(&mut self, message: &Bytes) {
         self.unsent.extend_from_slice(message);
         self.unsent.extend_from_slice(b"\n");
+    }
+
+    /// The answer to a request before anything is subscribed to; nothing at the end.
+    pub async fn answer_to(&mut self, number: u64) -> Option<Response> {
+        loop {
+            match self.next().await? {
+                Heard::Answer(answer) if answer.id.as_ref().and_then(Id::as_u64) == Some(number) => {
+                    return Some(answer);
+                }
+                Heard::Answer(_) | Heard::Updated(_) => {}
+            }
+        }
     }
 
     /// The next that concerns us; nothing at the end. May be dropped at any time.
@@ -87,7 +99,7 @@ impl Peer {
     fn hear(&mut self, line: Bytes) -> Option<Heard> {
         match Message::parse(line) {
             Ok(Message::Response(answer)) => Some(Heard::Answer(answer)),
-            Ok(Message::Notification(told)) if told.method == Method::ResourceUpdated => Some(Heard::Updated(told)),
+            Ok(Message::Notification(told)) if is_update(&told.method) => Some(Heard::Updated(told)),
             Ok(Message::Request(ask)) => {
                 self.answer(&ask);
                 None

@@ -7,6 +7,7 @@ use crate::cli::style::{is_colourful, paint_if};
 use crate::observe::clean;
 use crate::protocol::Notification;
 use crate::protocol::json::{self, quote};
+use crate::protocol::method::Method;
 
 const DELETED: &str = "dev.goblin/deleted";
 
@@ -39,7 +40,8 @@ impl Update {
         let text = notification.raw.as_str();
         let uri = json::string(text, notification.params.uri?)?.into_owned();
         let deleted = notification.params.meta.and_then(|meta| json::member(text, meta, DELETED));
-        let is_deleted = deleted.is_some_and(|deleted| deleted.get(text) == "true");
+        let is_deleted = notification.method == Method::ResourceDeleted
+            || deleted.is_some_and(|deleted| deleted.get(text) == "true");
         let params = notification.params.whole.map_or("{}", |whole| whole.get(text)).to_owned();
         Some(Update { uri, is_deleted, params })
     }
@@ -78,7 +80,11 @@ mod tests {
     use crate::protocol::Message;
 
     fn update(params: &str) -> Option<Update> {
-        let text = format!(r#"{{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{params}}}"#);
+        told("updated", params)
+    }
+
+    fn told(word: &str, params: &str) -> Option<Update> {
+        let text = format!(r#"{{"jsonrpc":"2.0","method":"notifications/resources/{word}","params":{params}}}"#);
         match Message::parse(text.into()) {
             Ok(Message::Notification(notification)) => Update::read(&notification),
             other => panic!("{other:?}"),
@@ -97,6 +103,10 @@ mod tests {
         check(gone, Shown::Plain, "T a:b deleted");
         check(gone, Shown::Colourful, "\x1b[2mT\x1b[0m a:b \x1b[31mdeleted\x1b[0m");
         check(r#"{"uri":"a:b","_meta":{"dev.goblin/deleted":false}}"#, Shown::Plain, "T a:b");
+        let gone = told("deleted", r#"{"uri":"a:b"}"#).expect("an update");
+        assert_eq!(gone.line(Shown::Plain, "T", None), "T a:b deleted\n");
+        let line = r#"{"time":"T","uri":"a:b","server":null,"deleted":true,"params":{"uri":"a:b"}}"#;
+        assert_eq!(gone.line(Shown::Json, "T", None), line.to_owned() + "\n");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Subscribes, and tells of every update until it is ended.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::process::ExitCode;
 
@@ -13,20 +13,17 @@ use crate::cli::style::{fail, note, plural};
 use crate::cli::watch::exec::Commands;
 use crate::cli::watch::peer::{Heard, Peer};
 use crate::cli::watch::show::{Shown, Update, now};
+use crate::cli::watch::wish::{Kind, Wish, Wishes};
 use crate::observe::clean;
-use crate::protocol::json::{self, quote};
+use crate::protocol::json;
 use crate::protocol::method::Method;
 use crate::protocol::{Notification, Outcome, Response};
 
 /// Requests to subscribe that are on their way at once; a gateway may refuse more.
 const AT_ONCE: usize = 16;
 
-/// What is to be watched.
-pub struct Wishes {
-    pub uris: Vec<String>,
-    /// Members of `_meta`.
-    pub options: String,
-}
+/// How much of a list of resources is looked at, in pages.
+const MOST_PAGES: usize = 1000;
 
 pub struct Watching {
     peer: Peer,
@@ -34,18 +31,19 @@ pub struct Watching {
     commands: Option<Commands>,
     /// Where the gateway is, for people.
     place: String,
-    options: String,
-    /// Not asked for yet.
-    waiting: VecDeque<String>,
+    wishes: Wishes,
+    /// How many were asked for.
+    begun: usize,
     /// By the number of their request.
-    asked: HashMap<u64, String>,
+    asked: HashMap<u64, Wish>,
     standing: Vec<Standing>,
 }
 
-/// A resource that is subscribed to.
+/// A resource or a pattern that is subscribed to.
 struct Standing {
-    /// As the gateway spells it.
-    uri: String,
+    /// What its updates begin with, as the gateway spells it.
+    literal: String,
+    is_pattern: bool,
     server: Option<String>,
 }
 
@@ -62,9 +60,8 @@ enum End {
 
 impl Watching {
     pub fn new(peer: Peer, wishes: Wishes, shown: Shown, place: String) -> Watching {
-        let Wishes { uris, options } = wishes;
-        let (waiting, asked, standing) = (uris.into(), HashMap::new(), Vec::new());
-        Watching { peer, shown, commands: None, place, options, waiting, asked, standing }
+        let (asked, standing) = (HashMap::new(), Vec::new());
+        Watching { peer, shown, commands: None, place, wishes, begun: 0, asked, standing }
     }
 
     /// Runs commands besides.
@@ -96,6 +93,9 @@ impl Watching {
 
     async fn watch(&mut self) -> Result<End> {
         self.peer.begin().await?;
+        if self.wishes.is_doubtful() && self.look_for_exact().await.is_none() {
+            return Ok(End::Gone);
+        }
         loop {
             self.ask_more();
             let has_room = self.commands.as_ref().is_none_or(Commands::has_room);
@@ -114,35 +114,51 @@ impl Watching {
         }
     }
 
+    /// What is listed is a resource, whatever it looks like. Nothing when the gateway is gone.
+    async fn look_for_exact(&mut self) -> Option<()> {
+        let mut params = "{}".to_owned();
+        for _ in 0..MOST_PAGES {
+            let number = self.peer.request(&Method::ResourcesList, &params);
+            let answer = self.peer.answer_to(number).await?;
+            let (text, result) = (answer.raw.as_str(), answer.outcome.span());
+            self.wishes.hear_of(text, result);
+            let next = json::member(text, result, "nextCursor").filter(|next| next.get(text).starts_with('"'));
+            let Some(next) = next else { break };
+            params = format!(r#"{{"cursor":{}}}"#, next.get(text));
+        }
+        Some(())
+    }
+
     fn ask_more(&mut self) {
         while self.asked.len() < AT_ONCE
-            && let Some(uri) = self.waiting.pop_front()
+            && let Some(wish) = self.wishes.wishes.get(self.begun)
         {
-            let meta = match &*self.options {
-                "" => String::new(),
-                options => format!(r#","_meta":{{{options}}}"#),
-            };
-            let number = self.peer.request(&Method::Subscribe, &format!(r#"{{"uri":{}{meta}}}"#, quote(&uri)));
-            self.asked.insert(number, uri);
+            let number = self.peer.request(&Method::Subscribe, &self.wishes.params(wish));
+            self.asked.insert(number, wish.clone());
+            self.begun += 1;
         }
     }
 
     fn on_answer(&mut self, answer: &Response) -> Option<End> {
-        let uri = answer.id.as_ref().and_then(|id| self.asked.remove(&id.as_u64()?))?;
+        let wish = answer.id.as_ref().and_then(|id| self.asked.remove(&id.as_u64()?))?;
         match answer.outcome {
-            Outcome::Result(_) => self.standing.push(standing(answer, uri)),
+            Outcome::Result(_) => self.standing.push(standing(answer, &wish)),
             Outcome::Error(_) => {
                 let reason = complaint(answer.raw.bytes()).unwrap_or_else(|| "it was refused".to_owned());
-                fail(&format!("{}: {reason}", clean(&uri)));
+                fail(&format!("{}: {reason}", clean(&wish.uri)));
             }
         }
-        if !self.asked.is_empty() || !self.waiting.is_empty() {
+        if !self.asked.is_empty() || self.begun < self.wishes.wishes.len() {
             return None;
         }
         if self.standing.is_empty() {
             return Some(End::Nothing);
         }
-        note(&format!("watching {} at {}; Ctrl-C ends it", plural(self.standing.len(), "resource"), self.place));
+        let patterns = self.standing.iter().filter(|standing| standing.is_pattern).count();
+        let count = [(self.standing.len() - patterns, "resource"), (patterns, "pattern")];
+        let count: Vec<_> =
+            count.iter().filter(|(count, _)| *count > 0).map(|(count, one)| plural(*count, one)).collect();
+        note(&format!("watching {} at {}; Ctrl-C ends it", count.join(" and "), self.place));
         None
     }
 
@@ -164,10 +180,10 @@ impl Watching {
         Ok(None)
     }
 
-    /// The server of the resource that the update is of, or is inside of.
+    /// The server of what the update is of, or is inside of.
     fn server_of(&self, uri: &str) -> Option<&str> {
-        let around = self.standing.iter().filter(|standing| uri.starts_with(&standing.uri));
-        around.max_by_key(|standing| standing.uri.len()).and_then(|standing| standing.server.as_deref())
+        let around = self.standing.iter().filter(|standing| uri.starts_with(&standing.literal));
+        around.max_by_key(|standing| standing.literal.len()).and_then(|standing| standing.server.as_deref())
     }
 }
 
@@ -179,7 +195,7 @@ async fn advance(commands: &mut Option<Commands>) {
 }
 
 /// What the gateway says of a new subscription. A gateway that is not a Goblin says nothing.
-fn standing(answer: &Response, uri: String) -> Standing {
+fn standing(answer: &Response, wish: &Wish) -> Standing {
     let text = answer.raw.as_str();
     let meta = json::member(text, answer.outcome.span(), "_meta");
     let word = |key| {
@@ -187,7 +203,9 @@ fn standing(answer: &Response, uri: String) -> Standing {
         json::string(text, word).map(|word| word.into_owned())
     };
     if word("dev.goblin/state").as_deref() == Some("pending") {
-        note(&format!("{}: its server is not connected; its updates come when it is", clean(&uri)));
+        note(&format!("{}: its server is not connected; its updates come when it is", clean(&wish.uri)));
     }
-    Standing { uri: word("dev.goblin/uri").unwrap_or(uri), server: word("dev.goblin/server") }
+    let uri = word("dev.goblin/uri").unwrap_or_else(|| wish.uri.clone());
+    let is_pattern = wish.kind != Kind::Exact;
+    Standing { literal: wish.literal(&uri).to_owned(), is_pattern, server: word("dev.goblin/server") }
 }

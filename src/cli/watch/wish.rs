@@ -1,0 +1,187 @@
+//! What is to be watched, and in which words it is asked for.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+use crate::protocol::json::{self, Span, quote};
+
+/// How a URI of the command line is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    /// One resource
+    Exact,
+    /// All that match: * stops at a slash, ** does not, ? is one character, [ab] one of several
+    Glob,
+    /// All that a template of a server describes
+    Template,
+}
+
+impl Kind {
+    /// What it looks like. Only a list of all resources tells whether it is one.
+    fn guess(uri: &str) -> Kind {
+        if uri.contains('{') {
+            Kind::Template
+        } else if uri.contains(['*', '?', '[']) {
+            Kind::Glob
+        } else {
+            Kind::Exact
+        }
+    }
+
+    fn word(self) -> Option<&'static str> {
+        match self {
+            Kind::Exact => None,
+            Kind::Glob => Some("glob"),
+            Kind::Template => Some("template"),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wish {
+    pub uri: String,
+    pub kind: Kind,
+}
+
+impl Wish {
+    /// What everything it covers begins with.
+    pub fn literal<'a>(&self, uri: &'a str) -> &'a str {
+        match self.kind {
+            Kind::Exact => uri,
+            Kind::Glob | Kind::Template => uri.split(['*', '?', '[', '{']).next().unwrap_or_default(),
+        }
+    }
+}
+
+/// All that is to be watched.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Wishes {
+    pub wishes: Vec<Wish>,
+    /// Members of `_meta` that all have.
+    options: Vec<String>,
+    is_guessed: bool,
+}
+
+/// How updates are wanted.
+#[derive(Default)]
+pub struct Options<'a> {
+    pub min_interval: Option<Duration>,
+    pub batch: Option<Duration>,
+    pub fields: &'a [String],
+}
+
+impl Wishes {
+    /// Of each URI once; without a `kind` it is guessed.
+    pub fn new(uris: &[String], kind: Option<Kind>, options: &Options<'_>) -> Wishes {
+        let mut seen = HashSet::new();
+        let uris = uris.iter().filter(|uri| seen.insert(*uri));
+        let wish = |uri: &String| Wish { uri: uri.clone(), kind: kind.unwrap_or_else(|| Kind::guess(uri)) };
+        Wishes { wishes: uris.map(wish).collect(), options: options.members(), is_guessed: kind.is_none() }
+    }
+
+    /// Whether one may be an exact resource although it looks like a pattern.
+    pub fn is_doubtful(&self) -> bool {
+        self.is_guessed && self.wishes.iter().any(|wish| wish.kind != Kind::Exact)
+    }
+
+    /// The resources of this `resources/list` are exact ones, by the URI that is listed or by the server's own.
+    pub fn hear_of(&mut self, text: &str, result: Span) {
+        let Some(resources) = json::member(text, result, "resources") else { return };
+        for resource in json::elements(text, resources) {
+            let uri = json::member(text, resource, "uri").and_then(|uri| json::string(text, uri));
+            let Some(uri) = uri else { continue };
+            let native = uri.split_once('+').map(|(_, native)| native);
+            let is_meant = |wish: &&mut Wish| wish.uri == *uri || native == Some(&*wish.uri);
+            self.wishes.iter_mut().filter(is_meant).for_each(|wish| wish.kind = Kind::Exact);
+        }
+    }
+
+    /// The params of the request for a wish.
+    pub fn params(&self, wish: &Wish) -> String {
+        let pattern = wish.kind.word().map(|word| format!(r#""dev.goblin/pattern":"{word}""#));
+        let members: Vec<_> = self.options.iter().cloned().chain(pattern).collect();
+        let meta = if members.is_empty() { String::new() } else { format!(r#","_meta":{{{}}}"#, members.join(",")) };
+        format!(r#"{{"uri":{}{meta}}}"#, quote(&wish.uri))
+    }
+}
+
+impl Options<'_> {
+    fn members(&self) -> Vec<String> {
+        let member = |key: &str, value: String| format!(r#""dev.goblin/{key}":{value}"#);
+        let millis = |key, duration: Duration| member(key, duration.as_millis().to_string());
+        let fields: Vec<_> = self.fields.iter().map(|field| quote(field)).collect();
+        let fields = (!fields.is_empty()).then(|| member("fields", format!("[{}]", fields.join(","))));
+        let interval = self.min_interval.map(|interval| millis("minIntervalMs", interval));
+        let batch = self.batch.map(|batch| millis("batchMs", batch));
+        [interval, batch, fields].into_iter().flatten().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wishes(uris: &[&str], kind: Option<Kind>, options: &Options<'_>) -> Wishes {
+        let uris: Vec<_> = uris.iter().map(|uri| (*uri).to_owned()).collect();
+        Wishes::new(&uris, kind, options)
+    }
+
+    fn kinds(wishes: &Wishes) -> Vec<Kind> {
+        wishes.wishes.iter().map(|wish| wish.kind).collect()
+    }
+
+    #[test]
+    fn a_request_says_how_the_updates_are_wanted() {
+        let check = |uri: &str, kind, options: Options<'_>, expected: &str| {
+            let wishes = wishes(&[uri], kind, &options);
+            let params = wishes.params(&wishes.wishes[0]);
+            assert_eq!(params, expected);
+            assert!(serde_json::from_str::<serde_json::Value>(&params).is_ok(), "{params}");
+        };
+        check("a:b", None, Options::default(), r#"{"uri":"a:b"}"#);
+        check("a:*", None, Options::default(), r#"{"uri":"a:*","_meta":{"dev.goblin/pattern":"glob"}}"#);
+        check("a:*", Some(Kind::Exact), Options::default(), r#"{"uri":"a:*"}"#);
+        check("a:{b}", None, Options::default(), r#"{"uri":"a:{b}","_meta":{"dev.goblin/pattern":"template"}}"#);
+        check(
+            "a:\"b",
+            Some(Kind::Glob),
+            Options {
+                min_interval: Some(Duration::from_secs(5)),
+                batch: Some(Duration::ZERO),
+                fields: &["size".to_owned(), "a.\"b".to_owned()],
+            },
+            concat!(
+                r#"{"uri":"a:\"b","_meta":{"dev.goblin/minIntervalMs":5000,"dev.goblin/batchMs":0,"#,
+                r#""dev.goblin/fields":["size","a.\"b"],"dev.goblin/pattern":"glob"}}"#
+            ),
+        );
+    }
+
+    #[test]
+    fn what_looks_like_a_pattern_is_one_unless_it_is_listed() {
+        use Kind::{Exact, Glob, Template};
+        let uris = ["a:b", "x+a:[b]", "a:*", "a:{/b*}", "a:c?d", "a:b"];
+        let mut guessed = wishes(&uris, None, &Options::default());
+        assert_eq!(kinds(&guessed), [Exact, Glob, Glob, Template, Glob]);
+        assert!(guessed.is_doubtful());
+        let listed = r#"{"resources":[{"uri":"x+a:[b]"},{"uri":"y+a:c?d"},{"name":"odd"},{"uri":"y+other:*"}]}"#;
+        guessed.hear_of(listed, json::whole(listed));
+        assert_eq!(kinds(&guessed), [Exact, Exact, Glob, Template, Exact]);
+        assert!(!wishes(&["a:b"], None, &Options::default()).is_doubtful());
+        assert!(!wishes(&uris, Some(Glob), &Options::default()).is_doubtful());
+    }
+
+    #[test]
+    fn a_pattern_has_a_beginning() {
+        let check = |uri: &str, expected: &str| {
+            let wishes = wishes(&[uri], None, &Options::default());
+            assert_eq!(wishes.wishes[0].literal(uri), expected);
+        };
+        check("a+b:c", "a+b:c");
+        check("a+b:c/**/*.log", "a+b:c/");
+        check("a+b:{c}", "a+b:");
+        check("**", "");
+    }
+}

@@ -1,0 +1,166 @@
+//! `/api/subscriptions`: who is subscribed to what, as operators see it.
+
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::harness::{Client, Gateway, Scratch, StdioClient, eventually, fixture_server, goblin};
+use crate::subscriber::{UPDATED, subscribe, touch};
+
+const ALPHA: &str = "a+note:///alpha";
+
+async fn listed(client: &Client, query: &str) -> Value {
+    let answer = client.send(Method::GET, &format!("/api/subscriptions{query}"), &[], "").await;
+    assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+    assert_eq!(answer.headers["content-type"], "application/json");
+    serde_json::from_str(&answer.body).expect("JSON")
+}
+
+/// The members called `key` of all that are listed, in order.
+fn all<'a>(list: &'a Value, key: &str) -> Vec<&'a Value> {
+    list["subscriptions"].as_array().expect("an array").iter().map(|subscription| &subscription[key]).collect()
+}
+
+/// What is told of a client.
+fn about(client: &Client) -> Value {
+    let session = client.session.as_deref().expect("a session");
+    json!({"id": session[session.len() - 8..], "name": "test", "version": "0"})
+}
+
+#[tokio::test]
+async fn sub15_all_subscriptions_are_listed_by_time_and_counted() {
+    let servers = json!({ "a": fixture_server(&[]), "b": fixture_server(&[]) });
+    let gateway = Gateway::with_servers(servers).await;
+    let one = gateway.client_seeing("a_touch").await;
+    let other = gateway.client_seeing("b_touch").await;
+    let none = json!({"total": 0, "omitted": 0, "servers": {}, "clients": [], "subscriptions": []});
+    assert_eq!(listed(&one, "").await, none);
+
+    let mut ids = Vec::new();
+    for (client, uri, options) in [
+        (&one, ALPHA, json!({"minIntervalMs": 250, "priority": -3})),
+        (&one, "b+note:///beta", json!({"batchMs": 0, "priority": 0})),
+        (&other, ALPHA, json!({})),
+    ] {
+        ids.push(subscribe(client, uri, options).await["dev.goblin/subscriptionId"].clone());
+    }
+    let list = listed(&one, "").await;
+    assert_eq!((&list["total"], &list["omitted"]), (&json!(3), &json!(0)));
+    assert_eq!(list["servers"], json!({"a": 2, "b": 1}));
+    let count = |client: Value, count: u64| {
+        let mut client = client;
+        client["count"] = count.into();
+        client
+    };
+    assert_eq!(list["clients"], json!([count(about(&one), 2), count(about(&other), 1)]));
+    assert_eq!(all(&list, "id"), ids.iter().collect::<Vec<_>>(), "in the order in which they were made");
+    assert_eq!(all(&list, "uri"), [ALPHA, "b+note:///beta", ALPHA]);
+    assert_eq!(all(&list, "server"), ["a", "b", "a"]);
+    assert_eq!(all(&list, "client"), [&about(&one), &about(&one), &about(&other)]);
+    assert_eq!(all(&list, "state"), ["subscribed"; 3]);
+    assert_eq!(all(&list, "options"), [&json!({"minIntervalMs": 250, "priority": -3}), &json!({}), &json!({})]);
+    for created in all(&list, "created") {
+        let created = created.as_str().expect("a time");
+        assert!(created.len() == "2026-11-16T00:00:00Z".len() && created.ends_with('Z'), "{created}");
+    }
+    let whole = one.session.as_deref().expect("a session");
+    assert!(!list.to_string().contains(whole), "a session can be used by whoever knows its id: {list}");
+
+    one.request("resources/unsubscribe", json!({ "uri": ALPHA })).await;
+    assert_eq!(all(&listed(&one, "").await, "id"), [&ids[1], &ids[2]]);
+}
+
+#[tokio::test]
+async fn sub15_the_subscribers_of_a_uri_are_found_however_it_is_spelled() {
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]), "b": fixture_server(&[]) })).await;
+    let client = gateway.client_seeing("a_touch").await;
+    client.await_tool("b_touch").await;
+    for uri in [ALPHA, "a+note:///beta", "b+note:///alpha"] {
+        subscribe(&client, uri, json!({})).await;
+    }
+    for (query, expected) in [
+        ("?uri=a+note:///alpha", &[ALPHA][..]),
+        ("?uri=a%2Bnote%3A%2F%2F%2Falpha", &[ALPHA]),
+        ("?uri=a_note_alpha", &[ALPHA]),
+        // What an update of something inside would reach.
+        ("?uri=a+note:///alpha/part", &[ALPHA]),
+        ("?uri=a+note:///alphabet", &[]),
+        // Either server has it.
+        ("?uri=note:///alpha", &[ALPHA, "b+note:///alpha"]),
+        ("?uri=no:where", &[]),
+        ("", &[ALPHA, "a+note:///beta", "b+note:///alpha"]),
+    ] {
+        let list = listed(&client, query).await;
+        assert_eq!(all(&list, "uri"), expected, "{query}");
+        assert_eq!(list["total"], expected.len(), "{query}");
+    }
+    for query in ["?uri=", "?url=x", "?uri=a&uri=b", "?uri=%ff"] {
+        let answer = client.send(Method::GET, &format!("/api/subscriptions{query}"), &[], "").await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{query}: {answer:?}");
+        assert_eq!(answer.json()["error"]["data"]["code"], "INVALID_PARAMS", "{query}");
+    }
+}
+
+/// Waits until a subscription has this state, and has brought so many updates and left out so many.
+async fn stands(client: &Client, uri: &str, expected: Value) {
+    eventually(&format!("{uri} stands as {expected}"), || async {
+        let list = listed(client, &format!("?uri={uri}")).await;
+        let found = &list["subscriptions"][0];
+        (json!([found["state"], found["delivered"], found["coalesced"]]) == expected).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn sub15_how_a_subscription_stands_and_what_it_has_brought_is_told() {
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
+    let client = gateway.client_seeing("a_touch").await;
+    subscribe(&client, "a+note:///unsupported", json!({})).await;
+    stands(&client, "a+note:///unsupported", json!(["tracked", 0, 0])).await;
+    let held = json!({"jsonrpc": "2.0", "id": "held", "method": "resources/subscribe",
+        "params": { "uri": "a+note:///held-x" }});
+    let asked = client.open(held.to_string());
+    let (_asked, ()) = tokio::join!(asked, async {
+        stands(&client, "a+note:///held-x", json!(["pending", 0, 0])).await;
+        client.call_text("a_release", json!({})).await;
+    });
+    stands(&client, "a+note:///held-x", json!(["subscribed", 0, 0])).await;
+
+    // Nobody listens: the newer take the place of the older.
+    subscribe(&client, ALPHA, json!({})).await;
+    touch(&client, "note:///alpha", 3).await;
+    stands(&client, ALPHA, json!(["subscribed", 0, 2])).await;
+    let mut stream = client.listen().await;
+    stream.await_method(UPDATED).await;
+    stands(&client, ALPHA, json!(["subscribed", 1, 2])).await;
+}
+
+#[tokio::test]
+async fn sub15_clients_of_a_bridge_and_own_connections_are_told_as_all_others() {
+    let mut server = fixture_server(&[]);
+    server["session"] = "per-client".into();
+    let scratch = Scratch::new();
+    let config = json!({ "mcpServers": { "a": server } });
+    let config = scratch.write("goblin.json", &config.to_string());
+    let mut command = goblin(scratch.path());
+    command.args(["serve", "--port", "0", "--config"]).arg(&config);
+    let gateway = Gateway::of(command).await;
+    let operator = gateway.client_seeing("a_touch").await;
+    let mut command = goblin(scratch.path());
+    command.args(["stdio", "--config"]).arg(&config);
+    let mut bridged = StdioClient::of(command);
+    let info = json!({"name": "bridged", "version": "1.2.3"});
+    let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info});
+    bridged.request("initialize", hello).await;
+    bridged.write(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).await;
+    bridged.request("resources/subscribe", json!({ "uri": ALPHA })).await;
+    subscribe(&operator, ALPHA, json!({})).await;
+    let list = listed(&operator, "").await;
+    let names: Vec<_> = all(&list, "client").iter().map(|client| json!([client["name"], client["version"]])).collect();
+    assert_eq!(names, [json!(["bridged", "1.2.3"]), json!(["test", "0"])]);
+    assert_eq!(all(&list, "state"), ["subscribed"; 2]);
+    bridged.close().await;
+    eventually("what ended with its client is not listed", || async {
+        (listed(&operator, "").await["total"] == 1).then_some(())
+    })
+    .await;
+}
