@@ -206,18 +206,6 @@ impl Mailbox {
         Some(message)
     }
 
-    /// The next message that belongs to no call. For the holder of a stream; cancel-safe.
-    pub async fn next(&self) -> Bytes {
-        loop {
-            // First, so that nothing comes unseen between the look and the wait.
-            let rung = self.bell.notified();
-            if let Some(message) = self.try_next() {
-                return message;
-            }
-            rung.await;
-        }
-    }
-
     /// Puts an update of a resource where it waits for the client's stream.
     pub fn update(&self, update: &Update<'_>) {
         if self.updates.put(update, Instant::now()) {
@@ -232,10 +220,14 @@ impl Mailbox {
         }
     }
 
-    /// The updates that are due. For the holder of a stream; cancel-safe.
-    pub async fn next_updates(&self) -> Vec<Bytes> {
+    /// The next message that belongs to no call, or all updates that are due. For the holder of a stream; cancel-safe.
+    pub async fn next(&self) -> Vec<Bytes> {
         loop {
+            // First, so that nothing comes unseen between the look and the wait.
             let rung = self.bell.notified();
+            if let Some(message) = self.try_next() {
+                return vec![message];
+            }
             let due = self.updates.take_due(Instant::now());
             if !due.is_empty() {
                 return due;
@@ -378,7 +370,7 @@ mod tests {
         let taken = (0..MOST_WAITING + 9).filter(|_| mailbox.post(Bytes::from_static(b"x"))).count();
         assert_eq!(taken, MOST_WAITING);
         for _ in 0..taken {
-            assert_eq!(mailbox.next().await, "x");
+            assert_eq!(mailbox.next().await, ["x"]);
         }
         assert!(mailbox.next().now_or_never().is_none());
         assert!(!mailbox.post(vec![b'x'; MOST_WAITING_BYTES + 1].into()));

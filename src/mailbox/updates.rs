@@ -122,12 +122,10 @@ impl Updates {
         if queue.flush.is_some_and(|flush| flush <= now) {
             queue.flush = None;
         }
-        if queue.pending.values().all(|pending| pending.due > now) {
+        let mut due: Vec<_> = queue.pending.extract_if(.., |_, pending| pending.due <= now).collect();
+        if due.is_empty() {
             return Vec::new();
         }
-        let (mut due, rest): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut queue.pending).into_iter().partition(|(_, pending)| pending.due <= now);
-        queue.pending.extend(rest);
         queue.told.retain(|_, until| *until > now);
         for (uri, pending) in &due {
             pending.receipt.delivered.fetch_add(1, Ordering::Relaxed);
