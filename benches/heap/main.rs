@@ -2,17 +2,16 @@
 //! ends. A process of its own, because it has its own allocator; it prints one line of JSON for `goblin-bench`.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::convert::Infallible;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use goblin::caller::{Node, SessionId};
+use goblin::caller::{Introduction, Node, SessionId};
 use goblin::mailbox::replay::Replay;
 use goblin::mailbox::tally::{Place, Tally};
-use goblin::mailbox::updates::Pace;
 use goblin::mailbox::{Mailbox, Versions};
-use goblin::subscriptions::{Interests, Wish};
+use goblin::subscriptions::interests::Interests;
+use goblin::subscriptions::{Offers, Terms, Wish};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
@@ -90,10 +89,32 @@ fn end(others: usize) -> Value {
     json!({ "own": OWN, "others": others, "nanoseconds": times[ENDS / 2] })
 }
 
-#[derive(Default)]
 struct Book {
     interests: Interests,
     all: Arc<Tally>,
+}
+
+impl Default for Book {
+    fn default() -> Book {
+        Book { interests: Interests::new(usize::MAX), all: Arc::default() }
+    }
+}
+
+/// A backend that lists nothing: what is subscribed has its own name.
+struct Nothing;
+
+impl Offers for Nothing {
+    fn listed(&self) -> Box<dyn Iterator<Item = &str> + '_> {
+        Box::new(std::iter::empty())
+    }
+
+    fn has(&self, _: &str) -> bool {
+        true
+    }
+
+    fn expose(&self, native: &str) -> Arc<str> {
+        native.into()
+    }
 }
 
 impl Book {
@@ -105,17 +126,18 @@ impl Book {
             mailbox: Arc::clone(mailbox),
             exposed: format!("backend+{native}").into(),
             native: native.into(),
-            pace: Pace::default(),
+            pattern: None,
+            terms: Terms::default(),
         };
         let room = (&mailbox.subscriptions, usize::MAX);
-        let place = || Ok::<_, Infallible>(Place::new(room, (&self.all, usize::MAX)).expect("there is room for all"));
-        let Ok(_) = self.interests.subscribe(wish, place);
+        let place = || Place::new(room, (&self.all, usize::MAX));
+        self.interests.subscribe(wish, &Nothing, place).map(drop).expect("there is room for all");
     }
 }
 
 fn mailboxes(count: usize) -> Vec<(SessionId, Arc<Mailbox>)> {
     let node = Node::random();
-    let mailbox = || Arc::new(Mailbox::new(Versions::default(), Replay::new(0)));
+    let mailbox = || Arc::new(Mailbox::new(Introduction::default(), Versions::default(), Replay::new(0)));
     (0..count).map(|_| (SessionId::new(node), mailbox())).collect()
 }
 
