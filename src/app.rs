@@ -122,17 +122,18 @@ impl App {
 
     /// Makes the running backends what `config` says; `plan` is the difference.
     fn apply(&mut self, plan: &Plan, config: Config) {
-        let ended: Vec<_> = plan.stop.iter().chain(plan.change.iter().map(|change| &change.id)).cloned().collect();
         self.leaving.retain(|actor| !actor.is_finished());
-        for id in ended {
-            if let Some(running) = self.running.shift_remove(&id) {
-                running.stop.send_replace(true);
-                self.leaving.push(running.actor);
+        for id in &plan.stop {
+            if let Some(backend) = self.stop_backend(id) {
+                backend.close_subscriptions();
             }
         }
-        let started = plan.start.iter().map(|(id, server)| (id, server));
-        for (id, server) in started.chain(plan.change.iter().map(|change| (&change.id, &change.server))) {
+        for (id, server) in &plan.start {
             self.start_backend(id, server);
+        }
+        for change in &plan.change {
+            let handed = self.stop_backend(&change.id).map(|backend| backend.hand_over()).unwrap_or_default();
+            self.start_backend(&change.id, &change.server).take_over(handed);
         }
         self.config = config;
         let order = |id: &ServerId| self.config.servers.get_index_of(id).unwrap_or(usize::MAX);
@@ -140,11 +141,19 @@ impl App {
         self.directory.set_backends(self.running.values().map(|running| Arc::clone(&running.backend)).collect());
     }
 
-    fn start_backend(&mut self, id: &ServerId, server: &Arc<Server>) {
+    fn stop_backend(&mut self, id: &ServerId) -> Option<Arc<Backend>> {
+        let running = self.running.shift_remove(id)?;
+        running.stop.send_replace(true);
+        self.leaving.push(running.actor);
+        Some(running.backend)
+    }
+
+    fn start_backend(&mut self, id: &ServerId, server: &Arc<Server>) -> Arc<Backend> {
         let stop = watch::Sender::new(false);
         let (backend, actor) =
             actor::start(id.clone(), Arc::clone(server), self.surroundings.clone(), stop.subscribe());
-        self.running.insert(id.clone(), Running { backend, stop, actor });
+        self.running.insert(id.clone(), Running { backend: Arc::clone(&backend), stop, actor });
+        backend
     }
 
     /// Replaces the configuration of the servers while running. The gateway's own settings stay as they began.

@@ -19,6 +19,7 @@ pub mod http;
 pub mod inbox;
 pub mod link;
 pub mod listing;
+pub mod offered;
 pub mod open;
 pub mod own;
 pub mod register;
@@ -36,14 +37,16 @@ use bytes::Bytes;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::backend::ask::Translate;
+use crate::backend::ear::Client;
 use crate::backend::handed::Handed;
 use crate::backend::inbox::{Inbox, List};
 use crate::backend::link::{Link, LinkError};
 use crate::backend::listing::Listing;
+use crate::backend::offered::Offered;
 use crate::backend::own::OwnLinks;
-use crate::backend::register::Register;
+use crate::backend::register::{Home, Register};
 use crate::caller::SessionId;
-use crate::config::{Server, ServerId};
+use crate::config::{Policies, Server, ServerId};
 use crate::lane::{Call, End, Patience, SLOW_AFTER};
 use crate::observe::Observe;
 use crate::observe::meter::{Asked, Ending, Meter};
@@ -69,6 +72,7 @@ pub struct Backend {
     /// The subscriptions of clients that share the link.
     pub register: Arc<Register>,
     listing: ArcSwap<Listing>,
+    home: Home,
     /// The lists that could not be fetched the last time, and why.
     failed_lists: Mutex<Vec<(List, String)>>,
     /// Lists are being fetched.
@@ -89,6 +93,13 @@ pub enum State {
     /// Not connected, and why.
     Lost(String),
     Stopped,
+}
+
+/// Subscriptions that another backend is to keep.
+pub struct HandedOver {
+    /// Whose own they are, where it has its own link.
+    pub client: Option<Client>,
+    pub subscriptions: Vec<Arc<Subscription>>,
 }
 
 /// How a call ended without an answer of the backend.
@@ -118,13 +129,21 @@ impl Backend {
     pub fn new(
         id: ServerId,
         config: Arc<Server>,
-        most_calls: usize,
+        policies: &Policies,
         observe: Arc<Observe>,
         translate: Arc<dyn Translate>,
     ) -> Backend {
         let inbox = Arc::new(Inbox::new(id.clone(), observe, translate));
+        let most_calls = policies.max_in_flight_per_backend;
+        let home = Home {
+            inbox: Arc::clone(&inbox),
+            config: Arc::clone(&config),
+            offered: Arc::new(ArcSwap::from_pointee(Offered::new(Arc::clone(&config), Arc::default()))),
+            most_upstream: policies.subscriptions.upstream,
+        };
         Backend {
-            register: Arc::new(Register::new(Arc::clone(&inbox))),
+            register: Arc::new(Register::new(home.clone())),
+            home,
             inbox,
             id,
             config,
@@ -210,8 +229,55 @@ impl Backend {
 
     /// Every subscription to something of this backend, with how it stands.
     pub fn subscriptions(&self) -> Vec<(Arc<Subscription>, &'static str)> {
-        let own = self.own.iter().flat_map(OwnLinks::registers);
-        std::iter::once(Arc::clone(&self.register)).chain(own).flat_map(|register| register.all()).collect()
+        self.registers().flat_map(|register| register.all()).collect()
+    }
+
+    fn registers(&self) -> impl Iterator<Item = Arc<Register>> {
+        std::iter::once(Arc::clone(&self.register)).chain(self.own.iter().flat_map(OwnLinks::registers))
+    }
+
+    /// Publishes what it offers.
+    fn set_listing(&self, listing: Listing) {
+        let listing = Arc::new(listing);
+        self.home.offered.store(Arc::new(Offered::new(Arc::clone(&self.config), Arc::clone(&listing))));
+        self.listing.store(listing);
+    }
+
+    /// What it offers is about to be listed.
+    fn list_begins(&self) {
+        self.registers().for_each(|register| register.list_begins());
+    }
+
+    /// It has listed its resources or its templates; `is_settled` when it was connected long enough to have them all.
+    fn relisted(&self, is_settled: bool) {
+        self.registers().for_each(|register| register.relisted(is_settled));
+    }
+
+    fn list_failed(&self) {
+        self.registers().for_each(|register| register.list_failed());
+    }
+
+    /// All subscriptions, for the backend that takes this one's place.
+    pub fn hand_over(&self) -> Vec<HandedOver> {
+        let own = self.own.iter().flat_map(OwnLinks::hand_over);
+        let shared = HandedOver { client: None, subscriptions: self.register.hand_over() };
+        std::iter::once(shared).chain(own).filter(|handed| !handed.subscriptions.is_empty()).collect()
+    }
+
+    /// Takes them over. Whose were shared, and can be so no more, are gone: nobody can dial for a client that did not call.
+    pub fn take_over(&self, handed: Vec<HandedOver>) {
+        for HandedOver { client, subscriptions } in handed {
+            match (&self.own, client) {
+                (None, _) => self.register.take_over(subscriptions),
+                (Some(own), Some(client)) => own.take_over(&client, subscriptions),
+                (Some(_), None) => self.register.disown(subscriptions),
+            }
+        }
+    }
+
+    /// It is taken from the configuration: what was subscribed is gone.
+    pub fn close_subscriptions(&self) {
+        self.registers().for_each(|register| register.close());
     }
 
     /// Calls of clients that it works on.
@@ -464,7 +530,7 @@ mod tests {
         let id = ServerId::new("a").expect("a valid id");
         let transport = crate::config::Transport::Files(crate::config::Files::at("/".into()));
         let config = Arc::new(Server::new("a", transport, Default::default()));
-        let backend = Backend::new(id, config, 1, Arc::default(), Arc::new(()));
+        let backend = Backend::new(id, config, &Policies::default(), Arc::default(), Arc::new(()));
         backend.state.send_replace(State::Ready);
         let call = Arc::new(Call::example());
         let patience = Patience { idle: Some(Duration::ZERO), most: None };

@@ -170,11 +170,13 @@ pub struct Policies {
 pub struct SubscriptionLimits {
     pub per_client: usize,
     pub total: usize,
+    /// Resources that patterns may subscribe to at one server.
+    pub upstream: usize,
 }
 
 impl Default for SubscriptionLimits {
     fn default() -> SubscriptionLimits {
-        SubscriptionLimits { per_client: 1000, total: 1_000_000 }
+        SubscriptionLimits { per_client: 1000, total: 1_000_000, upstream: 10_000 }
     }
 }
 
@@ -336,6 +338,8 @@ pub struct Server {
     pub namespacing: Namespacing,
     /// `None`: as in the policies.
     pub timeout: Option<Timeout>,
+    /// How often subscribed resources are read.
+    pub poll: Option<Duration>,
     pub validate: bool,
     pub tools: ToolRules,
     pub prompts: Rules,
@@ -356,6 +360,7 @@ impl Server {
             prefix: prefix.to_owned(),
             namespacing,
             timeout: None,
+            poll: None,
             validate: false,
             tools: ToolRules::default(),
             prompts: Rules::default(),

@@ -22,7 +22,7 @@ use crate::caller::{Introduction, Level};
 use crate::mailbox::asks::Asks;
 use crate::mailbox::replay::{KEPT_FOR, Replay};
 use crate::mailbox::tally::Tally;
-use crate::mailbox::updates::{Pace, Update, Updates};
+use crate::mailbox::updates::{Pace, Receipt, Update, Updates};
 use crate::protocol;
 use crate::protocol::method::Method;
 
@@ -206,18 +206,6 @@ impl Mailbox {
         Some(message)
     }
 
-    /// The next message that belongs to no call. For the holder of a stream; cancel-safe.
-    pub async fn next(&self) -> Bytes {
-        loop {
-            // First, so that nothing comes unseen between the look and the wait.
-            let rung = self.bell.notified();
-            if let Some(message) = self.try_next() {
-                return message;
-            }
-            rung.await;
-        }
-    }
-
     /// Puts an update of a resource where it waits for the client's stream.
     pub fn update(&self, update: &Update<'_>) {
         if self.updates.put(update, Instant::now()) {
@@ -225,17 +213,21 @@ impl Mailbox {
         }
     }
 
-    /// The client wants updates of this URI otherwise than before.
-    pub fn set_pace(&self, uri: &str, pace: Pace) {
-        if self.updates.set_pace(uri, pace, Instant::now()) {
+    /// The client wants updates for one of its subscriptions otherwise than before.
+    pub fn set_pace(&self, receipt: &Arc<Receipt>, uri: &str, pace: Pace) {
+        if self.updates.set_pace(receipt, uri, pace, Instant::now()) {
             self.bell.notify_waiters();
         }
     }
 
-    /// The updates that are due. For the holder of a stream; cancel-safe.
-    pub async fn next_updates(&self) -> Vec<Bytes> {
+    /// The next message that belongs to no call, or all updates that are due. For the holder of a stream; cancel-safe.
+    pub async fn next(&self) -> Vec<Bytes> {
         loop {
+            // First, so that nothing comes unseen between the look and the wait.
             let rung = self.bell.notified();
+            if let Some(message) = self.try_next() {
+                return vec![message];
+            }
             let due = self.updates.take_due(Instant::now());
             if !due.is_empty() {
                 return due;
@@ -378,7 +370,7 @@ mod tests {
         let taken = (0..MOST_WAITING + 9).filter(|_| mailbox.post(Bytes::from_static(b"x"))).count();
         assert_eq!(taken, MOST_WAITING);
         for _ in 0..taken {
-            assert_eq!(mailbox.next().await, "x");
+            assert_eq!(mailbox.next().await, ["x"]);
         }
         assert!(mailbox.next().now_or_never().is_none());
         assert!(!mailbox.post(vec![b'x'; MOST_WAITING_BYTES + 1].into()));

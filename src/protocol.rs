@@ -302,6 +302,23 @@ impl Response {
         }
         edits.pieces(self.raw.bytes())
     }
+
+    /// Whether it says that a resource is not there. Backends have several ways: the protocol's code, or invalid params that
+    /// name the URI or say so.
+    pub fn is_not_found(&self) -> bool {
+        let text = self.raw.as_str();
+        let Outcome::Error(error) = self.outcome else { return false };
+        let says_so = || {
+            let message = json::member(text, error, "message").and_then(|at| json::string(text, at));
+            message.is_some_and(|message| message.to_ascii_lowercase().contains("not found"))
+        };
+        let names_uri = || json::member(text, error, "data").and_then(|data| json::member(text, data, "uri")).is_some();
+        match json::member(text, error, "code").map(|code| code.get(text)) {
+            Some("-32002") => true,
+            Some("-32602") => names_uri() || says_so(),
+            _ => false,
+        }
+    }
 }
 
 impl Outcome {

@@ -184,7 +184,7 @@ impl Router {
                 let told = Event::BackendError { server: backend.id.as_str(), method, error: error.get(text) };
                 self.observe.emit(&told);
                 let mut edits = Splice::new();
-                if request.method == Method::ResourcesRead && is_not_found(text, error) {
+                if request.method == Method::ResourcesRead && response.is_not_found() {
                     let uri = asked_uri(catalog, source, request, backend);
                     edits.replace(error, not_found(text, error, &uri, caller));
                 } else if let Some(code) = json::member(text, error, "code")
@@ -316,21 +316,6 @@ fn refuse_arguments(entry: &crate::catalog::Entry, text: &str, request: &Request
     let problem = arguments::problem(entry, given)?;
     let words = quote(&format!("invalid arguments for {}: {problem}", entry.exposed));
     Some(format!(r#"{{"content":[{{"type":"text","text":{words}}}],"isError":true}}"#))
-}
-
-/// Backends say "not found" in several ways: the protocol's code, or invalid params that name the URI or say so.
-fn is_not_found(text: &str, error: Span) -> bool {
-    let code = json::member(text, error, "code").map(|code| code.get(text));
-    let says_so = || {
-        let message = json::member(text, error, "message").and_then(|at| json::string(text, at));
-        message.is_some_and(|message| message.to_ascii_lowercase().contains("not found"))
-    };
-    let names_uri = || json::member(text, error, "data").and_then(|data| json::member(text, data, "uri")).is_some();
-    match code {
-        Some("-32002") => true,
-        Some("-32602") => names_uri() || says_so(),
-        _ => false,
-    }
 }
 
 /// The canonical exposed form of the URI that `request` asked for.

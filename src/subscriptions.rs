@@ -1,17 +1,25 @@
 //! Who wants to know of which resource, over one link.
 //!
-//! [`Interests`] answers three questions, each at the cost of what it touches: who must hear of an update, what must be
-//! said upstream, and what ends with a client. It does no I/O. The first who wants a URI makes it wanted upstream, the last
-//! who leaves makes it unwanted; one request per URI is on its way at a time, and after each answer what is wanted and what
-//! is so are compared again. So no interleaving leaves the upstream wrong.
+//! [`Interests`](interests::Interests) answers three questions, each at the cost of what it touches: who must hear of an
+//! update, what must be said upstream, and what ends with a client. Here are the words it speaks in.
 
+mod audience;
+mod covers;
 pub mod glob;
 pub mod id;
+pub mod interests;
+pub mod listed;
+#[cfg(test)]
+mod model;
+pub mod pattern;
 pub mod selection;
+#[cfg(test)]
+mod tests;
+mod upstream;
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::Arc;
-use std::time::SystemTime;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwapOption;
 use tokio::sync::oneshot;
@@ -21,42 +29,112 @@ use crate::mailbox::Mailbox;
 use crate::mailbox::tally::Place;
 use crate::mailbox::updates::{Pace, Receipt};
 use crate::protocol::Response;
+use crate::protocol::json::Span;
 use crate::subscriptions::id::SubscriptionId;
+use crate::subscriptions::pattern::Pattern;
+use crate::subscriptions::selection::{Seen, Selection, Verdict};
 
-/// A client, by its mailbox: what a subscription holds has no other's address.
-type Key = usize;
-
-fn key(mailbox: &Mailbox) -> Key {
-    std::ptr::from_ref(mailbox).addr()
-}
-
-/// A resource under both its names.
+/// A resource or a pattern under both its names.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Name {
     pub native: Arc<str>,
     pub exposed: Arc<str>,
 }
 
-/// One client's wish to hear of one resource.
+/// One client's wish to hear of one resource, or of all that a pattern covers.
 pub struct Subscription {
     pub id: SubscriptionId,
     pub client: SessionId,
     pub mailbox: Arc<Mailbox>,
     pub name: Arc<Name>,
+    /// Nothing where it is for the one resource of that name.
+    pub pattern: Option<Arc<Pattern>>,
     pub created: SystemTime,
     pub receipt: Arc<Receipt>,
     /// Nothing where it is as plain as the protocol has it.
-    pace: ArcSwapOption<Pace>,
+    terms: ArcSwapOption<Terms>,
     _place: Place,
 }
 
-impl Subscription {
-    pub fn pace(&self) -> Pace {
-        self.pace.load().as_deref().copied().unwrap_or_default()
+/// How a client wants its updates, and which of them.
+#[derive(Default)]
+pub struct Terms {
+    pub pace: Pace,
+    pub selection: Option<Selection>,
+    /// What the chosen fields were, by resource.
+    seen: Mutex<HashMap<Box<str>, Seen>>,
+}
+
+impl Terms {
+    pub fn new(pace: Pace, selection: Option<Selection>) -> Terms {
+        Terms { pace, selection, seen: Mutex::default() }
     }
 
-    fn set_pace(&self, pace: Pace) {
-        self.pace.store((pace != Pace::default()).then(|| Arc::new(pace)));
+    fn is_plain(&self) -> bool {
+        self.pace == Pace::default() && self.selection.is_none()
+    }
+}
+
+impl Subscription {
+    fn new(wish: Wish, name: Arc<Name>, place: Place) -> Subscription {
+        let created = SystemTime::now();
+        Subscription {
+            id: SubscriptionId::new(created),
+            client: wish.client,
+            mailbox: wish.mailbox,
+            name,
+            pattern: wish.pattern,
+            created,
+            receipt: Arc::default(),
+            terms: ArcSwapOption::empty(),
+            _place: place,
+        }
+    }
+
+    pub fn pace(&self) -> Pace {
+        self.terms.load().as_ref().map(|terms| terms.pace).unwrap_or_default()
+    }
+
+    pub fn terms(&self) -> Option<Arc<Terms>> {
+        self.terms.load_full()
+    }
+
+    fn set_terms(&self, terms: Terms) {
+        self.terms.store((!terms.is_plain()).then(|| Arc::new(terms)));
+    }
+
+    pub fn is_selective(&self) -> bool {
+        self.terms.load().as_ref().is_some_and(|terms| terms.selection.is_some())
+    }
+
+    /// Whether something new about `native` is news to the client: its update, or its definition as listed now.
+    pub fn judge(&self, native: &str, update: Option<(&str, Span)>, definition: Option<&str>) -> Verdict {
+        let terms = self.terms.load();
+        let Some((terms, selection)) = terms.as_ref().and_then(|terms| Some((terms, terms.selection.as_ref()?))) else {
+            return Verdict::Deliver;
+        };
+        if definition.is_none() && *self.name.native != *native {
+            // Nothing bounds how many of these there are, so nothing is remembered of them.
+            return Verdict::Deliver;
+        }
+        let mut seen = terms.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        selection.judge(seen.entry(native.into()).or_default(), update, definition)
+    }
+
+    /// The chosen fields are known to be as they are in `definition`.
+    pub fn note(&self, native: &str, definition: &str) {
+        let terms = self.terms.load();
+        if let Some((terms, selection)) = terms.as_ref().and_then(|terms| Some((terms, terms.selection.as_ref()?))) {
+            let mut seen = terms.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            selection.judge(seen.entry(native.into()).or_default(), None, Some(definition));
+        }
+    }
+
+    /// The resource is gone.
+    pub fn forget(&self, native: &str) {
+        if let Some(terms) = self.terms.load().as_ref() {
+            terms.seen.lock().unwrap_or_else(PoisonError::into_inner).remove(native);
+        }
     }
 }
 
@@ -66,7 +144,8 @@ pub struct Wish {
     pub mailbox: Arc<Mailbox>,
     pub native: Arc<str>,
     pub exposed: Arc<str>,
-    pub pace: Pace,
+    pub pattern: Option<Arc<Pattern>>,
+    pub terms: Terms,
 }
 
 /// How a subscription stands.
@@ -82,6 +161,14 @@ pub enum Outcome {
     Refused(Arc<Response>),
     /// The request failed on its way, for this reason. There is no subscription.
     Failed(Arc<str>),
+    /// The backend did not answer in this time. There is no subscription.
+    Late(Duration),
+}
+
+impl Outcome {
+    fn is_refusal(&self) -> bool {
+        matches!(self, Outcome::Refused(_) | Outcome::Failed(_) | Outcome::Late(_))
+    }
 }
 
 /// A subscription that was entered.
@@ -113,350 +200,33 @@ pub enum Reply {
     Unknown,
     Refused(Arc<Response>),
     Failed(Arc<str>),
+    /// It has not answered in this time; it may have heard.
+    Late(Duration),
 }
 
-/// Subscriptions whose clients must be told that something may have changed.
-pub type Missed = Vec<Arc<Subscription>>;
-
-#[derive(Default)]
-pub struct Interests {
-    topics: HashMap<Arc<str>, Topic>,
-    clients: HashMap<Key, Vec<Arc<Subscription>>>,
-    /// Topics to compare with the upstream.
-    dirty: VecDeque<Arc<str>>,
-    /// Counts connections.
-    link: u64,
-    upstream: Upstream,
+/// A client that must be told that something may have changed.
+pub struct Notice {
+    pub subscription: Arc<Subscription>,
+    /// What it is about: one resource, or all that the subscription's pattern covers.
+    pub name: Arc<Name>,
 }
 
-/// What can be said upstream.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Upstream {
-    #[default]
-    Down,
-    /// Connected, but it has no subscriptions.
-    Deaf,
-    Up,
+/// A client that must hear of an update.
+pub struct Affected<'a> {
+    pub subscription: &'a Arc<Subscription>,
+    /// What stands for the update when there are too many: what it is inside of, or the pattern that covers it. Nothing
+    /// where it is a resource that was asked for.
+    pub within: Option<&'a Arc<Name>>,
 }
 
-struct Topic {
-    name: Arc<Name>,
-    subscribers: HashMap<Key, Arc<Subscription>>,
-    state: State,
-    /// Updates may have been missed: subscribers are told so once, when the backend listens again.
-    is_stale: bool,
-    waiting: Vec<Waiting>,
+/// What a backend offers now.
+pub trait Offers {
+    /// The URIs that it lists.
+    fn listed(&self) -> Box<dyn Iterator<Item = &str> + '_>;
+
+    /// Whether it lists a URI, or has a template for it.
+    fn has(&self, native: &str) -> bool;
+
+    /// A URI as clients know it.
+    fn expose(&self, native: &str) -> Arc<str>;
 }
-
-struct Waiting {
-    client: Key,
-    /// It was entered for this, and goes if this is refused.
-    is_new: bool,
-    outcome: oneshot::Sender<Outcome>,
-}
-
-/// How a URI stands upstream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Off,
-    Asking,
-    On,
-    Ending,
-    /// It cannot be asked for.
-    Tracked,
-}
-
-impl Interests {
-    /// Enters a wish. One that a client has already keeps its id; how it wants it now stands. `place` is asked for room.
-    pub fn subscribe<E>(&mut self, wish: Wish, place: impl FnOnce() -> Result<Place, E>) -> Result<Entry, E> {
-        let client = key(&wish.mailbox);
-        let known = self.topics.get(&wish.native).and_then(|topic| topic.subscribers.get(&client)).cloned();
-        let is_new = known.is_none();
-        let (native, pace) = (Arc::clone(&wish.native), wish.pace);
-        let subscription = match known {
-            Some(known) => known,
-            None => self.enter(wish, place()?),
-        };
-        subscription.set_pace(pace);
-        let standing = self.standing(&native, client, is_new);
-        Ok(Entry { subscription, standing })
-    }
-
-    fn enter(&mut self, wish: Wish, place: Place) -> Arc<Subscription> {
-        let topic = self.topics.entry(Arc::clone(&wish.native)).or_insert_with(|| Topic {
-            name: Arc::new(Name { native: Arc::clone(&wish.native), exposed: wish.exposed }),
-            subscribers: HashMap::new(),
-            state: State::Off,
-            is_stale: false,
-            waiting: Vec::new(),
-        });
-        let created = SystemTime::now();
-        let subscription = Arc::new(Subscription {
-            id: SubscriptionId::new(created),
-            client: wish.client,
-            mailbox: wish.mailbox,
-            name: Arc::clone(&topic.name),
-            created,
-            receipt: Arc::default(),
-            pace: ArcSwapOption::empty(),
-            _place: place,
-        });
-        let client = key(&subscription.mailbox);
-        topic.subscribers.insert(client, Arc::clone(&subscription));
-        self.clients.entry(client).or_default().push(Arc::clone(&subscription));
-        subscription
-    }
-
-    fn standing(&mut self, native: &Arc<str>, client: Key, is_new: bool) -> Standing {
-        let Some(topic) = self.topics.get_mut(native) else { return Standing::Settled(Outcome::Pending) };
-        match (self.upstream, topic.state) {
-            (Upstream::Down, _) => {
-                topic.is_stale = true;
-                Standing::Settled(Outcome::Pending)
-            }
-            (Upstream::Deaf, _) | (_, State::Tracked) => {
-                topic.state = State::Tracked;
-                Standing::Settled(Outcome::Tracked)
-            }
-            (Upstream::Up, State::On) => Standing::Settled(Outcome::Subscribed),
-            (Upstream::Up, state) => {
-                let (outcome, settled) = oneshot::channel();
-                topic.waiting.push(Waiting { client, is_new, outcome });
-                if state == State::Off {
-                    self.dirty.push_back(Arc::clone(native));
-                }
-                Standing::Asked(settled)
-            }
-        }
-    }
-
-    /// Ends a client's wish for a URI; gives it back if there was one.
-    pub fn unsubscribe(&mut self, mailbox: &Mailbox, native: &str) -> Option<Arc<Subscription>> {
-        self.end(key(mailbox), native)
-    }
-
-    fn end(&mut self, client: Key, native: &str) -> Option<Arc<Subscription>> {
-        let subscription = self.leave(client, native)?;
-        if let Some(own) = self.clients.get_mut(&client) {
-            own.retain(|other| !Arc::ptr_eq(other, &subscription));
-            if own.is_empty() {
-                self.clients.remove(&client);
-            }
-        }
-        Some(subscription)
-    }
-
-    /// Ends all that a client wants.
-    pub fn release(&mut self, mailbox: &Mailbox) -> Vec<Arc<Subscription>> {
-        let client = key(mailbox);
-        let own = self.clients.remove(&client).unwrap_or_default();
-        for subscription in &own {
-            self.leave(client, &subscription.name.native);
-        }
-        own
-    }
-
-    fn leave(&mut self, client: Key, native: &str) -> Option<Arc<Subscription>> {
-        let topic = self.topics.get_mut(native)?;
-        let subscription = topic.subscribers.remove(&client)?;
-        topic.waiting.retain(|waiting| waiting.client != client);
-        if topic.subscribers.is_empty() {
-            let native = Arc::clone(&topic.name.native);
-            match topic.state {
-                State::Off | State::Tracked => drop(self.topics.remove(&native)),
-                State::On => self.dirty.push_back(native),
-                // Compared when the answer is there.
-                State::Asking | State::Ending => {}
-            }
-        }
-        Some(subscription)
-    }
-
-    /// Nobody waits any more for how a client's wish for a URI stands: one that was entered for this goes, unless the client
-    /// wishes it a second time.
-    pub fn withdraw(&mut self, mailbox: &Mailbox, native: &str) {
-        let client = key(mailbox);
-        let Some(topic) = self.topics.get_mut(native) else { return };
-        let is_over = |waiting: &Waiting| waiting.client == client && waiting.outcome.is_closed();
-        let was_new = topic.waiting.iter().any(|waiting| is_over(waiting) && waiting.is_new);
-        topic.waiting.retain(|waiting| !is_over(waiting));
-        match topic.waiting.iter_mut().find(|waiting| waiting.client == client) {
-            Some(other) => other.is_new |= was_new,
-            None if was_new => drop(self.end(client, native)),
-            None => {}
-        }
-    }
-
-    /// Whether a client wants something that `native` is inside of.
-    pub fn wants_outer(&self, mailbox: &Mailbox, native: &str) -> bool {
-        let client = key(mailbox);
-        outer(native).any(|uri| self.topics.get(uri).is_some_and(|topic| topic.subscribers.contains_key(&client)))
-    }
-
-    /// All subscriptions of a client.
-    pub fn of(&self, mailbox: &Mailbox) -> &[Arc<Subscription>] {
-        self.clients.get(&key(mailbox)).map_or(&[], Vec::as_slice)
-    }
-
-    /// All subscriptions, with how each stands.
-    pub fn all(&self) -> impl Iterator<Item = (&Arc<Subscription>, &'static str)> {
-        self.topics.values().flat_map(|topic| {
-            let state = match topic.state {
-                State::On => "subscribed",
-                State::Tracked => "tracked",
-                State::Off | State::Asking | State::Ending => "pending",
-            };
-            topic.subscribers.values().map(move |subscription| (subscription, state))
-        })
-    }
-
-    /// Who must hear of an update of `native`: those who want it, and those who want something it is inside of. A client
-    /// that wants several of these is told once, for the nearest.
-    pub fn affected(&self, native: &str) -> Vec<&Arc<Subscription>> {
-        let mut found: Vec<&Arc<Subscription>> = Vec::new();
-        for uri in std::iter::once(native).chain(outer(native)) {
-            let Some(topic) = self.topics.get(uri) else { continue };
-            match found.is_empty() {
-                true => found.extend(topic.subscribers.values()),
-                false => {
-                    let already: HashSet<_> = found.iter().map(|subscription| key(&subscription.mailbox)).collect();
-                    let others = topic.subscribers.values();
-                    found.extend(others.filter(|subscription| !already.contains(&key(&subscription.mailbox))));
-                }
-            }
-        }
-        if found.iter().any(|subscription| subscription.pace().priority != 0) {
-            found.sort_by_key(|subscription| std::cmp::Reverse(subscription.pace().priority));
-        }
-        found
-    }
-
-    /// The connection is there. Whoever was subscribed before may have missed something; where nothing can be asked for,
-    /// they are told at once.
-    pub fn link_up(&mut self, can_subscribe: bool) -> Missed {
-        self.link += 1;
-        self.upstream = if can_subscribe { Upstream::Up } else { Upstream::Deaf };
-        self.dirty.clear();
-        let mut missed = Vec::new();
-        for (native, topic) in &mut self.topics {
-            if can_subscribe {
-                topic.state = State::Off;
-                self.dirty.push_back(Arc::clone(native));
-            } else {
-                topic.state = State::Tracked;
-                if std::mem::take(&mut topic.is_stale) {
-                    missed.extend(topic.subscribers.values().cloned());
-                }
-            }
-        }
-        missed
-    }
-
-    /// The connection is gone. Who waits for an answer has a subscription that will be asked for again.
-    pub fn link_down(&mut self) {
-        self.link += 1;
-        self.upstream = Upstream::Down;
-        self.dirty.clear();
-        self.topics.retain(|_, topic| !topic.subscribers.is_empty());
-        for topic in self.topics.values_mut() {
-            topic.state = State::Off;
-            topic.is_stale = true;
-            for waiting in topic.waiting.drain(..) {
-                // Whoever left meanwhile needs no answer.
-                let _ = waiting.outcome.send(Outcome::Pending);
-            }
-        }
-    }
-
-    /// What to say upstream next, if anything.
-    pub fn next_job(&mut self) -> Option<Job> {
-        while let Some(native) = self.dirty.pop_front() {
-            let Some(topic) = self.topics.get_mut(&native) else { continue };
-            let is_wanted = !topic.subscribers.is_empty();
-            let subscribes = match (is_wanted, topic.state) {
-                (true, State::Off) => true,
-                (false, State::On) => false,
-                (false, State::Off | State::Tracked) => {
-                    self.topics.remove(&native);
-                    continue;
-                }
-                _ => continue,
-            };
-            topic.state = if subscribes { State::Asking } else { State::Ending };
-            return Some(Job { native, subscribes, link: self.link });
-        }
-        None
-    }
-
-    /// The answer to a job. Tells who must hear that something may have changed.
-    pub fn answered(&mut self, job: &Job, reply: Reply) -> Missed {
-        if job.link != self.link {
-            return Vec::new();
-        }
-        let Some(topic) = self.topics.get_mut(&job.native) else { return Vec::new() };
-        let mut missed = Vec::new();
-        if job.subscribes {
-            let (state, outcome) = match reply {
-                Reply::Done => (State::On, Outcome::Subscribed),
-                Reply::Unknown => (State::Tracked, Outcome::Tracked),
-                Reply::Refused(response) => (State::Off, Outcome::Refused(response)),
-                Reply::Failed(reason) => (State::Off, Outcome::Failed(reason)),
-            };
-            topic.state = state;
-            let waiting = std::mem::take(&mut topic.waiting);
-            if matches!(outcome, Outcome::Refused(_) | Outcome::Failed(_)) {
-                self.refuse(&job.native, &waiting);
-            } else if std::mem::take(&mut topic.is_stale) {
-                missed.extend(topic.subscribers.values().cloned());
-            }
-            for waiting in waiting {
-                let _ = waiting.outcome.send(outcome.clone());
-            }
-        } else {
-            // Whatever it said: it was told.
-            topic.state = State::Off;
-        }
-        self.compare(&job.native, job.subscribes);
-        missed
-    }
-
-    /// Those who were entered for what was refused have no subscription.
-    fn refuse(&mut self, native: &str, waiting: &[Waiting]) {
-        for waiting in waiting.iter().filter(|waiting| waiting.is_new) {
-            self.end(waiting.client, native);
-        }
-    }
-
-    /// After an answer: is it as it is wanted?
-    fn compare(&mut self, native: &Arc<str>, was_asked: bool) {
-        let Some(topic) = self.topics.get(native) else { return };
-        let is_wanted = !topic.subscribers.is_empty();
-        match (is_wanted, topic.state) {
-            (false, State::On) => self.dirty.push_back(Arc::clone(native)),
-            // Who is left after a refusal waits for the next connection.
-            (true, State::Off) if !was_asked || !topic.waiting.is_empty() => self.dirty.push_back(Arc::clone(native)),
-            (false, _) => drop(self.topics.remove(native)),
-            _ => {}
-        }
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.topics.is_empty() && self.clients.is_empty()
-    }
-}
-
-/// What `native` is inside of, nearest first: every beginning of it that ends in `/`, or behind which it goes on with `/`,
-/// `?` or `#`.
-fn outer(native: &str) -> impl Iterator<Item = &str> {
-    let ends = native.char_indices().rev().filter(|(_, character)| matches!(character, '/' | '?' | '#'));
-    ends.flat_map(|(at, character)| {
-        let with = (character == '/').then(|| &native[..=at]).filter(|with| with.len() < native.len());
-        with.into_iter().chain(std::iter::once(&native[..at]))
-    })
-}
-
-#[cfg(test)]
-mod model;
-
-#[cfg(test)]
-mod tests;

@@ -22,6 +22,7 @@ use crate::backend::inbox::List;
 use crate::backend::link::{End, Hello, Link, LinkError, shared_capabilities};
 use crate::backend::listing::{self, Listing};
 use crate::backend::own::OwnLinks;
+use crate::backend::register::SETTLED_AFTER;
 use crate::backend::trouble;
 use crate::backend::{Backend, State};
 use crate::caller::Level;
@@ -61,10 +62,9 @@ pub fn start(
     surroundings: Surroundings,
     stop: watch::Receiver<bool>,
 ) -> (Arc<Backend>, JoinHandle<()>) {
-    let most_calls = surroundings.policies.max_in_flight_per_backend;
     let dialler = Arc::new(Dialler::new(Arc::clone(&config), &surroundings));
     let (observe, translate) = (Arc::clone(&surroundings.observe), Arc::clone(&surroundings.translate));
-    let mut backend = Backend::new(id, config, most_calls, observe, translate);
+    let mut backend = Backend::new(id, config, &surroundings.policies, observe, translate);
     if backend.config.session == Sharing::PerClient {
         let patience = surroundings.policies.ask_timeout;
         backend.own = Some(OwnLinks::new(&backend, Arc::clone(&dialler), patience, stop.clone()));
@@ -109,12 +109,13 @@ impl Actor {
                 Ok(Some((link, hello))) => {
                     let begin = Instant::now();
                     let register = Arc::clone(&self.backend.register);
-                    register.link_up(hello.capabilities.subscribe);
+                    let can_subscribe = hello.capabilities.subscribe;
+                    let number = register.link_up(can_subscribe);
                     let left = tokio::select! {
                         left = self.serve(&link, &hello) => left,
-                        never = register.keep(&link) => match never {},
+                        never = register.keep(&link, can_subscribe) => match never {},
                     };
-                    register.link_down();
+                    register.link_down(number);
                     let left = self.judge(left, begin.elapsed());
                     self.backend.link.store(None);
                     if let Left::Lost(End::Lost(reason)) = &left {
@@ -194,6 +195,7 @@ impl Actor {
         self.backend.refreshing.store(true, Ordering::Release);
         // What was marked before is part of the first fetch.
         self.backend.inbox.take_changes();
+        let begin = Instant::now();
         self.backend.link.store(Some(Arc::clone(link)));
         self.publish_state(State::Ready);
         let mut wanted = List::ALL.to_vec();
@@ -206,7 +208,7 @@ impl Actor {
                     biased;
                     () = stopped(&mut stop) => return Left::Stopped,
                     end = link.closed() => return Left::Lost(end),
-                    refreshed = self.refresh(link, hello, &wanted) => {
+                    refreshed = self.refresh(link, hello, &wanted, begin.elapsed() >= SETTLED_AFTER) => {
                         if let Err(reason) = refreshed {
                             return Left::Lost(End::Lost(reason));
                         }
@@ -239,7 +241,8 @@ impl Actor {
     /// Fetches `lists` side by side and publishes them together; but one that takes long hides no other. A list that fails
     /// keeps its last entries; where the connection broke, that is the error: over HTTP nothing else might notice, and the
     /// list would stay as it was for good.
-    async fn refresh(&self, link: &Link, hello: &Arc<Hello>, lists: &[List]) -> Result<(), String> {
+    async fn refresh(&self, link: &Link, hello: &Arc<Hello>, lists: &[List], is_settled: bool) -> Result<(), String> {
+        self.backend.list_begins();
         let fetch = async |list: List| {
             let offered = list.is_offered(hello);
             (list, if offered { self.fetch(link, list).await } else { Ok(Some(Vec::new())) })
@@ -254,20 +257,21 @@ impl Actor {
                     None => break,
                 },
                 () = tokio::time::sleep_until(together), if !fetched.is_empty() => {
-                    self.publish(hello, std::mem::take(&mut fetched));
+                    self.publish(hello, std::mem::take(&mut fetched), is_settled);
                 }
             }
         }
-        self.publish(hello, fetched);
+        self.publish(hello, fetched, is_settled);
         self.backend.refreshing.store(false, Ordering::Release);
         self.backend.settled.send_replace(true);
         Ok(())
     }
 
     /// Publishes fresh lists where they differ. Nobody but this actor does, so nothing comes between reading and writing.
-    fn publish(&self, hello: &Arc<Hello>, fetched: Vec<(List, Vec<listing::Definition>)>) {
+    fn publish(&self, hello: &Arc<Hello>, fetched: Vec<(List, Vec<listing::Definition>)>, is_settled: bool) {
         let mut listing = Listing::clone(&self.backend.listing());
         let mut differs = listing.hello.as_ref() != Some(hello);
+        let is_relisted = fetched.iter().any(|(list, _)| matches!(list, List::Resources | List::Templates));
         listing.hello = Some(Arc::clone(hello));
         for (list, fresh) in fetched {
             if **listing.get(list) != fresh {
@@ -276,8 +280,11 @@ impl Actor {
             }
         }
         if differs {
-            self.backend.listing.store(Arc::new(listing));
+            self.backend.set_listing(listing);
             self.surroundings.bell.notify_one();
+        }
+        if is_relisted {
+            self.backend.relisted(is_settled);
         }
     }
 
@@ -294,6 +301,9 @@ impl Actor {
                 let (server, method, reason) = (self.backend.id.as_str(), list.method(), error.to_string());
                 self.emit(&Event::BackendListFailed { server, method: method.as_str(), reason: &reason });
                 self.backend.set_failed(list, Some(reason));
+                if list == List::Resources {
+                    self.backend.list_failed();
+                }
                 let inbox = Arc::clone(&self.backend.inbox);
                 tokio::spawn(async move {
                     tokio::time::sleep(LIST_RETRY).await;

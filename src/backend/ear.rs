@@ -78,6 +78,7 @@ pub struct Opened {
 }
 
 /// A client that has a link of its own.
+#[derive(Clone)]
 pub struct Client {
     pub caller: Caller,
     pub mailbox: Arc<Mailbox>,
@@ -142,9 +143,11 @@ impl Ear {
     pub fn example() -> Ear {
         let server = crate::config::ServerId::new("a").expect("a valid id");
         let transport = crate::config::Transport::Files(crate::config::Files::at("/".into()));
-        let config = Server::new("a", transport, Default::default());
-        let inbox = Arc::new(Inbox::new(server, Arc::default(), Arc::new(())));
-        Ear::shared(Arc::new(Register::new(inbox)), &config, None)
+        let config = Arc::new(Server::new("a", transport, Default::default()));
+        let policies = crate::config::Policies::default();
+        let backend =
+            crate::backend::Backend::new(server, Arc::clone(&config), &policies, Arc::default(), Arc::new(()));
+        Ear::shared(Arc::clone(&backend.register), &config, None)
     }
 
     pub fn server(&self) -> &str {

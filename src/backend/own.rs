@@ -15,18 +15,20 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
-use crate::backend::Backend;
 use crate::backend::dial::Dialler;
+use crate::backend::ear::Client;
 use crate::backend::inbox::Inbox;
 use crate::backend::link::Link;
 use crate::backend::own::keeper::Keeper;
-use crate::backend::register::Register;
+use crate::backend::register::{Home, Register};
+use crate::backend::{Backend, HandedOver};
 use crate::caller::{Abilities, SessionId};
 use crate::config::{Declare, Server};
 use crate::lane::Call;
 use crate::observe::Event;
 use crate::protocol::error::Error;
 use crate::protocol::json;
+use crate::subscriptions::Subscription;
 
 /// How many notifications of a client may wait for its link. Full: the next is dropped and counted.
 const MOST_TOLD: usize = 64;
@@ -38,6 +40,7 @@ pub struct OwnLinks(Arc<Shared>);
 struct Shared {
     config: Arc<Server>,
     inbox: Arc<Inbox>,
+    home: Home,
     dialler: Arc<Dialler>,
     /// For asks.
     patience: Option<Duration>,
@@ -51,6 +54,7 @@ struct Shared {
 
 /// The link of one client, whether there is one now or not.
 struct OwnLink {
+    client: Client,
     register: Arc<Register>,
     standing: watch::Sender<Standing>,
     told: mpsc::Sender<Bytes>,
@@ -86,6 +90,7 @@ impl OwnLinks {
         OwnLinks(Arc::new(Shared {
             config: Arc::clone(&backend.config),
             inbox: Arc::clone(&backend.inbox),
+            home: backend.home.clone(),
             dialler,
             patience,
             stop,
@@ -111,7 +116,8 @@ impl OwnLinks {
 
     /// The link of the client whose call this is: the one it has, unless that is `old`, or a new one.
     pub async fn link(&self, session: SessionId, call: &Call, old: Option<&Arc<Link>>) -> Result<Arc<Link>, Error> {
-        let own = self.find_or_begin(session, call);
+        let client = || Client { caller: call.caller.clone(), mailbox: Arc::clone(&call.mailbox) };
+        let own = self.find_or_begin(session, client);
         let mut standing = own.standing.subscribe();
         let mut known = None;
         loop {
@@ -145,6 +151,22 @@ impl OwnLinks {
         self.0.clients().values().map(|own| Arc::clone(&own.register)).collect()
     }
 
+    /// The subscriptions of every client, for the backend that takes the place of this one.
+    pub fn hand_over(&self) -> Vec<HandedOver> {
+        let clients: Vec<_> = self.0.clients().values().cloned().collect();
+        let handed = clients.iter().map(|own| {
+            let subscriptions = own.register.hand_over();
+            HandedOver { client: Some(own.client.clone()), subscriptions }
+        });
+        handed.collect()
+    }
+
+    /// Takes those of one client over. Its link is dialled for their sake.
+    pub fn take_over(&self, client: &Client, subscriptions: Vec<Arc<Subscription>>) {
+        let Some(session) = client.caller.session else { return };
+        self.find_or_begin(session, || client.clone()).register.take_over(subscriptions);
+    }
+
     /// Passes a notification of a client on, where it has a link or is about to have one.
     pub fn tell(&self, session: SessionId, notification: &Bytes) {
         let Some(own) = self.0.find(session) else { return };
@@ -166,19 +188,20 @@ impl OwnLinks {
         self.0.keepers.closed().await;
     }
 
-    fn find_or_begin(&self, session: SessionId, call: &Call) -> Arc<OwnLink> {
+    fn find_or_begin(&self, session: SessionId, client: impl FnOnce() -> Client) -> Arc<OwnLink> {
         let mut clients = self.0.clients();
         if let Some(own) = clients.get(&session) {
             return Arc::clone(own);
         }
         let (told, heard) = mpsc::channel(MOST_TOLD);
         let standing = watch::Sender::new(Standing::Down { failures: 0, error: None });
-        let register = Arc::new(Register::new(Arc::clone(&self.0.inbox)));
-        let own = Arc::new(OwnLink { register, standing, told, level: Notify::new() });
+        let register = Arc::new(Register::new(self.0.home.clone()));
+        let client = client();
+        let own = Arc::new(OwnLink { client: client.clone(), register, standing, told, level: Notify::new() });
         clients.insert(session, Arc::clone(&own));
         // A runtime that shuts down drops the keeper here, and a keeper that is dropped takes this lock.
         drop(clients);
-        tokio::spawn(Keeper::new(&self.0, session, call, &own, heard).run());
+        tokio::spawn(Keeper::new(&self.0, session, client, &own, heard).run());
         own
     }
 }

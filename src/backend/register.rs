@@ -1,42 +1,58 @@
 //! The subscriptions over one link, and the way between them and the backend.
 //!
 //! [`Interests`] decides, this acts: what must be said upstream is said by [`keep`](Register::keep) for as long as a link
-//! is there, [`MOST_JOBS`] at a time; what the backend says of a resource goes into the mailbox of everybody who wants to
-//! know. A subscription outlives links. It ends with its client, or when the client says so.
+//! is there; what the backend says of a resource goes into the mailbox of everybody who wants to know. A subscription
+//! outlives links. It ends with its client, when the client says so, or when its server is taken from the configuration.
 
-use std::convert::Infallible;
+mod selective;
+mod upkeep;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use tokio::sync::Notify;
 
-use crate::backend::inbox::Inbox;
-use crate::backend::link::{Link, LinkError};
-use crate::mailbox::tally::Place;
-use crate::mailbox::updates::Update;
+use crate::backend::inbox::{Inbox, List};
+use crate::backend::offered::{Exposed, Offered};
+use crate::backend::register::selective::Held;
+use crate::backend::register::upkeep::Chores;
+use crate::config::Server;
+use crate::mailbox::tally::{Full, Place};
+use crate::mailbox::updates::{Update, Whole};
 use crate::mailbox::{Holder, Mailbox};
 use crate::observe::Event;
 use crate::protocol::json::{self, Splice, quote};
 use crate::protocol::method::Method;
-use crate::protocol::{self, Notification, Outcome as Answer};
+use crate::protocol::{self, Notification};
 use crate::subscriptions::id::SubscriptionId;
-use crate::subscriptions::{Entry, Interests, Job, Missed, Outcome, Reply, Standing, Subscription, Wish};
+use crate::subscriptions::interests::Interests;
+use crate::subscriptions::{Affected, Entry, Name, Notice, Outcome, Standing, Subscription, Wish};
 
-/// How many requests to subscribe or unsubscribe are on their way at once.
-const MOST_JOBS: usize = 16;
-/// How long a backend may take for one.
-const JOB_PATIENCE: Duration = Duration::from_secs(30);
-/// How long a request that broke waits for the word that the whole link did.
-const LINK_PATIENCE: Duration = Duration::from_millis(200);
+/// What all registers of one backend share.
+#[derive(Clone)]
+pub struct Home {
+    pub inbox: Arc<Inbox>,
+    pub config: Arc<Server>,
+    pub offered: Arc<ArcSwap<Offered>>,
+    /// Resources that patterns may subscribe to.
+    pub most_upstream: usize,
+}
 
 pub struct Register {
-    inbox: Arc<Inbox>,
-    interests: Mutex<Interests>,
+    home: Home,
+    interests: Mutex<Book>,
     /// Rung when something is to be said upstream.
     bell: Notify,
+    chores: Mutex<Chores>,
+    held: Mutex<Held>,
+}
+
+struct Book {
+    interests: Interests,
+    /// Another one keeps these subscriptions, or nobody does: the server is not what it was.
+    is_closed: bool,
 }
 
 /// A subscription, and how it stands.
@@ -45,85 +61,131 @@ pub struct Subscribed {
     pub outcome: Outcome,
 }
 
+/// Why there is no subscription.
+#[derive(Debug)]
+pub enum Unsubscribable {
+    Full(Full),
+    /// The server was replaced or removed.
+    Closed,
+    /// The client is gone.
+    Gone,
+}
+
 impl Register {
-    pub fn new(inbox: Arc<Inbox>) -> Register {
-        Register { inbox, interests: Mutex::default(), bell: Notify::new() }
+    pub fn new(home: Home) -> Register {
+        let interests = Interests::new(home.most_upstream);
+        Register {
+            home,
+            interests: Mutex::new(Book { interests, is_closed: false }),
+            bell: Notify::new(),
+            chores: Mutex::default(),
+            held: Mutex::default(),
+        }
     }
 
     pub fn inbox(&self) -> &Arc<Inbox> {
-        &self.inbox
+        &self.home.inbox
     }
 
     /// Waits until somebody wants something. For whoever has no link to say it on.
     pub async fn wanted(&self) {
-        while self.interests().is_empty() {
+        while self.book().interests.is_empty() {
             self.bell.notified().await;
         }
     }
 
-    /// Enters a wish and waits until it stands or falls. `place` is asked for room. Nothing when the client is gone.
-    pub async fn subscribe<E>(
+    /// Enters a wish and waits until it stands or falls. `place` is asked for room.
+    pub async fn subscribe(
         self: &Arc<Register>,
         wish: Wish,
-        place: impl FnOnce() -> Result<Place, E>,
-    ) -> Result<Option<Subscribed>, E> {
-        let (mailbox, native, pace) = (Arc::clone(&wish.mailbox), Arc::clone(&wish.native), wish.pace);
-        let Entry { subscription, standing } = self.interests().subscribe(wish, place)?;
+        place: impl FnOnce() -> Result<Place, Full>,
+    ) -> Result<Subscribed, Unsubscribable> {
+        let mailbox = Arc::clone(&wish.mailbox);
+        let Entry { subscription, standing } = self.enter(wish, place)?;
         // Dropped before it is answered, the client has cancelled it.
-        let _waiter = Waiter { register: self, mailbox: &mailbox, native: &native };
-        let holder: Arc<dyn Holder> = Arc::<Register>::clone(self);
-        if !mailbox.hold_for(&holder) {
-            self.interests().unsubscribe(&mailbox, &native);
-            return Ok(None);
+        let _waiter = Waiter { register: self, subscription: &subscription };
+        if !self.hold(&mailbox) {
+            self.book().interests.end(&subscription);
+            return Err(Unsubscribable::Gone);
         }
-        mailbox.set_pace(&subscription.name.exposed, pace);
+        mailbox.set_pace(&subscription.receipt, &subscription.name.exposed, subscription.pace());
         self.bell.notify_one();
         let outcome = match standing {
             Standing::Settled(outcome) => outcome,
             Standing::Asked(asked) => match asked.await {
                 Ok(outcome) => outcome,
-                Err(_) if mailbox.is_closed() => return Ok(None),
+                Err(_) if mailbox.is_closed() => return Err(Unsubscribable::Gone),
                 // Its client ended it while the backend was asked, and waits for this answer too.
                 Err(_) => Outcome::Subscribed,
             },
         };
-        Ok(Some(Subscribed { subscription, outcome }))
+        Ok(Subscribed { subscription: Arc::clone(&subscription), outcome })
     }
 
-    /// Ends a client's subscription; tells whether there was one.
-    pub fn unsubscribe(&self, mailbox: &Mailbox, native: &str) -> bool {
-        let mut interests = self.interests();
-        let Some(subscription) = interests.unsubscribe(mailbox, native) else { return false };
-        let is_wanted = interests.wants_outer(mailbox, native);
-        drop(interests);
-        if !is_wanted {
-            mailbox.updates.drop_pending(&subscription.name.exposed);
+    fn enter(&self, wish: Wish, place: impl FnOnce() -> Result<Place, Full>) -> Result<Entry, Unsubscribable> {
+        let mut book = self.book();
+        if book.is_closed {
+            return Err(Unsubscribable::Closed);
         }
-        self.bell.notify_one();
-        true
+        // Loaded under the lock: a listing that comes after is told to the interests as they are then.
+        let offered = self.home.offered.load_full();
+        let entry = book.interests.subscribe(wish, &self.exposed(&offered), place).map_err(Unsubscribable::Full)?;
+        if entry.subscription.is_selective() {
+            self.note(&book.interests, &entry.subscription, &offered);
+        }
+        Ok(entry)
     }
 
-    /// The same for what clients call `exposed`, whether it is offered or not.
+    /// The end of the client will be told to us; tells whether it is there.
+    fn hold(self: &Arc<Register>, mailbox: &Mailbox) -> bool {
+        let holder: Arc<dyn Holder> = Arc::<Register>::clone(self);
+        mailbox.hold_for(&holder)
+    }
+
+    fn exposed<'a>(&'a self, offered: &'a Offered) -> Exposed<'a> {
+        Exposed { offered, inbox: &self.home.inbox }
+    }
+
+    /// Ends a client's subscription to the one resource `native`; tells whether there was one.
+    pub fn unsubscribe(&self, mailbox: &Mailbox, native: &str) -> bool {
+        let found = self.book().interests.find(mailbox, native).cloned();
+        found.is_some_and(|subscription| self.end(&subscription))
+    }
+
+    /// Ends all that the client subscribed to under this name, resource or pattern, whether it is offered or not.
     pub fn unsubscribe_exposed(&self, mailbox: &Mailbox, exposed: &str) -> bool {
-        let native = self.native_of(mailbox, |subscription| &*subscription.name.exposed == exposed);
-        native.is_some_and(|native| self.unsubscribe(mailbox, &native))
+        self.end_those(mailbox, |subscription| &*subscription.name.exposed == exposed)
     }
 
     /// The same by the subscription's own name.
     pub fn unsubscribe_id(&self, mailbox: &Mailbox, id: SubscriptionId) -> bool {
-        let native = self.native_of(mailbox, |subscription| subscription.id == id);
-        native.is_some_and(|native| self.unsubscribe(mailbox, &native))
+        self.end_those(mailbox, |subscription| subscription.id == id)
     }
 
-    fn native_of(&self, mailbox: &Mailbox, is_meant: impl Fn(&Subscription) -> bool) -> Option<Arc<str>> {
-        let interests = self.interests();
-        let found = interests.of(mailbox).iter().find(|subscription| is_meant(subscription))?;
-        Some(Arc::clone(&found.name.native))
+    fn end_those(&self, mailbox: &Mailbox, is_meant: impl Fn(&Subscription) -> bool) -> bool {
+        let found: Vec<_> = {
+            let book = self.book();
+            book.interests.of(mailbox).iter().filter(|subscription| is_meant(subscription)).cloned().collect()
+        };
+        found.iter().filter(|subscription| self.end(subscription)).count() > 0
+    }
+
+    fn end(&self, subscription: &Subscription) -> bool {
+        let mailbox = &subscription.mailbox;
+        let mut book = self.book();
+        let was_there = book.interests.end(subscription);
+        // Under the lock, so that no update of another of the client's subscriptions is taken for one of this.
+        let (receipt, uri) = (&subscription.receipt, &subscription.name.exposed);
+        mailbox.updates.drop_of(receipt, uri, |native| book.interests.wants(mailbox, native));
+        drop(book);
+        self.bell.notify_one();
+        was_there
     }
 
     /// All subscriptions, each with how it stands.
     pub fn all(&self) -> Vec<(Arc<Subscription>, &'static str)> {
-        self.interests().all().map(|(subscription, state)| (Arc::clone(subscription), state)).collect()
+        let book = self.book();
+        book.interests.all().map(|(subscription, state)| (Arc::clone(subscription), state)).collect()
     }
 
     /// The backend says that a resource changed.
@@ -131,133 +193,233 @@ impl Register {
         let text = notification.raw.as_str();
         let Some(at) = notification.params.uri else { return };
         let Some(native) = json::string(text, at) else { return };
-        let interests = self.interests();
-        let affected = interests.affected(&native);
+        let update = notification.params.whole.map(|params| (text, params));
+        self.spread(&native, update, |exposed| {
+            let mut edits = Splice::new();
+            edits.replace(at, quote(exposed));
+            json::single_line(edits.apply(notification.raw.bytes()))
+        });
+    }
+
+    /// Puts an update of `native` into the mailbox of everybody who wants it.
+    fn spread(&self, native: &str, update: Option<(&str, json::Span)>, message: impl FnOnce(&str) -> Bytes) {
+        let offered = self.home.offered.load();
+        if !offered.admits(native) {
+            return;
+        }
+        let book = self.book();
+        let affected = book.interests.affected(native);
         let Some(first) = affected.first() else { return };
         // What it is about is what most of them asked for, more often than not.
-        let exposed: Arc<str> = match affected.iter().find(|subscription| *subscription.name.native == *native) {
-            Some(exact) => Arc::clone(&exact.name.exposed),
-            None => Arc::from(self.inbox.expose(&native)),
+        let name = match affected.iter().find(|it| *it.subscription.name.native == *native) {
+            Some(exact) => Arc::clone(&exact.subscription.name),
+            None => Arc::new(Name { native: native.into(), exposed: self.home.inbox.expose(native).into() }),
         };
-        let mut edits = Splice::new();
-        edits.replace(at, quote(&exposed));
-        let message = json::single_line(edits.apply(notification.raw.bytes()));
-        let instead = |subscription: &Subscription| updated(&subscription.name.exposed);
-        let count = affected.len();
-        for subscription in &affected {
-            let is_inside = *subscription.name.native != *native;
-            let whole = if is_inside { instead(subscription) } else { Bytes::new() };
-            subscription.mailbox.update(&Update {
-                uri: &exposed,
-                message: &message,
-                pace: subscription.pace(),
-                receipt: &subscription.receipt,
-                inside: is_inside.then_some((&subscription.name.exposed, &whole)),
-            });
+        let message = message(&name.exposed);
+        let event = Event::UpdateHeard {
+            server: self.home.inbox.server(),
+            uri: &first.subscription.name.exposed,
+            count: affected.len(),
+        };
+        let mut is_listing_asked = false;
+        for affected in &affected {
+            match self.judge(affected, native, update, &offered) {
+                selective::Verdict::Deliver => put(affected, &name, &message),
+                selective::Verdict::Suppress => {}
+                selective::Verdict::AskListing => is_listing_asked = true,
+            }
         }
-        let uri = &first.name.exposed;
-        self.inbox.emit(&Event::UpdateHeard { server: self.inbox.server(), uri, count });
+        if is_listing_asked {
+            self.held().hold(&name.native, &message);
+            self.home.inbox.mark(&[List::Resources]);
+        }
+        self.home.inbox.emit(&event);
     }
 
     /// Whatever may have been missed is told as an update.
-    fn tell(&self, missed: &Missed) {
-        for subscription in missed {
-            subscription.mailbox.update(&Update {
-                uri: &subscription.name.exposed,
-                message: &updated(&subscription.name.exposed),
-                pace: subscription.pace(),
-                receipt: &subscription.receipt,
-                inside: None,
-            });
+    fn tell(&self, notices: &[Notice]) {
+        for Notice { subscription, name } in notices {
+            put(&Affected { subscription, within: None }, name, &updated(&name.exposed));
         }
     }
 
-    /// A link is there. To be called before anybody else can know of it: who subscribes then shall not be told otherwise.
-    pub fn link_up(&self, can_subscribe: bool) {
-        let missed = self.interests().link_up(can_subscribe);
-        self.tell(&missed);
+    /// Resources are gone.
+    fn tell_deleted(&self, notices: &[Notice]) {
+        for Notice { subscription, name } in notices {
+            subscription.forget(&name.native);
+            let message = if subscription.mailbox.knows_deletion() {
+                deleted(&name.exposed)
+            } else {
+                marked_deleted(&name.exposed)
+            };
+            put(&Affected { subscription, within: None }, name, &message);
+        }
     }
 
-    /// Says upstream what is wanted, for as long as this is polled: as long as the link is there.
-    pub async fn keep(&self, link: &Arc<Link>) -> Infallible {
-        let mut jobs = FuturesUnordered::new();
-        loop {
-            while jobs.len() < MOST_JOBS {
-                let Some(job) = self.interests().next_job() else { break };
-                jobs.push(async move { (say(link, &job).await, job) });
-            }
-            tokio::select! {
-                Some((reply, job)) = jobs.next(), if !jobs.is_empty() => {
-                    let Some(reply) = reply else { continue };
-                    let missed = self.interests().answered(&job, reply);
-                    self.tell(&missed);
-                }
-                () = self.bell.notified() => {}
+    /// A link is there; its number. To be called before anybody else can know of it: who subscribes then shall not be told
+    /// otherwise.
+    pub fn link_up(&self, can_subscribe: bool) -> u64 {
+        // What is read from time to time is asked for in a way: what it was like is known before that stands.
+        let can_ask = can_subscribe || self.home.config.poll.is_some();
+        let (link, notices) = self.book().interests.link_up(can_ask);
+        self.tell(&notices);
+        link
+    }
+
+    pub fn link_down(&self, link: u64) {
+        self.book().interests.link_down(link);
+    }
+
+    /// The backend is about to list what it offers.
+    pub fn list_begins(&self) {
+        self.held().ask();
+    }
+
+    /// The backend could not list what it offers, so nobody can know what is news.
+    pub fn list_failed(&self) {
+        let asked = self.held().take();
+        let book = self.book();
+        for (native, message) in asked {
+            let affected = book.interests.affected(&native);
+            for affected in affected.iter().filter(|affected| affected.subscription.is_selective()) {
+                put(affected, &self.name_of(affected, &native), &message);
             }
         }
     }
 
-    pub fn link_down(&self) {
-        self.interests().link_down();
+    /// The backend has listed what it offers. `is_settled`: it has had the time to do so completely.
+    pub fn relisted(&self, is_settled: bool) {
+        let mut book = self.book();
+        let offered = self.home.offered.load_full();
+        let relisted = book.interests.relisted(&self.exposed(&offered));
+        self.tell_news(&book.interests, &offered);
+        drop(book);
+        self.tell(&relisted.notices);
+        if is_settled {
+            self.chores().suspect(relisted.suspects);
+        } else if !relisted.suspects.is_empty() {
+            self.list_again();
+        }
+        self.bell.notify_one();
     }
 
-    /// No code that holds this lock is meant to panic.
-    fn interests(&self) -> MutexGuard<'_, Interests> {
+    /// What a backend lists just after it was connected may not be all.
+    fn list_again(&self) {
+        let inbox = Arc::clone(&self.home.inbox);
+        tokio::spawn(async move {
+            tokio::time::sleep(SETTLED_AFTER).await;
+            inbox.mark(&[List::Resources, List::Templates]);
+        });
+    }
+
+    /// Gives up all subscriptions, for whoever keeps them from now on.
+    pub fn hand_over(&self) -> Vec<Arc<Subscription>> {
+        let mut book = self.book();
+        book.is_closed = true;
+        book.interests.drain()
+    }
+
+    /// Takes them over from another; the clients that are still there keep them.
+    pub fn take_over(self: &Arc<Register>, subscriptions: Vec<Arc<Subscription>>) {
+        let offered = self.home.offered.load_full();
+        let mailboxes: Vec<_> = subscriptions.iter().map(|subscription| Arc::clone(&subscription.mailbox)).collect();
+        let notices = self.book().interests.restore(subscriptions, &self.exposed(&offered));
+        for mailbox in mailboxes.iter().filter(|mailbox| !self.hold(mailbox)) {
+            self.book().interests.release(mailbox);
+        }
+        self.tell(&notices);
+        self.bell.notify_one();
+    }
+
+    /// The server is no more: all that was subscribed is gone.
+    pub fn close(&self) {
+        self.disown(self.hand_over());
+    }
+
+    /// Tells the clients of these that what they subscribed to is gone.
+    pub fn disown(&self, subscriptions: Vec<Arc<Subscription>>) {
+        let notices =
+            subscriptions.into_iter().map(|subscription| Notice { name: Arc::clone(&subscription.name), subscription });
+        self.tell_deleted(&notices.collect::<Vec<_>>());
+    }
+
+    fn name_of(&self, affected: &Affected<'_>, native: &Arc<str>) -> Arc<Name> {
+        match affected.subscription.name.native == *native {
+            true => Arc::clone(&affected.subscription.name),
+            false => Arc::new(Name { native: Arc::clone(native), exposed: self.home.inbox.expose(native).into() }),
+        }
+    }
+
+    /// No code that holds these locks is meant to panic.
+    fn book(&self) -> MutexGuard<'_, Book> {
         self.interests.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn chores(&self) -> MutexGuard<'_, Chores> {
+        self.chores.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How long after a connection a list is believed to be complete.
+pub const SETTLED_AFTER: Duration = Duration::from_secs(2);
+
+/// Puts an update where it waits for one client.
+fn put(affected: &Affected<'_>, name: &Arc<Name>, message: &Bytes) {
+    let subscription = affected.subscription;
+    let whole = affected.within.map_or_else(Bytes::new, |within| updated(&within.exposed));
+    subscription.mailbox.update(&Update {
+        native: &name.native,
+        uri: &name.exposed,
+        message,
+        pace: subscription.pace(),
+        receipt: &subscription.receipt,
+        inside: affected.within.map(|within| Whole { native: &within.native, uri: &within.exposed, message: &whole }),
+    });
 }
 
 /// Somebody who waits for how a wish stands.
 struct Waiter<'a> {
     register: &'a Register,
-    mailbox: &'a Mailbox,
-    native: &'a str,
+    subscription: &'a Subscription,
 }
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        self.register.interests().withdraw(self.mailbox, self.native);
+        self.register.book().interests.withdraw(self.subscription);
         self.register.bell.notify_one();
     }
 }
 
 impl Holder for Register {
     fn release(&self, mailbox: &Mailbox) {
-        let ended = self.interests().release(mailbox);
+        let ended = self.book().interests.release(mailbox);
         self.bell.notify_one();
-        self.inbox.emit(&Event::SubscriptionsReleased { server: self.inbox.server(), count: ended.len() });
+        self.home.inbox.emit(&Event::SubscriptionsReleased { server: self.home.inbox.server(), count: ended.len() });
     }
 
     fn tell_missed(&self, mailbox: &Mailbox) {
-        let missed = self.interests().of(mailbox).to_vec();
-        self.tell(&missed);
+        let own = self.book().interests.of(mailbox).to_vec();
+        let notices = own.into_iter().map(|subscription| Notice { name: Arc::clone(&subscription.name), subscription });
+        self.tell(&notices.collect::<Vec<_>>());
     }
-}
-
-/// What the backend makes of a job; nothing when the link is over, which ends all jobs.
-async fn say(link: &Arc<Link>, job: &Job) -> Option<Reply> {
-    let method = if job.subscribes { Method::Subscribe } else { Method::Unsubscribe };
-    let params = format!(r#"{{"uri":{}}}"#, quote(&job.native));
-    let answer = match tokio::time::timeout(JOB_PATIENCE, link.ask(&method, &params)).await {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(LinkError::SessionLost)) => return None,
-        Ok(Err(error)) => {
-            let is_over = tokio::time::timeout(LINK_PATIENCE, link.closed()).await.is_ok();
-            return (!is_over).then(|| Reply::Failed(error.to_string().into()));
-        }
-        Err(_) => return Some(Reply::Failed(format!("it did not answer {method} in {JOB_PATIENCE:?}").into())),
-    };
-    Some(match answer.outcome {
-        Answer::Result(_) => Reply::Done,
-        Answer::Error(error) => {
-            let text = answer.raw.as_str();
-            let code = json::member(text, error, "code").map(|code| code.get(text));
-            if code == Some("-32601") { Reply::Unknown } else { Reply::Refused(Arc::new(answer)) }
-        }
-    })
 }
 
 /// An update of our own.
 fn updated(exposed: &str) -> Bytes {
     protocol::notification(&Method::ResourceUpdated, Some(&format!(r#"{{"uri":{}}}"#, quote(exposed))))
+}
+
+/// A deletion, for a client that knows none: it looks, and finds nothing.
+fn marked_deleted(exposed: &str) -> Bytes {
+    let params = format!(r#"{{"uri":{},"_meta":{{"dev.goblin/deleted":true}}}}"#, quote(exposed));
+    protocol::notification(&Method::ResourceUpdated, Some(&params))
+}
+
+/// The same for one that does.
+fn deleted(exposed: &str) -> Bytes {
+    protocol::notification(&Method::ResourceDeleted, Some(&format!(r#"{{"uri":{}}}"#, quote(exposed))))
 }

@@ -187,6 +187,29 @@ impl Resources {
         uri::expose(&sources[source].backend.id.folded(), native)
     }
 
+    /// Whose resources a glob is about, and how that server spells it: it names the server as exposed URIs do. Without that,
+    /// it is the one server of which it can be said.
+    pub fn find_server(&self, sources: &[Source], glob: &str) -> Result<(usize, String), Error> {
+        if let Some((folded, native)) = uri::split(glob)
+            && let Some(source) = self.by_folded_id.get(folded)
+        {
+            return Ok((*source, native.into_owned()));
+        }
+        // The part that stands for itself tells whose URIs it may match.
+        let literal = glob.split(['*', '?', '[']).next().unwrap_or_default();
+        let begins = |entry: &&Resource| entry.native.starts_with(literal);
+        let mut owners: Vec<usize> = self.entries.iter().filter(begins).map(|entry| entry.source).collect();
+        owners.sort_unstable();
+        owners.dedup();
+        match owners[..] {
+            [source] => Ok((source, glob.to_owned())),
+            _ => {
+                let candidates = owners.iter().map(|source| self.expose_namespaced(sources, *source, glob));
+                Err(Error::ResourceNotFound { uri: glob.to_owned(), candidates: candidates.collect() })
+            }
+        }
+    }
+
     /// The template that a completion refers to: exposed, or native where only one backend has it.
     pub fn find_template(&self, text: &str) -> Option<&TemplateEntry> {
         let exact = self.templates.iter().find(|entry| &*entry.exposed == text);

@@ -120,6 +120,7 @@ fn depth(old: &Server, new: &Server) -> Depth {
         prefix: _,
         namespacing: _,
         timeout: _,
+        poll: _,
         validate: _,
         tools: _,
         prompts: _,

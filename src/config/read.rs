@@ -101,6 +101,7 @@ fn subscriptions(field: &Field<'_>) -> Option<SubscriptionLimits> {
     let mut limits = SubscriptionLimits::default();
     section.set(&mut limits.per_client, "maxPerClient", Field::count);
     section.set(&mut limits.total, "maxTotal", Field::count);
+    section.set(&mut limits.upstream, "maxUpstream", Field::count);
     Some(limits)
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use indexmap::IndexMap;
 
@@ -11,6 +12,8 @@ use crate::config::{Declare, Namespacing, Protocol, Server, ServerId, roots, rul
 
 /// Names longer than this are cut in any case.
 const MAX_PREFIX_LENGTH: usize = 64;
+/// Reading more often would be all that a server does.
+const SHORTEST_POLL: Duration = Duration::from_millis(100);
 
 pub(crate) const PROTOCOLS: [(&str, Protocol); 2] = [("auto", Protocol::Auto), ("legacy", Protocol::Legacy)];
 
@@ -69,6 +72,8 @@ fn server(name: &str, field: &Field<'_>, namespacing: &Namespacing) -> Option<Se
     section.set(&mut prefix, "prefix", |field| field.accept(check_prefix(field.text()?)));
     let mut timeout = None;
     section.set(&mut timeout, "timeout", |field| field.timeout_or_milliseconds().map(Some));
+    let mut poll = None;
+    section.set(&mut poll, "poll", self::poll);
     let mut validate = false;
     section.set(&mut validate, "validate", Field::flag);
 
@@ -81,6 +86,7 @@ fn server(name: &str, field: &Field<'_>, namespacing: &Namespacing) -> Option<Se
         max_clients,
         enabled: enabled(&section),
         timeout,
+        poll,
         validate,
         tools,
         prompts,
@@ -98,6 +104,12 @@ fn enabled(section: &Section<'_>) -> bool {
     section.set(&mut enabled, "enabled", Field::flag);
     section.set(&mut enabled, "disabled", |field| field.flag().map(|disabled| !disabled));
     enabled
+}
+
+fn poll(field: &Field<'_>) -> Option<Option<Duration>> {
+    let poll = field.duration()?;
+    let wrong = || Fault::new("is too often").cure("use \"100ms\" at least");
+    field.accept(if poll < SHORTEST_POLL { Err(wrong()) } else { Ok(Some(poll)) })
 }
 
 fn check_prefix(text: &str) -> Result<String, Fault> {

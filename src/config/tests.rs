@@ -51,7 +51,7 @@ const FULL: &str = r#"{
     "defaultTimeout": "10s", "maxTimeout": 0, "askTimeout": "2m", "startTimeout": "200ms", "maxInFlight": 1,
     "maxInFlightPerBackend": 2, "maxMessageSize": 65536, "pageSize": 3,
   },
-  "subscriptions": { "maxPerClient": 7, "maxTotal": 8 },
+  "subscriptions": { "maxPerClient": 7, "maxTotal": 8, "maxUpstream": 9 },
     "log": { "level": "debug", "format": "json" },
   "mcpServers": {
     "local": { // a command
@@ -123,7 +123,7 @@ fn every_key_is_accepted() {
     assert_eq!((config.policies.max_in_flight, config.policies.max_in_flight_per_backend), (1, 2));
     assert_eq!((config.policies.max_message_size, config.policies.page_size), (65536, 3));
     let limits = config.policies.subscriptions;
-    assert_eq!((limits.per_client, limits.total), (7, 8));
+    assert_eq!((limits.per_client, limits.total, limits.upstream), (7, 8, 9));
     assert_eq!((config.log.level, config.log.format), (Some(LogLevel::Debug), LogFormat::Json));
     assert_eq!(config.servers.keys().map(ServerId::as_str).collect::<Vec<_>>(), ["local", "remote", "workspace"]);
 }

@@ -198,10 +198,11 @@ pub(crate) const SUBSCRIPTIONS: Keys = Keys {
     read: &[
         restart("maxPerClient", COUNT, "1000", "subscriptions of one client"),
         restart("maxTotal", COUNT, "1000000", "subscriptions of all clients together"),
+        restart("maxUpstream", COUNT, "10000", "resources that patterns may subscribe to at one server"),
     ],
     aliases: &[],
     passed_over: &[],
-    later: &["maxUpstream"],
+    later: &[],
 };
 
 pub(crate) const LOG: Keys = Keys {
@@ -305,6 +306,12 @@ pub(crate) const SERVER: Keys = Keys {
             "",
             "longest silence of a call to this server; as policies.defaultTimeout when absent",
         ),
+        live(
+            "poll",
+            Shape::PositiveDuration,
+            "",
+            "how often subscribed resources are read to see whether they changed, for a server that never tells",
+        ),
         live("namespacing", NAMING, "", "for this server alone; as the global one when absent"),
         live("validate", Shape::Flag, "false", "check the arguments of tools against their input schema"),
         live("tools", Shape::Object(&TOOLS), "{}", "which tools are offered, and how"),
@@ -315,7 +322,7 @@ pub(crate) const SERVER: Keys = Keys {
     ],
     aliases: &[("transport", "type"), ("serverUrl", "url"), ("httpUrl", "url")],
     passed_over: &["autoApprove", "alwaysAllow", "description", "trust", "gallery"],
-    later: &["poll"],
+    later: &[],
 };
 
 /// The object that older Zed has for `command`.
@@ -448,7 +455,7 @@ mod tests {
             ("header", Err("unknown key, did you mean \"headers\"?")),
             ("evn", Err("unknown key, did you mean \"env\"?")),
             ("color", Err("unknown key")),
-            ("poll", Err("known but not available in this version yet, remove it")),
+            ("poll", Ok(())),
             ("pol", Err("unknown key, did you mean \"poll\"?")),
         ] {
             let found = SERVER.check(key).map_err(|fault| fault.to_string());

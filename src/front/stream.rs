@@ -6,20 +6,21 @@
 //! stream of the session reads only what is kept: what was taken from the mailbox has been kept in the same moment, so it
 //! is not lost with the stream that took it.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::Stream;
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 
 use crate::backend::actor::stopped;
 use crate::front::NOTIFY_INTERVAL;
 use crate::front::body::{KEEP_ALIVE, event};
 use crate::lane::Said;
 use crate::mailbox::Versions;
-use crate::mailbox::replay::{Kind, Reader, Replay, SESSION_STREAM};
+use crate::mailbox::replay::{self, Kind, Reader, Replay};
 use crate::observe::{Event, Observe};
 use crate::protocol::error::Error;
 use crate::protocol::json::Pieces;
@@ -216,25 +217,29 @@ impl Drop for Carried {
 /// Tells one client of changed lists, but not more often than [`NOTIFY_INTERVAL`].
 pub struct Changes {
     versions: watch::Receiver<Versions>,
-    quiet_until: Instant,
+    /// Something was told a moment ago.
+    quiet_until: Option<Instant>,
 }
 
 impl Changes {
     pub fn new(mut versions: watch::Receiver<Versions>) -> Changes {
         // Whatever changed before is due at once.
         versions.mark_changed();
-        Changes { versions, quiet_until: Instant::now() }
+        Changes { versions, quiet_until: None }
     }
 
     /// Waits for notifications that are due; nothing when there will be none any more.
     pub async fn due(&mut self, session: &Session) -> Option<Vec<Bytes>> {
         loop {
-            tokio::time::sleep_until(self.quiet_until).await;
+            if let Some(until) = self.quiet_until {
+                tokio::time::sleep_until(until).await;
+                self.quiet_until = None;
+            }
             self.versions.changed().await.ok()?;
             let now = *self.versions.borrow_and_update();
             let due = session.mailbox.take_due(now);
             if !due.is_empty() {
-                self.quiet_until = Instant::now() + NOTIFY_INTERVAL;
+                self.quiet_until = Some(Instant::now() + NOTIFY_INTERVAL);
                 return Some(due);
             }
         }
@@ -245,19 +250,15 @@ impl Changes {
 pub async fn unasked(session: &Session, changes: &mut Changes) -> Option<Vec<Bytes>> {
     tokio::select! {
         biased;
-        message = session.mailbox.next() => Some(vec![message]),
+        // First, because it comes rarely: a storm of updates cannot keep it waiting.
         due = changes.due(session) => due,
-        updates = session.mailbox.next_updates() => Some(updates),
+        messages = session.mailbox.next() => Some(messages),
     }
 }
 
 /// Several messages as events.
 pub fn all_events(messages: Vec<Bytes>) -> Bytes {
     messages.into_iter().flat_map(|message| event(message.into())).collect()
-}
-
-fn joined(mut events: Vec<Bytes>) -> Bytes {
-    if events.len() == 1 { events.remove(0) } else { events.concat().into() }
 }
 
 /// The stream of a session: what changed, until the client goes, another stream takes its place, or we stop.
@@ -272,28 +273,67 @@ pub struct SessionStream {
 
 impl SessionStream {
     pub fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
-        futures_util::stream::unfold(self, async |mut stream| Some((stream.next().await?, stream)))
+        let begin = (self, Quiet::new());
+        futures_util::stream::unfold(begin, async |(mut stream, mut quiet)| {
+            let event = stream.next(&mut quiet).await?;
+            quiet.end();
+            Some((event, (stream, quiet)))
+        })
     }
 
-    async fn next(&mut self) -> Option<Bytes> {
+    async fn next(&mut self, quiet: &mut Quiet) -> Option<Bytes> {
         if let Some(first) = self.first.take() {
             return Some(first);
         }
         let session = Arc::clone(&self.hold.session);
         let replay = &session.mailbox.replay;
         loop {
+            // First, so that nothing comes unseen between the look and the wait.
+            let rung = replay.rung();
+            match replay.read(&mut self.reader) {
+                replay::Next::Events(events) => return Some(events),
+                // Another stream took its place, or the session is over.
+                replay::Next::Over => return None,
+                replay::Next::Nothing => {}
+            }
             let messages = tokio::select! {
                 biased;
                 () = stopped(&mut self.stop) => return None,
-                // Nothing when another stream took its place, or the session is over.
-                events = replay.follow(&mut self.reader) => return events.map(joined),
+                () = rung => continue,
                 messages = unasked(&session, &mut self.changes) => messages?,
-                () = tokio::time::sleep(KEEP_ALIVE_EVERY) => return Some(KEEP_ALIVE),
+                () = quiet.over() => return Some(KEEP_ALIVE),
             };
             // No await before this: what was taken is kept, for us or for whoever has taken our place by now.
-            for message in messages {
-                replay.event(SESSION_STREAM, Kind::Note, message.into());
+            messages.into_iter().for_each(|message| replay.keep(message));
+        }
+    }
+}
+
+/// How long nothing was written to a stream. The timer is not set anew with each event, only when it rings too early.
+struct Quiet {
+    since: Instant,
+    timer: Pin<Box<Sleep>>,
+}
+
+impl Quiet {
+    fn new() -> Quiet {
+        Quiet { since: Instant::now(), timer: Box::pin(tokio::time::sleep(KEEP_ALIVE_EVERY)) }
+    }
+
+    /// Something is written.
+    fn end(&mut self) {
+        self.since = Instant::now();
+    }
+
+    /// Waits until the stream must show that it is alive. Cancel-safe.
+    async fn over(&mut self) {
+        loop {
+            self.timer.as_mut().await;
+            let due = self.since + KEEP_ALIVE_EVERY;
+            if due <= Instant::now() {
+                return;
             }
+            self.timer.as_mut().reset(due);
         }
     }
 }
@@ -312,7 +352,7 @@ impl ResumedCall {
     async fn next(&mut self) -> Option<Bytes> {
         tokio::select! {
             biased;
-            events = self.present.session.mailbox.replay.follow(&mut self.reader) => events.map(joined),
+            events = self.present.session.mailbox.replay.follow(&mut self.reader) => events,
             () = tokio::time::sleep(KEEP_ALIVE_EVERY) => Some(KEEP_ALIVE),
         }
     }
@@ -325,6 +365,19 @@ mod tests {
     use crate::protocol::dialect::Dialect;
     use crate::session::desk::Desk;
 
+    #[tokio::test(start_paused = true)]
+    async fn http1_a_stream_shows_life_when_it_was_quiet_and_not_before() {
+        let mut quiet = Quiet::new();
+        for spoken_after in [Duration::ZERO, KEEP_ALIVE_EVERY / 3, KEEP_ALIVE_EVERY / 2] {
+            tokio::time::sleep(spoken_after).await;
+            quiet.end();
+            let begin = Instant::now();
+            quiet.over().await;
+            assert_eq!(begin.elapsed(), KEEP_ALIVE_EVERY);
+            quiet.end();
+        }
+    }
+
     #[tokio::test]
     async fn sess2_of_two_streams_that_begin_at_once_exactly_one_goes_on() {
         let desk = Desk::example(1);
@@ -336,14 +389,15 @@ mod tests {
             SessionStream { hold, reader, first: None, changes, stop: stop.subscribe() }
         };
         let ((first, _), (second, _)) = (session.mailbox.replay.take_session(), session.mailbox.replay.take_session());
+        let mut quiet = Quiet::new();
         let mut second = stream(second, session.open_stream());
         let mut first = stream(first, session.open_stream());
-        assert_eq!(first.next().await, None);
+        assert_eq!(first.next(&mut quiet).await, None);
         assert!(session.mailbox.post(Bytes::from_static(b"{}")));
-        assert!(second.next().await.is_some_and(|event| event.ends_with(b"data: {}\n\n")));
+        assert!(second.next(&mut quiet).await.is_some_and(|event| event.ends_with(b"data: {}\n\n")));
         desk.sessions.end(session.id, "test");
-        assert_eq!(second.next().await, None);
+        assert_eq!(second.next(&mut quiet).await, None);
         let (late, _) = session.mailbox.replay.take_session();
-        assert_eq!(stream(late, session.open_stream()).next().await, None, "it comes after the end");
+        assert_eq!(stream(late, session.open_stream()).next(&mut quiet).await, None, "it comes after the end");
     }
 }

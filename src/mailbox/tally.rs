@@ -38,6 +38,8 @@ pub struct Place {
 pub enum Full {
     Client,
     All,
+    /// For what patterns want of one backend.
+    Upstream,
 }
 
 impl Place {

@@ -35,13 +35,23 @@ pub struct Receipt {
 
 /// An update for one client.
 pub struct Update<'a> {
+    /// As the backend knows it.
+    pub native: &'a Arc<str>,
     /// As clients know it.
     pub uri: &'a Arc<str>,
     pub message: &'a Bytes,
     pub pace: Pace,
     pub receipt: &'a Arc<Receipt>,
-    /// The subscribed resource that `uri` is inside of, and what is said of it instead when there are too many.
-    pub inside: Option<(&'a Arc<str>, &'a Bytes)>,
+    /// What is said instead when there are too many.
+    pub inside: Option<Whole<'a>>,
+}
+
+/// What an update is inside of: a subscribed resource, or a pattern.
+#[derive(Clone, Copy)]
+pub struct Whole<'a> {
+    pub native: &'a Arc<str>,
+    pub uri: &'a Arc<str>,
+    pub message: &'a Bytes,
 }
 
 #[derive(Default)]
@@ -60,6 +70,7 @@ struct Queue {
 }
 
 struct Pending {
+    native: Arc<str>,
     message: Bytes,
     due: Instant,
     min_interval: Duration,
@@ -75,9 +86,9 @@ impl Updates {
         if queue.closed {
             return false;
         }
-        let Some((parent, instead)) = update.inside else { return queue.put(update, now) };
+        let Some(whole) = update.inside else { return queue.put(update, now) };
         let is_there = queue.pending.contains_key(update.uri);
-        let of_parent = |pending: &Pending| pending.inside.as_ref() == Some(parent);
+        let of_parent = |pending: &Pending| pending.inside.as_ref() == Some(whole.uri);
         if is_there || queue.pending.values().filter(|pending| of_parent(pending)).count() < MOST_INSIDE {
             return queue.put(update, now);
         }
@@ -85,20 +96,24 @@ impl Updates {
         queue.pending.retain(|_, pending| !of_parent(pending));
         let folded = u32::try_from(before - queue.pending.len()).unwrap_or(u32::MAX);
         update.receipt.coalesced.fetch_add(folded, Ordering::Relaxed);
-        queue.put(&Update { uri: parent, message: instead, inside: None, ..*update }, now)
+        let Whole { native, uri, message } = whole;
+        queue.put(&Update { native, uri, message, inside: None, ..*update }, now)
     }
 
-    /// Updates of `uri` are wanted otherwise from now on; tells whether one waits.
-    pub fn set_pace(&self, uri: &str, pace: Pace, now: Instant) -> bool {
+    /// Updates for the subscription to `uri` that has this receipt are wanted otherwise from now on; tells whether one waits.
+    pub fn set_pace(&self, receipt: &Arc<Receipt>, uri: &str, pace: Pace, now: Instant) -> bool {
         let mut queue = self.lock();
         if let Some(until) = queue.told.get_mut(uri) {
             *until = (*until).min(now + pace.min_interval);
         }
-        let Some(pending) = queue.pending.get_mut(uri) else { return false };
-        pending.due = pending.due.min(now + pace.min_interval.max(pace.batch));
-        pending.min_interval = pace.min_interval;
-        pending.priority = pace.priority;
-        true
+        let own = queue.pending.values_mut().filter(|pending| Arc::ptr_eq(&pending.receipt, receipt));
+        own.map(|pending| {
+            pending.due = pending.due.min(now + pace.min_interval.max(pace.batch));
+            pending.min_interval = pace.min_interval;
+            pending.priority = pace.priority;
+        })
+        .count()
+            > 0
     }
 
     /// What is due, the most important first; it counts as written.
@@ -107,12 +122,10 @@ impl Updates {
         if queue.flush.is_some_and(|flush| flush <= now) {
             queue.flush = None;
         }
-        if queue.pending.values().all(|pending| pending.due > now) {
+        let mut due: Vec<_> = queue.pending.extract_if(.., |_, pending| pending.due <= now).collect();
+        if due.is_empty() {
             return Vec::new();
         }
-        let (mut due, rest): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut queue.pending).into_iter().partition(|(_, pending)| pending.due <= now);
-        queue.pending.extend(rest);
         queue.told.retain(|_, until| *until > now);
         for (uri, pending) in &due {
             pending.receipt.delivered.fetch_add(1, Ordering::Relaxed);
@@ -131,11 +144,12 @@ impl Updates {
         self.lock().pending.values().map(|pending| pending.due).min()
     }
 
-    /// Nobody wants updates of this URI any more.
-    pub fn drop_pending(&self, uri: &str) {
+    /// The subscription to `uri` that has this receipt is over. What waits for it goes, but what is wanted for another
+    /// reason, which `is_wanted` knows by the native URI.
+    pub fn drop_of(&self, receipt: &Arc<Receipt>, uri: &str, is_wanted: impl Fn(&str) -> bool) {
         let mut queue = self.lock();
-        queue.pending.shift_remove(uri);
-        queue.pending.retain(|_, pending| pending.inside.as_deref() != Some(uri));
+        let is_own = |pending: &Pending| Arc::ptr_eq(&pending.receipt, receipt);
+        queue.pending.retain(|_, pending| !is_own(pending) || is_wanted(&pending.native));
         queue.told.remove(uri);
     }
 
@@ -171,12 +185,13 @@ impl Queue {
         };
         let spaced = self.told.get(update.uri).copied().unwrap_or(now);
         let pending = Pending {
+            native: Arc::clone(update.native),
             message: update.message.clone(),
             due: gathered.max(spaced),
             min_interval: update.pace.min_interval,
             priority: update.pace.priority,
             receipt: Arc::clone(update.receipt),
-            inside: update.inside.map(|(parent, _)| Arc::clone(parent)),
+            inside: update.inside.map(|whole| Arc::clone(whole.uri)),
         };
         self.pending.insert(Arc::clone(update.uri), pending);
         true
@@ -200,7 +215,8 @@ mod tests {
 
         fn put(&self, uri: &str, text: &'static str, pace: Pace) -> bool {
             let (uri, message) = (Arc::from(uri), Bytes::from_static(text.as_bytes()));
-            let update = Update { uri: &uri, message: &message, pace, receipt: &self.receipt, inside: None };
+            let receipt = &self.receipt;
+            let update = Update { native: &uri, uri: &uri, message: &message, pace, receipt, inside: None };
             self.updates.put(&update, self.now)
         }
 
@@ -269,8 +285,9 @@ mod tests {
         desk.put("a", "a1", pace);
         assert_eq!(desk.take(), ["a1"]);
         desk.put("a", "a2", pace);
-        assert!(desk.take().is_empty() && !desk.updates.set_pace("b", Pace::default(), desk.now));
-        assert!(desk.updates.set_pace("a", Pace::default(), desk.now));
+        assert!(desk.take().is_empty());
+        assert!(!desk.updates.set_pace(&Arc::default(), "b", Pace::default(), desk.now));
+        assert!(desk.updates.set_pace(&desk.receipt, "a", Pace::default(), desk.now));
         assert_eq!(desk.take(), ["a2"]);
         desk.put("a", "a3", Pace::default());
         assert_eq!(desk.take(), ["a3"]);
@@ -288,12 +305,12 @@ mod tests {
     #[test]
     fn sub18_too_many_inside_one_resource_are_folded_into_it() {
         let desk = Desk::new();
-        let (parent, instead): (Arc<str>, _) = ("s/".into(), Bytes::from_static(b"whole"));
+        let (parent, instead): (Arc<str>, _) = (Arc::from("s/"), Bytes::from_static(b"whole"));
         let put = |number: usize| {
             let (uri, message) = (Arc::from(format!("s/{number}")), Bytes::from_static(b"part"));
-            let inside = Some((&parent, &instead));
+            let inside = Some(Whole { native: &parent, uri: &parent, message: &instead });
             let (pace, receipt) = (Pace::default(), &desk.receipt);
-            desk.updates.put(&Update { uri: &uri, message: &message, pace, receipt, inside }, desk.now)
+            desk.updates.put(&Update { native: &uri, uri: &uri, message: &message, pace, receipt, inside }, desk.now)
         };
         for number in 0..MOST_INSIDE {
             assert!(put(number));
@@ -308,8 +325,10 @@ mod tests {
     fn what_is_not_wanted_any_more_is_not_told() {
         let desk = Desk::new();
         desk.put("a", "a", Pace::default());
-        desk.updates.drop_pending("a");
-        assert!(desk.take().is_empty());
+        desk.put("b", "b", Pace::default());
+        desk.updates.drop_of(&Arc::default(), "a", |_| false);
+        desk.updates.drop_of(&desk.receipt, "a", |native| native == "b");
+        assert_eq!(desk.take(), ["b"]);
         desk.updates.close();
         assert!(!desk.put("a", "a", Pace::default()));
     }

@@ -75,6 +75,10 @@ pub struct SubscriptionInfo {
 #[serde(rename_all = "camelCase")]
 pub struct Options {
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub pattern: Option<&'static str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub fields: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub min_interval_ms: Option<u128>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch_ms: Option<u128>,
@@ -85,8 +89,12 @@ pub struct Options {
 impl Options {
     fn of(subscription: &Subscription) -> Options {
         let Pace { min_interval, batch, priority } = subscription.pace();
+        let terms = subscription.terms();
+        let selection = terms.as_ref().and_then(|terms| terms.selection.as_ref());
         let millis = |duration: Duration| Some(duration.as_millis()).filter(|millis| *millis > 0);
         Options {
+            pattern: subscription.pattern.as_ref().map(|pattern| pattern.kind()),
+            fields: selection.into_iter().flat_map(|selection| selection.fields().map(str::to_owned)).collect(),
             min_interval_ms: millis(min_interval),
             batch_ms: millis(batch),
             priority: Some(priority).filter(|priority| *priority != 0),
@@ -144,7 +152,11 @@ impl Asked {
 
     fn is_reached_by(&self, backend: &Backend, subscription: &Subscription) -> bool {
         let name = &subscription.name;
-        let is_own = |(server, native): &(ServerId, String)| *server == backend.id && reaches(&name.native, native);
+        let covers = |native: &str| match &subscription.pattern {
+            Some(pattern) => pattern.matches(native),
+            None => reaches(&name.native, native),
+        };
+        let is_own = |(server, native): &(ServerId, String)| *server == backend.id && covers(native);
         self.owner.as_ref().is_some_and(is_own) || self.exposed.iter().any(|uri| reaches(&name.exposed, uri))
     }
 }

@@ -6,8 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::register::{Register, Subscribed};
+use crate::backend::register::{Register, Subscribed, Unsubscribable};
 use crate::backend::{Backend, CallEnd};
+use crate::catalog::View;
 use crate::catalog::resources::Owner;
 use crate::lane::Call;
 use crate::mailbox::tally::{Full, Place};
@@ -18,8 +19,11 @@ use crate::protocol::json::{self, Pieces, Span, Splice, quote};
 use crate::protocol::params::required;
 use crate::protocol::{self, Outcome as Answer, Request, Response};
 use crate::router::{Router, find_resource};
+use crate::subscriptions::glob::Glob;
 use crate::subscriptions::id::SubscriptionId;
-use crate::subscriptions::{Outcome, Wish};
+use crate::subscriptions::pattern::Pattern;
+use crate::subscriptions::selection::Selection;
+use crate::subscriptions::{Outcome, Subscription, Terms, Wish};
 
 const PREFIX: &str = "dev.goblin/";
 /// Longer waits than this make no sense for something that says "look again".
@@ -29,11 +33,9 @@ impl Router {
     pub(super) async fn subscribe(&self, call: &Arc<Call>) -> Result<Pieces, CallEnd> {
         let request = &call.request;
         let uri = required(request.raw.as_str(), request.params.uri, "uri")?;
-        let pace = read_pace(request)?;
-        let (catalog, Owner { source, native, .. }) =
-            self.look_up(|view| find_resource(view, &uri), &call.caller).await?;
-        let exposed: Arc<str> = catalog.resources.expose(&catalog.sources, source, &native).into();
-        let backend = &catalog.source(source).backend;
+        let Options { pattern, pace, selection } = Options::read(request)?;
+        let (catalog, found) = self.look_up(|view| find(view, &uri, pattern), &call.caller).await?;
+        let backend = &catalog.source(found.source).backend;
         let Some(client) = call.caller.session else {
             return Err(Error::InvalidRequest("a subscription needs a session".to_owned()).into());
         };
@@ -41,40 +43,62 @@ impl Router {
             register = backend.register_for(call) => register?,
             _ = call.ended() => return Err(CallEnd::Cancelled),
         };
-        let mailbox = Arc::clone(&call.mailbox);
-        let wish = Wish { client, mailbox, native: native.into(), exposed: Arc::clone(&exposed), pace };
-        let place = || self.place(call);
+        let wish = Wish {
+            client,
+            mailbox: Arc::clone(&call.mailbox),
+            native: found.native,
+            exposed: found.exposed,
+            pattern: found.pattern,
+            terms: Terms::new(pace, selection),
+        };
         let subscribed = tokio::select! {
-            subscribed = register.subscribe(wish, place) => subscribed?,
+            subscribed = register.subscribe(wish, || self.place(call)) => subscribed,
             _ = call.ended() => return Err(CallEnd::Cancelled),
         };
-        let Some(Subscribed { subscription, outcome }) = subscribed else { return Err(CallEnd::Cancelled) };
+        let Subscribed { subscription, outcome } = subscribed.map_err(|why| self.unsubscribable(why, backend))?;
         let state = match outcome {
             Outcome::Subscribed => "subscribed",
             Outcome::Tracked => "tracked",
             Outcome::Pending => "pending",
-            Outcome::Refused(response) => return Ok(refusal(request, &response)),
+            Outcome::Refused(response) => return Ok(refusal(request, &response, &subscription)),
             Outcome::Failed(reason) => {
                 let (server, reason) = (backend.id.to_string(), reason.to_string());
                 return Err(Error::BackendUnavailable { server, reason, sent: true }.into());
             }
+            Outcome::Late(after) => {
+                let (server, method) = (backend.id.to_string(), request.method.to_string());
+                return Err(Error::Timeout { server, method, after }.into());
+            }
         };
         let (server, session) = (backend.id.as_str(), &*client.short());
-        self.observe.emit(&Event::Subscribed { server, uri: &exposed, session, state });
+        // As it was named by whoever subscribed first: that is what updates say.
+        let uri = &*subscription.name.exposed;
+        self.observe.emit(&Event::Subscribed { server, uri, session, state });
         let state = if state == "pending" { r#","dev.goblin/state":"pending""# } else { "" };
         let id = subscription.id;
-        let names = format!(r#""{PREFIX}uri":{},"{PREFIX}server":{}"#, quote(&exposed), quote(server));
+        let names = format!(r#""{PREFIX}uri":{},"{PREFIX}server":{}"#, quote(uri), quote(server));
         let meta = format!(r#"{{"{PREFIX}subscriptionId":"{id}",{names}{state}}}"#);
         Ok(protocol::reply(&request.id, format!(r#"{{"_meta":{meta}}}"#)))
     }
 
-    fn place(&self, call: &Call) -> Result<Place, Error> {
+    fn unsubscribable(&self, why: Unsubscribable, backend: &Backend) -> CallEnd {
         let limits = self.policies.subscriptions;
-        let own = (&call.mailbox.subscriptions, limits.per_client);
-        Place::new(own, (&self.subscriptions, limits.total)).map_err(|full| match full {
-            Full::Client => Error::LimitExceeded { limit: "subscriptions.maxPerClient", value: limits.per_client },
-            Full::All => Error::LimitExceeded { limit: "subscriptions.maxTotal", value: limits.total },
-        })
+        let (limit, value) = match why {
+            Unsubscribable::Gone => return CallEnd::Cancelled,
+            Unsubscribable::Closed => {
+                let reason = "its configuration has just changed".to_owned();
+                return Error::BackendUnavailable { server: backend.id.to_string(), reason, sent: false }.into();
+            }
+            Unsubscribable::Full(Full::Client) => ("subscriptions.maxPerClient", limits.per_client),
+            Unsubscribable::Full(Full::All) => ("subscriptions.maxTotal", limits.total),
+            Unsubscribable::Full(Full::Upstream) => ("subscriptions.maxUpstream", limits.upstream),
+        };
+        Error::LimitExceeded { limit, value }.into()
+    }
+
+    fn place(&self, call: &Call) -> Result<Place, Full> {
+        let limits = self.policies.subscriptions;
+        Place::new((&call.mailbox.subscriptions, limits.per_client), (&self.subscriptions, limits.total))
     }
 
     /// What is not subscribed, or not known, is no error: it is as the client wants it.
@@ -111,36 +135,107 @@ impl Router {
     }
 }
 
-/// The backend's own error. One without data says what it is about.
-fn refusal(request: &Request, response: &Response) -> Pieces {
+/// The backend's own error, under the name that the client knows. One without data says what it is about.
+fn refusal(request: &Request, response: &Response, subscription: &Subscription) -> Pieces {
     let text = response.raw.as_str();
     let mut edits = Splice::new();
-    if let Answer::Error(error) = response.outcome
-        && json::member(text, error, "data").is_none()
-        && error.get(text).ends_with('}')
-    {
-        let comma = if json::members(text, error).next().is_some() { "," } else { "" };
-        edits.insert(error.end - 1, format!(r#"{comma}"data":{{"code":"SUBSCRIPTION_FAILED"}}"#));
+    let Answer::Error(error) = response.outcome else { return response.rekeyed(&request.id, edits) };
+    match json::member(text, error, "data") {
+        Some(data) => {
+            let uri = json::member(text, data, "uri");
+            let is_it = |at: &Span| json::string(text, *at).is_some_and(|uri| *uri == *subscription.name.native);
+            if let Some(at) = uri.filter(is_it) {
+                edits.replace(at, quote(&subscription.name.exposed));
+            }
+        }
+        None if error.get(text).ends_with('}') => {
+            let comma = if json::members(text, error).next().is_some() { "," } else { "" };
+            edits.insert(error.end - 1, format!(r#"{comma}"data":{{"code":"SUBSCRIPTION_FAILED"}}"#));
+        }
+        None => {}
     }
     response.rekeyed(&request.id, edits)
 }
 
-/// How the client wants to be told.
-fn read_pace(request: &Request) -> Result<Pace, Error> {
-    let text = request.raw.as_str();
-    let mut pace = Pace::default();
-    let Some(meta) = request.params.meta else { return Ok(pace) };
-    for member in json::members(text, meta) {
-        let key = member.key(text);
-        let Some(option) = key.strip_prefix(PREFIX) else { continue };
-        match option {
-            "minIntervalMs" => pace.min_interval = millis(text, member.value, &key)?,
-            "batchMs" => pace.batch = millis(text, member.value, &key)?,
-            "priority" => pace.priority = priority(text, member.value, &key)?,
-            _ => return Err(Error::InvalidParams(format!("_meta has the unknown option {}", quote(&key)))),
+/// What is to be subscribed, and whose it is.
+struct Found {
+    source: usize,
+    native: Arc<str>,
+    exposed: Arc<str>,
+    pattern: Option<Arc<Pattern>>,
+}
+
+fn find(view: View<'_>, uri: &str, kind: Option<Kind>) -> Result<Found, Error> {
+    let resources = &view.catalog.resources;
+    match kind {
+        None => {
+            let Owner { source, native, .. } = find_resource(view, uri)?;
+            let exposed = resources.expose(&view.catalog.sources, source, &native).into();
+            Ok(Found { source, native: native.into(), exposed, pattern: None })
+        }
+        Some(Kind::Template) => {
+            let missing = || Error::ResourceNotFound { uri: uri.to_owned(), candidates: Vec::new() };
+            let entry = resources.find_template(uri).ok_or_else(missing)?;
+            let unusable = || Error::InvalidParams(format!("the template {} is no RFC 6570 template", quote(uri)));
+            let template = entry.template.clone().ok_or_else(unusable)?;
+            let (native, exposed) = (Arc::from(&*entry.native), Arc::from(&*entry.exposed));
+            Ok(Found { source: entry.source, native, exposed, pattern: Some(Arc::new(Pattern::Template(template))) })
+        }
+        Some(Kind::Glob) => {
+            let (source, native) = resources.find_server(&view.catalog.sources, uri)?;
+            let glob =
+                Glob::parse(&native).map_err(|error| Error::InvalidParams(format!("uri is no glob: {error}")))?;
+            let exposed = resources.expose(&view.catalog.sources, source, &native).into();
+            Ok(Found { source, native: native.into(), exposed, pattern: Some(Arc::new(Pattern::Glob(glob))) })
         }
     }
-    Ok(pace)
+}
+
+/// What a client may say in `_meta`.
+#[derive(Debug, Default, PartialEq)]
+struct Options {
+    pattern: Option<Kind>,
+    pace: Pace,
+    selection: Option<Selection>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Glob,
+    Template,
+}
+
+impl Options {
+    fn read(request: &Request) -> Result<Options, Error> {
+        let text = request.raw.as_str();
+        let mut options = Options::default();
+        let Some(meta) = request.params.meta else { return Ok(options) };
+        for member in json::members(text, meta) {
+            let (key, value) = (member.key(text), member.value);
+            let Some(option) = key.strip_prefix(PREFIX) else { continue };
+            match option {
+                "minIntervalMs" => options.pace.min_interval = millis(text, value, &key)?,
+                "batchMs" => options.pace.batch = millis(text, value, &key)?,
+                "priority" => options.pace.priority = priority(text, value, &key)?,
+                "pattern" => options.pattern = Some(kind(text, value, &key)?),
+                "fields" => options.selection = Some(fields(text, value, &key)?),
+                _ => return Err(Error::InvalidParams(format!("_meta has the unknown option {}", quote(&key)))),
+            }
+        }
+        Ok(options)
+    }
+}
+
+fn kind(text: &str, at: Span, key: &str) -> Result<Kind, Error> {
+    match json::string(text, at).as_deref() {
+        Some("glob") => Ok(Kind::Glob),
+        Some("template") => Ok(Kind::Template),
+        _ => Err(Error::InvalidParams(format!("{key} must be \"glob\" or \"template\""))),
+    }
+}
+
+fn fields(text: &str, at: Span, key: &str) -> Result<Selection, Error> {
+    Selection::parse(text, at).map_err(|wrong| Error::InvalidParams(format!("{key} {wrong}")))
 }
 
 fn millis(text: &str, at: Span, key: &str) -> Result<Duration, Error> {
@@ -159,22 +254,26 @@ mod tests {
     use super::*;
     use crate::protocol::Message;
 
-    fn read(meta: &str) -> Result<Pace, String> {
+    fn read(meta: &str) -> Result<Options, String> {
         let text = format!(
             r#"{{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{{"uri":"a:b","_meta":{meta}}}}}"#
         );
         match Message::parse(text.into()) {
-            Ok(Message::Request(request)) => read_pace(&request).map_err(|error| error.to_string()),
+            Ok(Message::Request(request)) => Options::read(&request).map_err(|error| error.to_string()),
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
     fn subx3_subx4_options_are_read_and_others_refused_by_name() {
-        assert_eq!(read(r#"{"other/thing":1,"progressToken":1}"#), Ok(Pace::default()));
+        assert_eq!(read(r#"{"other/thing":1,"progressToken":1}"#), Ok(Options::default()));
         let all = r#"{"dev.goblin/minIntervalMs":250,"dev.goblin/batchMs":0,"dev.goblin/priority":-10}"#;
-        let expected = Pace { min_interval: Duration::from_millis(250), batch: Duration::ZERO, priority: -10 };
-        assert_eq!(read(all), Ok(expected));
+        let pace = Pace { min_interval: Duration::from_millis(250), batch: Duration::ZERO, priority: -10 };
+        assert_eq!(read(all), Ok(Options { pace, ..Options::default() }));
+        let glob = Options { pattern: Some(Kind::Glob), ..Options::default() };
+        assert_eq!(read(r#"{"dev.goblin/pattern":"glob"}"#), Ok(glob));
+        let fields = r#"{"dev.goblin/pattern":"template","dev.goblin/fields":["size"]}"#;
+        assert!(read(fields).is_ok_and(|it| it.pattern == Some(Kind::Template) && it.selection.is_some()));
         for (wrong, word) in [
             (r#"{"dev.goblin/minIntervalMs":-1}"#, "minIntervalMs"),
             (r#"{"dev.goblin/minIntervalMs":1.5}"#, "minIntervalMs"),
@@ -182,6 +281,10 @@ mod tests {
             (r#"{"dev.goblin/batchMs":3600001}"#, "3600000"),
             (r#"{"dev.goblin/priority":11}"#, "priority"),
             (r#"{"dev.goblin/whatever":1}"#, "dev.goblin/whatever"),
+            (r#"{"dev.goblin/pattern":"regex"}"#, "dev.goblin/pattern must be \"glob\""),
+            (r#"{"dev.goblin/pattern":true}"#, "dev.goblin/pattern"),
+            (r#"{"dev.goblin/fields":[]}"#, "dev.goblin/fields must be an array"),
+            (r#"{"dev.goblin/fields":["a..b"]}"#, "dev.goblin/fields has the path"),
         ] {
             let error = read(wrong).expect_err(wrong);
             assert!(error.contains(word), "{wrong}: {error}");

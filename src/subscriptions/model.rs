@@ -1,9 +1,12 @@
-//! [`Interests`] against a model that keeps nothing but who wants what, and against an upstream that keeps what it was told.
+//! [`Interests`] against a model that keeps nothing but who wants what and what is listed, and against an upstream that
+//! keeps what it was told.
 
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
+use super::interests::Interests;
+use super::tests::{Listed, glob};
 use super::*;
 use crate::caller::Node;
 use crate::mailbox::replay::Replay;
@@ -11,12 +14,22 @@ use crate::mailbox::tally::Tally;
 
 const CLIENTS: usize = 3;
 const URIS: [&str; 3] = ["a:1", "a:2", "a:3"];
+const GLOBS: [&str; 2] = ["a:*", "a:[12]"];
+
+/// What may be wanted: one of the URIs, or one of the globs.
+fn wishes() -> impl Iterator<Item = &'static str> {
+    URIS.into_iter().chain(GLOBS)
+}
+
+fn covers(glob: &str, uri: &str) -> bool {
+    glob == GLOBS[0] || glob == GLOBS[1] && uri != "a:3"
+}
 
 /// What may happen, in any order.
 #[derive(Clone, Debug)]
 enum Step {
-    Subscribe(usize, usize),
-    Unsubscribe(usize, usize),
+    Subscribe(usize, &'static str),
+    Unsubscribe(usize, &'static str),
     /// A client goes; another one takes its number.
     Release(usize),
     /// Nobody waits any more for the oldest open answer of a client.
@@ -29,6 +42,12 @@ enum Step {
     AnswerLate(Verdict),
     Down,
     Up(bool),
+    /// These are listed, one bit each.
+    List(u8),
+    /// It cannot be read.
+    Vanish(&'static str),
+    /// Another backend takes the place of this one.
+    HandOver,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +55,8 @@ enum Verdict {
     Done,
     Unknown,
     Refused,
+    /// Whether it was heard all the same.
+    Late(bool),
 }
 
 impl Verdict {
@@ -44,40 +65,59 @@ impl Verdict {
             Verdict::Done => Reply::Done,
             Verdict::Unknown => Reply::Unknown,
             Verdict::Refused => Reply::Failed("no".into()),
+            Verdict::Late(_) => Reply::Late(Duration::from_secs(1)),
         }
+    }
+
+    fn is_heard(self) -> bool {
+        matches!(self, Verdict::Done | Verdict::Late(true))
     }
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let pair = || (0..CLIENTS, 0..URIS.len());
-    let verdict = || prop_oneof![4 => Just(Verdict::Done), 1 => Just(Verdict::Unknown), 1 => Just(Verdict::Refused)];
+    let wish = || prop::sample::select(wishes().collect::<Vec<_>>());
+    let verdict = || {
+        prop_oneof![
+            6 => Just(Verdict::Done),
+            1 => Just(Verdict::Unknown),
+            1 => Just(Verdict::Refused),
+            1 => any::<bool>().prop_map(Verdict::Late),
+        ]
+    };
     prop_oneof![
-        6 => pair().prop_map(|(client, uri)| Step::Subscribe(client, uri)),
-        4 => pair().prop_map(|(client, uri)| Step::Unsubscribe(client, uri)),
+        8 => (0..CLIENTS, wish()).prop_map(|(client, wish)| Step::Subscribe(client, wish)),
+        5 => (0..CLIENTS, wish()).prop_map(|(client, wish)| Step::Unsubscribe(client, wish)),
         1 => (0..CLIENTS).prop_map(Step::Release),
         1 => (0..CLIENTS).prop_map(Step::Cancel),
-        6 => Just(Step::Say),
-        6 => (0..8_usize, verdict()).prop_map(|(which, verdict)| Step::Answer(which, verdict)),
+        8 => Just(Step::Say),
+        8 => (0..8_usize, verdict()).prop_map(|(which, verdict)| Step::Answer(which, verdict)),
         1 => verdict().prop_map(Step::AnswerLate),
         1 => Just(Step::Down),
         2 => any::<bool>().prop_map(Step::Up),
+        4 => (0..8_u8).prop_map(Step::List),
+        2 => prop::sample::select(URIS.to_vec()).prop_map(Step::Vanish),
+        1 => Just(Step::HandOver),
     ]
 }
 
 /// One subscribe of a client that is not answered.
 struct Open {
     client: usize,
-    uri: &'static str,
+    wish: &'static str,
     is_new: bool,
     asked: oneshot::Receiver<Outcome>,
 }
 
 struct World {
     interests: Interests,
+    link: u64,
+    listed: Listed,
     clients: Vec<(SessionId, Arc<Mailbox>)>,
     tally: Arc<Tally>,
     /// The model: who wants what.
     wanted: BTreeSet<(usize, &'static str)>,
+    /// Which glob has covered what, since somebody wants it.
+    covered: BTreeSet<(&'static str, &'static str)>,
     open: Vec<Open>,
     /// Said, and not answered.
     jobs: Vec<Job>,
@@ -85,7 +125,7 @@ struct World {
     late: Vec<Job>,
     /// What the upstream would tell of, by what it was told.
     upstream: BTreeSet<String>,
-    /// What it would not be asked for: refused to somebody who stays, or not known.
+    /// What it would not be asked for: refused to somebody who stays, or not known, or gone.
     excused: BTreeSet<String>,
     is_up: bool,
 }
@@ -93,10 +133,13 @@ struct World {
 impl World {
     fn new() -> World {
         World {
-            interests: Interests::default(),
+            interests: Interests::new(99),
+            link: 0,
+            listed: Listed::default(),
             clients: (0..CLIENTS).map(|_| client()).collect(),
             tally: Arc::default(),
             wanted: BTreeSet::new(),
+            covered: BTreeSet::new(),
             open: Vec::new(),
             jobs: Vec::new(),
             late: Vec::new(),
@@ -108,11 +151,8 @@ impl World {
 
     fn take(&mut self, step: Step) {
         match step {
-            Step::Subscribe(client, uri) => self.subscribe(client, URIS[uri]),
-            Step::Unsubscribe(client, uri) => {
-                let ended = self.interests.unsubscribe(&self.clients[client].1, URIS[uri]).is_some();
-                assert_eq!(ended, self.wanted.remove(&(client, URIS[uri])));
-            }
+            Step::Subscribe(client, wish) => self.subscribe(client, wish),
+            Step::Unsubscribe(client, wish) => self.unsubscribe(client, wish),
             Step::Release(client) => {
                 let ended = self.interests.release(&self.clients[client].1).len();
                 let before = self.wanted.len();
@@ -126,39 +166,77 @@ impl World {
             Step::Answer(which, verdict) if !self.jobs.is_empty() => self.answer(which % self.jobs.len(), verdict),
             Step::Answer(..) => {}
             Step::AnswerLate(verdict) => {
-                let missed = self.late.pop().map(|job| self.interests.answered(&job, verdict.reply()));
-                assert!(missed.is_none_or(|missed| missed.is_empty()));
+                let told = self.late.pop().map(|job| self.interests.answered(&job, verdict.reply()));
+                assert!(told.is_none_or(|told| told.is_empty()));
             }
             Step::Down => self.down(),
             Step::Up(can_subscribe) => self.up(can_subscribe),
+            Step::List(bits) => self.list(bits),
+            Step::Vanish(uri) => self.vanish(uri),
+            Step::HandOver => self.hand_over(),
         }
         self.settle();
+        self.forget_unwanted();
         self.check();
     }
 
-    fn subscribe(&mut self, client: usize, uri: &'static str) {
+    fn subscribe(&mut self, client: usize, wish: &'static str) {
+        let is_glob = GLOBS.contains(&wish);
+        if is_glob && self.wanted.iter().all(|(_, other)| *other != wish) {
+            self.cover(wish);
+        }
         let (session, mailbox) = &self.clients[client];
-        let (native, exposed) = (Arc::from(uri), Arc::from(format!("x+{uri}")));
-        let wish = Wish { client: *session, mailbox: Arc::clone(mailbox), native, exposed, pace: Pace::default() };
+        let entered = Wish {
+            client: *session,
+            mailbox: Arc::clone(mailbox),
+            native: wish.into(),
+            exposed: format!("x+{wish}").into(),
+            pattern: is_glob.then(|| glob(wish)),
+            terms: Terms::default(),
+        };
         let tally = &self.tally;
-        let entry = self.interests.subscribe(wish, || Place::new((tally, 99), (&Arc::default(), 99)));
-        let is_new = self.wanted.insert((client, uri));
+        let entry = self.interests.subscribe(entered, &self.listed, || Place::new((tally, 99), (&Arc::default(), 99)));
+        let is_new = self.wanted.insert((client, wish));
         match entry.unwrap_or_else(|full| panic!("{full:?}")).standing {
             Standing::Settled(outcome) => {
                 assert!(matches!(outcome, Outcome::Subscribed | Outcome::Tracked | Outcome::Pending), "{outcome:?}");
             }
-            Standing::Asked(asked) => self.open.push(Open { client, uri, is_new, asked }),
+            Standing::Asked(asked) => self.open.push(Open { client, wish, is_new, asked }),
         }
+    }
+
+    fn cover(&mut self, wish: &'static str) {
+        let listed = URIS.into_iter().filter(|uri| self.listed.has(uri) && covers(wish, uri));
+        self.covered.extend(listed.map(|uri| (wish, uri)));
+    }
+
+    fn cover_wanted(&mut self) {
+        for glob in GLOBS {
+            if self.wanted.iter().any(|(_, wish)| *wish == glob) {
+                self.cover(glob);
+            }
+        }
+    }
+
+    fn find(&self, client: usize, wish: &str) -> Option<Arc<Subscription>> {
+        self.interests.of(&self.clients[client].1).iter().find(|own| *own.name.native == *wish).cloned()
+    }
+
+    fn unsubscribe(&mut self, client: usize, wish: &'static str) {
+        let found = self.find(client, wish);
+        let ended = found.is_some_and(|subscription| self.interests.end(&subscription));
+        assert_eq!(ended, self.wanted.remove(&(client, wish)));
     }
 
     fn cancel(&mut self, client: usize) {
         let Some(at) = self.open.iter().position(|open| open.client == client) else { return };
-        let Open { uri, is_new, asked, .. } = self.open.remove(at);
+        let Open { wish, is_new, asked, .. } = self.open.remove(at);
         drop(asked);
-        self.interests.withdraw(&self.clients[client].1, uri);
-        match self.open.iter_mut().find(|open| open.client == client && open.uri == uri) {
+        let subscription = self.find(client, wish).expect("it was entered");
+        self.interests.withdraw(&subscription);
+        match self.open.iter_mut().find(|open| open.client == client && open.wish == wish) {
             Some(other) => other.is_new |= is_new,
-            None if is_new => drop(self.wanted.remove(&(client, uri))),
+            None if is_new => drop(self.wanted.remove(&(client, wish))),
             None => {}
         }
     }
@@ -168,7 +246,6 @@ impl World {
         let job = self.interests.next_job()?;
         assert!(self.is_up, "nothing is said without a connection");
         assert!(self.jobs.iter().all(|other| other.native != job.native), "one request per URI at a time");
-        assert_eq!(self.upstream.contains(&*job.native), !job.subscribes, "nothing is said twice: {job:?}");
         self.jobs.push(job.clone());
         Some(job)
     }
@@ -176,11 +253,11 @@ impl World {
     fn answer(&mut self, which: usize, verdict: Verdict) {
         let job = self.jobs.remove(which);
         let uri = job.native.to_string();
-        match (job.subscribes, verdict) {
-            (true, Verdict::Done) => drop(self.upstream.insert(uri.clone())),
+        match job.subscribes {
+            true if verdict.is_heard() => drop(self.upstream.insert(uri.clone())),
+            true => {}
             // Whatever it says, it was told.
-            (false, _) => drop(self.upstream.remove(&uri)),
-            (true, _) => {}
+            false => drop(self.upstream.remove(&uri)),
         }
         self.interests.answered(&job, verdict.reply());
         if job.subscribes {
@@ -192,37 +269,100 @@ impl World {
     }
 
     fn down(&mut self) {
-        self.interests.link_down();
+        self.interests.link_down(self.link);
         self.is_up = false;
         self.late.append(&mut self.jobs);
         self.upstream.clear();
         self.excused.clear();
+        self.excuse_missing();
     }
 
     fn up(&mut self, can_subscribe: bool) {
         // As the owner of a link does it.
         self.down();
-        self.interests.link_up(can_subscribe);
+        self.link = self.interests.link_up(can_subscribe).0;
         self.is_up = can_subscribe;
+    }
+
+    fn list(&mut self, bits: u8) {
+        let listed = URIS.iter().enumerate().filter(|(bit, _)| bits & 1 << bit != 0);
+        self.listed = Listed(listed.map(|(_, uri)| (*uri).to_owned()).collect());
+        self.interests.relisted(&self.listed);
+        self.cover_wanted();
+        let back = URIS.into_iter().filter(|uri| self.listed.has(uri) && !self.is_missing(uri));
+        let back: Vec<_> = back.collect();
+        // What was refused, and is not missing, is excused still.
+        let excused = std::mem::take(&mut self.excused).into_iter();
+        self.excused = excused.filter(|uri| !back.contains(&uri.as_str()) || self.is_refused(uri)).collect();
+    }
+
+    fn vanish(&mut self, uri: &'static str) {
+        let told = self.interests.vanished(uri, &self.listed);
+        assert!(told.is_empty() || !self.listed.has(uri), "what is listed is not gone");
+        if !told.is_empty() {
+            self.covered.retain(|(_, covered)| *covered != uri);
+        }
+        self.excuse_missing();
+    }
+
+    fn states(&self, uri: &str) -> Vec<&'static str> {
+        let of_uri = self.interests.all().filter(|(subscription, _)| *subscription.name.native == *uri);
+        of_uri.map(|(_, state)| state).collect()
+    }
+
+    fn is_missing(&self, uri: &str) -> bool {
+        self.states(uri).contains(&"missing")
+    }
+
+    fn is_refused(&self, uri: &str) -> bool {
+        self.interests.topics.get(uri).is_some_and(|topic| matches!(topic.standing(), "refused" | "tracked"))
+    }
+
+    fn excuse_missing(&mut self) {
+        let missing = URIS.into_iter().filter(|uri| self.is_missing(uri));
+        let missing: Vec<_> = missing.map(str::to_owned).collect();
+        self.excused.extend(missing);
+    }
+
+    fn hand_over(&mut self) {
+        let was_up = self.is_up;
+        let all = self.interests.drain();
+        self.down();
+        assert!(self.interests.is_empty());
+        self.interests = Interests::new(99);
+        self.excused.clear();
+        // Nobody brings the answers of one backend to another.
+        self.late.clear();
+        if was_up {
+            self.up(true);
+        }
+        self.interests.restore(all, &self.listed);
+        self.covered.clear();
+        self.cover_wanted();
     }
 
     /// Takes the answers that are there. Who was entered for what was refused wants it no more.
     fn settle(&mut self) {
         let wanted = &mut self.wanted;
         self.open.retain_mut(|open| match open.asked.try_recv() {
-            Ok(Outcome::Refused(_) | Outcome::Failed(_)) => {
+            Ok(Outcome::Refused(_) | Outcome::Failed(_) | Outcome::Late(_)) => {
                 if open.is_new {
-                    wanted.remove(&(open.client, open.uri));
+                    wanted.remove(&(open.client, open.wish));
                 }
                 false
             }
             Ok(_) => {
-                assert!(wanted.contains(&(open.client, open.uri)));
+                assert!(wanted.contains(&(open.client, open.wish)));
                 false
             }
             Err(oneshot::error::TryRecvError::Closed) => false,
             Err(oneshot::error::TryRecvError::Empty) => true,
         });
+    }
+
+    fn forget_unwanted(&mut self) {
+        let wanted = &self.wanted;
+        self.covered.retain(|(glob, _)| wanted.iter().any(|(_, wish)| wish == glob));
     }
 
     /// The tables say what the model says.
@@ -231,11 +371,16 @@ impl World {
         for (number, (_, mailbox)) in self.clients.iter().enumerate() {
             let own: BTreeSet<_> = self.interests.of(mailbox).iter().map(|it| it.name.native.to_string()).collect();
             let wanted = self.wanted.iter().filter(|(client, _)| *client == number);
-            assert_eq!(own, wanted.map(|(_, uri)| (*uri).to_owned()).collect());
+            assert_eq!(own, wanted.map(|(_, wish)| (*wish).to_owned()).collect());
         }
         for uri in URIS {
-            let count = self.wanted.iter().filter(|(_, wanted)| *wanted == uri).count();
-            assert_eq!(self.interests.affected(uri).len(), count, "{uri}");
+            let hears = |wish: &str| wish == uri || GLOBS.contains(&wish) && covers(wish, uri);
+            let clients: BTreeSet<_> =
+                self.wanted.iter().filter(|(_, wish)| hears(wish)).map(|(client, _)| client).collect();
+            assert_eq!(self.interests.affected(uri).len(), clients.len(), "{uri}");
+            for (number, (_, mailbox)) in self.clients.iter().enumerate() {
+                assert_eq!(self.interests.wants(mailbox, uri), clients.contains(&number), "{uri}");
+            }
         }
         assert_eq!(self.interests.all().count(), self.wanted.len());
     }
@@ -249,13 +394,17 @@ impl World {
             }
             self.answer(0, Verdict::Done);
             self.settle();
+            self.forget_unwanted();
             self.check();
         }
         assert!(self.open.is_empty(), "nobody waits for ever");
         if self.is_up {
-            let mut expected: BTreeSet<_> = self.wanted.iter().map(|(_, uri)| (*uri).to_owned()).collect();
-            expected.retain(|uri| !self.excused.contains(uri));
-            assert_eq!(self.upstream, expected);
+            let plain = self.wanted.iter().map(|(_, wish)| *wish).filter(|wish| URIS.contains(wish));
+            let wanted: BTreeSet<_> =
+                plain.chain(self.covered.iter().map(|(_, uri)| *uri)).map(str::to_owned).collect();
+            assert!(self.upstream.is_subset(&wanted), "{:?} is more than {wanted:?}", self.upstream);
+            let expected: BTreeSet<_> = wanted.difference(&self.excused).cloned().collect();
+            assert!(expected.is_subset(&self.upstream), "{:?} lacks some of {expected:?}", self.upstream);
         }
     }
 }
@@ -265,8 +414,11 @@ fn client() -> (SessionId, Arc<Mailbox>) {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
     #[test]
-    fn sub2_sub12_sub16_no_interleaving_leaves_the_upstream_wrong(steps in prop::collection::vec(step(), 0..60)) {
+    fn sub2_sub12_sub14_sub16_subx1_no_interleaving_leaves_the_upstream_wrong(
+        steps in prop::collection::vec(step(), 0..80),
+    ) {
         let mut world = World::new();
         world.up(true);
         for step in steps {

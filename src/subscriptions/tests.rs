@@ -1,6 +1,11 @@
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::interests::{Interests, outer};
 use super::*;
 use crate::caller::Node;
 use crate::mailbox::replay::Replay;
+use crate::mailbox::tally::Full;
 use crate::mailbox::tally::Tally;
 
 #[test]
@@ -12,37 +17,85 @@ fn sub18_a_uri_is_inside_of_its_beginnings_at_a_boundary() {
     check("a:b", &[]);
 }
 
+/// What is listed; there are no templates.
+#[derive(Default)]
+pub struct Listed(pub BTreeSet<String>);
+
+impl Offers for Listed {
+    fn listed(&self) -> Box<dyn Iterator<Item = &str> + '_> {
+        Box::new(self.0.iter().map(String::as_str))
+    }
+
+    fn has(&self, native: &str) -> bool {
+        self.0.contains(native)
+    }
+
+    fn expose(&self, native: &str) -> Arc<str> {
+        format!("x+{native}").into()
+    }
+}
+
+pub fn glob(text: &str) -> Arc<Pattern> {
+    Arc::new(Pattern::Glob(glob::Glob::parse(text).expect("a glob")))
+}
+
 /// Interests with clients that are numbered.
 struct Stage {
     interests: Interests,
+    listed: Listed,
     clients: Vec<(SessionId, Arc<Mailbox>)>,
     tally: Arc<Tally>,
+    link: u64,
 }
 
 impl Stage {
     fn new() -> Stage {
-        let client = |_| {
-            (
-                SessionId::new(Node::random()),
-                Arc::new(Mailbox::new(Default::default(), Default::default(), Replay::new(0))),
-            )
-        };
-        let mut interests = Interests::default();
-        interests.link_up(true);
-        Stage { interests, clients: (0..3).map(client).collect(), tally: Arc::default() }
+        let mailbox = || Arc::new(Mailbox::new(Default::default(), Default::default(), Replay::new(0)));
+        let client = |_| (SessionId::new(Node::random()), mailbox());
+        let mut interests = Interests::new(4);
+        let (link, _) = interests.link_up(true);
+        let listed = Listed::default();
+        Stage { interests, listed, clients: (0..3).map(client).collect(), tally: Arc::default(), link }
+    }
+
+    fn link_up(&mut self, can_subscribe: bool) -> Vec<Notice> {
+        let (link, notices) = self.interests.link_up(can_subscribe);
+        self.link = link;
+        notices
+    }
+
+    fn link_down(&mut self) {
+        self.interests.link_down(self.link);
+    }
+
+    /// The notices as `exposed`, sorted, and the suspects.
+    fn relist(&mut self, listed: &[&str]) -> (Vec<String>, Vec<String>) {
+        self.listed = Listed(listed.iter().map(|uri| (*uri).to_owned()).collect());
+        let relisted = self.interests.relisted(&self.listed);
+        (names(&relisted.notices), relisted.suspects.iter().map(|native| native.to_string()).collect())
+    }
+
+    fn vanish(&mut self, uri: &str) -> Vec<String> {
+        names(&self.interests.vanished(uri, &self.listed))
     }
 
     fn subscribe(&mut self, client: usize, uri: &str) -> Entry {
+        self.wish(client, uri, None).unwrap_or_else(|full| panic!("{full:?}"))
+    }
+
+    fn wish(&mut self, client: usize, uri: &str, pattern: Option<Arc<Pattern>>) -> Result<Entry, Full> {
         let (id, mailbox) = &self.clients[client];
         let (native, exposed) = (Arc::from(uri), Arc::from(format!("x+{uri}")));
-        let wish = Wish { client: *id, mailbox: Arc::clone(mailbox), native, exposed, pace: Pace::default() };
+        let (mailbox, terms) = (Arc::clone(mailbox), Terms::default());
+        let wish = Wish { client: *id, mailbox, native, exposed, pattern, terms };
         let tally = &self.tally;
         let place = || Place::new((tally, 99), (&Arc::default(), 99));
-        self.interests.subscribe(wish, place).unwrap_or_else(|full| panic!("{full:?}"))
+        self.interests.subscribe(wish, &self.listed, place)
     }
 
     fn unsubscribe(&mut self, client: usize, uri: &str) -> bool {
-        self.interests.unsubscribe(&self.clients[client].1, uri).is_some()
+        let own = self.interests.of(&self.clients[client].1).to_vec();
+        own.iter().filter(|own| *own.name.native == *uri).filter(|own| self.interests.end(own)).count() > 0
     }
 
     /// The next job as `+uri` or `-uri`.
@@ -56,6 +109,16 @@ impl Stage {
         assert_eq!(text, expected);
         self.interests.answered(&job, reply).len()
     }
+}
+
+fn names_of(affected: &[Affected<'_>]) -> Vec<String> {
+    affected.iter().map(|affected| affected.subscription.name.native.to_string()).collect()
+}
+
+fn names(notices: &[Notice]) -> Vec<String> {
+    let mut names: Vec<_> = notices.iter().map(|notice| notice.name.exposed.to_string()).collect();
+    names.sort();
+    names
 }
 
 fn settled(mut entry: Entry) -> String {
@@ -96,7 +159,7 @@ fn sub9_what_cannot_be_asked_for_is_tracked() {
     assert_eq!(settled(entry), "Tracked");
     assert_eq!(stage.interests.affected("a").len(), 1);
     assert!(stage.unsubscribe(0, "a") && stage.job().is_none() && stage.interests.is_empty());
-    stage.interests.link_up(false);
+    stage.link_up(false);
     assert_eq!(settled(stage.subscribe(0, "b")), "Tracked");
     assert!(stage.job().is_none());
 }
@@ -123,11 +186,11 @@ fn sub16_after_a_loss_all_is_asked_for_again_and_told_once() {
     let mut stage = Stage::new();
     stage.subscribe(0, "a");
     stage.answer("+a", Reply::Done);
-    stage.interests.link_down();
+    stage.link_down();
     assert_eq!(settled(stage.subscribe(1, "a")), "Pending");
     assert_eq!(settled(stage.subscribe(1, "b")), "Pending");
     assert!(stage.job().is_none());
-    assert!(stage.interests.link_up(true).is_empty());
+    assert!(stage.link_up(true).is_empty());
     let told: usize = (0..2)
         .map(|_| {
             let (_, job) = stage.job().expect("a job");
@@ -143,9 +206,9 @@ fn sub16_an_answer_over_a_connection_that_is_gone_means_nothing() {
     let mut stage = Stage::new();
     let entry = stage.subscribe(0, "a");
     let (_, old) = stage.job().expect("a job");
-    stage.interests.link_down();
+    stage.link_down();
     assert_eq!(settled(entry), "Pending");
-    stage.interests.link_up(true);
+    stage.link_up(true);
     assert!(stage.interests.answered(&old, Reply::Done).is_empty());
     assert_eq!(stage.answer("+a", Reply::Done), 1);
 }
@@ -158,7 +221,7 @@ fn sub5_a_client_hears_an_update_once_however_many_of_its_wishes_match() {
     stage.subscribe(1, "a:b/");
     stage.subscribe(2, "a:x");
     let who = |uri: &str| {
-        let mut who: Vec<_> = stage.interests.affected(uri).iter().map(|found| found.name.native.to_string()).collect();
+        let mut who: Vec<_> = names_of(&stage.interests.affected(uri));
         who.sort();
         who.join(" ")
     };
@@ -195,4 +258,138 @@ fn sub11_twice_is_once_and_the_newer_wish_stands() {
     assert!(stage.job().is_none());
     assert_eq!(stage.interests.of(&stage.clients[0].1).len(), 1);
     assert!(stage.interests.of(&stage.clients[1].1).is_empty());
+}
+
+#[test]
+fn sub10_what_was_not_answered_in_time_is_taken_back() {
+    let mut stage = Stage::new();
+    let entry = stage.subscribe(0, "a");
+    stage.answer("+a", Reply::Late(Duration::from_secs(1)));
+    assert_eq!(settled(entry), "Late");
+    stage.answer("-a", Reply::Done);
+    assert!(stage.interests.is_empty());
+}
+
+#[test]
+fn sub10_who_was_pending_and_is_refused_is_listed_so_and_asked_for_over_the_next_connection() {
+    let mut stage = Stage::new();
+    stage.link_down();
+    assert_eq!(settled(stage.subscribe(0, "a")), "Pending");
+    stage.link_up(true);
+    stage.answer("+a", Reply::Failed("no".into()));
+    assert!(stage.interests.all().all(|(_, state)| state == "refused") && stage.job().is_none());
+    stage.link_up(true);
+    assert_eq!(stage.answer("+a", Reply::Done), 1);
+}
+
+#[test]
+fn subx1_a_pattern_covers_what_is_listed_now_and_later() {
+    let mut stage = Stage::new();
+    stage.relist(&["a:1", "b:1"]);
+    let entry = stage.wish(0, "a:*", Some(glob("a:*"))).expect("room");
+    stage.answer("+a:1", Reply::Done);
+    assert_eq!(settled(entry), "Subscribed");
+    assert!(stage.job().is_none());
+    assert_eq!(stage.relist(&["a:1", "a:2", "b:1"]), (vec![], vec![]));
+    assert_eq!(stage.answer("+a:2", Reply::Done), 1, "it is news");
+    let within = |uri: &str| {
+        let affected = stage.interests.affected(uri);
+        affected.iter().map(|it| it.within.map(|name| name.native.to_string())).collect::<Vec<_>>()
+    };
+    assert_eq!(within("a:1"), [None]);
+    assert_eq!(within("a:9"), [Some("a:*".to_owned())], "not listed, and covered all the same");
+    assert_eq!(within("a:2/x"), [Some("a:2".to_owned())], "inside of what is covered");
+    assert!(within("a:9/x").is_empty() && within("b:1").is_empty());
+    assert!(stage.unsubscribe(0, "a:*"));
+    let mut ended: Vec<_> = std::iter::from_fn(|| stage.job()).map(|(text, _)| text).collect();
+    ended.sort();
+    assert_eq!(ended, ["-a:1", "-a:2"]);
+}
+
+#[test]
+fn subx1_what_a_pattern_covers_is_bounded() {
+    let mut stage = Stage::new();
+    stage.relist(&["a:1", "a:2", "a:3", "a:4", "a:5"]);
+    assert!(stage.wish(0, "a:*", Some(glob("a:*"))).is_err_and(|full| full == Full::Upstream));
+    assert!(stage.interests.is_empty() && stage.tally.count() == 0);
+    stage.wish(0, "a:[1-4]", Some(glob("a:[1-4]"))).expect("room");
+    stage.subscribe(1, "b");
+    while let Some((_, job)) = stage.job() {
+        stage.interests.answered(&job, Reply::Done);
+    }
+    assert!(stage.wish(0, "c:*", Some(glob("c:*"))).is_ok(), "it covers nothing yet");
+    stage.relist(&["a:1", "a:2", "a:3", "a:4", "c:1"]);
+    let state = |native: &str| stage.interests.all().find(|(it, _)| *it.name.native == *native).map(|(_, state)| state);
+    assert_eq!((state("a:[1-4]"), state("c:*")), (Some("subscribed"), Some("partial")));
+    assert_eq!(stage.interests.affected("c:1").len(), 1, "what the backend says of its own accord");
+}
+
+#[test]
+fn subx1_a_pattern_is_refused_where_all_of_it_is() {
+    let mut stage = Stage::new();
+    stage.relist(&["a:1", "a:2"]);
+    let entry = stage.wish(0, "a:*", Some(glob("a:*"))).expect("room");
+    for _ in 0..2 {
+        let (_, job) = stage.job().expect("a job");
+        stage.interests.answered(&job, Reply::Failed("no".into()));
+    }
+    assert_eq!(settled(entry), "Failed");
+    assert!(stage.interests.is_empty() && stage.tally.count() == 0);
+    let entry = stage.wish(0, "a:*", Some(glob("a:*"))).expect("room");
+    for reply in [Reply::Failed("no".into()), Reply::Done] {
+        let (_, job) = stage.job().expect("a job");
+        stage.interests.answered(&job, reply);
+    }
+    assert_eq!(settled(entry), "Subscribed");
+    assert_eq!(stage.interests.all().next().map(|(_, state)| state), Some("partial"));
+}
+
+#[test]
+fn subx1_sub16_after_a_loss_a_pattern_is_told_once_as_a_whole() {
+    let mut stage = Stage::new();
+    stage.relist(&["a:1", "a:2"]);
+    stage.wish(0, "a:*", Some(glob("a:*"))).expect("room");
+    stage.link_down();
+    assert!(stage.link_up(true).is_empty());
+    let mut told = Vec::new();
+    while let Some((_, job)) = stage.job() {
+        told.extend(names(&stage.interests.answered(&job, Reply::Done)));
+    }
+    assert_eq!(told, ["x+a:*"]);
+}
+
+#[test]
+fn sub14_what_is_gone_is_told_once_and_asked_for_again_when_it_is_back() {
+    let mut stage = Stage::new();
+    stage.relist(&["a:1"]);
+    stage.subscribe(0, "a:1");
+    stage.wish(1, "a:*", Some(glob("a:*"))).expect("room");
+    stage.subscribe(2, "handed:1");
+    while let Some((_, job)) = stage.job() {
+        stage.interests.answered(&job, Reply::Done);
+    }
+    assert_eq!(stage.relist(&[]), (vec![], vec!["a:1".to_owned()]), "what was never listed is not missed");
+    assert_eq!(stage.vanish("a:1"), ["x+a:1", "x+a:1"]);
+    assert!(stage.vanish("a:1").is_empty() && stage.vanish("handed:1").is_empty());
+    assert!(stage.interests.all().any(|(_, state)| state == "missing"));
+    assert_eq!(stage.relist(&[]), (vec![], vec![]));
+    assert_eq!(stage.relist(&["a:1"]), (vec![], vec![]));
+    assert_eq!(stage.answer("+a:1", Reply::Done), 2, "one of each subscriber");
+}
+
+#[test]
+fn sub14_what_is_missing_is_not_asked_for_over_a_new_connection_until_it_is_back() {
+    let mut stage = Stage::new();
+    stage.relist(&["a:1"]);
+    stage.subscribe(0, "a:1");
+    stage.answer("+a:1", Reply::Done);
+    stage.relist(&[]);
+    assert_eq!(stage.vanish("a:1").len(), 1);
+    stage.link_up(true);
+    assert!(stage.job().is_none());
+    stage.relist(&["a:1"]);
+    assert_eq!(stage.answer("+a:1", Reply::Done), 1);
+    assert!(stage.unsubscribe(0, "a:1"));
+    stage.answer("-a:1", Reply::Done);
+    assert!(stage.interests.is_empty());
 }

@@ -405,10 +405,9 @@ impl Listener {
     pub async fn read_message(&mut self) -> Option<String> {
         loop {
             let event = self.read_event().await?;
-            let data = event.lines().find_map(|line| line.strip_prefix("data: ")).map(str::to_owned);
             // An event without data tells nothing but its id.
-            if let Some(data) = data.filter(|data| !data.is_empty()) {
-                return Some(data);
+            if let Some(data) = field(&event, "data").filter(|data| !data.is_empty()) {
+                return Some(data.to_owned());
             }
         }
     }
@@ -418,7 +417,8 @@ impl Listener {
         tokio::time::timeout(PATIENCE, self.read_event()).await.expect("an event in time")
     }
 
-    async fn read_event(&mut self) -> Option<String> {
+    /// The same, however long it takes.
+    pub async fn read_event(&mut self) -> Option<String> {
         loop {
             if let Some((event, rest)) = self.buffer.split_once("\n\n") {
                 let event = event.to_owned();
@@ -445,6 +445,11 @@ impl Listener {
             }
         }
     }
+}
+
+/// A field of an event.
+pub fn field<'event>(event: &'event str, name: &str) -> Option<&'event str> {
+    event.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
 }
 
 /// `goblin stdio` as a client program sees it.

@@ -17,7 +17,6 @@ use crate::backend::health::{self, Health};
 use crate::backend::link::{End, Hello, Link};
 use crate::backend::own::{OwnLink, Shared, Standing, capabilities};
 use crate::caller::{Caller, SessionId};
-use crate::lane::Call;
 use crate::mailbox::{Hold, Mailbox};
 use crate::observe::Event;
 use crate::protocol::error::Error;
@@ -67,15 +66,15 @@ impl Keeper {
     pub fn new(
         shared: &Arc<Shared>,
         session: SessionId,
-        call: &Call,
+        client: Client,
         own: &Arc<OwnLink>,
         told: mpsc::Receiver<Bytes>,
     ) -> Keeper {
         Keeper {
             shared: Arc::clone(shared),
             session,
-            caller: call.caller.clone(),
-            mailbox: Arc::clone(&call.mailbox),
+            caller: client.caller,
+            mailbox: client.mailbox,
             own: Arc::clone(own),
             told,
             health: Health::default(),
@@ -182,7 +181,8 @@ impl Keeper {
     /// Lends the link to calls and tells it what the client says, until one of them ends it.
     async fn serve(&mut self, open: Open) -> Left {
         let register = Arc::clone(&self.own.register);
-        register.link_up(open.hello.capabilities.subscribe);
+        let can_subscribe = open.hello.capabilities.subscribe;
+        let number = register.link_up(can_subscribe);
         self.own.standing.send_replace(Standing::Up(Arc::clone(&open.link)));
         let over = self.over();
         let left = tokio::select! {
@@ -190,9 +190,9 @@ impl Keeper {
             () = over => Left::Over,
             end = open.link.closed() => Left::Lost(end),
             () = self.pass_on(&open) => Left::Over,
-            never = register.keep(&open.link) => match never {},
+            never = register.keep(&open.link, can_subscribe) => match never {},
         };
-        register.link_down();
+        register.link_down(number);
         match &left {
             Left::Over => {
                 self.own.standing.send_replace(Standing::Over);

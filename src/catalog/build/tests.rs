@@ -57,7 +57,10 @@ fn source(offer: &Offer<'_>) -> Source {
         resources: definitions(List::Resources, &offer.resources),
         templates: definitions(List::Templates, &offer.templates),
     };
-    Source { backend: Arc::new(Backend::new(id, server, 1, Arc::default(), Arc::new(()))), listing: Arc::new(listing) }
+    Source {
+        backend: Arc::new(Backend::new(id, server, &crate::config::Policies::default(), Arc::default(), Arc::new(()))),
+        listing: Arc::new(listing),
+    }
 }
 
 fn catalog(offers: &[Offer<'_>]) -> Catalog {

@@ -308,8 +308,7 @@ fn of_a_server() {
     ] {
         check_server(&format!("\"command\": \"x\",\n{members}"), &[(&format!("4:{column}"), &format!("a.{expected}"))]);
     }
-    let expected = "a.poll: known but not available in this version yet, remove it";
-    check_server(r#""command": "x", "poll": null"#, &[("3:17", expected)]);
+    check_server(r#""command": "x", "poll": "99ms""#, &[("3:25", "a.poll: is too often, use \"100ms\" at least")]);
 }
 
 #[test]

@@ -56,6 +56,7 @@ fn servers() -> impl Strategy<Value = Arc<Server>> {
             prefix,
             namespacing: Namespacing::default(),
             timeout,
+            poll: enabled.then_some(Duration::from_secs(1)),
             validate: false,
             tools: ToolRules { filter, rename: BTreeMap::new(), timeouts: BTreeMap::new() },
             prompts: Rules::default(),

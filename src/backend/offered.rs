@@ -1,0 +1,65 @@
+//! What a backend offers now, as subscriptions look at it: by URI, and within what the configuration lets through.
+
+use std::sync::{Arc, OnceLock};
+
+use crate::backend::inbox::Inbox;
+use crate::backend::listing::{Definition, Listing};
+use crate::config::Server;
+use crate::protocol::template::Template;
+use crate::subscriptions::Offers;
+
+pub struct Offered {
+    config: Arc<Server>,
+    listing: Arc<Listing>,
+    /// The listed resources in the order of their URIs; made when the first is looked for.
+    order: OnceLock<Vec<usize>>,
+    templates: OnceLock<Vec<Template>>,
+}
+
+impl Offered {
+    pub fn new(config: Arc<Server>, listing: Arc<Listing>) -> Offered {
+        Offered { config, listing, order: OnceLock::new(), templates: OnceLock::new() }
+    }
+
+    pub fn admits(&self, native: &str) -> bool {
+        self.config.resources.filter.admits(native)
+    }
+
+    pub fn definition(&self, native: &str) -> Option<&Definition> {
+        let all = &self.listing.resources;
+        let order = self.order.get_or_init(|| {
+            let mut order: Vec<usize> = (0..all.len()).collect();
+            order.sort_by_key(|index| &all[*index].native);
+            order
+        });
+        let at = order.binary_search_by_key(&native, |index| &*all[*index].native).ok()?;
+        Some(&all[order[at]]).filter(|_| self.admits(native))
+    }
+
+    fn has_template(&self, native: &str) -> bool {
+        let parse = |definition: &Definition| Template::parse(&definition.native).ok();
+        let templates = self.templates.get_or_init(|| self.listing.templates.iter().filter_map(parse).collect());
+        templates.iter().any(|template| template.matches_lenient(native).is_some())
+    }
+}
+
+/// The same, under the names that clients know.
+pub struct Exposed<'a> {
+    pub offered: &'a Offered,
+    pub inbox: &'a Inbox,
+}
+
+impl Offers for Exposed<'_> {
+    fn listed(&self) -> Box<dyn Iterator<Item = &str> + '_> {
+        let natives = self.offered.listing.resources.iter().map(|definition| &*definition.native);
+        Box::new(natives.filter(|native| self.offered.admits(native)))
+    }
+
+    fn has(&self, native: &str) -> bool {
+        self.offered.definition(native).is_some() || self.offered.admits(native) && self.offered.has_template(native)
+    }
+
+    fn expose(&self, native: &str) -> Arc<str> {
+        self.inbox.expose(native).into()
+    }
+}

@@ -1,0 +1,221 @@
+//! What is said to the backend for the sake of subscriptions, for as long as a link is there: that something is wanted or
+//! not, whether something that is not listed any more can be read, and, with `poll`, what subscribed resources are like.
+
+use std::collections::{HashMap, VecDeque};
+use std::convert::Infallible;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+
+use crate::backend::inbox::List;
+use crate::backend::link::{Link, LinkError};
+use crate::backend::register::{Register, updated};
+use crate::protocol::json::{self, Span, quote};
+use crate::protocol::method::Method;
+use crate::protocol::{Outcome as Answer, Response};
+use crate::subscriptions::{Job, Reply};
+
+/// How many requests are on their way at once.
+const MOST_JOBS: usize = 16;
+/// How long a backend may take for one, where the configuration does not say.
+const JOB_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a request that broke waits for the word that the whole link did.
+const LINK_PATIENCE: Duration = Duration::from_millis(200);
+
+/// The params of an update of our own: no field stands in them.
+const NOTHING_SAID: (&str, Span) = ("{}", Span { start: 0, end: 2 });
+
+/// What is to be read, besides what is to be subscribed. Bounded by what is subscribed.
+#[derive(Default)]
+pub struct Chores {
+    /// Not listed any more; gone if they cannot be read.
+    suspects: VecDeque<Arc<str>>,
+    /// To be compared with what they were.
+    polled: VecDeque<Arc<str>>,
+    /// What each polled resource was like.
+    known: HashMap<Arc<str>, u64>,
+    hasher: RandomState,
+}
+
+impl Chores {
+    pub fn suspect(&mut self, suspects: Vec<Arc<str>>) {
+        self.suspects = suspects.into();
+    }
+
+    fn next(&mut self) -> Option<Chore> {
+        let suspect = self.suspects.pop_front().map(Chore::Check);
+        suspect.or_else(|| self.polled.pop_front().map(Chore::Poll))
+    }
+
+    /// Notes what a resource is like; tells whether it was otherwise, or not known.
+    fn note(&mut self, native: &Arc<str>, contents: &str) -> bool {
+        let now = self.hasher.hash_one(contents);
+        self.known.insert(Arc::clone(native), now) != Some(now)
+    }
+}
+
+enum Chore {
+    Job(Job),
+    Check(Arc<str>),
+    Poll(Arc<str>),
+}
+
+/// What came of one; nothing when the link is over, which ends all.
+enum Done {
+    Said(Job, Option<Reply>),
+    Checked(Arc<str>, Option<Response>),
+    Polled(Arc<str>, Option<Response>),
+}
+
+impl Register {
+    /// Says upstream what is wanted, for as long as this is polled: as long as the link is there.
+    pub async fn keep(&self, link: &Arc<Link>, can_subscribe: bool) -> Infallible {
+        let mut jobs = FuturesUnordered::new();
+        let mut round = self.home.config.poll.map(rounds);
+        loop {
+            while jobs.len() < MOST_JOBS {
+                let Some(chore) = self.next_chore() else { break };
+                jobs.push(self.carry_out(chore, link, can_subscribe));
+            }
+            tokio::select! {
+                Some(done) = jobs.next(), if !jobs.is_empty() => self.on_done(done),
+                () = self.bell.notified() => {}
+                () = next_round(&mut round) => self.begin_round(),
+            }
+        }
+    }
+
+    fn next_chore(&self) -> Option<Chore> {
+        let job = self.book().interests.next_job();
+        job.map(Chore::Job).or_else(|| self.chores().next())
+    }
+
+    async fn carry_out(&self, chore: Chore, link: &Arc<Link>, can_subscribe: bool) -> Done {
+        match chore {
+            Chore::Job(job) => {
+                let mut reply = match can_subscribe {
+                    true => self.say(link, &job).await,
+                    false => Some(Reply::Done),
+                };
+                if self.home.config.poll.is_some() && matches!(reply, Some(Reply::Done | Reply::Unknown)) {
+                    self.look(link, &job).await;
+                    // Being read stands for being told.
+                    reply = Some(Reply::Done);
+                }
+                Done::Said(job, reply)
+            }
+            Chore::Check(native) => Done::Checked(native.clone(), self.read(link, &native).await),
+            Chore::Poll(native) => Done::Polled(native.clone(), self.read(link, &native).await),
+        }
+    }
+
+    /// What a polled resource is like when it begins to be wanted.
+    async fn look(&self, link: &Link, job: &Job) {
+        self.chores().known.remove(&job.native);
+        if job.subscribes
+            && let Some(answer) = self.read(link, &job.native).await
+            && let Some(contents) = contents(&answer)
+        {
+            self.chores().note(&job.native, contents);
+        }
+    }
+
+    fn on_done(&self, done: Done) {
+        match done {
+            Done::Said(job, Some(reply)) => {
+                let notices = self.book().interests.answered(&job, reply);
+                self.tell(&notices);
+            }
+            Done::Checked(native, Some(answer)) if answer.is_not_found() => self.on_gone(&native),
+            Done::Polled(native, Some(answer)) => match contents(&answer) {
+                Some(contents) if self.chores().note(&native, contents) => {
+                    self.spread(&native, Some(NOTHING_SAID), updated);
+                }
+                Some(_) => {}
+                None if answer.is_not_found() => self.on_gone(&native),
+                None => {}
+            },
+            Done::Said(_, None) | Done::Checked(..) | Done::Polled(_, None) => {}
+        }
+    }
+
+    /// What is neither offered nor can be read.
+    fn on_gone(&self, native: &str) {
+        let offered = self.home.offered.load_full();
+        let notices = self.book().interests.vanished(native, &self.exposed(&offered));
+        self.tell_deleted(&notices);
+    }
+
+    /// All that is subscribed is read once more. A backend that is slower than that is not asked for more.
+    fn begin_round(&self) {
+        let book = self.book();
+        let (wanted, has_patterns) = (book.interests.standing_topics(), book.interests.has_patterns());
+        drop(book);
+        let mut chores = self.chores();
+        if chores.polled.is_empty() {
+            chores.polled = wanted.into();
+        }
+        drop(chores);
+        if has_patterns {
+            // What patterns cover is what is listed, and a backend that never tells does not tell of that either.
+            self.home.inbox.mark(&[List::Resources]);
+        }
+    }
+
+    fn patience(&self) -> Duration {
+        let configured = self.home.config.timeout.and_then(|timeout| timeout.duration());
+        configured.unwrap_or(JOB_PATIENCE)
+    }
+
+    async fn read(&self, link: &Link, native: &str) -> Option<Response> {
+        let params = format!(r#"{{"uri":{}}}"#, quote(native));
+        let answer = tokio::time::timeout(self.patience(), link.ask(&Method::ResourcesRead, &params)).await;
+        answer.ok()?.ok()
+    }
+
+    /// What the backend makes of a job; nothing when the link is over.
+    async fn say(&self, link: &Link, job: &Job) -> Option<Reply> {
+        let method = if job.subscribes { Method::Subscribe } else { Method::Unsubscribe };
+        let (params, patience) = (format!(r#"{{"uri":{}}}"#, quote(&job.native)), self.patience());
+        let answer = match tokio::time::timeout(patience, link.ask(&method, &params)).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(LinkError::SessionLost)) => return None,
+            Ok(Err(error)) => {
+                let is_over = tokio::time::timeout(LINK_PATIENCE, link.closed()).await.is_ok();
+                return (!is_over).then(|| Reply::Failed(error.to_string().into()));
+            }
+            Err(_) => return Some(Reply::Late(patience)),
+        };
+        Some(match answer.outcome {
+            Answer::Result(_) => Reply::Done,
+            Answer::Error(error) => {
+                let text = answer.raw.as_str();
+                let code = json::member(text, error, "code").map(|code| code.get(text));
+                if code == Some("-32601") { Reply::Unknown } else { Reply::Refused(Arc::new(answer)) }
+            }
+        })
+    }
+}
+
+/// What was read, as it is spelled.
+fn contents(answer: &Response) -> Option<&str> {
+    let Answer::Result(result) = answer.outcome else { return None };
+    let text = answer.raw.as_str();
+    Some(json::member(text, result, "contents")?.get(text))
+}
+
+fn rounds(period: Duration) -> tokio::time::Interval {
+    let mut rounds = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
+    rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    rounds
+}
+
+async fn next_round(round: &mut Option<tokio::time::Interval>) {
+    match round {
+        Some(round) => drop(round.tick().await),
+        None => std::future::pending().await,
+    }
+}

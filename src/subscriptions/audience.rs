@@ -1,0 +1,95 @@
+//! The clients that want the same thing, and those among them that wait to hear whether they get it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use crate::mailbox::Mailbox;
+use crate::subscriptions::{Outcome, Subscription};
+
+/// A client, by its mailbox: what a subscription holds has no other's address.
+pub type Key = usize;
+
+pub fn key(mailbox: &Mailbox) -> Key {
+    std::ptr::from_ref(mailbox).addr()
+}
+
+#[derive(Default)]
+pub struct Audience {
+    subscribers: HashMap<Key, Arc<Subscription>>,
+    waiting: Vec<Waiting>,
+}
+
+struct Waiting {
+    client: Key,
+    /// It was entered for this, and goes if this is refused.
+    is_new: bool,
+    outcome: oneshot::Sender<Outcome>,
+}
+
+impl Audience {
+    pub fn is_empty(&self) -> bool {
+        self.subscribers.is_empty()
+    }
+
+    pub fn has(&self, client: Key) -> bool {
+        self.subscribers.contains_key(&client)
+    }
+
+    pub fn get(&self, client: Key) -> Option<&Arc<Subscription>> {
+        self.subscribers.get(&client)
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Subscription>> {
+        self.subscribers.values()
+    }
+
+    pub fn enter(&mut self, subscription: &Arc<Subscription>) {
+        self.subscribers.insert(key(&subscription.mailbox), Arc::clone(subscription));
+    }
+
+    pub fn leave(&mut self, client: Key) -> Option<Arc<Subscription>> {
+        let subscription = self.subscribers.remove(&client)?;
+        self.waiting.retain(|waiting| waiting.client != client);
+        Some(subscription)
+    }
+
+    pub fn is_waited_for(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Waits for how it will stand.
+    pub fn wait(&mut self, client: Key, is_new: bool) -> oneshot::Receiver<Outcome> {
+        let (outcome, settled) = oneshot::channel();
+        self.waiting.push(Waiting { client, is_new, outcome });
+        settled
+    }
+
+    /// Tells all who wait; gives those who were entered for this.
+    pub fn settle(&mut self, outcome: &Outcome) -> Vec<Key> {
+        let mut entered = Vec::new();
+        for waiting in self.waiting.drain(..) {
+            if waiting.is_new {
+                entered.push(waiting.client);
+            }
+            // Whoever left meanwhile needs no answer.
+            let _ = waiting.outcome.send(outcome.clone());
+        }
+        entered
+    }
+
+    /// Nobody waits any more for a client's wish; tells whether the client was entered for this alone and must go.
+    pub fn withdraw(&mut self, client: Key) -> bool {
+        let is_over = |waiting: &Waiting| waiting.client == client && waiting.outcome.is_closed();
+        let was_new = self.waiting.iter().any(|waiting| is_over(waiting) && waiting.is_new);
+        self.waiting.retain(|waiting| !is_over(waiting));
+        match self.waiting.iter_mut().find(|waiting| waiting.client == client) {
+            Some(other) => {
+                other.is_new |= was_new;
+                false
+            }
+            None => was_new,
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The patterns that are subscribed to, found by what they may cover.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::subscriptions::audience::Audience;
+use crate::subscriptions::pattern::Pattern;
+use crate::subscriptions::{Name, Notice, Outcome};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CoverId(u64);
+
+/// One pattern, whoever wants it.
+pub struct Cover {
+    pub name: Arc<Name>,
+    pub pattern: Arc<Pattern>,
+    pub audience: Audience,
+    /// The listed resources that it covers.
+    pub listed: HashSet<Arc<str>>,
+    /// Those of them that the backend is being asked for.
+    pub open: HashSet<Arc<str>>,
+    /// How many of them the backend has refused, and how it did so first.
+    pub refused: usize,
+    pub refusal: Option<Outcome>,
+    /// There was no room for all.
+    pub is_cut: bool,
+    /// Updates may have been missed.
+    pub is_stale: bool,
+}
+
+impl Cover {
+    pub fn is_partial(&self) -> bool {
+        self.is_cut || self.refused > 0
+    }
+
+    /// Its subscribers, to be told of all that it covers.
+    pub fn notices(&self) -> impl Iterator<Item = Notice> {
+        self.audience.all().map(|it| Notice { subscription: Arc::clone(it), name: Arc::clone(&self.name) })
+    }
+}
+
+/// By the directory that all they cover is in: an update is compared with those alone whose directory it is in.
+#[derive(Default)]
+pub struct Covers {
+    all: HashMap<CoverId, Cover>,
+    by_directory: HashMap<Box<str>, Vec<CoverId>>,
+    next: u64,
+}
+
+impl Covers {
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    pub fn get(&self, id: CoverId) -> Option<&Cover> {
+        self.all.get(&id)
+    }
+
+    pub fn get_mut(&mut self, id: CoverId) -> Option<&mut Cover> {
+        self.all.get_mut(&id)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (CoverId, &Cover)> {
+        self.all.iter().map(|(id, cover)| (*id, cover))
+    }
+
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Cover> {
+        self.all.values_mut()
+    }
+
+    /// The one of this kind and spelling.
+    pub fn find(&self, pattern: &Pattern, native: &str) -> Option<CoverId> {
+        let near = self.by_directory.get(pattern.directory())?;
+        let is_same = |cover: &Cover| *cover.name.native == *native && cover.pattern.kind() == pattern.kind();
+        near.iter().copied().find(|id| self.all.get(id).is_some_and(is_same))
+    }
+
+    pub fn insert(&mut self, name: Arc<Name>, pattern: Arc<Pattern>) -> CoverId {
+        let id = CoverId(self.next);
+        self.next += 1;
+        self.by_directory.entry(pattern.directory().into()).or_default().push(id);
+        let cover = Cover {
+            name,
+            pattern,
+            audience: Audience::default(),
+            listed: HashSet::new(),
+            open: HashSet::new(),
+            refused: 0,
+            refusal: None,
+            is_cut: false,
+            is_stale: false,
+        };
+        self.all.insert(id, cover);
+        id
+    }
+
+    pub fn remove(&mut self, id: CoverId) -> Option<Cover> {
+        let cover = self.all.remove(&id)?;
+        let directory = cover.pattern.directory();
+        if let Some(near) = self.by_directory.get_mut(directory) {
+            near.retain(|other| *other != id);
+            if near.is_empty() {
+                self.by_directory.remove(directory);
+            }
+        }
+        Some(cover)
+    }
+
+    /// Those that cover a URI.
+    pub fn matching<'a>(&'a self, native: &'a str) -> impl Iterator<Item = CoverId> + 'a {
+        // Most backends have none, and then nothing is looked at.
+        let text = if self.is_empty() { "" } else { native };
+        let directories = std::iter::once("").chain(text.match_indices('/').map(|(at, _)| &text[..=at]));
+        let near = directories.filter_map(|directory| self.by_directory.get(directory)).flatten().copied();
+        near.filter(move |id| self.all.get(id).is_some_and(|cover| cover.pattern.matches(native)))
+    }
+}

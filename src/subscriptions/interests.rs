@@ -1,0 +1,437 @@
+//! [`Interests`]: who wants what, and what the backend is told of it. Does no I/O.
+//!
+//! The first who wants a URI makes it wanted upstream, the last who leaves makes it unwanted; one request per URI is on its
+//! way at a time, and after each answer what is wanted and what is so are compared again. So no interleaving leaves the
+//! upstream wrong. A pattern wants each listed resource that it covers, as if a client did.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use crate::mailbox::Mailbox;
+use crate::mailbox::tally::{Full, Place};
+use crate::subscriptions::audience::{Audience, Key, key};
+use crate::subscriptions::covers::{CoverId, Covers};
+use crate::subscriptions::pattern::Pattern;
+use crate::subscriptions::{Affected, Entry, Name, Notice, Offers, Outcome, Standing, Subscription, Wish};
+
+pub struct Interests {
+    pub(super) topics: HashMap<Arc<str>, Topic>,
+    pub(super) covers: Covers,
+    clients: HashMap<Key, Vec<Arc<Subscription>>>,
+    /// Topics to compare with the upstream.
+    pub(super) dirty: VecDeque<Arc<str>>,
+    /// Counts connections.
+    pub(super) link: u64,
+    pub(super) upstream: Upstream,
+    /// How many topics there may be for the sake of patterns.
+    pub(super) most_topics: usize,
+}
+
+/// What can be said upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Upstream {
+    Down,
+    /// Connected, but it has no subscriptions.
+    Deaf,
+    Up,
+}
+
+/// One resource that somebody wants.
+pub(super) struct Topic {
+    pub name: Arc<Name>,
+    pub audience: Audience,
+    /// The patterns that cover it.
+    pub covers: Vec<CoverId>,
+    pub state: State,
+    /// Updates may have been missed: subscribers are told so once, when the backend listens again.
+    pub is_stale: bool,
+    /// It came after the patterns that cover it: their subscribers are told of it when the backend listens.
+    pub is_news: bool,
+    /// It may be subscribed upstream, whatever the state says: an answer did not come in time, or it was asked for again.
+    pub is_doubtful: bool,
+    /// It was listed, or had a template, since it is wanted.
+    pub was_offered: bool,
+    /// It was, and it is gone.
+    pub is_missing: bool,
+}
+
+/// How a URI stands upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Off,
+    Asking,
+    On,
+    Ending,
+    /// It cannot be asked for.
+    Tracked,
+    /// Somebody wants it still; it is asked for again over the next connection.
+    Refused,
+}
+
+impl Topic {
+    pub fn new(name: Name) -> Topic {
+        Topic {
+            name: Arc::new(name),
+            audience: Audience::default(),
+            covers: Vec::new(),
+            state: State::Off,
+            is_stale: false,
+            is_news: false,
+            is_doubtful: false,
+            was_offered: false,
+            is_missing: false,
+        }
+    }
+
+    pub fn standing(&self) -> &'static str {
+        match self.state {
+            _ if self.is_missing => "missing",
+            State::On => "subscribed",
+            State::Tracked => "tracked",
+            State::Refused => "refused",
+            State::Off | State::Asking | State::Ending => "pending",
+        }
+    }
+
+    /// To be asked for once more, though the backend may think that it is.
+    pub fn ask_again(&mut self) {
+        self.is_doubtful |= self.state == State::On;
+        self.state = State::Off;
+    }
+
+    /// Whether the backend may have to be told that it is not wanted any more.
+    pub fn may_be_on(&self) -> bool {
+        self.state == State::On || self.is_doubtful && !matches!(self.state, State::Asking | State::Ending)
+    }
+
+    pub fn is_wanted(&self) -> bool {
+        !self.audience.is_empty() || !self.covers.is_empty()
+    }
+
+    /// Its subscribers, with what they are told of.
+    pub fn notices(&self) -> impl Iterator<Item = Notice> {
+        self.audience.all().map(|it| Notice { subscription: Arc::clone(it), name: Arc::clone(&self.name) })
+    }
+}
+
+impl Interests {
+    pub fn new(most_topics: usize) -> Interests {
+        Interests {
+            topics: HashMap::new(),
+            covers: Covers::default(),
+            clients: HashMap::new(),
+            dirty: VecDeque::new(),
+            link: 0,
+            upstream: Upstream::Down,
+            most_topics,
+        }
+    }
+
+    /// Enters a wish. One that a client has already keeps its id; its terms are as they are wished now. `place` is asked for
+    /// room.
+    pub fn subscribe(
+        &mut self,
+        mut wish: Wish,
+        offers: &dyn Offers,
+        place: impl FnOnce() -> Result<Place, Full>,
+    ) -> Result<Entry, Full> {
+        let client = key(&wish.mailbox);
+        let terms = std::mem::take(&mut wish.terms);
+        let known = self.known(client, &wish.native, wish.pattern.as_deref());
+        let is_new = known.is_none();
+        let subscription = match known {
+            Some(known) => known,
+            None => self.enter(wish, offers, place()?)?,
+        };
+        subscription.set_terms(terms);
+        let standing = match self.cover_of(&subscription) {
+            Some(cover) => self.cover_standing(cover, client, is_new),
+            None => self.standing(&subscription.name.native, client, is_new),
+        };
+        Ok(Entry { subscription, standing })
+    }
+
+    fn known(&self, client: Key, native: &str, pattern: Option<&Pattern>) -> Option<Arc<Subscription>> {
+        let audience = match pattern {
+            Some(pattern) => &self.covers.get(self.covers.find(pattern, native)?)?.audience,
+            None => &self.topics.get(native)?.audience,
+        };
+        audience.get(client).cloned()
+    }
+
+    pub(super) fn cover_of(&self, subscription: &Subscription) -> Option<CoverId> {
+        self.covers.find(subscription.pattern.as_deref()?, &subscription.name.native)
+    }
+
+    fn enter(&mut self, wish: Wish, offers: &dyn Offers, place: Place) -> Result<Arc<Subscription>, Full> {
+        let name = || Name { native: Arc::clone(&wish.native), exposed: Arc::clone(&wish.exposed) };
+        let (name, cover) = match &wish.pattern {
+            Some(pattern) => {
+                let known = self.covers.find(pattern, &wish.native);
+                let id = match known {
+                    Some(id) => id,
+                    None => self.cover(name(), pattern, offers)?,
+                };
+                (self.covers.get(id).map(|cover| Arc::clone(&cover.name)), Some(id))
+            }
+            None => {
+                let was_offered = offers.has(&wish.native);
+                let topic = self.topics.entry(Arc::clone(&wish.native)).or_insert_with(|| Topic::new(name()));
+                topic.was_offered |= was_offered;
+                (Some(Arc::clone(&topic.name)), None)
+            }
+        };
+        let name =
+            name.unwrap_or_else(|| Arc::new(Name { native: wish.native.clone(), exposed: wish.exposed.clone() }));
+        let subscription = Arc::new(Subscription::new(wish, name, place));
+        self.join(&subscription, cover);
+        Ok(subscription)
+    }
+
+    pub(super) fn join(&mut self, subscription: &Arc<Subscription>, cover: Option<CoverId>) {
+        let audience = match cover {
+            Some(id) => self.covers.get_mut(id).map(|cover| &mut cover.audience),
+            None => self.topics.get_mut(&subscription.name.native).map(|topic| &mut topic.audience),
+        };
+        if let Some(audience) = audience {
+            audience.enter(subscription);
+            self.clients.entry(key(&subscription.mailbox)).or_default().push(Arc::clone(subscription));
+        }
+    }
+
+    fn standing(&mut self, native: &Arc<str>, client: Key, is_new: bool) -> Standing {
+        let Some(topic) = self.topics.get_mut(native) else { return Standing::Settled(Outcome::Pending) };
+        if std::mem::take(&mut topic.is_missing) && topic.state == State::On {
+            // Whoever asks for it knows that it is back.
+            topic.ask_again();
+        }
+        match (self.upstream, topic.state) {
+            (Upstream::Down, _) => {
+                topic.is_stale = true;
+                Standing::Settled(Outcome::Pending)
+            }
+            (Upstream::Deaf, _) | (_, State::Tracked) => {
+                topic.state = State::Tracked;
+                Standing::Settled(Outcome::Tracked)
+            }
+            (Upstream::Up, State::On) => Standing::Settled(Outcome::Subscribed),
+            (Upstream::Up, state) => {
+                if matches!(state, State::Off | State::Refused) {
+                    self.dirty.push_back(Arc::clone(native));
+                }
+                Standing::Asked(topic.audience.wait(client, is_new))
+            }
+        }
+    }
+
+    fn cover_standing(&mut self, id: CoverId, client: Key, is_new: bool) -> Standing {
+        let Some(cover) = self.covers.get_mut(id) else { return Standing::Settled(Outcome::Pending) };
+        match self.upstream {
+            Upstream::Down => {
+                cover.is_stale = true;
+                Standing::Settled(Outcome::Pending)
+            }
+            Upstream::Deaf => Standing::Settled(Outcome::Tracked),
+            Upstream::Up if cover.open.is_empty() => Standing::Settled(Outcome::Subscribed),
+            Upstream::Up => Standing::Asked(cover.audience.wait(client, is_new)),
+        }
+    }
+
+    /// The subscription of a client to the one resource `native`.
+    pub fn find(&self, mailbox: &Mailbox, native: &str) -> Option<&Arc<Subscription>> {
+        self.topics.get(native)?.audience.get(key(mailbox))
+    }
+
+    /// Ends a subscription; tells whether there was one.
+    pub fn end(&mut self, subscription: &Subscription) -> bool {
+        let client = key(&subscription.mailbox);
+        let Some(own) = self.clients.get_mut(&client) else { return false };
+        let Some(at) = own.iter().position(|other| std::ptr::eq(&**other, subscription)) else { return false };
+        let ended = own.swap_remove(at);
+        if own.is_empty() {
+            self.clients.remove(&client);
+        }
+        self.leave(client, &ended);
+        true
+    }
+
+    /// Ends all that a client wants.
+    pub fn release(&mut self, mailbox: &Mailbox) -> Vec<Arc<Subscription>> {
+        let client = key(mailbox);
+        let own = self.clients.remove(&client).unwrap_or_default();
+        for subscription in &own {
+            self.leave(client, subscription);
+        }
+        own
+    }
+
+    fn leave(&mut self, client: Key, subscription: &Subscription) {
+        if subscription.pattern.is_none() {
+            let native = &subscription.name.native;
+            self.topics.get_mut(native).and_then(|topic| topic.audience.leave(client));
+            return self.prune(native);
+        }
+        let Some(id) = self.cover_of(subscription) else { return };
+        let Some(cover) = self.covers.get_mut(id) else { return };
+        cover.audience.leave(client);
+        if cover.audience.is_empty() {
+            let listed = self.covers.remove(id).map(|cover| cover.listed).unwrap_or_default();
+            for native in listed {
+                self.topics.get_mut(&native).into_iter().for_each(|topic| topic.covers.retain(|other| *other != id));
+                self.prune(&native);
+            }
+        }
+    }
+
+    /// What nobody wants any more goes, here or upstream first.
+    pub(super) fn prune(&mut self, native: &str) {
+        let Some(topic) = self.topics.get(native).filter(|topic| !topic.is_wanted()) else { return };
+        match topic.state {
+            _ if topic.may_be_on() => self.dirty.push_back(Arc::clone(&topic.name.native)),
+            State::Off | State::On | State::Tracked | State::Refused => drop(self.topics.remove(native)),
+            // Compared when the answer is there.
+            State::Asking | State::Ending => {}
+        }
+    }
+
+    /// Nobody waits any more for how a client's wish stands: one that was entered for this goes, unless the client wishes it
+    /// a second time.
+    pub fn withdraw(&mut self, subscription: &Subscription) {
+        let client = key(&subscription.mailbox);
+        let audience = match self.cover_of(subscription) {
+            Some(id) => self.covers.get_mut(id).map(|cover| &mut cover.audience),
+            None => self.topics.get_mut(&subscription.name.native).map(|topic| &mut topic.audience),
+        };
+        if audience.is_some_and(|audience| audience.withdraw(client)) {
+            self.end(subscription);
+        }
+    }
+
+    /// Whether a client wants to hear of `native`, for whatever reason.
+    pub fn wants(&self, mailbox: &Mailbox, native: &str) -> bool {
+        let client = key(mailbox);
+        let in_topic = |uri: &str| self.topics.get(uri).is_some_and(|topic| topic.audience.has(client));
+        let in_cover = |id: CoverId| self.covers.get(id).is_some_and(|cover| cover.audience.has(client));
+        let covers_outer = |uri: &str| {
+            let topic = self.topics.get(uri);
+            topic.is_some_and(|topic| topic.covers.iter().any(|id| in_cover(*id)))
+        };
+        in_topic(native)
+            || self.covers.matching(native).any(in_cover)
+            || outer(native).any(|uri| in_topic(uri) || covers_outer(uri))
+    }
+
+    /// All subscriptions of a client.
+    pub fn of(&self, mailbox: &Mailbox) -> &[Arc<Subscription>] {
+        self.clients.get(&key(mailbox)).map_or(&[], Vec::as_slice)
+    }
+
+    /// All subscriptions, with how each stands.
+    pub fn all(&self) -> impl Iterator<Item = (&Arc<Subscription>, &'static str)> {
+        let topics = self.topics.values().flat_map(|topic| {
+            let state = topic.standing();
+            topic.audience.all().map(move |subscription| (subscription, state))
+        });
+        let covers = self.covers.iter().flat_map(|(_, cover)| {
+            let state = match self.upstream {
+                Upstream::Down => "pending",
+                _ if !cover.open.is_empty() => "pending",
+                _ if cover.is_partial() => "partial",
+                Upstream::Deaf => "tracked",
+                Upstream::Up => "subscribed",
+            };
+            cover.audience.all().map(move |subscription| (subscription, state))
+        });
+        topics.chain(covers)
+    }
+
+    /// The listed resources that a pattern covers; for one that is none, its own.
+    pub fn covered(&self, subscription: &Subscription) -> Vec<Arc<str>> {
+        match self.cover_of(subscription).and_then(|id| self.covers.get(id)) {
+            Some(cover) => cover.listed.iter().cloned().collect(),
+            None => vec![Arc::clone(&subscription.name.native)],
+        }
+    }
+
+    /// Whether anybody wants a pattern.
+    pub fn has_patterns(&self) -> bool {
+        !self.covers.is_empty()
+    }
+
+    /// What the backend was asked for, and is there.
+    pub fn standing_topics(&self) -> Vec<Arc<str>> {
+        let standing = self.topics.values().filter(|topic| topic.state == State::On && !topic.is_missing);
+        standing.filter(|topic| topic.is_wanted()).map(|topic| Arc::clone(&topic.name.native)).collect()
+    }
+
+    /// Who must hear of an update of `native`: those who want it, by name or by pattern, and those who want something it is
+    /// inside of. A client that wants several of these is told once, for the nearest.
+    pub fn affected(&self, native: &str) -> Vec<Affected<'_>> {
+        let mut found = Found::default();
+        if let Some(topic) = self.topics.get(native) {
+            found.add(topic.audience.all(), None);
+        }
+        for cover in self.covers.matching(native).filter_map(|id| self.covers.get(id)) {
+            let is_listed = cover.listed.contains(native);
+            found.add(cover.audience.all(), (!is_listed).then_some(&cover.name));
+        }
+        for topic in outer(native).filter_map(|uri| self.topics.get(uri)) {
+            found.add(topic.audience.all(), Some(&topic.name));
+            for cover in topic.covers.iter().filter_map(|id| self.covers.get(*id)) {
+                found.add(cover.audience.all(), Some(&topic.name));
+            }
+        }
+        let mut found = found.affected;
+        if found.iter().any(|affected| affected.subscription.pace().priority != 0) {
+            found.sort_by_key(|affected| std::cmp::Reverse(affected.subscription.pace().priority));
+        }
+        found
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.topics.is_empty() && self.clients.is_empty() && self.covers.is_empty()
+    }
+
+    /// All subscriptions, for whoever keeps them from now on. Who waits for an answer has one that will be asked for again.
+    pub fn drain(&mut self) -> Vec<Arc<Subscription>> {
+        self.link_down(self.link);
+        let all = std::mem::take(&mut self.clients).into_values().flatten().collect();
+        *self = Interests { link: self.link + 1, ..Interests::new(self.most_topics) };
+        all
+    }
+}
+
+/// Clients that must hear of an update, each once.
+#[derive(Default)]
+struct Found<'a> {
+    affected: Vec<Affected<'a>>,
+    /// Filled when the second group comes: most updates have one.
+    clients: HashSet<Key>,
+}
+
+impl<'a> Found<'a> {
+    fn add(&mut self, subscribers: impl Iterator<Item = &'a Arc<Subscription>>, within: Option<&'a Arc<Name>>) {
+        if self.affected.is_empty() {
+            self.affected.extend(subscribers.map(|subscription| Affected { subscription, within }));
+            return;
+        }
+        if self.clients.is_empty() {
+            self.clients.extend(self.affected.iter().map(|affected| key(&affected.subscription.mailbox)));
+        }
+        for subscription in subscribers {
+            if self.clients.insert(key(&subscription.mailbox)) {
+                self.affected.push(Affected { subscription, within });
+            }
+        }
+    }
+}
+
+/// What `native` is inside of, nearest first: every beginning of it that ends in `/`, or behind which it goes on with `/`,
+/// `?` or `#`.
+pub(super) fn outer(native: &str) -> impl Iterator<Item = &str> {
+    let ends = native.char_indices().rev().filter(|(_, character)| matches!(character, '/' | '?' | '#'));
+    ends.flat_map(|(at, character)| {
+        let with = (character == '/').then(|| &native[..=at]).filter(|with| with.len() < native.len());
+        with.into_iter().chain(std::iter::once(&native[..at]))
+    })
+}

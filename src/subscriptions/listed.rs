@@ -1,0 +1,196 @@
+//! What the backend's lists do to subscriptions: patterns cover what comes, and what is gone is missed.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::mailbox::tally::Full;
+use crate::subscriptions::audience::{Audience, Key, key};
+use crate::subscriptions::covers::CoverId;
+use crate::subscriptions::interests::{Interests, State, Topic, Upstream};
+use crate::subscriptions::pattern::Pattern;
+use crate::subscriptions::{Name, Notice, Offers, Subscription};
+
+/// What follows from a fresh listing.
+#[derive(Default)]
+pub struct Relisted {
+    /// Who must hear that something may have changed.
+    pub notices: Vec<Notice>,
+    /// Resources that were offered and are no more; they are gone if they cannot be read either.
+    pub suspects: Vec<Arc<str>>,
+}
+
+impl Interests {
+    /// Enters a pattern, with what it covers now.
+    pub(super) fn cover(&mut self, name: Name, pattern: &Arc<Pattern>, offers: &dyn Offers) -> Result<CoverId, Full> {
+        let listed: HashSet<&str> = offers.listed().filter(|native| pattern.matches(native)).collect();
+        let fresh = listed.iter().filter(|native| !self.topics.contains_key(**native)).count();
+        if fresh > 0 && self.topics.len() + fresh > self.most_topics {
+            return Err(Full::Upstream);
+        }
+        let id = self.covers.insert(Arc::new(name), Arc::clone(pattern));
+        for native in listed {
+            self.attach(id, native, offers);
+        }
+        Ok(id)
+    }
+
+    /// A pattern covers one more listed resource; tells whether that is known upstream already.
+    fn attach(&mut self, id: CoverId, native: &str, offers: &dyn Offers) {
+        let known = self.topics.get_key_value(native).map(|(native, _)| Arc::clone(native));
+        let native = known.unwrap_or_else(|| Arc::from(native));
+        let topic = self
+            .topics
+            .entry(Arc::clone(&native))
+            .or_insert_with(|| Topic::new(Name { native: Arc::clone(&native), exposed: offers.expose(&native) }));
+        let Some(cover) = self.covers.get_mut(id) else { return };
+        if !cover.listed.insert(Arc::clone(&native)) {
+            return;
+        }
+        topic.covers.push(id);
+        topic.was_offered = true;
+        match (self.upstream, topic.state) {
+            (Upstream::Up, State::On | State::Tracked) | (Upstream::Down, _) => {}
+            (Upstream::Deaf, _) => topic.state = State::Tracked,
+            (Upstream::Up, state) => {
+                cover.open.insert(Arc::clone(&native));
+                if matches!(state, State::Off | State::Refused) {
+                    self.dirty.push_back(native);
+                }
+            }
+        }
+    }
+
+    /// The backend has listed what it offers, completely.
+    pub fn relisted(&mut self, offers: &dyn Offers) -> Relisted {
+        let mut relisted = Relisted::default();
+        let mut back = Vec::new();
+        for (native, topic) in &mut self.topics {
+            let is_offered = offers.has(native);
+            topic.was_offered |= is_offered;
+            match (is_offered, topic.is_missing) {
+                (true, true) => back.push(Arc::clone(native)),
+                (false, false) if topic.was_offered => relisted.suspects.push(Arc::clone(native)),
+                _ => {}
+            }
+        }
+        for native in back {
+            relisted.notices.extend(self.revive(&native));
+        }
+        relisted.notices.extend(self.extend_covers(offers));
+        relisted
+    }
+
+    /// Patterns cover what is new in the list, as far as there is room.
+    fn extend_covers(&mut self, offers: &dyn Offers) -> Vec<Notice> {
+        let mut notices = Vec::new();
+        if self.covers.is_empty() {
+            return notices;
+        }
+        for native in offers.listed() {
+            let is_covered = |id: &CoverId| self.covers.get(*id).is_some_and(|cover| cover.listed.contains(native));
+            let fresh: Vec<_> = self.covers.matching(native).filter(|id| !is_covered(id)).collect();
+            for id in fresh {
+                if !self.topics.contains_key(native) && self.topics.len() >= self.most_topics {
+                    self.covers.get_mut(id).into_iter().for_each(|cover| cover.is_cut = true);
+                    continue;
+                }
+                self.attach(id, native, offers);
+                notices.extend(self.announce(id, native));
+            }
+        }
+        notices
+    }
+
+    /// Whoever wants a pattern is told of what it covers from now on: at once where that is known upstream, else when it is.
+    fn announce(&mut self, id: CoverId, native: &str) -> Vec<Notice> {
+        let (Some(cover), Some(topic)) = (self.covers.get(id), self.topics.get_mut(native)) else { return Vec::new() };
+        if cover.is_stale {
+            return Vec::new();
+        }
+        if cover.open.contains(native) {
+            topic.is_news = true;
+            return Vec::new();
+        }
+        let subscribers = cover.audience.all().map(Arc::clone);
+        subscribers.map(|subscription| Notice { subscription, name: Arc::clone(&topic.name) }).collect()
+    }
+
+    /// What was gone is there again: it is asked for again, and whoever wants it is told.
+    fn revive(&mut self, native: &Arc<str>) -> Vec<Notice> {
+        let Some(topic) = self.topics.get_mut(native) else { return Vec::new() };
+        topic.is_missing = false;
+        topic.is_stale = true;
+        match (self.upstream, topic.state) {
+            (Upstream::Deaf, _) | (_, State::Tracked) => {
+                topic.is_stale = false;
+                return topic.notices().collect();
+            }
+            (Upstream::Up, State::On | State::Off | State::Refused) => {
+                topic.ask_again();
+                self.dirty.push_back(Arc::clone(native));
+            }
+            // Told when the answer, or the connection, is there.
+            (Upstream::Up, State::Asking | State::Ending) | (Upstream::Down, _) => {}
+        }
+        Vec::new()
+    }
+
+    /// A suspect could not be read: it is gone. Whoever wanted it, to be told so.
+    pub fn vanished(&mut self, native: &str, offers: &dyn Offers) -> Vec<Notice> {
+        if offers.has(native) {
+            return Vec::new();
+        }
+        // Whoever waits for the backend's answer is told that; it is suspected again when the lists come again.
+        let is_gone = |topic: &&mut Topic| topic.was_offered && !topic.is_missing && !topic.audience.is_waited_for();
+        let Some(topic) = self.topics.get_mut(native).filter(is_gone) else { return Vec::new() };
+        topic.is_missing = true;
+        let name = Arc::clone(&topic.name);
+        let covers = std::mem::take(&mut topic.covers);
+        let mut told: HashMap<Key, Arc<Subscription>> = HashMap::new();
+        let mut tell = |audience: &Audience| {
+            told.extend(audience.all().map(|subscription| (key(&subscription.mailbox), Arc::clone(subscription))));
+        };
+        tell(&topic.audience);
+        for id in covers {
+            let Some(cover) = self.covers.get_mut(id) else { continue };
+            cover.listed.remove(native);
+            tell(&cover.audience);
+            if cover.open.remove(native) {
+                // Nobody is behind: what is gone has nothing to be told of.
+                self.settle_cover(id);
+            }
+        }
+        self.prune(native);
+        told.into_values().map(|subscription| Notice { subscription, name: Arc::clone(&name) }).collect()
+    }
+
+    /// Takes over subscriptions that somebody else kept. Their clients are told that something may have been missed, when
+    /// the backend listens.
+    pub fn restore(&mut self, subscriptions: Vec<Arc<Subscription>>, offers: &dyn Offers) -> Vec<Notice> {
+        let mut notices = Vec::new();
+        for subscription in subscriptions {
+            let name = Name { native: subscription.name.native.clone(), exposed: subscription.name.exposed.clone() };
+            match &subscription.pattern {
+                Some(pattern) => {
+                    let known = self.cover_of(&subscription);
+                    let id = known.unwrap_or_else(|| self.covers.insert(Arc::new(name), Arc::clone(pattern)));
+                    self.join(&subscription, Some(id));
+                    self.covers.get_mut(id).into_iter().for_each(|cover| cover.is_stale = true);
+                }
+                None => {
+                    let topic = self.topics.entry(name.native.clone()).or_insert_with(|| Topic::new(name));
+                    topic.is_stale = true;
+                    let native = Arc::clone(&topic.name.native);
+                    self.join(&subscription, None);
+                    notices.extend(self.revive(&native));
+                }
+            }
+        }
+        notices.extend(self.extend_covers(offers));
+        let settled: Vec<_> = self.covers.iter().map(|(id, _)| id).collect();
+        if self.upstream != Upstream::Down {
+            settled.into_iter().for_each(|id| notices.extend(self.settle_cover(id)));
+        }
+        notices
+    }
+}

@@ -1,0 +1,34 @@
+//! What covers many resources: a glob, or a template that the backend lists.
+
+use crate::protocol::template::Template;
+use crate::subscriptions::glob::Glob;
+
+pub enum Pattern {
+    Glob(Glob),
+    Template(Template),
+}
+
+impl Pattern {
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Pattern::Glob(_) => "glob",
+            Pattern::Template(_) => "template",
+        }
+    }
+
+    pub fn matches(&self, native: &str) -> bool {
+        match self {
+            Pattern::Glob(glob) => glob.matches(native),
+            Pattern::Template(template) => template.matches(native).is_some(),
+        }
+    }
+
+    /// The directory that all it covers is in: its beginning, up to the last `/` before anything that varies.
+    pub fn directory(&self) -> &str {
+        let literal = match self {
+            Pattern::Glob(glob) => glob.literal(),
+            Pattern::Template(template) => template.as_str().split('{').next().unwrap_or_default(),
+        };
+        literal.rfind('/').map_or("", |at| &literal[..=at])
+    }
+}

@@ -1,0 +1,187 @@
+//! What the backend is told, and what its answers and its connections do to subscriptions.
+
+use std::sync::Arc;
+
+use crate::subscriptions::covers::CoverId;
+use crate::subscriptions::interests::{Interests, State, Upstream};
+use crate::subscriptions::{Job, Notice, Outcome, Reply};
+
+impl Interests {
+    /// The connection is there; its number. Whoever was subscribed before may have missed something; where nothing can be
+    /// asked for, they are told at once.
+    pub fn link_up(&mut self, can_subscribe: bool) -> (u64, Vec<Notice>) {
+        self.link += 1;
+        self.upstream = if can_subscribe { Upstream::Up } else { Upstream::Deaf };
+        self.dirty.clear();
+        let mut notices = Vec::new();
+        for cover in self.covers.values_mut() {
+            cover.open.clear();
+            (cover.refused, cover.refusal) = (0, None);
+        }
+        for (native, topic) in &mut self.topics {
+            topic.is_doubtful = false;
+            if !can_subscribe {
+                topic.state = State::Tracked;
+                topic.is_news = false;
+                if !topic.is_missing && std::mem::take(&mut topic.is_stale) {
+                    notices.extend(topic.notices());
+                }
+                continue;
+            }
+            topic.state = State::Off;
+            if !topic.is_missing {
+                self.dirty.push_back(Arc::clone(native));
+                for id in &topic.covers {
+                    self.covers.get_mut(*id).map(|cover| cover.open.insert(Arc::clone(native)));
+                }
+            }
+        }
+        for cover in self.covers.values_mut().filter(|cover| cover.open.is_empty()) {
+            if std::mem::take(&mut cover.is_stale) {
+                notices.extend(cover.notices());
+            }
+        }
+        (self.link, notices)
+    }
+
+    /// The connection of this number is gone. Who waits for an answer has a subscription that will be asked for again.
+    pub fn link_down(&mut self, link: u64) {
+        if link != self.link {
+            return;
+        }
+        self.link += 1;
+        self.upstream = Upstream::Down;
+        self.dirty.clear();
+        self.topics.retain(|_, topic| topic.is_wanted());
+        for topic in self.topics.values_mut() {
+            topic.state = State::Off;
+            topic.is_stale = true;
+            topic.is_doubtful = false;
+            topic.audience.settle(&Outcome::Pending);
+        }
+        for cover in self.covers.values_mut() {
+            cover.open.clear();
+            cover.is_stale = true;
+            cover.audience.settle(&Outcome::Pending);
+        }
+    }
+
+    /// What to say upstream next, if anything.
+    pub fn next_job(&mut self) -> Option<Job> {
+        while let Some(native) = self.dirty.pop_front() {
+            let Some(topic) = self.topics.get_mut(&native) else { continue };
+            let subscribes = match (topic.is_wanted(), topic.state) {
+                (true, State::Off | State::Refused) if !topic.is_missing => true,
+                (false, _) if topic.may_be_on() => false,
+                (false, State::Off | State::Tracked | State::Refused) => {
+                    self.topics.remove(&native);
+                    continue;
+                }
+                _ => continue,
+            };
+            topic.state = if subscribes { State::Asking } else { State::Ending };
+            return Some(Job { native, subscribes, link: self.link });
+        }
+        None
+    }
+
+    /// The answer to a job. Tells who must hear that something may have changed.
+    pub fn answered(&mut self, job: &Job, reply: Reply) -> Vec<Notice> {
+        if job.link != self.link {
+            return Vec::new();
+        }
+        let native = &job.native;
+        let Some(topic) = self.topics.get_mut(native) else { return Vec::new() };
+        if !job.subscribes {
+            // Whatever it said: it was told.
+            topic.state = State::Off;
+            topic.is_doubtful = false;
+            self.compare(native, false);
+            return Vec::new();
+        }
+        let (state, outcome) = match reply {
+            Reply::Done => (State::On, Outcome::Subscribed),
+            Reply::Unknown => (State::Tracked, Outcome::Tracked),
+            Reply::Refused(response) => (State::Refused, Outcome::Refused(response)),
+            Reply::Failed(reason) => (State::Refused, Outcome::Failed(reason)),
+            Reply::Late(after) => (State::Refused, Outcome::Late(after)),
+        };
+        topic.state = state;
+        match outcome {
+            Outcome::Late(_) => topic.is_doubtful = true,
+            Outcome::Subscribed => topic.is_doubtful = false,
+            _ => {}
+        }
+        let mut notices = self.settle(native, &outcome);
+        notices.extend(self.settle_covers(native, &outcome));
+        self.compare(native, true);
+        notices
+    }
+
+    /// How a resource stands is known: who waits is told, and those who were entered for what was refused have nothing.
+    fn settle(&mut self, native: &str, outcome: &Outcome) -> Vec<Notice> {
+        let Some(topic) = self.topics.get_mut(native) else { return Vec::new() };
+        let entered = topic.audience.settle(outcome);
+        if !outcome.is_refusal() {
+            return if std::mem::take(&mut topic.is_stale) { topic.notices().collect() } else { Vec::new() };
+        }
+        let ended: Vec<_> = entered.iter().filter_map(|client| topic.audience.get(*client).cloned()).collect();
+        for subscription in &ended {
+            self.end(subscription);
+        }
+        Vec::new()
+    }
+
+    /// The same for the patterns that cover it.
+    fn settle_covers(&mut self, native: &str, outcome: &Outcome) -> Vec<Notice> {
+        let Some(topic) = self.topics.get_mut(native) else { return Vec::new() };
+        let is_news = std::mem::take(&mut topic.is_news) && !outcome.is_refusal();
+        let (name, ids) = (Arc::clone(&topic.name), topic.covers.clone());
+        let mut notices = Vec::new();
+        for id in ids {
+            let Some(cover) = self.covers.get_mut(id) else { continue };
+            let was_open = cover.open.remove(native);
+            if outcome.is_refusal() {
+                cover.refused += 1;
+                cover.refusal.get_or_insert_with(|| outcome.clone());
+            } else if is_news && !cover.is_stale {
+                let subscribers = cover.audience.all().map(Arc::clone);
+                notices.extend(subscribers.map(|subscription| Notice { subscription, name: Arc::clone(&name) }));
+            }
+            if was_open {
+                notices.extend(self.settle_cover(id));
+            }
+        }
+        notices
+    }
+
+    /// When all that a pattern covers has been asked for, those who wait for it are told: refused is what was refused whole.
+    pub(super) fn settle_cover(&mut self, id: CoverId) -> Vec<Notice> {
+        let Some(cover) = self.covers.get_mut(id).filter(|cover| cover.open.is_empty()) else { return Vec::new() };
+        let refusal = cover.refusal.clone().filter(|_| cover.refused >= cover.listed.len());
+        if let Some(refusal) = refusal {
+            let entered = cover.audience.settle(&refusal);
+            let ended: Vec<_> = entered.iter().filter_map(|client| cover.audience.get(*client).cloned()).collect();
+            for subscription in &ended {
+                self.end(subscription);
+            }
+            return Vec::new();
+        }
+        cover.audience.settle(&Outcome::Subscribed);
+        if std::mem::take(&mut cover.is_stale) { cover.notices().collect() } else { Vec::new() }
+    }
+
+    /// After an answer: is it as it is wanted?
+    fn compare(&mut self, native: &Arc<str>, was_asked: bool) {
+        let Some(topic) = self.topics.get(native) else { return };
+        match (topic.is_wanted(), topic.state) {
+            (false, _) if topic.may_be_on() => self.dirty.push_back(Arc::clone(native)),
+            // Who is left after a refusal waits for the next connection.
+            (true, State::Off | State::Refused) if !was_asked || topic.audience.is_waited_for() => {
+                self.dirty.push_back(Arc::clone(native));
+            }
+            (false, _) => drop(self.topics.remove(native)),
+            _ => {}
+        }
+    }
+}
