@@ -16,7 +16,8 @@ impl Interests {
         let mut notices = Vec::new();
         for cover in self.covers.values_mut() {
             cover.open.clear();
-            (cover.refused, cover.refusal) = (0, None);
+            cover.refused.clear();
+            cover.refusal = None;
         }
         for (native, topic) in &mut self.topics {
             topic.is_doubtful = false;
@@ -142,11 +143,14 @@ impl Interests {
             let Some(cover) = self.covers.get_mut(id) else { continue };
             let was_open = cover.open.remove(native);
             if outcome.is_refusal() {
-                cover.refused += 1;
+                cover.refused.insert(Arc::clone(&name.native));
                 cover.refusal.get_or_insert_with(|| outcome.clone());
-            } else if is_news && !cover.is_stale {
-                let subscribers = cover.audience.all().map(Arc::clone);
-                notices.extend(subscribers.map(|subscription| Notice { subscription, name: Arc::clone(&name) }));
+            } else {
+                cover.refused.remove(native);
+                if is_news && !cover.is_stale {
+                    let subscribers = cover.audience.all().map(Arc::clone);
+                    notices.extend(subscribers.map(|subscription| Notice { subscription, name: Arc::clone(&name) }));
+                }
             }
             if was_open {
                 notices.extend(self.settle_cover(id));
@@ -158,8 +162,7 @@ impl Interests {
     /// When all that a pattern covers has been asked for, those who wait for it are told: refused is what was refused whole.
     pub(super) fn settle_cover(&mut self, id: CoverId) -> Vec<Notice> {
         let Some(cover) = self.covers.get_mut(id).filter(|cover| cover.open.is_empty()) else { return Vec::new() };
-        let refusal = cover.refusal.clone().filter(|_| cover.refused >= cover.listed.len());
-        if let Some(refusal) = refusal {
+        if let Some(refusal) = cover.whole_refusal() {
             let entered = cover.audience.settle(&refusal);
             let ended: Vec<_> = entered.iter().filter_map(|client| cover.audience.get(*client).cloned()).collect();
             for subscription in &ended {

@@ -126,8 +126,9 @@ impl Register {
     fn on_done(&self, done: Done) {
         match done {
             Done::Said(job, Some(reply)) => {
-                let notices = self.book().interests.answered(&job, reply);
-                self.tell(&notices);
+                let mut book = self.book();
+                let notices = book.interests.answered(&job, reply);
+                self.tell(&book, &notices);
             }
             Done::Checked(native, Some(answer)) if answer.is_not_found() => self.on_gone(&native),
             Done::Polled(native, Some(answer)) => match contents(&answer) {
@@ -135,7 +136,8 @@ impl Register {
                     self.spread(&native, Some(NOTHING_SAID), updated);
                 }
                 Some(_) => {}
-                None if answer.is_not_found() => self.on_gone(&native),
+                // Whether it is gone, the lists say; a backend that never tells does not tell of those.
+                None if answer.is_not_found() => self.home.inbox.mark(&[List::Resources, List::Templates]),
                 None => {}
             },
             Done::Said(_, None) | Done::Checked(..) | Done::Polled(_, None) => {}
@@ -144,15 +146,17 @@ impl Register {
 
     /// What is neither offered nor can be read.
     fn on_gone(&self, native: &str) {
+        let mut book = self.book();
         let offered = self.home.offered.load_full();
-        let notices = self.book().interests.vanished(native, &self.exposed(&offered));
-        self.tell_deleted(&notices);
+        let vanished = book.interests.vanished(native, &self.exposed(&offered));
+        self.tell_deleted(&book, &vanished.deleted);
+        self.tell(&book, &vanished.notices);
     }
 
     /// All that is subscribed is read once more. A backend that is slower than that is not asked for more.
     fn begin_round(&self) {
         let book = self.book();
-        let (wanted, has_patterns) = (book.interests.standing_topics(), book.interests.has_patterns());
+        let (wanted, is_list_wanted) = (book.interests.standing_topics(), book.interests.wants_list());
         drop(book);
         let mut chores = self.chores();
         if chores.polled.is_empty() {
@@ -161,13 +165,13 @@ impl Register {
             chores.polled = wanted.into();
         }
         drop(chores);
-        if has_patterns {
-            // What patterns cover is what is listed, and a backend that never tells does not tell of that either.
-            self.home.inbox.mark(&[List::Resources]);
+        if is_list_wanted {
+            // A backend that never tells does not tell of that either.
+            self.home.inbox.mark(&[List::Resources, List::Templates]);
         }
     }
 
-    fn patience(&self) -> Duration {
+    pub(super) fn patience(&self) -> Duration {
         let configured = self.home.config.timeout.and_then(|timeout| timeout.duration());
         configured.unwrap_or(JOB_PATIENCE)
     }
