@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Client, Listener, PATIENCE, Scratch, StdioClient, field, fixture};
+use crate::harness::{Client, Listener, PATIENCE, Scratch, StdioClient, eventually, field, fixture};
 use crate::sse_client::{SseClient, post};
 
 /// Messages that wait for the test. Full: the streams are read no further.
@@ -166,7 +166,9 @@ impl Peer {
         // By a connection of its own: one from before may have been cut.
         let mut listening = Client::new(*via);
         (listening.session, listening.version) = (client.session.clone(), client.version.clone());
-        let (parts, stream) = listening.get("/mcp", headers).await;
+        // Who comes over a bad line tries again.
+        let (parts, stream) =
+            eventually("there is a stream", || async { listening.try_get("/mcp", headers).await.ok() }).await;
         assert_eq!(parts.status, StatusCode::OK, "{headers:?}");
         self.read(stream);
     }
