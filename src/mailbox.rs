@@ -193,7 +193,8 @@ impl Mailbox {
             return false;
         }
         waiting.bytes += message.len();
-        waiting.messages.push_back(message);
+        // A copy: it may be kept for a while, and shall not keep the whole buffer that it was read into.
+        waiting.messages.push_back(Bytes::copy_from_slice(&message));
         drop(waiting);
         self.bell.notify_waiters();
         true

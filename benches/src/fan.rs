@@ -92,7 +92,7 @@ async fn once(yard: &Yard, through: Through, sessions: usize) -> Result<Option<F
     let uri = if through == Through::Goblin { NATIVE } else { EXPOSED };
     let feed = Child::role(&["feed", "--uri", uri])?;
     if through != Through::Goblin {
-        return fan(&feed, &feed, sessions).await.map(Some);
+        return fan(feed.address, (&feed).into(), sessions).await.map(Some);
     }
     let config = json!({
         "gateway": { "host": "127.0.0.1", "port": 0, "maxSessions": 2 * sessions },
@@ -100,10 +100,24 @@ async fn once(yard: &Yard, through: Through, sessions: usize) -> Result<Option<F
     });
     let Some(goblin) = yard.goblin(&config)? else { return Ok(None) };
     wait_for_tools(&goblin, 1).await?;
-    fan(&feed, &goblin, sessions).await.map(Some)
+    fan(feed.address, (&goblin).into(), sessions).await.map(Some)
 }
 
-async fn fan(feed: &Child, server: &Child, sessions: usize) -> Result<Fan> {
+/// The process under test.
+#[derive(Clone, Copy)]
+struct Server {
+    address: SocketAddr,
+    pid: u32,
+}
+
+impl From<&Child> for Server {
+    fn from(child: &Child) -> Self {
+        Self { address: child.address, pid: child.pid() }
+    }
+}
+
+/// Updates that `feed` makes, to sessions at `server`.
+async fn fan(feed: SocketAddr, server: Server, sessions: usize) -> Result<Fan> {
     let streams = open_all(server.address, sessions).await?;
     let tally = Arc::new(Tally::default());
     let (mut readers, mut unread) = (JoinSet::new(), Vec::new());
@@ -113,16 +127,16 @@ async fn fan(feed: &Child, server: &Child, sessions: usize) -> Result<Fan> {
             _ => drop(readers.spawn(read(stream, Arc::clone(&tally)))),
         }
     }
-    let mut toucher = Toucher { client: Client::connect(feed.address).await?, readers, tally, updates: 0 };
+    let mut toucher = Toucher { client: Client::connect(feed).await?, readers, tally, updates: 0 };
     toucher.touch(WARM_UP).await?;
     tokio::time::sleep(SETTLE).await;
-    let (memory, cpu) = (procfs::memory(server.pid())?.rss, procfs::cpu(server.pid())?);
+    let (memory, cpu) = (procfs::memory(server.pid)?.rss, procfs::cpu(server.pid)?);
     let (start, before) = (Instant::now(), toucher.bytes());
     toucher.touch(UPDATES).await?;
     let elapsed = start.elapsed();
     tokio::time::sleep(SETTLE).await;
-    let cpu = procfs::cpu(server.pid())?.since(&cpu);
-    let grown = procfs::memory(server.pid())?.rss.saturating_sub(memory);
+    let cpu = procfs::cpu(server.pid)?.since(&cpu);
+    let grown = procfs::memory(server.pid)?.rss.saturating_sub(memory);
     Ok(Fan { cpu, elapsed, bytes: toucher.bytes() - before, grown })
 }
 
@@ -246,7 +260,45 @@ fn number(event: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Events, number};
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::sync::Arc;
+
+    use tokio::net::TcpListener;
+    use tokio::task::JoinSet;
+
+    use super::{EXPOSED, Events, Server, Tally, Toucher, fan, number, open_all, read};
+    use crate::client::Client;
+    use crate::feed;
+
+    async fn feed() -> SocketAddr {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(feed::run(listener, EXPOSED.to_owned()));
+        address
+    }
+
+    #[tokio::test]
+    async fn every_reader_is_told_of_every_update() {
+        let address = feed().await;
+        // The server runs in this process, whose CPU time then stands in for its own.
+        let fan = fan(address, Server { address, pid: std::process::id() }, 101).await.unwrap();
+        assert!(!fan.cpu.is_zero() && fan.bytes > 100 * 100 * 100);
+    }
+
+    #[tokio::test]
+    async fn an_update_that_is_missing_fails_the_measurement() {
+        let address = feed().await;
+        let (tally, mut readers) = (Arc::new(Tally::default()), JoinSet::new());
+        for stream in open_all(address, 3).await.unwrap() {
+            readers.spawn(read(stream, Arc::clone(&tally)));
+        }
+        let client = Client::connect(address).await.unwrap();
+        let mut toucher = Toucher { client, readers, tally, updates: 0 };
+        toucher.touch(2).await.unwrap();
+        toucher.updates += 1;
+        let error = toucher.touch(1).await.unwrap_err();
+        assert_eq!(error.to_string(), "update 4 came where 3 was due");
+    }
 
     #[test]
     fn events_are_told_apart_however_they_are_cut() {

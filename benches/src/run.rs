@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -44,9 +44,9 @@ pub struct Options {
     /// Idle sessions with an open stream in the memory scenario
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u16).range(1..))]
     memory_sessions: u16,
-    /// Sessions in the fan-out; as many as there can be descriptors when absent
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
-    fan_out_sessions: Option<u16>,
+    /// Sessions in the fan-out
+    #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u16).range(1..))]
+    fan_out_sessions: u16,
     /// Parts of the run; all when absent
     #[arg(long, value_delimiter = ',')]
     only: Vec<Part>,
@@ -110,7 +110,8 @@ pub async fn run(options: &Options) -> Result<Report> {
             Part::Memory => measured.memory = memory::measure(&yard, options.memory_sessions.into()).await?,
             Part::Start => measured.starts = start::measure(&yard, options.rounds.into()).await?,
             Part::FanOut => {
-                let sessions = options.fan_out_sessions.map_or(most, usize::from);
+                let sessions = usize::from(options.fan_out_sessions);
+                ensure!(sessions <= most, "{sessions} sessions do not fit: descriptors and ports allow {most}");
                 measured.fan_out = fan::measure(&yard, sessions, options.rounds.into()).await?;
             }
             Part::Subscriptions => measured.subscriptions = Some(ledger::measure()?),

@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::Stream;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, Stream, StreamExt};
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep};
 
@@ -273,19 +275,58 @@ pub struct SessionStream {
 
 impl SessionStream {
     pub fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
-        let begin = (self, Quiet::new());
-        futures_util::stream::unfold(begin, async |(mut stream, mut quiet)| {
-            let event = stream.next(&mut quiet).await?;
-            quiet.end();
-            Some((event, (stream, quiet)))
-        })
+        futures_util::stream::unfold(self.begin(), async |mut stream| Some((stream.next().await?, stream)))
     }
 
-    async fn next(&mut self, quiet: &mut Quiet) -> Option<Bytes> {
-        if let Some(first) = self.first.take() {
-            return Some(first);
-        }
-        let session = Arc::clone(&self.hold.session);
+    fn begin(self) -> Begun {
+        let SessionStream { hold, reader, first, changes, stop } = self;
+        let seldom = FuturesUnordered::new();
+        seldom.push(end(stop).boxed());
+        seldom.push(change(Arc::clone(&hold.session), changes).boxed());
+        Begun { hold, reader, first, seldom, quiet: Quiet::new() }
+    }
+}
+
+/// A stream of a session that is being written.
+struct Begun {
+    hold: session::Stream,
+    reader: Reader,
+    first: Option<Bytes>,
+    /// All streams wait for the same few things. To stand in line for them anew with every event would cost more than the
+    /// event does, so each is polled only when it is woken.
+    seldom: FuturesUnordered<BoxFuture<'static, Seldom>>,
+    quiet: Quiet,
+}
+
+enum Seldom {
+    End,
+    Changed(Vec<Bytes>, Changes),
+}
+
+async fn end(mut stop: watch::Receiver<bool>) -> Seldom {
+    stopped(&mut stop).await;
+    Seldom::End
+}
+
+async fn change(session: Arc<Session>, mut changes: Changes) -> Seldom {
+    match changes.due(&session).await {
+        Some(messages) => Seldom::Changed(messages, changes),
+        None => Seldom::End,
+    }
+}
+
+impl Begun {
+    async fn next(&mut self) -> Option<Bytes> {
+        let event = match self.first.take() {
+            Some(first) => first,
+            None => self.next_event().await?,
+        };
+        self.quiet.end();
+        Some(event)
+    }
+
+    async fn next_event(&mut self) -> Option<Bytes> {
+        let session = &self.hold.session;
         let replay = &session.mailbox.replay;
         loop {
             // First, so that nothing comes unseen between the look and the wait.
@@ -298,10 +339,16 @@ impl SessionStream {
             }
             let messages = tokio::select! {
                 biased;
-                () = stopped(&mut self.stop) => return None,
+                Some(seldom) = self.seldom.next() => match seldom {
+                    Seldom::End => return None,
+                    Seldom::Changed(messages, changes) => {
+                        self.seldom.push(change(Arc::clone(session), changes).boxed());
+                        messages
+                    }
+                },
                 () = rung => continue,
-                messages = unasked(&session, &mut self.changes) => messages?,
-                () = quiet.over() => return Some(KEEP_ALIVE),
+                messages = session.mailbox.next() => messages,
+                () = self.quiet.over() => return Some(KEEP_ALIVE),
             };
             // No await before this: what was taken is kept, for us or for whoever has taken our place by now.
             messages.into_iter().for_each(|message| replay.keep(message));
@@ -386,18 +433,17 @@ mod tests {
         let stop = watch::Sender::new(false);
         let stream = |reader, hold| {
             let changes = Changes::new(desk.router.directory.watch());
-            SessionStream { hold, reader, first: None, changes, stop: stop.subscribe() }
+            SessionStream { hold, reader, first: None, changes, stop: stop.subscribe() }.begin()
         };
         let ((first, _), (second, _)) = (session.mailbox.replay.take_session(), session.mailbox.replay.take_session());
-        let mut quiet = Quiet::new();
         let mut second = stream(second, session.open_stream());
         let mut first = stream(first, session.open_stream());
-        assert_eq!(first.next(&mut quiet).await, None);
+        assert_eq!(first.next().await, None);
         assert!(session.mailbox.post(Bytes::from_static(b"{}")));
-        assert!(second.next(&mut quiet).await.is_some_and(|event| event.ends_with(b"data: {}\n\n")));
+        assert!(second.next().await.is_some_and(|event| event.ends_with(b"data: {}\n\n")));
         desk.sessions.end(session.id, "test");
-        assert_eq!(second.next(&mut quiet).await, None);
+        assert_eq!(second.next().await, None);
         let (late, _) = session.mailbox.replay.take_session();
-        assert_eq!(stream(late, session.open_stream()).next(&mut quiet).await, None, "it comes after the end");
+        assert_eq!(stream(late, session.open_stream()).next().await, None, "it comes after the end");
     }
 }

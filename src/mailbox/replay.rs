@@ -310,7 +310,8 @@ impl Replay {
         if stream.last <= reader.seq {
             return if stream.is_over { Next::Over } else { Next::Nothing };
         }
-        let first = events.partition_point(|event| event.seq <= reader.seq);
+        // From the end: a reader that keeps up has all but the last.
+        let first = events.len() - events.iter().rev().take_while(|event| event.seq > reader.seq).count();
         let follows = || events.range(first..).filter(|event| event.stream == reader.stream);
         let mut found = BytesMut::with_capacity(follows().map(|event| event.message.len() + FRAME).sum());
         for event in follows() {

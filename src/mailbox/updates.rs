@@ -189,11 +189,12 @@ impl Queue {
         }
         let gathered = match update.pace.batch.is_zero() {
             true => now,
-            false => self.flush.unwrap_or(now + update.pace.batch).min(now + update.pace.batch),
+            // What is gathered for longer holds nothing back.
+            false => {
+                let latest = now + update.pace.batch;
+                *self.flush.insert(self.flush.map_or(latest, |flush| flush.min(latest)))
+            }
         };
-        if gathered > now {
-            self.flush = Some(gathered);
-        }
         // No later than this subscription wants it, whichever of the client's it was told for last.
         let spaced = self.told.get(update.uri).map_or(now, |until| (*until).min(now + update.pace.min_interval));
         let pending = Pending {
@@ -299,17 +300,6 @@ mod tests {
     }
 
     #[test]
-    fn subx3_nobody_waits_for_a_batch_that_is_gathered_for_longer() {
-        let mut desk = Desk::new();
-        desk.put("slow", "slow", Pace { batch: millis(1000), ..Pace::default() });
-        desk.put("quick", "quick", Pace { batch: millis(50), ..Pace::default() });
-        desk.now += millis(50);
-        assert_eq!(desk.take(), ["quick"]);
-        desk.now += millis(950);
-        assert_eq!(desk.take(), ["slow"]);
-    }
-
-    #[test]
     fn subx3_an_interval_is_that_of_the_subscription_it_is_told_for() {
         let desk = Desk::new();
         desk.put("a", "by pattern", Pace { min_interval: millis(1000), ..Pace::default() });
@@ -331,6 +321,19 @@ mod tests {
         assert_eq!(desk.take(), ["a2"]);
         desk.put("a", "a3", Pace::default());
         assert_eq!(desk.take(), ["a3"]);
+    }
+
+    #[test]
+    fn sub11_subx3_what_is_gathered_for_longer_holds_nothing_back_that_is_gathered_for_less() {
+        let mut desk = Desk::new();
+        let [long, short] = [1000, 10].map(|time| Pace { batch: millis(time), ..Pace::default() });
+        desk.put("a", "a1", long);
+        assert!(desk.updates.set_pace(&desk.receipt, "a", short, desk.now));
+        desk.now += millis(10);
+        assert_eq!(desk.take(), ["a1"]);
+        desk.put("a", "a2", short);
+        desk.now += millis(10);
+        assert_eq!(desk.take(), ["a2"]);
     }
 
     #[test]

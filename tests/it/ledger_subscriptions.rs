@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use goblin_fixture::fault::FaultProxy;
@@ -26,7 +25,7 @@ use crate::peer::Peer;
 use crate::sdk::reference_program;
 use crate::stage::Front;
 use crate::subscriber::ACTIVE;
-use crate::support::{FAULT_PAUSE, gauge, http_server, is_alive, path_text, try_call};
+use crate::support::{gauge, http_server, is_alive, path_text, try_call};
 
 const GRAPH: &str = "memory+memory://knowledge-graph";
 const ENTITY: &str = "counter";
@@ -49,7 +48,7 @@ fn memory(scratch: &Scratch) -> Value {
 }
 
 fn entity() -> Value {
-    json!({ "entities": [{ "name": ENTITY, "entityType": "number", "observations": [] }] })
+    json!({ "entities": [{ "name": ENTITY, "entityType": "number", "observations": ["0"] }] })
 }
 
 /// A write to the graph. The same again changes nothing, and is told all the same.
@@ -245,21 +244,25 @@ enum Fault {
 }
 
 /// Fewer for each server than would make the gateway leave it alone for long.
-const FAULTS: [Fault; 11] = [
+const FAULTS: [Fault; 12] = [
     Fault::Kill("a"),
-    Fault::Cut,
+    Fault::Kill("a"),
+    Fault::Kill("a"),
     Fault::Kill("memory"),
-    Fault::Kill("a"),
-    Fault::Cut,
+    Fault::Kill("memory"),
     Fault::Kill("every"),
-    Fault::Kill("a"),
-    Fault::Forget,
-    Fault::Kill("memory"),
     Fault::Cut,
+    Fault::Cut,
+    Fault::Cut,
+    Fault::Forget,
+    Fault::Forget,
     Fault::Forget,
 ];
+/// In each round there are so many faults; then all that happened must have been seen. One change more would hide that an
+/// earlier one was not told.
+const FAULTS_AT_ONCE: usize = 2;
 
-/// Changes things until it is told to stop.
+/// Changes things.
 struct Emitter {
     client: Client,
     place: Arc<Place>,
@@ -275,6 +278,14 @@ impl Emitter {
         let (client, place) = (stage.gateway.client().await, Arc::clone(&stage.place));
         let random = Random::new(seed);
         Emitter { client, place, root: stage.root(), random, files: NAMES.map(|name| (name, 0)).into(), graph: 0 }
+    }
+
+    async fn emit_for(&mut self, time: Duration) {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            self.emit().await;
+            tokio::time::sleep(Duration::from_millis(self.random.below(20))).await;
+        }
     }
 
     async fn emit(&mut self) {
@@ -325,8 +336,12 @@ impl Emitter {
             self.write_file(name);
         }
         self.write_graph().await;
-        // Where it went on all the time, the first call ends it.
-        while !self.client.call_text(TOGGLE, json!({})).await.starts_with("Started") {}
+        // Where it went on all the time, the first call ends it. And its server may not be back yet.
+        eventually("updates are made up", || async {
+            let answer = try_call(&self.client, TOGGLE, json!({})).await;
+            answer["result"]["content"][0]["text"].as_str()?.starts_with("Started").then_some(())
+        })
+        .await;
     }
 
     /// That what was written is what there is to see.
@@ -338,52 +353,45 @@ impl Emitter {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn sub5_sub16_subx6_in_the_end_each_has_seen_what_is_there_and_heard_nothing_else() {
-    const PLAYERS: [(Front, u64); 3] = [(Front::Http, 4), (Front::Sse, 3), (Front::Stdio, 2)];
-    const DEEDS: usize = 16;
-    let seed = std::env::var("GOBLIN_SEED").unwrap_or_else(|_| nonce()[..16].to_owned());
-    eprintln!("subscriptions: GOBLIN_SEED={seed}");
-    let seed = u64::from_str_radix(&seed, 16).expect("a hexadecimal number");
-    let stage = Stage::set().await;
-    let mut emitter = Emitter::new(&stage, seed).await;
-    assert!(emitter.client.call_text(TOGGLE, json!({})).await.starts_with("Started"));
-    let over = Arc::new(AtomicBool::new(false));
-    let stop = Arc::clone(&over);
-    let emitting = tokio::spawn(async move {
-        while !stop.load(Ordering::Relaxed) {
-            emitter.emit().await;
-            tokio::time::sleep(Duration::from_millis(emitter.random.below(20))).await;
-        }
-        emitter
-    });
+/// Players do what they do, servers fail, and things change, for a part of the time; what is there afterwards must be seen.
+async fn play_round(stage: &Arc<Stage>, faults: &[Fault], emitter: &mut Emitter, players: Vec<Player>) -> Vec<Player> {
+    const DEEDS: u64 = 3;
+    const LONGEST_MS: u64 = 800;
     let mut playing = JoinSet::new();
-    for (number, front) in (0..).zip(PLAYERS.iter().flat_map(|(front, count)| (0..*count).map(|_| *front))) {
-        let place = Arc::clone(&stage.place);
+    for mut player in players {
         playing.spawn(async move {
-            let mut player = Player::come(&place, front, number, seed).await;
             player.live(DEEDS).await;
             player
         });
     }
-    let mut chance = Random::new(seed);
-    for fault in FAULTS {
-        tokio::time::sleep(FAULT_PAUSE + Duration::from_millis(chance.below(500))).await;
-        stage.inject(fault).await;
-    }
+    let mut pauses = faults.iter().map(|_| emitter.random.below(LONGEST_MS)).collect::<Vec<_>>();
+    let (stage_then, faults) = (Arc::clone(stage), faults.to_vec());
+    let failing = tokio::spawn(async move {
+        for fault in faults {
+            tokio::time::sleep(Duration::from_millis(pauses.pop().expect("one for each"))).await;
+            stage_then.inject(fault).await;
+        }
+    });
+    let time = Duration::from_millis(emitter.random.below(LONGEST_MS));
+    emitter.emit_for(time).await;
+    failing.await.expect("no panic");
     let mut players = playing.join_all().await;
-    over.store(true, Ordering::Relaxed);
-    let mut emitter = emitting.await.expect("no panic");
-
-    // What is there now has been seen, or is on its way.
     let truth = stage.truth().await;
     emitter.agrees(&truth);
+    catch_up(&mut players, &truth).await;
+    players
+}
+
+async fn catch_up(players: &mut [Player], truth: &BTreeMap<String, String>) {
     let deadline = Instant::now() + PATIENCE / 2;
-    for player in &mut players {
-        player.catch_up(&truth, deadline).await;
+    for player in players {
+        player.catch_up(truth, deadline).await;
     }
-    // And they are still subscribed to all they want, and to nothing else.
-    for player in &mut players {
+}
+
+/// Each is still subscribed to all it wants, and to nothing else.
+async fn change_all(stage: &Stage, emitter: &mut Emitter, players: &mut [Player]) {
+    for player in &mut *players {
         player.hear_out().await;
         player.forget_restless();
     }
@@ -391,29 +399,51 @@ async fn sub5_sub16_subx6_in_the_end_each_has_seen_what_is_there_and_heard_nothi
     let mut truth = stage.truth().await;
     emitter.agrees(&truth);
     truth.extend(stage.place.restless.iter().map(|uri| (uri.clone(), TOLD.to_owned())));
-    let deadline = Instant::now() + PATIENCE / 2;
-    for player in &mut players {
-        player.catch_up(&truth, deadline).await;
-    }
-    for player in &mut players {
+    catch_up(players, &truth).await;
+    for player in players {
         player.hear_out().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sub5_sub16_subx6_in_the_end_each_has_seen_what_is_there_and_heard_nothing_else() {
+    const PLAYERS: [(Front, u64); 3] = [(Front::Http, 4), (Front::Sse, 3), (Front::Stdio, 2)];
+    let seed = std::env::var("GOBLIN_SEED").unwrap_or_else(|_| nonce()[..16].to_owned());
+    eprintln!("subscriptions: GOBLIN_SEED={seed}");
+    let seed = u64::from_str_radix(&seed, 16).expect("a hexadecimal number");
+    let stage = Arc::new(Stage::set().await);
+    let mut emitter = Emitter::new(&stage, seed).await;
+    assert!(emitter.client.call_text(TOGGLE, json!({})).await.starts_with("Started"));
+    let fronts = PLAYERS.iter().flat_map(|(front, count)| (0..*count).map(|_| *front));
+    let coming = (0..).zip(fronts).map(|(number, front)| Player::come(&stage.place, front, number, seed));
+    let mut players = futures_util::future::join_all(coming).await;
+    let mut faults = FAULTS;
+    emitter.random.shuffle(&mut faults);
+    for faults in faults.chunks(FAULTS_AT_ONCE) {
+        players = play_round(&stage, faults, &mut emitter, players).await;
+    }
+    change_all(&stage, &mut emitter, &mut players).await;
     let wanted: usize = players.iter().map(Player::wants).sum();
     let report = stage.place.books.report().clone();
-    eprintln!("subscriptions: seed {seed:x} faults {} clients {} | {report}", FAULTS.len(), players.len());
+    eprintln!("subscriptions: seed {seed:x} faults {} clients {} | {report}", faults.len(), players.len());
     assert_eq!(report.lost, Vec::<String>::new());
     assert_eq!(report.wrong, Vec::<String>::new());
     assert_eq!(gauge(&emitter.client, ACTIVE).await, wanted);
     for player in players {
         player.peer.leave().await;
     }
-    eventually("no subscription is left", || async { (gauge(&emitter.client, ACTIVE).await == 0).then_some(()) }).await;
+    is_left_alone(&emitter.client).await;
+    assert!(!stage.gateway.log().iter().any(|line| line.contains("panicked")));
+}
+
+/// With the clients all that they wanted has gone, here and at the servers.
+async fn is_left_alone(client: &Client) {
+    eventually("no subscription is left", || async { (gauge(client, ACTIVE).await == 0).then_some(()) }).await;
     for tool in ["a_subscriptions", "web_subscriptions"] {
         eventually(&format!("{tool} tells of none"), || async {
-            let answer = try_call(&emitter.client, tool, json!({})).await;
+            let answer = try_call(client, tool, json!({})).await;
             (answer["result"]["content"][0]["text"] == "[]").then_some(())
         })
         .await;
     }
-    assert!(!stage.gateway.log().iter().any(|line| line.contains("panicked")));
 }

@@ -18,10 +18,12 @@ use crate::stage::Front;
 use crate::subscriber::{UPDATED, meta};
 
 /// The longest a player does nothing but listen.
-const LISTENS_MS: u64 = 250;
+const LISTENS_MS: u64 = 100;
 /// How long a slow player reads next to nothing, and how little that is, in bytes a second.
 const SLOW: Duration = Duration::from_millis(300);
 const SLOW_RATE: u64 = 100;
+/// For how long, at most, nothing gets through before a line is cut.
+const STUCK_MS: u64 = 200;
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 /// What is booked for a resource that is another each time it is read: that it was told.
 pub const TOLD: &str = "told";
@@ -44,6 +46,12 @@ impl Random {
 
     pub fn pick<'list, T>(&mut self, list: &'list [T]) -> &'list T {
         &list[self.below(list.len() as u64) as usize]
+    }
+
+    pub fn shuffle<T>(&mut self, list: &mut [T]) {
+        for last in (1..list.len()).rev() {
+            list.swap(last, self.below(last as u64 + 1) as usize);
+        }
     }
 }
 
@@ -144,7 +152,7 @@ impl Player {
     }
 
     /// Does this and that.
-    pub async fn live(&mut self, deeds: usize) {
+    pub async fn live(&mut self, deeds: u64) {
         for _ in 0..deeds {
             match self.random.below(10) {
                 0..3 => self.subscribe_to_any().await,
@@ -214,7 +222,10 @@ impl Player {
         }
     }
 
+    /// What is on its way in this moment is gone.
     async fn cut(&mut self) {
+        self.line.throttle(SLOW_RATE).await;
+        tokio::time::sleep(Duration::from_millis(self.random.below(STUCK_MS))).await;
         self.line.cut().await;
         self.line.pass().await;
     }

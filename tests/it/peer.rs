@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Client, Listener, PATIENCE, Scratch, StdioClient, field, fixture};
+use crate::harness::{Client, Listener, PATIENCE, Scratch, StdioClient, eventually, field, fixture};
 use crate::sse_client::{SseClient, post};
 
 /// Messages that wait for the test. Full: the streams are read no further.
@@ -53,8 +53,8 @@ pub fn raw_member(object: &str, name: &str) -> Option<String> {
 }
 
 enum Line {
-    /// The second is for the stream of the session, which may come another way.
-    Http(Client, Client),
+    /// The address is that of the stream of the session, which may come another way.
+    Http(Client, SocketAddr),
     /// The client for its POSTs, and where they go.
     Sse(Client, String),
     Stdio {
@@ -90,9 +90,7 @@ impl Peer {
         let mut client = Client::new(address);
         let answer = client.initialize_with("2025-11-25", capabilities).await;
         assert_eq!(answer["result"]["protocolVersion"], "2025-11-25", "{answer}");
-        let mut listening = Client::new(via);
-        (listening.session, listening.version) = (client.session.clone(), client.version.clone());
-        let mut peer = Peer::of(Line::Http(client, listening));
+        let mut peer = Peer::of(Line::Http(client, via));
         peer.listen_again().await;
         peer
     }
@@ -164,8 +162,13 @@ impl Peer {
 
     async fn open_stream(&mut self, headers: &[(&str, &str)]) {
         self.hang_up().await;
-        let Line::Http(_, client) = &self.line else { panic!("there is one stream only") };
-        let (parts, stream) = client.get("/mcp", headers).await;
+        let Line::Http(client, via) = &self.line else { panic!("there is one stream only") };
+        // By a connection of its own: one from before may have been cut.
+        let mut listening = Client::new(*via);
+        (listening.session, listening.version) = (client.session.clone(), client.version.clone());
+        // Who comes over a bad line tries again.
+        let (parts, stream) =
+            eventually("there is a stream", || async { listening.try_get("/mcp", headers).await.ok() }).await;
         assert_eq!(parts.status, StatusCode::OK, "{headers:?}");
         self.read(stream);
     }

@@ -57,6 +57,19 @@ fn sess2_what_followed_on_a_stream_is_replayed_and_nothing_of_another() {
 }
 
 #[test]
+fn what_many_clients_are_told_is_kept_once() {
+    let message = Bytes::from(b"{\"told\":\"all\"}".to_vec());
+    for epoch in [1, 2] {
+        let replay = Replay::new(epoch);
+        let (mut reader, _) = replay.take_session();
+        replay.keep(message.clone());
+        assert_eq!(replay.lock().events[0].message.as_ptr(), message.as_ptr());
+        let event = format!("id: 0-000000{epoch}-2\nevent: message\ndata: {{\"told\":\"all\"}}\n\n");
+        assert_eq!(read(&replay, &mut reader), [event]);
+    }
+}
+
+#[test]
 fn sess2_an_id_that_is_none_of_ours_is_a_gap() {
     let replay = Replay::new(7);
     replay.prime(begin(&replay));
@@ -242,11 +255,11 @@ fn sess2_all_clients_together_keep_so_much_and_each_a_little_beyond_that() {
     kept.0.fetch_add(of_others, Ordering::Relaxed);
     let bytes = (0..2 * FEWEST_BYTES / 1024).map(|_| write(small, 1024)).max();
     assert!(bytes.is_some_and(|most| most <= FEWEST_BYTES && most > FEWEST_BYTES - 2 * 1024), "{bytes:?}");
-    write(large, FEWEST_BYTES);
+    write(large, FEWEST_BYTES + 1);
     replay.finish(large);
     assert!(matches!(replay.resume(&primed), Ok(Resumed::Lost(_))), "it is told");
     kept.0.fetch_sub(of_others, Ordering::Relaxed);
-    let bytes = write(small, FEWEST_BYTES);
+    let bytes = write(small, FEWEST_BYTES + 1);
     assert!(bytes > FEWEST_BYTES);
     assert_eq!(kept.0.load(Ordering::Relaxed), bytes);
     drop(replay);
