@@ -7,6 +7,7 @@
 mod selective;
 mod upkeep;
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -236,9 +237,11 @@ impl Register {
         self.home.inbox.emit(&event);
     }
 
-    /// Whatever may have been missed is told as an update.
+    /// Whatever may have been missed is told as an update, to each client once.
     fn tell(&self, notices: &[Notice]) {
-        for Notice { subscription, name } in notices {
+        let mut told = HashSet::new();
+        let mut is_first = |it: &Notice| told.insert((Arc::as_ptr(&it.subscription.mailbox), Arc::as_ptr(&it.name)));
+        for Notice { subscription, name } in notices.iter().filter(|notice| is_first(notice)) {
             put(&Affected { subscription, within: None }, name, &updated(&name.exposed));
         }
     }
@@ -261,7 +264,8 @@ impl Register {
     pub fn link_up(&self, can_subscribe: bool) -> u64 {
         // What is read from time to time is asked for in a way: what it was like is known before that stands.
         let can_ask = can_subscribe || self.home.config.poll.is_some();
-        let (link, notices) = self.book().interests.link_up(can_ask);
+        let is_listed = self.home.offered.load().is_listed();
+        let (link, notices) = self.book().interests.link_up(can_ask, is_listed);
         self.tell(&notices);
         link
     }

@@ -53,13 +53,13 @@ impl Stage {
         let mailbox = || Arc::new(Mailbox::new(Default::default(), Default::default(), Replay::new(0)));
         let client = |_| (SessionId::new(Node::random()), mailbox());
         let mut interests = Interests::new(4);
-        let (link, _) = interests.link_up(true);
+        let (link, _) = interests.link_up(true, true);
         let listed = Listed::default();
         Stage { interests, listed, clients: (0..3).map(client).collect(), tally: Arc::default(), link }
     }
 
     fn link_up(&mut self, can_subscribe: bool) -> Vec<Notice> {
-        let (link, notices) = self.interests.link_up(can_subscribe);
+        let (link, notices) = self.interests.link_up(can_subscribe, true);
         self.link = link;
         notices
     }

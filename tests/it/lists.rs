@@ -290,7 +290,7 @@ async fn d14_a_backend_that_comes_back_with_the_same_lists_is_no_change() {
 }
 
 /// The configuration with these servers, as `goblin serve` would read it.
-fn config(servers: Value) -> goblin::config::Config {
+pub fn config(servers: Value) -> goblin::config::Config {
     let text = json!({ "mcpServers": servers }).to_string();
     let loaded = goblin::config::parse(&text, &Origin::new("test", "/"), &|_| None);
     loaded.unwrap_or_else(|problems| panic!("{problems}")).config
