@@ -158,6 +158,11 @@ impl Register {
         self.end_those(mailbox, |subscription| &*subscription.name.exposed == exposed)
     }
 
+    /// The same by the pattern as the backend knows it.
+    pub fn unsubscribe_pattern(&self, mailbox: &Mailbox, native: &str) -> bool {
+        self.end_those(mailbox, |subscription| subscription.pattern.is_some() && &*subscription.name.native == native)
+    }
+
     /// The same by the subscription's own name.
     pub fn unsubscribe_id(&self, mailbox: &Mailbox, id: SubscriptionId) -> bool {
         self.end_those(mailbox, |subscription| subscription.id == id)

@@ -196,15 +196,32 @@ async fn subx1_what_is_no_pattern_is_refused_in_words() {
 }
 
 #[tokio::test]
-async fn subx1_a_glob_of_one_server_needs_no_name_of_it() {
+async fn subx1_sub4_a_pattern_can_be_named_in_every_way() {
     let stage = Stage::start(Front::Http, Back::Stdio).await;
-    let mut peer = stage.peer(json!({})).await;
-    peer.define(&["file:///d/1.log"]).await;
-    assert_eq!(peer.wish("file:///d/*.log", glob()).await["dev.goblin/uri"], LOGS);
-    peer.touch("file:///d/1.log", 1).await;
-    assert_eq!(short(&peer.updates().await), ["a+file:///d/1.log 1"]);
-    peer.unsubscribe(LOGS).await;
-    peer.upstream_hears(&["+file:///d/1.log", "-file:///d/1.log"]).await;
+    let (mut peer, mut other) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
+    peer.define(&["file:///d/1.log", "db://t/1"]).await;
+    let kept = other.wish(LOGS, glob()).await["dev.goblin/subscriptionId"].clone();
+    for (kind, exposed, spellings) in [
+        ("glob", LOGS, ["a+file:///d/*.log", "A+file:///d/*.log", "file:///d/*.log"]),
+        ("glob", "a+:*n*", ["a+:*n*", "a+*n*", "A+:*n*"]),
+        ("template", "a+db://{table}/{id}", ["a+db://{table}/{id}", "A+db://{table}/{id}", "db://{table}/{id}"]),
+    ] {
+        for subscribed in spellings {
+            for ended in spellings.map(Some).into_iter().chain([None]) {
+                let meta = peer.wish(subscribed, json!({ "pattern": kind })).await;
+                assert_eq!(meta["dev.goblin/uri"], exposed, "{subscribed}");
+                stage.has_subscriptions(2).await;
+                peer.unsubscribe(kept.as_str().expect("an id")).await;
+                assert_eq!(stage.metric(ACTIVE).await, 2, "another client's subscription is not ours to end");
+                let id = meta["dev.goblin/subscriptionId"].as_str().expect("an id");
+                peer.unsubscribe(ended.unwrap_or(id)).await;
+                assert_eq!(stage.metric(ACTIVE).await, 1, "{subscribed} {ended:?}");
+            }
+        }
+    }
+    other.touch("file:///d/1.log", 1).await;
+    assert_eq!(short(&other.updates().await), ["a+file:///d/1.log 1"]);
+    assert_eq!(peer.updates().await, Vec::<Value>::new());
 }
 
 /// A gateway with room for so many resources upstream.

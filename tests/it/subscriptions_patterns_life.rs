@@ -125,7 +125,7 @@ async fn subx1_what_is_denied_never_reaches_a_pattern() {
     let gateway = Gateway::with_servers(json!({ "a": server })).await;
     let mut peer = peer_of(&gateway).await;
     peer.lists("a+note:///numbered/0003", true).await;
-    let patterns = [(NUMBERED, "glob"), ("a+note:///**", "glob"), ("a+note:///{name}", "template"), ("a+**", "glob")];
+    let patterns = [(NUMBERED, "glob"), ("a+note:///**", "glob"), ("a+note:///{name}", "template"), ("a+:**", "glob")];
     for (pattern, kind) in patterns {
         peer.wish(pattern, json!({ "pattern": kind })).await;
     }
@@ -159,7 +159,7 @@ async fn subx1_what_is_denied_never_reaches_a_pattern() {
         told.push(peer.updated().await.json()["params"]["uri"].as_str().expect("a URI").to_owned());
     }
     told.sort();
-    assert_eq!(told, ["a+**", "a+file:///**", "a+note:///**", NUMBERED, "a+note:///{name}"]);
+    assert_eq!(told, ["a+:**", "a+file:///**", "a+note:///**", NUMBERED, "a+note:///{name}"]);
     let others = peer.others().await;
     assert!(!format!("{others:?}").contains("secret") && !format!("{others:?}").contains("0002"), "{others:?}");
     assert_eq!(states(gateway.address).await.len(), patterns.len() + 1);
