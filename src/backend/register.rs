@@ -331,8 +331,17 @@ impl Register {
     /// Takes them over from another; the clients that are still there keep them.
     pub fn take_over(self: &Arc<Register>, subscriptions: Vec<Arc<Subscription>>) {
         let offered = self.home.offered.load_full();
+        let exposed = self.exposed(&offered);
         let mailboxes: Vec<_> = subscriptions.iter().map(|subscription| Arc::clone(&subscription.mailbox)).collect();
-        let notices = self.book().interests.restore(subscriptions, &self.exposed(&offered));
+        let names: HashSet<_> =
+            subscriptions.iter().map(|subscription| Arc::clone(&subscription.name.native)).collect();
+        let mut book = self.book();
+        let notices = book.interests.restore(subscriptions, &exposed);
+        // What the configuration hides from now on does not exist any more.
+        let hidden = names.iter().filter(|native| !offered.admits(native));
+        let hidden: Vec<_> = hidden.flat_map(|native| book.interests.vanished(native, &exposed)).collect();
+        drop(book);
+        self.tell_deleted(&hidden);
         for mailbox in mailboxes.iter().filter(|mailbox| !self.hold(mailbox)) {
             self.book().interests.release(mailbox);
         }

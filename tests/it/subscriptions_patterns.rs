@@ -224,6 +224,45 @@ async fn subx1_sub4_a_pattern_can_be_named_in_every_way() {
     assert_eq!(peer.updates().await, Vec::<Value>::new());
 }
 
+#[tokio::test]
+async fn subx1_sub10_a_pattern_that_the_server_refuses_whole_is_refused_and_else_it_is_partial() {
+    let (gateway, mut peer) = alone(fixture_server(&[])).await;
+    peer.define(&["note:///refused"]).await;
+    let answer = peer.request("resources/subscribe", wish("a+note:///r*", &glob())).await;
+    assert_eq!(
+        (&answer["error"]["code"], &answer["error"]["data"]["code"]),
+        (&json!(-32001), &json!("SUBSCRIPTION_FAILED"))
+    );
+    assert_eq!(states(gateway.address).await, []);
+    peer.define(&["note:///rest"]).await;
+    peer.wish("a+note:///r*", glob()).await;
+    states_become(gateway.address, &[("a+note:///r*", "partial")]).await;
+    peer.touch("note:///rest", 1).await;
+    assert_eq!(short(&peer.updates().await), ["a+note:///rest 1"]);
+    peer.unsubscribe("a+note:///r*").await;
+    let said = ["+note:///refused", "+note:///refused", "+note:///rest", "-note:///rest"];
+    peer.upstream_hears_all(&said).await;
+}
+
+#[tokio::test]
+async fn subx1_sub9_a_server_without_subscriptions_is_not_asked_and_what_is_new_is_told() {
+    let (gateway, mut peer) = alone(fixture_server(&["--without", "subscribe"])).await;
+    peer.define(&["file:///d/1.log"]).await;
+    peer.wish(LOGS, glob()).await;
+    states_become(gateway.address, &[(LOGS, "tracked")]).await;
+    peer.define(&["file:///d/2.log"]).await;
+    assert_eq!(peer.updated().await.json()["params"], json!({"uri": "a+file:///d/2.log"}));
+    for native in ["file:///d/1.log", "file:///d/2.log"] {
+        peer.touch(native, 1).await;
+        assert_eq!(short(&peer.updates().await), [format!("a+{native} 1")]);
+    }
+    assert_eq!(peer.said_upstream().await, [""; 0]);
+}
+
+async fn alone(server: Value) -> (Gateway, Peer) {
+    narrow(1000, server).await
+}
+
 /// A gateway with room for so many resources upstream.
 async fn narrow(most: usize, server: Value) -> (Gateway, Peer) {
     let config = json!({ "subscriptions": { "maxUpstream": most }, "mcpServers": { "a": server } });

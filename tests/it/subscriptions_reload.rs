@@ -80,7 +80,7 @@ fn knowing() -> Value {
 }
 
 #[tokio::test]
-async fn servers_are_added_changed_and_removed_and_subscriptions_follow() {
+async fn d10_servers_are_added_changed_and_removed_and_subscriptions_follow() {
     let numbered = &["--resources", "2"][..];
     let changed = &["--resources", "2", "--instructions", "other"][..];
     let server = fixture_server;
@@ -108,6 +108,7 @@ async fn servers_are_added_changed_and_removed_and_subscriptions_follow() {
     assert_eq!(told(knows, UPDATED, 2).await, carried);
     assert_eq!(told(plain, UPDATED, 4).await, [&gone.map(marked)[..], &carried].concat());
     for peer in &mut peers {
+        peer.await_tool("b_subscribed").await;
         eventually_said(peer, "b", &wanted).await;
         assert_eq!(said(peer, "a").await, wanted, "it was told nothing");
         assert_eq!(peer.updates().await, Vec::<Value>::new(), "each was told once, and of a nothing");
@@ -204,7 +205,38 @@ async fn sub14_what_a_changed_server_does_not_have_any_more_is_told_as_deleted()
 }
 
 #[tokio::test]
-async fn own_the_subscriptions_of_a_clients_own_connection_follow_too() {
+async fn d10_what_is_denied_from_now_on_is_told_as_deleted_and_not_asked_for() {
+    const ALL: &str = "a+blob:///*";
+    let denying = |denied: Value| {
+        let mut server = fixture_server(&[]);
+        server["resources"] = json!({ "deny": denied });
+        json!({ "a": server })
+    };
+    let mut live = Live::start(denying(json!([]))).await;
+    let mut peer = live.peer(json!({})).await;
+    peer.subscribe("a+blob:///bin").await;
+    peer.wish(ALL, glob()).await;
+    assert_eq!(said(&mut peer, "a").await, ["+blob:///bin"]);
+    live.reload(denying(json!(["blob:///*"])));
+    assert_eq!(told(&mut peer, UPDATED, 2).await, [marked("a+blob:///bin"), json!({ "uri": ALL })]);
+    states_become(live.address, &[("a+blob:///bin", "missing"), (ALL, "subscribed")]).await;
+    peer.await_tool("a_touch").await;
+    assert_eq!(said(&mut peer, "a").await, [""; 0], "the new one has heard nothing");
+    peer.touch("blob:///bin", 1).await;
+    peer.touch("blob:///other", 1).await;
+    assert_eq!(peer.updates().await, Vec::<Value>::new());
+    live.reload(denying(json!([])));
+    assert_eq!(told(&mut peer, UPDATED, 2).await, [json!({ "uri": ALL }), json!({"uri": "a+blob:///bin"})]);
+    states_become(live.address, &[("a+blob:///bin", "subscribed"), (ALL, "subscribed")]).await;
+    peer.await_tool("a_touch").await;
+    assert_eq!(said(&mut peer, "a").await, ["+blob:///bin"]);
+    peer.touch("blob:///bin", 1).await;
+    assert_eq!(short(&peer.updates().await), ["a+blob:///bin 1"]);
+    live.app.stop().await;
+}
+
+#[tokio::test]
+async fn own_d10_the_subscriptions_of_a_clients_own_connection_follow_too() {
     let scratch = Scratch::new();
     let log = |name: &str| scratch.path().join(name);
     let server = |id: &str| own_process(&["--start-log", path_text(&log(id))]);
@@ -225,6 +257,7 @@ async fn own_the_subscriptions_of_a_clients_own_connection_follow_too() {
     })
     .await;
     assert_eq!((starts(&log("a")), starts(&log("c"))), (begun[0], begun[2]), "nobody else was");
+    one.await_tool("b_subscribed").await;
     assert_eq!(said(&mut one, "b").await, ["+note:///alpha"]);
     assert_eq!(said(&mut two, "b").await, ["+note:///beta"], "nobody shares anything");
     assert_eq!(said(&mut one, "a").await, ["+note:///alpha"]);
@@ -238,7 +271,7 @@ async fn own_the_subscriptions_of_a_clients_own_connection_follow_too() {
 
 /// Nobody can dial for a client that did not call; one connection for all can carry what each had.
 #[tokio::test]
-async fn own_a_server_that_is_shared_no_more_or_from_now_on() {
+async fn own_d10_a_server_that_is_shared_no_more_or_from_now_on() {
     let mut live = Live::start(json!({ "a": fixture_server(&[]), "b": own_process(&[]) })).await;
     let mut peer = live.peer(knowing()).await;
     for id in ["a", "b"] {
