@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, eventually};
+use crate::harness::{Client, Deadline, eventually};
 use crate::peer::{Heard, Peer};
 use crate::stage::Stage;
 
@@ -80,16 +80,14 @@ impl Peer {
 
     /// Waits until the gateway lists this, or does not.
     pub async fn lists(&mut self, uri: &str, is_listed: bool) {
-        let deadline = tokio::time::Instant::now() + crate::harness::PATIENCE;
+        let deadline = Deadline::new();
         loop {
             let answer = self.request("resources/list", json!({})).await;
             let resources = answer["result"]["resources"].as_array().unwrap_or_else(|| panic!("{answer}"));
             if resources.iter().any(|resource| resource["uri"] == uri) == is_listed {
                 return;
             }
-            let name = &self.name;
-            assert!(tokio::time::Instant::now() < deadline, "{name}: {uri}: in vain until listed is {is_listed}");
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            deadline.pause(&format!("{}: {uri} is listed: {is_listed}", self.name)).await;
         }
     }
 
@@ -135,15 +133,13 @@ impl Peer {
 
     async fn upstream_comes_to_hear(&mut self, expected: &[&str], order: fn(Vec<String>) -> Vec<String>) {
         let expected = order(expected.iter().map(|entry| (*entry).to_owned()).collect());
-        let deadline = tokio::time::Instant::now() + crate::harness::PATIENCE;
+        let deadline = Deadline::new();
         loop {
             let said = order(self.said_upstream().await);
             if said == expected {
                 return;
             }
-            let name = &self.name;
-            assert!(tokio::time::Instant::now() < deadline, "{name}: the server heard {said:?}, not {expected:?}");
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            deadline.pause(&format!("{}: the server hears {expected:?}, not {said:?}", self.name)).await;
         }
     }
 }

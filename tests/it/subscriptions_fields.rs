@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::harness::Deadline;
 use crate::peer::Peer;
 use crate::stage::{Back, Front, Stage, pairs};
 use crate::subscriber::short;
@@ -75,7 +76,10 @@ async fn subx2_where_only_the_list_has_the_field_the_next_list_decides() {
         assert_eq!(peer.updated().await.json()["params"], json!({ "uri": EXPOSED }), "{back:?}: our own words");
         peer.change(json!({"define": DATA, "members": {"size": 3, "title": "other"}})).await;
         let listed = async |peer: &mut Peer| peer.request("resources/list", json!({})).await.to_string();
-        while !listed(&mut peer).await.contains("other") {}
+        let deadline = Deadline::new();
+        while !listed(&mut peer).await.contains("other") {
+            deadline.pause("the list has the title").await;
+        }
         assert_eq!(peer.updates().await, Vec::<Value>::new(), "{back:?}: the size is the same");
         assert_eq!(all.updates().await, Vec::<Value>::new(), "{back:?}: a list is no update");
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, eventually, fixture_server};
+use crate::harness::{Deadline, Gateway, eventually, fixture_server};
 use crate::resources::few_templates;
 use crate::stage::{Back, Front, Stage};
 use crate::subscriber::{ACTIVE, meta, short, subscribe, wish};
@@ -107,9 +107,11 @@ async fn sub10_a_server_that_is_late_fails_all_who_wait_and_what_it_agrees_to_th
             }
             stage.has_subscriptions(0).await;
             one.call_text("a_release", "{}").await;
-            let mut last = String::new();
-            while last != "-note:///held-x" || one.call_text("a_subscriptions", "{}").await != "[]" {
-                last = one.said_upstream().await.last().cloned().unwrap_or_default();
+            let deadline = Deadline::new();
+            while one.said_upstream().await.last().is_none_or(|last| last != "-note:///held-x")
+                || one.call_text("a_subscriptions", "{}").await != "[]"
+            {
+                deadline.pause("it is taken back").await;
             }
             let said = one.said_upstream().await;
             assert_eq!(said[before], "+note:///held-x", "{front:?} {back:?}");
@@ -119,9 +121,9 @@ async fn sub10_a_server_that_is_late_fails_all_who_wait_and_what_it_agrees_to_th
         // Nothing is left of it: whoever wants it now gets it.
         let begun = two.begin("resources/subscribe", json!({ "uri": HELD })).await;
         stage.has_subscriptions(1).await;
-        let mut is_asked = false;
-        while !is_asked {
-            is_asked = one.said_upstream().await.last().is_some_and(|last| last.starts_with('+'));
+        let deadline = Deadline::new();
+        while one.said_upstream().await.last().is_none_or(|last| last.starts_with('-')) {
+            deadline.pause("it is asked for").await;
         }
         one.call_text("a_release", "{}").await;
         meta(&two.answer_to(begun).await);
