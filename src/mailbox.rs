@@ -193,7 +193,8 @@ impl Mailbox {
             return false;
         }
         waiting.bytes += message.len();
-        waiting.messages.push_back(message);
+        // A copy: it may be kept for a while, and shall not keep the whole buffer that it was read into.
+        waiting.messages.push_back(Bytes::copy_from_slice(&message));
         drop(waiting);
         self.bell.notify_waiters();
         true
@@ -204,18 +205,6 @@ impl Mailbox {
         let message = waiting.messages.pop_front()?;
         waiting.bytes -= message.len();
         Some(message)
-    }
-
-    /// The next message that belongs to no call. For the holder of a stream; cancel-safe.
-    pub async fn next(&self) -> Bytes {
-        loop {
-            // First, so that nothing comes unseen between the look and the wait.
-            let rung = self.bell.notified();
-            if let Some(message) = self.try_next() {
-                return message;
-            }
-            rung.await;
-        }
     }
 
     /// Puts an update of a resource where it waits for the client's stream.
@@ -232,10 +221,14 @@ impl Mailbox {
         }
     }
 
-    /// The updates that are due. For the holder of a stream; cancel-safe.
-    pub async fn next_updates(&self) -> Vec<Bytes> {
+    /// The next message that belongs to no call, or all updates that are due. For the holder of a stream; cancel-safe.
+    pub async fn next(&self) -> Vec<Bytes> {
         loop {
+            // First, so that nothing comes unseen between the look and the wait.
             let rung = self.bell.notified();
+            if let Some(message) = self.try_next() {
+                return vec![message];
+            }
             let due = self.updates.take_due(Instant::now());
             if !due.is_empty() {
                 return due;
@@ -378,7 +371,7 @@ mod tests {
         let taken = (0..MOST_WAITING + 9).filter(|_| mailbox.post(Bytes::from_static(b"x"))).count();
         assert_eq!(taken, MOST_WAITING);
         for _ in 0..taken {
-            assert_eq!(mailbox.next().await, "x");
+            assert_eq!(mailbox.next().await, ["x"]);
         }
         assert!(mailbox.next().now_or_never().is_none());
         assert!(!mailbox.post(vec![b'x'; MOST_WAITING_BYTES + 1].into()));

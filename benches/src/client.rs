@@ -90,7 +90,7 @@ impl Client {
     pub async fn into_stream(mut self) -> Result<EventStream> {
         let response = self.send(Method::GET, Bytes::new()).await?;
         ensure_status(&response, StatusCode::OK)?;
-        Ok(EventStream { _client: self, _body: response.into_body() })
+        Ok(EventStream { _client: self, body: response.into_body() })
     }
 
     /// Deletes every session this client has set up.
@@ -116,7 +116,11 @@ impl Client {
     }
 
     async fn initialized(&mut self) -> Result<()> {
-        let response = self.post(Bytes::from_static(INITIALIZED)).await?;
+        self.notify(Bytes::from_static(INITIALIZED)).await
+    }
+
+    pub async fn notify(&mut self, notification: Bytes) -> Result<()> {
+        let response = self.post(notification).await?;
         ensure_status(&response, StatusCode::ACCEPTED)?;
         response.into_body().collect().await?;
         Ok(())
@@ -149,10 +153,22 @@ impl Client {
     }
 }
 
-/// Open until dropped. Nothing is read from it: nothing is expected to come.
+/// Open until dropped.
 pub struct EventStream {
     _client: Client,
-    _body: Incoming,
+    body: Incoming,
+}
+
+impl EventStream {
+    /// What comes next, cut anywhere; nothing when it has ended.
+    pub async fn next(&mut self) -> Result<Option<Bytes>> {
+        while let Some(frame) = self.body.frame().await {
+            if let Ok(data) = frame?.into_data() {
+                return Ok(Some(data));
+            }
+        }
+        Ok(None)
+    }
 }
 
 fn ensure_status(response: &Response<Incoming>, status: StatusCode) -> Result<()> {

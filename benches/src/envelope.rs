@@ -67,6 +67,11 @@ impl Call<'_> {
             _ => Method::Other,
         }
     }
+
+    /// Whether it is `method`, which has nothing that JSON escapes.
+    pub fn is(&self, method: &str) -> bool {
+        self.method.get().strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) == Some(method)
+    }
 }
 
 #[cfg(test)]

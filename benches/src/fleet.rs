@@ -147,7 +147,7 @@ fn goblin_config(backends: &[Child]) -> Value {
     })
 }
 
-async fn wait_for_tools(goblin: &Child, expected: usize) -> Result<()> {
+pub async fn wait_for_tools(goblin: &Child, expected: usize) -> Result<()> {
     let start = Instant::now();
     loop {
         let seen = listed_tools(goblin).await;

@@ -63,7 +63,7 @@ impl Load {
         client.close().await?;
         let expected = match target.through {
             Through::Static => Expected::always(answer),
-            Through::Direct | Through::Proxy | Through::Goblin => {
+            Through::Direct | Through::Proxy | Through::Bare | Through::Goblin => {
                 Expected::with_id(&answer, id).context("the answer does not hold its id once")?
             }
         };

@@ -10,8 +10,11 @@ mod child;
 mod client;
 mod envelope;
 mod expected;
+mod fan;
+mod feed;
 mod fixed;
 mod fleet;
+mod ledger;
 mod load;
 mod memory;
 mod pipe;
@@ -62,6 +65,11 @@ enum Role {
         #[arg(long)]
         file: PathBuf,
     },
+    /// A server on axum with one resource that changes when told to
+    Feed {
+        #[arg(long)]
+        uri: String,
+    },
     /// A minimal MCP server on stdin and stdout
     Pipe {
         /// Reads and never answers
@@ -81,6 +89,7 @@ async fn main() -> Result<ExitCode> {
             let body = std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
             fixed::run(serve::bind().await?, body.into()).await?;
         }
+        Role::Feed { uri } => feed::run(serve::bind().await?, uri).await?,
         Role::Pipe { silent } => pipe::run(silent)?,
         Role::Run(options) => return measure(&options).await,
     }

@@ -1,10 +1,14 @@
 //! From samples to medians, from medians to bars, and both to Markdown. Pure: nothing here measures or prints.
 
+mod subscriptions;
+
 use std::fmt::Write;
 use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::fan::FanOut;
+use crate::ledger::Ledger;
 use crate::memory::Footprint;
 use crate::procfs::Memory;
 use crate::scenario::{Scenario, Through};
@@ -34,14 +38,22 @@ pub struct Row {
     pub rounds: Vec<Sample>,
 }
 
+/// What a run gave; parts that were not asked for are empty.
+#[derive(Default, Serialize)]
+pub struct Measured {
+    pub rows: Vec<Row>,
+    pub memory: Option<Footprint>,
+    pub starts: Vec<Starts>,
+    pub fan_out: Option<FanOut>,
+    pub subscriptions: Option<Ledger>,
+}
+
 #[derive(Serialize)]
 pub struct Report {
     pub machine: String,
     pub rounds: usize,
     pub seconds: f64,
-    pub rows: Vec<Row>,
-    pub memory: Option<Footprint>,
-    pub starts: Vec<Starts>,
+    pub measured: Measured,
     pub bars: Vec<Bar>,
 }
 
@@ -83,17 +95,12 @@ impl Row {
 }
 
 impl Report {
-    pub fn new(
-        machine: String,
-        rounds: usize,
-        seconds: f64,
-        rows: Vec<Row>,
-        memory: Option<Footprint>,
-        starts: Vec<Starts>,
-    ) -> Self {
-        let mut bars = cpu_bars(&rows);
-        bars.extend(memory.iter().flat_map(memory_bars));
-        Self { machine, rounds, seconds, rows, memory, starts, bars }
+    pub fn new(machine: String, rounds: usize, seconds: f64, measured: Measured) -> Self {
+        let mut bars = cpu_bars(&measured.rows);
+        bars.extend(measured.memory.iter().flat_map(memory_bars));
+        bars.extend(measured.fan_out.iter().map(subscriptions::fan_bar));
+        bars.extend(measured.subscriptions.iter().flat_map(subscriptions::ledger_bars));
+        Self { machine, rounds, seconds, measured, bars }
     }
 
     pub fn every_bar_kept(&self) -> bool {
@@ -103,11 +110,11 @@ impl Report {
     pub fn markdown(&self) -> String {
         let mut text =
             format!("{}. Medians of {} interleaved rounds of {} s each.\n", self.machine, self.rounds, self.seconds);
-        if !self.rows.is_empty() {
+        if !self.measured.rows.is_empty() {
             text += "\n| | sessions | through | per second | p50 | p99 | CPU each | CPU / yardstick |\n";
             text += "|---|--:|---|--:|--:|--:|--:|--:|\n";
         }
-        for row in &self.rows {
+        for row in &self.measured.rows {
             let Sample { per_second, p50_us, p99_us, cpu_us, .. } = row.median;
             let ratio = self
                 .yardstick(row)
@@ -122,10 +129,10 @@ impl Report {
                 ),
             );
         }
-        if let Some(memory) = &self.memory {
-            text += &memory_table(memory);
-        }
-        text += &start_table(&self.starts);
+        text.extend(self.measured.memory.iter().map(memory_table));
+        text += &start_table(&self.measured.starts);
+        text.extend(self.measured.fan_out.iter().map(subscriptions::fan_table));
+        text.extend(self.measured.subscriptions.iter().map(subscriptions::ledger_table));
         if !self.bars.is_empty() {
             text += "\n| bar | limit | measured | |\n|---|--:|--:|---|\n";
         }
@@ -138,9 +145,10 @@ impl Report {
 
     /// Set-up has two yardsticks and one bar: Goblin answers by itself, as the static server does.
     fn setup_note(&self) -> String {
-        let goblin = self.rows.iter().filter(|row| row.scenario == Scenario::Setup && row.through == Through::Goblin);
+        let rows = &self.measured.rows;
+        let goblin = rows.iter().filter(|row| row.scenario == Scenario::Setup && row.through == Through::Goblin);
         let notes = goblin.filter_map(|row| {
-            let fixed = find(&self.rows, row.scenario, row.sessions, Through::Static)?;
+            let fixed = find(rows, row.scenario, row.sessions, Through::Static)?;
             let (ratio, sessions) = (row.median.cpu_us / fixed.median.cpu_us, row.sessions);
             Some(format!(
                 "\nSession set-up, {sessions} sessions: {ratio:.2} times the CPU of the static server, {SETUP_BAR}.\n"
@@ -150,7 +158,7 @@ impl Report {
     }
 
     fn yardstick(&self, row: &Row) -> Option<&Row> {
-        find(&self.rows, row.scenario, row.sessions, yardstick(row.scenario))
+        find(&self.measured.rows, row.scenario, row.sessions, yardstick(row.scenario))
     }
 }
 
@@ -283,7 +291,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 mod tests {
     use std::time::Duration;
 
-    use super::{Report, Row, Sample, median, percentile};
+    use super::{Measured, Report, Row, Sample, median, percentile};
     use crate::memory::Footprint;
     use crate::procfs::Memory;
     use crate::scenario::{Scenario, Through};
@@ -297,7 +305,7 @@ mod tests {
 
     fn report(goblin: &[f64]) -> Report {
         let rows = vec![row(Through::Proxy, &[10.0, 9.0, 11.0]), row(Through::Goblin, goblin)];
-        Report::new(String::new(), 3, 2.0, rows, None, Vec::new())
+        Report::new(String::new(), 3, 2.0, Measured { rows, ..Measured::default() })
     }
 
     #[test]
@@ -314,8 +322,10 @@ mod tests {
         let memory = |rss| Memory { rss, pss: 0, private: 0 };
         let footprint =
             |idle, more| Footprint { idle: memory(idle), with_sessions: memory(idle + more), sessions: 100 };
-        let kept =
-            |footprint| Report::new(String::new(), 1, 1.0, Vec::new(), Some(footprint), Vec::new()).every_bar_kept();
+        let kept = |footprint| {
+            let measured = Measured { memory: Some(footprint), ..Measured::default() };
+            Report::new(String::new(), 1, 1.0, measured).every_bar_kept()
+        };
         assert!(kept(footprint((20 << 20) - 1, 100 * ((30 << 10) - 1))));
         assert!(!kept(footprint(20 << 20, 0)));
         assert!(!kept(footprint(0, 100 * (30 << 10))));
@@ -328,7 +338,8 @@ mod tests {
             Start { listening: time, listed: 2 * time, ready: 3 * time }
         };
         let starts = Starts { mute: 1, rounds: [10, 30, 20].map(start).to_vec() };
-        let text = Report::new(String::new(), 3, 1.0, Vec::new(), None, vec![starts]).markdown();
+        let measured = Measured { starts: vec![starts], ..Measured::default() };
+        let text = Report::new(String::new(), 3, 1.0, measured).markdown();
         let row = "| 10 servers, 1 of which never answers | 20 ms (10 to 30) | 40 ms (20 to 60) | 60 ms (30 to 90) |";
         assert!(text.contains(row), "{text}");
     }

@@ -7,18 +7,25 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
+use crate::fan;
 use crate::fleet::{Fleet, Yard};
+use crate::ledger;
 use crate::load::Load;
 use crate::memory;
 use crate::procfs;
-use crate::report::{Report, Row, Sample};
+use crate::report::{Measured, Report, Row, Sample};
 use crate::scenario::Scenario;
 use crate::start;
+
+/// Descriptors of a process that are no sessions.
+const OTHER_DESCRIPTORS: usize = 500;
+/// As many sessions as there are ports for, where nobody has changed the range of them.
+const MOST_PORTS: usize = 28_000;
 
 #[derive(clap::Args)]
 pub struct Options {
@@ -37,6 +44,9 @@ pub struct Options {
     /// Idle sessions with an open stream in the memory scenario
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u16).range(1..))]
     memory_sessions: u16,
+    /// Sessions in the fan-out
+    #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u16).range(1..))]
+    fan_out_sessions: u16,
     /// Parts of the run; all when absent
     #[arg(long, value_delimiter = ',')]
     only: Vec<Part>,
@@ -51,12 +61,16 @@ enum Part {
     Load(Scenario),
     Memory,
     Start,
+    FanOut,
+    Subscriptions,
 }
 
 impl Part {
     const ALL: &[Self] = {
         let [first, second, third, fourth] = Scenario::ALL;
-        &[Self::Load(first), Self::Load(second), Self::Load(third), Self::Load(fourth), Self::Memory, Self::Start]
+        let (first, second) = (Self::Load(first), Self::Load(second));
+        let (third, fourth) = (Self::Load(third), Self::Load(fourth));
+        &[first, second, third, fourth, Self::Memory, Self::Start, Self::FanOut, Self::Subscriptions]
     };
 }
 
@@ -70,13 +84,15 @@ impl ValueEnum for Part {
             Self::Load(scenario) => scenario.name(),
             Self::Memory => "memory",
             Self::Start => "start",
+            Self::FanOut => "fan-out",
+            Self::Subscriptions => "subscriptions",
         }))
     }
 }
 
 /// Measures, and writes the samples if asked to.
 pub async fn run(options: &Options) -> Result<Report> {
-    raise_file_limit();
+    let most = raise_file_limit();
     let machine = procfs::machine();
     let goblin = options
         .goblin
@@ -84,18 +100,24 @@ pub async fn run(options: &Options) -> Result<Report> {
         .map(|path| path.canonicalize().with_context(|| format!("cannot find {}", path.display())));
     let duration = Duration::try_from_secs_f64(options.seconds).context("--seconds is not a length of time")?;
     let yard = Yard::new(goblin.transpose()?)?;
-    let (mut rows, mut footprint, mut starts) = (Vec::new(), None, Vec::new());
+    let mut measured = Measured::default();
     for part in Part::ALL.iter().filter(|part| options.only.is_empty() || options.only.contains(part)) {
         match *part {
             Part::Load(scenario) => {
                 let fleet = yard.fleet(scenario).await?;
-                rows.extend(measure(&fleet, scenario, options, duration).await?);
+                measured.rows.extend(measure(&fleet, scenario, options, duration).await?);
             }
-            Part::Memory => footprint = memory::measure(&yard, options.memory_sessions.into()).await?,
-            Part::Start => starts = start::measure(&yard, options.rounds.into()).await?,
+            Part::Memory => measured.memory = memory::measure(&yard, options.memory_sessions.into()).await?,
+            Part::Start => measured.starts = start::measure(&yard, options.rounds.into()).await?,
+            Part::FanOut => {
+                let sessions = usize::from(options.fan_out_sessions);
+                ensure!(sessions <= most, "{sessions} sessions do not fit: descriptors and ports allow {most}");
+                measured.fan_out = fan::measure(&yard, sessions, options.rounds.into()).await?;
+            }
+            Part::Subscriptions => measured.subscriptions = Some(ledger::measure()?),
         }
     }
-    let report = Report::new(machine, options.rounds.into(), options.seconds, rows, footprint, starts);
+    let report = Report::new(machine, options.rounds.into(), options.seconds, measured);
     if let Some(file) = &options.json {
         let json = serde_json::to_vec_pretty(&report)?;
         fs::write(file, json).with_context(|| format!("cannot write {}", file.display()))?;
@@ -126,9 +148,12 @@ async fn measure(fleet: &Fleet, scenario: Scenario, options: &Options, duration:
 }
 
 /// A session is a socket here and one in Goblin, which inherits the limit; the usual soft limit of 1,024 is too low.
-fn raise_file_limit() {
+/// Gives back how many sessions fit.
+fn raise_file_limit() -> usize {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     // Refused, the old limit stays, and a run that needs more says so when it connects.
     let _ = setrlimit(Resource::Nofile, limit);
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(descriptors).unwrap_or(usize::MAX).saturating_sub(OTHER_DESCRIPTORS).min(MOST_PORTS)
 }

@@ -37,6 +37,8 @@ pub enum Through {
     Direct,
     Proxy,
     Static,
+    /// The yardstick of the fan-out.
+    Bare,
     Goblin,
 }
 
@@ -113,6 +115,7 @@ impl Through {
             Self::Direct => "direct",
             Self::Proxy => "bare proxy",
             Self::Static => "static body",
+            Self::Bare => "bare axum",
             Self::Goblin => "Goblin",
         }
     }

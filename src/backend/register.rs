@@ -269,6 +269,8 @@ impl Register {
     pub fn link_up(&self, can_subscribe: bool) -> u64 {
         // What is read from time to time is asked for in a way: what it was like is known before that stands.
         let can_ask = can_subscribe || self.home.config.poll.is_some();
+        // Whether anything is gone is found out anew.
+        self.chores().suspect(Vec::new());
         let is_listed = self.home.offered.load().is_listed();
         let (link, notices) = self.book().interests.link_up(can_ask, is_listed);
         self.tell(&notices);

@@ -201,8 +201,9 @@ impl Resources {
         let mut owners: Vec<usize> = self.entries.iter().filter(begins).map(|entry| entry.source).collect();
         owners.sort_unstable();
         owners.dedup();
-        match owners[..] {
-            [source] => Ok((source, glob.to_owned())),
+        match (&owners[..], sources.len()) {
+            ([source], _) => Ok((*source, glob.to_owned())),
+            ([], 1) => Ok((0, glob.to_owned())),
             _ => {
                 let candidates = owners.iter().map(|source| self.expose_namespaced(sources, *source, glob));
                 Err(Error::ResourceNotFound { uri: glob.to_owned(), candidates: candidates.collect() })

@@ -6,20 +6,23 @@
 //! stream of the session reads only what is kept: what was taken from the mailbox has been kept in the same moment, so it
 //! is not lost with the stream that took it.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::Stream;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, Stream, StreamExt};
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 
 use crate::backend::actor::stopped;
 use crate::front::NOTIFY_INTERVAL;
 use crate::front::body::{KEEP_ALIVE, event};
 use crate::lane::Said;
 use crate::mailbox::Versions;
-use crate::mailbox::replay::{Kind, Reader, Replay, SESSION_STREAM};
+use crate::mailbox::replay::{self, Kind, Reader, Replay};
 use crate::observe::{Event, Observe};
 use crate::protocol::error::Error;
 use crate::protocol::json::Pieces;
@@ -216,25 +219,29 @@ impl Drop for Carried {
 /// Tells one client of changed lists, but not more often than [`NOTIFY_INTERVAL`].
 pub struct Changes {
     versions: watch::Receiver<Versions>,
-    quiet_until: Instant,
+    /// Something was told a moment ago.
+    quiet_until: Option<Instant>,
 }
 
 impl Changes {
     pub fn new(mut versions: watch::Receiver<Versions>) -> Changes {
         // Whatever changed before is due at once.
         versions.mark_changed();
-        Changes { versions, quiet_until: Instant::now() }
+        Changes { versions, quiet_until: None }
     }
 
     /// Waits for notifications that are due; nothing when there will be none any more.
     pub async fn due(&mut self, session: &Session) -> Option<Vec<Bytes>> {
         loop {
-            tokio::time::sleep_until(self.quiet_until).await;
+            if let Some(until) = self.quiet_until {
+                tokio::time::sleep_until(until).await;
+                self.quiet_until = None;
+            }
             self.versions.changed().await.ok()?;
             let now = *self.versions.borrow_and_update();
             let due = session.mailbox.take_due(now);
             if !due.is_empty() {
-                self.quiet_until = Instant::now() + NOTIFY_INTERVAL;
+                self.quiet_until = Some(Instant::now() + NOTIFY_INTERVAL);
                 return Some(due);
             }
         }
@@ -245,19 +252,15 @@ impl Changes {
 pub async fn unasked(session: &Session, changes: &mut Changes) -> Option<Vec<Bytes>> {
     tokio::select! {
         biased;
-        message = session.mailbox.next() => Some(vec![message]),
+        // First, because it comes rarely: a storm of updates cannot keep it waiting.
         due = changes.due(session) => due,
-        updates = session.mailbox.next_updates() => Some(updates),
+        messages = session.mailbox.next() => Some(messages),
     }
 }
 
 /// Several messages as events.
 pub fn all_events(messages: Vec<Bytes>) -> Bytes {
     messages.into_iter().flat_map(|message| event(message.into())).collect()
-}
-
-fn joined(mut events: Vec<Bytes>) -> Bytes {
-    if events.len() == 1 { events.remove(0) } else { events.concat().into() }
 }
 
 /// The stream of a session: what changed, until the client goes, another stream takes its place, or we stop.
@@ -272,28 +275,112 @@ pub struct SessionStream {
 
 impl SessionStream {
     pub fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
-        futures_util::stream::unfold(self, async |mut stream| Some((stream.next().await?, stream)))
+        futures_util::stream::unfold(self.begin(), async |mut stream| Some((stream.next().await?, stream)))
     }
 
+    fn begin(self) -> Begun {
+        let SessionStream { hold, reader, first, changes, stop } = self;
+        let seldom = FuturesUnordered::new();
+        seldom.push(end(stop).boxed());
+        seldom.push(change(Arc::clone(&hold.session), changes).boxed());
+        Begun { hold, reader, first, seldom, quiet: Quiet::new() }
+    }
+}
+
+/// A stream of a session that is being written.
+struct Begun {
+    hold: session::Stream,
+    reader: Reader,
+    first: Option<Bytes>,
+    /// All streams wait for the same few things. To stand in line for them anew with every event would cost more than the
+    /// event does, so each is polled only when it is woken.
+    seldom: FuturesUnordered<BoxFuture<'static, Seldom>>,
+    quiet: Quiet,
+}
+
+enum Seldom {
+    End,
+    Changed(Vec<Bytes>, Changes),
+}
+
+async fn end(mut stop: watch::Receiver<bool>) -> Seldom {
+    stopped(&mut stop).await;
+    Seldom::End
+}
+
+async fn change(session: Arc<Session>, mut changes: Changes) -> Seldom {
+    match changes.due(&session).await {
+        Some(messages) => Seldom::Changed(messages, changes),
+        None => Seldom::End,
+    }
+}
+
+impl Begun {
     async fn next(&mut self) -> Option<Bytes> {
-        if let Some(first) = self.first.take() {
-            return Some(first);
-        }
-        let session = Arc::clone(&self.hold.session);
+        let event = match self.first.take() {
+            Some(first) => first,
+            None => self.next_event().await?,
+        };
+        self.quiet.end();
+        Some(event)
+    }
+
+    async fn next_event(&mut self) -> Option<Bytes> {
+        let session = &self.hold.session;
         let replay = &session.mailbox.replay;
         loop {
+            // First, so that nothing comes unseen between the look and the wait.
+            let rung = replay.rung();
+            match replay.read(&mut self.reader) {
+                replay::Next::Events(events) => return Some(events),
+                // Another stream took its place, or the session is over.
+                replay::Next::Over => return None,
+                replay::Next::Nothing => {}
+            }
             let messages = tokio::select! {
                 biased;
-                () = stopped(&mut self.stop) => return None,
-                // Nothing when another stream took its place, or the session is over.
-                events = replay.follow(&mut self.reader) => return events.map(joined),
-                messages = unasked(&session, &mut self.changes) => messages?,
-                () = tokio::time::sleep(KEEP_ALIVE_EVERY) => return Some(KEEP_ALIVE),
+                Some(seldom) = self.seldom.next() => match seldom {
+                    Seldom::End => return None,
+                    Seldom::Changed(messages, changes) => {
+                        self.seldom.push(change(Arc::clone(session), changes).boxed());
+                        messages
+                    }
+                },
+                () = rung => continue,
+                messages = session.mailbox.next() => messages,
+                () = self.quiet.over() => return Some(KEEP_ALIVE),
             };
             // No await before this: what was taken is kept, for us or for whoever has taken our place by now.
-            for message in messages {
-                replay.event(SESSION_STREAM, Kind::Note, message.into());
+            messages.into_iter().for_each(|message| replay.keep(message));
+        }
+    }
+}
+
+/// How long nothing was written to a stream. The timer is not set anew with each event, only when it rings too early.
+struct Quiet {
+    since: Instant,
+    timer: Pin<Box<Sleep>>,
+}
+
+impl Quiet {
+    fn new() -> Quiet {
+        Quiet { since: Instant::now(), timer: Box::pin(tokio::time::sleep(KEEP_ALIVE_EVERY)) }
+    }
+
+    /// Something is written.
+    fn end(&mut self) {
+        self.since = Instant::now();
+    }
+
+    /// Waits until the stream must show that it is alive. Cancel-safe.
+    async fn over(&mut self) {
+        loop {
+            self.timer.as_mut().await;
+            let due = self.since + KEEP_ALIVE_EVERY;
+            if due <= Instant::now() {
+                return;
             }
+            self.timer.as_mut().reset(due);
         }
     }
 }
@@ -312,7 +399,7 @@ impl ResumedCall {
     async fn next(&mut self) -> Option<Bytes> {
         tokio::select! {
             biased;
-            events = self.present.session.mailbox.replay.follow(&mut self.reader) => events.map(joined),
+            events = self.present.session.mailbox.replay.follow(&mut self.reader) => events,
             () = tokio::time::sleep(KEEP_ALIVE_EVERY) => Some(KEEP_ALIVE),
         }
     }
@@ -325,6 +412,19 @@ mod tests {
     use crate::protocol::dialect::Dialect;
     use crate::session::desk::Desk;
 
+    #[tokio::test(start_paused = true)]
+    async fn http1_a_stream_shows_life_when_it_was_quiet_and_not_before() {
+        let mut quiet = Quiet::new();
+        for spoken_after in [Duration::ZERO, KEEP_ALIVE_EVERY / 3, KEEP_ALIVE_EVERY / 2] {
+            tokio::time::sleep(spoken_after).await;
+            quiet.end();
+            let begin = Instant::now();
+            quiet.over().await;
+            assert_eq!(begin.elapsed(), KEEP_ALIVE_EVERY);
+            quiet.end();
+        }
+    }
+
     #[tokio::test]
     async fn sess2_of_two_streams_that_begin_at_once_exactly_one_goes_on() {
         let desk = Desk::example(1);
@@ -333,7 +433,7 @@ mod tests {
         let stop = watch::Sender::new(false);
         let stream = |reader, hold| {
             let changes = Changes::new(desk.router.directory.watch());
-            SessionStream { hold, reader, first: None, changes, stop: stop.subscribe() }
+            SessionStream { hold, reader, first: None, changes, stop: stop.subscribe() }.begin()
         };
         let ((first, _), (second, _)) = (session.mailbox.replay.take_session(), session.mailbox.replay.take_session());
         let mut second = stream(second, session.open_stream());

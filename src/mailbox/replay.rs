@@ -16,7 +16,7 @@
 //! ones are as many as the client has calls.
 
 use std::collections::{HashMap, VecDeque};
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -24,9 +24,10 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 use crate::protocol::Id;
-use crate::protocol::json::Pieces;
+use crate::protocol::json::{Pieces, single_line};
 
 /// How many events, and how many bytes of them, are kept for a client. The newest is kept whatever its size, unless there are
 /// too many clients.
@@ -41,6 +42,10 @@ const MOST_OVER: usize = 32;
 pub const KEPT_FOR: Duration = Duration::from_secs(120);
 /// How long a client shall wait before it comes back.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// Room for what stands around a message, for ids of the usual length.
+const FRAME: usize = 64;
+const EVENT_END: &[u8] = b"\n\n";
 
 /// The stream that belongs to no call.
 pub const SESSION_STREAM: u64 = 0;
@@ -83,7 +88,8 @@ struct Event {
     stream: u64,
     seq: u64,
     kind: Kind,
-    bytes: Bytes,
+    /// On one line. What goes to many clients is one text that they share; the id of each stands before it when it is read.
+    message: Bytes,
     at: Instant,
 }
 
@@ -132,7 +138,8 @@ pub enum Resumed {
 /// What a reader of a stream finds.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
-    Events(Vec<Bytes>),
+    /// All that followed, ready to be written.
+    Events(Bytes),
     Nothing,
     /// There will be no more, or none for this reader.
     Over,
@@ -188,23 +195,35 @@ impl Replay {
 
     /// A message as the next event of a stream.
     pub fn event(&self, stream: u64, kind: Kind, message: Pieces) -> Bytes {
-        let mut event = BytesMut::with_capacity(message.len() + 64);
+        let mut event = BytesMut::with_capacity(message.len() + FRAME);
         let mut ring = self.lock();
         ring.last += 1;
         let seq = ring.last;
-        write!(event, "id: {}\nevent: message\ndata: ", self.event_id(stream, seq))
-            .expect("writing to memory cannot fail");
+        self.begin_event(&mut event, stream, seq);
+        let begin = event.len();
         for piece in message.into_line() {
             event.extend_from_slice(&piece);
         }
-        event.extend_from_slice(b"\n\n");
-        let bytes = event.freeze();
-        let is_followed = ring.keep(Event { stream, seq, kind, bytes: bytes.clone(), at: Instant::now() });
+        let end = event.len();
+        event.extend_from_slice(EVENT_END);
+        let event = event.freeze();
+        let is_followed = ring.keep(Event { stream, seq, kind, message: event.slice(begin..end), at: Instant::now() });
         drop(ring);
         if is_followed {
             self.bell.notify_waiters();
         }
-        bytes
+        event
+    }
+
+    /// The same on the stream of the session, for whoever reads that.
+    pub fn keep(&self, message: Bytes) {
+        let message = single_line(message);
+        let mut ring = self.lock();
+        ring.last += 1;
+        let (stream, seq) = (SESSION_STREAM, ring.last);
+        ring.keep(Event { stream, seq, kind: Kind::Note, message, at: Instant::now() });
+        drop(ring);
+        self.bell.notify_waiters();
     }
 
     /// The last event of a call was written.
@@ -291,16 +310,28 @@ impl Replay {
         if stream.last <= reader.seq {
             return if stream.is_over { Next::Over } else { Next::Nothing };
         }
-        let follows = |event: &&Event| event.stream == reader.stream && event.seq > reader.seq;
-        let found: Vec<_> = events.iter().filter(follows).map(|event| event.bytes.clone()).collect();
+        // From the end: a reader that keeps up has all but the last.
+        let first = events.len() - events.iter().rev().take_while(|event| event.seq > reader.seq).count();
+        let follows = || events.range(first..).filter(|event| event.stream == reader.stream);
+        let mut found = BytesMut::with_capacity(follows().map(|event| event.message.len() + FRAME).sum());
+        for event in follows() {
+            self.begin_event(&mut found, event.stream, event.seq);
+            found.extend_from_slice(&event.message);
+            found.extend_from_slice(EVENT_END);
+        }
         reader.seq = stream.last;
         stream.read = stream.last;
         // All of it was gone before the reader came.
-        if found.is_empty() { Next::Nothing } else { Next::Events(found) }
+        if found.is_empty() { Next::Nothing } else { Next::Events(found.freeze()) }
+    }
+
+    /// Waits until a stream that somebody follows has grown, ended or changed hands.
+    pub fn rung(&self) -> Notified<'_> {
+        self.bell.notified()
     }
 
     /// Waits for what follows; nothing when it is over. Cancel-safe.
-    pub async fn follow(&self, reader: &mut Reader) -> Option<Vec<Bytes>> {
+    pub async fn follow(&self, reader: &mut Reader) -> Option<Bytes> {
         loop {
             let rung = self.bell.notified();
             match self.read(reader) {
@@ -327,8 +358,15 @@ impl Replay {
         self.tell_hands();
     }
 
-    fn event_id(&self, stream: u64, seq: u64) -> String {
-        format!("{stream}-{:07x}-{seq}", self.epoch)
+    fn event_id(&self, stream: u64, seq: u64) -> impl fmt::Display {
+        let epoch = self.epoch;
+        fmt::from_fn(move |formatter| write!(formatter, "{stream}-{epoch:07x}-{seq}"))
+    }
+
+    /// What stands before a message.
+    fn begin_event(&self, event: &mut BytesMut, stream: u64, seq: u64) {
+        write!(event, "id: {}\nevent: message\ndata: ", self.event_id(stream, seq))
+            .expect("memory takes all that is written");
     }
 
     fn parse(&self, id: &str) -> Option<(u64, u64)> {
@@ -366,7 +404,7 @@ impl Ring {
         if self.closed {
             return false;
         }
-        let length = event.bytes.len();
+        let length = event.message.len();
         let most = self.kept.most(length);
         self.make_room(length, most);
         let stream = self.streams.entry(event.stream).or_default();
@@ -391,8 +429,8 @@ impl Ring {
 
     fn forget(&mut self, index: usize) {
         let Some(event) = self.events.remove(index) else { return };
-        self.bytes -= event.bytes.len();
-        self.kept.0.fetch_sub(event.bytes.len(), Ordering::Relaxed);
+        self.bytes -= event.message.len();
+        self.kept.0.fetch_sub(event.message.len(), Ordering::Relaxed);
         if let Some(stream) = self.streams.get_mut(&event.stream) {
             stream.forgotten = stream.forgotten.max(event.seq);
         }

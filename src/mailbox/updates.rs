@@ -122,12 +122,10 @@ impl Updates {
         if queue.flush.is_some_and(|flush| flush <= now) {
             queue.flush = None;
         }
-        if queue.pending.values().all(|pending| pending.due > now) {
+        let mut due: Vec<_> = queue.pending.extract_if(.., |_, pending| pending.due <= now).collect();
+        if due.is_empty() {
             return Vec::new();
         }
-        let (mut due, rest): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut queue.pending).into_iter().partition(|(_, pending)| pending.due <= now);
-        queue.pending.extend(rest);
         queue.told.retain(|_, until| *until > now);
         for (uri, pending) in &due {
             pending.receipt.delivered.fetch_add(1, Ordering::Relaxed);
@@ -183,7 +181,11 @@ impl Queue {
         }
         let gathered = match update.pace.batch.is_zero() {
             true => now,
-            false => *self.flush.get_or_insert(now + update.pace.batch),
+            // What is gathered for longer holds nothing back.
+            false => {
+                let latest = now + update.pace.batch;
+                *self.flush.insert(self.flush.map_or(latest, |flush| flush.min(latest)))
+            }
         };
         let spaced = self.told.get(update.uri).copied().unwrap_or(now);
         let pending = Pending {
@@ -293,6 +295,19 @@ mod tests {
         assert_eq!(desk.take(), ["a2"]);
         desk.put("a", "a3", Pace::default());
         assert_eq!(desk.take(), ["a3"]);
+    }
+
+    #[test]
+    fn sub11_subx3_what_is_gathered_for_longer_holds_nothing_back_that_is_gathered_for_less() {
+        let mut desk = Desk::new();
+        let [long, short] = [1000, 10].map(|time| Pace { batch: millis(time), ..Pace::default() });
+        desk.put("a", "a1", long);
+        assert!(desk.updates.set_pace("a", short, desk.now));
+        desk.now += millis(10);
+        assert_eq!(desk.take(), ["a1"]);
+        desk.put("a", "a2", short);
+        desk.now += millis(10);
+        assert_eq!(desk.take(), ["a2"]);
     }
 
     #[test]

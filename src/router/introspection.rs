@@ -142,11 +142,16 @@ impl Asked {
                 let server = catalog.source(owner.source).backend.id.clone();
                 Asked { owner: Some((server, owner.native)), exposed: vec![exposed] }
             }
-            // Of several servers, or of none any more.
-            Err(Error::ResourceNotFound { candidates, .. }) => {
-                Asked { owner: None, exposed: candidates.into_iter().chain([uri.to_owned()]).collect() }
+            // Of several servers; or of none any more, or not yet.
+            Err(error) => {
+                let owner = catalog.resources.find_server(&catalog.sources, uri).ok();
+                let owner = owner.map(|(source, native)| (catalog.source(source).backend.id.clone(), native));
+                let candidates = match error {
+                    Error::ResourceNotFound { candidates, .. } => candidates,
+                    _ => Vec::new(),
+                };
+                Asked { owner, exposed: candidates.into_iter().chain([uri.to_owned()]).collect() }
             }
-            Err(_) => Asked { owner: None, exposed: vec![uri.to_owned()] },
         }
     }
 

@@ -381,6 +381,13 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
         #[test]
+        fn no_text_breaks_it(pattern in any::<String>(), uri in any::<String>()) {
+            if let Ok(glob) = Glob::parse(&pattern) {
+                prop_assert!(!glob.matches(&uri) || uri.starts_with(glob.literal()));
+            }
+        }
+
+        #[test]
         fn agrees_with_the_obvious_definition(
             pattern in r"(a|b|/|\*|\*\*|\*\*/|\?|\[!a\]|é){1,7}", uri in "[ab/é]{0,8}"
         ) {

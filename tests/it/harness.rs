@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::response::Parts;
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
-use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::{Client as HttpClient, Error as HttpError};
 use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
@@ -291,7 +292,7 @@ impl Client {
     }
 
     /// POSTs these bytes; gives the answer as soon as its head is there.
-    pub async fn open(&self, body: impl Into<Bytes>) -> (http::response::Parts, Listener) {
+    pub async fn open(&self, body: impl Into<Bytes>) -> (Parts, Listener) {
         let mut request = Request::builder().method(Method::POST).uri(format!("http://{}/mcp", self.address));
         for (name, value) in self.headers() {
             request = request.header(name, value);
@@ -386,7 +387,12 @@ impl Client {
     }
 
     /// A GET in this session with these headers too; gives the answer as soon as its head is there.
-    pub async fn get(&self, path: &str, headers: &[(&str, &str)]) -> (http::response::Parts, Listener) {
+    pub async fn get(&self, path: &str, headers: &[(&str, &str)]) -> (Parts, Listener) {
+        self.try_get(path, headers).await.expect("an answer")
+    }
+
+    /// The same over a connection that may be cut.
+    pub async fn try_get(&self, path: &str, headers: &[(&str, &str)]) -> Result<(Parts, Listener), HttpError> {
         let mut request = Request::builder().method(Method::GET).uri(format!("http://{}{path}", self.address));
         let own = self.headers().into_iter().filter(|(name, _)| *name != "content-type");
         for (name, value) in own.chain(headers.iter().copied()) {
@@ -394,8 +400,10 @@ impl Client {
         }
         let request = request.body(Full::default()).expect("a valid request");
         let response = tokio::time::timeout(PATIENCE, self.http.request(request)).await.expect("an answer in time");
-        let (parts, body) = response.expect("an answer").into_parts();
-        (parts, Listener { body, buffer: String::new() })
+        response.map(|response| {
+            let (parts, body) = response.into_parts();
+            (parts, Listener { body, buffer: String::new() })
+        })
     }
 }
 
@@ -420,10 +428,9 @@ impl Listener {
     pub async fn read_message(&mut self) -> Option<String> {
         loop {
             let event = self.read_event().await?;
-            let data = event.lines().find_map(|line| line.strip_prefix("data: ")).map(str::to_owned);
             // An event without data tells nothing but its id.
-            if let Some(data) = data.filter(|data| !data.is_empty()) {
-                return Some(data);
+            if let Some(data) = field(&event, "data").filter(|data| !data.is_empty()) {
+                return Some(data.to_owned());
             }
         }
     }
@@ -433,7 +440,8 @@ impl Listener {
         tokio::time::timeout(PATIENCE, self.read_event()).await.expect("an event in time")
     }
 
-    async fn read_event(&mut self) -> Option<String> {
+    /// The same, however long it takes.
+    pub async fn read_event(&mut self) -> Option<String> {
         loop {
             if let Some((event, rest)) = self.buffer.split_once("\n\n") {
                 let event = event.to_owned();
@@ -460,6 +468,11 @@ impl Listener {
             }
         }
     }
+}
+
+/// A field of an event.
+pub fn field<'event>(event: &'event str, name: &str) -> Option<&'event str> {
+    event.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
 }
 
 /// `goblin stdio` as a client program sees it.

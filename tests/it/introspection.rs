@@ -93,6 +93,18 @@ async fn sub15_the_subscribers_of_a_uri_are_found_however_it_is_spelled() {
         assert_eq!(all(&list, "uri"), expected, "{query}");
         assert_eq!(list["total"], expected.len(), "{query}");
     }
+    // A pattern reaches what nobody has listed yet, and is found by its own words.
+    let (pattern, options) = ("a+note:///al*", json!({"pattern": "glob", "fields": ["size", "a.b"]}));
+    subscribe(&client, pattern, options.clone()).await;
+    for (query, expected) in [
+        ("?uri=a+note:///alpha", &[ALPHA, pattern][..]),
+        ("?uri=a+note:///almost", &[pattern]),
+        ("?uri=a+note:///al*", &[pattern]),
+        ("?uri=b+note:///almost", &[]),
+    ] {
+        assert_eq!(all(&listed(&client, query).await, "uri"), expected, "{query}");
+    }
+    assert_eq!(all(&listed(&client, "?uri=a+note:///almost").await, "options"), [&options]);
     for query in ["?uri=", "?url=x", "?uri=a&uri=b", "?uri=%ff"] {
         let answer = client.send(Method::GET, &format!("/api/subscriptions{query}"), &[], "").await;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{query}: {answer:?}");

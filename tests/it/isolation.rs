@@ -243,11 +243,15 @@ async fn log_the_lowest_level_goes_upstream_and_each_client_is_filtered_by_its_o
 async fn p2_a_log_line_whose_call_is_not_certain_reaches_nobody() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_log").await;
-    let other = gateway.client().await;
-    let open = begin_call(&other, "a_nonce", json!({"nonce": "n", "delayMs": 3000}));
-    arrived(&gateway.client().await, "a", 1).await;
+    // A call that ends when the client has answered what it is asked.
+    let mut other = Client::new(gateway.address);
+    other.initialize_with("2025-11-25", json!({"elicitation": {}})).await;
+    let arguments = json!({"method": "elicitation/create", "params": {"message": "", "requestedSchema": {}}});
+    let (_, mut open) = other.open(call_body(1, "a_ask", arguments)).await;
+    let ask = open.next().await.expect("the ask");
     assert_eq!(log_lines(&client, "a", "emergency").await, 0, "two clients have calls open on one pipe");
-    assert!(!open.is_finished());
-    assert_eq!(ended(open).await["result"]["content"][0]["text"], "n");
+    let answer = json!({"jsonrpc": "2.0", "id": ask["id"], "result": {"action": "decline"}});
+    assert_eq!(other.post(answer.to_string()).await.status, StatusCode::ACCEPTED);
+    assert!(open.next().await.is_some_and(|answer| answer["result"].is_object()));
     assert_eq!(log_lines(&client, "a", "emergency").await, 2, "alone it is certain");
 }

@@ -3,6 +3,7 @@
 mod ask_player;
 mod fixture_http;
 mod harness;
+mod ledger_subscriptions_player;
 mod peer;
 mod raw_client;
 mod raw_gateway;
@@ -53,6 +54,7 @@ mod isolation;
 mod leaks;
 mod ledger;
 mod ledger_asks;
+mod ledger_subscriptions;
 mod lists;
 mod lossless;
 mod metrics;

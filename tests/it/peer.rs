@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 
 use http::{Method, StatusCode};
 use serde_json::value::RawValue;
@@ -13,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Client, Listener, PATIENCE, Scratch, StdioClient, fixture};
+use crate::harness::{Client, Listener, PATIENCE, Scratch, StdioClient, eventually, field, fixture};
 use crate::sse_client::{SseClient, post};
 
 /// Messages that wait for the test. Full: the streams are read no further.
@@ -52,7 +53,8 @@ pub fn raw_member(object: &str, name: &str) -> Option<String> {
 }
 
 enum Line {
-    Http(Client),
+    /// The address is that of the stream of the session, which may come another way.
+    Http(Client, SocketAddr),
     /// The client for its POSTs, and where they go.
     Sse(Client, String),
     Stdio {
@@ -69,6 +71,9 @@ pub struct Peer {
     /// Heard, but not waited for yet.
     kept: VecDeque<Heard>,
     readers: Vec<JoinHandle<()>>,
+    /// The reader of the stream of the session, and the id of the last event that it has passed on.
+    listener: Option<JoinHandle<()>>,
+    last_event: Arc<Mutex<Option<String>>>,
     next: u64,
     /// Who it is, for a test that fails.
     pub name: String,
@@ -77,19 +82,29 @@ pub struct Peer {
 impl Peer {
     /// Shakes hands over Streamable HTTP, declaring these capabilities, and opens the stream of the session.
     pub async fn over_http(address: SocketAddr, capabilities: Value) -> Peer {
+        Peer::over_http_via(address, address, capabilities).await
+    }
+
+    /// The same, where the stream of the session comes `via` another address.
+    pub async fn over_http_via(via: SocketAddr, address: SocketAddr, capabilities: Value) -> Peer {
         let mut client = Client::new(address);
         let answer = client.initialize_with("2025-11-25", capabilities).await;
         assert_eq!(answer["result"]["protocolVersion"], "2025-11-25", "{answer}");
-        let stream = client.listen().await;
-        let mut peer = Peer::of(Line::Http(client));
-        peer.read(stream, Way::Session);
+        let mut peer = Peer::of(Line::Http(client, via));
+        peer.listen_again().await;
         peer
     }
 
     pub async fn over_sse(address: SocketAddr, capabilities: Value) -> Peer {
-        let SseClient { http, path, stream, .. } = SseClient::open(address).await;
+        Peer::over_sse_via(address, address, capabilities).await
+    }
+
+    /// The same, where the stream comes `via` another address.
+    pub async fn over_sse_via(via: SocketAddr, address: SocketAddr, capabilities: Value) -> Peer {
+        let SseClient { mut http, path, stream, .. } = SseClient::open(via).await;
+        http.address = address;
         let mut peer = Peer::of(Line::Sse(http, path));
-        peer.read(stream, Way::Session);
+        peer.read(stream);
         peer.request("initialize", hello(capabilities)).await;
         peer.initialized().await
     }
@@ -110,7 +125,52 @@ impl Peer {
 
     fn of(line: Line) -> Peer {
         let (teller, heard) = mpsc::channel(UNREAD);
-        Peer { line, heard, teller, kept: VecDeque::new(), readers: Vec::new(), next: 0, name: String::new() }
+        Peer {
+            line,
+            heard,
+            teller,
+            kept: VecDeque::new(),
+            readers: Vec::new(),
+            listener: None,
+            last_event: Arc::default(),
+            next: 0,
+            name: String::new(),
+        }
+    }
+
+    /// Opens the stream of a session of Streamable HTTP, in place of the one there is, as one who has heard nothing.
+    pub async fn listen_again(&mut self) {
+        self.open_stream(&[]).await;
+    }
+
+    /// The same behind the last event that was heard.
+    pub async fn resume(&mut self) {
+        self.hang_up().await;
+        let last = self.last_event.lock().expect("no panic").clone();
+        let headers: Vec<_> = last.iter().map(|last| ("last-event-id", last.as_str())).collect();
+        self.open_stream(&headers).await;
+    }
+
+    /// What has come by now was heard; the rest was not.
+    async fn hang_up(&mut self) {
+        if let Some(listener) = self.listener.take() {
+            listener.abort();
+            // It was aborted, or had ended before.
+            let _ = listener.await;
+        }
+    }
+
+    async fn open_stream(&mut self, headers: &[(&str, &str)]) {
+        self.hang_up().await;
+        let Line::Http(client, via) = &self.line else { panic!("there is one stream only") };
+        // By a connection of its own: one from before may have been cut.
+        let mut listening = Client::new(*via);
+        (listening.session, listening.version) = (client.session.clone(), client.version.clone());
+        // Who comes over a bad line tries again.
+        let (parts, stream) =
+            eventually("there is a stream", || async { listening.try_get("/mcp", headers).await.ok() }).await;
+        assert_eq!(parts.status, StatusCode::OK, "{headers:?}");
+        self.read(stream);
     }
 
     async fn initialized(mut self) -> Peer {
@@ -118,12 +178,18 @@ impl Peer {
         self
     }
 
-    fn read(&mut self, mut stream: Listener, way: Way) {
-        let teller = self.teller.clone();
-        self.readers.push(tokio::spawn(async move {
-            while let Some(text) = stream.read_message().await {
-                // The test is over.
-                let _ = teller.send(Heard { way, text }).await;
+    /// Reads the stream of the session.
+    fn read(&mut self, mut stream: Listener) {
+        let (teller, last_event) = (self.teller.clone(), Arc::clone(&self.last_event));
+        self.listener = Some(tokio::spawn(async move {
+            while let Some(event) = stream.read_event().await {
+                if let Some(text) = field(&event, "data").filter(|data| !data.is_empty()) {
+                    // The test is over.
+                    let _ = teller.send(Heard { way: Way::Session, text: text.to_owned() }).await;
+                }
+                if let Some(id) = field(&event, "id") {
+                    *last_event.lock().expect("no panic") = Some(id.to_owned());
+                }
             }
         }));
     }
@@ -131,7 +197,7 @@ impl Peer {
     /// Sends a notification or an answer, which must be taken.
     pub async fn say(&mut self, message: &str) {
         match &mut self.line {
-            Line::Http(client) => {
+            Line::Http(client, _) => {
                 let answer = client.post(message.to_owned()).await;
                 assert_eq!(answer.status, StatusCode::ACCEPTED, "{message}: {answer:?}");
             }
@@ -149,7 +215,7 @@ impl Peer {
     /// Sends a request as spelled; its answer will be heard.
     pub async fn begin_text(&mut self, message: &str) {
         match &mut self.line {
-            Line::Http(client) => {
+            Line::Http(client, _) => {
                 let (client, message, teller) = (client.clone(), message.to_owned(), self.teller.clone());
                 self.readers.push(tokio::spawn(async move {
                     let (parts, mut stream) = client.open(message).await;
@@ -260,6 +326,11 @@ impl Peer {
     /// All that came and was not waited for, up to now: what was sent before is here when a ping has come back.
     pub async fn others(&mut self) -> Vec<Value> {
         self.request("ping", json!({})).await;
+        self.meanwhile()
+    }
+
+    /// All that came while something else was waited for.
+    pub fn meanwhile(&mut self) -> Vec<Value> {
         self.kept.drain(..).map(|heard| heard.json()).collect()
     }
 
@@ -273,7 +344,7 @@ impl Peer {
     /// Goes away for good: DELETE, the end of the stream, the end of the input.
     pub async fn leave(mut self) {
         match &mut self.line {
-            Line::Http(client) => {
+            Line::Http(client, _) => {
                 let answer = client.send(Method::DELETE, "/mcp", &client.headers(), "").await;
                 assert!(answer.status.is_success(), "{answer:?}");
             }
@@ -289,7 +360,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        self.readers.iter().for_each(JoinHandle::abort);
+        self.readers.iter().chain(&self.listener).for_each(JoinHandle::abort);
     }
 }
 

@@ -344,7 +344,7 @@ async fn sess2_an_id_that_cannot_be_one_is_a_bad_request() {
 
 #[tokio::test]
 async fn sess2_a_cut_session_is_not_idle_while_its_call_runs_or_is_read() {
-    let config = json!({"gateway": {"sessionIdleTimeout": "300ms"}, "mcpServers": {"a": fixture_server(&[])}});
+    let config = json!({"gateway": {"sessionIdleTimeout": "3s"}, "mcpServers": {"a": fixture_server(&[])}});
     let gateway = Gateway::start(config).await;
     let client = client(&gateway).await;
     let (_, mut stream) = client.open(asking(1)).await;

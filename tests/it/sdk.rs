@@ -138,9 +138,15 @@ impl Playing {
 
     /// Waits for the end and tells what the client saw.
     pub async fn report(mut self) -> Report {
-        let status = match tokio::time::timeout(PATIENCE, self.child.wait()).await {
-            Ok(status) => status.expect("it can be waited for"),
-            Err(_) => panic!("{:?} does not end: {}", self.sdk, self.written("stderr")),
+        let mut words = String::new();
+        let status = loop {
+            if let Ok(status) = tokio::time::timeout(PATIENCE, self.child.wait()).await {
+                break status.expect("it can be waited for");
+            }
+            // A script is long; each step has its time.
+            let so_far = self.written("stderr");
+            assert!(so_far.len() > words.len(), "{:?} does not end: {so_far}", self.sdk);
+            words = so_far;
         };
         assert!(status.success(), "{:?}: {status}: {}", self.sdk, self.written("stderr"));
         let text = self.written("stdout");

@@ -400,25 +400,32 @@ async fn subx3_sub11_updates_are_spaced_until_it_is_wanted_otherwise_and_the_las
     peer.touch("note:///alpha", 1).await;
     assert_eq!(short(&peer.updates().await), [format!("{ALPHA} 4")]);
 
-    peer.request("resources/subscribe", wish(BETA, &json!({"minIntervalMs": 300}))).await;
-    for _ in 0..20 {
-        peer.touch("note:///beta", 1).await;
-    }
+    const INTERVAL_MS: u64 = 300;
+    peer.request("resources/subscribe", wish(BETA, &json!({ "minIntervalMs": INTERVAL_MS }))).await;
+    let began = std::time::Instant::now();
+    peer.touch("note:///beta", 20).await;
     let last = peer.hear("the last", |message| message["params"]["version"] == 20).await;
     assert_eq!(last.json()["params"]["uri"], BETA);
-    let before = peer.others().await.len();
-    assert!(before < 19, "{before} updates came before the last");
+    let before = peer.others().await.iter().filter(|message| message["method"] == UPDATED).count();
+    // The slower the machine, the more there may be.
+    let most = began.elapsed().as_millis() / u128::from(INTERVAL_MS);
+    assert!(before as u128 <= most, "{before} updates came before the last");
 }
 
 #[tokio::test]
 async fn subx3_updates_of_many_uris_are_gathered() {
     let stage = Stage::start(Front::Http, Back::Stdio).await;
     let mut peer = stage.peer(json!({})).await;
+    let an_hour = 3_600_000;
     for uri in [ALPHA, BETA] {
-        meta(&peer.request("resources/subscribe", wish(uri, &json!({"batchMs": 1500}))).await);
+        meta(&peer.request("resources/subscribe", wish(uri, &json!({ "batchMs": an_hour }))).await);
     }
     for uri in ["note:///alpha", "note:///beta", "note:///alpha"] {
         peer.touch(uri, 1).await;
+    }
+    assert_eq!(peer.updates().await, Vec::<Value>::new());
+    for uri in [ALPHA, BETA] {
+        meta(&peer.request("resources/subscribe", wish(uri, &json!({ "batchMs": 20 }))).await);
     }
     let first = peer.updated().await.json()["params"].clone();
     let second = peer.updated().await.json()["params"].clone();

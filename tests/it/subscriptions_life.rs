@@ -70,7 +70,6 @@ async fn sub7_met2_the_end_of_a_client_ends_its_subscriptions_however_it_ends() 
             "silence" => {
                 let client = home.gateway.client().await;
                 subscribe(&client, ALPHA, json!({})).await;
-                subscribed(&watcher, &json!(["note:///alpha", "note:///beta"])).await;
                 // It never comes again.
                 subscribed(&watcher, &json!(["note:///beta"])).await;
                 continue;

@@ -305,6 +305,24 @@ async fn patterns_fields_and_deletions_are_asked_for_and_told() {
 }
 
 #[tokio::test]
+async fn subx1_subx2_a_pattern_with_fields_is_watched_at_a_gateway() {
+    let home = Home::new(&fixture_server(&[]));
+    let (_gateway, client) = home.gateway().await;
+    let watch = home.watch(&["--json", "--fields", "version", "a+note:///al*"]).await;
+    watch.says("watching 1 pattern at ").await;
+    touch(&client, "note:///beta").await;
+    touch(&client, "note:///alpha").await;
+    assert!(watch.prints(r#""version":1"#).await.contains(r#""uri":"a+note:///alpha","server":"a""#));
+    // One that says nothing new is not told.
+    for version in [1, 2] {
+        let params = json!({"uri": "note:///alpha", "version": version, "x": "again"});
+        client.call_text("a_tell", json!({"method": "notifications/resources/updated", "params": params})).await;
+    }
+    watch.prints(r#""version":2"#).await;
+    assert_eq!(watch.printed().len(), 2, "{:?}", watch.printed());
+}
+
+#[tokio::test]
 async fn when_nobody_reads_it_ends_quietly() {
     let home = Home::new(&fixture_server(&[]));
     let (_gateway, client) = home.gateway().await;

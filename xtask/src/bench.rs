@@ -8,7 +8,8 @@ use anyhow::Result;
 use crate::process::{cargo, run as run_command, target_directory};
 
 pub fn run(root: &Path, arguments: &[String]) -> Result<()> {
-    let build = ["build", "--release", "--workspace", "--bin", "goblin", "--bin", "goblin-bench"];
+    let mut build = vec!["build", "--release", "--workspace"];
+    build.extend(["goblin", "goblin-bench", "goblin-bench-heap"].iter().flat_map(|name| ["--bin", name]));
     run_command(&mut cargo(root, &build))?;
     let release = target_directory(root).join("release");
     let mut bench = Command::new(release.join("goblin-bench"));

@@ -1,7 +1,7 @@
 //! What is said to the backend for the sake of subscriptions, for as long as a link is there: that something is wanted or
 //! not, whether something that is not listed any more can be read, and, with `poll`, what subscribed resources are like.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -187,6 +187,8 @@ impl Register {
         drop(book);
         let mut chores = self.chores();
         if chores.polled.is_empty() {
+            let is_wanted: HashSet<_> = wanted.iter().collect();
+            chores.known.retain(|native, _| is_wanted.contains(native));
             chores.polled = wanted.into();
         }
         drop(chores);

@@ -32,7 +32,7 @@ fn resume(replay: &Replay, id: &str) -> Reader {
 
 fn read(replay: &Replay, reader: &mut Reader) -> Vec<String> {
     match replay.read(reader) {
-        Next::Events(events) => events.iter().map(text).collect(),
+        Next::Events(events) => text(&events).split_inclusive("\n\n").map(str::to_owned).collect(),
         Next::Nothing => Vec::new(),
         Next::Over => vec!["over".to_owned()],
     }
@@ -54,6 +54,19 @@ fn sess2_what_followed_on_a_stream_is_replayed_and_nothing_of_another() {
     assert_eq!(read(&replay, &mut reader), [text(&first), text(&last)]);
     assert_eq!(read(&replay, &mut reader), ["over"]);
     assert_eq!(replay.resume(&id_of(&last)), Ok(Resumed::Spent));
+}
+
+#[test]
+fn what_many_clients_are_told_is_kept_once() {
+    let message = Bytes::from(b"{\"told\":\"all\"}".to_vec());
+    for epoch in [1, 2] {
+        let replay = Replay::new(epoch);
+        let (mut reader, _) = replay.take_session();
+        replay.keep(message.clone());
+        assert_eq!(replay.lock().events[0].message.as_ptr(), message.as_ptr());
+        let event = format!("id: 0-000000{epoch}-2\nevent: message\ndata: {{\"told\":\"all\"}}\n\n");
+        assert_eq!(read(&replay, &mut reader), [event]);
+    }
 }
 
 #[test]
@@ -145,7 +158,7 @@ async fn sess2_the_last_to_come_reads_and_hears_what_comes_later() {
     let mut second = resume(&replay, &id);
     assert_eq!(replay.follow(&mut first).await, None);
     let (heard, ()) = tokio::join!(replay.follow(&mut second), async { drop(write(&replay, stream)) });
-    assert_eq!(heard.map(|events| events.len()), Some(1));
+    assert!(heard.is_some_and(|events| events.ends_with(b"data: {}\n\n")));
     assert!(replay.follow(&mut second).now_or_never().is_none());
     let (end, ()) = tokio::join!(replay.follow(&mut second), async { replay.finish(stream) });
     assert_eq!(end, None);
@@ -242,11 +255,11 @@ fn sess2_all_clients_together_keep_so_much_and_each_a_little_beyond_that() {
     kept.0.fetch_add(of_others, Ordering::Relaxed);
     let bytes = (0..2 * FEWEST_BYTES / 1024).map(|_| write(small, 1024)).max();
     assert!(bytes.is_some_and(|most| most <= FEWEST_BYTES && most > FEWEST_BYTES - 2 * 1024), "{bytes:?}");
-    write(large, FEWEST_BYTES);
+    write(large, FEWEST_BYTES + 1);
     replay.finish(large);
     assert!(matches!(replay.resume(&primed), Ok(Resumed::Lost(_))), "it is told");
     kept.0.fetch_sub(of_others, Ordering::Relaxed);
-    let bytes = write(small, FEWEST_BYTES);
+    let bytes = write(small, FEWEST_BYTES + 1);
     assert!(bytes > FEWEST_BYTES);
     assert_eq!(kept.0.load(Ordering::Relaxed), bytes);
     drop(replay);

@@ -1,0 +1,147 @@
+//! Counts what the subscriptions of one backend take: bytes of the heap while they are there, CPU time when their client
+//! ends. A process of its own, because it has its own allocator; it prints one line of JSON for `goblin-bench`.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use goblin::caller::{Introduction, Node, SessionId};
+use goblin::mailbox::replay::Replay;
+use goblin::mailbox::tally::{Place, Tally};
+use goblin::mailbox::{Mailbox, Versions};
+use goblin::subscriptions::interests::Interests;
+use goblin::subscriptions::{Offers, Terms, Wish};
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::{Value, json};
+
+/// Of a URI as the backend has it.
+const URI_LENGTH: usize = 60;
+const CLIENTS: usize = 1000;
+const URIS: usize = 100;
+/// Subscriptions of a client that ends.
+const OWN: usize = 10;
+/// How many such clients end.
+const ENDS: usize = 101;
+
+/// The system's allocator with a count of what it gave out and did not get back.
+struct Counted;
+
+static HEAP: AtomicUsize = AtomicUsize::new(0);
+
+#[global_allocator]
+static ALLOCATOR: Counted = Counted;
+
+// SAFETY: every call is passed on as it came; the counting does not touch the memory.
+unsafe impl GlobalAlloc for Counted {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        HEAP.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        HEAP.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+fn main() -> io::Result<()> {
+    let memory = [kept(|_, number| number), kept(|client, number| client * URIS + number)];
+    let ends = [1000, 100_000].map(end);
+    writeln!(io::stdout(), "{}", json!({ "memory": memory, "ends": ends }))
+}
+
+/// Subscriptions of many clients; `uri` numbers the URIs.
+fn kept(uri: impl Fn(usize, usize) -> usize) -> Value {
+    let clients = mailboxes(CLIENTS);
+    let mut book = Book::default();
+    let before = HEAP.load(Ordering::Relaxed);
+    for (number, client) in clients.iter().enumerate() {
+        for own in 0..URIS {
+            book.subscribe(client, uri(number, own));
+        }
+    }
+    let bytes = HEAP.load(Ordering::Relaxed) - before;
+    let uris = uri(CLIENTS - 1, URIS - 1) + 1;
+    json!({ "clients": CLIENTS, "uris": uris, "subscriptions": CLIENTS * URIS, "bytes": bytes })
+}
+
+/// Clients that end among others with as many subscriptions to the same resources.
+fn end(others: usize) -> Value {
+    let (clients, ending) = (mailboxes(others / OWN), mailboxes(ENDS));
+    let mut book = Book::default();
+    for client in clients.iter().chain(&ending) {
+        for uri in 0..OWN {
+            book.subscribe(client, uri);
+        }
+    }
+    let mut times: Vec<_> = ending
+        .iter()
+        .map(|client| {
+            let before = cpu_nanoseconds();
+            drop(book.interests.release(&client.1));
+            cpu_nanoseconds() - before
+        })
+        .collect();
+    times.sort_unstable();
+    json!({ "own": OWN, "others": others, "nanoseconds": times[ENDS / 2] })
+}
+
+struct Book {
+    interests: Interests,
+    all: Arc<Tally>,
+}
+
+impl Default for Book {
+    fn default() -> Book {
+        Book { interests: Interests::new(usize::MAX), all: Arc::default() }
+    }
+}
+
+/// A backend that lists nothing: what is subscribed has its own name.
+struct Nothing;
+
+impl Offers for Nothing {
+    fn listed(&self) -> Box<dyn Iterator<Item = &str> + '_> {
+        Box::new(std::iter::empty())
+    }
+
+    fn has(&self, _: &str) -> bool {
+        true
+    }
+
+    fn expose(&self, native: &str) -> Arc<str> {
+        native.into()
+    }
+}
+
+impl Book {
+    fn subscribe(&mut self, client: &(SessionId, Arc<Mailbox>), uri: usize) {
+        let (client, mailbox) = client;
+        let native = format!("note:///{uri:0width$}", width = URI_LENGTH - "note:///".len());
+        let wish = Wish {
+            client: *client,
+            mailbox: Arc::clone(mailbox),
+            exposed: format!("backend+{native}").into(),
+            native: native.into(),
+            pattern: None,
+            terms: Terms::default(),
+        };
+        let room = (&mailbox.subscriptions, usize::MAX);
+        let place = || Place::new(room, (&self.all, usize::MAX));
+        self.interests.subscribe(wish, &Nothing, place).map(drop).expect("there is room for all");
+    }
+}
+
+fn mailboxes(count: usize) -> Vec<(SessionId, Arc<Mailbox>)> {
+    let node = Node::random();
+    let mailbox = || Arc::new(Mailbox::new(Introduction::default(), Versions::default(), Replay::new(0)));
+    (0..count).map(|_| (SessionId::new(node), mailbox())).collect()
+}
+
+fn cpu_nanoseconds() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

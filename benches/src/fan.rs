@@ -1,0 +1,317 @@
+//! Fan-out: one resource, as many sessions subscribed to it as there can be, each with its stream open, and a hundred
+//! updates. One session in a hundred does not read its stream.
+//!
+//! An update is made when every reader has had the one before: so none takes the place of another, and both servers write
+//! the same events. Every reader must get every update, in order.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use bytes::{Buf, Bytes, BytesMut};
+use serde::Serialize;
+use serde_json::json;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use crate::child::Child;
+use crate::client::{Client, EventStream, Template};
+use crate::feed::{NUMBER, TOUCH};
+use crate::fleet::{Yard, wait_for_tools};
+use crate::procfs;
+use crate::scenario::Through;
+
+/// One session in so many does not read.
+const ONE_UNREAD_IN: usize = 100;
+const UPDATES: u64 = 100;
+const WARM_UP: u64 = 10;
+/// How many sessions are opened at a time.
+const OPENERS: usize = 32;
+const PATIENCE: Duration = Duration::from_secs(60);
+const SETTLE: Duration = Duration::from_millis(100);
+/// The resource, as the server behind Goblin has it, and as Goblin shows it. The bare server has it so by itself.
+const NATIVE: &str = "note:///news";
+const EXPOSED: &str = "feed+note:///news";
+
+/// What one server needed for all updates.
+#[derive(Clone, Copy, Serialize)]
+pub struct Fan {
+    pub cpu: Duration,
+    /// From the first update to the last reader of the last.
+    pub elapsed: Duration,
+    /// Bytes of all updates that were read.
+    pub bytes: u64,
+    /// What the resident memory grew by.
+    pub grown: u64,
+}
+
+/// The rounds of both, in pairs.
+#[derive(Serialize)]
+pub struct FanOut {
+    pub sessions: usize,
+    pub unread: usize,
+    pub updates: u64,
+    pub bare: Vec<Fan>,
+    pub goblin: Vec<Fan>,
+}
+
+impl FanOut {
+    /// Events that were written, to those who read and to those who do not.
+    pub fn deliveries(&self) -> u64 {
+        self.sessions as u64 * self.updates
+    }
+}
+
+/// None when Goblin is not measured.
+pub async fn measure(yard: &Yard, sessions: usize, rounds: usize) -> Result<Option<FanOut>> {
+    let unread = sessions / ONE_UNREAD_IN;
+    let mut fan_out = FanOut { sessions, unread, updates: UPDATES, bare: Vec::new(), goblin: Vec::new() };
+    for round in 0..rounds {
+        let mut order = [Through::Bare, Through::Goblin];
+        order.rotate_left(round % 2);
+        for through in order {
+            let what = || format!("fan-out through {}, {sessions} sessions", through.title());
+            let Some(fan) = once(yard, through, sessions).await.with_context(what)? else { return Ok(None) };
+            match through {
+                Through::Goblin => fan_out.goblin.push(fan),
+                _ => fan_out.bare.push(fan),
+            }
+        }
+        let bytes = |fans: &[Fan]| fans[round].bytes;
+        let (bare, goblin) = (bytes(&fan_out.bare), bytes(&fan_out.goblin));
+        ensure!(bare == goblin, "the bare server wrote {bare} bytes, goblin {goblin}");
+        eprintln!("fan-out, {sessions} sessions: round {} of {rounds}", round + 1);
+    }
+    Ok(Some(fan_out))
+}
+
+/// One server with one fleet of sessions, both fresh: a session that was left behind would be told, too.
+async fn once(yard: &Yard, through: Through, sessions: usize) -> Result<Option<Fan>> {
+    let uri = if through == Through::Goblin { NATIVE } else { EXPOSED };
+    let feed = Child::role(&["feed", "--uri", uri])?;
+    if through != Through::Goblin {
+        return fan(feed.address, (&feed).into(), sessions).await.map(Some);
+    }
+    let config = json!({
+        "gateway": { "host": "127.0.0.1", "port": 0, "maxSessions": 2 * sessions },
+        "mcpServers": { "feed": { "url": feed.url() } }
+    });
+    let Some(goblin) = yard.goblin(&config)? else { return Ok(None) };
+    wait_for_tools(&goblin, 1).await?;
+    fan(feed.address, (&goblin).into(), sessions).await.map(Some)
+}
+
+/// The process under test.
+#[derive(Clone, Copy)]
+struct Server {
+    address: SocketAddr,
+    pid: u32,
+}
+
+impl From<&Child> for Server {
+    fn from(child: &Child) -> Self {
+        Self { address: child.address, pid: child.pid() }
+    }
+}
+
+/// Updates that `feed` makes, to sessions at `server`.
+async fn fan(feed: SocketAddr, server: Server, sessions: usize) -> Result<Fan> {
+    let streams = open_all(server.address, sessions).await?;
+    let tally = Arc::new(Tally::default());
+    let (mut readers, mut unread) = (JoinSet::new(), Vec::new());
+    for (number, stream) in streams.into_iter().enumerate() {
+        match number % ONE_UNREAD_IN {
+            0 if number > 0 => unread.push(stream),
+            _ => drop(readers.spawn(read(stream, Arc::clone(&tally)))),
+        }
+    }
+    let mut toucher = Toucher { client: Client::connect(feed).await?, readers, tally, updates: 0 };
+    toucher.touch(WARM_UP).await?;
+    tokio::time::sleep(SETTLE).await;
+    let (memory, cpu) = (procfs::memory(server.pid)?.rss, procfs::cpu(server.pid)?);
+    let (start, before) = (Instant::now(), toucher.bytes());
+    toucher.touch(UPDATES).await?;
+    let elapsed = start.elapsed();
+    tokio::time::sleep(SETTLE).await;
+    let cpu = procfs::cpu(server.pid)?.since(&cpu);
+    let grown = procfs::memory(server.pid)?.rss.saturating_sub(memory);
+    Ok(Fan { cpu, elapsed, bytes: toucher.bytes() - before, grown })
+}
+
+async fn open_all(address: SocketAddr, sessions: usize) -> Result<Vec<EventStream>> {
+    let mut openers = JoinSet::new();
+    for opener in 0..OPENERS {
+        let share = (opener..sessions).step_by(OPENERS).len();
+        openers.spawn(async move {
+            let mut streams = Vec::with_capacity(share);
+            for _ in 0..share {
+                streams.push(open(address).await?);
+            }
+            anyhow::Ok(streams)
+        });
+    }
+    let mut streams = Vec::with_capacity(sessions);
+    while let Some(opened) = openers.join_next().await {
+        streams.extend(opened??);
+    }
+    Ok(streams)
+}
+
+async fn open(address: SocketAddr) -> Result<EventStream> {
+    let subscribe = Template {
+        before: r#"{"jsonrpc":"2.0","id":"#.to_owned(),
+        after: format!(r#","method":"resources/subscribe","params":{{"uri":"{EXPOSED}"}}}}"#),
+    };
+    let mut client = Client::connect(address).await?;
+    client.learn_setup().await?;
+    let (_, answer) = client.learn(&subscribe).await?;
+    let text = String::from_utf8_lossy(&answer);
+    ensure!(text.contains(r#""result""#), "the subscription was answered with {text}");
+    client.into_stream().await
+}
+
+/// What all readers have had.
+#[derive(Default)]
+struct Tally {
+    read: AtomicUsize,
+    bytes: AtomicU64,
+    /// So many make the bell ring.
+    goal: AtomicUsize,
+    bell: Notify,
+}
+
+/// Makes updates, one after the other.
+struct Toucher {
+    client: Client,
+    readers: JoinSet<Result<()>>,
+    tally: Arc<Tally>,
+    /// So far.
+    updates: u64,
+}
+
+impl Toucher {
+    fn bytes(&self) -> u64 {
+        self.tally.bytes.load(Ordering::Relaxed)
+    }
+
+    async fn touch(&mut self, count: u64) -> Result<()> {
+        for _ in 0..count {
+            self.updates += 1;
+            self.tally.goal.fetch_add(self.readers.len(), Ordering::Relaxed);
+            let params = json!({ "number": self.updates });
+            let touch = json!({ "jsonrpc": "2.0", "method": TOUCH, "params": params });
+            self.client.notify(touch.to_string().into()).await?;
+            tokio::select! {
+                () = self.tally.bell.notified() => {}
+                // A reader ends only when something is wrong.
+                Some(ended) = self.readers.join_next() => ended??,
+                () = tokio::time::sleep(PATIENCE) => {
+                    let (read, goal) = (&self.tally.read, &self.tally.goal);
+                    let missing = goal.load(Ordering::Relaxed) - read.load(Ordering::Relaxed);
+                    bail!("{missing} readers were not told of update {} in {PATIENCE:?}", self.updates);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads updates and checks that they are all there, in order.
+async fn read(mut stream: EventStream, tally: Arc<Tally>) -> Result<()> {
+    let (mut events, mut expected) = (Events::default(), 1);
+    loop {
+        let Some(data) = stream.next().await? else { bail!("a stream ended before its time") };
+        events.buffer.extend_from_slice(&data);
+        while let Some(event) = events.next() {
+            let Some(number) = number(&event) else { continue };
+            ensure!(number == expected, "update {number} came where {expected} was due");
+            expected += 1;
+            tally.bytes.fetch_add(event.len() as u64, Ordering::Relaxed);
+            let read = tally.read.fetch_add(1, Ordering::Relaxed) + 1;
+            if read == tally.goal.load(Ordering::Relaxed) {
+                tally.bell.notify_one();
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Events {
+    buffer: BytesMut,
+}
+
+impl Events {
+    fn next(&mut self) -> Option<Bytes> {
+        let end = self.buffer.windows(2).position(|window| window == b"\n\n")?;
+        let event = self.buffer.copy_to_bytes(end + 2);
+        Some(event)
+    }
+}
+
+/// The number of the update that an event is; nothing for other events.
+fn number(event: &[u8]) -> Option<u64> {
+    let event = std::str::from_utf8(event).ok()?;
+    let digits = event.split_once(NUMBER)?.1;
+    let end = digits.find(|character: char| !character.is_ascii_digit())?;
+    digits[..end].parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::sync::Arc;
+
+    use tokio::net::TcpListener;
+    use tokio::task::JoinSet;
+
+    use super::{EXPOSED, Events, Server, Tally, Toucher, fan, number, open_all, read};
+    use crate::client::Client;
+    use crate::feed;
+
+    async fn feed() -> SocketAddr {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(feed::run(listener, EXPOSED.to_owned()));
+        address
+    }
+
+    #[tokio::test]
+    async fn every_reader_is_told_of_every_update() {
+        let address = feed().await;
+        // The server runs in this process, whose CPU time then stands in for its own.
+        let fan = fan(address, Server { address, pid: std::process::id() }, 101).await.unwrap();
+        assert!(!fan.cpu.is_zero() && fan.bytes > 100 * 100 * 100);
+    }
+
+    #[tokio::test]
+    async fn an_update_that_is_missing_fails_the_measurement() {
+        let address = feed().await;
+        let (tally, mut readers) = (Arc::new(Tally::default()), JoinSet::new());
+        for stream in open_all(address, 3).await.unwrap() {
+            readers.spawn(read(stream, Arc::clone(&tally)));
+        }
+        let client = Client::connect(address).await.unwrap();
+        let mut toucher = Toucher { client, readers, tally, updates: 0 };
+        toucher.touch(2).await.unwrap();
+        toucher.updates += 1;
+        let error = toucher.touch(1).await.unwrap_err();
+        assert_eq!(error.to_string(), "update 4 came where 3 was due");
+    }
+
+    #[test]
+    fn events_are_told_apart_however_they_are_cut() {
+        let text = b"id: 1\nretry: 1000\ndata: \n\nid: 2\ndata: {\"number\":17}\n\n: keep-alive\n\n";
+        for size in 1..=text.len() {
+            let (mut events, mut numbers) = (Events::default(), Vec::new());
+            for chunk in text.chunks(size) {
+                events.buffer.extend_from_slice(chunk);
+                while let Some(event) = events.next() {
+                    numbers.push(number(&event));
+                }
+            }
+            assert_eq!(numbers, [None, Some(17), None]);
+        }
+    }
+}

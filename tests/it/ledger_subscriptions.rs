@@ -1,0 +1,449 @@
+//! The ledger of subscriptions: servers that tell of changes, clients of every transport that want overlapping sets of them,
+//! and an account of what each has seen in the end (P4) and of what it should never have heard (P2).
+//!
+//! An update says no more than "look again", so each client looks, and what it saw last must be what is there. The count is
+//! exact only where nothing fails: server-memory tells of each write once.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use goblin_fixture::fault::FaultProxy;
+use goblin_fixture::ledger::nonce;
+use serde_json::{Value, json};
+use tokio::process::Command;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::fixture_http::HttpFixture;
+use crate::harness::{Client, Gateway, PATIENCE, Scratch, StdioClient, eventually, fixture_server, signal};
+use crate::ledger::cut_for_a_moment;
+use crate::ledger_subscriptions_player::{Books, Place, Player, Random, TOLD, bridge, text_of};
+use crate::peer::Peer;
+use crate::sdk::reference_program;
+use crate::stage::Front;
+use crate::subscriber::ACTIVE;
+use crate::support::{gauge, http_server, is_alive, path_text, try_call};
+
+const GRAPH: &str = "memory+memory://knowledge-graph";
+const ENTITY: &str = "counter";
+const TOGGLE: &str = "every_toggle-subscriber-updates";
+/// Names of notes and of files.
+const NAMES: [&str; 3] = ["one", "two", "three"];
+
+/// A reference server over stdio whose process id is in a file.
+fn tracked(pid_file: &Path, name: &str, arguments: &[&str]) -> Value {
+    let program = reference_program(name);
+    let mut args = vec!["-c", r#"echo $$ > "$0"; exec node "$@""#, path_text(pid_file), &program];
+    args.extend(arguments);
+    json!({ "command": "sh", "args": args })
+}
+
+fn memory(scratch: &Scratch) -> Value {
+    let mut server = tracked(&scratch.path().join("memory"), "server-memory", &[]);
+    server["env"] = json!({ "MEMORY_FILE_PATH": scratch.path().join("graph") });
+    server
+}
+
+fn entity() -> Value {
+    json!({ "entities": [{ "name": ENTITY, "entityType": "number", "observations": ["0"] }] })
+}
+
+/// A write to the graph. The same again changes nothing, and is told all the same.
+fn observation(number: u64) -> Value {
+    json!({ "observations": [{ "entityName": ENTITY, "contents": [number.to_string()] }] })
+}
+
+/// Whatever the gateway makes of it, this is what it is given.
+#[tokio::test]
+async fn server_memory_tells_of_each_write_once() {
+    const WRITES: u64 = 50;
+    let scratch = Scratch::new();
+    let mut command = Command::new("node");
+    command.arg(reference_program("server-memory")).env("MEMORY_FILE_PATH", scratch.path().join("graph"));
+    command.stderr(Stdio::null()).kill_on_drop(true);
+    let mut client = StdioClient::of(command);
+    client.initialize("2025-11-25").await;
+    let uri = json!({ "uri": "memory://knowledge-graph" });
+    let steps = [("resources/subscribe", WRITES), ("resources/unsubscribe", 0)];
+    client.request("tools/call", json!({ "name": "create_entities", "arguments": entity() })).await;
+    for (method, expected) in steps {
+        assert_eq!(client.request(method, uri.clone()).await["result"], json!({}));
+        for number in 0..WRITES {
+            let params = json!({ "name": "add_observations", "arguments": observation(number / 2) });
+            client
+                .write(&json!({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}).to_string())
+                .await;
+        }
+        let (mut told, mut answered) = (0, 0);
+        while answered < WRITES {
+            let message = client.message().await;
+            assert!(message["error"].is_null() && message["result"]["isError"].is_null(), "{message}");
+            match message["method"].as_str() {
+                Some("notifications/resources/updated") => told += 1,
+                Some(other) => panic!("{other}"),
+                None => answered += 1,
+            }
+        }
+        assert_eq!(told, expected, "{method}");
+    }
+}
+
+#[tokio::test]
+async fn sub5_sub12_each_write_is_told_once_to_each_who_keeps_up_and_never_to_who_left() {
+    const WRITES: u64 = 40;
+    let scratch = Scratch::new();
+    let servers = json!({ "a": fixture_server(&[]), "memory": memory(&scratch) });
+    let gateway = Gateway::with_servers(servers).await;
+    let writer = gateway.client_seeing("memory_add_observations").await;
+    writer.await_tool("a_touch").await;
+    writer.call("memory_create_entities", entity()).await;
+    let mut peers = [
+        Peer::over_http(gateway.address, json!({})).await,
+        Peer::over_sse(gateway.address, json!({})).await,
+        Peer::over_stdio(bridge(gateway.address), json!({})).await,
+        Peer::over_http(gateway.address, json!({})).await,
+    ];
+    let mut number = 0;
+    for peer in &mut peers {
+        peer.subscribe(GRAPH).await;
+    }
+    // One after another they leave.
+    for staying in (0..=peers.len()).rev() {
+        for _ in 0..WRITES {
+            number += 1;
+            writer.call("memory_add_observations", observation(number / 2)).await;
+            for peer in &mut peers[..staying] {
+                let update = peer.updated().await;
+                assert_eq!(update.json()["params"], json!({ "uri": GRAPH }));
+            }
+        }
+        for peer in &mut peers {
+            assert_eq!(peer.updates().await, Vec::<Value>::new(), "{staying} stay");
+        }
+        if let Some(last) = staying.checked_sub(1) {
+            peers[last].unsubscribe(GRAPH).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn sub5_whoever_does_not_keep_up_is_told_of_the_last_write() {
+    const WRITES: u64 = 200;
+    let scratch = Scratch::new();
+    let servers = json!({ "a": fixture_server(&[]), "memory": memory(&scratch) });
+    let gateway = Gateway::with_servers(servers).await;
+    let writer = gateway.client_seeing("memory_add_observations").await;
+    writer.await_tool("a_touch").await;
+    writer.call("memory_create_entities", entity()).await;
+    let mut peers = [
+        Peer::over_http(gateway.address, json!({})).await,
+        Peer::over_sse(gateway.address, json!({})).await,
+        Peer::over_stdio(bridge(gateway.address), json!({})).await,
+    ];
+    for peer in &mut peers {
+        peer.subscribe(GRAPH).await;
+    }
+    for number in 1..=WRITES {
+        writer.call("memory_add_observations", observation(number)).await;
+    }
+    for peer in &mut peers {
+        let told = peer.updates().await.len() as u64;
+        assert!((1..=WRITES).contains(&told), "{told}");
+    }
+}
+
+/// Servers of every kind that tell of changes, behind one gateway.
+struct Stage {
+    scratch: Scratch,
+    web: HttpFixture,
+    line: FaultProxy,
+    gateway: Gateway,
+    place: Arc<Place>,
+}
+
+impl Stage {
+    async fn set() -> Stage {
+        let scratch = Scratch::new();
+        let file = |name: &str| scratch.path().join(name);
+        let web = HttpFixture::start(&[]).await;
+        let line = FaultProxy::start(web.address);
+        let root = file("root").canonicalize().unwrap_or_else(|_| file("root"));
+        std::fs::create_dir(&root).expect("a directory");
+        for name in NAMES {
+            std::fs::write(root.join(name), "0").expect("a file");
+        }
+        let gateway = Gateway::with_servers(json!({
+            "a": fixture_server(&["--pid-file", path_text(&file("a"))]),
+            "web": http_server(line.addr()),
+            "memory": memory(&scratch),
+            "every": tracked(&file("every"), "server-everything", &["stdio"]),
+            "files": { "type": "files", "root": path_text(&root) },
+        }))
+        .await;
+        let client = gateway.client().await;
+        for tool in ["a_touch", "web_touch", "memory_add_observations", TOGGLE, "files_read"] {
+            client.await_tool(tool).await;
+        }
+        client.call("memory_create_entities", entity()).await;
+        let restless = ["every+demo://resource/dynamic/text/1", "every+demo://resource/dynamic/text/2"];
+        let restless = restless.map(str::to_owned);
+        let notes = ["a", "web"].into_iter().flat_map(|server| NAMES.map(|name| format!("{server}+note:///{name}")));
+        let files = NAMES.map(|name| format!("files+file://{}/{name}", root.display()));
+        let uris = notes.chain(files).chain([GRAPH.to_owned()]).chain(restless.clone()).collect();
+        let (books, restless) = (Books::default(), restless.into());
+        let place = Arc::new(Place { gateway: gateway.address, books, uris, restless });
+        Stage { scratch, web, line, gateway, place }
+    }
+
+    fn root(&self) -> PathBuf {
+        self.scratch.path().join("root")
+    }
+
+    /// A fault that heals by itself.
+    async fn inject(&self, fault: Fault) {
+        match fault {
+            Fault::Kill(server) => {
+                let text = std::fs::read_to_string(self.scratch.path().join(server)).unwrap_or_default();
+                // It may be dead already, waiting for its restart.
+                if let Some(pid) = text.trim().parse().ok().filter(|pid| is_alive(*pid)) {
+                    signal(pid, "KILL");
+                }
+            }
+            Fault::Cut => cut_for_a_moment(&self.line).await,
+            // What it tells goes on counting.
+            Fault::Forget => drop(self.web.client().await.call("forget_sessions", json!({})).await),
+        }
+    }
+
+    /// What there is to see, now that nothing changes any more.
+    async fn truth(&self) -> BTreeMap<String, String> {
+        let client = self.gateway.client().await;
+        let mut truth = BTreeMap::new();
+        for uri in self.place.uris.iter().filter(|uri| !self.place.restless.contains(*uri)) {
+            let answer = eventually(&format!("{uri} can be read"), || async {
+                let answer = client.request("resources/read", json!({ "uri": uri })).await;
+                answer["result"].is_object().then_some(answer)
+            })
+            .await;
+            truth.insert(uri.clone(), text_of(&answer));
+        }
+        truth
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    Kill(&'static str),
+    /// The connections of the server over HTTP.
+    Cut,
+    /// Its sessions.
+    Forget,
+}
+
+/// Fewer for each server than would make the gateway leave it alone for long.
+const FAULTS: [Fault; 12] = [
+    Fault::Kill("a"),
+    Fault::Kill("a"),
+    Fault::Kill("a"),
+    Fault::Kill("memory"),
+    Fault::Kill("memory"),
+    Fault::Kill("every"),
+    Fault::Cut,
+    Fault::Cut,
+    Fault::Cut,
+    Fault::Forget,
+    Fault::Forget,
+    Fault::Forget,
+];
+/// In each round there are so many faults; then all that happened must have been seen. One change more would hide that an
+/// earlier one was not told.
+const FAULTS_AT_ONCE: usize = 2;
+
+/// Changes things.
+struct Emitter {
+    client: Client,
+    place: Arc<Place>,
+    root: PathBuf,
+    random: Random,
+    /// The last number that was written to each file, and the last to the graph.
+    files: BTreeMap<&'static str, u64>,
+    graph: u64,
+}
+
+impl Emitter {
+    async fn new(stage: &Stage, seed: u64) -> Emitter {
+        let (client, place) = (stage.gateway.client().await, Arc::clone(&stage.place));
+        let random = Random::new(seed);
+        Emitter { client, place, root: stage.root(), random, files: NAMES.map(|name| (name, 0)).into(), graph: 0 }
+    }
+
+    async fn emit_for(&mut self, time: Duration) {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            self.emit().await;
+            tokio::time::sleep(Duration::from_millis(self.random.below(20))).await;
+        }
+    }
+
+    async fn emit(&mut self) {
+        let name = *self.random.pick(&NAMES);
+        // Now and then a storm.
+        let count = if self.random.below(10) == 0 { 200 } else { 1 };
+        match self.random.below(4) {
+            0 => self.touch("a", name, count).await,
+            1 => self.touch("web", name, count).await,
+            2 => self.write_graph().await,
+            _ => self.write_file(name),
+        }
+    }
+
+    async fn touch(&self, server: &str, name: &str, count: u64) {
+        let uri = format!("note:///{name}");
+        // The versions of the other begin anew with each of its processes.
+        if server == "web" {
+            self.place.books.begin(&format!("web+{uri}"), count);
+        }
+        let answer = try_call(&self.client, &format!("{server}_touch"), json!({ "uri": uri, "count": count })).await;
+        if answer["result"].is_object() {
+            self.place.books.report().emitted += count;
+        }
+    }
+
+    /// The next number. A write that failed may have been made all the same, and is made again.
+    async fn write_graph(&mut self) {
+        let answer = try_call(&self.client, "memory_add_observations", observation(self.graph + 1)).await;
+        if answer["result"].is_object() {
+            self.graph += 1;
+            self.place.books.report().emitted += 1;
+        }
+    }
+
+    fn write_file(&mut self, name: &'static str) {
+        let number = self.files.entry(name).or_default();
+        *number += 1;
+        std::fs::write(self.root.join(name), number.to_string()).expect("a file");
+        self.place.books.report().emitted += 1;
+    }
+
+    /// One change of everything.
+    async fn emit_all(&mut self) {
+        for name in NAMES {
+            self.touch("a", name, 1).await;
+            self.touch("web", name, 1).await;
+            self.write_file(name);
+        }
+        self.write_graph().await;
+        // Where it went on all the time, the first call ends it. And its server may not be back yet.
+        eventually("updates are made up", || async {
+            let answer = try_call(&self.client, TOGGLE, json!({})).await;
+            answer["result"]["content"][0]["text"].as_str()?.starts_with("Started").then_some(())
+        })
+        .await;
+    }
+
+    /// That what was written is what there is to see.
+    fn agrees(&self, truth: &BTreeMap<String, String>) {
+        assert!(truth[GRAPH].contains(&format!("\"{}\"", self.graph)), "{}: {}", self.graph, truth[GRAPH]);
+        for (name, number) in &self.files {
+            assert_eq!(truth[&format!("files+file://{}/{name}", self.root.display())], number.to_string());
+        }
+    }
+}
+
+/// Players do what they do, servers fail, and things change, for a part of the time; what is there afterwards must be seen.
+async fn play_round(stage: &Arc<Stage>, faults: &[Fault], emitter: &mut Emitter, players: Vec<Player>) -> Vec<Player> {
+    const DEEDS: u64 = 3;
+    const LONGEST_MS: u64 = 800;
+    let mut playing = JoinSet::new();
+    for mut player in players {
+        playing.spawn(async move {
+            player.live(DEEDS).await;
+            player
+        });
+    }
+    let mut pauses = faults.iter().map(|_| emitter.random.below(LONGEST_MS)).collect::<Vec<_>>();
+    let (stage_then, faults) = (Arc::clone(stage), faults.to_vec());
+    let failing = tokio::spawn(async move {
+        for fault in faults {
+            tokio::time::sleep(Duration::from_millis(pauses.pop().expect("one for each"))).await;
+            stage_then.inject(fault).await;
+        }
+    });
+    let time = Duration::from_millis(emitter.random.below(LONGEST_MS));
+    emitter.emit_for(time).await;
+    failing.await.expect("no panic");
+    let mut players = playing.join_all().await;
+    let truth = stage.truth().await;
+    emitter.agrees(&truth);
+    catch_up(&mut players, &truth).await;
+    players
+}
+
+async fn catch_up(players: &mut [Player], truth: &BTreeMap<String, String>) {
+    let deadline = Instant::now() + PATIENCE / 2;
+    for player in players {
+        player.catch_up(truth, deadline).await;
+    }
+}
+
+/// Each is still subscribed to all it wants, and to nothing else.
+async fn change_all(stage: &Stage, emitter: &mut Emitter, players: &mut [Player]) {
+    for player in &mut *players {
+        player.hear_out().await;
+        player.forget_restless();
+    }
+    emitter.emit_all().await;
+    let mut truth = stage.truth().await;
+    emitter.agrees(&truth);
+    truth.extend(stage.place.restless.iter().map(|uri| (uri.clone(), TOLD.to_owned())));
+    catch_up(players, &truth).await;
+    for player in players {
+        player.hear_out().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sub5_sub16_subx6_in_the_end_each_has_seen_what_is_there_and_heard_nothing_else() {
+    const PLAYERS: [(Front, u64); 3] = [(Front::Http, 4), (Front::Sse, 3), (Front::Stdio, 2)];
+    let seed = std::env::var("GOBLIN_SEED").unwrap_or_else(|_| nonce()[..16].to_owned());
+    eprintln!("subscriptions: GOBLIN_SEED={seed}");
+    let seed = u64::from_str_radix(&seed, 16).expect("a hexadecimal number");
+    let stage = Arc::new(Stage::set().await);
+    let mut emitter = Emitter::new(&stage, seed).await;
+    assert!(emitter.client.call_text(TOGGLE, json!({})).await.starts_with("Started"));
+    let fronts = PLAYERS.iter().flat_map(|(front, count)| (0..*count).map(|_| *front));
+    let coming = (0..).zip(fronts).map(|(number, front)| Player::come(&stage.place, front, number, seed));
+    let mut players = futures_util::future::join_all(coming).await;
+    let mut faults = FAULTS;
+    emitter.random.shuffle(&mut faults);
+    for faults in faults.chunks(FAULTS_AT_ONCE) {
+        players = play_round(&stage, faults, &mut emitter, players).await;
+    }
+    change_all(&stage, &mut emitter, &mut players).await;
+    let wanted: usize = players.iter().map(Player::wants).sum();
+    let report = stage.place.books.report().clone();
+    eprintln!("subscriptions: seed {seed:x} faults {} clients {} | {report}", faults.len(), players.len());
+    assert_eq!(report.lost, Vec::<String>::new());
+    assert_eq!(report.wrong, Vec::<String>::new());
+    assert_eq!(gauge(&emitter.client, ACTIVE).await, wanted);
+    for player in players {
+        player.peer.leave().await;
+    }
+    is_left_alone(&emitter.client).await;
+    assert!(!stage.gateway.log().iter().any(|line| line.contains("panicked")));
+}
+
+/// With the clients all that they wanted has gone, here and at the servers.
+async fn is_left_alone(client: &Client) {
+    eventually("no subscription is left", || async { (gauge(client, ACTIVE).await == 0).then_some(()) }).await;
+    for tool in ["a_subscriptions", "web_subscriptions"] {
+        eventually(&format!("{tool} tells of none"), || async {
+            let answer = try_call(client, tool, json!({})).await;
+            (answer["result"]["content"][0]["text"] == "[]").then_some(())
+        })
+        .await;
+    }
+}

@@ -1,0 +1,381 @@
+//! A client for the ledger of subscriptions. It wants this and that, and changes its mind; its connection is cut, it goes and
+//! comes, it is slow. Whatever it is told of, it reads, and books what it saw.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use goblin_fixture::fault::FaultProxy;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::harness::{Scratch, StdioClient, goblin};
+use crate::peer::Peer;
+use crate::stage::Front;
+use crate::subscriber::{UPDATED, meta};
+
+/// The longest a player does nothing but listen.
+const LISTENS_MS: u64 = 100;
+/// How long a slow player reads next to nothing, and how little that is, in bytes a second.
+const SLOW: Duration = Duration::from_millis(300);
+const SLOW_RATE: u64 = 100;
+/// For how long, at most, nothing gets through before a line is cut.
+const STUCK_MS: u64 = 200;
+const AGAIN_AFTER: Duration = Duration::from_millis(50);
+/// What is booked for a resource that is another each time it is read: that it was told.
+pub const TOLD: &str = "told";
+
+/// Numbers that are the same for the same seed (xorshift).
+pub struct Random(u64);
+
+impl Random {
+    /// Neighbours begin far apart.
+    pub fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % bound
+    }
+
+    pub fn pick<'list, T>(&mut self, list: &'list [T]) -> &'list T {
+        &list[self.below(list.len() as u64) as usize]
+    }
+
+    pub fn shuffle<T>(&mut self, list: &mut [T]) {
+        for last in (1..list.len()).rev() {
+            list.swap(last, self.below(last as u64 + 1) as usize);
+        }
+    }
+}
+
+/// What all clients together were told.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Changes that were made.
+    pub emitted: u64,
+    pub delivered: u64,
+    /// Updates of a version that the client had been told of before.
+    pub doubled: u64,
+    /// Updates from before the client's unsubscribe was answered, heard after it.
+    pub late: u64,
+    pub reads: u64,
+    /// Reads and wishes that failed and were tried again.
+    pub retries: u64,
+    pub resumed: u64,
+    pub reopened: u64,
+    pub came_again: u64,
+    pub slow: u64,
+    pub lost: Vec<String>,
+    pub wrong: Vec<String>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { emitted, delivered, doubled, late, reads, retries, resumed, reopened, came_again, slow, .. } = self;
+        write!(
+            formatter,
+            "resumed {resumed} reopened {reopened} came again {came_again} slow {slow} | emitted {emitted} delivered \
+             {delivered} dup {doubled} late {late} reads {reads} retries {retries} LOST {} WRONG {}",
+            self.lost.len(),
+            self.wrong.len()
+        )
+    }
+}
+
+#[derive(Default)]
+pub struct Books {
+    report: Mutex<Report>,
+    /// The highest version that each resource may have by now, where versions never begin anew.
+    versions: Mutex<BTreeMap<String, u64>>,
+}
+
+impl Books {
+    pub fn report(&self) -> MutexGuard<'_, Report> {
+        self.report.lock().expect("no panic")
+    }
+
+    /// So many changes begin, each of which makes a version.
+    pub fn begin(&self, uri: &str, count: u64) {
+        *self.versions.lock().expect("no panic").entry(uri.to_owned()).or_default() += count;
+    }
+
+    /// The last version that could have been told by now.
+    fn last_version(&self, uri: &str) -> u64 {
+        self.versions.lock().expect("no panic").get(uri).copied().unwrap_or(u64::MAX)
+    }
+}
+
+/// Where players are, and what there is to want.
+pub struct Place {
+    pub gateway: SocketAddr,
+    pub books: Books,
+    pub uris: Vec<String>,
+    /// Those among them that read differently each time.
+    pub restless: BTreeSet<String>,
+}
+
+pub struct Player {
+    name: String,
+    front: Front,
+    place: Arc<Place>,
+    /// All that it hears comes this way.
+    line: FaultProxy,
+    pub peer: Peer,
+    random: Random,
+    /// What it is subscribed to, and what it saw when it last looked.
+    wanted: BTreeMap<String, Option<String>>,
+    /// What it has unsubscribed from, and the last version that may still be on its way.
+    left: BTreeMap<String, u64>,
+    /// The last version it was told of.
+    versions: BTreeMap<String, u64>,
+}
+
+impl Player {
+    pub async fn come(place: &Arc<Place>, front: Front, number: u64, seed: u64) -> Player {
+        let line = FaultProxy::start(place.gateway);
+        let peer = connect(front, &line, place.gateway).await;
+        let (name, place) = (format!("{front:?} {number}"), Arc::clone(place));
+        let random = Random::new(seed.wrapping_add(number));
+        let (wanted, left, versions) = Default::default();
+        let mut player = Player { name, front, place, line, peer, random, wanted, left, versions };
+        for _ in 0..player.place.uris.len() / 2 {
+            player.subscribe_to_any().await;
+        }
+        player
+    }
+
+    /// Does this and that.
+    pub async fn live(&mut self, deeds: u64) {
+        for _ in 0..deeds {
+            match self.random.below(10) {
+                0..3 => self.subscribe_to_any().await,
+                3..5 => self.unsubscribe_from_any().await,
+                5 => self.is_cut().await,
+                6 => self.is_cut_and_forgets().await,
+                7 => self.goes_and_comes().await,
+                8 => self.is_slow().await,
+                _ => {}
+            }
+            let until = Instant::now() + Duration::from_millis(self.random.below(LISTENS_MS));
+            while self.hear_before(until).await {}
+        }
+    }
+
+    async fn subscribe_to_any(&mut self) {
+        let uri = self.random.pick(&self.place.uris).clone();
+        self.subscribe(uri).await;
+    }
+
+    async fn subscribe(&mut self, uri: String) {
+        self.left.remove(&uri);
+        self.wanted.entry(uri.clone()).or_default();
+        let answer = self.insist("resources/subscribe", &uri).await;
+        assert_eq!(meta(&answer)["dev.goblin/uri"], uri);
+        // What it was before is told to nobody.
+        self.look(&uri).await;
+    }
+
+    async fn unsubscribe_from_any(&mut self) {
+        let uri = self.random.pick(&self.place.uris).clone();
+        if self.wanted.remove(&uri).is_some() {
+            self.left.insert(uri.clone(), u64::MAX);
+        }
+        self.insist("resources/unsubscribe", &uri).await;
+        let last = self.place.books.last_version(&uri);
+        self.left.entry(uri).and_modify(|limit| *limit = last);
+    }
+
+    /// Only the bridge and Streamable HTTP can go on; a client of HTTP+SSE comes anew.
+    async fn is_cut(&mut self) {
+        match self.front {
+            Front::Http => {
+                self.cut().await;
+                self.peer.resume().await;
+                self.place.books.report().resumed += 1;
+            }
+            Front::Stdio => {
+                self.cut().await;
+                self.place.books.report().resumed += 1;
+            }
+            Front::Sse => {
+                self.cut().await;
+                self.come_again().await;
+            }
+        }
+    }
+
+    async fn is_cut_and_forgets(&mut self) {
+        match self.front {
+            Front::Http => {
+                self.cut().await;
+                self.peer.listen_again().await;
+                self.place.books.report().reopened += 1;
+            }
+            Front::Stdio | Front::Sse => self.is_cut().await,
+        }
+    }
+
+    /// What is on its way in this moment is gone.
+    async fn cut(&mut self) {
+        self.line.throttle(SLOW_RATE).await;
+        tokio::time::sleep(Duration::from_millis(self.random.below(STUCK_MS))).await;
+        self.line.cut().await;
+        self.line.pass().await;
+    }
+
+    async fn goes_and_comes(&mut self) {
+        let next = connect(self.front, &self.line, self.place.gateway).await;
+        std::mem::replace(&mut self.peer, next).leave().await;
+        self.settle_in().await;
+    }
+
+    async fn come_again(&mut self) {
+        self.peer = connect(self.front, &self.line, self.place.gateway).await;
+        self.settle_in().await;
+    }
+
+    /// A new session knows nothing of the last one.
+    async fn settle_in(&mut self) {
+        self.place.books.report().came_again += 1;
+        self.left.clear();
+        self.versions.clear();
+        for uri in std::mem::take(&mut self.wanted).into_keys() {
+            self.subscribe(uri).await;
+        }
+    }
+
+    async fn is_slow(&mut self) {
+        self.line.throttle(SLOW_RATE).await;
+        tokio::time::sleep(SLOW).await;
+        self.line.pass().await;
+        self.place.books.report().slow += 1;
+    }
+
+    /// Hears an update, and all that came with it, and looks at what they are about; whether there was one in time.
+    pub async fn hear_before(&mut self, deadline: Instant) -> bool {
+        let Ok(update) = tokio::time::timeout_at(deadline, self.peer.updated()).await else { return false };
+        let mut messages = self.peer.meanwhile();
+        messages.retain(|message| message["method"] == UPDATED);
+        messages.insert(0, update.json());
+        let updates: Vec<_> = messages.iter().map(|message| message["params"].clone()).collect();
+        self.take_in(&updates).await;
+        true
+    }
+
+    async fn take_in(&mut self, updates: &[Value]) {
+        let changed: BTreeSet<_> = updates.iter().filter_map(|params| self.book(params)).collect();
+        for uri in changed {
+            self.look(&uri).await;
+        }
+    }
+
+    /// Books an update; which resource to look at.
+    fn book(&mut self, params: &Value) -> Option<String> {
+        let uri = params["uri"].as_str().unwrap_or_else(|| panic!("{}: {params}", self.name)).to_owned();
+        let version = params["version"].as_u64();
+        let mut report = self.place.books.report();
+        report.delivered += 1;
+        if let Some(version) = version {
+            let last = self.versions.insert(uri.clone(), version);
+            report.doubled += u64::from(last == Some(version));
+        }
+        if self.wanted.contains_key(&uri) {
+            return Some(uri);
+        }
+        match self.left.get(&uri) {
+            Some(limit) if version.is_none_or(|version| version <= *limit) => report.late += 1,
+            _ => report.wrong.push(format!("{} heard {params}, and had left {:?}", self.name, self.left)),
+        }
+        None
+    }
+
+    async fn look(&mut self, uri: &str) {
+        let seen = if self.place.restless.contains(uri) {
+            TOLD.to_owned()
+        } else {
+            let answer = self.insist("resources/read", uri).await;
+            self.place.books.report().reads += 1;
+            text_of(&answer)
+        };
+        self.wanted.insert(uri.to_owned(), Some(seen));
+    }
+
+    /// Asks until there is an answer that is no error: servers are lost and come back, and so is the bridge's gateway.
+    async fn insist(&mut self, method: &str, uri: &str) -> Value {
+        loop {
+            let answer = self.peer.request(method, json!({ "uri": uri })).await;
+            if answer["result"].is_object() {
+                return answer;
+            }
+            let name = answer["error"]["data"]["code"].as_str();
+            assert_eq!(name, Some("BACKEND_UNAVAILABLE"), "{}: {method} of {uri}: {answer}", self.name);
+            self.place.books.report().retries += 1;
+            tokio::time::sleep(AGAIN_AFTER).await;
+        }
+    }
+
+    /// Listens until it has seen what there is to see; what it has not seen in time is lost.
+    pub async fn catch_up(&mut self, truth: &BTreeMap<String, String>, deadline: Instant) {
+        while !self.behind(truth).is_empty() {
+            if !self.hear_before(deadline).await {
+                let lost = self.behind(truth);
+                self.place.books.report().lost.extend(lost);
+                return;
+            }
+        }
+    }
+
+    fn behind(&self, truth: &BTreeMap<String, String>) -> Vec<String> {
+        let wanted = self.wanted.iter().filter_map(|(uri, seen)| Some((uri, seen, truth.get(uri)?)));
+        let behind = wanted.filter(|(_, seen, truth)| seen.as_ref() != Some(truth));
+        behind.map(|(uri, seen, truth)| format!("{} saw {seen:?} of {uri}, not {truth:?}", self.name)).collect()
+    }
+
+    /// Hears what is on its way. Nothing more can come of what it has unsubscribed from.
+    pub async fn hear_out(&mut self) {
+        let updates = self.peer.updates().await;
+        self.take_in(&updates).await;
+        self.left.clear();
+    }
+
+    /// As if it had not yet been told of what reads differently each time.
+    pub fn forget_restless(&mut self) {
+        let restless = self.wanted.iter_mut().filter(|(uri, _)| self.place.restless.contains(*uri));
+        restless.for_each(|(_, seen)| *seen = None);
+    }
+
+    pub fn wants(&self) -> usize {
+        self.wanted.len()
+    }
+}
+
+async fn connect(front: Front, line: &FaultProxy, gateway: SocketAddr) -> Peer {
+    let mut peer = match front {
+        Front::Http => Peer::over_http_via(line.addr(), gateway, json!({})).await,
+        Front::Sse => Peer::over_sse_via(line.addr(), gateway, json!({})).await,
+        Front::Stdio => Peer::over_stdio(bridge(line.addr()), json!({})).await,
+    };
+    peer.name = format!("{front:?}");
+    peer
+}
+
+/// `goblin stdio` before a gateway at this address.
+pub fn bridge(gateway: SocketAddr) -> StdioClient {
+    // Only the runtime file is looked for there, and there is none.
+    let nowhere = Scratch::new();
+    let mut command = goblin(nowhere.path());
+    command.args(["stdio", "--url", &format!("http://{gateway}/mcp")]).stderr(Stdio::null());
+    StdioClient::of(command)
+}
+
+/// The text of a resource.
+pub fn text_of(answer: &Value) -> String {
+    answer["result"]["contents"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
+}
