@@ -168,6 +168,11 @@ impl Register {
         self.end_those(mailbox, |subscription| &*subscription.name.exposed == exposed)
     }
 
+    /// The same by the pattern as the backend knows it.
+    pub fn unsubscribe_pattern(&self, mailbox: &Mailbox, native: &str) -> bool {
+        self.end_those(mailbox, |subscription| subscription.pattern.is_some() && &*subscription.name.native == native)
+    }
+
     /// The same by the subscription's own name.
     pub fn unsubscribe_id(&self, mailbox: &Mailbox, id: SubscriptionId) -> bool {
         self.end_those(mailbox, |subscription| subscription.id == id)
@@ -275,7 +280,8 @@ impl Register {
         // What is read from time to time is asked for in a way: what it was like is known before that stands.
         let can_ask = can_subscribe || self.home.config.poll.is_some();
         let mut book = self.book();
-        let (link, notices) = book.interests.link_up(can_ask);
+        let is_listed = self.home.offered.load().is_listed();
+        let (link, notices) = book.interests.link_up(can_ask, is_listed);
         self.tell(&book, &notices);
         link
     }
@@ -347,11 +353,19 @@ impl Register {
     /// Takes them over from another; the clients that are still there keep them.
     pub fn take_over(self: &Arc<Register>, subscriptions: Vec<Arc<Subscription>>) {
         let mailboxes: Vec<_> = subscriptions.iter().map(|subscription| Arc::clone(&subscription.mailbox)).collect();
+        let names: HashSet<_> =
+            subscriptions.iter().map(|subscription| Arc::clone(&subscription.name.native)).collect();
         let mut book = self.book();
         // Loaded under the lock, as for one that is entered.
         let offered = self.home.offered.load_full();
-        let notices = book.interests.restore(subscriptions, &self.exposed(&offered));
+        let exposed = self.exposed(&offered);
+        let notices = book.interests.restore(subscriptions, &exposed);
         self.tell(&book, &notices);
+        // What the configuration hides from now on does not exist any more.
+        for native in names.iter().filter(|native| !offered.admits(native)) {
+            let hidden = book.interests.vanished(native, &exposed);
+            self.tell_deleted(&book, &hidden.deleted);
+        }
         drop(book);
         for mailbox in mailboxes.iter().filter(|mailbox| !self.hold(mailbox)) {
             self.book().interests.release(mailbox);

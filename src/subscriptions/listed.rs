@@ -87,6 +87,7 @@ impl Interests {
             relisted.notices.extend(self.revive(&native));
         }
         relisted.notices.extend(self.extend_covers(offers, Box::new(came)));
+        relisted.notices.extend(self.settle_covers_at_rest());
         relisted
     }
 
@@ -198,6 +199,8 @@ impl Interests {
                 }
                 None => {
                     let topic = self.topics.entry(name.native.clone()).or_insert_with(|| Topic::new(name));
+                    // By the other, or it would not have been entered.
+                    topic.was_offered = true;
                     natives.insert(Arc::clone(&topic.name.native));
                     self.join(&subscription, None);
                 }
@@ -205,10 +208,16 @@ impl Interests {
         }
         let mut notices: Vec<_> = natives.iter().flat_map(|native| self.revive(native)).collect();
         notices.extend(self.extend_covers(offers, offers.listed()));
-        let settled: Vec<_> = self.covers.iter().map(|(id, _)| id).collect();
-        if self.upstream != Upstream::Down {
-            settled.into_iter().for_each(|id| notices.extend(self.settle_cover(id)));
-        }
+        notices.extend(self.settle_covers_at_rest());
         notices
+    }
+
+    /// Patterns of which nothing is being asked for: whoever may have missed something is told.
+    fn settle_covers_at_rest(&mut self) -> Vec<Notice> {
+        if self.upstream == Upstream::Down {
+            return Vec::new();
+        }
+        let ids: Vec<_> = self.covers.iter().map(|(id, _)| id).collect();
+        ids.into_iter().flat_map(|id| self.settle_cover(id)).collect()
     }
 }
