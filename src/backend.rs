@@ -254,8 +254,9 @@ impl Backend {
     }
 
     /// It has listed its resources, or its templates alone; `is_settled` when it was connected long enough to have them all.
-    fn relisted(&self, is_settled: bool, has_resources: bool) {
-        self.registers().for_each(|register| register.relisted(is_settled, has_resources));
+    /// Tells whether it was asked too early.
+    fn relisted(&self, is_settled: bool, has_resources: bool) -> bool {
+        self.registers().filter(|register| register.relisted(is_settled, has_resources)).count() > 0
     }
 
     fn list_failed(&self) {

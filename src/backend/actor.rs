@@ -203,6 +203,7 @@ impl Actor {
         let mut level = self.surroundings.level.clone();
         level.mark_changed();
         let mut fetched = tokio::time::Instant::now();
+        let mut is_early = false;
         loop {
             if !wanted.is_empty() {
                 let mut stop = self.stop.clone();
@@ -210,11 +211,10 @@ impl Actor {
                     biased;
                     () = stopped(&mut stop) => return Left::Stopped,
                     end = link.closed() => return Left::Lost(end),
-                    refreshed = self.refresh(link, hello, &wanted, begin.elapsed() >= SETTLED_AFTER) => {
-                        if let Err(reason) = refreshed {
-                            return Left::Lost(End::Lost(reason));
-                        }
-                    }
+                    refreshed = self.refresh(link, hello, &wanted, begin.elapsed() >= SETTLED_AFTER) => match refreshed {
+                        Ok(was_early) => is_early |= was_early,
+                        Err(reason) => return Left::Lost(End::Lost(reason)),
+                    },
                 }
                 wanted.clear();
                 fetched = tokio::time::Instant::now();
@@ -233,6 +233,10 @@ impl Actor {
                     self.backend.refreshing.store(true, Ordering::Release);
                     wanted = self.backend.inbox.take_changes();
                 }
+                () = tokio::time::sleep_until((begin + SETTLED_AFTER).into()), if is_early => {
+                    is_early = false;
+                    self.backend.inbox.mark(&[List::Resources, List::Templates]);
+                }
                 () = tokio::time::sleep_until(fetched + LIST_RETRY), if !failed.is_empty() => {
                     self.backend.inbox.mark(&failed);
                 }
@@ -246,8 +250,8 @@ impl Actor {
 
     /// Fetches `lists` side by side and publishes them together; but one that takes long hides no other. A list that fails
     /// keeps its last entries; where the connection broke, that is the error: over HTTP nothing else might notice, and the
-    /// list would stay as it was for good.
-    async fn refresh(&self, link: &Link, hello: &Arc<Hello>, lists: &[List], is_settled: bool) -> Result<(), String> {
+    /// list would stay as it was for good. Tells whether the backend was asked too early to have them all.
+    async fn refresh(&self, link: &Link, hello: &Arc<Hello>, lists: &[List], is_settled: bool) -> Result<bool, String> {
         self.backend.list_begins();
         let fetch = async |list: List| {
             if list.is_offered(hello) {
@@ -258,6 +262,7 @@ impl Actor {
         };
         let mut fetches: FuturesUnordered<_> = lists.iter().map(|list| fetch(*list)).collect();
         let mut fetched = Vec::new();
+        let mut is_early = false;
         let together = tokio::time::Instant::now() + LISTS_TOGETHER;
         loop {
             tokio::select! {
@@ -266,18 +271,18 @@ impl Actor {
                     None => break,
                 },
                 () = tokio::time::sleep_until(together), if !fetched.is_empty() => {
-                    self.publish(hello, std::mem::take(&mut fetched), is_settled);
+                    is_early |= self.publish(hello, std::mem::take(&mut fetched), is_settled);
                 }
             }
         }
-        self.publish(hello, fetched, is_settled);
+        is_early |= self.publish(hello, fetched, is_settled);
         self.backend.refreshing.store(false, Ordering::Release);
         self.backend.settled.send_replace(true);
-        Ok(())
+        Ok(is_early)
     }
 
     /// Publishes fresh lists where they differ. Nobody but this actor does, so nothing comes between reading and writing.
-    fn publish(&self, hello: &Arc<Hello>, fetched: Vec<(List, Vec<listing::Definition>)>, is_settled: bool) {
+    fn publish(&self, hello: &Arc<Hello>, fetched: Vec<(List, Vec<listing::Definition>)>, is_settled: bool) -> bool {
         let mut listing = Listing::clone(&self.backend.listing());
         let mut differs = listing.hello.as_ref() != Some(hello);
         let has = |wanted: List| fetched.iter().any(|(list, _)| *list == wanted);
@@ -293,9 +298,7 @@ impl Actor {
             self.backend.set_listing(listing);
             self.surroundings.bell.notify_one();
         }
-        if has_resources || has_templates {
-            self.backend.relisted(is_settled, has_resources);
-        }
+        (has_resources || has_templates) && self.backend.relisted(is_settled, has_resources)
     }
 
     async fn fetch(&self, link: &Link, list: List) -> Result<Option<Vec<listing::Definition>>, String> {

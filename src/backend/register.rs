@@ -315,8 +315,9 @@ impl Register {
     }
 
     /// The backend has listed what it offers. `is_settled`: it has had the time to do so completely. `has_resources`: not
-    /// its templates alone, which say nothing of fields.
-    pub fn relisted(&self, is_settled: bool, has_resources: bool) {
+    /// its templates alone, which say nothing of fields. Tells whether it should be asked again when it has had that time:
+    /// something is missed that it may have forgotten to list.
+    pub fn relisted(&self, is_settled: bool, has_resources: bool) -> bool {
         let mut book = self.book();
         let offered = self.home.offered.load_full();
         let before = std::mem::replace(&mut book.told, Arc::clone(&offered));
@@ -326,21 +327,12 @@ impl Register {
         }
         self.tell(&book, &relisted.notices);
         drop(book);
+        let is_early = !is_settled && !relisted.suspects.is_empty();
         if is_settled {
             self.chores().suspect(relisted.suspects);
-        } else if !relisted.suspects.is_empty() {
-            self.list_again();
         }
         self.bell.notify_one();
-    }
-
-    /// What a backend lists just after it was connected may not be all.
-    fn list_again(&self) {
-        let inbox = Arc::clone(&self.home.inbox);
-        tokio::spawn(async move {
-            tokio::time::sleep(SETTLED_AFTER).await;
-            inbox.mark(&[List::Resources, List::Templates]);
-        });
+        is_early
     }
 
     /// Gives up all subscriptions, for whoever keeps them from now on.
