@@ -180,6 +180,22 @@ impl App {
     /// Serves HTTP on `listener` until `shutdown` ends, then stops everything in order; when it ends a second time
     /// before that is done, at once.
     pub async fn serve_http(self, listener: TcpListener, mut shutdown: impl AsyncFnMut()) -> Result<()> {
+        let accepting = self.accept_http(listener)?;
+        shutdown().await;
+        let (desk, observe, grace) = (Arc::clone(&self.desk), Arc::clone(&self.observe), self.config.gateway.grace);
+        observe.emit(&Event::ShuttingDown { open: desk.sessions.open_calls(), grace });
+        let drained = async move {
+            let is_late = tokio::time::timeout(grace, accepting).await.is_err();
+            // Calls whose connection was lost are open too: nobody can come back for them, so they are not waited for.
+            if is_late || desk.sessions.open_calls() > 0 {
+                desk.tell_cut(&observe);
+            }
+        };
+        self.end(drained, shutdown()).await
+    }
+
+    /// Serves HTTP on `listener` in a task of its own, which ends when the fronts are stopped and their work is done.
+    pub fn accept_http(&self, listener: TcpListener) -> Result<JoinHandle<()>> {
         let address = listener.local_addr().context("the listener has no address")?;
         let front = Arc::new(http::Front {
             desk: Arc::clone(&self.desk),
@@ -198,17 +214,7 @@ impl App {
         let most = self.config.gateway.max_sessions.saturating_mul(CONNECTIONS_PER_SESSION);
         let accepting = tokio::spawn(accept::accept(listener, front, routes, most, self.stop_fronts.subscribe()));
         self.observe.emit(&Event::Listening { url: &format!("http://{address}/mcp") });
-        shutdown().await;
-        let (desk, observe, grace) = (Arc::clone(&self.desk), Arc::clone(&self.observe), self.config.gateway.grace);
-        observe.emit(&Event::ShuttingDown { open: desk.sessions.open_calls(), grace });
-        let drained = async move {
-            let is_late = tokio::time::timeout(grace, accepting).await.is_err();
-            // Calls whose connection was lost are open too: nobody can come back for them, so they are not waited for.
-            if is_late || desk.sessions.open_calls() > 0 {
-                desk.tell_cut(&observe);
-            }
-        };
-        self.end(drained, shutdown()).await
+        Ok(accepting)
     }
 
     /// Serves one client on `input` and `output` until the input or `shutdown` ends, then stops everything in order; when

@@ -21,6 +21,11 @@ impl Offered {
         Offered { config, listing, order: OnceLock::new(), templates: OnceLock::new() }
     }
 
+    /// Whether the backend has listed anything at all, be it nothing.
+    pub fn is_listed(&self) -> bool {
+        self.listing.hello.is_some()
+    }
+
     pub fn admits(&self, native: &str) -> bool {
         self.config.resources.filter.admits(native)
     }
@@ -37,8 +42,10 @@ impl Offered {
     }
 
     fn has_template(&self, native: &str) -> bool {
+        let admitted = |definition: &&Definition| self.admits(&definition.native);
         let parse = |definition: &Definition| Template::parse(&definition.native).ok();
-        let templates = self.templates.get_or_init(|| self.listing.templates.iter().filter_map(parse).collect());
+        let all = || self.listing.templates.iter().filter(admitted).filter_map(parse).collect();
+        let templates = self.templates.get_or_init(all);
         templates.iter().any(|template| template.matches_lenient(native).is_some())
     }
 }

@@ -7,6 +7,7 @@
 mod selective;
 mod upkeep;
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -157,6 +158,11 @@ impl Register {
         self.end_those(mailbox, |subscription| &*subscription.name.exposed == exposed)
     }
 
+    /// The same by the pattern as the backend knows it.
+    pub fn unsubscribe_pattern(&self, mailbox: &Mailbox, native: &str) -> bool {
+        self.end_those(mailbox, |subscription| subscription.pattern.is_some() && &*subscription.name.native == native)
+    }
+
     /// The same by the subscription's own name.
     pub fn unsubscribe_id(&self, mailbox: &Mailbox, id: SubscriptionId) -> bool {
         self.end_those(mailbox, |subscription| subscription.id == id)
@@ -236,9 +242,11 @@ impl Register {
         self.home.inbox.emit(&event);
     }
 
-    /// Whatever may have been missed is told as an update.
+    /// Whatever may have been missed is told as an update, to each client once.
     fn tell(&self, notices: &[Notice]) {
-        for Notice { subscription, name } in notices {
+        let mut told = HashSet::new();
+        let mut is_first = |it: &Notice| told.insert((Arc::as_ptr(&it.subscription.mailbox), Arc::as_ptr(&it.name)));
+        for Notice { subscription, name } in notices.iter().filter(|notice| is_first(notice)) {
             put(&Affected { subscription, within: None }, name, &updated(&name.exposed));
         }
     }
@@ -263,7 +271,8 @@ impl Register {
         let can_ask = can_subscribe || self.home.config.poll.is_some();
         // Whether anything is gone is found out anew.
         self.chores().suspect(Vec::new());
-        let (link, notices) = self.book().interests.link_up(can_ask);
+        let is_listed = self.home.offered.load().is_listed();
+        let (link, notices) = self.book().interests.link_up(can_ask, is_listed);
         self.tell(&notices);
         link
     }
@@ -324,8 +333,17 @@ impl Register {
     /// Takes them over from another; the clients that are still there keep them.
     pub fn take_over(self: &Arc<Register>, subscriptions: Vec<Arc<Subscription>>) {
         let offered = self.home.offered.load_full();
+        let exposed = self.exposed(&offered);
         let mailboxes: Vec<_> = subscriptions.iter().map(|subscription| Arc::clone(&subscription.mailbox)).collect();
-        let notices = self.book().interests.restore(subscriptions, &self.exposed(&offered));
+        let names: HashSet<_> =
+            subscriptions.iter().map(|subscription| Arc::clone(&subscription.name.native)).collect();
+        let mut book = self.book();
+        let notices = book.interests.restore(subscriptions, &exposed);
+        // What the configuration hides from now on does not exist any more.
+        let hidden = names.iter().filter(|native| !offered.admits(native));
+        let hidden: Vec<_> = hidden.flat_map(|native| book.interests.vanished(native, &exposed)).collect();
+        drop(book);
+        self.tell_deleted(&hidden);
         for mailbox in mailboxes.iter().filter(|mailbox| !self.hold(mailbox)) {
             self.book().interests.release(mailbox);
         }

@@ -191,7 +191,7 @@ impl Resources {
     /// it is the one server of which it can be said.
     pub fn find_server(&self, sources: &[Source], glob: &str) -> Result<(usize, String), Error> {
         if let Some((folded, native)) = uri::split(glob)
-            && let Some(source) = self.by_folded_id.get(folded)
+            && let Some(source) = self.by_folded_id.get(&folded.to_ascii_lowercase())
         {
             return Ok((*source, native.into_owned()));
         }
@@ -217,7 +217,7 @@ impl Resources {
         exact.or_else(|| {
             let split = uri::split(text);
             let canonical = split.and_then(|(folded, native)| {
-                let source = self.by_folded_id.get(folded)?;
+                let source = self.by_folded_id.get(&folded.to_ascii_lowercase())?;
                 self.templates.iter().find(|entry| entry.source == *source && *entry.native == *native)
             });
             canonical.or_else(|| {

@@ -302,7 +302,7 @@ mod tests {
         let mut desk = Desk::new();
         let [long, short] = [1000, 10].map(|time| Pace { batch: millis(time), ..Pace::default() });
         desk.put("a", "a1", long);
-        assert!(desk.updates.set_pace("a", short, desk.now));
+        assert!(desk.updates.set_pace(&desk.receipt, "a", short, desk.now));
         desk.now += millis(10);
         assert_eq!(desk.take(), ["a1"]);
         desk.put("a", "a2", short);

@@ -111,7 +111,8 @@ impl Router {
             // As it is offered now; or else as it was when it was subscribed.
             Err(()) => self
                 .unsubscribe_offered(call, &uri)
-                .or_else(|| self.unsubscribe_known(call, |register| register.unsubscribe_exposed(mailbox, &uri))),
+                .or_else(|| self.unsubscribe_known(call, |register| register.unsubscribe_exposed(mailbox, &uri)))
+                .or_else(|| self.unsubscribe_pattern(call, &uri)),
         };
         if let (Some(backend), Some(session)) = (ended, session) {
             self.observe.emit(&Event::Unsubscribed { server: backend.id.as_str(), session: &session.short() });
@@ -124,6 +125,17 @@ impl Router {
         let has_ended = |register: Arc<Register>| end(&register);
         let backends = self.directory.backends();
         backends.iter().find(|backend| backend.known_register(call.caller.session).is_some_and(has_ended)).cloned()
+    }
+
+    /// What was subscribed as a pattern that is spelled otherwise now.
+    fn unsubscribe_pattern(&self, call: &Call, uri: &str) -> Option<Arc<Backend>> {
+        let catalog = Arc::clone(&self.directory.catalog());
+        [Kind::Template, Kind::Glob].into_iter().find_map(|kind| {
+            let found = find(catalog.view(&call.caller), uri, Some(kind)).ok()?;
+            let backend = &catalog.source(found.source).backend;
+            let register = backend.known_register(call.caller.session)?;
+            register.unsubscribe_pattern(&call.mailbox, &found.native).then(|| Arc::clone(backend))
+        })
     }
 
     fn unsubscribe_offered(&self, call: &Call, uri: &str) -> Option<Arc<Backend>> {

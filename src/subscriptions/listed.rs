@@ -77,6 +77,7 @@ impl Interests {
             relisted.notices.extend(self.revive(&native));
         }
         relisted.notices.extend(self.extend_covers(offers));
+        relisted.notices.extend(self.settle_covers_at_rest());
         relisted
     }
 
@@ -86,6 +87,7 @@ impl Interests {
         if self.covers.is_empty() {
             return notices;
         }
+        self.covers.values_mut().for_each(|cover| cover.is_cut = false);
         for native in offers.listed() {
             let is_covered = |id: &CoverId| self.covers.get(*id).is_some_and(|cover| cover.listed.contains(native));
             let fresh: Vec<_> = self.covers.matching(native).filter(|id| !is_covered(id)).collect();
@@ -180,6 +182,8 @@ impl Interests {
                 None => {
                     let topic = self.topics.entry(name.native.clone()).or_insert_with(|| Topic::new(name));
                     topic.is_stale = true;
+                    // By the other, or it would not have been entered.
+                    topic.was_offered = true;
                     let native = Arc::clone(&topic.name.native);
                     self.join(&subscription, None);
                     notices.extend(self.revive(&native));
@@ -187,10 +191,16 @@ impl Interests {
             }
         }
         notices.extend(self.extend_covers(offers));
-        let settled: Vec<_> = self.covers.iter().map(|(id, _)| id).collect();
-        if self.upstream != Upstream::Down {
-            settled.into_iter().for_each(|id| notices.extend(self.settle_cover(id)));
-        }
+        notices.extend(self.settle_covers_at_rest());
         notices
+    }
+
+    /// Patterns of which nothing is being asked for: whoever may have missed something is told.
+    fn settle_covers_at_rest(&mut self) -> Vec<Notice> {
+        if self.upstream == Upstream::Down {
+            return Vec::new();
+        }
+        let ids: Vec<_> = self.covers.iter().map(|(id, _)| id).collect();
+        ids.into_iter().flat_map(|id| self.settle_cover(id)).collect()
     }
 }

@@ -280,7 +280,7 @@ impl World {
     fn up(&mut self, can_subscribe: bool) {
         // As the owner of a link does it.
         self.down();
-        self.link = self.interests.link_up(can_subscribe).0;
+        self.link = self.interests.link_up(can_subscribe, true).0;
         self.is_up = can_subscribe;
     }
 

@@ -81,7 +81,12 @@ impl Selection {
             None => seen.judge_listing(index, listed(definition, field)),
         };
         let verdict = self.fields().enumerate().map(judge).max().unwrap_or(Verdict::Deliver);
-        if is_first { Verdict::Deliver } else { verdict }
+        match (is_first, update) {
+            (false, _) => verdict,
+            (true, Some(_)) => Verdict::Deliver,
+            // What there is to see at first is no news.
+            (true, None) => Verdict::Suppress,
+        }
     }
 }
 

@@ -53,13 +53,13 @@ impl Stage {
         let mailbox = || Arc::new(Mailbox::new(Default::default(), Default::default(), Replay::new(0)));
         let client = |_| (SessionId::new(Node::random()), mailbox());
         let mut interests = Interests::new(4);
-        let (link, _) = interests.link_up(true);
+        let (link, _) = interests.link_up(true, true);
         let listed = Listed::default();
         Stage { interests, listed, clients: (0..3).map(client).collect(), tally: Arc::default(), link }
     }
 
     fn link_up(&mut self, can_subscribe: bool) -> Vec<Notice> {
-        let (link, notices) = self.interests.link_up(can_subscribe);
+        let (link, notices) = self.interests.link_up(can_subscribe, true);
         self.link = link;
         notices
     }
@@ -271,6 +271,42 @@ fn sub10_what_was_not_answered_in_time_is_taken_back() {
 }
 
 #[test]
+fn sub10_what_is_agreed_to_too_late_is_taken_back_unless_it_is_wanted_by_then() {
+    let mut stage = Stage::new();
+    let late = |stage: &mut Stage| {
+        stage.subscribe(0, "a");
+        let (_, job) = stage.job().expect("a job");
+        stage.interests.answered(&job, Reply::Late(Duration::from_secs(1)));
+        job
+    };
+    let job = late(&mut stage);
+    stage.answer("-a", Reply::Done);
+    stage.interests.answered_late(&job);
+    stage.answer("-a", Reply::Done);
+    assert!(stage.interests.is_empty());
+
+    // Somebody wants it again: that request's answer decides.
+    let job = late(&mut stage);
+    stage.answer("-a", Reply::Done);
+    stage.subscribe(1, "a");
+    let (text, again) = stage.job().expect("a job");
+    assert_eq!(text, "+a");
+    stage.interests.answered_late(&job);
+    assert!(stage.job().is_none());
+    stage.interests.answered(&again, Reply::Done);
+    stage.interests.answered_late(&job);
+    assert!(stage.job().is_none(), "it is wanted");
+
+    // Over a connection that is gone it means nothing.
+    stage.link_up(true);
+    stage.answer("+a", Reply::Done);
+    stage.unsubscribe(1, "a");
+    stage.answer("-a", Reply::Done);
+    stage.interests.answered_late(&job);
+    assert!(stage.interests.is_empty());
+}
+
+#[test]
 fn sub10_who_was_pending_and_is_refused_is_listed_so_and_asked_for_over_the_next_connection() {
     let mut stage = Stage::new();
     stage.link_down();
@@ -351,6 +387,22 @@ fn subx1_sub16_after_a_loss_a_pattern_is_told_once_as_a_whole() {
     stage.wish(0, "a:*", Some(glob("a:*"))).expect("room");
     stage.link_down();
     assert!(stage.link_up(true).is_empty());
+    let mut told = Vec::new();
+    while let Some((_, job)) = stage.job() {
+        told.extend(names(&stage.interests.answered(&job, Reply::Done)));
+    }
+    assert_eq!(told, ["x+a:*"]);
+}
+
+#[test]
+fn subx1_sub10_before_the_first_list_a_pattern_is_not_told_in_parts() {
+    let mut stage = Stage::new();
+    stage.link_down();
+    stage.wish(0, "a:*", Some(glob("a:*"))).expect("room");
+    stage.wish(0, "b:*", Some(glob("b:*"))).expect("room");
+    let (_, notices) = stage.interests.link_up(true, false);
+    assert!(notices.is_empty());
+    assert_eq!(stage.relist(&["a:1", "a:2"]).0, ["x+b:*"], "nothing of it is listed");
     let mut told = Vec::new();
     while let Some((_, job)) = stage.job() {
         told.extend(names(&stage.interests.answered(&job, Reply::Done)));

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use crate::subscriptions::covers::CoverId;
-use crate::subscriptions::interests::{Interests, State, Upstream};
-use crate::subscriptions::{Job, Notice, Outcome, Reply};
+use crate::subscriptions::interests::{Interests, State, Topic, Upstream};
+use crate::subscriptions::{Job, Name, Notice, Outcome, Reply};
 
 impl Interests {
     /// The connection is there; its number. Whoever was subscribed before may have missed something; where nothing can be
-    /// asked for, they are told at once.
-    pub fn link_up(&mut self, can_subscribe: bool) -> (u64, Vec<Notice>) {
+    /// asked for, they are told at once. `is_listed`: what patterns cover is known.
+    pub fn link_up(&mut self, can_subscribe: bool, is_listed: bool) -> (u64, Vec<Notice>) {
         self.link += 1;
         self.upstream = if can_subscribe { Upstream::Up } else { Upstream::Deaf };
         self.dirty.clear();
@@ -36,7 +36,8 @@ impl Interests {
                 }
             }
         }
-        for cover in self.covers.values_mut().filter(|cover| cover.open.is_empty()) {
+        // Else they are told of all that is listed, once.
+        for cover in self.covers.values_mut().filter(|cover| is_listed && cover.open.is_empty()) {
             if std::mem::take(&mut cover.is_stale) {
                 notices.extend(cover.notices());
             }
@@ -116,6 +117,21 @@ impl Interests {
         notices.extend(self.settle_covers(native, &outcome));
         self.compare(native, true);
         notices
+    }
+
+    /// An answer came after all, and the backend agreed: that is so now, or it is taken back.
+    pub fn answered_late(&mut self, job: &Job) {
+        if job.link != self.link || !job.subscribes {
+            return;
+        }
+        let native = &job.native;
+        let unwanted = || Topic::new(Name { native: Arc::clone(native), exposed: Arc::clone(native) });
+        let topic = self.topics.entry(Arc::clone(native)).or_insert_with(unwanted);
+        // While another request is on its way, its answer decides.
+        if matches!(topic.state, State::Off | State::Refused) {
+            topic.state = State::On;
+            self.compare(native, true);
+        }
     }
 
     /// How a resource stands is known: who waits is told, and those who were entered for what was refused have nothing.

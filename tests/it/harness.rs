@@ -44,6 +44,21 @@ pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: 
     }
 }
 
+/// The same for a loop that changes what it looks at.
+pub struct Deadline(tokio::time::Instant);
+
+impl Deadline {
+    pub fn new() -> Deadline {
+        Deadline(tokio::time::Instant::now() + PATIENCE)
+    }
+
+    /// Waits a little, once more.
+    pub async fn pause(&self, what: &str) {
+        assert!(tokio::time::Instant::now() < self.0, "waited in vain until {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
 /// A directory of its own, gone with the test.
 pub struct Scratch(PathBuf);
 

@@ -1,5 +1,6 @@
 //! The lists: complete, from the catalog, page by page, and told of when they change.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use goblin::app::App;
@@ -289,8 +290,30 @@ async fn d14_a_backend_that_comes_back_with_the_same_lists_is_no_change() {
     assert_eq!(told, Vec::<String>::new());
 }
 
+#[tokio::test]
+async fn res13_a_change_of_one_server_asks_no_other() {
+    let scratch = Scratch::new();
+    let pid_file = scratch.path().join("pid");
+    let frozen = fixture_server(&["--pid-file", &pid_file.display().to_string()]);
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]), "b": frozen })).await;
+    let client = gateway.client_seeing("a_change_resources").await;
+    client.await_tool("b_echo").await;
+    let before = keys(&client, "resources/list", "resources").await;
+    assert!(before.iter().any(|uri| uri == "b+note:///alpha"), "{before:?}");
+    let frozen = Frozen::new(&pid_file).await;
+    let native = client.call_text("a_change_resources", json!({})).await;
+    let mut expected: BTreeSet<_> = before.into_iter().collect();
+    expected.insert(format!("a+{native}"));
+    eventually("the list is fresh, though b says nothing", || async {
+        let now = keys(&client, "resources/list", "resources").await;
+        (now.into_iter().collect::<BTreeSet<_>>() == expected).then_some(())
+    })
+    .await;
+    drop(frozen);
+}
+
 /// The configuration with these servers, as `goblin serve` would read it.
-fn config(servers: Value) -> goblin::config::Config {
+pub fn config(servers: Value) -> goblin::config::Config {
     let text = json!({ "mcpServers": servers }).to_string();
     let loaded = goblin::config::parse(&text, &Origin::new("test", "/"), &|_| None);
     loaded.unwrap_or_else(|problems| panic!("{problems}")).config

@@ -2,11 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, eventually};
+use crate::harness::{Client, Deadline, eventually};
 use crate::peer::{Heard, Peer};
 use crate::stage::Stage;
 
 pub const UPDATED: &str = "notifications/resources/updated";
+pub const DELETED: &str = "notifications/resources/deleted";
 pub const ACTIVE: &str = "mcp_resource_subscriptions_active";
 /// Told after all else, so that what did not come before it does not come.
 const FENCE: &str = "note:///fence";
@@ -43,6 +44,11 @@ impl Peer {
         meta(&self.request("resources/subscribe", json!({ "uri": uri })).await)
     }
 
+    /// Subscribes with these options, whose names stand without their prefix.
+    pub async fn wish(&mut self, uri: &str, options: Value) -> Value {
+        meta(&self.request("resources/subscribe", wish(uri, &options)).await)
+    }
+
     pub async fn unsubscribe(&mut self, uri: &str) {
         let answer = self.request("resources/unsubscribe", json!({ "uri": uri })).await;
         assert_eq!(answer["result"], json!({}), "{uri}: {answer}");
@@ -50,6 +56,39 @@ impl Peer {
 
     pub async fn touch(&mut self, uri: &str, count: u64) {
         self.call_text("a_touch", &json!({"uri": uri, "count": count}).to_string()).await;
+    }
+
+    /// Has the server say that this changed, in these words: the params of the update.
+    pub async fn say_updated(&mut self, params: &str) {
+        self.call_text("a_tell", &format!(r#"{{"method":"{UPDATED}","params":{params}}}"#)).await;
+    }
+
+    /// Changes the resources of the fixture.
+    pub async fn change(&mut self, change: Value) {
+        self.call_text("a_change_resources", &change.to_string()).await;
+    }
+
+    /// Lists these from now on, and waits until the gateway does.
+    pub async fn define(&mut self, natives: &[&str]) {
+        for native in natives {
+            self.change(json!({ "define": native })).await;
+        }
+        for native in natives {
+            self.lists(&format!("a+{native}"), true).await;
+        }
+    }
+
+    /// Waits until the gateway lists this, or does not.
+    pub async fn lists(&mut self, uri: &str, is_listed: bool) {
+        let deadline = Deadline::new();
+        loop {
+            let answer = self.request("resources/list", json!({})).await;
+            let resources = answer["result"]["resources"].as_array().unwrap_or_else(|| panic!("{answer}"));
+            if resources.iter().any(|resource| resource["uri"] == uri) == is_listed {
+                return;
+            }
+            deadline.pause(&format!("{}: {uri} is listed: {is_listed}", self.name)).await;
+        }
     }
 
     /// The next update.
@@ -80,15 +119,27 @@ impl Peer {
 
     /// Waits until the server was told exactly this.
     pub async fn upstream_hears(&mut self, expected: &[&str]) {
-        let deadline = tokio::time::Instant::now() + crate::harness::PATIENCE;
+        self.upstream_comes_to_hear(expected, |said| said).await;
+    }
+
+    /// Waits until the server was told exactly this, in whatever order.
+    pub async fn upstream_hears_all(&mut self, expected: &[&str]) {
+        let sorted = |mut said: Vec<String>| {
+            said.sort();
+            said
+        };
+        self.upstream_comes_to_hear(expected, sorted).await;
+    }
+
+    async fn upstream_comes_to_hear(&mut self, expected: &[&str], order: fn(Vec<String>) -> Vec<String>) {
+        let expected = order(expected.iter().map(|entry| (*entry).to_owned()).collect());
+        let deadline = Deadline::new();
         loop {
-            let said = self.said_upstream().await;
+            let said = order(self.said_upstream().await);
             if said == expected {
                 return;
             }
-            let name = &self.name;
-            assert!(tokio::time::Instant::now() < deadline, "{name}: the server heard {said:?}, not {expected:?}");
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            deadline.pause(&format!("{}: the server hears {expected:?}, not {said:?}", self.name)).await;
         }
     }
 }
@@ -120,4 +171,22 @@ impl Stage {
     pub async fn has_subscriptions(&self, count: u64) {
         self.metric_becomes(ACTIVE, count).await;
     }
+}
+
+/// All subscriptions as operators see them: the URI and how it stands.
+pub async fn states(address: std::net::SocketAddr) -> Vec<(String, String)> {
+    let answer = Client::new(address).send(http::Method::GET, "/api/subscriptions", &[], "").await;
+    let list: Value = serde_json::from_str(&answer.body).expect("JSON");
+    let text = |value: &Value| value.as_str().expect("text").to_owned();
+    let subscriptions = list["subscriptions"].as_array().expect("an array").iter();
+    subscriptions.map(|subscription| (text(&subscription["uri"]), text(&subscription["state"]))).collect()
+}
+
+/// Waits until the subscriptions stand so.
+pub async fn states_become(address: std::net::SocketAddr, expected: &[(&str, &str)]) {
+    let expected: Vec<_> = expected.iter().map(|(uri, state)| ((*uri).to_owned(), (*state).to_owned())).collect();
+    eventually(&format!("the subscriptions are {expected:?}"), || async {
+        (states(address).await == expected).then_some(())
+    })
+    .await;
 }

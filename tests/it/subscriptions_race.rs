@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, eventually, fixture_server};
+use crate::harness::{Deadline, Gateway, eventually, fixture_server};
 use crate::resources::few_templates;
 use crate::stage::{Back, Front, Stage};
-use crate::subscriber::{ACTIVE, meta, short, subscribe};
-use crate::support::gauge;
+use crate::subscriber::{ACTIVE, meta, short, subscribe, wish};
+use crate::support::{assert_error, gauge};
 
 const HELD: &str = "a+note:///held-x";
 
@@ -81,6 +81,55 @@ async fn sub10_sub16_a_server_that_dies_while_it_is_asked_makes_it_pending() {
     assert_eq!(one.updated().await.json()["params"], json!({ "uri": HELD }));
     one.touch("note:///held-x", 1).await;
     assert_eq!(short(&one.updates().await), [format!("{HELD} 1")]);
+}
+
+/// What is told to a server in spite of the order in which it works: the answer that came too late counts.
+#[tokio::test]
+async fn sub10_a_server_that_is_late_fails_all_who_wait_and_what_it_agrees_to_then_is_taken_back() {
+    for (front, back) in [(Front::Http, Back::Stdio), (Front::Sse, Back::Post), (Front::Http, Back::Sse)] {
+        let stage = Stage::configured(front, back, json!({}), json!({"timeout": "1s"})).await;
+        let (mut one, mut two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
+        for (uri, options) in [(HELD, json!({})), ("a+note:///held-*", json!({"pattern": "glob"}))] {
+            let before = one.said_upstream().await.len();
+            if uri != HELD {
+                one.define(&["note:///held-x"]).await;
+            }
+            let begun = [&mut one, &mut two].map(|peer| (peer, wish(uri, &options)));
+            let mut ids = Vec::new();
+            for (peer, params) in begun {
+                ids.push(peer.begin("resources/subscribe", params).await);
+            }
+            for (peer, id) in [&mut one, &mut two].into_iter().zip(ids) {
+                let answer = peer.answer_to(id).await;
+                assert_error(&answer, 1504, "TIMEOUT");
+                let message = answer["error"]["message"].as_str().expect("words");
+                assert!(message.contains('a') && message.contains("resources/subscribe"), "{message}");
+            }
+            stage.has_subscriptions(0).await;
+            one.call_text("a_release", "{}").await;
+            let deadline = Deadline::new();
+            while one.said_upstream().await.last().is_none_or(|last| last != "-note:///held-x")
+                || one.call_text("a_subscriptions", "{}").await != "[]"
+            {
+                deadline.pause("it is taken back").await;
+            }
+            let said = one.said_upstream().await;
+            assert_eq!(said[before], "+note:///held-x", "{front:?} {back:?}");
+            let asked = said[before..].iter().filter(|entry| entry.starts_with('+')).count();
+            assert_eq!(asked, 1, "{front:?} {back:?}: {said:?}");
+        }
+        // Nothing is left of it: whoever wants it now gets it.
+        let begun = two.begin("resources/subscribe", json!({ "uri": HELD })).await;
+        stage.has_subscriptions(1).await;
+        let deadline = Deadline::new();
+        while one.said_upstream().await.last().is_none_or(|last| last.starts_with('-')) {
+            deadline.pause("it is asked for").await;
+        }
+        one.call_text("a_release", "{}").await;
+        meta(&two.answer_to(begun).await);
+        one.touch("note:///held-x", 1).await;
+        assert_eq!(short(&two.updates().await), [format!("{HELD} 1")], "{front:?} {back:?}");
+    }
 }
 
 #[tokio::test]

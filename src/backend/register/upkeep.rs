@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 
 use crate::backend::inbox::List;
@@ -20,6 +21,8 @@ use crate::subscriptions::{Job, Reply};
 
 /// How many requests are on their way at once.
 const MOST_JOBS: usize = 16;
+/// Requests that nobody waits for any more, and whose answers are looked for all the same. What is more is not looked for.
+const MOST_LATE: usize = 64;
 /// How long a backend may take for one, where the configuration does not say.
 const JOB_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a request that broke waits for the word that the whole link did.
@@ -63,9 +66,14 @@ enum Chore {
     Poll(Arc<str>),
 }
 
+/// An answer on its way.
+type Asked<'a> = BoxFuture<'a, Result<Response, LinkError>>;
+
 /// What came of one; nothing when the link is over, which ends all.
-enum Done {
+enum Done<'a> {
     Said(Job, Option<Reply>),
+    /// No answer in this time; it may come yet.
+    Late(Job, Duration, Asked<'a>),
     Checked(Arc<str>, Option<Response>),
     Polled(Arc<str>, Option<Response>),
 }
@@ -73,7 +81,7 @@ enum Done {
 impl Register {
     /// Says upstream what is wanted, for as long as this is polled: as long as the link is there.
     pub async fn keep(&self, link: &Arc<Link>, can_subscribe: bool) -> Infallible {
-        let mut jobs = FuturesUnordered::new();
+        let (mut jobs, mut late) = (FuturesUnordered::new(), FuturesUnordered::new());
         let mut round = self.home.config.poll.map(rounds);
         loop {
             while jobs.len() < MOST_JOBS {
@@ -81,7 +89,16 @@ impl Register {
                 jobs.push(self.carry_out(chore, link, can_subscribe));
             }
             tokio::select! {
-                Some(done) = jobs.next(), if !jobs.is_empty() => self.on_done(done),
+                Some(done) = jobs.next(), if !jobs.is_empty() => match done {
+                    Done::Late(job, after, asked) => {
+                        self.on_said(&job, Reply::Late(after));
+                        if late.len() < MOST_LATE {
+                            late.push(async move { (job, asked.await) });
+                        }
+                    }
+                    done => self.on_done(done),
+                },
+                Some((job, answer)) = late.next(), if !late.is_empty() => self.on_late_answer(&job, answer),
                 () = self.bell.notified() => {}
                 () = next_round(&mut round) => self.begin_round(),
             }
@@ -93,13 +110,17 @@ impl Register {
         job.map(Chore::Job).or_else(|| self.chores().next())
     }
 
-    async fn carry_out(&self, chore: Chore, link: &Arc<Link>, can_subscribe: bool) -> Done {
+    async fn carry_out<'a>(&'a self, chore: Chore, link: &'a Arc<Link>, can_subscribe: bool) -> Done<'a> {
         match chore {
             Chore::Job(job) => {
-                let mut reply = match can_subscribe {
-                    true => self.say(link, &job).await,
-                    false => Some(Reply::Done),
-                };
+                let mut reply = Some(Reply::Done);
+                if can_subscribe {
+                    let (mut asked, patience) = (ask(link, &job), self.patience());
+                    match tokio::time::timeout(patience, &mut asked).await {
+                        Ok(answer) => reply = reply_in(link, answer).await,
+                        Err(_) => return Done::Late(job, patience, asked),
+                    }
+                }
                 if self.home.config.poll.is_some() && matches!(reply, Some(Reply::Done | Reply::Unknown)) {
                     self.look(link, &job).await;
                     // Being read stands for being told.
@@ -123,12 +144,22 @@ impl Register {
         }
     }
 
-    fn on_done(&self, done: Done) {
+    fn on_said(&self, job: &Job, reply: Reply) {
+        let notices = self.book().interests.answered(job, reply);
+        self.tell(&notices);
+    }
+
+    /// Who waited for it was told otherwise, so what stands now and nobody wants is taken back.
+    fn on_late_answer(&self, job: &Job, answer: Result<Response, LinkError>) {
+        if answer.is_ok_and(|answer| matches!(answer.outcome, Answer::Result(_))) {
+            self.book().interests.answered_late(job);
+        }
+    }
+
+    fn on_done(&self, done: Done<'_>) {
         match done {
-            Done::Said(job, Some(reply)) => {
-                let notices = self.book().interests.answered(&job, reply);
-                self.tell(&notices);
-            }
+            Done::Said(job, Some(reply)) => self.on_said(&job, reply),
+            Done::Late(job, after, _) => self.on_said(&job, Reply::Late(after)),
             Done::Checked(native, Some(answer)) if answer.is_not_found() => self.on_gone(&native),
             Done::Polled(native, Some(answer)) => match contents(&answer) {
                 Some(contents) if self.chores().note(&native, contents) => {
@@ -177,29 +208,32 @@ impl Register {
         let answer = tokio::time::timeout(self.patience(), link.ask(&Method::ResourcesRead, &params)).await;
         answer.ok()?.ok()
     }
+}
 
-    /// What the backend makes of a job; nothing when the link is over.
-    async fn say(&self, link: &Link, job: &Job) -> Option<Reply> {
-        let method = if job.subscribes { Method::Subscribe } else { Method::Unsubscribe };
-        let (params, patience) = (format!(r#"{{"uri":{}}}"#, quote(&job.native)), self.patience());
-        let answer = match tokio::time::timeout(patience, link.ask(&method, &params)).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(LinkError::SessionLost)) => return None,
-            Ok(Err(error)) => {
-                let is_over = tokio::time::timeout(LINK_PATIENCE, link.closed()).await.is_ok();
-                return (!is_over).then(|| Reply::Failed(error.to_string().into()));
-            }
-            Err(_) => return Some(Reply::Late(patience)),
-        };
-        Some(match answer.outcome {
-            Answer::Result(_) => Reply::Done,
-            Answer::Error(error) => {
-                let text = answer.raw.as_str();
-                let code = json::member(text, error, "code").map(|code| code.get(text));
-                if code == Some("-32601") { Reply::Unknown } else { Reply::Refused(Arc::new(answer)) }
-            }
-        })
-    }
+fn ask<'a>(link: &'a Link, job: &Job) -> Asked<'a> {
+    let method = if job.subscribes { Method::Subscribe } else { Method::Unsubscribe };
+    let params = format!(r#"{{"uri":{}}}"#, quote(&job.native));
+    Box::pin(async move { link.ask(&method, &params).await })
+}
+
+/// What the backend makes of a job; nothing when the link is over.
+async fn reply_in(link: &Link, answer: Result<Response, LinkError>) -> Option<Reply> {
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(LinkError::SessionLost) => return None,
+        Err(error) => {
+            let is_over = tokio::time::timeout(LINK_PATIENCE, link.closed()).await.is_ok();
+            return (!is_over).then(|| Reply::Failed(error.to_string().into()));
+        }
+    };
+    Some(match answer.outcome {
+        Answer::Result(_) => Reply::Done,
+        Answer::Error(error) => {
+            let text = answer.raw.as_str();
+            let code = json::member(text, error, "code").map(|code| code.get(text));
+            if code == Some("-32601") { Reply::Unknown } else { Reply::Refused(Arc::new(answer)) }
+        }
+    })
 }
 
 /// What was read, as it is spelled.

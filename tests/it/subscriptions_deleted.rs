@@ -1,0 +1,274 @@
+//! Deletion: a subscribed resource that is gone is told so, stays subscribed, and is told when it is back.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Gateway, Scratch, fixture_server};
+use crate::peer::Peer;
+use crate::resources::few_templates;
+use crate::stage::{Back, Front, Stage, pairs};
+use crate::subscriber::{DELETED, UPDATED, short, states_become};
+use crate::subscriptions_patterns::glob;
+use crate::support::path_text;
+
+/// Listed, matched by no template.
+const NATIVE: &str = "blob:///bin";
+const BIN: &str = "a+blob:///bin";
+const LIST_CHANGED: &str = "notifications/resources/list_changed";
+
+/// What a client declares that knows of deletions.
+fn knowing() -> Value {
+    json!({"experimental": {"dev.goblin/subscriptions": {}}})
+}
+
+/// The params that tell a plain client of a deletion.
+fn marked(uri: &str) -> Value {
+    json!({"uri": uri, "_meta": {"dev.goblin/deleted": true}})
+}
+
+#[tokio::test]
+async fn sub14_d10_a_resource_that_is_gone_is_told_and_its_return_too_over_every_pair_of_transports() {
+    for (front, back) in pairs() {
+        let who = format!("{front:?} {back:?}");
+        let stage = Stage::start(front, back).await;
+        let mut peer = stage.peer(json!({})).await;
+        peer.subscribe(BIN).await;
+        peer.change(json!({ "remove": NATIVE })).await;
+        assert_eq!(peer.updated().await.json()["params"], marked(BIN), "{who}");
+        peer.told(LIST_CHANGED).await;
+        let answer = peer.request("resources/read", json!({ "uri": BIN })).await;
+        assert_eq!(answer["error"]["data"]["code"], "RESOURCE_NOT_FOUND", "{who}: {answer}");
+        assert_eq!(peer.updates().await, Vec::<Value>::new(), "{who}: once");
+
+        peer.change(json!({ "restore": NATIVE })).await;
+        assert_eq!(peer.updated().await.json()["params"], json!({ "uri": BIN }), "{who}");
+        assert_eq!(peer.said_upstream().await, ["+blob:///bin", "+blob:///bin"], "{who}: it is asked for again");
+        assert_eq!(peer.updates().await, Vec::<Value>::new(), "{who}: once");
+        peer.touch(NATIVE, 1).await;
+        assert_eq!(short(&peer.updates().await), [format!("{BIN} 1")], "{who}");
+        peer.unsubscribe(BIN).await;
+        peer.upstream_hears(&["+blob:///bin", "+blob:///bin", "-blob:///bin"]).await;
+    }
+}
+
+#[tokio::test]
+async fn sub14_d10_who_knows_of_deletions_is_told_in_so_many_words() {
+    let capabilities = [
+        knowing(),
+        json!({"extensions": {"dev.goblin/subscriptions": {}}}),
+        json!({"experimental": {"other": {}}}),
+        json!({}),
+    ];
+    let stage = Stage::start(Front::Http, Back::Get).await;
+    let mut peers = Vec::new();
+    for capabilities in capabilities {
+        let mut peer = stage.peer(capabilities).await;
+        // However many reasons there are, it is told once.
+        peer.subscribe(BIN).await;
+        peer.wish("a+blob:///*", glob()).await;
+        peers.push(peer);
+    }
+    let mut indifferent = stage.peer(knowing()).await;
+    for peer in peers.iter_mut().chain([&mut indifferent]) {
+        // Of how it began.
+        peer.others().await;
+    }
+    indifferent.change(json!({ "remove": NATIVE })).await;
+    for (number, peer) in peers.iter_mut().enumerate() {
+        let (method, params) = if number < 2 { (DELETED, json!({ "uri": BIN })) } else { (UPDATED, marked(BIN)) };
+        assert_eq!(peer.told(method).await.json()["params"], params, "{number}");
+        peer.told(LIST_CHANGED).await;
+        assert_eq!(peer.updates().await, Vec::<Value>::new(), "{number}: once");
+        assert_eq!(told_of_resources(peer).await, Vec::<Value>::new(), "{number}: nothing else");
+    }
+    indifferent.told(LIST_CHANGED).await;
+    assert_eq!(told_of_resources(&mut indifferent).await, Vec::<Value>::new());
+    indifferent.change(json!({ "restore": NATIVE })).await;
+    for (number, peer) in peers.iter_mut().enumerate() {
+        assert_eq!(peer.updated().await.json()["params"], json!({ "uri": BIN }), "{number}");
+        assert_eq!(peer.updates().await, Vec::<Value>::new(), "{number}: once");
+    }
+}
+
+/// Updates and deletions that nobody waited for.
+async fn told_of_resources(peer: &mut Peer) -> Vec<Value> {
+    let mut others = peer.others().await;
+    others.retain(|message| message["method"] == UPDATED || message["method"] == DELETED);
+    others
+}
+
+async fn alone(server: Value) -> (Gateway, Peer) {
+    let gateway = Gateway::with_servers(json!({ "a": server })).await;
+    let mut peer = Peer::over_http(gateway.address, json!({})).await;
+    peer.await_tool("a_touch").await;
+    (gateway, peer)
+}
+
+#[tokio::test]
+async fn d10_what_is_gone_stays_subscribed_and_is_listed_as_missing() {
+    let (gateway, mut peer) = alone(fixture_server(&[])).await;
+    let id = peer.subscribe(BIN).await["dev.goblin/subscriptionId"].clone();
+    let kept = peer.subscribe("a+note:///alpha").await;
+    states_become(gateway.address, &[(BIN, "subscribed"), ("a+note:///alpha", "subscribed")]).await;
+    peer.change(json!({ "remove": NATIVE })).await;
+    assert_eq!(peer.updated().await.json()["params"], marked(BIN));
+    states_become(gateway.address, &[(BIN, "missing"), ("a+note:///alpha", "subscribed")]).await;
+    // It cannot be subscribed anew, and ends only by its name, as ever.
+    let answer = peer.request("resources/subscribe", json!({ "uri": BIN })).await;
+    assert_eq!(answer["error"]["data"]["code"], "RESOURCE_NOT_FOUND", "{answer}");
+    peer.change(json!({ "restore": NATIVE })).await;
+    assert_eq!(peer.updated().await.json()["params"], json!({ "uri": BIN }));
+    states_become(gateway.address, &[(BIN, "subscribed"), ("a+note:///alpha", "subscribed")]).await;
+    assert_eq!(peer.subscribe(BIN).await["dev.goblin/subscriptionId"], id, "the same as ever");
+    peer.change(json!({ "remove": NATIVE })).await;
+    assert_eq!(peer.updated().await.json()["params"], marked(BIN), "a second time");
+    peer.unsubscribe(id.as_str().expect("an id")).await;
+    states_become(gateway.address, &[("a+note:///alpha", "subscribed")]).await;
+    peer.change(json!({ "restore": NATIVE })).await;
+    peer.lists(BIN, true).await;
+    assert_eq!(peer.updates().await, Vec::<Value>::new(), "nobody waits for it");
+    assert_eq!(peer.subscribe("a+note:///alpha").await, kept);
+}
+
+#[tokio::test]
+async fn d10_what_a_pattern_covered_is_told_as_gone_and_as_new() {
+    let (gateway, mut peer) = alone(fixture_server(&[])).await;
+    peer.define(&["file:///d/1", "file:///d/2"]).await;
+    peer.wish("a+file:///d/*", glob()).await;
+    peer.upstream_hears_all(&["+file:///d/1", "+file:///d/2"]).await;
+    peer.change(json!({"remove": "file:///d/1"})).await;
+    assert_eq!(peer.updated().await.json()["params"], marked("a+file:///d/1"));
+    peer.upstream_hears_all(&["+file:///d/1", "+file:///d/2", "-file:///d/1"]).await;
+    states_become(gateway.address, &[("a+file:///d/*", "subscribed")]).await;
+    peer.change(json!({"restore": "file:///d/1"})).await;
+    assert_eq!(peer.updated().await.json()["params"], json!({"uri": "a+file:///d/1"}));
+    assert_eq!(peer.updates().await, Vec::<Value>::new(), "once");
+    peer.touch("file:///d/1", 1).await;
+    assert_eq!(short(&peer.updates().await), ["a+file:///d/1 1"]);
+}
+
+#[tokio::test]
+async fn d10_what_is_not_listed_may_still_be_there() {
+    let (gateway, mut peer) = alone(fixture_server(&[])).await;
+    // It can be read still, it has a template, and it was never listed.
+    for uri in [BIN, "a+note:///alpha", "a+note:///missing"] {
+        peer.subscribe(uri).await;
+    }
+    peer.define(&["file:///marker"]).await;
+    peer.subscribe("a+file:///marker").await;
+    peer.change(json!({ "hide": NATIVE })).await;
+    peer.change(json!({"remove": "note:///alpha"})).await;
+    peer.lists(BIN, false).await;
+    peer.lists("a+note:///alpha", false).await;
+    // Told after them, in the same way.
+    peer.change(json!({"remove": "file:///marker"})).await;
+    assert_eq!(peer.updated().await.json()["params"], marked("a+file:///marker"));
+    let subscribed = |uri| (uri, "subscribed");
+    let kept = [subscribed(BIN), subscribed("a+note:///alpha"), subscribed("a+note:///missing")];
+    states_become(gateway.address, &[&kept[..], &[("a+file:///marker", "missing")]].concat()).await;
+    for native in [NATIVE, "note:///alpha"] {
+        peer.touch(native, 1).await;
+        assert_eq!(short(&peer.updates().await), [format!("a+{native} 1")]);
+    }
+    // What is gone then is told then.
+    peer.change(json!({ "remove": NATIVE })).await;
+    assert_eq!(peer.updated().await.json()["params"], marked(BIN));
+}
+
+#[tokio::test]
+async fn d10_a_template_that_is_denied_offers_nothing() {
+    let (_gateway, mut peer) = alone(few_templates()).await;
+    peer.subscribe("a+note:///alpha").await;
+    peer.change(json!({"remove": "note:///alpha"})).await;
+    assert_eq!(peer.updated().await.json()["params"], marked("a+note:///alpha"));
+}
+
+#[tokio::test]
+async fn d10_d14_a_server_that_fails_or_dies_makes_nothing_vanish() {
+    let scratch = Scratch::new();
+    let pid_file = scratch.path().join("pid");
+    let (gateway, mut peer) = alone(fixture_server(&["--pid-file", path_text(&pid_file)])).await;
+    peer.subscribe(BIN).await;
+    peer.define(&["file:///marker"]).await;
+    peer.subscribe("a+file:///marker").await;
+    peer.change(json!({"broken": true})).await;
+    peer.change(json!({"remove": "file:///marker"})).await;
+    crate::support::logged(&gateway, &["the list is broken"]).await;
+    assert_eq!(peer.updates().await, Vec::<Value>::new(), "a list that fails tells nothing");
+    states_become(gateway.address, &[(BIN, "subscribed"), ("a+file:///marker", "subscribed")]).await;
+    peer.change(json!({"broken": false})).await;
+    assert_eq!(peer.updated().await.json()["params"], marked("a+file:///marker"), "now it is known");
+
+    // The next one has never heard of the marker.
+    peer.change(json!({"restore": "file:///marker"})).await;
+    assert_eq!(peer.updated().await.json()["params"], json!({"uri": "a+file:///marker"}));
+    let crash = peer.begin_call("a_crash", "{}").await;
+    assert!(peer.answer_to(crash).await["error"].is_object());
+    let mut told = [peer.updated().await.json()["params"].clone(), peer.updated().await.json()["params"].clone()];
+    told.sort_by_key(Value::to_string);
+    assert_eq!(told, [json!({ "uri": BIN }), json!({"uri": "a+file:///marker"})], "it is back, and that is all");
+    assert_eq!(peer.updated().await.json()["params"], marked("a+file:///marker"), "when it has had its time to list");
+    states_become(gateway.address, &[(BIN, "subscribed"), ("a+file:///marker", "missing")]).await;
+    assert_eq!(peer.updates().await, Vec::<Value>::new(), "once");
+}
+
+/// A files server has a template for all its files, so what was removed has not vanished; its own watcher tells of it.
+#[tokio::test]
+async fn d10_a_file_that_is_removed_or_comes_back_is_told_once() {
+    let scratch = Scratch::new();
+    let root = scratch.path().canonicalize().expect("it is there");
+    // A rename is one change, seen whole.
+    let write = |name: &str, text: &str| {
+        scratch.write(".new", text);
+        fs::rename(root.join(".new"), root.join(name)).expect("it can be renamed");
+    };
+    write("gone.txt", "first");
+    write("fence.txt", "first");
+    let servers = json!({ "a": { "type": "files", "root": root.display().to_string() } });
+    let gateway = Gateway::with_servers(servers).await;
+    let uri = |name: &str| format!("a+file://{}/{name}", root.display());
+    let (gone, fence, all) = (uri("gone.txt"), uri("fence.txt"), uri("*.txt"));
+    let mut peers =
+        [Peer::over_http(gateway.address, json!({})).await, Peer::over_http(gateway.address, knowing()).await];
+    for peer in &mut peers {
+        peer.await_tool("a_read").await;
+        peer.lists(&gone, true).await;
+        for uri in [&gone, &fence] {
+            peer.subscribe(uri).await;
+        }
+        peer.wish(&all, glob()).await;
+    }
+    let mut fences = 0;
+    for (round, is_there) in [false, true, false, true].into_iter().enumerate() {
+        match is_there {
+            true => write("gone.txt", &format!("{round}")),
+            false => fs::remove_file(root.join("gone.txt")).expect("it is there"),
+        }
+        for peer in &mut peers {
+            peer.lists(&gone, is_there).await;
+        }
+        // In one look the order is any; after a second one nothing of the first is left.
+        let mut told = [Vec::new(), Vec::new()];
+        for _ in 0..2 {
+            fences += 1;
+            write("fence.txt", &format!("fence {fences}"));
+            for (peer, told) in peers.iter_mut().zip(&mut told) {
+                loop {
+                    let params = peer.updated().await.json()["params"].clone();
+                    if params["uri"] == fence.as_str() {
+                        break;
+                    }
+                    told.push(params);
+                }
+            }
+        }
+        let once = vec![json!({ "uri": gone })];
+        assert_eq!(told, [once.clone(), once], "{round}");
+        for peer in &mut peers {
+            assert_eq!(told_of_resources(peer).await, Vec::<Value>::new(), "{round}");
+        }
+    }
+    let all = [&gone, &fence, &all, &gone, &fence, &all];
+    states_become(gateway.address, &all.map(|uri| (uri.as_str(), "subscribed"))).await;
+}

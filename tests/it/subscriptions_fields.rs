@@ -1,0 +1,134 @@
+//! Subscriptions to chosen fields: an update is told when one of them changed, or when nobody can know.
+
+use serde_json::{Value, json};
+
+use crate::harness::Deadline;
+use crate::peer::Peer;
+use crate::stage::{Back, Front, Stage, pairs};
+use crate::subscriber::short;
+
+/// Listed, matched by no template.
+const DATA: &str = "file:///data";
+const EXPOSED: &str = "a+file:///data";
+
+/// A client that subscribed to the fields of this, with the options given, beside one that wants everything.
+async fn scene(stage: &Stage, members: Value, options: Value) -> Peer {
+    let mut peer = stage.peer(json!({})).await;
+    peer.change(json!({"define": DATA, "members": members})).await;
+    peer.lists(EXPOSED, true).await;
+    peer.wish(EXPOSED, options).await;
+    peer
+}
+
+#[tokio::test]
+async fn subx2_an_update_that_has_the_field_is_told_when_it_changed_over_every_pair_of_transports() {
+    for (front, back) in pairs() {
+        let stage = Stage::start(front, back).await;
+        let mut peer = scene(&stage, json!({}), json!({"fields": ["size", "annotations.lastModified"]})).await;
+        for (number, (words, is_told)) in [
+            (r#""size":1"#, true),
+            (r#""size":1"#, true),
+            (r#""size":1,"annotations":{"lastModified":"x"}"#, true),
+            (r#""size":1,"annotations":{"lastModified":"x","priority":1}"#, false),
+            (r#""annotations":{"lastModified":"x"},"size":1,"title":"y""#, false),
+            (r#""size":2,"annotations":{"lastModified":"x"}"#, true),
+            (r#""size":2,"annotations":{"lastModified":"z"}"#, true),
+            (r#""size":2,"annotations":{"lastModified":"z"}"#, false),
+            // In the metadata it counts too.
+            (r#""_meta":{"size":3},"annotations":{"lastModified":"z"}"#, true),
+            (r#""_meta":{"size":3},"annotations":{"lastModified":"z"}"#, false),
+            // Neither here nor in the list: nobody can know.
+            (r#""title":"z""#, true),
+            (r#""title":"z""#, true),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            peer.say_updated(&format!(r#"{{"uri":"{DATA}",{words}}}"#)).await;
+            let told = peer.updates().await.len();
+            assert_eq!(told, usize::from(is_told), "{front:?} {back:?} {number}: {words}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn subx2_where_only_the_list_has_the_field_the_next_list_decides() {
+    for back in [Back::Stdio, Back::Get] {
+        let stage = Stage::start(Front::Http, back).await;
+        let mut peer = scene(&stage, json!({"size": 1}), json!({"fields": ["size"]})).await;
+        let mut all = stage.peer(json!({})).await;
+        all.subscribe(EXPOSED).await;
+
+        // The size is what it was.
+        peer.touch(DATA, 1).await;
+        assert_eq!(short(&all.updates().await), [format!("{EXPOSED} 1")], "{back:?}: who wants all hears all");
+        // Another size, in a list that the server does not tell of.
+        peer.call_text("a_toggle_quiet", "{}").await;
+        peer.change(json!({"define": DATA, "members": {"size": 2}})).await;
+        peer.call_text("a_toggle_quiet", "{}").await;
+        peer.touch(DATA, 1).await;
+        let params = peer.updated().await.json()["params"].clone();
+        assert_eq!((&params["uri"], &params["version"]), (&json!(EXPOSED), &json!(2)), "{back:?}: with its words");
+        assert_eq!(short(&all.updates().await), [format!("{EXPOSED} 2")], "{back:?}");
+
+        // A list that the server tells of is news by itself, to who chose the field.
+        peer.change(json!({"define": DATA, "members": {"size": 3}})).await;
+        assert_eq!(peer.updated().await.json()["params"], json!({ "uri": EXPOSED }), "{back:?}: our own words");
+        peer.change(json!({"define": DATA, "members": {"size": 3, "title": "other"}})).await;
+        let listed = async |peer: &mut Peer| peer.request("resources/list", json!({})).await.to_string();
+        let deadline = Deadline::new();
+        while !listed(&mut peer).await.contains("other") {
+            deadline.pause("the list has the title").await;
+        }
+        assert_eq!(peer.updates().await, Vec::<Value>::new(), "{back:?}: the size is the same");
+        assert_eq!(all.updates().await, Vec::<Value>::new(), "{back:?}: a list is no update");
+    }
+}
+
+#[tokio::test]
+async fn subx2_nothing_is_lost_when_the_list_fails() {
+    for back in [Back::Stdio, Back::Sse] {
+        let stage = Stage::start(Front::Http, back).await;
+        let mut peer = scene(&stage, json!({"size": 1}), json!({"fields": ["size"]})).await;
+        peer.change(json!({"broken": true})).await;
+        for version in [1, 2] {
+            peer.touch(DATA, 1).await;
+            let params = peer.updated().await.json()["params"].clone();
+            assert_eq!((&params["uri"], &params["version"]), (&json!(EXPOSED), &json!(version)), "{back:?}");
+        }
+        peer.change(json!({"broken": false})).await;
+        peer.define(&["file:///other"]).await;
+        assert_eq!(peer.updates().await, Vec::<Value>::new(), "{back:?}: the size is the same");
+    }
+}
+
+#[tokio::test]
+async fn subx2_fields_go_with_patterns_and_with_paces() {
+    let stage = Stage::start(Front::Http, Back::Stdio).await;
+    let mut peer = stage.peer(json!({})).await;
+    peer.define(&["file:///d/1", "file:///d/2"]).await;
+    peer.wish("a+file:///d/*", json!({"pattern": "glob", "fields": ["size"], "priority": 1})).await;
+    // Of each resource it is compared with its own.
+    for (words, expected) in [
+        (r#""uri":"file:///d/1","size":1"#, vec!["a+file:///d/1"]),
+        (r#""uri":"file:///d/2","size":2"#, vec!["a+file:///d/2"]),
+        (r#""uri":"file:///d/1","size":1"#, vec![]),
+        (r#""uri":"file:///d/1","size":2"#, vec!["a+file:///d/1"]),
+        (r#""uri":"file:///d/2","size":2"#, vec![]),
+        // Nothing is listed of it, so nothing is remembered.
+        (r#""uri":"file:///d/9","size":2"#, vec!["a+file:///d/9"]),
+        (r#""uri":"file:///d/9","size":2"#, vec!["a+file:///d/9"]),
+    ] {
+        peer.say_updated(&format!("{{{words}}}")).await;
+        assert_eq!(short(&peer.updates().await), expected, "{words}");
+    }
+    // One that is new is told as such, then by its fields.
+    peer.change(json!({"define": "file:///d/3", "members": {"size": 5}})).await;
+    assert_eq!(short(&[peer.updated().await.json()["params"].clone()]), ["a+file:///d/3"]);
+    peer.say_updated(r#"{"uri":"file:///d/3","size":5}"#).await;
+    assert_eq!(peer.updates().await, Vec::<Value>::new());
+    // Subscribing anew for other fields is another choice.
+    peer.wish("a+file:///d/*", json!({"pattern": "glob", "fields": ["title"]})).await;
+    peer.say_updated(r#"{"uri":"file:///d/3","size":5}"#).await;
+    assert_eq!(short(&peer.updates().await), ["a+file:///d/3"], "nobody can know its title");
+}

@@ -1,0 +1,327 @@
+//! Subscriptions to patterns: what they cover, who is told of it, what the server is asked for, and what is refused.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Client, Gateway, Listener, fixture_server};
+use crate::peer::Peer;
+use crate::stage::{Back, Front, Stage, pairs};
+use crate::subscriber::{ACTIVE, UPDATED, short, states, states_become, subscribe, touched, upstream_heard, wish};
+use crate::support::{assert_error, gauge};
+
+const LOGS: &str = "a+file:///d/*.log";
+
+pub fn glob() -> Value {
+    json!({ "pattern": "glob" })
+}
+
+/// A pattern, another one that covers the same, and what is meant by them.
+struct Case {
+    kind: &'static str,
+    pattern: &'static str,
+    other: &'static str,
+    listed: &'static str,
+    late: &'static str,
+    /// Not covered.
+    beyond: &'static str,
+}
+
+const CASES: [Case; 2] = [
+    Case {
+        kind: "glob",
+        pattern: "a+file:///d/*.log",
+        other: "a+file:///d/[0-9].lo?",
+        listed: "file:///d/1.log",
+        late: "file:///d/2.log",
+        beyond: "file:///d/e/3.log",
+    },
+    Case {
+        kind: "template",
+        pattern: "a+db://{table}/{id}",
+        other: "a+db://t/?",
+        listed: "db://t/1",
+        late: "db://t/2",
+        beyond: "db://u/1/2",
+    },
+];
+
+#[tokio::test]
+async fn subx1_a_pattern_covers_what_matches_now_and_later_over_every_pair_of_transports() {
+    for (front, back) in pairs() {
+        let stage = Stage::start(front, back).await;
+        let mut peer = stage.peer(json!({})).await;
+        let mut heard = Vec::new();
+        for Case { kind, pattern, other, listed, late, beyond } in CASES {
+            let who = format!("{front:?} {back:?} {kind}");
+            let exposed = |native: &str| format!("a+{native}");
+            peer.define(&[listed]).await;
+            let meta = peer.wish(pattern, json!({ "pattern": kind })).await;
+            assert_eq!((&meta["dev.goblin/uri"], &meta["dev.goblin/server"]), (&json!(pattern), &json!("a")), "{who}");
+            assert!(meta["dev.goblin/state"].is_null(), "{who}: {meta}");
+            heard.push(format!("+{listed}"));
+            assert_eq!(peer.said_upstream().await, heard, "{who}: it was asked for before the answer");
+            peer.wish(other, glob()).await;
+            peer.subscribe(&exposed(listed)).await;
+
+            peer.touch(listed, 1).await;
+            assert_eq!(peer.updated().await.raw("params"), touched(&exposed(listed), 1), "{who}: the server's words");
+            peer.touch(beyond, 1).await;
+            assert_eq!(peer.updates().await, Vec::<Value>::new(), "{who}: once, and not what is beyond");
+
+            peer.define(&[late]).await;
+            assert_eq!(peer.updated().await.json()["params"], json!({ "uri": exposed(late) }), "{who}: it is new");
+            heard.push(format!("+{late}"));
+            assert_eq!(peer.said_upstream().await, heard, "{who}: one request for each, in spite of three wishes");
+            peer.touch(late, 1).await;
+            assert_eq!(short(&peer.updates().await), [format!("{} 1", exposed(late))], "{who}");
+
+            for uri in [pattern, other, &exposed(listed)] {
+                peer.unsubscribe(uri).await;
+            }
+            heard.extend([format!("-{listed}"), format!("-{late}")]);
+            peer.upstream_hears_all(&heard.iter().map(String::as_str).collect::<Vec<_>>()).await;
+            peer.touch(listed, 1).await;
+            assert_eq!(peer.updates().await, Vec::<Value>::new(), "{who}: it is over");
+            // What was said last came in any order.
+            heard = peer.said_upstream().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn subx1_sub2_overlapping_patterns_are_one_request_and_leave_what_others_want() {
+    for back in Back::SHARED {
+        let stage = Stage::start(Front::Http, back).await;
+        let (mut one, mut two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
+        one.define(&["file:///d/1.log", "file:///d/2.log", "file:///d/e/3.log"]).await;
+        let id = one.wish(LOGS, glob()).await["dev.goblin/subscriptionId"].clone();
+        assert_eq!(one.wish(LOGS, glob()).await["dev.goblin/subscriptionId"], id, "{back:?}: twice is once");
+        one.upstream_hears_all(&["+file:///d/1.log", "+file:///d/2.log"]).await;
+        two.wish("a+file:///d/**", glob()).await;
+        two.subscribe("a+file:///d/2.log").await;
+        let all = ["+file:///d/1.log", "+file:///d/2.log", "+file:///d/e/3.log"];
+        one.upstream_hears_all(&all).await;
+        stage.has_subscriptions(3).await;
+
+        for (native, for_one) in [("file:///d/1.log", true), ("file:///d/2.log", true), ("file:///d/e/3.log", false)] {
+            two.touch(native, 1).await;
+            let told = [format!("a+{native} 1")];
+            assert_eq!(short(&one.updates().await), if for_one { &told[..] } else { &[] }, "{back:?} {native}");
+            assert_eq!(short(&two.updates().await), told, "{back:?} {native}: once, for two reasons");
+        }
+        two.unsubscribe("a+file:///d/**").await;
+        let fewer = [&all[..], &["-file:///d/e/3.log"]].concat();
+        one.upstream_hears_all(&fewer).await;
+        one.unsubscribe(id.as_str().expect("an id")).await;
+        let least = [&fewer[..], &["-file:///d/1.log"]].concat();
+        one.upstream_hears_all(&least).await;
+        two.touch("file:///d/2.log", 1).await;
+        assert_eq!(short(&two.updates().await), ["a+file:///d/2.log 2"], "{back:?}: it has that by its name");
+        assert_eq!(one.updates().await, Vec::<Value>::new(), "{back:?}");
+        two.leave().await;
+        one.upstream_hears_all(&[&least[..], &["-file:///d/2.log"]].concat()).await;
+        stage.has_subscriptions(0).await;
+    }
+}
+
+/// The URIs of the next updates, up to one of `a+note:///fence`, which is made now.
+async fn told(client: &Client, stream: &mut Listener) -> Vec<String> {
+    const FENCE: &str = "a+note:///fence";
+    subscribe(client, FENCE, json!({})).await;
+    client.call("a_touch", json!({"uri": "note:///fence"})).await;
+    let mut told = Vec::new();
+    loop {
+        let uri = stream.await_method(UPDATED).await["params"]["uri"].as_str().expect("a URI").to_owned();
+        if uri == FENCE {
+            return told;
+        }
+        told.push(uri);
+    }
+}
+
+#[tokio::test]
+async fn subx1_sub18_what_is_not_listed_is_told_and_too_much_of_it_is_told_as_the_pattern() {
+    const MOST: usize = 64;
+    for (count, is_folded) in [(MOST, false), (MOST + 1, true)] {
+        let stage = Stage::start(Front::Http, Back::Stdio).await;
+        let client = stage.client(json!({})).await;
+        client.await_tool("a_touch").await;
+        subscribe(&client, LOGS, glob()).await;
+        upstream_heard(&client, &[]).await;
+        let uris: Vec<_> = (0..count).map(|number| format!("file:///d/{number}.log")).collect();
+        for uri in &uris {
+            client.call("a_touch", json!({ "uri": uri })).await;
+        }
+        // It comes with a stream only now.
+        let mut stream = client.listen().await;
+        let expected = match is_folded {
+            true => vec![LOGS.to_owned()],
+            false => uris.iter().map(|uri| format!("a+{uri}")).collect(),
+        };
+        assert_eq!(told(&client, &mut stream).await, expected);
+    }
+}
+
+#[tokio::test]
+async fn subx1_what_is_no_pattern_is_refused_in_words() {
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]), "b": fixture_server(&[]) })).await;
+    let client = gateway.client_seeing("a_touch").await;
+    client.await_tool("b_touch").await;
+    let long = format!("a+file:///{}*", "x".repeat(2000));
+    let stars = format!("a+file:///{}", "*a".repeat(65));
+    for (uri, kind, code, words) in [
+        ("a+file:///[", "glob", "INVALID_PARAMS", "uri is no glob"),
+        ("a+file:///[z-a]", "glob", "INVALID_PARAMS", "uri is no glob"),
+        (long.as_str(), "glob", "INVALID_PARAMS", "uri is no glob"),
+        (stars.as_str(), "glob", "INVALID_PARAMS", "uri is no glob"),
+        ("note:///*", "glob", "RESOURCE_NOT_FOUND", "note:///*"),
+        ("nope:///*", "glob", "RESOURCE_NOT_FOUND", "nope:///*"),
+        ("c+note:///*", "glob", "RESOURCE_NOT_FOUND", "c+note:///*"),
+        ("a+note:///{other}", "template", "RESOURCE_NOT_FOUND", "a+note:///{other}"),
+        ("note:///{name}", "template", "RESOURCE_NOT_FOUND", "note:///{name}"),
+        ("a+note:///alpha", "template", "RESOURCE_NOT_FOUND", "a+note:///alpha"),
+        ("a+note:///*", "regex", "INVALID_PARAMS", r#"dev.goblin/pattern must be "glob" or "template""#),
+    ] {
+        let answer = client.request("resources/subscribe", wish(uri, &json!({ "pattern": kind }))).await;
+        let data = assert_error(&answer, -32602, code);
+        let message = answer["error"]["message"].as_str().expect("words");
+        assert!(message.contains(words), "{uri}: {message}");
+        if (uri, kind) == ("note:///*", "glob") {
+            assert_eq!(data["candidates"], json!(["a+note:///*", "b+note:///*"]), "{answer}");
+        }
+    }
+    assert_eq!(gauge(&client, ACTIVE).await, 0);
+    for server in ["a", "b"] {
+        assert_eq!(client.call_text(&format!("{server}_subscribed"), json!({})).await, "[]");
+    }
+}
+
+#[tokio::test]
+async fn subx1_sub4_a_pattern_can_be_named_in_every_way() {
+    let stage = Stage::start(Front::Http, Back::Stdio).await;
+    let (mut peer, mut other) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
+    peer.define(&["file:///d/1.log", "db://t/1"]).await;
+    let kept = other.wish(LOGS, glob()).await["dev.goblin/subscriptionId"].clone();
+    for (kind, exposed, spellings) in [
+        ("glob", LOGS, ["a+file:///d/*.log", "A+file:///d/*.log", "file:///d/*.log"]),
+        ("glob", "a+:*n*", ["a+:*n*", "a+*n*", "A+:*n*"]),
+        ("template", "a+db://{table}/{id}", ["a+db://{table}/{id}", "A+db://{table}/{id}", "db://{table}/{id}"]),
+    ] {
+        for subscribed in spellings {
+            for ended in spellings.map(Some).into_iter().chain([None]) {
+                let meta = peer.wish(subscribed, json!({ "pattern": kind })).await;
+                assert_eq!(meta["dev.goblin/uri"], exposed, "{subscribed}");
+                stage.has_subscriptions(2).await;
+                peer.unsubscribe(kept.as_str().expect("an id")).await;
+                assert_eq!(stage.metric(ACTIVE).await, 2, "another client's subscription is not ours to end");
+                let id = meta["dev.goblin/subscriptionId"].as_str().expect("an id");
+                peer.unsubscribe(ended.unwrap_or(id)).await;
+                assert_eq!(stage.metric(ACTIVE).await, 1, "{subscribed} {ended:?}");
+            }
+        }
+    }
+    other.touch("file:///d/1.log", 1).await;
+    assert_eq!(short(&other.updates().await), ["a+file:///d/1.log 1"]);
+    assert_eq!(peer.updates().await, Vec::<Value>::new());
+}
+
+#[tokio::test]
+async fn subx1_sub10_a_pattern_that_the_server_refuses_whole_is_refused_and_else_it_is_partial() {
+    let (gateway, mut peer) = alone(fixture_server(&[])).await;
+    peer.define(&["note:///refused"]).await;
+    let answer = peer.request("resources/subscribe", wish("a+note:///r*", &glob())).await;
+    assert_eq!(
+        (&answer["error"]["code"], &answer["error"]["data"]["code"]),
+        (&json!(-32001), &json!("SUBSCRIPTION_FAILED"))
+    );
+    assert_eq!(states(gateway.address).await, []);
+    peer.define(&["note:///rest"]).await;
+    peer.wish("a+note:///r*", glob()).await;
+    states_become(gateway.address, &[("a+note:///r*", "partial")]).await;
+    peer.touch("note:///rest", 1).await;
+    assert_eq!(short(&peer.updates().await), ["a+note:///rest 1"]);
+    peer.unsubscribe("a+note:///r*").await;
+    let said = ["+note:///refused", "+note:///refused", "+note:///rest", "-note:///rest"];
+    peer.upstream_hears_all(&said).await;
+}
+
+#[tokio::test]
+async fn subx1_sub9_a_server_without_subscriptions_is_not_asked_and_what_is_new_is_told() {
+    let (gateway, mut peer) = alone(fixture_server(&["--without", "subscribe"])).await;
+    peer.define(&["file:///d/1.log"]).await;
+    peer.wish(LOGS, glob()).await;
+    states_become(gateway.address, &[(LOGS, "tracked")]).await;
+    peer.define(&["file:///d/2.log"]).await;
+    assert_eq!(peer.updated().await.json()["params"], json!({"uri": "a+file:///d/2.log"}));
+    for native in ["file:///d/1.log", "file:///d/2.log"] {
+        peer.touch(native, 1).await;
+        assert_eq!(short(&peer.updates().await), [format!("a+{native} 1")]);
+    }
+    assert_eq!(peer.said_upstream().await, [""; 0]);
+}
+
+async fn alone(server: Value) -> (Gateway, Peer) {
+    narrow(1000, server).await
+}
+
+/// A gateway with room for so many resources upstream.
+async fn narrow(most: usize, server: Value) -> (Gateway, Peer) {
+    let config = json!({ "subscriptions": { "maxUpstream": most }, "mcpServers": { "a": server } });
+    let gateway = Gateway::start(config).await;
+    let mut peer = Peer::over_http(gateway.address, json!({})).await;
+    peer.await_tool("a_touch").await;
+    (gateway, peer)
+}
+
+#[tokio::test]
+async fn subx1_d6_what_covers_too_much_is_refused_and_leaves_no_trace() {
+    const ALL: &str = "a+note:///numbered/*";
+    let (gateway, mut peer) = narrow(3, fixture_server(&["--resources", "4"])).await;
+    peer.lists("a+note:///numbered/0004", true).await;
+    let answer = peer.request("resources/subscribe", wish(ALL, &glob())).await;
+    let data = assert_error(&answer, 1429, "LIMIT_EXCEEDED");
+    assert_eq!(data["limit"], "subscriptions.maxUpstream", "{answer}");
+    assert!(answer["error"]["message"].as_str().is_some_and(|it| it.starts_with("LimitExceeded: ")), "{answer}");
+    assert_eq!(peer.said_upstream().await, [""; 0]);
+    assert_eq!(states(gateway.address).await, []);
+
+    // Exactly this many fit; those that have names of their own do not need any room.
+    peer.wish("a+note:///numbered/000[1-3]", glob()).await;
+    peer.upstream_hears_all(&["+note:///numbered/0001", "+note:///numbered/0002", "+note:///numbered/0003"]).await;
+    peer.wish("a+note:///numbered/000[12]", glob()).await;
+    peer.subscribe("a+note:///numbered/0004").await;
+    assert_error(&peer.request("resources/subscribe", wish("a+file:///logs/*", &glob())).await, 1429, "LIMIT_EXCEEDED");
+    peer.wish(ALL, glob()).await;
+    states_become(
+        gateway.address,
+        &[
+            ("a+note:///numbered/000[1-3]", "subscribed"),
+            ("a+note:///numbered/000[12]", "subscribed"),
+            ("a+note:///numbered/0004", "subscribed"),
+            (ALL, "subscribed"),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn subx1_a_pattern_that_grows_past_the_room_is_partial() {
+    let (gateway, mut peer) = narrow(2, fixture_server(&[])).await;
+    peer.define(&["file:///d/1.log"]).await;
+    peer.wish(LOGS, glob()).await;
+    peer.define(&["file:///d/2.log"]).await;
+    assert_eq!(peer.updated().await.json()["params"]["uri"], "a+file:///d/2.log");
+    states_become(gateway.address, &[(LOGS, "subscribed")]).await;
+    peer.define(&["file:///d/3.log"]).await;
+    states_become(gateway.address, &[(LOGS, "partial")]).await;
+    assert_eq!(peer.said_upstream().await, ["+file:///d/1.log", "+file:///d/2.log"]);
+    peer.touch("file:///d/1.log", 1).await;
+    peer.touch("file:///d/3.log", 1).await;
+    let told = short(&peer.updates().await);
+    assert_eq!(told, ["a+file:///d/1.log 1", "a+file:///d/3.log 1"], "what the server tells anyway is told");
+    // There is room again, and that is seen when the server lists the next time.
+    peer.change(json!({"remove": "file:///d/1.log"})).await;
+    peer.upstream_hears(&["+file:///d/1.log", "+file:///d/2.log", "-file:///d/1.log"]).await;
+    peer.change(json!({"define": "file:///elsewhere"})).await;
+    peer.upstream_hears(&["+file:///d/1.log", "+file:///d/2.log", "-file:///d/1.log", "+file:///d/3.log"]).await;
+    states_become(gateway.address, &[(LOGS, "subscribed")]).await;
+}

@@ -1,0 +1,166 @@
+//! Patterns beyond streams, connections and servers, and what must never reach who subscribed to one.
+
+use serde_json::{Value, json};
+
+use crate::fixture_http::HttpFixture;
+use crate::harness::{Gateway, Scratch, eventually, fixture_server};
+use crate::peer::Peer;
+use crate::per_client::own_process;
+use crate::subscriber::{UPDATED, short, states, states_become, subscribe, touch};
+use crate::subscriptions_patterns::glob;
+use crate::support::{path_text, scripted_server, try_call};
+
+const NUMBERED: &str = "a+note:///numbered/*";
+const ONE: &str = "note:///numbered/0001";
+const TWO: &str = "note:///numbered/0002";
+
+/// A client of one server, who sees the numbered notes.
+async fn peer_of(gateway: &Gateway) -> Peer {
+    let mut peer = Peer::over_http(gateway.address, json!({})).await;
+    peer.await_tool("a_touch").await;
+    peer.lists(&format!("a+{ONE}"), true).await;
+    peer
+}
+
+#[tokio::test]
+async fn subx1_sub16_a_server_that_comes_back_is_asked_again_and_the_pattern_is_told_once() {
+    let (web, old) =
+        (HttpFixture::start(&["--resources", "2"]).await, HttpFixture::start(&["--sse", "--resources", "2"]).await);
+    let ways = [
+        (fixture_server(&["--resources", "2"]), None),
+        (web.server(), Some((web, vec!["--resources", "2"]))),
+        (old.server(), Some((old, vec!["--sse", "--resources", "2"]))),
+    ];
+    for (number, (server, replaced)) in ways.into_iter().enumerate() {
+        let gateway = Gateway::with_servers(json!({ "a": server })).await;
+        let (mut peer, caller) = (peer_of(&gateway).await, gateway.client().await);
+        peer.wish(NUMBERED, glob()).await;
+        peer.subscribe(&format!("a+{TWO}")).await;
+        let _server = match replaced {
+            None => {
+                try_call(&caller, "a_crash", json!({})).await;
+                None
+            }
+            Some((web, switches)) => Some(web.replace(&switches).await),
+        };
+        let mut told = [peer.updated().await.json()["params"].clone(), peer.updated().await.json()["params"].clone()];
+        told.sort_by_key(Value::to_string);
+        assert_eq!(told, [json!({ "uri": NUMBERED }), json!({"uri": format!("a+{TWO}")})], "way {number}");
+        eventually(&format!("way {number}: both are subscribed"), || async {
+            let all = try_call(&caller, "a_subscribed", json!({})).await["result"]["content"][0]["text"].clone();
+            let both = [format!(r#"["+{ONE}","+{TWO}"]"#), format!(r#"["+{TWO}","+{ONE}"]"#)];
+            both.iter().any(|both| all == both.as_str()).then_some(())
+        })
+        .await;
+        assert_eq!(peer.updates().await, Vec::<Value>::new(), "way {number}: once");
+        peer.touch(ONE, 1).await;
+        assert_eq!(short(&peer.updates().await), [format!("a+{ONE} 1")], "way {number}");
+    }
+}
+
+#[tokio::test]
+async fn subx1_subx6_a_gap_is_told_as_one_update_of_the_pattern() {
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&["--resources", "3"]) })).await;
+    let mut waiting = peer_of(&gateway).await;
+    waiting.lists("a+note:///numbered/0003", true).await;
+    let client = gateway.client().await;
+    subscribe(&client, NUMBERED, glob()).await;
+    let mut stream = client.listen().await;
+    touch(&client, ONE, 1).await;
+    assert_eq!(stream.await_method(UPDATED).await["params"]["version"], 1);
+    for _ in 0..2 {
+        // It does not say what it has seen.
+        stream = client.listen().await;
+        assert_eq!(stream.await_method(UPDATED).await["params"], json!({ "uri": NUMBERED }));
+    }
+    touch(&client, ONE, 1).await;
+    assert_eq!(stream.await_method(UPDATED).await["params"]["version"], 2, "once");
+}
+
+#[tokio::test]
+async fn subx1_sub10_a_pattern_of_a_server_that_was_never_there_is_waited_for_and_told_once() {
+    let scratch = Scratch::new();
+    let script = format!(r#"test -e {} && exec "$@""#, path_text(&scratch.path().join("door")));
+    let server = scripted_server(&script, &["--resources", "2"]);
+    let gateway = Gateway::with_servers(json!({ "a": server })).await;
+    let mut peer = Peer::over_http(gateway.address, json!({})).await;
+    let meta = peer.wish(NUMBERED, glob()).await;
+    assert_eq!((&meta["dev.goblin/uri"], &meta["dev.goblin/state"]), (&json!(NUMBERED), &json!("pending")));
+    states_become(gateway.address, &[(NUMBERED, "pending")]).await;
+    scratch.write("door", "");
+    assert_eq!(peer.updated().await.json()["params"], json!({ "uri": NUMBERED }));
+    peer.await_tool("a_touch").await;
+    peer.upstream_hears_all(&[&format!("+{ONE}"), &format!("+{TWO}")]).await;
+    states_become(gateway.address, &[(NUMBERED, "subscribed")]).await;
+    assert_eq!(peer.updates().await, Vec::<Value>::new(), "once, for all it covers");
+    peer.touch(TWO, 1).await;
+    assert_eq!(short(&peer.updates().await), [format!("a+{TWO} 1")]);
+}
+
+#[tokio::test]
+async fn own_subx1_each_client_subscribes_over_its_own_connection_and_is_told_once_when_it_comes_back() {
+    let gateway = Gateway::with_servers(json!({ "a": own_process(&["--resources", "2"]) })).await;
+    let (mut one, mut two) = (peer_of(&gateway).await, peer_of(&gateway).await);
+    one.wish(NUMBERED, glob()).await;
+    // Nothing that it covers is listed.
+    one.wish("a+nothing:///*", glob()).await;
+    one.upstream_hears_all(&[&format!("+{ONE}"), &format!("+{TWO}")]).await;
+    two.upstream_hears(&[]).await;
+    let crash = one.begin_call("a_crash", "{}").await;
+    assert!(one.answer_to(crash).await["error"].is_object());
+    let mut told = [one.updated().await.json()["params"].clone(), one.updated().await.json()["params"].clone()];
+    told.sort_by_key(Value::to_string);
+    assert_eq!(told, [json!({ "uri": NUMBERED }), json!({"uri": "a+nothing:///*"})]);
+    one.upstream_hears_all(&[&format!("+{ONE}"), &format!("+{TWO}")]).await;
+    one.touch(ONE, 1).await;
+    assert_eq!(short(&one.updates().await), [format!("a+{ONE} 1")]);
+    assert_eq!(two.updates().await, Vec::<Value>::new());
+}
+
+/// What the configuration hides does not exist for clients, however wide their patterns are.
+#[tokio::test]
+async fn subx1_what_is_denied_never_reaches_a_pattern() {
+    let mut server = fixture_server(&["--resources", "3"]);
+    server["resources"] = json!({ "deny": [TWO, "file:///secret/*"] });
+    let gateway = Gateway::with_servers(json!({ "a": server })).await;
+    let mut peer = peer_of(&gateway).await;
+    peer.lists("a+note:///numbered/0003", true).await;
+    let patterns = [(NUMBERED, "glob"), ("a+note:///**", "glob"), ("a+note:///{name}", "template"), ("a+:**", "glob")];
+    for (pattern, kind) in patterns {
+        peer.wish(pattern, json!({ "pattern": kind })).await;
+    }
+    peer.wish("a+file:///**", json!({"pattern": "glob", "fields": ["size"]})).await;
+    let said = |said: Vec<String>| {
+        assert!(!said.is_empty());
+        let hidden = said.iter().find(|entry| entry.contains("0002") || entry.contains("secret"));
+        assert_eq!(hidden, None, "the server was told");
+    };
+    said(peer.said_upstream().await);
+    // Listed, told of its own accord, new, and with fields.
+    peer.touch(TWO, 3).await;
+    peer.touch("file:///secret/a", 1).await;
+    peer.say_updated(r#"{"uri":"file:///secret/a/b","size":7}"#).await;
+    for size in [1, 2] {
+        peer.change(json!({"define": "file:///secret/a", "members": { "size": size }})).await;
+        peer.define(&[&format!("file:///open/{size}")]).await;
+        assert_eq!(peer.updated().await.json()["params"]["uri"], format!("a+file:///open/{size}"), "it is new");
+    }
+    peer.change(json!({"remove": "file:///secret/a"})).await;
+    peer.change(json!({"remove": TWO})).await;
+    peer.define(&["file:///open/3"]).await;
+    assert_eq!(peer.updated().await.json()["params"]["uri"], "a+file:///open/3", "it is new");
+    said(peer.said_upstream().await);
+    peer.touch(ONE, 1).await;
+    assert_eq!(short(&peer.updates().await), [format!("a+{ONE} 1")]);
+    let crash = peer.begin_call("a_crash", "{}").await;
+    assert!(peer.answer_to(crash).await["error"].is_object());
+    let mut told = Vec::new();
+    for _ in 0..patterns.len() + 1 {
+        told.push(peer.updated().await.json()["params"]["uri"].as_str().expect("a URI").to_owned());
+    }
+    told.sort();
+    assert_eq!(told, ["a+:**", "a+file:///**", "a+note:///**", NUMBERED, "a+note:///{name}"]);
+    let others = peer.others().await;
+    assert!(!format!("{others:?}").contains("secret") && !format!("{others:?}").contains("0002"), "{others:?}");
+    assert_eq!(states(gateway.address).await.len(), patterns.len() + 1);
+}

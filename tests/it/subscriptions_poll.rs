@@ -1,0 +1,144 @@
+//! Polling: servers that never tell are read, and what is other than it was is told.
+
+use serde_json::{Value, json};
+
+use crate::fixture_http::HttpFixture;
+use crate::harness::{Gateway, fixture_server};
+use crate::peer::Peer;
+use crate::subscriber::{states_become, touch};
+use crate::subscriptions_patterns::glob;
+
+const ALPHA: &str = "a+note:///alpha";
+const BETA: &str = "a+note:///beta";
+
+/// This server is read every 200 ms.
+fn polled(mut server: Value) -> Value {
+    server["poll"] = json!("200ms");
+    server
+}
+
+/// A client of a server that keeps all changes to itself.
+async fn quiet_peer(gateway: &Gateway) -> Peer {
+    let mut peer = Peer::over_http(gateway.address, json!({})).await;
+    peer.await_tool("a_touch").await;
+    assert_eq!(peer.call_text("a_toggle_quiet", "{}").await, "quiet");
+    peer
+}
+
+/// The URI of the next update, which must be of our own words.
+async fn told(peer: &mut Peer) -> String {
+    let params = peer.updated().await.json()["params"].clone();
+    assert_eq!(params, json!({"uri": params["uri"]}));
+    params["uri"].as_str().expect("a URI").to_owned()
+}
+
+#[tokio::test]
+async fn subx9_a_change_is_told_once_and_no_change_never() {
+    let web = HttpFixture::start(&["--without", "subscribe"]).await;
+    let old = HttpFixture::start(&["--sse", "--without", "subscribe"]).await;
+    let servers = [
+        ("silent", fixture_server(&["--without", "subscribe"])),
+        ("subscribable", fixture_server(&[])),
+        ("http", web.server()),
+        ("sse", old.server()),
+    ];
+    for (what, server) in servers {
+        let gateway = Gateway::with_servers(json!({ "a": polled(server) })).await;
+        let mut peer = quiet_peer(&gateway).await;
+        peer.name = what.to_owned();
+        assert!(peer.subscribe(ALPHA).await["dev.goblin/state"].is_null(), "{what}");
+        // At once: what it was like is known before the answer.
+        peer.touch("note:///alpha", 1).await;
+        assert_eq!(told(&mut peer).await, ALPHA, "{what}");
+        peer.subscribe(BETA).await;
+        states_become(gateway.address, &[(ALPHA, "subscribed"), (BETA, "subscribed")]).await;
+        // Each is found by a later round than the one before: whoever is told without a change would come between.
+        for round in 0..4 {
+            peer.touch("note:///beta", 1).await;
+            assert_eq!(told(&mut peer).await, BETA, "{what} {round}");
+        }
+        let asked: Vec<String> = match what {
+            "subscribable" => vec!["+note:///alpha".to_owned(), "+note:///beta".to_owned()],
+            _ => Vec::new(),
+        };
+        assert_eq!(peer.said_upstream().await, asked, "{what}");
+        peer.unsubscribe(BETA).await;
+        peer.touch("note:///beta", 1).await;
+        for _ in 0..2 {
+            peer.touch("note:///alpha", 1).await;
+            assert_eq!(told(&mut peer).await, ALPHA, "{what}: nothing of what nobody wants");
+        }
+    }
+}
+
+#[tokio::test]
+async fn subx9_who_comes_later_is_told_of_later_changes_only() {
+    let gateway = Gateway::with_servers(json!({ "a": polled(fixture_server(&["--without", "subscribe"])) })).await;
+    let mut one = quiet_peer(&gateway).await;
+    one.subscribe(ALPHA).await;
+    one.touch("note:///alpha", 1).await;
+    assert_eq!(told(&mut one).await, ALPHA);
+    let mut two = Peer::over_http(gateway.address, json!({})).await;
+    two.subscribe(ALPHA).await;
+    two.subscribe(BETA).await;
+    one.touch("note:///beta", 1).await;
+    assert_eq!(told(&mut two).await, BETA, "the change of before is not its");
+    one.touch("note:///alpha", 1).await;
+    for peer in [&mut one, &mut two] {
+        assert_eq!(told(peer).await, ALPHA);
+    }
+}
+
+#[tokio::test]
+async fn subx9_a_server_that_tells_is_heard_at_once_and_nothing_gets_lost() {
+    let gateway = Gateway::with_servers(json!({ "a": polled(fixture_server(&[])) })).await;
+    let client = gateway.client_seeing("a_touch").await;
+    let mut peer = Peer::over_http(gateway.address, json!({})).await;
+    peer.subscribe(ALPHA).await;
+    for version in 1..=3 {
+        touch(&client, "note:///alpha", 1).await;
+        // What is read may be other than it was, too, before it is told or after.
+        let is_it = |message: &Value| message["params"]["version"] == version;
+        peer.hear(&format!("version {version}"), is_it).await;
+    }
+    assert_eq!(client.call_text("a_subscribed", json!({})).await, r#"["+note:///alpha"]"#);
+}
+
+#[tokio::test]
+async fn subx9_subx1_a_pattern_sees_what_is_new_though_the_server_never_tells() {
+    let gateway = Gateway::with_servers(json!({ "a": polled(fixture_server(&["--without", "subscribe"])) })).await;
+    let mut peer = quiet_peer(&gateway).await;
+    peer.change(json!({"define": "file:///d/1"})).await;
+    peer.wish("a+file:///d/*", glob()).await;
+    // Whether it was listed in time does not matter, whether it is told afterwards does.
+    peer.lists("a+file:///d/1", true).await;
+    peer.change(json!({"define": "file:///d/2"})).await;
+    let mut news = vec![told(&mut peer).await];
+    if news == ["a+file:///d/1"] {
+        news = vec![told(&mut peer).await];
+    }
+    assert_eq!(news, ["a+file:///d/2"]);
+    for uri in ["file:///d/2", "file:///d/1", "file:///d/2"] {
+        peer.touch(uri, 1).await;
+        assert_eq!(told(&mut peer).await, format!("a+{uri}"));
+    }
+}
+
+#[tokio::test]
+async fn subx9_sub14_what_a_silent_server_drops_is_told_as_deleted() {
+    let gateway = Gateway::with_servers(json!({ "a": polled(fixture_server(&["--without", "subscribe"])) })).await;
+    let mut peer = quiet_peer(&gateway).await;
+    peer.subscribe("a+blob:///bin").await;
+    peer.wish("a+blob:///*", glob()).await;
+    peer.change(json!({"remove": "blob:///bin"})).await;
+    let params = peer.updated().await.json()["params"].clone();
+    assert_eq!(params, json!({"uri": "a+blob:///bin", "_meta": {"dev.goblin/deleted": true}}));
+    states_become(gateway.address, &[("a+blob:///bin", "missing"), ("a+blob:///*", "subscribed")]).await;
+    peer.change(json!({"restore": "blob:///bin"})).await;
+    assert_eq!(told(&mut peer).await, "a+blob:///bin");
+    peer.subscribe(ALPHA).await;
+    for _ in 0..2 {
+        peer.touch("note:///alpha", 1).await;
+        assert_eq!(told(&mut peer).await, ALPHA, "once");
+    }
+}

@@ -1,0 +1,295 @@
+//! Subscriptions while the configuration changes: of servers that stay as they are, that change, that come and that go.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use goblin::app::App;
+use goblin::backend::connect::ProxyEnvironment;
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::fixture_http::HttpFixture;
+use crate::harness::{Client, Deadline, GOBLIN, Scratch, eventually, fixture_server};
+use crate::lists::config;
+use crate::peer::Peer;
+use crate::per_client::own_process;
+use crate::subscriber::{DELETED, UPDATED, short, states, states_become};
+use crate::subscriptions_patterns::glob;
+use crate::support::{path_text, starts};
+
+/// A gateway in this process, whose configuration can be replaced.
+struct Live {
+    app: App,
+    address: SocketAddr,
+}
+
+impl Live {
+    async fn start(servers: Value) -> Live {
+        let app = App::start(config(servers), GOBLIN.into(), ProxyEnvironment::default(), Arc::default());
+        app.readiness().wait_for(|readiness| readiness.is_ready()).await.expect("it starts");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        app.accept_http(listener).expect("it serves");
+        Live { app, address }
+    }
+
+    fn reload(&mut self, servers: Value) {
+        self.app.reload(config(servers));
+    }
+
+    async fn peer(&self, capabilities: Value) -> Peer {
+        Peer::over_http(self.address, capabilities).await
+    }
+
+    /// The ids of all subscriptions, by client and URI.
+    async fn ids(&self) -> BTreeMap<(String, String), String> {
+        let answer = Client::new(self.address).send(Method::GET, "/api/subscriptions", &[], "").await;
+        let list: Value = serde_json::from_str(&answer.body).expect("JSON");
+        let text = |value: &Value| value.as_str().expect("text").to_owned();
+        let all = list["subscriptions"].as_array().expect("an array").iter();
+        all.map(|it| ((text(&it["client"]["id"]), text(&it["uri"])), text(&it["id"]))).collect()
+    }
+}
+
+/// What a server was told, sorted.
+async fn said(peer: &mut Peer, server: &str) -> Vec<String> {
+    let text = peer.call_text(&format!("{server}_subscribed"), "{}").await;
+    let mut said: Vec<String> = serde_json::from_str(&text).expect("a list");
+    said.retain(|entry| !entry.ends_with("note:///fence"));
+    said.sort();
+    said
+}
+
+/// The next so many messages of this method: their params, sorted.
+async fn told(peer: &mut Peer, method: &str, count: usize) -> Vec<Value> {
+    let mut told = Vec::new();
+    for _ in 0..count {
+        told.push(peer.told(method).await.json()["params"].clone());
+    }
+    told.sort_by_key(Value::to_string);
+    told
+}
+
+fn marked(uri: &str) -> Value {
+    json!({"uri": uri, "_meta": {"dev.goblin/deleted": true}})
+}
+
+fn knowing() -> Value {
+    json!({"experimental": {"dev.goblin/subscriptions": {}}})
+}
+
+#[tokio::test]
+async fn d10_servers_are_added_changed_and_removed_and_subscriptions_follow() {
+    let numbered = &["--resources", "2"][..];
+    let changed = &["--resources", "2", "--instructions", "other"][..];
+    let server = fixture_server;
+    let mut live = Live::start(json!({ "a": server(numbered), "b": server(numbered), "c": server(numbered) })).await;
+    let mut peers = [live.peer(json!({})).await, live.peer(knowing()).await];
+    for peer in &mut peers {
+        for id in ["a", "b", "c"] {
+            peer.subscribe(&format!("{id}+note:///alpha")).await;
+            peer.wish(&format!("{id}+note:///numbered/*"), glob()).await;
+        }
+    }
+    let wanted = ["+note:///alpha", "+note:///numbered/0001", "+note:///numbered/0002"];
+    let [plain, _] = &mut peers;
+    for id in ["a", "b", "c"] {
+        assert_eq!(said(plain, id).await, wanted, "{id}");
+    }
+    let before = live.ids().await;
+    assert_eq!(before.len(), 12);
+
+    live.reload(json!({ "d": server(&[]), "b": server(changed), "a": server(numbered) }));
+    let [plain, knows] = &mut peers;
+    let gone = ["c+note:///alpha", "c+note:///numbered/*"];
+    assert_eq!(told(knows, DELETED, 2).await, gone.map(|uri| json!({ "uri": uri })));
+    let carried = ["b+note:///alpha", "b+note:///numbered/*"].map(|uri| json!({ "uri": uri }));
+    assert_eq!(told(knows, UPDATED, 2).await, carried);
+    assert_eq!(told(plain, UPDATED, 4).await, [&gone.map(marked)[..], &carried].concat());
+    for peer in &mut peers {
+        peer.await_tool("b_subscribed").await;
+        eventually_said(peer, "b", &wanted).await;
+        assert_eq!(said(peer, "a").await, wanted, "it was told nothing");
+        assert_eq!(peer.updates().await, Vec::<Value>::new(), "each was told once, and of a nothing");
+    }
+    let kept: BTreeMap<_, _> = before
+        .iter()
+        .filter(|((_, uri), _)| !uri.starts_with("c+"))
+        .map(|(key, id)| (key.clone(), id.clone()))
+        .collect();
+    assert_eq!(live.ids().await, kept, "the same subscriptions");
+    assert!(states(live.address).await.iter().all(|(_, state)| state == "subscribed"));
+
+    let [plain, knows] = &mut peers;
+    for id in ["a", "b"] {
+        plain.call_text(&format!("{id}_touch"), r#"{"uri":"note:///numbered/0001"}"#).await;
+        for peer in [&mut *plain, &mut *knows] {
+            assert_eq!(short(&told(peer, UPDATED, 1).await), [format!("{id}+note:///numbered/0001 1")]);
+        }
+    }
+    plain.await_tool("d_touch").await;
+    plain.subscribe("d+note:///alpha").await;
+    plain.call_text("d_touch", r#"{"uri":"note:///alpha"}"#).await;
+    assert_eq!(short(&told(plain, UPDATED, 1).await), ["d+note:///alpha 1"], "who is new is served");
+    // What was carried over ends like any other.
+    for peer in [&mut *plain, &mut *knows] {
+        for uri in ["b+note:///alpha", "b+note:///numbered/*"] {
+            peer.unsubscribe(uri).await;
+        }
+    }
+    let ended = wanted.map(|entry| entry.replace('+', "-"));
+    let all = wanted.iter().copied().chain(ended.iter().map(String::as_str)).collect::<Vec<_>>();
+    eventually_said(plain, "b", &all).await;
+    live.app.stop().await;
+}
+
+async fn eventually_said(peer: &mut Peer, server: &str, expected: &[&str]) {
+    let deadline = Deadline::new();
+    loop {
+        let said = said(peer, server).await;
+        if said == expected {
+            return;
+        }
+        deadline.pause(&format!("{server} is told {expected:?}, not {said:?}")).await;
+    }
+}
+
+#[tokio::test]
+async fn sub10_who_waits_for_a_server_that_changes_is_answered_and_gets_it_from_the_next() {
+    let mut live = Live::start(json!({ "a": fixture_server(&[]) })).await;
+    let (mut one, mut two) = (live.peer(json!({})).await, live.peer(json!({})).await);
+    let begun = one.begin("resources/subscribe", json!({"uri": "a+note:///held-x"})).await;
+    two.upstream_hears(&["+note:///held-x"]).await;
+    live.reload(json!({ "a": fixture_server(&["--instructions", "other"]) }));
+    let answer = one.answer_to(begun).await;
+    assert_eq!(answer["result"]["_meta"]["dev.goblin/state"], "pending", "{answer}");
+    // The old one may still be asked, until the new one is there.
+    let deadline = Deadline::new();
+    loop {
+        let id = two.begin_call("a_hello", "{}").await;
+        let answer = two.answer_to(id).await;
+        deadline.pause("the next one is there").await;
+        if answer["result"].is_object() {
+            break;
+        }
+    }
+    two.upstream_hears(&["+note:///held-x"]).await;
+    two.call_text("a_release", "{}").await;
+    assert_eq!(one.updated().await.json()["params"], json!({"uri": "a+note:///held-x"}));
+    states_become(live.address, &[("a+note:///held-x", "subscribed")]).await;
+    one.touch("note:///held-x", 1).await;
+    assert_eq!(short(&one.updates().await), ["a+note:///held-x 1"]);
+    live.app.stop().await;
+}
+
+#[tokio::test]
+async fn sub14_what_a_changed_server_does_not_have_any_more_is_told_as_deleted() {
+    let web = HttpFixture::start(&[]).await;
+    let with = |timeout: &str| {
+        let mut server = web.server();
+        server["timeout"] = json!(timeout);
+        json!({ "a": server })
+    };
+    let mut live = Live::start(with("50s")).await;
+    let mut peer = live.peer(json!({})).await;
+    let id = peer.subscribe("a+blob:///bin").await["dev.goblin/subscriptionId"].clone();
+    assert_eq!(peer.call_text("a_toggle_quiet", "{}").await, "quiet");
+    peer.change(json!({"remove": "blob:///bin"})).await;
+    live.reload(with("40s"));
+    assert_eq!(told(&mut peer, UPDATED, 1).await, [json!({"uri": "a+blob:///bin"})], "it is carried over");
+    assert_eq!(told(&mut peer, UPDATED, 1).await, [marked("a+blob:///bin")], "and found to be gone");
+    states_become(live.address, &[("a+blob:///bin", "missing")]).await;
+    peer.change(json!({"restore": "blob:///bin"})).await;
+    // It says nothing, so it must be told that it is looked at again.
+    live.reload(with("30s"));
+    assert_eq!(told(&mut peer, UPDATED, 1).await, [json!({"uri": "a+blob:///bin"})]);
+    states_become(live.address, &[("a+blob:///bin", "subscribed")]).await;
+    assert_eq!(live.ids().await.into_values().collect::<Vec<_>>(), [id.as_str().expect("an id")]);
+    live.app.stop().await;
+}
+
+#[tokio::test]
+async fn d10_what_is_denied_from_now_on_is_told_as_deleted_and_not_asked_for() {
+    const ALL: &str = "a+blob:///*";
+    let denying = |denied: Value| {
+        let mut server = fixture_server(&[]);
+        server["resources"] = json!({ "deny": denied });
+        json!({ "a": server })
+    };
+    let mut live = Live::start(denying(json!([]))).await;
+    let mut peer = live.peer(json!({})).await;
+    peer.subscribe("a+blob:///bin").await;
+    peer.wish(ALL, glob()).await;
+    assert_eq!(said(&mut peer, "a").await, ["+blob:///bin"]);
+    live.reload(denying(json!(["blob:///*"])));
+    assert_eq!(told(&mut peer, UPDATED, 2).await, [marked("a+blob:///bin"), json!({ "uri": ALL })]);
+    states_become(live.address, &[("a+blob:///bin", "missing"), (ALL, "subscribed")]).await;
+    peer.await_tool("a_touch").await;
+    assert_eq!(said(&mut peer, "a").await, [""; 0], "the new one has heard nothing");
+    peer.touch("blob:///bin", 1).await;
+    peer.touch("blob:///other", 1).await;
+    assert_eq!(peer.updates().await, Vec::<Value>::new());
+    live.reload(denying(json!([])));
+    assert_eq!(told(&mut peer, UPDATED, 2).await, [json!({ "uri": ALL }), json!({"uri": "a+blob:///bin"})]);
+    states_become(live.address, &[("a+blob:///bin", "subscribed"), (ALL, "subscribed")]).await;
+    peer.await_tool("a_touch").await;
+    assert_eq!(said(&mut peer, "a").await, ["+blob:///bin"]);
+    peer.touch("blob:///bin", 1).await;
+    assert_eq!(short(&peer.updates().await), ["a+blob:///bin 1"]);
+    live.app.stop().await;
+}
+
+#[tokio::test]
+async fn own_d10_the_subscriptions_of_a_clients_own_connection_follow_too() {
+    let scratch = Scratch::new();
+    let log = |name: &str| scratch.path().join(name);
+    let server = |id: &str| own_process(&["--start-log", path_text(&log(id))]);
+    let changed = |id: &str| own_process(&["--start-log", path_text(&log(id)), "--instructions", "other"]);
+    let mut live = Live::start(json!({ "a": server("a"), "b": server("b"), "c": server("c") })).await;
+    let (mut one, mut two) = (live.peer(json!({})).await, live.peer(json!({})).await);
+    for id in ["a", "b", "c"] {
+        one.subscribe(&format!("{id}+note:///alpha")).await;
+    }
+    two.subscribe("b+note:///beta").await;
+    let before = live.ids().await;
+    let begun = ["a", "b", "c"].map(|id| starts(&log(id)));
+    live.reload(json!({ "a": server("a"), "b": changed("b") }));
+    assert_eq!(told(&mut one, UPDATED, 2).await, [marked("c+note:///alpha"), json!({"uri": "b+note:///alpha"})]);
+    assert_eq!(told(&mut two, UPDATED, 1).await, [json!({"uri": "b+note:///beta"})], "its own");
+    eventually("b has been started for two clients and for its lists", || async {
+        (starts(&log("b")) == begun[1] + 3).then_some(())
+    })
+    .await;
+    assert_eq!((starts(&log("a")), starts(&log("c"))), (begun[0], begun[2]), "nobody else was");
+    one.await_tool("b_subscribed").await;
+    assert_eq!(said(&mut one, "b").await, ["+note:///alpha"]);
+    assert_eq!(said(&mut two, "b").await, ["+note:///beta"], "nobody shares anything");
+    assert_eq!(said(&mut one, "a").await, ["+note:///alpha"]);
+    let kept: BTreeMap<_, _> = before.into_iter().filter(|((_, uri), _)| !uri.starts_with("c+")).collect();
+    assert_eq!(live.ids().await, kept);
+    one.call_text("b_touch", r#"{"uri":"note:///alpha"}"#).await;
+    assert_eq!(short(&told(&mut one, UPDATED, 1).await), ["b+note:///alpha 1"]);
+    assert_eq!(one.updates().await, Vec::<Value>::new(), "each was told once");
+    live.app.stop().await;
+}
+
+/// Nobody can dial for a client that did not call; one connection for all can carry what each had.
+#[tokio::test]
+async fn own_d10_a_server_that_is_shared_no_more_or_from_now_on() {
+    let mut live = Live::start(json!({ "a": fixture_server(&[]), "b": own_process(&[]) })).await;
+    let mut peer = live.peer(knowing()).await;
+    for id in ["a", "b"] {
+        peer.subscribe(&format!("{id}+note:///alpha")).await;
+    }
+    live.reload(json!({ "a": own_process(&[]), "b": fixture_server(&[]) }));
+    assert_eq!(told(&mut peer, DELETED, 1).await, [json!({"uri": "a+note:///alpha"})]);
+    assert_eq!(told(&mut peer, UPDATED, 1).await, [json!({"uri": "b+note:///alpha"})]);
+    states_become(live.address, &[("b+note:///alpha", "subscribed")]).await;
+    peer.await_tool("b_touch").await;
+    peer.call_text("b_touch", r#"{"uri":"note:///alpha"}"#).await;
+    assert_eq!(short(&told(&mut peer, UPDATED, 1).await), ["b+note:///alpha 1"]);
+    peer.subscribe("a+note:///alpha").await;
+    assert_eq!(said(&mut peer, "a").await, ["+note:///alpha"], "over its own connection");
+    live.app.stop().await;
+}
