@@ -124,16 +124,14 @@ impl App {
     fn apply(&mut self, plan: &Plan, config: Config) {
         self.leaving.retain(|actor| !actor.is_finished());
         for id in &plan.stop {
-            if let Some(backend) = self.stop_backend(id) {
-                backend.close_subscriptions();
-            }
+            self.stop_backend(id, Backend::close_subscriptions);
         }
         for (id, server) in &plan.start {
             self.start_backend(id, server);
         }
         for change in &plan.change {
-            let handed = self.stop_backend(&change.id).map(|backend| backend.hand_over()).unwrap_or_default();
-            self.start_backend(&change.id, &change.server).take_over(handed);
+            let handed = self.stop_backend(&change.id, Backend::hand_over);
+            self.start_backend(&change.id, &change.server).take_over(handed.unwrap_or_default());
         }
         self.config = config;
         let order = |id: &ServerId| self.config.servers.get_index_of(id).unwrap_or(usize::MAX);
@@ -141,11 +139,13 @@ impl App {
         self.directory.set_backends(self.running.values().map(|running| Arc::clone(&running.backend)).collect());
     }
 
-    fn stop_backend(&mut self, id: &ServerId) -> Option<Arc<Backend>> {
+    /// Stops a backend. `settle` comes first: what stops takes its subscriptions with it.
+    fn stop_backend<T>(&mut self, id: &ServerId, settle: impl FnOnce(&Backend) -> T) -> Option<T> {
         let running = self.running.shift_remove(id)?;
+        let settled = settle(&running.backend);
         running.stop.send_replace(true);
         self.leaving.push(running.actor);
-        Some(running.backend)
+        Some(settled)
     }
 
     fn start_backend(&mut self, id: &ServerId, server: &Arc<Server>) -> Arc<Backend> {

@@ -248,9 +248,14 @@ impl Backend {
         self.registers().for_each(|register| register.list_begins());
     }
 
-    /// It has listed its resources or its templates; `is_settled` when it was connected long enough to have them all.
-    fn relisted(&self, is_settled: bool) {
-        self.registers().for_each(|register| register.relisted(is_settled));
+    /// The connection over which it lists is another.
+    fn list_connected(&self) {
+        self.registers().for_each(|register| register.list_connected());
+    }
+
+    /// It has listed its resources, or its templates alone; `is_settled` when it was connected long enough to have them all.
+    fn relisted(&self, is_settled: bool, has_resources: bool) {
+        self.registers().for_each(|register| register.relisted(is_settled, has_resources));
     }
 
     fn list_failed(&self) {

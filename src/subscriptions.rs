@@ -175,6 +175,8 @@ impl Outcome {
 pub struct Entry {
     pub subscription: Arc<Subscription>,
     pub standing: Standing,
+    /// Others who must hear that something may have changed.
+    pub notices: Vec<Notice>,
 }
 
 pub enum Standing {
@@ -217,6 +219,8 @@ pub struct Affected<'a> {
     /// What stands for the update when there are too many: what it is inside of, or the pattern that covers it. Nothing
     /// where it is a resource that was asked for.
     pub within: Option<&'a Arc<Name>>,
+    /// The client is affected by another of its subscriptions before this one, and told once.
+    pub is_next: bool,
 }
 
 /// What a backend offers now.

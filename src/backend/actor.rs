@@ -110,6 +110,7 @@ impl Actor {
                     let begin = Instant::now();
                     let register = Arc::clone(&self.backend.register);
                     let can_subscribe = hello.capabilities.subscribe;
+                    self.backend.list_connected();
                     let number = register.link_up(can_subscribe);
                     let left = tokio::select! {
                         left = self.serve(&link, &hello) => left,
@@ -201,6 +202,7 @@ impl Actor {
         let mut wanted = List::ALL.to_vec();
         let mut level = self.surroundings.level.clone();
         level.mark_changed();
+        let mut fetched = tokio::time::Instant::now();
         loop {
             if !wanted.is_empty() {
                 let mut stop = self.stop.clone();
@@ -215,8 +217,9 @@ impl Actor {
                     }
                 }
                 wanted.clear();
+                fetched = tokio::time::Instant::now();
             }
-            let fetched = tokio::time::Instant::now();
+            let failed: Vec<_> = self.backend.failed_lists().into_iter().map(|(list, _)| list).collect();
             let due = async {
                 self.backend.inbox.changes().await;
                 tokio::time::sleep_until(fetched + REFRESH_INTERVAL).await;
@@ -229,6 +232,9 @@ impl Actor {
                 () = due => {
                     self.backend.refreshing.store(true, Ordering::Release);
                     wanted = self.backend.inbox.take_changes();
+                }
+                () = tokio::time::sleep_until(fetched + LIST_RETRY), if !failed.is_empty() => {
+                    self.backend.inbox.mark(&failed);
                 }
                 Ok(()) = level.changed() => {
                     let lowest = *level.borrow_and_update();
@@ -244,8 +250,11 @@ impl Actor {
     async fn refresh(&self, link: &Link, hello: &Arc<Hello>, lists: &[List], is_settled: bool) -> Result<(), String> {
         self.backend.list_begins();
         let fetch = async |list: List| {
-            let offered = list.is_offered(hello);
-            (list, if offered { self.fetch(link, list).await } else { Ok(Some(Vec::new())) })
+            if list.is_offered(hello) {
+                return (list, self.fetch(link, list).await);
+            }
+            self.backend.set_failed(list, None);
+            (list, Ok(Some(Vec::new())))
         };
         let mut fetches: FuturesUnordered<_> = lists.iter().map(|list| fetch(*list)).collect();
         let mut fetched = Vec::new();
@@ -271,7 +280,8 @@ impl Actor {
     fn publish(&self, hello: &Arc<Hello>, fetched: Vec<(List, Vec<listing::Definition>)>, is_settled: bool) {
         let mut listing = Listing::clone(&self.backend.listing());
         let mut differs = listing.hello.as_ref() != Some(hello);
-        let is_relisted = fetched.iter().any(|(list, _)| matches!(list, List::Resources | List::Templates));
+        let has = |wanted: List| fetched.iter().any(|(list, _)| *list == wanted);
+        let (has_resources, has_templates) = (has(List::Resources), has(List::Templates));
         listing.hello = Some(Arc::clone(hello));
         for (list, fresh) in fetched {
             if **listing.get(list) != fresh {
@@ -283,8 +293,8 @@ impl Actor {
             self.backend.set_listing(listing);
             self.surroundings.bell.notify_one();
         }
-        if is_relisted {
-            self.backend.relisted(is_settled);
+        if has_resources || has_templates {
+            self.backend.relisted(is_settled, has_resources);
         }
     }
 
@@ -304,11 +314,6 @@ impl Actor {
                 if list == List::Resources {
                     self.backend.list_failed();
                 }
-                let inbox = Arc::clone(&self.backend.inbox);
-                tokio::spawn(async move {
-                    tokio::time::sleep(LIST_RETRY).await;
-                    inbox.mark(&[list]);
-                });
                 Ok(None)
             }
         }

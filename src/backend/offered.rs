@@ -41,6 +41,18 @@ impl Offered {
         Some(&all[order[at]]).filter(|_| self.admits(native))
     }
 
+    /// The listed URIs that were not listed `before`.
+    pub fn came_since<'a>(&'a self, before: &'a Offered) -> impl Iterator<Item = &'a str> + 'a {
+        let is_same = Arc::ptr_eq(&self.listing.resources, &before.listing.resources);
+        let listed = if is_same { None } else { Some(self.listed()) };
+        listed.into_iter().flatten().filter(|native| before.definition(native).is_none())
+    }
+
+    fn listed(&self) -> impl Iterator<Item = &str> {
+        let natives = self.listing.resources.iter().map(|definition| &*definition.native);
+        natives.filter(|native| self.admits(native))
+    }
+
     fn has_template(&self, native: &str) -> bool {
         let admitted = |definition: &&Definition| self.admits(&definition.native);
         let parse = |definition: &Definition| Template::parse(&definition.native).ok();
@@ -58,8 +70,7 @@ pub struct Exposed<'a> {
 
 impl Offers for Exposed<'_> {
     fn listed(&self) -> Box<dyn Iterator<Item = &str> + '_> {
-        let natives = self.offered.listing.resources.iter().map(|definition| &*definition.native);
-        Box::new(natives.filter(|native| self.offered.admits(native)))
+        Box::new(self.offered.listed())
     }
 
     fn has(&self, native: &str) -> bool {

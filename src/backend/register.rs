@@ -5,6 +5,8 @@
 //! outlives links. It ends with its client, when the client says so, or when its server is taken from the configuration.
 
 mod selective;
+#[cfg(test)]
+mod tests;
 mod upkeep;
 
 use std::collections::HashSet;
@@ -52,6 +54,8 @@ pub struct Register {
 
 struct Book {
     interests: Interests,
+    /// What the backend offered when the interests were last told.
+    told: Arc<Offered>,
     /// Another one keeps these subscriptions, or nobody does: the server is not what it was.
     is_closed: bool,
 }
@@ -74,10 +78,10 @@ pub enum Unsubscribable {
 
 impl Register {
     pub fn new(home: Home) -> Register {
-        let interests = Interests::new(home.most_upstream);
+        let (interests, told) = (Interests::new(home.most_upstream), home.offered.load_full());
         Register {
             home,
-            interests: Mutex::new(Book { interests, is_closed: false }),
+            interests: Mutex::new(Book { interests, told, is_closed: false }),
             bell: Notify::new(),
             chores: Mutex::default(),
             held: Mutex::default(),
@@ -102,7 +106,7 @@ impl Register {
         place: impl FnOnce() -> Result<Place, Full>,
     ) -> Result<Subscribed, Unsubscribable> {
         let mailbox = Arc::clone(&wish.mailbox);
-        let Entry { subscription, standing } = self.enter(wish, place)?;
+        let Entry { subscription, standing, .. } = self.enter(wish, place)?;
         // Dropped before it is answered, the client has cancelled it.
         let _waiter = Waiter { register: self, subscription: &subscription };
         if !self.hold(&mailbox) {
@@ -113,11 +117,16 @@ impl Register {
         self.bell.notify_one();
         let outcome = match standing {
             Standing::Settled(outcome) => outcome,
-            Standing::Asked(asked) => match asked.await {
-                Ok(outcome) => outcome,
-                Err(_) if mailbox.is_closed() => return Err(Unsubscribable::Gone),
+            // Not longer than for one answer, however many others the backend must answer first.
+            Standing::Asked(mut asked) => match tokio::time::timeout(self.patience(), &mut asked).await {
+                Ok(Ok(outcome)) => outcome,
+                Ok(Err(_)) if mailbox.is_closed() => return Err(Unsubscribable::Gone),
                 // Its client ended it while the backend was asked, and waits for this answer too.
-                Err(_) => Outcome::Subscribed,
+                Ok(Err(_)) => Outcome::Subscribed,
+                Err(_) => {
+                    asked.close();
+                    asked.try_recv().unwrap_or(Outcome::Late(self.patience()))
+                }
             },
         };
         Ok(Subscribed { subscription: Arc::clone(&subscription), outcome })
@@ -134,6 +143,7 @@ impl Register {
         if entry.subscription.is_selective() {
             self.note(&book.interests, &entry.subscription, &offered);
         }
+        self.tell(&book, &entry.notices);
         Ok(entry)
     }
 
@@ -215,44 +225,44 @@ impl Register {
         }
         let book = self.book();
         let affected = book.interests.affected(native);
-        let Some(first) = affected.first() else { return };
+        if affected.is_empty() {
+            return;
+        }
         // What it is about is what most of them asked for, more often than not.
         let name = match affected.iter().find(|it| *it.subscription.name.native == *native) {
             Some(exact) => Arc::clone(&exact.subscription.name),
             None => Arc::new(Name { native: native.into(), exposed: self.home.inbox.expose(native).into() }),
         };
         let message = message(&name.exposed);
-        let event = Event::UpdateHeard {
-            server: self.home.inbox.server(),
-            uri: &first.subscription.name.exposed,
-            count: affected.len(),
-        };
-        let mut is_listing_asked = false;
+        let event = Event::UpdateHeard { server: self.home.inbox.server(), uri: &name.exposed, count: affected.len() };
+        let (mut once, mut asking) = (Once::default(), Vec::new());
         for affected in &affected {
             match self.judge(affected, native, update, &offered) {
-                selective::Verdict::Deliver => put(affected, &name, &message),
-                selective::Verdict::Suppress => {}
-                selective::Verdict::AskListing => is_listing_asked = true,
+                selective::Verdict::Deliver if once.is_first(affected) => put(affected, &name, &message),
+                selective::Verdict::Deliver | selective::Verdict::Suppress => {}
+                selective::Verdict::AskListing => asking.push(affected),
             }
         }
-        if is_listing_asked {
+        if asking.into_iter().any(|affected| once.is_first(affected)) {
             self.held().hold(&name.native, &message);
             self.home.inbox.mark(&[List::Resources]);
         }
         self.home.inbox.emit(&event);
     }
 
-    /// Whatever may have been missed is told as an update, to each client once.
-    fn tell(&self, notices: &[Notice]) {
+    /// Whatever may have been missed is told as an update, each client once of each resource. Under the lock, as all that
+    /// is told: in the order in which it was found, and to nobody who has ended the subscription meanwhile.
+    fn tell(&self, _book: &Book, notices: &[Notice]) {
         let mut told = HashSet::new();
-        let mut is_first = |it: &Notice| told.insert((Arc::as_ptr(&it.subscription.mailbox), Arc::as_ptr(&it.name)));
-        for Notice { subscription, name } in notices.iter().filter(|notice| is_first(notice)) {
-            put(&Affected { subscription, within: None }, name, &updated(&name.exposed));
+        for Notice { subscription, name } in notices {
+            if told.insert((Arc::as_ptr(&subscription.mailbox), Arc::as_ptr(name))) {
+                put(&Affected { subscription, within: None, is_next: false }, name, &updated(&name.exposed));
+            }
         }
     }
 
     /// Resources are gone.
-    fn tell_deleted(&self, notices: &[Notice]) {
+    fn tell_deleted(&self, _book: &Book, notices: &[Notice]) {
         for Notice { subscription, name } in notices {
             subscription.forget(&name.native);
             let message = if subscription.mailbox.knows_deletion() {
@@ -260,7 +270,7 @@ impl Register {
             } else {
                 marked_deleted(&name.exposed)
             };
-            put(&Affected { subscription, within: None }, name, &message);
+            put(&Affected { subscription, within: None, is_next: false }, name, &message);
         }
     }
 
@@ -269,16 +279,20 @@ impl Register {
     pub fn link_up(&self, can_subscribe: bool) -> u64 {
         // What is read from time to time is asked for in a way: what it was like is known before that stands.
         let can_ask = can_subscribe || self.home.config.poll.is_some();
-        // Whether anything is gone is found out anew.
-        self.chores().suspect(Vec::new());
+        let mut book = self.book();
         let is_listed = self.home.offered.load().is_listed();
-        let (link, notices) = self.book().interests.link_up(can_ask, is_listed);
-        self.tell(&notices);
+        let (link, notices) = book.interests.link_up(can_ask, is_listed);
+        self.tell(&book, &notices);
         link
     }
 
     pub fn link_down(&self, link: u64) {
         self.book().interests.link_down(link);
+    }
+
+    /// The connection over which the backend lists is another: whether anything is gone is found out anew.
+    pub fn list_connected(&self) {
+        self.chores().suspect(Vec::new());
     }
 
     /// The backend is about to list what it offers.
@@ -292,20 +306,26 @@ impl Register {
         let book = self.book();
         for (native, message) in asked {
             let affected = book.interests.affected(&native);
-            for affected in affected.iter().filter(|affected| affected.subscription.is_selective()) {
+            let mut once = Once::default();
+            let selective = affected.iter().filter(|affected| affected.subscription.is_selective());
+            for affected in selective.filter(|affected| once.is_first(affected)) {
                 put(affected, &self.name_of(affected, &native), &message);
             }
         }
     }
 
-    /// The backend has listed what it offers. `is_settled`: it has had the time to do so completely.
-    pub fn relisted(&self, is_settled: bool) {
+    /// The backend has listed what it offers. `is_settled`: it has had the time to do so completely. `has_resources`: not
+    /// its templates alone, which say nothing of fields.
+    pub fn relisted(&self, is_settled: bool, has_resources: bool) {
         let mut book = self.book();
         let offered = self.home.offered.load_full();
-        let relisted = book.interests.relisted(&self.exposed(&offered));
-        self.tell_news(&book.interests, &offered);
+        let before = std::mem::replace(&mut book.told, Arc::clone(&offered));
+        let relisted = book.interests.relisted(&self.exposed(&offered), offered.came_since(&before));
+        if has_resources {
+            self.tell_news(&book.interests, &offered);
+        }
+        self.tell(&book, &relisted.notices);
         drop(book);
-        self.tell(&relisted.notices);
         if is_settled {
             self.chores().suspect(relisted.suspects);
         } else if !relisted.suspects.is_empty() {
@@ -332,22 +352,24 @@ impl Register {
 
     /// Takes them over from another; the clients that are still there keep them.
     pub fn take_over(self: &Arc<Register>, subscriptions: Vec<Arc<Subscription>>) {
-        let offered = self.home.offered.load_full();
-        let exposed = self.exposed(&offered);
         let mailboxes: Vec<_> = subscriptions.iter().map(|subscription| Arc::clone(&subscription.mailbox)).collect();
         let names: HashSet<_> =
             subscriptions.iter().map(|subscription| Arc::clone(&subscription.name.native)).collect();
         let mut book = self.book();
+        // Loaded under the lock, as for one that is entered.
+        let offered = self.home.offered.load_full();
+        let exposed = self.exposed(&offered);
         let notices = book.interests.restore(subscriptions, &exposed);
+        self.tell(&book, &notices);
         // What the configuration hides from now on does not exist any more.
-        let hidden = names.iter().filter(|native| !offered.admits(native));
-        let hidden: Vec<_> = hidden.flat_map(|native| book.interests.vanished(native, &exposed)).collect();
+        for native in names.iter().filter(|native| !offered.admits(native)) {
+            let hidden = book.interests.vanished(native, &exposed);
+            self.tell_deleted(&book, &hidden.deleted);
+        }
         drop(book);
-        self.tell_deleted(&hidden);
         for mailbox in mailboxes.iter().filter(|mailbox| !self.hold(mailbox)) {
             self.book().interests.release(mailbox);
         }
-        self.tell(&notices);
         self.bell.notify_one();
     }
 
@@ -360,7 +382,7 @@ impl Register {
     pub fn disown(&self, subscriptions: Vec<Arc<Subscription>>) {
         let notices =
             subscriptions.into_iter().map(|subscription| Notice { name: Arc::clone(&subscription.name), subscription });
-        self.tell_deleted(&notices.collect::<Vec<_>>());
+        self.tell_deleted(&self.book(), &notices.collect::<Vec<_>>());
     }
 
     fn name_of(&self, affected: &Affected<'_>, native: &Arc<str>) -> Arc<Name> {
@@ -386,6 +408,19 @@ impl Register {
 
 /// How long after a connection a list is believed to be complete.
 pub const SETTLED_AFTER: Duration = Duration::from_secs(2);
+
+/// Sees that a client is told once of an update that affects several of its subscriptions.
+#[derive(Default)]
+struct Once(HashSet<*const Mailbox>);
+
+impl Once {
+    fn is_first(&mut self, affected: &Affected<'_>) -> bool {
+        let subscription = affected.subscription;
+        // Most have one, and nothing is remembered of them.
+        let may_be_several = affected.is_next || subscription.is_selective();
+        !may_be_several || self.0.insert(Arc::as_ptr(&subscription.mailbox))
+    }
+}
 
 /// Puts an update where it waits for one client.
 fn put(affected: &Affected<'_>, name: &Arc<Name>, message: &Bytes) {
@@ -422,9 +457,13 @@ impl Holder for Register {
     }
 
     fn tell_missed(&self, mailbox: &Mailbox) {
-        let own = self.book().interests.of(mailbox).to_vec();
-        let notices = own.into_iter().map(|subscription| Notice { name: Arc::clone(&subscription.name), subscription });
-        self.tell(&notices.collect::<Vec<_>>());
+        let book = self.book();
+        let notice = |subscription: &Arc<Subscription>| Notice {
+            name: Arc::clone(&subscription.name),
+            subscription: Arc::clone(subscription),
+        };
+        let notices: Vec<_> = book.interests.of(mailbox).iter().map(notice).collect();
+        self.tell(&book, &notices);
     }
 }
 

@@ -14,6 +14,9 @@ use indexmap::IndexMap;
 
 /// How many updates of things inside one subscribed resource may wait.
 const MOST_INSIDE: usize = 64;
+/// Of how many URIs it is remembered when they were told, before that of one inside another is not: nothing else bounds how
+/// many of those there are. Full: the next update of such a one comes too soon.
+const MOST_TOLD_INSIDE: usize = 1024;
 
 /// How a client wants its updates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -129,7 +132,8 @@ impl Updates {
         queue.told.retain(|_, until| *until > now);
         for (uri, pending) in &due {
             pending.receipt.delivered.fetch_add(1, Ordering::Relaxed);
-            if !pending.min_interval.is_zero() {
+            let has_room = pending.inside.is_none() || queue.told.len() < MOST_TOLD_INSIDE;
+            if has_room && !pending.min_interval.is_zero() {
                 queue.told.insert(Arc::clone(uri), now + pending.min_interval);
             }
         }
@@ -176,6 +180,10 @@ impl Queue {
         if let Some(pending) = self.pending.get_mut(update.uri) {
             pending.message = update.message.clone();
             pending.priority = pending.priority.max(update.pace.priority);
+            if update.inside.is_none() {
+                // It is wanted by its own name by now, so it is not for another to stand for it.
+                pending.inside = None;
+            }
             update.receipt.coalesced.fetch_add(1, Ordering::Relaxed);
             return false;
         }
@@ -187,7 +195,8 @@ impl Queue {
                 *self.flush.insert(self.flush.map_or(latest, |flush| flush.min(latest)))
             }
         };
-        let spaced = self.told.get(update.uri).copied().unwrap_or(now);
+        // No later than this subscription wants it, whichever of the client's it was told for last.
+        let spaced = self.told.get(update.uri).map_or(now, |until| (*until).min(now + update.pace.min_interval));
         let pending = Pending {
             native: Arc::clone(update.native),
             message: update.message.clone(),
@@ -221,6 +230,14 @@ mod tests {
             let (uri, message) = (Arc::from(uri), Bytes::from_static(text.as_bytes()));
             let receipt = &self.receipt;
             let update = Update { native: &uri, uri: &uri, message: &message, pace, receipt, inside: None };
+            self.updates.put(&update, self.now)
+        }
+
+        fn put_inside(&self, uri: &str, pace: Pace) -> bool {
+            let (uri, message) = (Arc::from(uri), Bytes::from_static(b"part"));
+            let (parent, instead) = (Arc::from("s/"), Bytes::from_static(b"whole"));
+            let inside = Some(Whole { native: &parent, uri: &parent, message: &instead });
+            let update = Update { native: &uri, uri: &uri, message: &message, pace, receipt: &self.receipt, inside };
             self.updates.put(&update, self.now)
         }
 
@@ -283,6 +300,15 @@ mod tests {
     }
 
     #[test]
+    fn subx3_an_interval_is_that_of_the_subscription_it_is_told_for() {
+        let desk = Desk::new();
+        desk.put("a", "by pattern", Pace { min_interval: millis(1000), ..Pace::default() });
+        assert_eq!(desk.take(), ["by pattern"]);
+        desk.put("a", "by name", Pace::default());
+        assert_eq!(desk.take(), ["by name"]);
+    }
+
+    #[test]
     fn sub11_subx3_what_waits_does_so_no_longer_than_is_wanted_now() {
         let desk = Desk::new();
         let pace = Pace { min_interval: millis(1000), ..Pace::default() };
@@ -322,13 +348,7 @@ mod tests {
     #[test]
     fn sub18_too_many_inside_one_resource_are_folded_into_it() {
         let desk = Desk::new();
-        let (parent, instead): (Arc<str>, _) = (Arc::from("s/"), Bytes::from_static(b"whole"));
-        let put = |number: usize| {
-            let (uri, message) = (Arc::from(format!("s/{number}")), Bytes::from_static(b"part"));
-            let inside = Some(Whole { native: &parent, uri: &parent, message: &instead });
-            let (pace, receipt) = (Pace::default(), &desk.receipt);
-            desk.updates.put(&Update { native: &uri, uri: &uri, message: &message, pace, receipt, inside }, desk.now)
-        };
+        let put = |number: usize| desk.put_inside(&format!("s/{number}"), Pace::default());
         for number in 0..MOST_INSIDE {
             assert!(put(number));
         }
@@ -336,6 +356,29 @@ mod tests {
         put(MOST_INSIDE);
         assert_eq!(desk.updates.len(), 1);
         assert_eq!(desk.take(), ["whole"]);
+    }
+
+    #[test]
+    fn sub18_what_is_wanted_by_its_own_name_is_not_folded() {
+        let desk = Desk::new();
+        for number in 0..MOST_INSIDE {
+            desk.put_inside(&format!("s/{number}"), Pace::default());
+        }
+        desk.put("s/0", "by name", Pace::default());
+        desk.put_inside("s/x", Pace::default());
+        desk.put_inside("s/y", Pace::default());
+        assert_eq!(desk.take(), ["by name", "whole"]);
+    }
+
+    #[test]
+    fn subx3_what_was_told_of_things_inside_is_remembered_within_bounds() {
+        let desk = Desk::new();
+        let pace = Pace { min_interval: millis(1000), ..Pace::default() };
+        for number in 0..2 * MOST_TOLD_INSIDE {
+            desk.put_inside(&format!("s/{number}"), pace);
+            assert_eq!(desk.take().len(), 1);
+        }
+        assert_eq!(desk.updates.lock().told.len(), MOST_TOLD_INSIDE);
     }
 
     #[test]

@@ -56,7 +56,7 @@ impl Audience {
     }
 
     pub fn is_waited_for(&self) -> bool {
-        !self.waiting.is_empty()
+        self.waiting.iter().any(|waiting| !waiting.outcome.is_closed())
     }
 
     /// Waits for how it will stand.
@@ -69,12 +69,14 @@ impl Audience {
     /// Tells all who wait; gives those who were entered for this.
     pub fn settle(&mut self, outcome: &Outcome) -> Vec<Key> {
         let mut entered = Vec::new();
-        for waiting in self.waiting.drain(..) {
-            if waiting.is_new {
-                entered.push(waiting.client);
+        for Waiting { client, is_new, outcome: sender } in std::mem::take(&mut self.waiting) {
+            if is_new {
+                entered.push(client);
             }
-            // Whoever left meanwhile needs no answer.
-            let _ = waiting.outcome.send(outcome.clone());
+            if sender.send(outcome.clone()).is_err() && !outcome.is_refusal() {
+                // Whoever waited has given up, and is about to say so: what was entered for it must still be known then.
+                self.waiting.push(Waiting { client, is_new, outcome: oneshot::channel().0 });
+            }
         }
         entered
     }

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::subscriptions::audience::Audience;
+use crate::subscriptions::glob::LONGEST_URI;
 use crate::subscriptions::pattern::Pattern;
 use crate::subscriptions::{Name, Notice, Outcome};
 
@@ -19,8 +20,8 @@ pub struct Cover {
     pub listed: HashSet<Arc<str>>,
     /// Those of them that the backend is being asked for.
     pub open: HashSet<Arc<str>>,
-    /// How many of them the backend has refused, and how it did so first.
-    pub refused: usize,
+    /// Those of them that the backend has refused, and how it did so first.
+    pub refused: HashSet<Arc<str>>,
     pub refusal: Option<Outcome>,
     /// There was no room for all.
     pub is_cut: bool,
@@ -30,7 +31,13 @@ pub struct Cover {
 
 impl Cover {
     pub fn is_partial(&self) -> bool {
-        self.is_cut || self.refused > 0
+        self.is_cut || !self.refused.is_empty()
+    }
+
+    /// How the backend refused it, where it refused all of it.
+    pub fn whole_refusal(&self) -> Option<Outcome> {
+        let is_whole = !self.refused.is_empty() && self.refused.len() >= self.listed.len();
+        self.refusal.clone().filter(|_| is_whole)
     }
 
     /// Its subscribers, to be told of all that it covers.
@@ -85,7 +92,7 @@ impl Covers {
             audience: Audience::default(),
             listed: HashSet::new(),
             open: HashSet::new(),
-            refused: 0,
+            refused: HashSet::new(),
             refusal: None,
             is_cut: false,
             is_stale: false,
@@ -108,8 +115,9 @@ impl Covers {
 
     /// Those that cover a URI.
     pub fn matching<'a>(&'a self, native: &'a str) -> impl Iterator<Item = CoverId> + 'a {
-        // Most backends have none, and then nothing is looked at.
-        let text = if self.is_empty() { "" } else { native };
+        // Most backends have none, and then nothing is looked at. What is too long to be covered is not taken apart: that
+        // costs the square of its length.
+        let text = if self.is_empty() || native.len() > LONGEST_URI { "" } else { native };
         let directories = std::iter::once("").chain(text.match_indices('/').map(|(at, _)| &text[..=at]));
         let near = directories.filter_map(|directory| self.by_directory.get(directory)).flatten().copied();
         near.filter(move |id| self.all.get(id).is_some_and(|cover| cover.pattern.matches(native)))

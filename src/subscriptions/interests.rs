@@ -4,13 +4,15 @@
 //! way at a time, and after each answer what is wanted and what is so are compared again. So no interleaving leaves the
 //! upstream wrong. A pattern wants each listed resource that it covers, as if a client did.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::hash_map::Entry as Slot;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::mailbox::Mailbox;
 use crate::mailbox::tally::{Full, Place};
 use crate::subscriptions::audience::{Audience, Key, key};
 use crate::subscriptions::covers::{CoverId, Covers};
+use crate::subscriptions::glob::LONGEST_URI;
 use crate::subscriptions::pattern::Pattern;
 use crate::subscriptions::{Affected, Entry, Name, Notice, Offers, Outcome, Standing, Subscription, Wish};
 
@@ -144,11 +146,17 @@ impl Interests {
             None => self.enter(wish, offers, place()?)?,
         };
         subscription.set_terms(terms);
+        let is_missing = |native: &str| self.topics.get(native).is_some_and(|topic| topic.is_missing);
+        let notices = match &subscription.pattern {
+            // Whoever asks for it knows that it is back; the others do not.
+            None if is_missing(&subscription.name.native) => self.revive(&subscription.name.native),
+            _ => Vec::new(),
+        };
         let standing = match self.cover_of(&subscription) {
             Some(cover) => self.cover_standing(cover, client, is_new),
             None => self.standing(&subscription.name.native, client, is_new),
         };
-        Ok(Entry { subscription, standing })
+        Ok(Entry { subscription, standing, notices })
     }
 
     fn known(&self, client: Key, native: &str, pattern: Option<&Pattern>) -> Option<Arc<Subscription>> {
@@ -201,10 +209,6 @@ impl Interests {
 
     fn standing(&mut self, native: &Arc<str>, client: Key, is_new: bool) -> Standing {
         let Some(topic) = self.topics.get_mut(native) else { return Standing::Settled(Outcome::Pending) };
-        if std::mem::take(&mut topic.is_missing) && topic.state == State::On {
-            // Whoever asks for it knows that it is back.
-            topic.ask_again();
-        }
         match (self.upstream, topic.state) {
             (Upstream::Down, _) => {
                 topic.is_stale = true;
@@ -353,9 +357,9 @@ impl Interests {
         }
     }
 
-    /// Whether anybody wants a pattern.
-    pub fn has_patterns(&self) -> bool {
-        !self.covers.is_empty()
+    /// Whether it matters what else the backend lists: to a pattern, or to whoever wants what is gone.
+    pub fn wants_list(&self) -> bool {
+        !self.covers.is_empty() || self.topics.values().any(|topic| topic.is_missing)
     }
 
     /// What the backend was asked for, and is there.
@@ -365,7 +369,8 @@ impl Interests {
     }
 
     /// Who must hear of an update of `native`: those who want it, by name or by pattern, and those who want something it is
-    /// inside of. A client that wants several of these is told once, for the nearest.
+    /// inside of. Of a client that wants several of these it is the nearest. Where that one may not count the update as
+    /// news, because it is for chosen fields, the next follows.
     pub fn affected(&self, native: &str) -> Vec<Affected<'_>> {
         let mut found = Found::default();
         if let Some(topic) = self.topics.get(native) {
@@ -405,30 +410,46 @@ impl Interests {
 #[derive(Default)]
 struct Found<'a> {
     affected: Vec<Affected<'a>>,
-    /// Filled when the second group comes: most updates have one.
-    clients: HashSet<Key>,
+    /// Those that were found, and whether they are told whatever their update says. Filled when the second group comes: most
+    /// updates have one.
+    clients: HashMap<Key, bool>,
 }
 
 impl<'a> Found<'a> {
     fn add(&mut self, subscribers: impl Iterator<Item = &'a Arc<Subscription>>, within: Option<&'a Arc<Name>>) {
         if self.affected.is_empty() {
-            self.affected.extend(subscribers.map(|subscription| Affected { subscription, within }));
+            self.affected.extend(subscribers.map(|subscription| Affected { subscription, within, is_next: false }));
             return;
         }
         if self.clients.is_empty() {
-            self.clients.extend(self.affected.iter().map(|affected| key(&affected.subscription.mailbox)));
+            let is_sure = |it: &Affected<'_>| (key(&it.subscription.mailbox), !it.subscription.is_selective());
+            self.clients.extend(self.affected.iter().map(is_sure));
         }
         for subscription in subscribers {
-            if self.clients.insert(key(&subscription.mailbox)) {
-                self.affected.push(Affected { subscription, within });
-            }
+            let is_sure = !subscription.is_selective();
+            let is_next = match self.clients.entry(key(&subscription.mailbox)) {
+                Slot::Vacant(slot) => {
+                    slot.insert(is_sure);
+                    false
+                }
+                Slot::Occupied(slot) if *slot.get() => continue,
+                Slot::Occupied(mut slot) => {
+                    slot.insert(is_sure);
+                    true
+                }
+            };
+            self.affected.push(Affected { subscription, within, is_next });
         }
     }
 }
 
 /// What `native` is inside of, nearest first: every beginning of it that ends in `/`, or behind which it goes on with `/`,
 /// `?` or `#`.
+///
+/// Looking each of them up costs the square of the length, so what is longer than any URI that a client may name is inside
+/// of nothing.
 pub(super) fn outer(native: &str) -> impl Iterator<Item = &str> {
+    let native = if native.len() > LONGEST_URI { "" } else { native };
     let ends = native.char_indices().rev().filter(|(_, character)| matches!(character, '/' | '?' | '#'));
     ends.flat_map(|(at, character)| {
         let with = (character == '/').then(|| &native[..=at]).filter(|with| with.len() < native.len());

@@ -19,6 +19,15 @@ pub struct Relisted {
     pub suspects: Vec<Arc<str>>,
 }
 
+/// What follows when a resource is gone.
+#[derive(Default)]
+pub struct Vanished {
+    /// Who must hear that it is.
+    pub deleted: Vec<Notice>,
+    /// Who must hear that something may have changed: it was the last that was waited for.
+    pub notices: Vec<Notice>,
+}
+
 impl Interests {
     /// Enters a pattern, with what it covers now.
     pub(super) fn cover(&mut self, name: Name, pattern: &Arc<Pattern>, offers: &dyn Offers) -> Result<CoverId, Full> {
@@ -60,8 +69,9 @@ impl Interests {
         }
     }
 
-    /// The backend has listed what it offers, completely.
-    pub fn relisted(&mut self, offers: &dyn Offers) -> Relisted {
+    /// The backend has listed what it offers, completely. `came` is what it did not list when it was told the last time:
+    /// nothing else is compared with patterns, which may be many.
+    pub fn relisted<'a>(&mut self, offers: &'a dyn Offers, came: impl Iterator<Item = &'a str> + 'a) -> Relisted {
         let mut relisted = Relisted::default();
         let mut back = Vec::new();
         for (native, topic) in &mut self.topics {
@@ -76,19 +86,24 @@ impl Interests {
         for native in back {
             relisted.notices.extend(self.revive(&native));
         }
-        relisted.notices.extend(self.extend_covers(offers));
+        relisted.notices.extend(self.extend_covers(offers, Box::new(came)));
         relisted.notices.extend(self.settle_covers_at_rest());
         relisted
     }
 
-    /// Patterns cover what is new in the list, as far as there is room.
-    fn extend_covers(&mut self, offers: &dyn Offers) -> Vec<Notice> {
+    /// Patterns cover what is new in the list, as far as there is room. What there was no room for is tried again.
+    fn extend_covers<'a>(
+        &mut self,
+        offers: &'a dyn Offers,
+        came: Box<dyn Iterator<Item = &'a str> + 'a>,
+    ) -> Vec<Notice> {
         let mut notices = Vec::new();
         if self.covers.is_empty() {
             return notices;
         }
-        self.covers.values_mut().for_each(|cover| cover.is_cut = false);
-        for native in offers.listed() {
+        let were_cut = self.covers.values_mut().filter_map(|cover| std::mem::take(&mut cover.is_cut).then_some(()));
+        let natives = if were_cut.count() > 0 { offers.listed() } else { came };
+        for native in natives {
             let is_covered = |id: &CoverId| self.covers.get(*id).is_some_and(|cover| cover.listed.contains(native));
             let fresh: Vec<_> = self.covers.matching(native).filter(|id| !is_covered(id)).collect();
             for id in fresh {
@@ -118,7 +133,7 @@ impl Interests {
     }
 
     /// What was gone is there again: it is asked for again, and whoever wants it is told.
-    fn revive(&mut self, native: &Arc<str>) -> Vec<Notice> {
+    pub(super) fn revive(&mut self, native: &Arc<str>) -> Vec<Notice> {
         let Some(topic) = self.topics.get_mut(native) else { return Vec::new() };
         topic.is_missing = false;
         topic.is_stale = true;
@@ -138,13 +153,14 @@ impl Interests {
     }
 
     /// A suspect could not be read: it is gone. Whoever wanted it, to be told so.
-    pub fn vanished(&mut self, native: &str, offers: &dyn Offers) -> Vec<Notice> {
+    pub fn vanished(&mut self, native: &str, offers: &dyn Offers) -> Vanished {
+        let mut vanished = Vanished::default();
         if offers.has(native) {
-            return Vec::new();
+            return vanished;
         }
         // Whoever waits for the backend's answer is told that; it is suspected again when the lists come again.
         let is_gone = |topic: &&mut Topic| topic.was_offered && !topic.is_missing && !topic.audience.is_waited_for();
-        let Some(topic) = self.topics.get_mut(native).filter(is_gone) else { return Vec::new() };
+        let Some(topic) = self.topics.get_mut(native).filter(is_gone) else { return vanished };
         topic.is_missing = true;
         let name = Arc::clone(&topic.name);
         let covers = std::mem::take(&mut topic.covers);
@@ -156,20 +172,22 @@ impl Interests {
         for id in covers {
             let Some(cover) = self.covers.get_mut(id) else { continue };
             cover.listed.remove(native);
+            cover.refused.remove(native);
             tell(&cover.audience);
             if cover.open.remove(native) {
-                // Nobody is behind: what is gone has nothing to be told of.
-                self.settle_cover(id);
+                vanished.notices.extend(self.settle_cover(id));
             }
         }
         self.prune(native);
-        told.into_values().map(|subscription| Notice { subscription, name: Arc::clone(&name) }).collect()
+        let told = told.into_values().map(|subscription| Notice { subscription, name: Arc::clone(&name) });
+        vanished.deleted.extend(told);
+        vanished
     }
 
     /// Takes over subscriptions that somebody else kept. Their clients are told that something may have been missed, when
     /// the backend listens.
     pub fn restore(&mut self, subscriptions: Vec<Arc<Subscription>>, offers: &dyn Offers) -> Vec<Notice> {
-        let mut notices = Vec::new();
+        let mut natives = HashSet::new();
         for subscription in subscriptions {
             let name = Name { native: subscription.name.native.clone(), exposed: subscription.name.exposed.clone() };
             match &subscription.pattern {
@@ -181,16 +199,15 @@ impl Interests {
                 }
                 None => {
                     let topic = self.topics.entry(name.native.clone()).or_insert_with(|| Topic::new(name));
-                    topic.is_stale = true;
                     // By the other, or it would not have been entered.
                     topic.was_offered = true;
-                    let native = Arc::clone(&topic.name.native);
+                    natives.insert(Arc::clone(&topic.name.native));
                     self.join(&subscription, None);
-                    notices.extend(self.revive(&native));
                 }
             }
         }
-        notices.extend(self.extend_covers(offers));
+        let mut notices: Vec<_> = natives.iter().flat_map(|native| self.revive(native)).collect();
+        notices.extend(self.extend_covers(offers, offers.listed()));
         notices.extend(self.settle_covers_at_rest());
         notices
     }

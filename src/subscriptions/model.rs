@@ -286,8 +286,9 @@ impl World {
 
     fn list(&mut self, bits: u8) {
         let listed = URIS.iter().enumerate().filter(|(bit, _)| bits & 1 << bit != 0);
-        self.listed = Listed(listed.map(|(_, uri)| (*uri).to_owned()).collect());
-        self.interests.relisted(&self.listed);
+        let listed = Listed(listed.map(|(_, uri)| (*uri).to_owned()).collect());
+        let before = std::mem::replace(&mut self.listed, listed);
+        self.interests.relisted(&self.listed, self.listed.listed().filter(|uri| !before.has(uri)));
         self.cover_wanted();
         let back = URIS.into_iter().filter(|uri| self.listed.has(uri) && !self.is_missing(uri));
         let back: Vec<_> = back.collect();
@@ -297,7 +298,7 @@ impl World {
     }
 
     fn vanish(&mut self, uri: &'static str) {
-        let told = self.interests.vanished(uri, &self.listed);
+        let told = self.interests.vanished(uri, &self.listed).deleted;
         assert!(told.is_empty() || !self.listed.has(uri), "what is listed is not gone");
         if !told.is_empty() {
             self.covered.retain(|(_, covered)| *covered != uri);

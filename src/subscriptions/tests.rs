@@ -5,8 +5,8 @@ use super::interests::{Interests, outer};
 use super::*;
 use crate::caller::Node;
 use crate::mailbox::replay::Replay;
-use crate::mailbox::tally::Full;
-use crate::mailbox::tally::Tally;
+use crate::mailbox::tally::{Full, Tally};
+use crate::protocol::json;
 
 #[test]
 fn sub18_a_uri_is_inside_of_its_beginnings_at_a_boundary() {
@@ -70,13 +70,14 @@ impl Stage {
 
     /// The notices as `exposed`, sorted, and the suspects.
     fn relist(&mut self, listed: &[&str]) -> (Vec<String>, Vec<String>) {
-        self.listed = Listed(listed.iter().map(|uri| (*uri).to_owned()).collect());
-        let relisted = self.interests.relisted(&self.listed);
+        let before = std::mem::replace(&mut self.listed, Listed(listed.iter().map(|uri| (*uri).to_owned()).collect()));
+        let came = self.listed.listed().filter(|uri| !before.has(uri));
+        let relisted = self.interests.relisted(&self.listed, came);
         (names(&relisted.notices), relisted.suspects.iter().map(|native| native.to_string()).collect())
     }
 
     fn vanish(&mut self, uri: &str) -> Vec<String> {
-        names(&self.interests.vanished(uri, &self.listed))
+        names(&self.interests.vanished(uri, &self.listed).deleted)
     }
 
     fn subscribe(&mut self, client: usize, uri: &str) -> Entry {
@@ -84,9 +85,19 @@ impl Stage {
     }
 
     fn wish(&mut self, client: usize, uri: &str, pattern: Option<Arc<Pattern>>) -> Result<Entry, Full> {
+        self.wish_on(client, uri, pattern, Terms::default())
+    }
+
+    fn wish_on(
+        &mut self,
+        client: usize,
+        uri: &str,
+        pattern: Option<Arc<Pattern>>,
+        terms: Terms,
+    ) -> Result<Entry, Full> {
         let (id, mailbox) = &self.clients[client];
         let (native, exposed) = (Arc::from(uri), Arc::from(format!("x+{uri}")));
-        let (mailbox, terms) = (Arc::clone(mailbox), Terms::default());
+        let mailbox = Arc::clone(mailbox);
         let wish = Wish { client: *id, mailbox, native, exposed, pattern, terms };
         let tally = &self.tally;
         let place = || Place::new((tally, 99), (&Arc::default(), 99));
@@ -444,4 +455,131 @@ fn sub14_what_is_missing_is_not_asked_for_over_a_new_connection_until_it_is_back
     assert!(stage.unsubscribe(0, "a:1"));
     stage.answer("-a:1", Reply::Done);
     assert!(stage.interests.is_empty());
+}
+
+#[test]
+fn sub10_a_wish_that_was_given_up_is_taken_back_though_the_answer_came_first() {
+    let mut stage = Stage::new();
+    let Entry { subscription, standing, .. } = stage.subscribe(0, "a");
+    let (_, asking) = stage.job().expect("a job");
+    drop(standing);
+    stage.interests.answered(&asking, Reply::Done);
+    stage.interests.withdraw(&subscription);
+    stage.answer("-a", Reply::Done);
+    assert!(stage.interests.is_empty());
+}
+
+#[test]
+fn sub14_whoever_asks_for_what_was_missing_brings_it_back_for_all() {
+    for can_subscribe in [true, false] {
+        let mut stage = Stage::new();
+        stage.link_up(can_subscribe);
+        stage.relist(&["a:1"]);
+        stage.subscribe(0, "a:1");
+        while let Some((_, job)) = stage.job() {
+            stage.interests.answered(&job, Reply::Done);
+        }
+        stage.relist(&[]);
+        assert_eq!(stage.vanish("a:1").len(), 1);
+        let entry = stage.subscribe(1, "a:1");
+        let mut told = names(&entry.notices);
+        while let Some((_, job)) = stage.job() {
+            told.extend(names(&stage.interests.answered(&job, Reply::Done)));
+        }
+        assert_eq!(told, ["x+a:1", "x+a:1"], "{can_subscribe}");
+        assert!(stage.interests.all().all(|(_, state)| state != "missing"));
+    }
+}
+
+#[test]
+fn sub14_sub16_who_waits_for_what_is_gone_hears_that_something_may_have_been_missed() {
+    let mut stage = Stage::new();
+    stage.relist(&["a:1"]);
+    stage.wish(0, "a:*", Some(glob("a:*"))).expect("room");
+    stage.answer("+a:1", Reply::Done);
+    stage.link_down();
+    assert!(stage.link_up(true).is_empty());
+    stage.job().expect("it is asked for again, and not answered");
+    stage.relist(&[]);
+    let vanished = stage.interests.vanished("a:1", &stage.listed);
+    assert_eq!((names(&vanished.deleted), names(&vanished.notices)), (vec!["x+a:1".into()], vec!["x+a:*".into()]));
+}
+
+#[test]
+fn subx1_what_had_no_room_is_covered_when_there_is_some() {
+    let mut stage = Stage::new();
+    stage.wish(0, "a:*", Some(glob("a:*"))).expect("room");
+    stage.relist(&["a:1", "a:2", "a:3", "a:4", "a:5"]);
+    let state = |stage: &Stage| stage.interests.all().next().map(|(_, state)| state);
+    while let Some((_, job)) = stage.job() {
+        stage.interests.answered(&job, Reply::Done);
+    }
+    assert_eq!(state(&stage), Some("partial"));
+    stage.relist(&["a:2", "a:3", "a:4", "a:5"]);
+    stage.vanish("a:1");
+    stage.answer("-a:1", Reply::Done);
+    stage.relist(&["a:2", "a:3", "a:4", "a:5"]);
+    while let Some((_, job)) = stage.job() {
+        stage.interests.answered(&job, Reply::Done);
+    }
+    assert_eq!(state(&stage), Some("subscribed"));
+}
+
+#[test]
+fn subx1_a_refusal_counts_as_long_as_it_stands() {
+    let mut stage = Stage::new();
+    stage.relist(&["a:1", "a:2"]);
+    stage.wish(0, "a:*", Some(glob("a:*"))).expect("room");
+    while let Some((text, job)) = stage.job() {
+        let reply = if text == "+a:1" { Reply::Failed("no".into()) } else { Reply::Done };
+        stage.interests.answered(&job, reply);
+    }
+    let state = |stage: &Stage| stage.interests.all().next().map(|(_, state)| state);
+    assert_eq!(state(&stage), Some("partial"));
+    stage.relist(&["a:2"]);
+    assert_eq!(stage.vanish("a:1"), ["x+a:1"]);
+    assert_eq!(state(&stage), Some("subscribed"));
+}
+
+#[test]
+fn subx2_sub5_chosen_fields_of_one_subscription_do_not_silence_another() {
+    let mut stage = Stage::new();
+    stage.relist(&["a:1"]);
+    let fields = r#"["size"]"#;
+    let selection = || Selection::parse(fields, json::whole(fields)).ok();
+    stage.wish_on(0, "a:1", None, Terms::new(Pace::default(), selection())).expect("room");
+    stage.wish_on(0, "a:*", Some(glob("a:*")), Terms::new(Pace::default(), selection())).expect("room");
+    stage.wish(0, "a:?", Some(glob("a:?"))).expect("room");
+    stage.wish(0, "a:[0-9]", Some(glob("a:[0-9]"))).expect("room");
+    stage.subscribe(1, "a:1");
+    let client = &stage.clients[0].1;
+    let affected = stage.interests.affected("a:1");
+    let own: Vec<_> = affected.iter().filter(|it| Arc::ptr_eq(&it.subscription.mailbox, client)).collect();
+    assert!(!own[0].is_next && own[1..].iter().all(|it| it.is_next));
+    let plain = own.iter().filter(|it| !it.subscription.is_selective()).count();
+    assert_eq!((plain, affected.len() - own.len()), (1, 1), "whoever is told in any case is asked for nothing more");
+    assert_eq!(&*own[0].subscription.name.native, "a:1");
+}
+
+#[test]
+fn sub18_what_is_too_long_is_not_taken_apart() {
+    let mut stage = Stage::new();
+    stage.subscribe(0, "a:/");
+    stage.wish(1, "a:/**", Some(glob("a:/**"))).expect("room");
+    let long = format!("a:{}", "/".repeat(4 * 1024 * 1024));
+    assert!(stage.interests.affected(&long).is_empty());
+    assert_eq!(stage.interests.affected("a:/b").len(), 2);
+}
+
+#[test]
+fn sub10_who_waits_when_a_late_answer_comes_has_it() {
+    let mut stage = Stage::new();
+    stage.subscribe(0, "a");
+    let (_, late) = stage.job().expect("a job");
+    stage.interests.answered(&late, Reply::Late(Duration::from_secs(1)));
+    stage.answer("-a", Reply::Done);
+    let entry = stage.subscribe(1, "a");
+    stage.interests.answered_late(&late);
+    assert_eq!(settled(entry), "Subscribed");
+    assert!(stage.job().is_none());
 }

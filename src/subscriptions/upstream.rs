@@ -16,7 +16,8 @@ impl Interests {
         let mut notices = Vec::new();
         for cover in self.covers.values_mut() {
             cover.open.clear();
-            (cover.refused, cover.refusal) = (0, None);
+            cover.refused.clear();
+            cover.refusal = None;
         }
         for (native, topic) in &mut self.topics {
             topic.is_doubtful = false;
@@ -120,18 +121,23 @@ impl Interests {
     }
 
     /// An answer came after all, and the backend agreed: that is so now, or it is taken back.
-    pub fn answered_late(&mut self, job: &Job) {
+    pub fn answered_late(&mut self, job: &Job) -> Vec<Notice> {
         if job.link != self.link || !job.subscribes {
-            return;
+            return Vec::new();
         }
         let native = &job.native;
         let unwanted = || Topic::new(Name { native: Arc::clone(native), exposed: Arc::clone(native) });
         let topic = self.topics.entry(Arc::clone(native)).or_insert_with(unwanted);
         // While another request is on its way, its answer decides.
-        if matches!(topic.state, State::Off | State::Refused) {
-            topic.state = State::On;
-            self.compare(native, true);
+        if !matches!(topic.state, State::Off | State::Refused) {
+            return Vec::new();
         }
+        topic.state = State::On;
+        topic.is_doubtful = false;
+        let mut notices = self.settle(native, &Outcome::Subscribed);
+        notices.extend(self.settle_covers(native, &Outcome::Subscribed));
+        self.compare(native, true);
+        notices
     }
 
     /// How a resource stands is known: who waits is told, and those who were entered for what was refused have nothing.
@@ -158,11 +164,14 @@ impl Interests {
             let Some(cover) = self.covers.get_mut(id) else { continue };
             let was_open = cover.open.remove(native);
             if outcome.is_refusal() {
-                cover.refused += 1;
+                cover.refused.insert(Arc::clone(&name.native));
                 cover.refusal.get_or_insert_with(|| outcome.clone());
-            } else if is_news && !cover.is_stale {
-                let subscribers = cover.audience.all().map(Arc::clone);
-                notices.extend(subscribers.map(|subscription| Notice { subscription, name: Arc::clone(&name) }));
+            } else {
+                cover.refused.remove(native);
+                if is_news && !cover.is_stale {
+                    let subscribers = cover.audience.all().map(Arc::clone);
+                    notices.extend(subscribers.map(|subscription| Notice { subscription, name: Arc::clone(&name) }));
+                }
             }
             if was_open {
                 notices.extend(self.settle_cover(id));
@@ -174,8 +183,7 @@ impl Interests {
     /// When all that a pattern covers has been asked for, those who wait for it are told: refused is what was refused whole.
     pub(super) fn settle_cover(&mut self, id: CoverId) -> Vec<Notice> {
         let Some(cover) = self.covers.get_mut(id).filter(|cover| cover.open.is_empty()) else { return Vec::new() };
-        let refusal = cover.refusal.clone().filter(|_| cover.refused >= cover.listed.len());
-        if let Some(refusal) = refusal {
+        if let Some(refusal) = cover.whole_refusal() {
             let entered = cover.audience.settle(&refusal);
             let ended: Vec<_> = entered.iter().filter_map(|client| cover.audience.get(*client).cloned()).collect();
             for subscription in &ended {

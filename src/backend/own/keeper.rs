@@ -59,6 +59,8 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         self.own.standing.send_replace(Standing::Over);
         self.shared.clients().remove(&self.session);
+        // Whoever has just found it here must not subscribe where nobody keeps it.
+        self.own.register.close();
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::backend::offered::Offered;
-use crate::backend::register::{Register, put, updated};
+use crate::backend::register::{Once, Register, put, updated};
 use crate::protocol::json::Span;
 use crate::subscriptions::interests::Interests;
 pub use crate::subscriptions::selection::Verdict;
@@ -64,25 +64,30 @@ impl Register {
 
     /// A fresh listing: whoever chose fields is told where those are not what they were.
     pub(super) fn tell_news(&self, interests: &Interests, offered: &Offered) {
-        let mut asked = self.held().take();
-        for (subscription, _) in interests.all().filter(|(subscription, _)| subscription.is_selective()) {
-            for native in interests.covered(subscription) {
-                let Some(definition) = offered.definition(&native) else {
-                    // It was listed when the update was held, and is not now: that is news.
-                    if let Some(message) = asked.get(&native) {
-                        let affected = Affected { subscription, within: None };
-                        put(&affected, &self.name_of(&affected, &native), message);
-                    }
-                    continue;
-                };
-                if subscription.judge(&native, None, Some(definition.raw.as_str())) == Verdict::Deliver {
-                    let affected = Affected { subscription, within: None };
-                    let name = self.name_of(&affected, &native);
-                    let own = || updated(&name.exposed);
-                    put(&affected, &name, &asked.get(&native).cloned().unwrap_or_else(own));
+        // By whom it is affected, not by what is covered: a resource may be inside of another, too.
+        for (native, message) in self.held().take() {
+            let mut once = Once::default();
+            let affected = interests.affected(&native);
+            for affected in affected.iter().filter(|affected| affected.subscription.is_selective()) {
+                if is_news(affected.subscription, &native, offered).unwrap_or(true) && once.is_first(affected) {
+                    put(affected, &self.name_of(affected, &native), &message);
                 }
             }
         }
-        asked.clear();
+        for (subscription, _) in interests.all().filter(|(subscription, _)| subscription.is_selective()) {
+            for native in interests.covered(subscription) {
+                if is_news(subscription, &native, offered) == Some(true) {
+                    let affected = Affected { subscription, within: None, is_next: false };
+                    let name = self.name_of(&affected, &native);
+                    put(&affected, &name, &updated(&name.exposed));
+                }
+            }
+        }
     }
+}
+
+/// Whether the fields are not what they were, by the definition that is listed now; nothing where it is not listed.
+fn is_news(subscription: &Subscription, native: &str, offered: &Offered) -> Option<bool> {
+    let definition = offered.definition(native)?;
+    Some(subscription.judge(native, None, Some(definition.raw.as_str())) == Verdict::Deliver)
 }

@@ -145,14 +145,17 @@ impl Register {
     }
 
     fn on_said(&self, job: &Job, reply: Reply) {
-        let notices = self.book().interests.answered(job, reply);
-        self.tell(&notices);
+        let mut book = self.book();
+        let notices = book.interests.answered(job, reply);
+        self.tell(&book, &notices);
     }
 
     /// Who waited for it was told otherwise, so what stands now and nobody wants is taken back.
     fn on_late_answer(&self, job: &Job, answer: Result<Response, LinkError>) {
         if answer.is_ok_and(|answer| matches!(answer.outcome, Answer::Result(_))) {
-            self.book().interests.answered_late(job);
+            let mut book = self.book();
+            let notices = book.interests.answered_late(job);
+            self.tell(&book, &notices);
         }
     }
 
@@ -166,7 +169,8 @@ impl Register {
                     self.spread(&native, Some(NOTHING_SAID), updated);
                 }
                 Some(_) => {}
-                None if answer.is_not_found() => self.on_gone(&native),
+                // Whether it is gone, the lists say; a backend that never tells does not tell of those.
+                None if answer.is_not_found() => self.home.inbox.mark(&[List::Resources, List::Templates]),
                 None => {}
             },
             Done::Said(_, None) | Done::Checked(..) | Done::Polled(_, None) => {}
@@ -175,15 +179,17 @@ impl Register {
 
     /// What is neither offered nor can be read.
     fn on_gone(&self, native: &str) {
+        let mut book = self.book();
         let offered = self.home.offered.load_full();
-        let notices = self.book().interests.vanished(native, &self.exposed(&offered));
-        self.tell_deleted(&notices);
+        let vanished = book.interests.vanished(native, &self.exposed(&offered));
+        self.tell_deleted(&book, &vanished.deleted);
+        self.tell(&book, &vanished.notices);
     }
 
     /// All that is subscribed is read once more. A backend that is slower than that is not asked for more.
     fn begin_round(&self) {
         let book = self.book();
-        let (wanted, has_patterns) = (book.interests.standing_topics(), book.interests.has_patterns());
+        let (wanted, is_list_wanted) = (book.interests.standing_topics(), book.interests.wants_list());
         drop(book);
         let mut chores = self.chores();
         if chores.polled.is_empty() {
@@ -192,13 +198,13 @@ impl Register {
             chores.polled = wanted.into();
         }
         drop(chores);
-        if has_patterns {
-            // What patterns cover is what is listed, and a backend that never tells does not tell of that either.
-            self.home.inbox.mark(&[List::Resources]);
+        if is_list_wanted {
+            // A backend that never tells does not tell of that either.
+            self.home.inbox.mark(&[List::Resources, List::Templates]);
         }
     }
 
-    fn patience(&self) -> Duration {
+    pub(super) fn patience(&self) -> Duration {
         let configured = self.home.config.timeout.and_then(|timeout| timeout.duration());
         configured.unwrap_or(JOB_PATIENCE)
     }
