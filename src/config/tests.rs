@@ -52,11 +52,11 @@ const FULL: &str = r#"{
     "maxInFlightPerBackend": 2, "maxMessageSize": 65536, "pageSize": 3,
   },
   "subscriptions": { "maxPerClient": 7, "maxTotal": 8, "maxUpstream": 9 },
-    "log": { "level": "debug", "format": "json" },
+  "log": { "level": "debug", "format": "json" },
   "mcpServers": {
     "local": { // a command
       "type": "stdio", "command": "${HOME}/bin/x", "args": ["-t", "${TOKEN}"], "env": { "T": "${env:TOKEN}" }, "cwd": "./sub/../w",
-      "enabled": false, "session": "shared", "protocol": "legacy", "prefix": "", "timeout": "5m", "poll": "30s", "validate": true,
+      "enabled": false, "session": "shared", "protocol": "legacy", "prefix": "", "timeout": "5m", "poll": "1s", "validate": true,
       "namespacing": "prefix", "declare": ["sampling"], "roots": ["src", { "uri": "file:///srv", "name": "all" }],
       "tools": { "allow": ["find_*"], "deny": ["find_x"], "rename": { "find_a": "seek" }, "timeouts": { "slow": "0", "b": "1h" } },
       "prompts": { "allow": [], "deny": ["*"], "rename": { "p": "q" } },
