@@ -583,3 +583,17 @@ fn sub10_who_waits_when_a_late_answer_comes_has_it() {
     assert_eq!(settled(entry), "Subscribed");
     assert!(stage.job().is_none());
 }
+
+#[test]
+fn sub10_what_is_agreed_to_while_it_is_taken_back_is_taken_back_once_more() {
+    let mut stage = Stage::new();
+    stage.subscribe(0, "a");
+    let (_, late) = stage.job().expect("a job");
+    stage.interests.answered(&late, Reply::Late(Duration::from_secs(1)));
+    let (text, ending) = stage.job().expect("it is taken back");
+    assert_eq!(text, "-a");
+    stage.interests.answered_late(&late);
+    stage.interests.answered(&ending, Reply::Done);
+    stage.answer("-a", Reply::Done);
+    assert!(stage.job().is_none() && stage.interests.is_empty());
+}

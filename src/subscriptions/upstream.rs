@@ -81,7 +81,12 @@ impl Interests {
                 }
                 _ => continue,
             };
-            topic.state = if subscribes { State::Asking } else { State::Ending };
+            if subscribes {
+                topic.state = State::Asking;
+            } else {
+                // Unless an answer that comes too late says otherwise, while this is on its way.
+                (topic.state, topic.is_doubtful) = (State::Ending, false);
+            }
             return Some(Job { native, subscribes, link: self.link });
         }
         None
@@ -97,7 +102,6 @@ impl Interests {
         if !job.subscribes {
             // Whatever it said: it was told.
             topic.state = State::Off;
-            topic.is_doubtful = false;
             self.compare(native, false);
             return Vec::new();
         }
@@ -128,8 +132,9 @@ impl Interests {
         let native = &job.native;
         let unwanted = || Topic::new(Name { native: Arc::clone(native), exposed: Arc::clone(native) });
         let topic = self.topics.entry(Arc::clone(native)).or_insert_with(unwanted);
-        // While another request is on its way, its answer decides.
         if !matches!(topic.state, State::Off | State::Refused) {
+            // Another request is on its way, and the backend may have heard that one first.
+            topic.is_doubtful |= matches!(topic.state, State::Asking | State::Ending);
             return Vec::new();
         }
         topic.state = State::On;
