@@ -203,7 +203,8 @@ impl Resources {
         owners.dedup();
         match (&owners[..], sources.len()) {
             ([source], _) => Ok((*source, glob.to_owned())),
-            ([], 1) => Ok((0, glob.to_owned())),
+            // Where URIs are namespaced, one that names no server we know is a slip.
+            ([], 1) if sources[0].backend.config.namespacing.resources == UriPolicy::None => Ok((0, glob.to_owned())),
             _ => {
                 let candidates = owners.iter().map(|source| self.expose_namespaced(sources, *source, glob));
                 Err(Error::ResourceNotFound { uri: glob.to_owned(), candidates: candidates.collect() })

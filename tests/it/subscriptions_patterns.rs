@@ -193,6 +193,11 @@ async fn subx1_what_is_no_pattern_is_refused_in_words() {
     for server in ["a", "b"] {
         assert_eq!(client.call_text(&format!("{server}_subscribed"), json!({})).await, "[]");
     }
+    // Nor where there is one server only, which it does not name.
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
+    let client = gateway.client_seeing("a_touch").await;
+    let answer = client.request("resources/subscribe", wish("c+note:///*", &glob())).await;
+    assert_error(&answer, -32602, "RESOURCE_NOT_FOUND");
 }
 
 #[tokio::test]
