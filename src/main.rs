@@ -11,9 +11,6 @@ use goblin::cli::{Cli, style};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // The allocator asks for huge pages. We have a little of many things: whole ones for each would be half our memory.
-    #[cfg(target_os = "linux")]
-    let _ = rustix::thread::disable_transparent_huge_pages(true);
     let mut arguments = std::env::args_os();
     if arguments.nth(1) == Some(OsString::from("__guard")) {
         return ExitCode::from(u8::try_from(guard::run(arguments)).unwrap_or(1));

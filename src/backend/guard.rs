@@ -314,8 +314,6 @@ fn become_command(parent: u32, command: &CommandLine) -> Failure {
     if std::os::unix::process::parent_id() != parent {
         return Failure::Setup(io::Error::other("the guard ended before its command began"));
     }
-    // We do without huge pages, which passes on to children; whether the command does is its own affair.
-    let _ = rustix::thread::disable_transparent_huge_pages(false);
     let error = Command::new(&command.program).args(&command.arguments).exec();
     Failure::start(&command.program, error)
 }

@@ -59,18 +59,6 @@ async fn the_guard_keeps_no_pipe_open() {
     assert_eq!(living(child.process.id()), 2);
 }
 
-#[cfg(target_os = "linux")]
-#[tokio::test]
-async fn the_guard_does_without_huge_pages_and_the_command_may_have_them() {
-    let (_child, group) = ready(TREE).await;
-    let allowed = |pid| {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("THP_enabled:").map(str::trim).map(str::to_owned));
-        line.expect("the kernel tells")
-    };
-    assert_eq!((allowed(group), allowed(command_of(group))), ("0".to_owned(), "1".to_owned()));
-}
-
 #[tokio::test]
 async fn kill_9_of_the_command() {
     let (mut child, group) = ready(TREE).await;

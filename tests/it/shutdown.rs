@@ -145,6 +145,8 @@ async fn f26_a_second_signal_ends_a_stdio_gateway_at_once_too() {
     let mut client = StdioClient::initialized(config, "2025-11-25").await;
     client.await_tool("a_hang").await;
     client.write(r#"{"jsonrpc":"2.0","id":"never","method":"tools/call","params":{"name":"a_hang"}}"#).await;
+    // Lines are taken in order, so the call is open when this is answered.
+    client.request("ping", json!({})).await;
     let server = pid_in(&file).await;
     let gateway = client.child.id().expect("it runs");
     // Two signals that come at once are one, so it is asked until it ends.
