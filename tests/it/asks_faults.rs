@@ -179,7 +179,7 @@ async fn ask_of_a_client_that_went_away_is_nothing_to_the_next() {
 #[tokio::test]
 async fn ask_route3_the_clock_of_its_call_stands_still() {
     for (front, back) in pairs() {
-        let stage = Stage::configured(front, back, json!({}), json!({ "timeout": "400ms" })).await;
+        let stage = Stage::configured(front, back, json!({}), json!({ "timeout": "800ms" })).await;
         let mut peer = stage.peer(everything()).await;
         for rest in ["", r#","then":"hang""#] {
             let (call, asked) = open(&stage, &mut peer, rest).await;

@@ -167,7 +167,7 @@ async fn f7_a_half_open_backend_hurts_only_its_own_callers() {
     let backend = HttpFixture::start(&[]).await;
     let proxy = FaultProxy::start(backend.address);
     let mut server = http_server(proxy.addr());
-    server["timeout"] = json!("500ms");
+    server["timeout"] = json!("2s");
     let gateway = Gateway::with_servers(json!({ "a": server, "good": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_echo").await;
     client.await_tool("good_echo").await;

@@ -180,7 +180,7 @@ async fn route3_f7_a_silent_backend_hurts_only_its_callers_and_hears_of_their_en
     let backend = start(&[]).await;
     let proxy = FaultProxy::start(backend.address);
     let mut server = typed(http_server(proxy.addr()), "sse");
-    server["timeout"] = json!("500ms");
+    server["timeout"] = json!("2s");
     let gateway = Gateway::with_servers(json!({ "a": server, "good": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_echo").await;
     client.await_tool("good_echo").await;

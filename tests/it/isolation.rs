@@ -123,12 +123,12 @@ async fn f14_exactly_so_many_sessions_fit_and_a_place_is_freed_by_delete() {
 #[tokio::test]
 async fn sess2_idle_sessions_end_and_those_with_a_stream_or_a_call_do_not() {
     let config = json!({
-        "gateway": { "sessionIdleTimeout": "500ms" },
+        "gateway": { "sessionIdleTimeout": "2s" },
         "mcpServers": { "a": fixture_server(&[]) },
     });
     let gateway = Gateway::start(config).await;
     let calling = gateway.client_seeing("a_nonce").await;
-    let call = begin_call(&calling, "a_nonce", json!({"nonce": "n", "delayMs": 4000}));
+    let call = begin_call(&calling, "a_nonce", json!({"nonce": "n", "delayMs": 8000}));
     let streaming = gateway.client().await;
     let _listener = streaming.listen().await;
     let idle = gateway.client().await;
