@@ -43,7 +43,7 @@ impl Interests {
         Ok(id)
     }
 
-    /// A pattern covers one more listed resource; tells whether that is known upstream already.
+    /// A pattern covers one more listed resource, which is asked for unless it stands already.
     fn attach(&mut self, id: CoverId, native: &str, offers: &dyn Offers) {
         let known = self.topics.get_key_value(native).map(|(native, _)| Arc::clone(native));
         let native = known.unwrap_or_else(|| Arc::from(native));

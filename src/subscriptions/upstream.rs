@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::subscriptions::covers::CoverId;
 use crate::subscriptions::interests::{Interests, State, Topic, Upstream};
-use crate::subscriptions::{Job, Name, Notice, Outcome, Reply};
+use crate::subscriptions::{Job, Name, Notice, Outcome, Reply, Subscription};
 
 impl Interests {
     /// The connection is there; its number. Whoever was subscribed before may have missed something; where nothing can be
@@ -153,10 +153,14 @@ impl Interests {
             return if std::mem::take(&mut topic.is_stale) { topic.notices().collect() } else { Vec::new() };
         }
         let ended: Vec<_> = entered.iter().filter_map(|client| topic.audience.get(*client).cloned()).collect();
-        for subscription in &ended {
+        self.end_all(&ended);
+        Vec::new()
+    }
+
+    fn end_all(&mut self, ended: &[Arc<Subscription>]) {
+        for subscription in ended {
             self.end(subscription);
         }
-        Vec::new()
     }
 
     /// The same for the patterns that cover it.
@@ -191,9 +195,7 @@ impl Interests {
         if let Some(refusal) = cover.whole_refusal() {
             let entered = cover.audience.settle(&refusal);
             let ended: Vec<_> = entered.iter().filter_map(|client| cover.audience.get(*client).cloned()).collect();
-            for subscription in &ended {
-                self.end(subscription);
-            }
+            self.end_all(&ended);
             return Vec::new();
         }
         cover.audience.settle(&Outcome::Subscribed);

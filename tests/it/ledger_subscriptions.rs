@@ -91,15 +91,21 @@ async fn server_memory_tells_of_each_write_once() {
     }
 }
 
-#[tokio::test]
-async fn sub5_sub12_each_write_is_told_once_to_each_who_keeps_up_and_never_to_who_left() {
-    const WRITES: u64 = 40;
+/// Where the memory is kept, a gateway, and a client of it that can write.
+async fn writing() -> (Scratch, Gateway, Client) {
     let scratch = Scratch::new();
     let servers = json!({ "a": fixture_server(&[]), "memory": memory(&scratch) });
     let gateway = Gateway::with_servers(servers).await;
     let writer = gateway.client_seeing("memory_add_observations").await;
     writer.await_tool("a_touch").await;
     writer.call("memory_create_entities", entity()).await;
+    (scratch, gateway, writer)
+}
+
+#[tokio::test]
+async fn sub5_sub12_each_write_is_told_once_to_each_who_keeps_up_and_never_to_who_left() {
+    const WRITES: u64 = 40;
+    let (_scratch, gateway, writer) = writing().await;
     let mut peers = [
         Peer::over_http(gateway.address, json!({})).await,
         Peer::over_sse(gateway.address, json!({})).await,
@@ -132,12 +138,7 @@ async fn sub5_sub12_each_write_is_told_once_to_each_who_keeps_up_and_never_to_wh
 #[tokio::test]
 async fn sub5_whoever_does_not_keep_up_is_told_of_the_last_write() {
     const WRITES: u64 = 200;
-    let scratch = Scratch::new();
-    let servers = json!({ "a": fixture_server(&[]), "memory": memory(&scratch) });
-    let gateway = Gateway::with_servers(servers).await;
-    let writer = gateway.client_seeing("memory_add_observations").await;
-    writer.await_tool("a_touch").await;
-    writer.call("memory_create_entities", entity()).await;
+    let (_scratch, gateway, writer) = writing().await;
     let mut peers = [
         Peer::over_http(gateway.address, json!({})).await,
         Peer::over_sse(gateway.address, json!({})).await,
