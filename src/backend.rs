@@ -399,7 +399,7 @@ impl Backend {
     }
 
     /// A call that ends without its answer: what the backend is told, and what its client.
-    fn cut(&self, end: End, call: &Call) -> (String, CallEnd) {
+    pub fn cut(&self, end: End, call: &Call) -> (String, CallEnd) {
         match end {
             End::Cancelled(reason) => (reason, CallEnd::Cancelled),
             End::Late(after) => {

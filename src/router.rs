@@ -7,6 +7,7 @@ mod arguments;
 mod content;
 pub mod inputs;
 pub mod introspection;
+mod rounds;
 pub mod state;
 pub mod subscribe;
 
@@ -151,8 +152,13 @@ impl Router {
         self.open_state(Exchange { backend, caller: &call.caller, request }, &mut route.edits)?;
         let progress_token_at = params::progress_token(request.raw.as_str(), &request.params);
         let name = route.target.name(&catalog);
-        let outgoing = Outgoing { request, edits: route.edits, progress_token_at, name };
-        let called = backend.call(outgoing, call, route.patience).await;
+        let outgoing = Outgoing { request, edits: route.edits.clone(), progress_token_at, name };
+        let called = match backend.call(outgoing, call, route.patience).await {
+            Ok(answered) if call.caller.dialect.has_asks() && answered.dialect.has_result_types() => {
+                Box::pin(self.ask_and_call(call, backend, (&route, name), answered)).await
+            }
+            called => called,
+        };
         if let Some(mime) = route.mime {
             let is_result = |answered: &Answered| matches!(answered.response.outcome, Outcome::Result(_));
             let success = called.as_ref().is_ok_and(is_result);

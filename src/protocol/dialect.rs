@@ -123,6 +123,11 @@ impl Dialect {
         self >= Dialect::V2025_11_25
     }
 
+    /// Whether a form may have choices with titles, and several of them.
+    pub fn has_rich_forms(self) -> bool {
+        self >= Dialect::V2025_11_25
+    }
+
     /// Whether `structuredContent` may be any value, not only an object.
     pub fn has_free_structure(self) -> bool {
         self.era() == Era::Modern
