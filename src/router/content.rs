@@ -242,7 +242,7 @@ mod tests {
 
     fn check(dialect: Dialect, method: &Method, result: &str, expected: &str) {
         let mut splice = edits(dialect, method, result, json::whole(result), |uri| format!("s+{uri}"));
-        if dialect.has_sessions() {
+        if dialect.has_handshake() {
             cut_foreign(false, method, result, json::whole(result), &mut splice);
         }
         let changed = splice.apply(&Bytes::copy_from_slice(result.as_bytes()));
@@ -326,7 +326,7 @@ mod tests {
     fn srv7_structure_that_is_no_object_is_left_out_for_older_clients() {
         let check = |dialect: Dialect, result: &str, expected: &str| {
             let mut edits = edits(dialect, &Method::ToolsCall, result, json::whole(result), str::to_owned);
-            if dialect.has_sessions() {
+            if dialect.has_handshake() {
                 cut_foreign(false, &Method::ToolsCall, result, json::whole(result), &mut edits);
             }
             assert_eq!(edits.apply(&result.to_owned().into()), expected);

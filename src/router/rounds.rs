@@ -13,14 +13,14 @@ use smallvec::SmallVec;
 use crate::backend::ask::{Recipient, Translate};
 use crate::backend::ear::check_ability;
 use crate::backend::{Answered, Backend, CallEnd, Outgoing};
-use crate::lane::Call;
+use crate::lane::{Call, Patience};
 use crate::mailbox::asks::Word;
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Span, Splice, quote};
 use crate::protocol::method::Method;
 use crate::protocol::{Message, Outcome, Request};
 use crate::router::inputs::needs_input;
-use crate::router::{Route, Router, content};
+use crate::router::{Router, content};
 
 /// How often one call may ask. The protocol has no bound; SDKs have this one.
 const MOST_ROUNDS: usize = 10;
@@ -39,10 +39,9 @@ impl Router {
         &self,
         call: &Arc<Call>,
         backend: &Backend,
-        (route, name): (&Route, Option<&str>),
+        (first, patience): (&Outgoing<'_>, Patience),
         mut answered: Answered,
     ) -> Result<Answered, CallEnd> {
-        let request = &call.request;
         for _ in 0..MOST_ROUNDS {
             let Some(result) = needed(&answered) else { return Ok(answered) };
             let said = self.ask_all(call, backend, answered.response.raw.as_str(), result).await?;
@@ -54,14 +53,12 @@ impl Router {
                     Said::Nothing(reason) => return Err(Error::ClientUnavailable { reason }.into()),
                 }
             }
-            let mut edits = route.edits.clone();
+            let mut edits = first.edits.clone();
             let state = json::member(text, result, "requestState");
             let state = state.map(|state| format!(r#","requestState":{}"#, state.get(text))).unwrap_or_default();
             let members = format!(r#""inputResponses":{{{}}}{state}"#, responses.join(","));
-            add_params(request, &members, &mut edits);
-            let progress_token_at = crate::protocol::params::progress_token(request.raw.as_str(), &request.params);
-            let outgoing = Outgoing { request, edits, progress_token_at, name };
-            answered = backend.call(outgoing, call, route.patience).await?;
+            add_params(&call.request, &members, &mut edits);
+            answered = backend.call(&Outgoing { edits, ..first.clone() }, call, patience).await?;
         }
         let reason = format!("it wants an input for the {}th time", MOST_ROUNDS + 1);
         if needed(&answered).is_none() {
