@@ -4,6 +4,7 @@
 //! is there; what the backend says of a resource goes into the mailbox of everybody who wants to know. A subscription
 //! outlives links. It ends with its client, when the client says so, or when its server is taken from the configuration.
 
+mod plan;
 mod selective;
 #[cfg(test)]
 mod tests;
