@@ -109,14 +109,13 @@ impl Actor {
                 Ok(Some((link, hello))) => {
                     let begin = Instant::now();
                     let register = Arc::clone(&self.backend.register);
-                    let can_subscribe = hello.capabilities.subscribe;
                     self.backend.list_connected();
-                    let number = register.link_up(can_subscribe);
+                    register.link_up(hello.capabilities.subscribe);
                     let left = tokio::select! {
                         left = self.serve(&link, &hello) => left,
-                        never = register.keep(&link, can_subscribe) => match never {},
+                        never = register.keep(&link, &hello) => match never {},
                     };
-                    register.link_down(number);
+                    register.link_down();
                     let left = self.judge(left, begin.elapsed());
                     self.backend.link.store(None);
                     if let Left::Lost(End::Lost(reason)) = &left {

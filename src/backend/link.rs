@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use crate::backend::files::FilesLink;
 use crate::backend::http::HttpLink;
+use crate::backend::listen::{Filter, Listen};
 use crate::backend::sse::SseLink;
 use crate::backend::stdio::StdioLink;
 use crate::backend::trouble::{Place, Trouble};
@@ -70,6 +71,10 @@ pub struct Capabilities {
     pub prompts: bool,
     pub resources: bool,
     pub subscribe: bool,
+    /// Whose changes it tells of.
+    pub tools_change: bool,
+    pub prompts_change: bool,
+    pub resources_change: bool,
     pub completions: bool,
     pub logging: bool,
 }
@@ -123,6 +128,10 @@ impl Link {
     pub async fn ask(&self, method: &Method, params: &str) -> Result<Response, LinkError> {
         let id = self.next_id();
         self.request(id, crate::protocol::request(&Id::from(id), method, params), None).await
+    }
+
+    pub async fn listen(&self, _filter: &Filter) -> Result<Listen, LinkError> {
+        Err(LinkError::Overloaded)
     }
 
     /// Waits until the connection is gone; tells why.
@@ -195,6 +204,12 @@ pub fn shared_capabilities(config: &Server) -> String {
 }
 
 impl Hello {
+    /// The lists whose changes it tells of.
+    pub fn told_lists(&self) -> Filter {
+        let Capabilities { tools_change, prompts_change, resources_change, .. } = self.capabilities;
+        Filter { tools: tools_change, prompts: prompts_change, resources: resources_change, ..Filter::default() }
+    }
+
     fn read(answer: &Response) -> Result<Hello, String> {
         let text = answer.raw.as_str();
         let result = match answer.outcome {
@@ -225,11 +240,15 @@ impl Capabilities {
         let object = |of, key| json::member(text, of, key).filter(|value| value.get(text).starts_with('{'));
         let resources = object(span, "resources");
         let truth = |of, key| json::member(text, of, key).is_some_and(|value| value.get(text) == "true");
+        let changes = |key| object(span, key).is_some_and(|part| truth(part, "listChanged"));
         Capabilities {
             tools: object(span, "tools").is_some(),
             prompts: object(span, "prompts").is_some(),
             resources: resources.is_some(),
             subscribe: resources.is_some_and(|resources| truth(resources, "subscribe")),
+            tools_change: changes("tools"),
+            prompts_change: changes("prompts"),
+            resources_change: changes("resources"),
             completions: object(span, "completions").is_some(),
             logging: object(span, "logging").is_some(),
         }

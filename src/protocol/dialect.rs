@@ -100,6 +100,11 @@ impl Dialect {
         self >= Dialect::V2025_11_25
     }
 
+    /// Whether what a peer is to tell of its own accord is listened for, on streams of its own.
+    pub fn has_listens(self) -> bool {
+        self.era() == Era::Modern
+    }
+
     /// Whether `structuredContent` may be any value, not only an object.
     pub fn has_free_structure(self) -> bool {
         self.era() == Era::Modern
