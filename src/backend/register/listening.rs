@@ -7,6 +7,9 @@
 //! child process would have to end with it, and the calls that it works on. Where the whole backend is gone, opening the
 //! stream anew finds that out, and then the link ends by itself.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
