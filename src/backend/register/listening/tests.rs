@@ -43,6 +43,10 @@ impl Drop for Stage {
 impl Stage {
     /// A register over a link on which the backend tells of its tools.
     fn new() -> Stage {
+        Stage::telling(Filter { tools: true, ..Filter::default() })
+    }
+
+    fn telling(lists: Filter) -> Stage {
         let desk = Desk::new();
         let url: http::Uri = "http://127.0.0.1:9/mcp".parse().expect("a url");
         let client = HttpClient::new(&url, None, &ProxyEnvironment::default()).expect("a client");
@@ -59,7 +63,6 @@ impl Stage {
                     answered.await.unwrap_or_else(|_| panic!("no answer"))
                 })
             });
-            let lists = Filter { tools: true, ..Filter::default() };
             let listening = Listening::new(&register, lists, true, opener);
             match register.keep_with(&link, true, Some(listening)).await {}
         });
@@ -143,10 +146,11 @@ async fn sub2_what_is_wanted_meanwhile_is_gathered_and_stands_when_it_is_acknowl
     stage.desk.register.unsubscribe(&stage.desk.mailbox, "a:1");
     let begin = tokio::time::Instant::now();
     let left = r#"{"toolsListChanged":true,"resourceSubscriptions":["a:2"]}"#;
-    assert_eq!(stage.acknowledge(&[]).await, left);
+    assert_eq!(stage.acknowledge(&["a:2"]).await, left);
     assert!(begin.elapsed() <= MERGE_AFTER + Duration::from_secs(1));
-    assert_eq!(stage.open(), [left]);
+    assert_eq!(stage.open(), [TOOLS]);
     assert!(stage.desk.told().is_empty());
+    assert_eq!(stage.desk.register.all()[0].1, "refused", "the backend has changed its mind");
 }
 
 #[tokio::test(start_paused = true)]
@@ -222,20 +226,27 @@ async fn sub2_a_backend_that_knows_no_streams_is_not_asked_again() {
 
 #[tokio::test(start_paused = true)]
 async fn sub2_a_stream_that_cannot_be_opened_fails_who_waits_and_nobody_else() {
+    let fail = |asked: Asked| {
+        let answer = asked.answer.send(Err(Unopened::Failed("no".into())));
+        answer.unwrap_or_else(|_| panic!("nobody waits"));
+        asked.filter.to_json()
+    };
+    let is_failed = |outcome| matches!(outcome, Ok(Outcome::Failed(reason)) if &*reason == "no");
+    let mut silent = Stage::telling(Filter::default());
+    let fails = silent.subscribe("a:1");
+    let asked = silent.asked().await;
+    assert_eq!(fail(asked), r#"{"resourceSubscriptions":["a:1"]}"#);
+    assert!(is_failed(fails.await) && silent.desk.register.all().is_empty());
+
     let mut stage = Stage::new();
     stage.acknowledge(&[]).await;
     let stands = stage.subscribe("a:1");
     stage.acknowledge(&[]).await;
     assert!(matches!(stands.await, Ok(Outcome::Subscribed)));
     let fails = stage.subscribe("a:2");
-    let fail = |asked: Asked| {
-        let answer = asked.answer.send(Err(Unopened::Failed("no".into())));
-        answer.unwrap_or_else(|_| panic!("nobody waits"));
-        asked.filter.to_json()
-    };
     let asked = stage.asked().await;
     assert_eq!(fail(asked), r#"{"resourceSubscriptions":["a:1","a:2"]}"#);
-    assert!(matches!(fails.await, Ok(Outcome::Failed(reason)) if &*reason == "no"));
+    assert!(is_failed(fails.await));
     let both = [TOOLS, r#"{"resourceSubscriptions":["a:1"]}"#];
     assert_eq!(stage.open(), both);
     // The merge fails too, and is tried again.
