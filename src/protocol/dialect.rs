@@ -35,6 +35,9 @@ impl Dialect {
     /// The newest version that begins with `initialize`.
     pub const NEWEST_WITH_HANDSHAKE: Dialect = Dialect::V2025_11_25;
 
+    /// The newest version that does without.
+    pub const NEWEST_WITHOUT_HANDSHAKE: Dialect = Dialect::V2026_07_28;
+
     /// What a request over HTTP speaks when nothing says otherwise.
     pub const ASSUMED: Dialect = Dialect::V2025_03_26;
 
@@ -71,6 +74,12 @@ impl Dialect {
         }
     }
 
+    /// Whether a connection begins with `initialize` and is a session from then on. Without, every request says who sends
+    /// it, servers ask nothing of their own accord, and `ping`, log levels and subscriptions have no requests.
+    pub fn has_handshake(self) -> bool {
+        self.era() == Era::Legacy
+    }
+
     /// Only this version lets a client send several messages as one array.
     pub fn has_batches(self) -> bool {
         self == Dialect::V2025_03_26
@@ -98,11 +107,6 @@ impl Dialect {
     /// Whether a message of a sampling request may have several blocks of content.
     pub fn has_content_lists(self) -> bool {
         self >= Dialect::V2025_11_25
-    }
-
-    /// Whether what a peer is to tell of its own accord is listened for, on streams of its own.
-    pub fn has_listens(self) -> bool {
-        self.era() == Era::Modern
     }
 
     /// Whether `structuredContent` may be any value, not only an object.

@@ -29,6 +29,9 @@ const JOB_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a request that broke waits for the word that the whole link did.
 const LINK_PATIENCE: Duration = Duration::from_millis(200);
 
+/// How a backend says that it does not know a method.
+const METHOD_NOT_FOUND: i64 = -32601;
+
 /// The params of an update of our own: no field stands in them.
 const NOTHING_SAID: (&str, Span) = ("{}", Span { start: 0, end: 2 });
 
@@ -86,7 +89,7 @@ impl Register {
     pub async fn keep(&self, link: &Arc<Link>, hello: &Hello) -> Infallible {
         let can_subscribe = hello.capabilities.subscribe;
         let listening = || Listening::new(self, hello.told_lists(), can_subscribe, self.opener(link));
-        self.keep_with(link, can_subscribe, hello.dialect.has_listens().then(listening)).await
+        self.keep_with(link, can_subscribe, (!hello.dialect.has_handshake()).then(listening)).await
     }
 
     /// The same by streams, where there are any.
@@ -140,7 +143,7 @@ impl Register {
             Box::pin(async move {
                 match tokio::time::timeout(patience, link.listen(&filter)).await {
                     Ok(Ok(listen)) => Ok(listen),
-                    Ok(Err(LinkError::SessionLost)) => Err(Unopened::Unknown),
+                    Ok(Err(LinkError::Refused { code: Some(METHOD_NOT_FOUND), .. })) => Err(Unopened::Unknown),
                     Ok(Err(error)) => match is_over(link, &error).await {
                         // Whoever waits for the link says so.
                         true => std::future::pending().await,
@@ -282,8 +285,8 @@ async fn reply_in(link: &Link, answer: Result<Response, LinkError>) -> Option<Re
         Answer::Result(_) => Reply::Done,
         Answer::Error(error) => {
             let text = answer.raw.as_str();
-            let code = json::member(text, error, "code").map(|code| code.get(text));
-            if code == Some("-32601") { Reply::Unknown } else { Reply::Refused(Arc::new(answer)) }
+            let code = json::member(text, error, "code").and_then(|code| code.get(text).parse().ok());
+            if code == Some(METHOD_NOT_FOUND) { Reply::Unknown } else { Reply::Refused(Arc::new(answer)) }
         }
     })
 }

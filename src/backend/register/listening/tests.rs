@@ -9,7 +9,7 @@ use super::*;
 use crate::backend::connect::{HttpClient, ProxyEnvironment};
 use crate::backend::ear::Ear;
 use crate::backend::http::HttpLink;
-use crate::backend::link::Link;
+use crate::backend::link::{Link, Wire};
 use crate::backend::register::plan::{MERGE_AFTER, MOST_APART};
 use crate::backend::register::tests::Desk;
 use crate::subscriptions::Outcome;
@@ -50,7 +50,13 @@ impl Stage {
         let desk = Desk::new();
         let url: http::Uri = "http://127.0.0.1:9/mcp".parse().expect("a url");
         let client = HttpClient::new(&url, None, &ProxyEnvironment::default()).expect("a client");
-        let link = Arc::new(Link::Http(HttpLink::new(client, url, Default::default(), 1, Arc::new(Ear::example()))));
+        let link = Arc::new(Link::new(Wire::Http(HttpLink::new(
+            client,
+            url,
+            Default::default(),
+            1,
+            Arc::new(Ear::example()),
+        ))));
         let (wanted, asked) = mpsc::channel(9);
         desk.register.link_up(true);
         let register = Arc::clone(&desk.register);
