@@ -274,12 +274,12 @@ const MODERN_FAULTS: [Fault; 12] = [
     Fault::End("a", "result"),
     Fault::End("a", "cancelled"),
     Fault::Kill("memory"),
+    Fault::Kill("memory"),
+    Fault::Kill("every"),
     Fault::Kill("every"),
     Fault::Cut,
     Fault::Cut,
-    Fault::Cut,
     Fault::End("web", "result"),
-    Fault::End("web", "cancelled"),
     Fault::End("web", "cut"),
 ];
 /// In each round there are so many faults; then all that happened must have been seen. One change more would hide that an
