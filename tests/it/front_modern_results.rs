@@ -155,7 +155,8 @@ async fn srv2_progress_has_the_token_of_its_request() {
         for token in [json!("p"), json!(7), json!("7"), json!(-1)] {
             let answer = client.send(&call_with(tool, json!({"steps": 3}), json!({"progressToken": token}))).await;
             let progress = told(&answer, "notifications/progress");
-            let seen: Vec<_> = progress.iter().map(|it| (it["progressToken"].clone(), it["progress"].clone())).collect();
+            let seen: Vec<_> =
+                progress.iter().map(|it| (it["progressToken"].clone(), it["progress"].clone())).collect();
             let expected: Vec<_> = (1..=3).map(|step| (token.clone(), json!(step))).collect();
             assert_eq!(seen, expected, "{tool}: {answer:?}");
         }
