@@ -45,23 +45,25 @@ impl Part {
             version: version.context("the suite has not named a version")?,
         })
     }
+
+    async fn play(&self, url: &str) -> Result<()> {
+        let Some(program) = env::var_os(GATEWAY) else {
+            return self.perform(url).await;
+        };
+        let gateway = Gateway::start(&program, url).await?;
+        let outcome = self.perform(&gateway.url).await;
+        gateway.stop().await?;
+        outcome
+    }
+
+    async fn perform(&self, url: &str) -> Result<()> {
+        let peer = Peer::connect(url, &self.version).await?;
+        script::play(self, &peer).await
+    }
 }
 
 pub async fn play(url: &str) -> Result<()> {
     let part = Part::from_environment()?;
-    let Some(program) = env::var_os(GATEWAY) else {
-        return perform(&part, url).await;
-    };
-    let gateway = Gateway::start(&program, url).await?;
-    let outcome = perform(&part, &gateway.url).await;
-    gateway.stop().await?;
-    outcome
-}
-
-async fn perform(part: &Part, url: &str) -> Result<()> {
-    let performance = async {
-        let peer = Peer::connect(url, &part.version).await?;
-        script::play(part, &peer).await
-    };
-    timeout(PATIENCE, performance).await.context("the scenario did not come to its end")?
+    // A gateway that is still there then ends with this.
+    timeout(PATIENCE, part.play(url)).await.context("the scenario did not come to its end")?
 }

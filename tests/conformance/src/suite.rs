@@ -65,8 +65,7 @@ impl Suite {
             bail!("the suite did not run: {}\n{}", output.status, last_lines(&output));
         }
         if matches!(self.side, Side::Server { .. }) && !output.status.success() {
-            // What its client said: with a gateway in between, the gateway's log.
-            eprintln!("{}", String::from_utf8_lossy(&output.stderr));
+            eprintln!("{}", results.said_by_clients()?);
         }
         Ok(report)
     }
@@ -127,6 +126,16 @@ impl Results {
         remove(&directory);
         fs::create_dir(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
         Ok(Results { directory })
+    }
+
+    /// What the suite's clients have said on stderr. With a gateway in between, its log is among it.
+    fn said_by_clients(&self) -> Result<String> {
+        let mut said = String::new();
+        for entry in fs::read_dir(&self.directory).context("cannot list the results")? {
+            let path = entry.context("cannot list the results")?.path().join("stderr.txt");
+            said += &fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        }
+        Ok(said)
     }
 }
 

@@ -11,12 +11,11 @@ use http::Method;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, Command};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use crate::client::wire;
 
-/// How long the gateway may take to listen, to settle and to end, each.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Between two looks whether it is ready.
 const PAUSE: Duration = Duration::from_millis(20);
 
 pub struct Gateway {
@@ -39,14 +38,14 @@ impl Gateway {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut process = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
         let mut log = BufReader::new(process.stderr.take().context("stderr is a pipe")?).lines();
-        let address = timeout(PATIENCE, address(&mut log)).await.context("the gateway does not listen")??;
+        let address = address(&mut log).await?;
         tokio::spawn(async move {
             while let Ok(Some(line)) = log.next_line().await {
                 eprintln!("{line}");
             }
         });
         let gateway = Gateway { process, directory, url: format!("http://{address}/mcp") };
-        timeout(PATIENCE, settled(&address)).await.context("the gateway does not become ready")??;
+        settled(&address).await?;
         Ok(gateway)
     }
 
@@ -55,7 +54,7 @@ impl Gateway {
         let id = self.process.id().context("the gateway has ended before its time")?;
         let status = Command::new("kill").args(["-TERM", &id.to_string()]).status().await;
         ensure!(status.is_ok_and(|status| status.success()), "cannot end the gateway");
-        let status = timeout(PATIENCE, self.process.wait()).await.context("the gateway does not end")??;
+        let status = self.process.wait().await.context("the end of the gateway cannot be waited for")?;
         ensure!(status.success(), "the gateway has ended badly: {status}");
         Ok(())
     }
