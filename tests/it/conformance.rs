@@ -16,6 +16,8 @@ use crate::harness::{GOBLIN, Gateway};
 const RUN_PATIENCE: Duration = Duration::from_secs(300);
 /// Of a server that is spoken to as its clients speak to the gateway.
 const SAME_ERA: &str = include_str!("../conformance/expected-failures.txt");
+/// Of a server with sessions whose clients have none.
+const NEW_TO_OLD: &str = include_str!("../conformance/expected-failures-new-to-old.txt");
 
 pub fn program() -> PathBuf {
     let beside = PathBuf::from(GOBLIN).with_file_name("goblin-conformance");
@@ -148,4 +150,10 @@ async fn srv2_the_stable_suite() {
 #[tokio::test]
 async fn srv2_the_stable_suite_at_2025_06_18() {
     compare(&["--stable", "--spec-version", "2025-06-18"], 20).await;
+}
+
+#[tokio::test]
+async fn srv2_clients_of_2026_07_28_and_a_server_of_2025_11_25() {
+    let settings = json!({ "protocol": "legacy" });
+    compare_with(settings, &["--spec-version", "2026-07-28"], 145, &Expected::parse(NEW_TO_OLD)).await;
 }

@@ -42,6 +42,17 @@ const LEGACY: [Scene; 5] = [
     ("json-schema-2020-12-preservation", 9),
 ];
 
+const MODERN: [Scene; 8] = [
+    ("tools_call", 2),
+    ("request-metadata", 7),
+    ("sep-2322-client-request-state", 5),
+    ("http-standard-headers", 10),
+    ("http-custom-headers", 18),
+    ("http-invalid-tool-headers", 12),
+    ("json-schema-ref-no-deref", 1),
+    ("json-schema-2020-12-preservation", 9),
+];
+
 #[tokio::test]
 async fn srv2_servers_of_2025_06_18() {
     play("2025-06-18", "2025-06-18", &[("initialize", 1), ("tools_call", 2)]).await;
@@ -50,4 +61,19 @@ async fn srv2_servers_of_2025_06_18() {
 #[tokio::test]
 async fn srv2_servers_of_2025_11_25() {
     play("2025-11-25", "2025-11-25", &[&LEGACY[..], &SKILLS].concat()).await;
+}
+
+#[tokio::test]
+async fn srv2_servers_of_2026_07_28() {
+    play("2026-07-28", "2026-07-28", &[&MODERN[..], &SKILLS].concat()).await;
+}
+
+#[tokio::test]
+async fn srv2_servers_of_2026_07_28_for_clients_of_2025_11_25() {
+    play("2026-07-28", "2025-11-25", &MODERN).await;
+}
+
+#[tokio::test]
+async fn srv2_servers_of_2025_11_25_for_clients_of_2026_07_28() {
+    play("2025-11-25", "2026-07-28", &LEGACY).await;
 }

@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::time::sleep;
 
-use crate::client::wire;
+use crate::client::wire::{Messages, send};
 
 /// Between two looks whether it is ready.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -78,10 +78,15 @@ async fn address(log: &mut Lines<BufReader<ChildStderr>>) -> Result<String> {
     bail!("the gateway has ended without listening")
 }
 
+/// Waits until the one server is there. The gateway calls itself ready sooner when that takes long.
 async fn settled(address: &str) -> Result<()> {
     let url = format!("http://{address}/readyz");
-    while !wire::send(&url, Method::GET, &[], String::new()).await?.status().is_success() {
+    loop {
+        let response = send(&url, Method::GET, &[], String::new()).await?;
+        let told = Messages::of(response).next().await?.unwrap_or_default();
+        if told["ready"] == true && told["servers"]["ready"] == 1 {
+            return Ok(());
+        }
         sleep(PAUSE).await;
     }
-    Ok(())
 }

@@ -6,6 +6,7 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use http::Method;
@@ -20,6 +21,8 @@ const FIRST_MODERN: &str = "2026-07-28";
 const FIRST_IN_HEADER: &str = "2025-06-18";
 /// How often a call is repeated with answers.
 const ROUNDS: usize = 10;
+/// Between two looks at what is listed.
+const PAUSE: Duration = Duration::from_millis(20);
 
 pub struct Peer {
     line: Line,
@@ -56,13 +59,18 @@ impl Peer {
         }
     }
 
+    /// Waits until there are some: a gateway lists them when it has them.
     pub async fn tools(&self) -> Result<&[Value]> {
-        if let Some(tools) = self.tools.get() {
-            return Ok(tools);
+        loop {
+            if let Some(tools) = self.tools.get() {
+                return Ok(tools);
+            }
+            let result = self.request("tools/list", json!({})).await?;
+            match result["tools"].as_array().with_context(|| format!("no tools in {result}"))? {
+                none if none.is_empty() => sleep(PAUSE).await,
+                some => return Ok(self.tools.get_or_init(|| some.clone())),
+            }
         }
-        let result = self.request("tools/list", json!({})).await?;
-        let tools = result["tools"].as_array().with_context(|| format!("no tools in {result}"))?;
-        Ok(self.tools.get_or_init(|| tools.clone()))
     }
 
     /// The first text of what a tool answers.
