@@ -34,6 +34,7 @@ mod check;
 mod cli;
 mod completion;
 mod conformance;
+mod conformance_client;
 mod connect;
 mod documents;
 mod edit;
