@@ -18,6 +18,7 @@ pub mod health;
 pub mod http;
 pub mod inbox;
 pub mod link;
+pub mod listen;
 pub mod listing;
 pub mod offered;
 pub mod open;
@@ -50,6 +51,7 @@ use crate::config::{Policies, Server, ServerId};
 use crate::lane::{Call, End, Patience, SLOW_AFTER};
 use crate::observe::Observe;
 use crate::observe::meter::{Asked, Ending, Meter};
+use crate::protocol::dialect::Dialect;
 use crate::protocol::error::Error;
 use crate::protocol::json::{Span, Splice, quote};
 use crate::protocol::method::Method;
@@ -123,6 +125,15 @@ pub struct Outgoing<'a> {
     pub edits: Splice,
     /// Where the client's progress token stands; ours takes its place.
     pub progress_token_at: Option<Span>,
+    /// What it is about, as the backend knows it: a tool, a prompt, a resource.
+    pub name: Option<&'a str>,
+}
+
+/// An answer of the backend, and the version it was given in.
+#[derive(Debug)]
+pub struct Answered {
+    pub response: Response,
+    pub dialect: Dialect,
 }
 
 impl Backend {
@@ -308,10 +319,10 @@ impl Backend {
         outgoing: Outgoing<'_>,
         call: &Arc<Call>,
         patience: Patience,
-    ) -> Result<Response, CallEnd> {
+    ) -> Result<Answered, CallEnd> {
         let ended = self.call_uncounted(outgoing, call, patience).await;
         self.meter.ended(Asked::from(&call.request.method), ending(&ended));
-        ended
+        ended.map(|response| Answered { response, dialect: Dialect::NEWEST_WITH_HANDSHAKE })
     }
 
     async fn call_uncounted(
@@ -547,7 +558,7 @@ mod tests {
         let url: ::http::Uri = "http://127.0.0.1:9/mcp".parse().expect("a url");
         let client = HttpClient::new(&url, None, &ProxyEnvironment::default()).expect("a client");
         let link = Arc::new(Link::Http(HttpLink::new(client, url, Default::default(), 1, Arc::new(Ear::example()))));
-        let outgoing = Outgoing { request: &call.request, edits: Splice::new(), progress_token_at: None };
+        let outgoing = Outgoing { request: &call.request, edits: Splice::new(), progress_token_at: None, name: None };
         assert!(backend.carry(&link, &outgoing, &call, patience).await.is_err_and(is_late));
     }
 }

@@ -15,8 +15,8 @@ pub struct Caller {
     pub session: Option<SessionId>,
     pub principal: Principal,
     pub dialect: Dialect,
-    /// Log lines below this are not for this client.
-    pub level: Level,
+    /// Log lines below this are not for this client; none at all where it is absent.
+    pub level: Option<Level>,
     pub abilities: Arc<Abilities>,
 }
 

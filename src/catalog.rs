@@ -138,11 +138,12 @@ impl Catalog {
 }
 
 impl<'a> View<'a> {
-    pub fn tool(self, name: &str) -> Result<&'a Entry, Error> {
+    /// A tool and its place among all.
+    pub fn tool(self, name: &str) -> Result<(usize, &'a Entry), Error> {
         self.catalog.tools.find(name).map_err(|candidates| Error::ToolNotFound { name: name.to_owned(), candidates })
     }
 
-    pub fn prompt(self, name: &str) -> Result<&'a Entry, Error> {
+    pub fn prompt(self, name: &str) -> Result<(usize, &'a Entry), Error> {
         self.catalog
             .prompts
             .find(name)
@@ -157,9 +158,9 @@ impl<'a> View<'a> {
 }
 
 impl Names {
-    fn find(&self, name: &str) -> Result<&Entry, Vec<String>> {
+    fn find(&self, name: &str) -> Result<(usize, &Entry), Vec<String>> {
         match self.index.get(name) {
-            Some(index) => Ok(&self.entries[*index]),
+            Some(index) => Ok((*index, &self.entries[*index])),
             None => Err(self.contested.get(name).cloned().unwrap_or_default()),
         }
     }

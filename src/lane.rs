@@ -183,7 +183,7 @@ impl Call {
             session: None,
             principal: crate::caller::Principal::Anonymous,
             dialect: crate::protocol::dialect::Dialect::V2025_11_25,
-            level: crate::caller::Level::Info,
+            level: Some(crate::caller::Level::Info),
             abilities: Arc::default(),
         };
         let mailbox = Mailbox::new(Default::default(), Default::default(), crate::mailbox::replay::Replay::new(0));

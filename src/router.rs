@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::backend::ask::Translate;
-use crate::backend::{Backend, CallEnd, Outgoing};
+use crate::backend::{Answered, Backend, CallEnd, Outgoing};
 use crate::caller::Caller;
 use crate::catalog::directory::Directory;
 use crate::catalog::resources::Owner;
@@ -46,6 +46,28 @@ pub struct Route {
     pub mime: Option<Mime>,
     /// An answer that needs no backend.
     pub ready: Option<String>,
+    pub target: Target,
+}
+
+/// What a request is about, as its backend knows it.
+pub enum Target {
+    /// By its place in the catalog.
+    Tool(usize),
+    Prompt(usize),
+    Uri(String),
+    /// Something inside of the params, which has no name of its own there.
+    Other,
+}
+
+impl Target {
+    fn name<'a>(&'a self, catalog: &'a Catalog) -> Option<&'a str> {
+        match self {
+            Target::Tool(index) => Some(&catalog.tools.entries[*index].native),
+            Target::Prompt(index) => Some(&catalog.prompts.entries[*index].native),
+            Target::Uri(uri) => Some(uri),
+            Target::Other => None,
+        }
+    }
 }
 
 pub struct Router {
@@ -107,14 +129,15 @@ impl Router {
         }
         let backend = &catalog.source(route.source).backend;
         let progress_token_at = params::progress_token(request.raw.as_str(), &request.params);
-        let outgoing = Outgoing { request, edits: route.edits, progress_token_at };
+        let name = route.target.name(&catalog);
+        let outgoing = Outgoing { request, edits: route.edits, progress_token_at, name };
         let called = backend.call(outgoing, call, route.patience).await;
         if let Some(mime) = route.mime {
-            let is_result = |response: &Response| matches!(response.outcome, Outcome::Result(_));
+            let is_result = |answered: &Answered| matches!(answered.response.outcome, Outcome::Result(_));
             let success = called.as_ref().is_ok_and(is_result);
             backend.meter.read(mime, if success { ReadStatus::Success } else { ReadStatus::Failure });
         }
-        let response = called?;
+        let Answered { response, .. } = called?;
         if let Outcome::Error(error) = response.outcome {
             backend.inbox.remember_required(response.raw.as_str(), error, &call.mailbox);
         }
@@ -226,21 +249,24 @@ pub fn resolve(view: View<'_>, policies: &Policies, request: &Request) -> Result
     match &request.method {
         Method::ToolsCall => {
             let at = request.params.name;
-            let entry = view.tool(&required(text, at, "name")?)?;
+            let (index, entry) = view.tool(&required(text, at, "name")?)?;
             let config = &view.catalog.source(entry.source).backend.config;
             let ready = if config.validate { refuse_arguments(entry, text, request) } else { None };
             let idle = config.timeout_of(&entry.native, policies);
-            Ok(Route { ready, ..route(policies, entry.source, at, text, &entry.native, idle) })
+            let target = Target::Tool(index);
+            Ok(Route { ready, target, ..route(policies, entry.source, at, text, &entry.native, idle) })
         }
         Method::PromptsGet => {
             let at = request.params.name;
-            let entry = view.prompt(&required(text, at, "name")?)?;
-            Ok(plain_route(view, policies, entry.source, at, text, &entry.native))
+            let (index, entry) = view.prompt(&required(text, at, "name")?)?;
+            let target = Target::Prompt(index);
+            Ok(Route { target, ..plain_route(view, policies, entry.source, at, text, &entry.native) })
         }
         Method::ResourcesRead => {
             let at = request.params.uri;
             let Owner { source, native, mime } = find_resource(view, &required(text, at, "uri")?)?;
-            Ok(Route { mime: Some(mime), ..plain_route(view, policies, source, at, text, &native) })
+            let plain = plain_route(view, policies, source, at, text, &native);
+            Ok(Route { mime: Some(mime), target: Target::Uri(native), ..plain })
         }
         Method::Complete => resolve_completion(view, policies, request),
         other => Err(Error::MethodNotFound(other.to_string())),
@@ -266,7 +292,7 @@ fn resolve_completion(view: View<'_>, policies: &Policies, request: &Request) ->
     match &*required(text, member("type"), "ref.type")? {
         "ref/prompt" => {
             let at = member("name");
-            let entry = view.prompt(&required(text, at, "ref.name")?)?;
+            let (_, entry) = view.prompt(&required(text, at, "ref.name")?)?;
             Ok(plain_route(view, policies, entry.source, at, text, &entry.native))
         }
         "ref/resource" => {
@@ -307,7 +333,8 @@ fn route(
     if let Some(at) = at.filter(|at| json::string(text, *at) != Some(Cow::Borrowed(native))) {
         edits.replace(at, Bytes::from(quote(native)));
     }
-    Route { source, edits, patience: Patience { idle, most: policies.max_timeout }, mime: None, ready: None }
+    let patience = Patience { idle, most: policies.max_timeout };
+    Route { source, edits, patience, mime: None, ready: None, target: Target::Other }
 }
 
 /// ROUTE-5: bad arguments are a tool error, which an agent can read and mend.

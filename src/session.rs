@@ -62,7 +62,7 @@ impl Session {
             session: Some(self.id),
             principal: Principal::Anonymous,
             dialect: self.dialect,
-            level: self.mailbox.level(),
+            level: Some(self.mailbox.level()),
             abilities: Arc::clone(&self.mailbox.introduction.abilities),
         }
     }

@@ -196,13 +196,13 @@ impl Ear {
         let level = notification.params.level.and_then(|span| json::string(notification.raw.as_str(), span));
         let level = level.and_then(|name| Level::parse(&name)).unwrap_or(Level::Emergency);
         let wanted = match (&whose, &self.own) {
-            (Whose::Calls(calls), _) => calls.first().map_or(Level::DEFAULT, |call| call.caller.level),
-            (_, Some(client)) => client.mailbox.level(),
+            (Whose::Calls(calls), _) => calls.first().map_or(Some(Level::DEFAULT), |call| call.caller.level),
+            (_, Some(client)) => Some(client.mailbox.level()),
             (Whose::Nobodys | Whose::Unsure, None) => {
                 return self.emit(&Event::BackendLog { server: self.server(), line: notification.raw.as_str() });
             }
         };
-        if level >= wanted && !self.pass_on(notification, whose) {
+        if wanted.is_some_and(|wanted| level >= wanted) && !self.pass_on(notification, whose) {
             self.emit(&Event::LogDropped { server: self.server() });
         }
     }

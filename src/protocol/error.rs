@@ -22,6 +22,20 @@ pub enum Error {
     InvalidParams(String),
     #[error("invalid cursor: begin again without one")]
     InvalidCursor,
+    /// Of a request without a handshake: what must stand in its `_meta` does not.
+    #[error("invalid params: {0}")]
+    MissingMeta(String),
+    #[error("header mismatch: {0}")]
+    HeaderMismatch(String),
+    #[error("this needs a capability that the request does not declare: {required}")]
+    MissingCapability {
+        /// As the JSON of client capabilities.
+        required: &'static str,
+    },
+    #[error("unsupported protocol version: {requested}")]
+    UnsupportedVersion { requested: String },
+    #[error("invalid or expired requestState: begin the call again without one")]
+    StaleState,
     #[error("Tool not found: {name}{}", did_you_mean(candidates))]
     ToolNotFound { name: String, candidates: Vec<String> },
     #[error("Prompt not found: {name}{}", did_you_mean(candidates))]
@@ -84,6 +98,11 @@ impl Error {
             Error::MethodNotFound(_) => row(-32601, 200, "METHOD_NOT_FOUND", Client, false),
             Error::InvalidParams(_) => row(-32602, 200, "INVALID_PARAMS", Client, false),
             Error::InvalidCursor => row(-32602, 200, "INVALID_CURSOR", Client, false),
+            Error::MissingMeta(_) => row(-32602, 400, "MISSING_META", Client, false),
+            Error::HeaderMismatch(_) => row(-32020, 400, "HEADER_MISMATCH", Client, false),
+            Error::MissingCapability { .. } => row(-32021, 400, "MISSING_CAPABILITY", Client, false),
+            Error::UnsupportedVersion { .. } => row(-32022, 400, "UNSUPPORTED_VERSION", Client, false),
+            Error::StaleState => row(-32602, 200, "STALE_STATE", Client, false),
             Error::ToolNotFound { .. } => row(-32602, 200, "TOOL_NOT_FOUND", Client, false),
             Error::PromptNotFound { .. } => row(-32602, 200, "PROMPT_NOT_FOUND", Client, false),
             // Reading answers with the dialect's own code, see `to_json_for_read`.
@@ -142,12 +161,20 @@ impl Error {
                 member("method", &quote(method));
             }
             Error::Unanswered { method, .. } => member("method", &quote(method)),
+            Error::MissingCapability { required } => member("requiredCapabilities", required),
+            Error::UnsupportedVersion { requested } => {
+                member("supported", &format!("[{}]", quote(Dialect::V2026_07_28.as_str())));
+                member("requested", &quote(requested));
+            }
             Error::Parse(_)
             | Error::InvalidRequest(_)
             | Error::ClientUnavailable { .. }
             | Error::MethodNotFound(_)
             | Error::InvalidParams(_)
             | Error::InvalidCursor
+            | Error::MissingMeta(_)
+            | Error::HeaderMismatch(_)
+            | Error::StaleState
             | Error::Unfetched
             | Error::ShuttingDown
             | Error::Internal(_) => {}
@@ -183,6 +210,11 @@ mod tests {
             Error::MethodNotFound("x".into()),
             Error::InvalidParams("x".into()),
             Error::InvalidCursor,
+            Error::MissingMeta("x".into()),
+            Error::HeaderMismatch("x".into()),
+            Error::MissingCapability { required: r#"{"roots":{}}"# },
+            Error::UnsupportedVersion { requested: "2099-01-01".into() },
+            Error::StaleState,
             Error::ToolNotFound { name: "t".into(), candidates: vec!["a".into(), "b".into()] },
             Error::PromptNotFound { name: "p".into(), candidates: vec![] },
             Error::ResourceNotFound { uri: "u:".into(), candidates: vec![] },
@@ -218,6 +250,11 @@ mod tests {
                 "METHOD_NOT_FOUND -32601 200 Client false",
                 "INVALID_PARAMS -32602 200 Client false",
                 "INVALID_CURSOR -32602 200 Client false",
+                "MISSING_META -32602 400 Client false",
+                "HEADER_MISMATCH -32020 400 Client false",
+                "MISSING_CAPABILITY -32021 400 Client false",
+                "UNSUPPORTED_VERSION -32022 400 Client false",
+                "STALE_STATE -32602 200 Client false",
                 "TOOL_NOT_FOUND -32602 200 Client false",
                 "PROMPT_NOT_FOUND -32602 200 Client false",
                 "RESOURCE_NOT_FOUND -32602 200 Client false",
@@ -249,7 +286,7 @@ mod tests {
     fn our_own_codes_stay_out_of_the_reserved_block() {
         for error in one_of_each() {
             let code = error.class().code;
-            let standard = [-32700, -32600, -32601, -32602, -32603].contains(&code);
+            let standard = [-32700, -32600, -32601, -32602, -32603, -32020, -32021, -32022].contains(&code);
             assert!(standard || code > 0, "{error}: {code}");
         }
     }

@@ -64,6 +64,8 @@ methods! {
     /// Of our extension of subscriptions.
     ResourceDeleted = "notifications/resources/deleted",
     RootsChanged = "notifications/roots/list_changed",
+    /// 2026-07-28 only.
+    Acknowledged = "notifications/subscriptions/acknowledged",
     ElicitationComplete = "notifications/elicitation/complete",
 }
 

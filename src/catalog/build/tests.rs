@@ -72,7 +72,7 @@ fn caller() -> Caller {
         session: None,
         principal: Principal::Anonymous,
         dialect: Dialect::V2025_11_25,
-        level: Level::Info,
+        level: Some(Level::Info),
         abilities: Default::default(),
     }
 }
@@ -99,7 +99,7 @@ fn d4_a_contested_name_means_nothing() {
     };
     assert_eq!(candidates.len(), 2);
     let owners: Vec<_> =
-        candidates.iter().map(|name| view.tool(name).expect("a candidate").native.to_string()).collect();
+        candidates.iter().map(|name| view.tool(name).expect("a candidate").1.native.to_string()).collect();
     assert_eq!(owners, ["b_c", "c"]);
 }
 
@@ -107,7 +107,7 @@ fn d4_a_contested_name_means_nothing() {
 fn reg9_an_alias_replaces_the_minted_name_and_takes_part_in_conflicts() {
     let renamed = with(r#","tools":{"rename":{"t":"b_u"}}"#, tools("a", &["t"]));
     let alone = catalog(&[renamed]);
-    assert_eq!(&*alone.view(&caller()).tool("b_u").expect("the alias").native, "t");
+    assert_eq!(&*alone.view(&caller()).tool("b_u").expect("the alias").1.native, "t");
     assert!(alone.view(&caller()).tool("a_t").is_err());
     let contested = catalog(&[with(r#","tools":{"rename":{"t":"b_u"}}"#, tools("a", &["t"])), tools("b", &["u"])]);
     assert!(contested.view(&caller()).tool("b_u").is_err());
@@ -241,7 +241,7 @@ proptest! {
         let listed: usize = offers.iter().map(|(_, names, _)| names.len()).sum();
         prop_assert_eq!(catalog.tools.entries.len(), listed);
         for entry in &catalog.tools.entries {
-            let found = view.tool(&entry.exposed).expect("a listed tool");
+            let (_, found) = view.tool(&entry.exposed).expect("a listed tool");
             prop_assert_eq!((found.source, &found.native), (entry.source, &entry.native));
         }
         let listed: usize = offers.iter().map(|(_, _, uris)| uris.len()).sum();

@@ -1,0 +1,89 @@
+//! What a backend of 2026-07-28 is asked to tell of its own accord: `subscriptions/listen`.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use crate::protocol::json::{self, Span, quote};
+
+/// What is listened for on one stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    pub tools: bool,
+    pub prompts: bool,
+    pub resources: bool,
+    pub uris: BTreeSet<Arc<str>>,
+}
+
+impl Filter {
+    /// The value of `notifications`, in a request or an acknowledgement. What is not asked for is absent.
+    pub fn read(text: &str, span: Span) -> Filter {
+        let is_true = |key| json::member(text, span, key).is_some_and(|value| value.get(text) == "true");
+        let uris = json::member(text, span, "resourceSubscriptions");
+        let uris = uris.into_iter().flat_map(|uris| json::elements(text, uris));
+        Filter {
+            tools: is_true("toolsListChanged"),
+            prompts: is_true("promptsListChanged"),
+            resources: is_true("resourcesListChanged"),
+            uris: uris.filter_map(|at| json::string(text, at)).map(|uri| Arc::from(&*uri)).collect(),
+        }
+    }
+
+    pub fn to_json(&self) -> String {
+        let flags = [
+            (self.tools, r#""toolsListChanged":true"#),
+            (self.prompts, r#""promptsListChanged":true"#),
+            (self.resources, r#""resourcesListChanged":true"#),
+        ];
+        let mut members: Vec<_> =
+            flags.iter().filter(|(is_set, _)| *is_set).map(|(_, member)| (*member).to_owned()).collect();
+        if !self.uris.is_empty() {
+            let uris: Vec<_> = self.uris.iter().map(|uri| quote(uri)).collect();
+            members.push(format!(r#""resourceSubscriptions":[{}]"#, uris.join(",")));
+        }
+        format!("{{{}}}", members.join(","))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        *self == Filter::default()
+    }
+}
+
+/// A stream that the backend has acknowledged. Its drop closes it.
+pub struct Listen {
+    /// The part of the filter that the backend will tell of.
+    pub honoured: Filter,
+    /// Resolves when the stream is over; an error means that its link is.
+    pub over: oneshot::Receiver<Over>,
+    /// Held by the reader of the stream's counterpart: gone, the stream is closed.
+    pub hold: oneshot::Sender<()>,
+}
+
+/// How a stream ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// The backend said so.
+    Ended,
+    /// It broke off.
+    Lost(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn srv2_a_filter_says_what_it_reads() {
+        let check = |text: &str, expected: &str| {
+            assert_eq!(Filter::read(text, json::whole(text)).to_json(), expected, "{text}");
+        };
+        check("{}", "{}");
+        check("[]", "{}");
+        check(r#"{"toolsListChanged":false,"promptsListChanged":true,"x":1}"#, r#"{"promptsListChanged":true}"#);
+        check(
+            r#"{"resourceSubscriptions":["b:1","a:\u0031",7],"resourcesListChanged":true}"#,
+            r#"{"resourcesListChanged":true,"resourceSubscriptions":["a:1","b:1"]}"#,
+        );
+    }
+}

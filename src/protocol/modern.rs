@@ -1,0 +1,63 @@
+//! What a request of 2026-07-28 says of itself: the members of `_meta` that took the place of the handshake.
+
+use crate::protocol::json::{self, Span};
+use crate::protocol::params::Params;
+
+/// Prefix of the keys in `_meta` that the protocol keeps for itself.
+pub const RESERVED: &str = "io.modelcontextprotocol/";
+pub const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+pub const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
+pub const CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
+pub const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
+pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
+pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
+/// The extension that has tasks.
+pub const TASKS: &str = "io.modelcontextprotocol/tasks";
+
+/// Where these members stand, and the progress token beside them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Meta {
+    pub version: Option<Span>,
+    pub capabilities: Option<Span>,
+    pub client_info: Option<Span>,
+    pub level: Option<Span>,
+    pub progress_token: Option<Span>,
+}
+
+impl Meta {
+    /// In one walk. Of a member that stands twice, the first counts.
+    pub fn read(text: &str, params: &Params) -> Meta {
+        let mut meta = Meta::default();
+        let Some(span) = params.meta else { return meta };
+        for member in json::members(text, span) {
+            let slot = match &*member.key(text) {
+                PROTOCOL_VERSION => &mut meta.version,
+                CLIENT_CAPABILITIES => &mut meta.capabilities,
+                CLIENT_INFO => &mut meta.client_info,
+                LOG_LEVEL => &mut meta.level,
+                "progressToken" => &mut meta.progress_token,
+                _ => continue,
+            };
+            slot.get_or_insert(member.value);
+        }
+        meta
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Message;
+
+    #[test]
+    fn srv2_what_a_request_says_of_itself_is_found() {
+        let text = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"x":1,"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"roots":{}},"progressToken":7}}}"#;
+        let Ok(Message::Request(request)) = Message::parse(text.into()) else { panic!("a request") };
+        let meta = Meta::read(text, &request.params);
+        let get = |span: Option<Span>| span.map(|span| span.get(text));
+        assert_eq!(get(meta.version), Some("\"2026-07-28\""));
+        assert_eq!(get(meta.capabilities), Some(r#"{"roots":{}}"#));
+        assert_eq!(get(meta.progress_token), Some("7"));
+        assert_eq!((get(meta.client_info), get(meta.level)), (None, None));
+    }
+}
