@@ -132,6 +132,7 @@ async def play_features(player, options):
     async with anyio.create_task_group() as player.tasks:
         for name in options.features:
             print(json.dumps(await play_feature(player, name, options)), flush=True)
+        player.tasks.cancel_scope.cancel()  # whatever was begun and not ended
 
 
 async def play_feature(player, name, options):

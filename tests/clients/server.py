@@ -121,7 +121,7 @@ def main():
         print("usage: server.py stdio|http", file=sys.stderr)
         sys.exit(2)
     warnings.simplefilter("ignore")  # 2.x warns of every legacy method, and those are what we are here for
-    logging.basicConfig(level=logging.ERROR)
+    logging.basicConfig(level=logging.CRITICAL)
     if version("mcp").startswith("1."):
         from server_sdk1 import serve
     else:

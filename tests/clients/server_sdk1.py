@@ -4,13 +4,15 @@ from contextlib import asynccontextmanager
 from weakref import WeakSet
 
 from mcp import types
+from mcp.server.fastmcp.server import StreamableHTTPASGIApp
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import McpError
+from mcp.shared.message import ServerMessageMetadata
 from pydantic import AnyUrl
 from starlette.applications import Starlette
-from starlette.routing import Mount
+from starlette.routing import Route
 
 from server import CATALOG, LEVELS, NAME, World, completions, greeting, read, serve_http
 
@@ -46,7 +48,7 @@ class Context:
     async def ask(self, _key, request):
         kind, result = ANSWERS[request["method"]]
         answer = await self.session.send_request(
-            types.ServerRequest(kind.model_validate(request)), result, metadata=related(self.request_id)
+            types.ServerRequest(kind.model_validate(request)), result, metadata=ServerMessageMetadata(related_request_id=self.request_id)
         )
         return answer.model_dump(mode="json", by_alias=True)
 
@@ -66,12 +68,6 @@ class Context:
                 await session.send_tool_list_changed()
             else:
                 await session.send_resource_updated(AnyUrl(uri))
-
-
-def related(request_id):
-    from mcp.shared.message import ServerMessageMetadata
-
-    return ServerMessageMetadata(related_request_id=request_id)
 
 
 @server.list_tools()
@@ -154,4 +150,4 @@ async def serve(transport):
         async with manager.run():
             yield
 
-    await serve_http(Starlette(routes=[Mount("/mcp", app=manager.handle_request)], lifespan=lifespan))
+    await serve_http(Starlette(routes=[Route("/mcp", endpoint=StreamableHTTPASGIApp(manager))], lifespan=lifespan))
