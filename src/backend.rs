@@ -238,6 +238,12 @@ impl Backend {
         }
     }
 
+    /// Whether it tells of its resources, or is asked about them now and then.
+    pub fn can_tell(&self) -> bool {
+        let hello = self.listing().hello.clone();
+        self.config.poll.is_some() || hello.is_none_or(|hello| hello.capabilities.subscribe)
+    }
+
     /// Every subscription to something of this backend, with how it stands.
     pub fn subscriptions(&self) -> Vec<(Arc<Subscription>, &'static str)> {
         self.registers().flat_map(|register| register.all()).collect()

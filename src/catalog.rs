@@ -24,6 +24,7 @@ use crate::catalog::resources::Resources;
 use crate::protocol::dialect::DialectClass;
 use crate::protocol::error::Error;
 use crate::protocol::json::quote;
+use crate::protocol::modern::{FRESHNESS, IDENTITY, SERVER_INFO};
 
 pub struct Catalog {
     pub version: u64,
@@ -108,9 +109,16 @@ impl Catalog {
         };
         let shown = |definition: &Bytes| match (list, class) {
             (List::Tools, DialectClass::Legacy) => definition::for_older(definition),
+            (List::Tools, DialectClass::Modern) => definition::for_newer(definition),
             _ => definition.clone(),
         };
         let definitions: Vec<_> = self.definitions(list).into_iter().map(shown).collect();
+        let kind = match class {
+            DialectClass::Legacy => String::new(),
+            DialectClass::Modern => {
+                format!(r#""resultType":"complete"{FRESHNESS},"_meta":{{"{SERVER_INFO}":{IDENTITY}}},"#)
+            }
+        };
         let count = definitions.len().div_ceil(self.page_size).max(1);
         (0..count)
             .map(|number| {
@@ -118,7 +126,7 @@ impl Catalog {
                 let page = &definitions[from..definitions.len().min(from + self.page_size)];
                 let size: usize = page.iter().map(|definition| definition.len() + 1).sum();
                 let mut json = Vec::with_capacity(size + 64);
-                json.extend_from_slice(format!("{{\"{member}\":[").as_bytes());
+                json.extend_from_slice(format!("{{{kind}\"{member}\":[").as_bytes());
                 for (index, definition) in page.iter().enumerate() {
                     if index > 0 {
                         json.push(b',');

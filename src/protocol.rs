@@ -13,6 +13,7 @@ pub mod error;
 pub mod framing;
 pub mod json;
 pub mod method;
+pub mod mirror;
 pub mod modern;
 pub mod params;
 pub mod template;

@@ -74,6 +74,10 @@ impl Recipient {
     }
 
     fn tell_cancelled(&self, id: u64, reason: &str) {
+        if !self.dialect.has_asks() {
+            // It was told what is asked as the answer to a request; nothing else can be said about that.
+            return;
+        }
         let params = format!(r#"{{"requestId":{id},"reason":{}}}"#, quote(reason));
         let message = protocol::notification(&Method::Cancelled, Some(&params));
         let told = self.calls.iter().any(|call| call.lane.offer(message.clone()));

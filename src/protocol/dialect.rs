@@ -12,8 +12,7 @@ pub enum Dialect {
     V2025_03_26,
     V2025_06_18,
     V2025_11_25,
-    /// Requests without a handshake or a session. Not served yet; it has its place so that nothing else assumes
-    /// that every request has a session.
+    /// Requests without a handshake or a session.
     V2026_07_28,
 }
 
@@ -69,6 +68,30 @@ impl Dialect {
             Era::Legacy => DialectClass::Legacy,
             Era::Modern => DialectClass::Modern,
         }
+    }
+
+    /// The newest version whose requests need no handshake.
+    pub const NEWEST: Dialect = Dialect::V2026_07_28;
+
+    /// Whether a client begins with a handshake, and what it settles holds for the requests that follow.
+    pub fn has_sessions(self) -> bool {
+        self.era() == Era::Legacy
+    }
+
+    /// Whether `version` is one of those without sessions, known to us or not.
+    pub fn is_sessionless(version: &str) -> bool {
+        version >= Dialect::V2026_07_28.as_str()
+    }
+
+    /// Whether a server may send requests to its client, and what belongs to no request as it likes. Where it may not, a
+    /// result says what it needs to know.
+    pub fn has_asks(self) -> bool {
+        self.era() == Era::Legacy
+    }
+
+    /// Whether a result says what kind it is, and how long it may be kept.
+    pub fn has_result_types(self) -> bool {
+        self.era() == Era::Modern
     }
 
     /// Only this version lets a client send several messages as one array.
