@@ -1,8 +1,9 @@
 """The part of server.py that speaks through the Python SDK 1.x, which knows the legacy era only."""
 
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from weakref import WeakSet
 
+import anyio
 from mcp import types
 from mcp.server.fastmcp.server import StreamableHTTPASGIApp
 from mcp.server.lowlevel import NotificationOptions, Server
@@ -63,11 +64,12 @@ class Context:
             )
 
     async def changed(self, uri):
-        for session in sessions if uri is None else subscribed.get(uri, ()):
-            if uri is None:
-                await session.send_tool_list_changed()
-            else:
-                await session.send_resource_updated(AnyUrl(uri))
+        for session in list(sessions if uri is None else subscribed.get(uri, ())):
+            with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):  # its client has gone
+                if uri is None:
+                    await session.send_tool_list_changed()
+                else:
+                    await session.send_resource_updated(AnyUrl(uri))
 
 
 @server.list_tools()

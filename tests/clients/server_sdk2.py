@@ -1,8 +1,10 @@
 """The part of server.py that speaks through the Python SDK 2.x, to clients of either era."""
 
+from contextlib import suppress
 from uuid import uuid4
 from weakref import WeakSet
 
+import anyio
 import mcp_types as types
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.stdio import stdio_server
@@ -70,10 +72,11 @@ class Context:
     async def changed(self, uri):
         await bus.publish(ToolsListChanged() if uri is None else ResourceUpdated(uri))
         for connection, session in list(sessions.items()):
-            if uri is None:
-                await session.send_tool_list_changed()
-            elif connection in subscribed.get(uri, ()):
-                await session.send_resource_updated(uri)
+            with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):  # its client has gone
+                if uri is None:
+                    await session.send_tool_list_changed()
+                elif connection in subscribed.get(uri, ()):
+                    await session.send_resource_updated(uri)
 
 
 def is_modern(context):

@@ -67,6 +67,12 @@ impl Maker {
         }
     }
 
+    /// Whether a client of this SDK shows the same whatever the server says of a feature.
+    pub fn hides(self, feature: &str) -> bool {
+        // It turns the code -32002 into -32602 itself.
+        self == Maker::TypeScript2 && feature == "not_found"
+    }
+
     fn sdk(self) -> Option<Sdk> {
         match self {
             Maker::Python1 => Some(Sdk::Python1),

@@ -7,6 +7,7 @@ mod interop_features;
 mod interop_player;
 mod interop_rmcp_client;
 mod interop_rmcp_server;
+mod interop_table;
 mod ledger_subscriptions_player;
 mod peer;
 mod raw_client;
