@@ -94,7 +94,9 @@ async function call(name, args, context) {
       return text(`${started} started, ${cancelled} cancelled`);
     }
     case "chatty":
-      for (const level of ["debug", "info", "warning"]) await context.log(level, `a ${level} line`, "chatty");
+      await context.log("debug", "a debug line", "chatty");
+      await context.log("info", "an info line", "chatty");
+      await context.log("warning", "a warning line", "chatty");
       return text("said it");
     case "touch":
       changed({ uri: "note://a" });

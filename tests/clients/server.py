@@ -63,8 +63,9 @@ class World:
             started, cancelled = self.calls.get(arguments["key"], [0, 0])
             return f"{started} started, {cancelled} cancelled"
         if name == "chatty":
-            for level in ("debug", "info", "warning"):
-                await context.log(level, f"a {level} line", "chatty")
+            await context.log("debug", "a debug line", "chatty")
+            await context.log("info", "an info line", "chatty")
+            await context.log("warning", "a warning line", "chatty")
             return "said it"
         if name == "touch":
             await context.changed("note://a")

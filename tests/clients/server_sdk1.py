@@ -31,7 +31,9 @@ levels = {}  # by session, from which level on it wants log lines
 
 class Interop(Server):
     def create_initialization_options(self, *_arguments):
-        return super().create_initialization_options(NotificationOptions(tools_changed=True))
+        options = super().create_initialization_options(NotificationOptions(tools_changed=True))
+        options.capabilities.resources.subscribe = True  # the SDK never says so, handler or not
+        return options
 
 
 server = Interop(NAME)

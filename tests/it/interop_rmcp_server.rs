@@ -178,11 +178,14 @@ impl Server {
         let session = *self.level.lock().expect("no test panics here");
         let wanted =
             if is_modern(context) { context.meta.log_level() } else { session.or(Some(LoggingLevel::Debug)) };
-        for level in [LoggingLevel::Debug, LoggingLevel::Info, LoggingLevel::Warning] {
+        let lines = [
+            (LoggingLevel::Debug, "a debug line"),
+            (LoggingLevel::Info, "an info line"),
+            (LoggingLevel::Warning, "a warning line"),
+        ];
+        for (level, line) in lines {
             if wanted.is_some_and(|wanted| level as u8 >= wanted as u8) {
-                let name = serde_json::to_value(level).expect("JSON");
-                let line = json!(format!("a {} line", name.as_str().expect("a level is a word")));
-                let message = LoggingMessageNotificationParam::new(level, line).with_logger("chatty");
+                let message = LoggingMessageNotificationParam::new(level, json!(line)).with_logger("chatty");
                 let _ = context.peer.notify_logging_message(message).await;
             }
         }

@@ -58,7 +58,21 @@ impl Pair {
         let of = |side: &str, maker: Maker, lack: &str| format!("the {side} of {} {lack}", maker.name());
         let by_client = client.client_lacks(client_era, feature).map(|lack| of("client", client, lack));
         let by_server = server.server_lacks(server_era, feature).map(|lack| of("server", server, lack));
-        by_client.or(by_server.filter(|_| !client.hides(feature)))
+        by_client.or(by_server.filter(|_| !client.hides(feature))).or(self.lacks_behind_gateway(feature))
+    }
+
+    /// What an SDK does that only a gateway, or only ours, cannot put right.
+    fn lacks_behind_gateway(&self, feature: &str) -> Option<String> {
+        let reason = match (feature, self.client, self.server) {
+            ("subscription", (Legacy, Rust), _) => {
+                "the client of Rust refuses the answer to `resources/subscribe` because it has `_meta`"
+            }
+            ("logging", _, (Legacy, Rust)) => {
+                "the server of Rust sends log lines beside the stream of the call, where they may come after its end"
+            }
+            _ => return None,
+        };
+        Some(reason.to_owned())
     }
 }
 
