@@ -34,6 +34,9 @@ impl Dialect {
     /// The newest version that begins with `initialize`.
     pub const NEWEST_WITH_HANDSHAKE: Dialect = Dialect::V2025_11_25;
 
+    /// The newest version that does without.
+    pub const NEWEST_WITHOUT_HANDSHAKE: Dialect = Dialect::V2026_07_28;
+
     /// What a request over HTTP speaks when nothing says otherwise.
     pub const ASSUMED: Dialect = Dialect::V2025_03_26;
 
@@ -73,11 +76,6 @@ impl Dialect {
     /// The newest version whose requests need no handshake.
     pub const NEWEST: Dialect = Dialect::V2026_07_28;
 
-    /// Whether a client begins with a handshake, and what it settles holds for the requests that follow.
-    pub fn has_sessions(self) -> bool {
-        self.era() == Era::Legacy
-    }
-
     /// Whether `version` is one of those without sessions, known to us or not.
     pub fn is_sessionless(version: &str) -> bool {
         version >= Dialect::V2026_07_28.as_str()
@@ -92,6 +90,12 @@ impl Dialect {
     /// Whether a result says what kind it is, and how long it may be kept.
     pub fn has_result_types(self) -> bool {
         self.era() == Era::Modern
+    }
+
+    /// Whether a connection begins with `initialize` and is a session from then on. Without, every request says who sends
+    /// it, servers ask nothing of their own accord, and `ping`, log levels and subscriptions have no requests.
+    pub fn has_handshake(self) -> bool {
+        self.era() == Era::Legacy
     }
 
     /// Only this version lets a client send several messages as one array.
@@ -120,6 +124,11 @@ impl Dialect {
 
     /// Whether a message of a sampling request may have several blocks of content.
     pub fn has_content_lists(self) -> bool {
+        self >= Dialect::V2025_11_25
+    }
+
+    /// Whether a form may have choices with titles, and several of them.
+    pub fn has_rich_forms(self) -> bool {
         self >= Dialect::V2025_11_25
     }
 
