@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 use crate::harness::Gateway;
 use crate::interop_features::{Era, FEATURES, Verdict, Verdicts};
 use crate::interop_player::{HttpServer, Over};
-use crate::interop_table::{PAIRS, Pair, Transport, impossible};
+use crate::interop_table::{PAIRS, Pair, Promise, Transport, promise};
 
 /// How many pairs run side by side.
 const AT_ONCE: usize = 2;
@@ -49,14 +49,13 @@ async fn play(pair: &Pair, mark: &str) -> (Verdicts, Vec<String>) {
     (verdicts, gateway.log())
 }
 
-/// What does not go as promised. What an SDK has no means for is not looked at.
+/// What does not go as promised, for better or worse. What an SDK has no means for is not looked at.
 fn broken(pair: &Pair, verdicts: &Verdicts) -> Vec<String> {
     let tried = FEATURES.into_iter().filter(|feature| pair.lacks(feature).is_none());
     let problem = |feature: &'static str| {
-        let impossible = impossible(pair.client.0, pair.server.0, feature);
-        let works = verdicts[feature] == Verdict::Works;
-        (works != impossible.is_none())
-            .then(|| format!("{feature}: {pair:?}: {:?}, known as impossible: {impossible:?}", verdicts[feature]))
+        let (promise, verdict) = (promise(pair.client.0, pair.server.0, feature), &verdicts[feature]);
+        let kept = (*verdict == Verdict::Works) == (promise == Promise::Works);
+        (!kept).then(|| format!("{feature}: {pair:?}: {verdict:?}, promised: {promise:?}"))
     };
     tried.filter_map(problem).collect()
 }

@@ -176,8 +176,7 @@ impl Server {
 
     async fn chat(&self, context: &RequestContext<RoleServer>) -> CallToolResult {
         let session = *self.level.lock().expect("no test panics here");
-        let wanted =
-            if is_modern(context) { context.meta.log_level() } else { session.or(Some(LoggingLevel::Debug)) };
+        let wanted = if is_modern(context) { context.meta.log_level() } else { session.or(Some(LoggingLevel::Debug)) };
         let lines = [
             (LoggingLevel::Debug, "a debug line"),
             (LoggingLevel::Info, "an info line"),
@@ -284,7 +283,11 @@ impl ServerHandler for Server {
         })
     }
 
-    async fn get_task(&self, request: GetTaskParams, _: RequestContext<RoleServer>) -> Result<GetTaskResult, ErrorData> {
+    async fn get_task(
+        &self,
+        request: GetTaskParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<GetTaskResult, ErrorData> {
         self.world.tasks.get_task(&request.task_id).map(GetTaskResult::new)
     }
 
@@ -331,7 +334,9 @@ impl ServerHandler for Server {
         let words = match (request.uri.as_str(), request.uri.strip_prefix("note://t/")) {
             ("note://a", _) => "note a".to_owned(),
             (_, Some(id)) => format!("note t {id}"),
-            (uri, None) => return Err(ErrorData::resource_not_found("Resource not found", Some(json!({ "uri": uri })))),
+            (uri, None) => {
+                return Err(ErrorData::resource_not_found("Resource not found", Some(json!({ "uri": uri }))));
+            }
         };
         let contents = json!([{"uri": request.uri, "text": words}]);
         Ok(ReadResourceResponse::Complete(typed(json!({"resultType": "complete", "contents": contents}))))
