@@ -174,7 +174,9 @@ impl Router {
             backend.meter.read(mime, if success { ReadStatus::Success } else { ReadStatus::Failure });
         }
         let answered = called?;
-        if let Outcome::Error(error) = answered.response.outcome {
+        if let Outcome::Error(error) = answered.response.outcome
+            && call.caller.dialect.has_asks()
+        {
             backend.inbox.remember_required(answered.response.raw.as_str(), error, &call.mailbox);
         }
         Ok(self.translate(&catalog, route.source, request, &call.caller, &answered))

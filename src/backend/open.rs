@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use crate::backend::ear::{Ear, Mouth, Whose};
+use crate::backend::ear::{Ear, Mouth, Whose, client_of};
 use crate::backend::link::LinkError;
 use crate::lane::Call;
 use crate::observe::Event;
@@ -54,11 +54,6 @@ impl Left {
         let is_other = |gone: &Gone| gone.client != sole && now.duration_since(gone.at) < LINGER;
         if self.0.iter().any(is_other) { Whose::Unsure } else { whose }
     }
-}
-
-/// A client by the address of its mailbox: another may have it later, which then is unsure for a while without need.
-fn client_of(call: &Call) -> usize {
-    Arc::as_ptr(&call.mailbox).addr()
 }
 
 pub struct OpenRequests {

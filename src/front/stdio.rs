@@ -241,7 +241,11 @@ async fn carry_told(mut told: Told, mut leash: Leash, output: Output) {
     loop {
         let messages = tokio::select! {
             biased;
-            _ = &mut leash.cancelled => return,
+            cancelled = &mut leash.cancelled => match cancelled {
+                Ok(_) => return,
+                // It was not the client that ended it.
+                Err(_) => return drop(output.send(told.end()).await),
+            },
             messages = told.next() => messages,
         };
         let Some(messages) = messages else { return };

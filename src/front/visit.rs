@@ -15,6 +15,7 @@ use crate::front::body::{KEEP_ALIVE, event};
 use crate::front::stream::{Changes, KEEP_ALIVE_EVERY, all_events};
 use crate::lane::Said;
 use crate::protocol::Id;
+use crate::protocol::json::Pieces;
 use crate::router::Reply;
 use crate::session::desk::{Desk, Next, Pending};
 use crate::session::listening::Listening;
@@ -163,7 +164,7 @@ impl Told {
                 };
                 let Some(messages) = messages else {
                     self.stage = Stage::Over;
-                    return Some(vec![self.end()]);
+                    return Some(vec![self.end().concat()]);
                 };
                 Some(messages.into_iter().filter_map(|message| listening.told(message)).collect())
             }
@@ -171,8 +172,9 @@ impl Told {
         }
     }
 
-    fn end(&self) -> Bytes {
-        self.listening.end().concat()
+    /// The answer, when it is not the client that ends it.
+    pub fn end(&self) -> Pieces {
+        self.listening.end()
     }
 
     pub fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {

@@ -100,15 +100,19 @@ impl Router {
             return Some(self.error(request, caller, &missing));
         }
         let asked = json::member(text, error, "data").and_then(|data| json::member(text, data, "elicitations"));
-        let asked = asked.into_iter().flat_map(|asked| json::elements(text, asked)).enumerate();
+        let asked = asked.into_iter().flat_map(|asked| json::elements(text, asked)).map(|params| params.get(text));
         let asked: Vec<_> = asked
+            .filter(|params| params.starts_with('{'))
+            .enumerate()
             .map(|(number, params)| {
-                let mut edits = Splice::new();
-                json::cut_members(text, params, |key| key == "elicitationId", &mut edits);
-                let params = inside(text, params, edits);
+                let params = without(params, |key| key == "elicitationId");
                 format!(r#""url-{}":{{"method":"elicitation/create","params":{params}}}"#, number + 1)
             })
             .collect();
+        if asked.is_empty() {
+            // Nothing to come back with: a result that asks nothing would only have the call made again and again.
+            return None;
+        }
         let state = self.states.seal(&State::Again, caller, request, LIFE);
         Some(Reply { pieces: protocol::reply(&request.id, input_required(&asked.join(","), &state)), code: None })
     }
@@ -125,9 +129,10 @@ pub fn needs_input(text: &str, result: Span) -> bool {
         && json::member(text, result, "resultType").is_some_and(|kind| kind.get(text) == "\"input_required\"")
 }
 
-/// The part of a text at `span`, with edits of the whole applied to it.
-pub fn inside(text: &str, span: Span, edits: Splice) -> String {
-    let whole = edits.apply(&bytes::Bytes::copy_from_slice(text.as_bytes()));
-    let end = whole.len() - (text.len() - span.end as usize);
-    String::from_utf8_lossy(&whole[span.start as usize..end]).into_owned()
+/// An object without the members that `is_cut` names.
+pub fn without(object: &str, is_cut: impl Fn(&str) -> bool) -> String {
+    let mut edits = Splice::new();
+    json::cut_members(object, json::whole(object), is_cut, &mut edits);
+    let left = edits.apply(&bytes::Bytes::copy_from_slice(object.as_bytes()));
+    String::from_utf8_lossy(&left).into_owned()
 }

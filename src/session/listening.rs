@@ -22,9 +22,9 @@ use crate::protocol::modern::SUBSCRIPTION_ID;
 use crate::protocol::{self, Id, Message, Notification, Request};
 use crate::router::Router;
 use crate::router::subscribe::Listener;
-use crate::session::Place;
 use crate::session::desk::Desk;
 use crate::session::visit::Guest;
+use crate::session::{Counted, Place};
 
 /// How many backends are asked at once for the sake of one client.
 const MOST_ASKED: usize = 16;
@@ -37,6 +37,7 @@ pub struct Listening {
     honoured: Filter,
     /// Among the sessions; one that comes over a pipe is bounded there.
     _place: Option<Place>,
+    _counted: Counted,
 }
 
 impl Drop for Listening {
@@ -72,12 +73,13 @@ impl Listening {
             Guest::Passing => Arc::clone(&mailbox),
         };
         let call = Arc::new(Call::new(caller, own, request.clone(), None));
-        let known: BTreeSet<_> =
-            wanted.uris.iter().filter(|uri| desk.router.can_subscribe(&call, uri)).cloned().collect();
+        let known = wanted.uris.iter().filter(|uri| desk.router.can_subscribe(&call, uri)).cloned();
+        // What is acknowledged shall be told: more has no room.
+        let known: BTreeSet<_> = known.take(desk.policies.subscriptions.per_client).collect();
         let honoured = Filter { uris: known, ..wanted };
         let listener = Listener { client: session, mailbox: Arc::clone(&mailbox) };
         subscribe_all(desk, &call, listener, &honoured);
-        Ok(Listening { mailbox, session, id: request.id.clone(), honoured, _place: place })
+        Ok(Listening { mailbox, session, id: request.id.clone(), honoured, _place: place, _counted: desk.sessions.count_stream() })
     }
 
     /// What comes first: the part of its wishes that will be told.

@@ -2,14 +2,15 @@
 //!
 //! A backend with sessions asks in the middle of a call and waits. A client without a session cannot be asked: its call is
 //! answered with what the backend wants to know, and comes back as another request that has the answers. Until then the
-//! call waits here, on its way as before: it is never sent again. Full: the ask is refused. A client that does not come
-//! back in time ends its call.
+//! call waits here, on its way as before: it is never sent again. Full: the ask is refused. The call of a client that does
+//! not come back in time is cancelled. What the backend took back, or does not wait for any more, is asked no more.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::lane::{Call, Said};
 use crate::protocol::error::Error;
@@ -17,7 +18,7 @@ use crate::protocol::json::{self, Splice, quote};
 use crate::protocol::method::Method;
 use crate::protocol::{self, Id, Message, Request};
 use crate::router::Reply;
-use crate::router::inputs::{input_required, inside};
+use crate::router::inputs::{input_required, without};
 use crate::router::state::State;
 use crate::session::desk::{Desk, Pending};
 
@@ -31,16 +32,17 @@ const AFTERWARDS: Duration = Duration::from_secs(60);
 /// How exactly the times of those are kept.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-#[derive(Default)]
 pub struct Park {
     book: Mutex<HashMap<u128, Parked>>,
+    room: Arc<Semaphore>,
 }
 
-/// A call that waits. Its drop ends the call.
+/// A call that waits.
 struct Parked {
     pending: Pending,
     open: Vec<Question>,
     expires: Instant,
+    place: OwnedSemaphorePermit,
 }
 
 /// Something that the client is asked.
@@ -59,6 +61,12 @@ pub enum Resumed {
     Pending(Pending),
 }
 
+impl Default for Park {
+    fn default() -> Park {
+        Park { book: Mutex::default(), room: Arc::new(Semaphore::new(MOST_PARKED)) }
+    }
+}
+
 impl Park {
     fn book(&self) -> MutexGuard<'_, HashMap<u128, Parked>> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
@@ -70,14 +78,6 @@ impl Park {
         for (_, parked) in late {
             parked.pending.call.cancel("the client did not come back with what it was asked");
         }
-    }
-
-    pub fn len(&self) -> usize {
-        self.book().len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 
@@ -93,47 +93,50 @@ impl Desk {
     /// Puts a call aside that asks its client something. The answer to `request`, which is the call or came back to it,
     /// says what; where nothing can be asked, the backend was told so and the call goes on.
     pub fn park(&self, mut pending: Pending, request: &Id, asks: Vec<Bytes>) -> Result<Reply, Pending> {
-        let mut open = Vec::new();
-        for ask in asks {
-            match question(ask) {
-                Ok(question) => open.push(question),
-                Err(refused) => refuse(&pending.call, refused, "it cannot be asked this without a session"),
-            }
-        }
+        let open = questions(&pending.call, asks);
         if open.is_empty() {
             return Err(pending);
         }
-        if self.park.len() >= MOST_PARKED {
+        let Ok(place) = Arc::clone(&self.park.room).try_acquire_owned() else {
             for question in open {
                 refuse(&pending.call, Some(question.id), "too many calls wait for their clients");
             }
             return Err(pending);
-        }
+        };
         // It goes on while nobody waits for it.
         let answer = tokio::spawn(pending.answer);
         pending.answer = Box::pin(async move { answer.await.ok().flatten() });
-        Ok(self.put(pending, request, open))
+        Ok(self.put(pending, request, open, place))
     }
 
-    fn put(&self, pending: Pending, request: &Id, open: Vec<Question>) -> Reply {
+    fn put(&self, pending: Pending, request: &Id, open: Vec<Question>, place: OwnedSemaphorePermit) -> Reply {
         let patience = self.policies.ask_timeout.unwrap_or(LONGEST).min(LONGEST) + AFTERWARDS;
         let id = random();
         let call = &pending.call;
         let state = self.router.states.seal(&State::Parked(id), &call.caller, &call.request, patience);
         let asked: Vec<_> = open.iter().map(|question| question.asked.as_str()).collect();
         let result = input_required(&asked.join(","), &state);
-        self.park.book().insert(id, Parked { pending, open, expires: Instant::now() + patience });
+        self.park.book().insert(id, Parked { pending, open, expires: Instant::now() + patience, place });
         protocol::reply(request, result).into()
     }
 
     /// Goes on with the call that `request` comes back to, with the answers it has.
     pub(super) fn resume(&self, id: u128, request: &Request, token: Option<Bytes>) -> Result<Resumed, Error> {
-        let Parked { mut pending, open, .. } = self.park.book().remove(&id).ok_or(Error::StaleState)?;
-        let missing = answer(&pending.call, request, open);
-        if !missing.is_empty() {
-            return Ok(Resumed::Asks(self.put(pending, &request.id, missing)));
-        }
+        let Parked { mut pending, mut open, place, .. } = self.park.book().remove(&id).ok_or(Error::StaleState)?;
+        // Before the backend has the answers: what it says then is said under the new token. What it has said meanwhile
+        // has the token of the request before, and nobody to hear it.
         pending.call.set_progress_token(token);
+        let call = &pending.call;
+        let asks = std::iter::from_fn(|| call.lane.try_next()).filter_map(|said| match said {
+            Said::Ask(ask) => Some(ask),
+            Said::Note(_) => None,
+        });
+        let asks = asks.collect();
+        open.retain(|question| !answer(call, request, question) && question.is_open(call));
+        open.extend(questions(call, asks));
+        if !open.is_empty() {
+            return Ok(Resumed::Asks(self.put(pending, &request.id, open, place)));
+        }
         let id = request.id.clone();
         let answer = std::mem::replace(&mut pending.answer, Box::pin(std::future::ready(None)));
         pending.answer = Box::pin(async move { answer.await.map(|reply| under(reply, &id)) });
@@ -141,31 +144,37 @@ impl Desk {
     }
 }
 
-/// Gives the backend what the client answered; what it did not is left.
-fn answer(call: &Call, request: &Request, open: Vec<Question>) -> Vec<Question> {
+impl Question {
+    /// Whether the backend still waits for it.
+    fn is_open(&self, call: &Call) -> bool {
+        call.mailbox.asks.is_open(&self.id)
+    }
+}
+
+/// Gives the backend what the client answered to a question; tells whether it did.
+fn answer(call: &Call, request: &Request, question: &Question) -> bool {
     let text = request.raw.as_str();
-    // What was said while nobody listened has the token of the request before.
-    let mut asks = Vec::new();
-    while let Some(said) = call.lane.try_next() {
-        asks.extend(matches!(said, Said::Ask(_)).then_some(said));
+    let answered = request.params.input_responses.and_then(|answers| json::member(text, answers, &question.key));
+    let Some(answered) = answered.filter(|answered| answered.get(text).starts_with('{')) else { return false };
+    let response = protocol::reply(&question.id, answered.slice(request.raw.bytes())).concat();
+    if let Ok(Message::Response(response)) = Message::parse(response) {
+        // It may be late: then the backend has gone on without.
+        call.mailbox.asks.answer(response);
     }
-    let missing = open.into_iter().filter(|question| {
-        let answered = request.params.input_responses.and_then(|answers| json::member(text, answers, &question.key));
-        let Some(answered) = answered.filter(|answered| answered.get(text).starts_with('{')) else { return true };
-        let response = protocol::reply(&question.id, answered.slice(request.raw.bytes())).concat();
-        if let Ok(Message::Response(response)) = Message::parse(response) {
-            // It may be late: then the backend has gone on without.
-            call.mailbox.asks.answer(response);
-        }
-        false
-    });
-    let missing = missing.collect();
-    for said in asks {
-        if let Said::Ask(ask) = said {
-            call.lane.ask(ask);
+    true
+}
+
+/// What the client is asked. What has no place in a result is refused; what was taken back meanwhile is left out.
+fn questions(call: &Call, asks: Vec<Bytes>) -> Vec<Question> {
+    let mut open = Vec::new();
+    for ask in asks {
+        match question(ask) {
+            Ok(question) => open.push(question),
+            Err(refused) => refuse(call, refused, "it cannot be asked this without a session"),
         }
     }
-    missing
+    open.retain(|question| question.is_open(call));
+    open
 }
 
 /// What a client is asked, from the message that a client with a session would get; the id alone where it has no place in
@@ -175,12 +184,10 @@ fn question(ask: Bytes) -> Result<Question, Option<Id>> {
     if !matches!(request.method, Method::Elicit | Method::Sample | Method::RootsList) {
         return Err(Some(request.id));
     }
-    let text = request.raw.as_str();
     let params = request.params.whole.map(|params| {
-        let mut edits = Splice::new();
         // Progress of an answer, and names for what a session hears later, are unknown here.
-        json::cut_members(text, params, |key| matches!(key, "_meta" | "elicitationId" | "task"), &mut edits);
-        format!(r#","params":{}"#, inside(text, params, edits))
+        let is_unknown = |key: &str| matches!(key, "_meta" | "elicitationId" | "task");
+        format!(r#","params":{}"#, without(params.get(request.raw.as_str()), is_unknown))
     });
     let key = format!("ask-{}", request.id);
     let asked = format!(r#"{}:{{"method":"{}"{}}}"#, quote(&key), request.method.as_str(), params.unwrap_or_default());
