@@ -79,7 +79,14 @@ impl Listening {
         let honoured = Filter { uris: known, ..wanted };
         let listener = Listener { client: session, mailbox: Arc::clone(&mailbox) };
         subscribe_all(desk, &call, listener, &honoured);
-        Ok(Listening { mailbox, session, id: request.id.clone(), honoured, _place: place, _counted: desk.sessions.count_stream() })
+        Ok(Listening {
+            mailbox,
+            session,
+            id: request.id.clone(),
+            honoured,
+            _place: place,
+            _counted: desk.sessions.count_stream(),
+        })
     }
 
     /// What comes first: the part of its wishes that will be told.
