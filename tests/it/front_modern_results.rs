@@ -75,7 +75,7 @@ async fn srv2_an_id_comes_back_with_its_type() {
     let (_gateway, client, _http) = gateway().await;
     let mut pipe = StdioClient::start(json!({ "mcpServers": { "a": fixture_server(&[]) } }));
     pipe.await_modern_tool("a_echo").await;
-    for id in ["1", r#""1""#, "-3", "0", r#""a \u00e9 \"b\"""#, "9007199254740993"] {
+    for id in ["1", r#""1""#, "-3", "0", r#""a é \"b\"""#, "9007199254740993"] {
         for (method, params) in [("tools/list", json!({})), ("tools/call", json!({"name": "a_nobody"}))] {
             let draft = Draft::new(method, params);
             let body = draft.body.replacen(r#""id":1,"#, &format!(r#""id":{id},"#), 1);
