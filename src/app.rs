@@ -104,6 +104,8 @@ impl App {
         self.background.push(tokio::spawn(async move { desk.sessions.keep_swept().await }));
         let desk = Arc::clone(&self.desk);
         self.background.push(tokio::spawn(async move { desk.sessions.keep_time().await }));
+        let desk = Arc::clone(&self.desk);
+        self.background.push(tokio::spawn(async move { desk.keep_park().await }));
     }
 
     /// Says when the servers have settled.

@@ -123,6 +123,7 @@ impl From<Error> for CallEnd {
 }
 
 /// A client's request in the words of the backend.
+#[derive(Clone)]
 pub struct Outgoing<'a> {
     pub request: &'a Request,
     /// Names and URIs turned native.
@@ -264,6 +265,12 @@ impl Backend {
             (Some(own), Some(session)) => own.register(session),
             _ => Some(Arc::clone(&self.register)),
         }
+    }
+
+    /// Whether it tells of its resources, or is asked about them now and then.
+    pub fn can_tell(&self) -> bool {
+        let hello = self.listing().hello.clone();
+        self.config.poll.is_some() || hello.is_none_or(|hello| hello.capabilities.subscribe)
     }
 
     /// Every subscription to something of this backend, with how it stands.

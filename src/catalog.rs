@@ -25,6 +25,7 @@ use crate::protocol::dialect::DialectClass;
 use crate::protocol::error::Error;
 use crate::protocol::json::quote;
 use crate::protocol::mirror::Mirrors;
+use crate::protocol::modern::{FRESHNESS, IDENTITY, SERVER_INFO};
 
 pub struct Catalog {
     pub version: u64,
@@ -89,6 +90,11 @@ impl Catalog {
         View { catalog: self, pages, class }
     }
 
+    /// The arguments of a tool that headers repeat; nothing for one that is not offered.
+    pub fn mirrors(&self, tool: &str) -> Option<&Mirrors> {
+        self.tools.find(tool).ok().map(|(_, entry)| &entry.mirrors)
+    }
+
     pub fn source(&self, index: usize) -> &Source {
         &self.sources[index]
     }
@@ -111,9 +117,16 @@ impl Catalog {
         };
         let shown = |definition: &Bytes| match (list, class) {
             (List::Tools, DialectClass::Legacy) => definition::for_older(definition),
+            (List::Tools, DialectClass::Modern) => definition::for_newer(definition),
             _ => definition.clone(),
         };
         let definitions: Vec<_> = self.definitions(list).into_iter().map(shown).collect();
+        let kind = match class {
+            DialectClass::Legacy => String::new(),
+            DialectClass::Modern => {
+                format!(r#""resultType":"complete"{FRESHNESS},"_meta":{{"{SERVER_INFO}":{IDENTITY}}},"#)
+            }
+        };
         let count = definitions.len().div_ceil(self.page_size).max(1);
         (0..count)
             .map(|number| {
@@ -121,7 +134,7 @@ impl Catalog {
                 let page = &definitions[from..definitions.len().min(from + self.page_size)];
                 let size: usize = page.iter().map(|definition| definition.len() + 1).sum();
                 let mut json = Vec::with_capacity(size + 64);
-                json.extend_from_slice(format!("{{\"{member}\":[").as_bytes());
+                json.extend_from_slice(format!("{{{kind}\"{member}\":[").as_bytes());
                 for (index, definition) in page.iter().enumerate() {
                     if index > 0 {
                         json.push(b',');

@@ -5,13 +5,16 @@ pub mod batch;
 pub mod body;
 pub mod dialogue;
 pub mod gate;
+pub mod guest;
 pub mod http;
 pub mod io;
+pub mod modern;
 pub mod outlet;
 pub mod request;
 pub mod sse;
 pub mod stdio;
 pub mod stream;
+pub mod visit;
 
 use std::time::Duration;
 

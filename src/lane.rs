@@ -122,8 +122,6 @@ impl Lane {
 pub struct Call {
     pub caller: Caller,
     pub request: Request,
-    /// The client's progress token, as its JSON token; none where it wants no progress.
-    pub progress_token: Option<Bytes>,
     pub lane: Lane,
     /// Of the client whose call it is.
     pub mailbox: Arc<Mailbox>,
@@ -139,6 +137,8 @@ struct Control {
     clock: Option<Clock>,
     /// Asks of the call that are open: as long as there are any, the backend need show no life.
     asks: usize,
+    /// The client's progress token, as its JSON token; none where it wants no progress.
+    token: Option<Bytes>,
     /// The last progress that the client was told.
     progress: Option<f64>,
     is_over: bool,
@@ -172,8 +172,9 @@ struct Clock {
 
 impl Call {
     pub fn new(caller: Caller, mailbox: Arc<Mailbox>, request: Request, progress_token: Option<Bytes>) -> Call {
-        let (lane, control, wake, over) = (Lane::default(), Mutex::default(), AtomicWaker::new(), Notify::new());
-        Call { caller, request, progress_token, lane, mailbox, control, wake, over }
+        let control = Mutex::new(Control { token: progress_token, ..Control::default() });
+        let (lane, wake, over) = (Lane::default(), AtomicWaker::new(), Notify::new());
+        Call { caller, request, lane, mailbox, control, wake, over }
     }
 
     /// Some call, for tests.
@@ -216,11 +217,20 @@ impl Call {
         lock(&self.control).clock.as_ref().map(|clock| clock.begun.elapsed())
     }
 
-    /// Restarts the call's deadline.
-    pub fn show_life(&self) {
-        if let Some(clock) = &mut lock(&self.control).clock {
+    /// Restarts the call's deadline. Tells the client's progress token, where it wants to hear of that.
+    pub fn show_life(&self) -> Option<Bytes> {
+        let mut control = lock(&self.control);
+        if let Some(clock) = &mut control.clock {
             clock.alive = Instant::now();
         }
+        control.token.clone()
+    }
+
+    /// The client came back to the call, and knows it by another token now. Its progress begins anew.
+    pub fn set_progress_token(&self, token: Option<Bytes>) {
+        let mut control = lock(&self.control);
+        control.token = token;
+        control.progress = None;
     }
 
     /// The backend asks the client something: its own silence does not count until [`release_clock`](Call::release_clock).

@@ -5,8 +5,11 @@
 
 mod arguments;
 mod content;
+pub mod inputs;
 pub mod introspection;
-mod subscribe;
+mod rounds;
+pub mod state;
+pub mod subscribe;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -32,7 +35,9 @@ use crate::protocol::json::{self, Pieces, Span, Splice, quote};
 use crate::protocol::method::Method;
 use crate::protocol::mirror::Mirrors;
 use crate::protocol::params::{self, required};
-use crate::protocol::{self, Outcome, Request, Response};
+use crate::protocol::{self, Outcome, Request};
+use crate::router::inputs::Exchange;
+use crate::router::state::States;
 
 /// D13: how long a URI that nobody offers yet is waited for while lists are being fetched.
 const REFRESH_PATIENCE: Duration = Duration::from_secs(1);
@@ -84,15 +89,30 @@ pub struct Router {
     observe: Arc<Observe>,
     /// The subscriptions of all clients.
     pub subscriptions: Arc<Tally>,
+    pub states: States,
+}
+
+/// An answer, ready for the client.
+#[derive(Debug)]
+pub struct Reply {
+    pub pieces: Pieces,
+    /// Of an error. Some versions show it in the status of HTTP as well.
+    pub code: Option<i64>,
+}
+
+impl From<Pieces> for Reply {
+    fn from(pieces: Pieces) -> Reply {
+        Reply { pieces, code: None }
+    }
 }
 
 impl Router {
     pub fn new(directory: Arc<Directory>, policies: Policies, observe: Arc<Observe>) -> Router {
-        Router { directory, policies, observe, subscriptions: Arc::default() }
+        Router { directory, policies, observe, subscriptions: Arc::default(), states: States::default() }
     }
 
     /// Carries a request to its backend; the answer is ready for the client. Nothing when it was cancelled.
-    pub async fn dispatch(&self, call: &Arc<Call>) -> Option<Pieces> {
+    pub async fn dispatch(&self, call: &Arc<Call>) -> Option<Reply> {
         let answer = match self.answer(call).await {
             Ok(answer) => answer,
             Err(CallEnd::Cancelled) => return None,
@@ -102,16 +122,17 @@ impl Router {
     }
 
     /// An error of ours as the answer to `request`.
-    pub fn error(&self, request: &Request, caller: &Caller, error: &Error) -> Pieces {
+    pub fn error(&self, request: &Request, caller: &Caller, error: &Error) -> Reply {
         let object = match request.method {
             Method::ResourcesRead => error.to_json_for_read(caller.dialect),
             _ => error.to_json(),
         };
-        protocol::error_reply(Some(&request.id), &object)
+        let pieces = protocol::error_reply(Some(&request.id), &object);
+        Reply { pieces, code: Some(error.class().code) }
     }
 
     /// The answer to a request whose handling panicked.
-    pub fn after_panic(&self, call: &Call) -> Pieces {
+    pub fn after_panic(&self, call: &Call) -> Reply {
         self.observe.emit(&Event::Panic { place: call.request.method.as_str() });
         self.error(&call.request, &call.caller, &Error::Internal("see the gateway's log".to_owned()))
     }
@@ -123,34 +144,49 @@ impl Router {
         Some(catalog.source(route.source).backend.id.clone())
     }
 
-    async fn answer(&self, call: &Arc<Call>) -> Result<Pieces, CallEnd> {
+    async fn answer(&self, call: &Arc<Call>) -> Result<Reply, CallEnd> {
         let request = &call.request;
         match request.method {
             // Boxed, as all that is rare: what a call's future holds is moved with it.
-            Method::Subscribe => return Box::pin(self.subscribe(call)).await,
-            Method::Unsubscribe => return Ok(self.unsubscribe(call)?),
+            Method::Subscribe => return Ok(Box::pin(self.subscribe(call)).await?.into()),
+            Method::Unsubscribe => return Ok(self.unsubscribe(call)?.into()),
             _ => {}
         }
-        let (catalog, route) = self.look_up(|view| resolve(view, &self.policies, request), &call.caller).await?;
+        let (catalog, mut route) = self.look_up(|view| resolve(view, &self.policies, request), &call.caller).await?;
         if let Some(ready) = route.ready {
-            return Ok(protocol::reply(&request.id, ready));
+            return Ok(self.own_result(call, &ready));
         }
         let backend = &catalog.source(route.source).backend;
+        self.open_state(Exchange { backend, caller: &call.caller, request }, &mut route.edits)?;
         let progress_token_at = params::progress_token(request.raw.as_str(), &request.params);
         let name = route.target.name(&catalog);
         let mirrors = route.target.mirrors(&catalog);
         let outgoing = Outgoing { request, edits: route.edits, progress_token_at, name, mirrors };
-        let called = backend.call(outgoing, call, route.patience).await;
+        let called = match backend.call(&outgoing, call, route.patience).await {
+            Ok(answered) if call.caller.dialect.has_asks() && answered.dialect.has_result_types() => {
+                Box::pin(self.ask_and_call(call, backend, (&outgoing, route.patience), answered)).await
+            }
+            called => called,
+        };
         if let Some(mime) = route.mime {
             let is_result = |answered: &Answered| matches!(answered.response.outcome, Outcome::Result(_));
             let success = called.as_ref().is_ok_and(is_result);
             backend.meter.read(mime, if success { ReadStatus::Success } else { ReadStatus::Failure });
         }
-        let Answered { response, .. } = called?;
-        if let Outcome::Error(error) = response.outcome {
-            backend.inbox.remember_required(response.raw.as_str(), error, &call.mailbox);
+        let answered = called?;
+        if let Outcome::Error(error) = answered.response.outcome {
+            backend.inbox.remember_required(answered.response.raw.as_str(), error, &call.mailbox);
         }
-        Ok(self.translate(&catalog, route.source, request, &call.caller, &response))
+        Ok(self.translate(&catalog, route.source, request, &call.caller, &answered))
+    }
+
+    /// A result of our own in place of a backend's, as backends with sessions write them.
+    fn own_result(&self, call: &Call, result: &str) -> Reply {
+        let mut edits = Splice::new();
+        if call.caller.dialect.has_result_types() {
+            content::add_kind(&call.request.method, result, json::whole(result), &mut edits);
+        }
+        protocol::reply(&call.request.id, edits.apply(&Bytes::copy_from_slice(result.as_bytes()))).into()
     }
 
     /// Looks something up in the catalog. What nobody offers is looked for again where lists are being fetched.
@@ -199,32 +235,45 @@ impl Router {
         source: usize,
         request: &Request,
         caller: &Caller,
-        response: &Response,
-    ) -> Pieces {
+        answered: &Answered,
+    ) -> Reply {
+        let Answered { response, dialect } = answered;
         let text = response.raw.as_str();
         let backend = &catalog.source(source).backend;
+        let exchange = Exchange { backend, caller, request };
         match response.outcome {
             Outcome::Result(result) => {
-                let edits = content::edits(caller.dialect, &request.method, text, result, |native| {
+                let expose = |native: &str| {
                     backend.handed().remember(native, uri::normalise);
                     catalog.resources.expose(&catalog.sources, source, native)
-                });
-                response.rekeyed(&request.id, edits)
+                };
+                let mut edits = content::edits(caller.dialect, &request.method, text, result, expose);
+                match (caller.dialect.has_result_types(), dialect.has_result_types()) {
+                    (true, true) => self.seal_state(exchange, (text, result), expose, &mut edits),
+                    (true, false) => content::add_kind(&request.method, text, result, &mut edits),
+                    (false, has_kind) => content::cut_foreign(has_kind, &request.method, text, result, &mut edits),
+                }
+                response.rekeyed(&request.id, edits).into()
             }
             Outcome::Error(error) => {
                 let method = request.method.as_str();
                 let told = Event::BackendError { server: backend.id.as_str(), method, error: error.get(text) };
                 self.observe.emit(&told);
+                if let Some(required) = self.required_visit(exchange, response, error) {
+                    return required;
+                }
+                let code_at = json::member(text, error, "code");
+                let code = code_at.and_then(|code| code.get(text).parse().ok());
                 let mut edits = Splice::new();
                 if request.method == Method::ResourcesRead && response.is_not_found() {
                     let uri = asked_uri(catalog, source, request, backend);
                     edits.replace(error, not_found(text, error, &uri, caller));
-                } else if let Some(code) = json::member(text, error, "code")
+                } else if let Some(code) = code_at
                     && let Some(known) = caller.dialect.foreign_code(code.get(text))
                 {
                     edits.replace(code, known.to_string());
                 }
-                response.rekeyed(&request.id, edits)
+                Reply { pieces: response.rekeyed(&request.id, edits), code }
             }
         }
     }

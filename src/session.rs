@@ -7,6 +7,9 @@ pub mod cut;
 pub mod desk;
 pub mod inflight;
 pub mod levels;
+pub mod listening;
+pub mod park;
+pub mod visit;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -20,9 +23,10 @@ use crate::lane::Call;
 use crate::mailbox::replay::{Kept, Replay};
 use crate::mailbox::{Mailbox, Versions};
 use crate::observe::{Event, Observe};
+use crate::protocol::Id;
 use crate::protocol::dialect::Dialect;
 use crate::protocol::error::Error;
-use crate::session::inflight::{Inflight, Pulse};
+use crate::session::inflight::{Inflight, Pulse, Ticket};
 use crate::session::levels::Levels;
 
 /// How exactly the deadlines of calls are kept.
@@ -142,7 +146,10 @@ struct Open {
 pub struct Sessions {
     sessions: RwLock<HashMap<SessionId, Open>>,
     room: Arc<Semaphore>,
-    pub levels: Levels,
+    pub levels: Arc<Levels>,
+    /// Calls without a session, each under a number of its own.
+    visits: Arc<Inflight>,
+    last_visit: AtomicU64,
     observe: Arc<Observe>,
     pulse: Arc<Pulse>,
     streams: Arc<AtomicUsize>,
@@ -157,12 +164,15 @@ pub struct Sessions {
 impl Sessions {
     pub fn new(most: usize, idle_timeout: Duration, observe: Arc<Observe>) -> Sessions {
         let most = most.min(Semaphore::MAX_PERMITS);
+        let pulse = Arc::<Pulse>::default();
         Sessions {
             sessions: RwLock::default(),
             room: Arc::new(Semaphore::new(most)),
-            levels: Levels::default(),
+            levels: Arc::default(),
+            visits: Arc::new(Inflight::new(Arc::clone(&pulse))),
+            last_visit: AtomicU64::new(0),
             observe,
-            pulse: Arc::default(),
+            pulse,
             streams: Arc::default(),
             kept: Arc::default(),
             node: Node::random(),
@@ -243,7 +253,14 @@ impl Sessions {
         self.observe.emit(&Event::SessionEnded { session: &id.short(), reason });
     }
 
+    /// Enters a call without a session. How many there are is bounded by the connections and pipes they come over.
+    pub fn admit_visit(&self, call: &Arc<Call>) -> Result<Ticket, Error> {
+        let number = self.last_visit.fetch_add(1, Ordering::Relaxed);
+        self.visits.admit(&Id::from(number), call, usize::MAX)
+    }
+
     pub fn end_all(&self, reason: &str) {
+        self.visits.close(reason);
         let ids: Vec<_> = self.sessions.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect();
         for id in ids {
             self.end(id, reason);
@@ -255,6 +272,7 @@ impl Sessions {
         for open in self.sessions.read().unwrap_or_else(PoisonError::into_inner).values() {
             open.session.mailbox.asks.close();
         }
+        self.visits.calls().iter().for_each(|call| call.mailbox.asks.close());
     }
 
     /// A client answered what nobody asks, or asks any more.
@@ -280,14 +298,15 @@ impl Sessions {
         self.pulse.open()
     }
 
-    /// The same, each with its session.
-    pub fn each_open_call(&self) -> Vec<(SessionId, Arc<Call>)> {
+    /// The same, each with its session where it has one.
+    pub fn each_open_call(&self) -> Vec<(Option<SessionId>, Arc<Call>)> {
         let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
         let calls = |session: &Arc<Session>| {
             let id = session.id;
-            session.inflight.calls().into_iter().map(move |call| (id, call))
+            session.inflight.calls().into_iter().map(move |call| (Some(id), call))
         };
-        sessions.values().map(|open| &open.session).flat_map(calls).collect()
+        let visits = self.visits.calls().into_iter().map(|call| (call.caller.session, call));
+        sessions.values().map(|open| &open.session).flat_map(calls).chain(visits).collect()
     }
 
     /// Ends sessions that have neither an open stream nor a request and were silent for too long.
@@ -328,6 +347,7 @@ impl Sessions {
             self.pulse.begun().await;
             tokio::time::sleep(TICK).await;
             let now = Instant::now();
+            self.visits.look_at_clock(now);
             for open in self.sessions.read().unwrap_or_else(PoisonError::into_inner).values() {
                 open.session.inflight.look_at_clock(now);
             }

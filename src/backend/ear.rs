@@ -179,13 +179,12 @@ impl Ear {
 
     /// Progress of `call`: a sign of life, and news for the client where it asked for it.
     pub fn hear_progress(&self, notification: &Notification, call: &Call) {
-        call.show_life();
-        let (Some(at), Some(token)) = (notification.params.progress_token, &call.progress_token) else { return };
+        let (Some(token), Some(at)) = (call.show_life(), notification.params.progress_token) else { return };
         let text = notification.raw.as_str();
         let progress = notification.params.whole.and_then(|params| json::member(text, params, "progress"));
         let progress: Option<f64> = progress.and_then(|at| at.get(text).parse().ok());
         let mut edits = Splice::new();
-        edits.replace(at, token.clone());
+        edits.replace(at, token);
         let message = json::single_line(edits.apply(notification.raw.bytes()));
         if !progress.is_none_or(|progress| call.advance(progress)) || !call.lane.offer(message) {
             self.emit(&Event::ProgressDropped { server: self.server() });
@@ -210,8 +209,12 @@ impl Ear {
     /// Passes a notification on as it is; tells whether there was somebody, with room for it.
     fn pass_on(&self, notification: &Notification, whose: Whose) -> bool {
         let message = json::single_line(notification.raw.bytes().clone());
+        // Who cannot be asked hears log lines of its calls, and nothing else that it does not know.
+        let takes = |call: &Arc<Call>| call.caller.dialect.has_asks() || notification.method == Method::LogMessage;
         match (whose, &self.own) {
-            (Whose::Calls(calls), _) => calls.iter().any(|call| call.lane.offer(message.clone())),
+            (Whose::Calls(calls), _) => {
+                calls.iter().filter(|call| takes(call)).any(|call| call.lane.offer(message.clone()))
+            }
             (_, Some(client)) => client.mailbox.post(message),
             (Whose::Nobodys | Whose::Unsure, None) => false,
         }
@@ -361,7 +364,7 @@ impl Ear {
 }
 
 /// Whether a client can be asked this. What no version knows is the client's to judge.
-fn check_ability(ask: &Request, abilities: &Abilities) -> Result<(), Error> {
+pub fn check_ability(ask: &Request, abilities: &Abilities) -> Result<(), Error> {
     let text = ask.raw.as_str();
     let member = |key| ask.params.whole.and_then(|params| json::member(text, params, key));
     let missing = match ask.method {

@@ -42,6 +42,18 @@ pub fn for_older(definition: &Bytes) -> Bytes {
     edits.apply(definition)
 }
 
+/// A tool as versions without one can read it: whether it makes tasks is said in another way there.
+pub fn for_newer(definition: &Bytes) -> Bytes {
+    const KEY: &str = "execution";
+    if memchr::memmem::find(definition, KEY.as_bytes()).is_none() {
+        return definition.clone();
+    }
+    let Ok(text) = std::str::from_utf8(definition) else { return definition.clone() };
+    let mut edits = Splice::new();
+    json::cut_members(text, json::whole(text), |key| key == KEY, &mut edits);
+    edits.apply(definition)
+}
+
 /// URIs that a definition names besides its own.
 pub fn mentioned(definition: &Definition) -> Vec<String> {
     let text = definition.raw.as_str();

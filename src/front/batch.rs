@@ -14,13 +14,13 @@ use http::{Response, StatusCode};
 use crate::front::body::{self, Body, empty, json};
 use crate::front::http::Front;
 use crate::front::request::{Accepted, Refusal};
-use crate::front::stream::{Carried, Next};
+use crate::front::stream::Carried;
 use crate::mailbox::replay::{Kind, Replay};
 use crate::protocol::error::Error;
 use crate::protocol::json::Pieces;
 use crate::protocol::{Message, error_reply};
 use crate::session::Session;
-use crate::session::desk::Begun;
+use crate::session::desk::{Begun, Next};
 
 impl Front {
     pub(super) async fn batch(
@@ -82,7 +82,7 @@ impl Batch {
             match next {
                 Next::Answer(answer) => {
                     self.calls.remove(index);
-                    self.answers.extend(answer);
+                    self.answers.extend(answer.map(|answer| answer.pieces));
                 }
                 Next::Said(said) => {
                     self.calls[index].give_back(said);

@@ -7,20 +7,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
+use crate::front::guest::{Greeted, Guests, Leash};
 use crate::front::stream::Carried;
+use crate::front::visit::Visit;
 use crate::observe::Observe;
 use crate::protocol::dialect::Dialect;
 use crate::protocol::error::Error;
 use crate::protocol::json::Pieces;
 use crate::protocol::method::Method;
+use crate::protocol::modern::is_visit;
 use crate::protocol::{self, Malformed, Message, Notification, Request};
 use crate::session::desk::{Begun, Desk};
+use crate::session::listening::Listening;
 use crate::session::{self, Place, Session};
 
 pub struct Dialogue {
     desk: Arc<Desk>,
     observe: Arc<Observe>,
     state: Mutex<State>,
+    /// Requests that need no handshake, where the transport has them.
+    pub guests: Option<Guests>,
 }
 
 enum State {
@@ -37,12 +43,20 @@ pub enum Heard {
     Initialized(Arc<Session>),
     Answer(Pieces),
     Call(Carried),
+    Visit(Visit, Leash),
+    Listening(Listening, Leash),
 }
 
 impl Dialogue {
     pub fn new(desk: &Arc<Desk>, observe: &Arc<Observe>) -> Result<Dialogue, Error> {
         let state = Mutex::new(State::Waiting(desk.sessions.reserve()?));
-        Ok(Dialogue { desk: Arc::clone(desk), observe: Arc::clone(observe), state })
+        Ok(Dialogue { desk: Arc::clone(desk), observe: Arc::clone(observe), state, guests: None })
+    }
+
+    /// The same over a transport that has requests without a handshake too.
+    pub fn of_both_eras(desk: &Arc<Desk>, observe: &Arc<Observe>) -> Result<Dialogue, Error> {
+        let guests = Some(Guests::new(desk));
+        Dialogue::new(desk, observe).map(|dialogue| Dialogue { guests, ..dialogue })
     }
 
     /// The session, between the handshake and the end.
@@ -63,6 +77,9 @@ impl Dialogue {
         if let State::Begun(present) = before {
             self.desk.sessions.end(present.session.id, reason);
         }
+        if let Some(guests) = &self.guests {
+            guests.end();
+        }
     }
 
     /// The messages of a batch, where the version spoken has them; nothing when this is no batch.
@@ -78,7 +95,14 @@ impl Dialogue {
     /// One message.
     pub fn hear(&self, raw: Bytes) -> Result<Heard, Malformed> {
         Ok(match Message::parse(raw)? {
-            Message::Request(request) => self.on_request(request),
+            Message::Request(request) => match &self.guests {
+                Some(guests) if is_visit(&request) => match guests.greet(request) {
+                    Greeted::Answer(answer) => Heard::Answer(answer),
+                    Greeted::Visit(visit, leash) => Heard::Visit(visit, leash),
+                    Greeted::Listening(listening, leash) => Heard::Listening(listening, leash),
+                },
+                _ => self.on_request(request),
+            },
             Message::Notification(notification) => self.on_notification(&notification),
             Message::Response(response) => {
                 // Before the handshake nothing was asked.
@@ -91,6 +115,11 @@ impl Dialogue {
     }
 
     fn on_notification(&self, notification: &Notification) -> Heard {
+        let is_cancelled =
+            |guests: &Guests| notification.method == Method::Cancelled && guests.hear_cancelled(notification);
+        if self.guests.as_ref().is_some_and(is_cancelled) {
+            return Heard::Nothing;
+        }
         let Some(session) = self.session() else { return Heard::Nothing };
         self.desk.hear(&session, notification);
         if notification.method == Method::Initialized { Heard::Initialized(session) } else { Heard::Nothing }

@@ -17,23 +17,25 @@ use crate::admin::PROBES;
 use crate::caller::SessionId;
 use crate::front::body::{self, Body, empty, json, json_error};
 use crate::front::gate::Gate;
+use crate::front::modern::missing_meta;
 use crate::front::request::{
     Accepted, HttpRequest, Refusal, check_is_json, check_takes_stream, other_verb, whole_body,
 };
 use crate::front::sse::{MESSAGES, SSE, Streams};
-use crate::front::stream::{Carried, Changes, Next, ResumedCall, SessionStream};
+use crate::front::stream::{Carried, Changes, ResumedCall, SessionStream};
 use crate::mailbox::replay::{Gap, Reader, Resumed, SESSION_STREAM};
 use crate::observe::{Event, Observe};
 use crate::protocol::dialect::{Dialect, Era};
 use crate::protocol::error::Error;
 use crate::protocol::method::Method;
+use crate::protocol::modern::Meta;
 use crate::protocol::{Message, Request, error_reply};
 use crate::session::Session;
-use crate::session::desk::{Begun, Desk};
+use crate::session::desk::{Begun, Desk, Next};
 
 const MCP: &str = "/mcp";
 pub const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
-const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+pub(super) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// What may stand in a header that names a session or an event, ours or anybody's.
 const LONGEST_ID: usize = 256;
@@ -68,7 +70,7 @@ fn preflight(asked_headers: Option<&HeaderValue>) -> Response<Body> {
     let headers = response.headers_mut();
     headers.insert("access-control-allow-methods", HeaderValue::from_static("GET, POST, DELETE"));
     let default = HeaderValue::from_static(
-        "content-type, accept, authorization, mcp-protocol-version, mcp-session-id, last-event-id",
+        "content-type, accept, authorization, mcp-protocol-version, mcp-method, mcp-name, mcp-session-id, last-event-id",
     );
     headers.insert("access-control-allow-headers", asked_headers.cloned().unwrap_or(default));
     headers.insert("access-control-max-age", HeaderValue::from_static("600"));
@@ -130,6 +132,7 @@ impl Front {
             (SSE, _) => self.open_stream(&request),
             (MESSAGES, _) => Box::pin(self.take_message(request)).await,
             (_, &Verb::POST) => self.post(request).await,
+            (_, &Verb::GET | &Verb::DELETE) if names_sessionless(request.headers()) => Ok(other_verb("POST")),
             (_, &Verb::GET) => self.get(request.headers()),
             (_, &Verb::DELETE) => {
                 let session = self.session(request.headers())?;
@@ -209,15 +212,22 @@ impl Front {
             return Box::pin(self.batch(&parts.headers, accepted, batch?)).await;
         }
         match Message::parse(raw)? {
-            Message::Request(request)
-                if request.method == Method::Initialize && !parts.headers.contains_key(SESSION_ID) =>
-            {
-                self.initialize(&request)
-            }
             Message::Request(request) => {
-                let session = self.session(&parts.headers).map_err(|refusal| refusal.about(&request))?;
+                let (headers, meta) = (&parts.headers, Meta::read(request.raw.as_str(), &request.params));
+                if meta.version.is_some() {
+                    return self.visit(headers, request, &meta, accepted).await;
+                }
+                if names_sessionless(headers) {
+                    return Err(Refusal::from(missing_meta()).about(&request));
+                }
+                if request.method == Method::Initialize && !headers.contains_key(SESSION_ID) {
+                    return self.initialize(&request);
+                }
+                let session = self.session(headers).map_err(|refusal| refusal.about(&request))?;
                 Ok(self.request(&session, request, accepted).await)
             }
+            // Versions without sessions have no notifications of clients over HTTP, and nothing to say against them.
+            Message::Notification(_) if !parts.headers.contains_key(SESSION_ID) => Ok(empty(StatusCode::ACCEPTED)),
             Message::Notification(notification) => {
                 let session = self.session(&parts.headers)?;
                 self.desk.hear(&session, &notification);
@@ -261,7 +271,7 @@ impl Front {
             return body::events(carried.into_events());
         }
         match carried.next().await {
-            Next::Answer(Some(answer)) => json(StatusCode::OK, answer),
+            Next::Answer(Some(answer)) => json(StatusCode::OK, answer.pieces),
             // Cancelled: the protocol wants no answer, HTTP wants one.
             Next::Answer(None) => body::events(futures_util::stream::empty()),
             Next::Said(said) => {
@@ -287,6 +297,12 @@ impl Front {
         let session = id.and_then(|id| self.desk.sessions.find(id));
         session.ok_or_else(|| Refusal::status(StatusCode::NOT_FOUND, "unknown session; begin with initialize"))
     }
+}
+
+/// Whether the header names a version that has no sessions.
+fn names_sessionless(headers: &HeaderMap) -> bool {
+    let version = headers.get(PROTOCOL_VERSION).and_then(|version| version.to_str().ok());
+    version.is_some_and(Dialect::is_sessionless)
 }
 
 /// The value of a header that names something; nothing where it is absent or empty.

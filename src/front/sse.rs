@@ -20,13 +20,14 @@ use crate::front::dialogue::{Dialogue, Heard, refusal};
 use crate::front::http::Front;
 use crate::front::outlet::{Outlet, Refused, Writer};
 use crate::front::request::{HttpRequest, Refusal, check_is_json, check_takes_stream, other_verb, whole_body};
-use crate::front::stream::{Carried, Changes, KEEP_ALIVE_EVERY, Next, all_events, unasked};
+use crate::front::stream::{Carried, Changes, KEEP_ALIVE_EVERY, all_events, unasked};
 use crate::lane::Said;
 use crate::observe::{Event, Observe};
 use crate::protocol::Malformed;
 use crate::protocol::error::Error;
 use crate::protocol::json::Pieces;
 use crate::session::Session;
+use crate::session::desk::Next;
 
 pub const SSE: &str = "/sse";
 pub const MESSAGES: &str = "/messages";
@@ -144,6 +145,8 @@ impl Client {
             Heard::Nothing => {}
             Heard::Initialized(session) => drop(self.initialized.send_replace(Some(session))),
             Heard::Answer(answer) => drop(self.answer(answer)),
+            // Never here: this transport has no requests without a handshake.
+            Heard::Visit(..) | Heard::Listening(..) => {}
             // A task of its own: the call is answered however its POST ends.
             Heard::Call(carried) => drop(tokio::spawn(carry(carried, Arc::clone(self), self.outlet.writer()))),
         }
@@ -182,7 +185,7 @@ async fn carry(mut carried: Carried, client: Arc<Client>, _writer: Writer) {
             }
             Next::Said(Said::Ask(message)) => drop(client.answer(message.into())),
             Next::Answer(Some(answer)) => {
-                if !client.answer(answer) {
+                if !client.answer(answer.pieces) {
                     carried.tell_unread();
                 }
                 return;

@@ -12,7 +12,9 @@ use tokio::task::JoinSet;
 
 use crate::backend::actor::stopped;
 use crate::front::dialogue::{Dialogue, Heard, refusal};
-use crate::front::stream::{Carried, Changes, Next, unasked};
+use crate::front::guest::Leash;
+use crate::front::stream::{Carried, Changes, unasked};
+use crate::front::visit::{Told, Visit, Word};
 use crate::lane::Said;
 use crate::observe::{Event, Observe};
 use crate::protocol;
@@ -20,7 +22,7 @@ use crate::protocol::error::Error;
 use crate::protocol::framing::{Frame, Lines};
 use crate::protocol::json::Pieces;
 use crate::session::Session;
-use crate::session::desk::Desk;
+use crate::session::desk::{Desk, Next};
 
 /// Answers that may wait for the client to read; beyond it their calls wait.
 const OUTPUT_MESSAGES: usize = 64;
@@ -40,8 +42,8 @@ pub async fn serve(front: Front, input: impl AsyncRead + Unpin, output: impl Asy
     let (sender, receiver) = mpsc::channel(OUTPUT_MESSAGES);
     let writer = tokio::spawn(write(receiver, output));
     let grace = front.grace;
-    let dialogue =
-        Dialogue::new(&front.desk, &front.observe).expect("maxSessions is at least 1 and this the only client");
+    let dialogue = Dialogue::of_both_eras(&front.desk, &front.observe)
+        .expect("maxSessions is at least 1 and this the only client");
     let mut client = Client { front, output: sender, dialogue, calls: JoinSet::new(), told: None };
     client.read(input).await;
     let Client { front, output, dialogue, mut calls, told } = client;
@@ -49,6 +51,9 @@ pub async fn serve(front: Front, input: impl AsyncRead + Unpin, output: impl Asy
     // Nobody is left who could answer, so calls need not wait for that.
     if let Some(session) = dialogue.session() {
         session.mailbox.asks.close();
+    }
+    if let Some(guests) = &dialogue.guests {
+        guests.end_listening();
     }
     front.observe.emit(&Event::ShuttingDown { open: calls.len(), grace });
     let finished = async { while calls.join_next().await.is_some() {} };
@@ -162,6 +167,15 @@ impl Client {
                 self.calls.spawn(carry(carried, self.output.clone()));
                 true
             }
+            Ok(Heard::Visit(visit, leash)) => {
+                self.calls.spawn(carry_visit(visit, leash, self.output.clone()));
+                true
+            }
+            Ok(Heard::Listening(listening, leash)) => {
+                let told = Told::new(&self.front.desk, listening, self.front.stop.clone());
+                self.calls.spawn(carry_told(told, leash, self.output.clone()));
+                true
+            }
             Err(malformed) => self.send(refusal(&malformed)).await,
         }
     }
@@ -190,9 +204,51 @@ async fn carry(mut carried: Carried, output: Output) {
                     carried.tell_dropped();
                 }
             }
-            Next::Answer(Some(answer)) => return drop(output.send(answer).await),
+            Next::Answer(Some(answer)) => return drop(output.send(answer.pieces).await),
             Next::Answer(None) => return,
             Next::Slow => {}
+        }
+    }
+}
+
+/// A call without a session.
+async fn carry_visit(mut visit: Visit, mut leash: Leash, output: Output) {
+    loop {
+        let word = tokio::select! {
+            biased;
+            reason = &mut leash.cancelled => {
+                return visit.cancel(&reason.unwrap_or_else(|_| "the client is gone".to_owned()));
+            }
+            word = visit.next() => word,
+        };
+        match word {
+            Word::Note(message) => drop(output.try_send(message.into())),
+            Word::Slow => {}
+            Word::Answer(answer) => {
+                // Its id may be used again as soon as the answer is read.
+                drop(leash);
+                if let Some(answer) = answer {
+                    let _ = output.send(answer.pieces).await;
+                }
+                return;
+            }
+        }
+    }
+}
+
+/// What a client without a session listens for.
+async fn carry_told(mut told: Told, mut leash: Leash, output: Output) {
+    loop {
+        let messages = tokio::select! {
+            biased;
+            _ = &mut leash.cancelled => return,
+            messages = told.next() => messages,
+        };
+        let Some(messages) = messages else { return };
+        for message in messages {
+            if output.send(message.into()).await.is_err() {
+                return;
+            }
         }
     }
 }

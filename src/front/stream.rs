@@ -21,13 +21,13 @@ use crate::backend::actor::stopped;
 use crate::front::NOTIFY_INTERVAL;
 use crate::front::body::{KEEP_ALIVE, event};
 use crate::lane::Said;
-use crate::mailbox::Versions;
 use crate::mailbox::replay::{self, Kind, Reader, Replay};
+use crate::mailbox::{Mailbox, Versions};
 use crate::observe::{Event, Observe};
 use crate::protocol::error::Error;
 use crate::protocol::json::Pieces;
 use crate::protocol::{self, Id, Message};
-use crate::session::desk::Pending;
+use crate::session::desk::{Next, Pending};
 use crate::session::{self, Session};
 
 pub const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
@@ -46,15 +46,6 @@ pub struct Carried {
     is_detached: bool,
 }
 
-/// What a call has for its client next.
-pub enum Next {
-    Said(Said),
-    /// The answer takes its time. Told once.
-    Slow,
-    /// The answer; nothing when the call was cancelled.
-    Answer(Option<Pieces>),
-}
-
 impl Carried {
     pub fn new(pending: Pending, session: Arc<Session>, observe: Arc<Observe>) -> Carried {
         Carried { pending: Some(pending), session, observe, first: None, stream: None, is_detached: false }
@@ -71,29 +62,16 @@ impl Carried {
         self
     }
 
-    /// Messages first: what the backend said before its answer reaches the client before it.
     pub async fn next(&mut self) -> Next {
         if let Some(said) = self.first.take() {
             return Next::Said(said);
         }
         let Some(pending) = &mut self.pending else { return Next::Answer(None) };
-        tokio::select! {
-            biased;
-            said = pending.call.lane.next() => said.map_or(Next::Slow, Next::Said),
-            answer = &mut pending.answer => {
-                match pending.call.lane.try_next() {
-                    Some(said) => {
-                        // The lane was filled while the answer came; keep the answer for later.
-                        pending.answer = Box::pin(std::future::ready(answer));
-                        Next::Said(said)
-                    }
-                    None => {
-                        self.pending = None;
-                        Next::Answer(answer)
-                    }
-                }
-            }
+        let next = pending.next().await;
+        if matches!(next, Next::Answer(_)) {
+            self.pending = None;
         }
+        next
     }
 
     /// Gives back what [`next`](Carried::next) gave: it has not been written.
@@ -110,7 +88,7 @@ impl Carried {
     pub async fn answer(mut self) -> Option<Pieces> {
         loop {
             match self.next().await {
-                Next::Answer(answer) => return answer,
+                Next::Answer(answer) => return answer.map(|answer| answer.pieces),
                 Next::Said(Said::Ask(ask)) => self.ask_elsewhere(ask),
                 Next::Said(Said::Note(_)) => self.tell_dropped(),
                 Next::Slow => {}
@@ -193,7 +171,7 @@ fn written(replay: &Replay, stream: u64, next: Next) -> Option<Bytes> {
         Next::Said(Said::Note(note)) => Some(replay.event(stream, Kind::Note, note.into())),
         Next::Said(Said::Ask(ask)) => Some(replay.event(stream, Kind::Ask, ask.into())),
         Next::Answer(answer) => {
-            let last = answer.map(|answer| replay.event(stream, Kind::Answer, answer));
+            let last = answer.map(|answer| replay.event(stream, Kind::Answer, answer.pieces));
             replay.finish(stream);
             last
         }
@@ -231,7 +209,7 @@ impl Changes {
     }
 
     /// Waits for notifications that are due; nothing when there will be none any more.
-    pub async fn due(&mut self, session: &Session) -> Option<Vec<Bytes>> {
+    pub async fn due(&mut self, mailbox: &Mailbox) -> Option<Vec<Bytes>> {
         loop {
             if let Some(until) = self.quiet_until {
                 tokio::time::sleep_until(until).await;
@@ -239,7 +217,7 @@ impl Changes {
             }
             self.versions.changed().await.ok()?;
             let now = *self.versions.borrow_and_update();
-            let due = session.mailbox.take_due(now);
+            let due = mailbox.take_due(now);
             if !due.is_empty() {
                 self.quiet_until = Some(Instant::now() + NOTIFY_INTERVAL);
                 return Some(due);
@@ -253,7 +231,7 @@ pub async fn unasked(session: &Session, changes: &mut Changes) -> Option<Vec<Byt
     tokio::select! {
         biased;
         // First, because it comes rarely: a storm of updates cannot keep it waiting.
-        due = changes.due(session) => due,
+        due = changes.due(&session.mailbox) => due,
         messages = session.mailbox.next() => Some(messages),
     }
 }
@@ -309,7 +287,7 @@ async fn end(mut stop: watch::Receiver<bool>) -> Seldom {
 }
 
 async fn change(session: Arc<Session>, mut changes: Changes) -> Seldom {
-    match changes.due(&session).await {
+    match changes.due(&session.mailbox).await {
         Some(messages) => Seldom::Changed(messages, changes),
         None => Seldom::End,
     }

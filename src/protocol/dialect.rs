@@ -12,8 +12,7 @@ pub enum Dialect {
     V2025_03_26,
     V2025_06_18,
     V2025_11_25,
-    /// Requests without a handshake or a session. Not served yet; it has its place so that nothing else assumes
-    /// that every request has a session.
+    /// Requests without a handshake or a session.
     V2026_07_28,
 }
 
@@ -74,6 +73,25 @@ impl Dialect {
         }
     }
 
+    /// The newest version whose requests need no handshake.
+    pub const NEWEST: Dialect = Dialect::V2026_07_28;
+
+    /// Whether `version` is one of those without sessions, known to us or not.
+    pub fn is_sessionless(version: &str) -> bool {
+        version >= Dialect::V2026_07_28.as_str()
+    }
+
+    /// Whether a server may send requests to its client, and what belongs to no request as it likes. Where it may not, a
+    /// result says what it needs to know.
+    pub fn has_asks(self) -> bool {
+        self.era() == Era::Legacy
+    }
+
+    /// Whether a result says what kind it is, and how long it may be kept.
+    pub fn has_result_types(self) -> bool {
+        self.era() == Era::Modern
+    }
+
     /// Whether a connection begins with `initialize` and is a session from then on. Without, every request says who sends
     /// it, servers ask nothing of their own accord, and `ping`, log levels and subscriptions have no requests.
     pub fn has_handshake(self) -> bool {
@@ -106,6 +124,11 @@ impl Dialect {
 
     /// Whether a message of a sampling request may have several blocks of content.
     pub fn has_content_lists(self) -> bool {
+        self >= Dialect::V2025_11_25
+    }
+
+    /// Whether a form may have choices with titles, and several of them.
+    pub fn has_rich_forms(self) -> bool {
         self >= Dialect::V2025_11_25
     }
 

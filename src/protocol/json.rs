@@ -125,6 +125,31 @@ pub fn cuttable(text: &str, span: Span, key: &str) -> Option<Span> {
     None
 }
 
+/// Cuts the members of the object at `span` whose keys `is_cut` names, each with one comma beside it: what is left is an
+/// object. Tells how many are left.
+pub fn cut_members(text: &str, span: Span, is_cut: impl Fn(&str) -> bool, edits: &mut Splice) -> usize {
+    let (mut kept, mut before) = (0, None);
+    let mut members = members(text, span).peekable();
+    while let Some(member) = members.next() {
+        if !is_cut(&member.key(text)) {
+            kept += 1;
+        } else if let (true, Some(start)) = (kept > 0, before) {
+            edits.replace(Span { start, end: member.value.end }, "");
+        } else {
+            let end = members.peek().map_or(member.value.end, |next| next.key.start);
+            edits.replace(Span { start: member.key.start, end }, "");
+        }
+        before = Some(member.value.end);
+    }
+    kept
+}
+
+/// Puts `members`, as they are written between commas, at the beginning of the object at `span`.
+pub fn prepend(text: &str, span: Span, members: &str, edits: &mut Splice) {
+    let comma = if self::members(text, span).next().is_some() { "," } else { "" };
+    edits.insert(span.start + 1, format!("{members}{comma}"));
+}
+
 /// Line breaks in valid JSON are blanks. They become spaces before a payload leaves on a transport that frames by lines:
 /// a backend that pretty-prints must not break the framing, and none may smuggle a message in.
 pub fn single_line(raw: Bytes) -> Bytes {
@@ -289,7 +314,7 @@ impl Splice {
 
     /// The new text as pieces that share the old one's memory.
     pub fn pieces(mut self, raw: &Bytes) -> Pieces {
-        self.edits.sort_by_key(|(span, _)| span.start);
+        self.edits.sort_by_key(|(span, _)| (span.start, span.end));
         let mut pieces = Pieces::new();
         let mut at = 0;
         for (span, with) in self.edits {
@@ -444,5 +469,23 @@ mod tests {
         check(r#"{"a":{"k":1} , "k":{"x":","}, "b":2}"#, r#"{"a":{"k":1}, "b":2}"#);
         check(r#"{"a":1,"k":null}"#, r#"{"a":1}"#);
         check(r#"{"a":{"k":1}}"#, r#"{"a":{"k":1}}"#);
+    }
+
+    #[test]
+    fn members_are_cut_and_what_is_left_is_an_object() {
+        let check = |text: &str, expected: &str| {
+            let mut edits = Splice::new();
+            let kept = cut_members(text, whole(text), |key| key.starts_with('x'), &mut edits);
+            let left = edits.apply(&Bytes::copy_from_slice(text.as_bytes()));
+            assert_eq!(left, expected, "{text}");
+            assert_eq!(kept, members(expected, whole(expected)).count(), "{text}");
+        };
+        check("{}", "{}");
+        check(r#"{"x":1}"#, "{}");
+        check(r#"{ "x1" : 1 , "x2":{"a":2} }"#, "{  }");
+        check(r#"{"x1":1,"a":2,"x2":3,"x3":4,"b":5,"x4":6}"#, r#"{"a":2,"b":5}"#);
+        check(r#"{"x1":1,"x2":2,"a":[3]}"#, r#"{"a":[3]}"#);
+        check(r#"{"a":1,"x1":2,"x2":3}"#, r#"{"a":1}"#);
+        check("[1]", "[1]");
     }
 }

@@ -1,5 +1,6 @@
 //! What a request of 2026-07-28 says of itself: the members of `_meta` that took the place of the handshake.
 
+use crate::protocol::Request;
 use crate::protocol::json::{self, Span};
 use crate::protocol::params::Params;
 
@@ -13,6 +14,20 @@ pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 /// The extension that has tasks.
 pub const TASKS: &str = "io.modelcontextprotocol/tasks";
+
+/// What we call ourselves.
+pub const IDENTITY: &str =
+    concat!(r#"{"name":"goblin","title":"Goblin MCP gateway","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
+
+/// What a result must say that may be kept, with a comma before. It is stale at once: to ask us again costs a copy of
+/// bytes, and who does not listen is not told when it changes.
+pub const FRESHNESS: &str = r#","ttlMs":0,"cacheScope":"private""#;
+
+/// Whether a request says its version itself, and so needs no session.
+pub fn is_visit(request: &Request) -> bool {
+    let text = request.raw.as_str();
+    request.params.meta.is_some_and(|meta| json::member(text, meta, PROTOCOL_VERSION).is_some())
+}
 
 /// Where these members stand, and the progress token beside them.
 #[derive(Clone, Copy, Debug, Default)]

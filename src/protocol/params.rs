@@ -22,6 +22,8 @@ pub struct Params {
     pub protocol_version: Option<Span>,
     pub capabilities: Option<Span>,
     pub client_info: Option<Span>,
+    pub request_state: Option<Span>,
+    pub input_responses: Option<Span>,
 }
 
 /// More members than this are compared through a set, so that hostile params stay linear.
@@ -52,6 +54,8 @@ impl Params {
                 "protocolVersion" => &mut params.protocol_version,
                 "capabilities" => &mut params.capabilities,
                 "clientInfo" => &mut params.client_info,
+                "requestState" => &mut params.request_state,
+                "inputResponses" => &mut params.input_responses,
                 _ => {
                     if !others.insert(key.clone()) {
                         return Err(format!("the member {} stands twice in params", json::quote(&key)));

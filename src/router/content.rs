@@ -5,6 +5,7 @@ use crate::catalog::definition::ui_uris;
 use crate::protocol::dialect::Dialect;
 use crate::protocol::json::{self, Span, Splice, quote};
 use crate::protocol::method::Method;
+use crate::protocol::modern::{FRESHNESS, IDENTITY, SERVER_INFO};
 
 /// Where URIs stand in the result of `method`. A result without the bytes `uri"` or `Uri"` is not looked into.
 pub fn uris(method: &Method, text: &str, result: Span) -> Vec<Span> {
@@ -92,6 +93,29 @@ pub fn ask_edits(
     edits
 }
 
+/// A form in the words of 2025-06-18: one mode, and choices without titles of their own. Nothing where it cannot be said,
+/// which is where several may be chosen.
+pub fn plain_form(text: &str, params: Span) -> Option<Splice> {
+    let mut edits = Splice::new();
+    json::cut_members(text, params, |key| key == "mode", &mut edits);
+    let properties =
+        json::member(text, params, "requestedSchema").and_then(|form| json::member(text, form, "properties"));
+    for property in properties.into_iter().flat_map(|properties| json::members(text, properties)) {
+        if json::member(text, property.value, "type").is_some_and(|kind| kind.get(text) == r#""array""#) {
+            return None;
+        }
+        for member in json::members(text, property.value).filter(|member| member.key(text) == "oneOf") {
+            let choices = |key: &str| {
+                let choice = |choice| json::member(text, choice, key).map_or("null", |at| at.get(text));
+                json::elements(text, member.value).map(choice).collect::<Vec<_>>().join(",")
+            };
+            let plain = format!(r#""enum":[{}],"enumNames":[{}]"#, choices("const"), choices("title"));
+            edits.replace(Span { start: member.key.start, end: member.value.end }, plain);
+        }
+    }
+    Some(edits)
+}
+
 fn kind<'a>(text: &'a str, block: Span) -> Option<std::borrow::Cow<'a, str>> {
     json::member(text, block, "type").and_then(|at| json::string(text, at))
 }
@@ -161,21 +185,53 @@ pub fn edits(
     for (block, with) in replaced {
         edits.replace(block, with);
     }
-    if let Some(at) = foreign_structure(dialect, method, text, result) {
-        edits.replace(at, "");
-    }
     edits
 }
 
-/// `structuredContent` that is no object, which older clients refuse together with all else in the result. What it says
-/// stands in `content` as well.
-fn foreign_structure(dialect: Dialect, method: &Method, text: &str, result: Span) -> Option<Span> {
-    const KEY: &str = "structuredContent";
-    let may_be_there = *method == Method::ToolsCall
-        && !dialect.has_free_structure()
-        && memchr::memmem::find(result.get(text).as_bytes(), KEY.as_bytes()).is_some();
-    let at = may_be_there.then(|| json::member(text, result, KEY)).flatten()?;
-    if at.get(text).starts_with('{') { None } else { json::cuttable(text, result, KEY) }
+/// A result on its way to a client whose results say their kind, from a backend whose do not: it is complete, and stale at
+/// once where it must say how long it may be kept.
+pub fn add_kind(method: &Method, text: &str, result: Span, edits: &mut Splice) {
+    let whole = result.get(text);
+    if !whole.starts_with('{') || holds(whole, "\"resultType\"") && json::member(text, result, "resultType").is_some() {
+        return;
+    }
+    let freshness = if *method == Method::ResourcesRead { FRESHNESS } else { "" };
+    let identity = match holds(whole, "\"_meta\"") && json::member(text, result, "_meta").is_some() {
+        true => String::new(),
+        false => format!(r#","_meta":{{"{SERVER_INFO}":{IDENTITY}}}"#),
+    };
+    json::prepend(text, result, &format!(r#""resultType":"complete"{freshness}{identity}"#), edits);
+}
+
+/// The other way round, and what else such a client cannot read: `structuredContent` that is no object, which it refuses
+/// together with all else in the result. What that says stands in `content` as well.
+pub fn cut_foreign(has_kind: bool, method: &Method, text: &str, result: Span, edits: &mut Splice) {
+    const STRUCTURE: &str = "structuredContent";
+    let structure = (*method == Method::ToolsCall && holds(result.get(text), STRUCTURE))
+        .then(|| json::member(text, result, STRUCTURE));
+    let is_free = structure.flatten().is_some_and(|at| !at.get(text).starts_with('{'));
+    if !is_free && !has_kind {
+        return;
+    }
+    let mut inside = Splice::new();
+    let meta = json::member(text, result, "_meta").filter(|meta| has_kind && meta.get(text).starts_with('{'));
+    let left = meta.map(|meta| json::cut_members(text, meta, |key| key == SERVER_INFO, &mut inside));
+    // One that was there for this alone goes with it.
+    let is_emptied = left == Some(0) && !inside.is_empty();
+    if !is_emptied {
+        edits.append(inside);
+    }
+    let is_cut = |key: &str| match key {
+        STRUCTURE => is_free,
+        "resultType" | "ttlMs" | "cacheScope" => has_kind,
+        "_meta" => is_emptied,
+        _ => false,
+    };
+    json::cut_members(text, result, is_cut, edits);
+}
+
+fn holds(text: &str, part: &str) -> bool {
+    memchr::memmem::find(text.as_bytes(), part.as_bytes()).is_some()
 }
 
 #[cfg(test)]
@@ -185,7 +241,10 @@ mod tests {
     use super::*;
 
     fn check(dialect: Dialect, method: &Method, result: &str, expected: &str) {
-        let splice = edits(dialect, method, result, json::whole(result), |uri| format!("s+{uri}"));
+        let mut splice = edits(dialect, method, result, json::whole(result), |uri| format!("s+{uri}"));
+        if dialect.has_handshake() {
+            cut_foreign(false, method, result, json::whole(result), &mut splice);
+        }
         let changed = splice.apply(&Bytes::copy_from_slice(result.as_bytes()));
         assert_eq!(String::from_utf8_lossy(&changed), expected);
     }
@@ -266,7 +325,10 @@ mod tests {
     #[test]
     fn srv7_structure_that_is_no_object_is_left_out_for_older_clients() {
         let check = |dialect: Dialect, result: &str, expected: &str| {
-            let edits = edits(dialect, &Method::ToolsCall, result, json::whole(result), str::to_owned);
+            let mut edits = edits(dialect, &Method::ToolsCall, result, json::whole(result), str::to_owned);
+            if dialect.has_handshake() {
+                cut_foreign(false, &Method::ToolsCall, result, json::whole(result), &mut edits);
+            }
             assert_eq!(edits.apply(&result.to_owned().into()), expected);
         };
         let list = r#"{"content":[{"type":"text","text":"[1]"}],"structuredContent":[1],"x":"structuredContent"}"#;
@@ -275,5 +337,57 @@ mod tests {
         let object = r#"{"structuredContent":{"structuredContent":[1]}}"#;
         check(Dialect::V2025_06_18, object, object);
         check(Dialect::V2025_06_18, r#"{"structuredContent":null}"#, "{}");
+    }
+
+    #[test]
+    fn srv2_a_result_says_its_kind_to_those_who_want_to_know() {
+        let check = |method: &Method, result: &str, expected: &str| {
+            let mut edits = Splice::new();
+            add_kind(method, result, json::whole(result), &mut edits);
+            let identity = format!(r#""_meta":{{"{SERVER_INFO}":{IDENTITY}}}"#);
+            assert_eq!(edits.apply(&result.to_owned().into()), expected.replace("IDENTITY", &identity), "{result}");
+        };
+        check(&Method::ToolsCall, "{}", r#"{"resultType":"complete",IDENTITY}"#);
+        check(&Method::ToolsCall, r#"{"_meta":{"a":1}}"#, r#"{"resultType":"complete","_meta":{"a":1}}"#);
+        let read = r#"{"resultType":"complete","ttlMs":0,"cacheScope":"private",IDENTITY,"contents":[]}"#;
+        check(&Method::ResourcesRead, r#"{"contents":[]}"#, read);
+        let said = r#"{"x":"resultType","resultType":"task"}"#;
+        check(&Method::ToolsCall, said, said);
+        check(&Method::ToolsCall, "null", "null");
+    }
+
+    #[test]
+    fn srv7_what_a_result_says_of_its_kind_is_cut_for_older_clients() {
+        let check = |result: &str, expected: &str| {
+            let mut edits = Splice::new();
+            cut_foreign(true, &Method::ToolsCall, result, json::whole(result), &mut edits);
+            assert_eq!(edits.apply(&result.to_owned().into()), expected, "{result}");
+        };
+        check(r#"{"resultType":"complete"}"#, "{}");
+        check(r#"{"structuredContent":[1],"resultType":"complete","content":[]}"#, r#"{"content":[]}"#);
+        check(
+            r#"{"a":1,"_meta":{"io.modelcontextprotocol/serverInfo":{}},"ttlMs":1,"cacheScope":"public"}"#,
+            r#"{"a":1}"#,
+        );
+        let kept = r#"{"_meta":{"x":{"ttlMs":1}},"structuredContent":{"resultType":1}}"#;
+        check(kept, kept);
+        check(r#"{"_meta":{},"resultType":"complete"}"#, r#"{"_meta":{}}"#);
+    }
+
+    #[test]
+    fn ask_a_form_for_older_clients_has_plain_choices_or_is_none() {
+        let check = |params: &str, expected: Option<&str>| {
+            let plain = plain_form(params, json::whole(params)).map(|edits| edits.apply(&params.to_owned().into()));
+            assert_eq!(plain.as_deref(), expected.map(str::as_bytes), "{params}");
+        };
+        check(
+            r#"{"mode":"form","message":"m","requestedSchema":{"properties":{"c":{"type":"string","oneOf":[{"const":"a","title":"A"},{"const":"b","title":"B"}]}}}}"#,
+            Some(
+                r#"{"message":"m","requestedSchema":{"properties":{"c":{"type":"string","enum":["a","b"],"enumNames":["A","B"]}}}}"#,
+            ),
+        );
+        let plain = r#"{"message":"m","requestedSchema":{"properties":{"n":{"type":"number"}}}}"#;
+        check(plain, Some(plain));
+        check(r#"{"requestedSchema":{"properties":{"c":{"type":"array","items":{"enum":["a"]}}}}}"#, None);
     }
 }

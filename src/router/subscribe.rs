@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use crate::backend::register::{Register, Subscribed, Unsubscribable};
 use crate::backend::{Backend, CallEnd};
+use crate::caller::SessionId;
 use crate::catalog::View;
 use crate::catalog::resources::Owner;
 use crate::lane::Call;
+use crate::mailbox::Mailbox;
 use crate::mailbox::tally::{Full, Place};
 use crate::mailbox::updates::Pace;
 use crate::observe::Event;
@@ -24,6 +26,12 @@ use crate::subscriptions::id::SubscriptionId;
 use crate::subscriptions::pattern::Pattern;
 use crate::subscriptions::selection::Selection;
 use crate::subscriptions::{Outcome, Subscription, Terms, Wish};
+
+/// Who wants to be told, where that is not the session of a call.
+pub struct Listener {
+    pub client: SessionId,
+    pub mailbox: Arc<Mailbox>,
+}
 
 const PREFIX: &str = "dev.goblin/";
 /// Longer waits than this make no sense for something that says "look again".
@@ -39,23 +47,12 @@ impl Router {
         let Some(client) = call.caller.session else {
             return Err(Error::InvalidRequest("a subscription needs a session".to_owned()).into());
         };
-        let register = tokio::select! {
-            register = backend.register_for(call) => register?,
+        let listener = Listener { client, mailbox: Arc::clone(&call.mailbox) };
+        let terms = Terms::new(pace, selection);
+        let Subscribed { subscription, outcome } = tokio::select! {
+            subscribed = self.enter(call, &listener, backend, found, terms) => subscribed?,
             _ = call.ended() => return Err(CallEnd::Cancelled),
         };
-        let wish = Wish {
-            client,
-            mailbox: Arc::clone(&call.mailbox),
-            native: found.native,
-            exposed: found.exposed,
-            pattern: found.pattern,
-            terms: Terms::new(pace, selection),
-        };
-        let subscribed = tokio::select! {
-            subscribed = register.subscribe(wish, || self.place(call)) => subscribed,
-            _ = call.ended() => return Err(CallEnd::Cancelled),
-        };
-        let Subscribed { subscription, outcome } = subscribed.map_err(|why| self.unsubscribable(why, backend))?;
         let state = match outcome {
             Outcome::Subscribed => "subscribed",
             Outcome::Tracked => "tracked",
@@ -81,6 +78,60 @@ impl Router {
         Ok(protocol::reply(&request.id, format!(r#"{{"_meta":{meta}}}"#)))
     }
 
+    async fn enter(
+        &self,
+        call: &Arc<Call>,
+        listener: &Listener,
+        backend: &Backend,
+        found: Found,
+        terms: Terms,
+    ) -> Result<Subscribed, CallEnd> {
+        let register = backend.register_for(call).await?;
+        let wish = Wish {
+            client: listener.client,
+            mailbox: Arc::clone(&listener.mailbox),
+            native: found.native,
+            exposed: found.exposed,
+            pattern: found.pattern,
+            terms,
+        };
+        let subscribed = register.subscribe(wish, || self.place(&listener.mailbox)).await;
+        subscribed.map_err(|why| self.unsubscribable(why, backend))
+    }
+
+    /// Whether what a client asks for beyond the protocol can be had.
+    pub fn check_options(request: &Request) -> Result<(), Error> {
+        Options::read(request).map(drop)
+    }
+
+    /// Whether somebody who listens for this would be told, as far as the catalog knows.
+    pub fn can_subscribe(&self, call: &Call, uri: &str) -> bool {
+        let Ok(Options { pattern, .. }) = Options::read(&call.request) else { return false };
+        let catalog = self.directory.catalog();
+        let found = find(catalog.view(&call.caller), uri, pattern);
+        found.is_ok_and(|found| catalog.source(found.source).backend.can_tell())
+    }
+
+    /// Enters a subscription of somebody who listens. It was acknowledged: what comes of it is for our log.
+    pub async fn listen_to(&self, call: &Arc<Call>, listener: &Listener, uri: &str) {
+        let entered = async {
+            let Options { pattern, pace, selection } = Options::read(&call.request)?;
+            let (catalog, found) = self.look_up(|view| find(view, uri, pattern), &call.caller).await?;
+            let backend = &catalog.source(found.source).backend;
+            let subscribed = self.enter(call, listener, backend, found, Terms::new(pace, selection)).await?;
+            Ok::<_, CallEnd>((backend.id.clone(), subscribed))
+        };
+        let Ok((server, subscribed)) = entered.await else { return };
+        let state = match subscribed.outcome {
+            Outcome::Subscribed => "subscribed",
+            Outcome::Tracked => "tracked",
+            Outcome::Pending => "pending",
+            Outcome::Refused(_) | Outcome::Failed(_) | Outcome::Late(_) => "refused",
+        };
+        let (server, session) = (server.as_str(), &*listener.client.short());
+        self.observe.emit(&Event::Subscribed { server, uri, session, state });
+    }
+
     fn unsubscribable(&self, why: Unsubscribable, backend: &Backend) -> CallEnd {
         let limits = self.policies.subscriptions;
         let (limit, value) = match why {
@@ -96,9 +147,9 @@ impl Router {
         Error::LimitExceeded { limit, value }.into()
     }
 
-    fn place(&self, call: &Call) -> Result<Place, Full> {
+    fn place(&self, mailbox: &Mailbox) -> Result<Place, Full> {
         let limits = self.policies.subscriptions;
-        Place::new((&call.mailbox.subscriptions, limits.per_client), (&self.subscriptions, limits.total))
+        Place::new((&mailbox.subscriptions, limits.per_client), (&self.subscriptions, limits.total))
     }
 
     /// What is not subscribed, or not known, is no error: it is as the client wants it.

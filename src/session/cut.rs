@@ -24,7 +24,7 @@ impl Desk {
                 server: server.as_ref().map_or("unknown", |server| server.as_str()),
                 method: call.request.method.as_str(),
                 name: &short_name(call),
-                session: &session.short(),
+                session: &session.map_or_else(|| "none".to_owned(), |session| session.short()),
                 age: call.age().unwrap_or_default(),
             });
         }

@@ -10,18 +10,20 @@ use futures_util::FutureExt;
 use crate::backend::inbox::List;
 use crate::caller::{Caller, Introduction, Level, SUBSCRIPTIONS};
 use crate::config::Policies;
-use crate::lane::Call;
+use crate::lane::{Call, Said};
 use crate::protocol::dialect::Dialect;
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Pieces};
 use crate::protocol::method::Method;
+use crate::protocol::modern::IDENTITY;
 use crate::protocol::params::{self, required};
 use crate::protocol::{self, Id, Notification, Request, Response};
-use crate::router::Router;
+use crate::router::{Reply, Router};
+use crate::session::park::Park;
 use crate::session::{Place, Session, Sessions};
 
 /// What clients may ask of a subscription beyond the protocol, in `_meta` under `dev.goblin/`.
-const EXTENSION: &str = concat!(
+pub(super) const EXTENSION: &str = concat!(
     r#"{"version":1,"options":["pattern","fields","minIntervalMs","batchMs","priority"],"#,
     r#""patterns":["glob","template"]}"#
 );
@@ -29,7 +31,8 @@ const EXTENSION: &str = concat!(
 pub struct Desk {
     pub sessions: Sessions,
     pub router: Arc<Router>,
-    policies: Policies,
+    pub(super) policies: Policies,
+    pub(super) park: Park,
 }
 
 /// What became of a request.
@@ -45,12 +48,47 @@ pub enum Begun {
 pub struct Pending {
     pub call: Arc<Call>,
     /// The answer; nothing when the call was cancelled.
-    pub answer: Pin<Box<dyn Future<Output = Option<Pieces>> + Send>>,
+    pub(super) answer: Pin<Box<dyn Future<Output = Option<Reply>> + Send>>,
+}
+
+/// What a call has for its client next.
+pub enum Next {
+    Said(Said),
+    /// The answer takes its time. Told once.
+    Slow,
+    /// The answer; nothing when the call was cancelled.
+    Answer(Option<Reply>),
+}
+
+impl Pending {
+    /// Messages first: what the backend said before its answer reaches the client before it. Not to be asked after the
+    /// answer.
+    pub async fn next(&mut self) -> Next {
+        tokio::select! {
+            biased;
+            said = self.call.lane.next() => said.map_or(Next::Slow, Next::Said),
+            answer = &mut self.answer => {
+                match self.call.lane.try_next() {
+                    Some(said) => {
+                        // The lane was filled while the answer came; keep the answer for later.
+                        self.answer = Box::pin(std::future::ready(answer));
+                        Next::Said(said)
+                    }
+                    None => Next::Answer(answer),
+                }
+            }
+        }
+    }
 }
 
 impl Desk {
     pub fn new(sessions: Sessions, router: Arc<Router>, policies: Policies) -> Desk {
-        Desk { sessions, router, policies }
+        Desk { sessions, router, policies, park: Park::default() }
+    }
+
+    /// How many requests a client may have open.
+    pub fn most_in_flight(&self) -> usize {
+        self.policies.max_in_flight
     }
 
     /// A desk without backends and with room for so many sessions, for tests.
@@ -86,13 +124,9 @@ impl Desk {
                 r#"{{"protocolVersion":"{}","capabilities":{{"tools":{{"listChanged":true}},"prompts":{{"listChanged":true}},"#,
                 r#""resources":{{"subscribe":true,"listChanged":true}},"completions":{{}},"logging":{{}},"#,
                 r#""experimental":{{"{}":{}}}}},"#,
-                r#""serverInfo":{{"name":"goblin","title":"Goblin MCP gateway","version":"{}"}}{}}}"#
+                r#""serverInfo":{}{}}}"#
             ),
-            dialect,
-            SUBSCRIPTIONS,
-            EXTENSION,
-            env!("CARGO_PKG_VERSION"),
-            instructions,
+            dialect, SUBSCRIPTIONS, EXTENSION, IDENTITY, instructions,
         )
     }
 
@@ -101,7 +135,7 @@ impl Desk {
         let caller = session.caller();
         match self.answer_at_once(session, &caller, &request) {
             Some(Ok(answer)) => Begun::Ready(answer),
-            Some(Err(error)) => Begun::Ready(self.router.error(&request, &caller, &error)),
+            Some(Err(error)) => Begun::Ready(self.router.error(&request, &caller, &error).pieces),
             None => self.begin_call(session, caller, request),
         }
     }
@@ -137,7 +171,7 @@ impl Desk {
         }
     }
 
-    fn page(&self, caller: &Caller, request: &Request, list: List) -> Result<Pieces, Error> {
+    pub(super) fn page(&self, caller: &Caller, request: &Request, list: List) -> Result<Pieces, Error> {
         let text = request.raw.as_str();
         let cursor = match request.params.cursor.filter(|at| at.get(text) != "null") {
             Some(at) => Some(json::string(text, at).ok_or(Error::InvalidCursor)?),
@@ -153,20 +187,27 @@ impl Desk {
         let call = Arc::new(Call::new(caller, Arc::clone(&session.mailbox), request, token));
         let ticket = match session.inflight.admit(&call.request.id, &call, self.policies.max_in_flight) {
             Ok(ticket) => ticket,
-            Err(error) => return Begun::Ready(self.router.error(&call.request, &call.caller, &error)),
+            Err(error) => return Begun::Ready(self.router.error(&call.request, &call.caller, &error).pieces),
         };
-        let router = Arc::clone(&self.router);
-        let (carried, session) = (Arc::clone(&call), Arc::clone(session));
+        let session = Arc::clone(session);
+        Begun::Pending(self.carry(call, move || {
+            session.touch();
+            drop(ticket);
+        }))
+    }
+
+    /// Sends a call on its way; `done` comes after its end.
+    pub(super) fn carry(&self, call: Arc<Call>, done: impl FnOnce() + Send + 'static) -> Pending {
+        let (router, carried) = (Arc::clone(&self.router), Arc::clone(&call));
         let answer = Box::pin(async move {
             // A bug in one call must end neither the process nor the client's wait.
             let dispatched = AssertUnwindSafe(router.dispatch(&carried)).catch_unwind().await;
             let answer = dispatched.unwrap_or_else(|_| Some(router.after_panic(&carried)));
             carried.finish();
-            session.touch();
-            drop(ticket);
+            done();
             answer
         });
-        Begun::Pending(Pending { call, answer })
+        Pending { call, answer }
     }
 
     /// The answer to something that the client was asked.
@@ -206,8 +247,12 @@ fn hear_cancelled(session: &Session, notification: &Notification) {
 
 fn read_level(request: &Request) -> Result<Level, Error> {
     let name = required(request.raw.as_str(), request.params.level, "level")?;
-    Level::parse(&name).ok_or_else(|| {
+    parse_level(&name)
+}
+
+pub(super) fn parse_level(name: &str) -> Result<Level, Error> {
+    Level::parse(name).ok_or_else(|| {
         let known: Vec<_> = Level::ALL.iter().map(|level| level.as_str()).collect();
-        Error::InvalidParams(format!("level {} is none of {}", json::quote(&name), known.join(", ")))
+        Error::InvalidParams(format!("level {} is none of {}", json::quote(name), known.join(", ")))
     })
 }

@@ -1,0 +1,125 @@
+//! Requests without a session over a pipe: the client at its other end, and what it has open.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use tokio::sync::oneshot;
+
+use crate::protocol::error::Error;
+use crate::protocol::json::{self, Pieces};
+use crate::protocol::modern::Meta;
+use crate::protocol::{self, Id, Notification, Request};
+use crate::session::desk::Desk;
+use crate::session::listening::Listening;
+use crate::session::visit::{Guest, Visited, check_meta, check_version};
+
+use crate::front::visit::Visit;
+
+/// All that one client has open, by its own ids.
+pub struct Guests {
+    desk: Arc<Desk>,
+    guest: OnceLock<Guest>,
+    open: Arc<Mutex<HashMap<Id, Open>>>,
+}
+
+struct Open {
+    /// A word into it, the reason, ends it.
+    cancel: oneshot::Sender<String>,
+    listens: bool,
+}
+
+/// The place of a request among those that are open. Its drop frees it.
+pub struct Leash {
+    open: Arc<Mutex<HashMap<Id, Open>>>,
+    id: Id,
+    /// Resolves when the client takes its request back, or is gone.
+    pub cancelled: oneshot::Receiver<String>,
+}
+
+/// What becomes of a request.
+pub enum Greeted {
+    Answer(Pieces),
+    Visit(Visit, Leash),
+    Listening(Listening, Leash),
+}
+
+impl Guests {
+    pub fn new(desk: &Arc<Desk>) -> Guests {
+        Guests { desk: Arc::clone(desk), guest: OnceLock::new(), open: Arc::default() }
+    }
+
+    pub fn greet(&self, request: Request) -> Greeted {
+        let id = request.id.clone();
+        let refused = |error: Error| Greeted::Answer(protocol::error_reply(Some(&id), &error.to_json()));
+        let meta = Meta::read(request.raw.as_str(), &request.params);
+        let guest = self.guest.get_or_init(|| Guest::known(&self.desk));
+        let leash = match self.enter(&request, &meta) {
+            Ok(leash) => leash,
+            Err(error) => return refused(error),
+        };
+        match self.desk.visit(guest, request, &meta) {
+            Ok(Visited::Ready(answer)) => Greeted::Answer(answer),
+            Ok(Visited::Replied(reply)) => Greeted::Answer(reply.pieces),
+            Ok(Visited::Pending(pending)) => Greeted::Visit(Visit::new(&self.desk, id, pending), leash),
+            Ok(Visited::Listening(listening)) => {
+                if let Some(open) = self.lock().get_mut(&id) {
+                    open.listens = true;
+                }
+                Greeted::Listening(listening, leash)
+            }
+            Err(error) => refused(error),
+        }
+    }
+
+    fn enter(&self, request: &Request, meta: &Meta) -> Result<Leash, Error> {
+        check_meta(request, meta)?;
+        check_version(request, meta)?;
+        let (cancel, cancelled) = oneshot::channel();
+        let mut open = self.lock();
+        if open.contains_key(&request.id) {
+            return Err(Error::InvalidRequest(format!("a request with the id {} is in flight", request.id)));
+        }
+        let most = self.desk.most_in_flight();
+        if open.len() >= most {
+            return Err(Error::LimitExceeded { limit: "maxInFlight", value: most });
+        }
+        open.insert(request.id.clone(), Open { cancel, listens: false });
+        Ok(Leash { open: Arc::clone(&self.open), id: request.id.clone(), cancelled })
+    }
+
+    /// The client takes a request back; tells whether it was one of these.
+    pub fn hear_cancelled(&self, notification: &Notification) -> bool {
+        let id = notification.params.request_id.and_then(|at| Id::parse(notification.raw.bytes(), at));
+        let Some(open) = id.and_then(|id| self.lock().remove(&id)) else { return false };
+        let text = notification.raw.as_str();
+        let reason = notification.params.whole.and_then(|params| json::member(text, params, "reason"));
+        let reason = reason.and_then(|at| json::string(text, at)).unwrap_or("the client cancelled it".into());
+        // It may have just ended.
+        let _ = open.cancel.send(reason.into_owned());
+        true
+    }
+
+    /// Nobody reads what would be told any more.
+    pub fn end_listening(&self) {
+        self.lock().retain(|_, open| !open.listens);
+    }
+
+    /// The client is gone.
+    pub fn end(&self) {
+        self.lock().clear();
+        if let Some(Guest::Known { mailbox, .. }) = self.guest.get() {
+            mailbox.close();
+        }
+    }
+
+    /// No code that holds this lock can panic.
+    fn lock(&self) -> MutexGuard<'_, HashMap<Id, Open>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Leash {
+    fn drop(&mut self) {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
+    }
+}

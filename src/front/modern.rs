@@ -1,0 +1,138 @@
+//! Requests of 2026-07-28 at `/mcp`: no session, one POST each, and headers that repeat what the body says.
+//!
+//! The body decides which era a request is of; headers are compared with it. Checks come in this order: what must stand in
+//! `_meta`, the version in both places, whether we speak it, method and name in both places, whether there is such a
+//! method, and only then all that is answered with 200.
+
+use http::header::{HeaderMap, HeaderName};
+use http::{Response, StatusCode};
+
+use crate::front::body::{self, Body, json};
+use crate::front::http::{Front, PROTOCOL_VERSION};
+use crate::front::request::{Accepted, Refusal};
+use crate::front::visit::{Told, Visit, Word};
+use crate::protocol::Request;
+use crate::protocol::error::Error;
+use crate::protocol::json as text_json;
+use crate::protocol::method::Method;
+use crate::protocol::mirror;
+use crate::protocol::modern::Meta;
+use crate::router::Reply;
+use crate::session::visit::{Guest, Visited, check_meta, check_version};
+
+const METHOD: HeaderName = HeaderName::from_static("mcp-method");
+const NAME: HeaderName = HeaderName::from_static("mcp-name");
+
+impl Front {
+    /// A request that says its version itself.
+    pub(super) async fn visit(
+        &self,
+        headers: &HeaderMap,
+        request: Request,
+        meta: &Meta,
+        accepted: Accepted,
+    ) -> Result<Response<Body>, Refusal> {
+        check(headers, &request, meta).map_err(|error| Refusal::from(error).about(&request))?;
+        self.check_arguments(headers, &request).map_err(|error| Refusal::from(error).about(&request))?;
+        let id = request.id.clone();
+        let visited = self.desk.visit(&Guest::Passing, request, meta);
+        Ok(match visited {
+            Ok(Visited::Ready(answer)) => answered(answer.into(), accepted),
+            Ok(Visited::Replied(reply)) => answered(reply, accepted),
+            Ok(Visited::Pending(pending)) => carried(Visit::new(&self.desk, id, pending), accepted).await,
+            Ok(Visited::Listening(_)) if !accepted.stream => {
+                return Err(Refusal::status(StatusCode::NOT_ACCEPTABLE, "Accept must allow text/event-stream"));
+            }
+            Ok(Visited::Listening(listening)) => {
+                body::events(Told::new(&self.desk, listening, self.stop.clone()).into_events())
+            }
+            Err(error) => {
+                let code = Some(error.class().code);
+                answered(Reply { pieces: crate::protocol::error_reply(Some(&id), &error.to_json()), code }, accepted)
+            }
+        })
+    }
+}
+
+impl Front {
+    /// Whether headers repeat the arguments that the tool wants repeated.
+    fn check_arguments(&self, headers: &HeaderMap, request: &Request) -> Result<(), Error> {
+        let text = request.raw.as_str();
+        let tool = request.params.name.filter(|_| request.method == Method::ToolsCall);
+        let Some(tool) = tool.and_then(|at| text_json::string(text, at)) else { return Ok(()) };
+        let catalog = self.desk.router.directory.catalog();
+        let Some(mirrors) = catalog.mirrors(&tool).filter(|mirrors| !mirrors.is_empty()) else { return Ok(()) };
+        let get = |name: &str| headers.get_all(name).iter().map(http::HeaderValue::as_bytes).collect::<Vec<_>>();
+        mirrors.check(text, request.params.arguments, get).map_err(Error::HeaderMismatch)
+    }
+}
+
+/// A version without sessions is named, but not where it decides.
+pub fn missing_meta() -> Error {
+    Error::MissingMeta("_meta must have io.modelcontextprotocol/protocolVersion, as the header says".to_owned())
+}
+
+fn check(headers: &HeaderMap, request: &Request, meta: &Meta) -> Result<(), Error> {
+    let text = request.raw.as_str();
+    check_meta(request, meta)?;
+    let version = meta.version.and_then(|at| text_json::string(text, at)).unwrap_or_default();
+    check_equal(headers, &PROTOCOL_VERSION, Some(&version))?;
+    check_version(request, meta)?;
+    check_equal(headers, &METHOD, Some(request.method.as_str()))?;
+    let named = match request.method {
+        Method::ToolsCall | Method::PromptsGet => request.params.name,
+        Method::ResourcesRead => request.params.uri,
+        _ => return Ok(()),
+    };
+    let named = named.and_then(|at| text_json::string(text, at));
+    // Without a name there is nothing to repeat, and another error to come.
+    match named {
+        None if !headers.contains_key(NAME) => Ok(()),
+        named => check_equal(headers, &NAME, named.as_deref()),
+    }
+}
+
+/// Whether a header stands once and says what the body says.
+fn check_equal(headers: &HeaderMap, name: &HeaderName, expected: Option<&str>) -> Result<(), Error> {
+    let values = headers.get_all(name).iter().map(http::HeaderValue::as_bytes);
+    match mirror::sole(name.as_str(), values).map_err(Error::HeaderMismatch)? {
+        None => Err(Error::HeaderMismatch(format!("the header {name} is missing"))),
+        Some(value) if Some(&*value) == expected => Ok(()),
+        Some(_) => Err(Error::HeaderMismatch(format!("the header {name} is not what the body says"))),
+    }
+}
+
+fn answered(reply: Reply, accepted: Accepted) -> Response<Body> {
+    if !accepted.json {
+        return body::events(futures_util::stream::iter([body::event(reply.pieces)]));
+    }
+    json(status(reply.code), reply.pieces)
+}
+
+/// What HTTP says of an answer that carries an error.
+fn status(code: Option<i64>) -> StatusCode {
+    match code {
+        Some(-32022..=-32020 | -32600 | -32700) => StatusCode::BAD_REQUEST,
+        Some(-32601) => StatusCode::NOT_FOUND,
+        _ => StatusCode::OK,
+    }
+}
+
+async fn carried(mut visit: Visit, accepted: Accepted) -> Response<Body> {
+    if !accepted.json {
+        return body::events(visit.into_events());
+    }
+    loop {
+        match visit.next().await {
+            Word::Answer(Some(reply)) => return json(status(reply.code), reply.pieces),
+            Word::Answer(None) => return body::events(futures_util::stream::empty()),
+            // For a client that takes no stream.
+            Word::Note(_) | Word::Slow if !accepted.stream => {}
+            Word::Note(note) => {
+                visit.give_back(note);
+                return body::events(visit.into_events());
+            }
+            Word::Slow => return body::events(visit.into_events()),
+        }
+    }
+}

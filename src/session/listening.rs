@@ -1,0 +1,145 @@
+//! `subscriptions/listen`: what a client without a session wants to be told of, for as long as it reads.
+//!
+//! Each has a mailbox of its own, and is one more client to everybody else: it takes a place among the sessions, its
+//! subscriptions are entered where those of sessions are, and one update reaches both alike. It is acknowledged at once
+//! from what the catalog knows; the backends are asked meanwhile.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+
+use crate::backend::listen::Filter;
+use crate::caller::{Caller, Introduction, SessionId};
+use crate::lane::Call;
+use crate::mailbox::Mailbox;
+use crate::mailbox::replay::Replay;
+use crate::protocol::error::Error;
+use crate::protocol::json::{self, Pieces, Splice};
+use crate::protocol::method::Method;
+use crate::protocol::modern::SUBSCRIPTION_ID;
+use crate::protocol::{self, Id, Message, Notification, Request};
+use crate::router::Router;
+use crate::router::subscribe::Listener;
+use crate::session::Place;
+use crate::session::desk::Desk;
+use crate::session::visit::Guest;
+
+/// How many backends are asked at once for the sake of one client.
+const MOST_ASKED: usize = 16;
+
+/// A stream of what a client listens for. Its drop ends it.
+pub struct Listening {
+    pub mailbox: Arc<Mailbox>,
+    pub session: SessionId,
+    id: Id,
+    honoured: Filter,
+    /// Among the sessions; one that comes over a pipe is bounded there.
+    _place: Option<Place>,
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.mailbox.close();
+    }
+}
+
+impl Listening {
+    pub(super) fn begin(
+        desk: &Arc<Desk>,
+        guest: &Guest,
+        caller: Caller,
+        request: &Request,
+    ) -> Result<Listening, Error> {
+        let text = request.raw.as_str();
+        let wanted = request.params.whole.and_then(|params| json::member(text, params, "notifications"));
+        let wanted = wanted.filter(|wanted| wanted.get(text).starts_with('{'));
+        let wanted = wanted.ok_or_else(|| Error::InvalidParams("notifications must be an object".to_owned()))?;
+        let wanted = Filter::read(text, wanted);
+        Router::check_options(request)?;
+        let place = match guest {
+            Guest::Passing => Some(desk.sessions.reserve()?),
+            Guest::Known { .. } => None,
+        };
+        let introduction = Introduction { abilities: Arc::clone(&caller.abilities), ..Introduction::default() };
+        let versions = *desk.router.directory.watch().borrow();
+        let mailbox = Arc::new(Mailbox::new(introduction, versions, Replay::new(0)));
+        let session = desk.sessions.mint();
+        // Where the client has links of its own, what it listens to is told there.
+        let own = match guest {
+            Guest::Known { mailbox, .. } => Arc::clone(mailbox),
+            Guest::Passing => Arc::clone(&mailbox),
+        };
+        let call = Arc::new(Call::new(caller, own, request.clone(), None));
+        let known: BTreeSet<_> =
+            wanted.uris.iter().filter(|uri| desk.router.can_subscribe(&call, uri)).cloned().collect();
+        let honoured = Filter { uris: known, ..wanted };
+        let listener = Listener { client: session, mailbox: Arc::clone(&mailbox) };
+        subscribe_all(desk, &call, listener, &honoured);
+        Ok(Listening { mailbox, session, id: request.id.clone(), honoured, _place: place })
+    }
+
+    /// What comes first: the part of its wishes that will be told.
+    pub fn acknowledgement(&self) -> Bytes {
+        let params = format!(r#"{{{},"notifications":{}}}"#, self.meta(), self.honoured.to_json());
+        protocol::notification(&Method::Acknowledged, Some(&params))
+    }
+
+    /// What is told, under the name of this stream; nothing for a list that was not asked for.
+    pub fn told(&self, message: Bytes) -> Option<Bytes> {
+        let Ok(Message::Notification(notification)) = Message::parse(message) else { return None };
+        let is_wanted = match notification.method {
+            Method::ToolsChanged => self.honoured.tools,
+            Method::PromptsChanged => self.honoured.prompts,
+            Method::ResourcesChanged => self.honoured.resources,
+            _ => true,
+        };
+        is_wanted.then(|| self.named(&notification))
+    }
+
+    fn named(&self, notification: &Notification) -> Bytes {
+        let text = notification.raw.as_str();
+        let mut edits = Splice::new();
+        match (notification.params.whole, notification.params.meta.filter(|meta| meta.get(text).starts_with('{'))) {
+            (_, Some(meta)) => json::prepend(text, meta, &format!(r#""{SUBSCRIPTION_ID}":{}"#, self.id), &mut edits),
+            (Some(params), None) => json::prepend(text, params, &self.meta(), &mut edits),
+            (None, None) => {
+                let whole = json::whole(text);
+                edits.insert(whole.end - 1, format!(r#","params":{{{}}}"#, self.meta()));
+            }
+        }
+        edits.apply(notification.raw.bytes())
+    }
+
+    /// The answer, when we end it.
+    pub fn end(&self) -> Pieces {
+        protocol::reply(&self.id, format!(r#"{{"resultType":"complete",{}}}"#, self.meta()))
+    }
+
+    pub fn id(&self) -> &Id {
+        &self.id
+    }
+
+    fn meta(&self) -> String {
+        format!(r#""_meta":{{"{SUBSCRIPTION_ID}":{}}}"#, self.id)
+    }
+}
+
+/// Enters the subscriptions, until all stand or fall or nobody listens any more.
+fn subscribe_all(desk: &Arc<Desk>, call: &Arc<Call>, listener: Listener, honoured: &Filter) {
+    if honoured.uris.is_empty() {
+        return;
+    }
+    let (desk, call, uris) = (Arc::clone(desk), Arc::clone(call), honoured.uris.clone());
+    tokio::spawn(async move {
+        let (router, call, listener) = (&desk.router, &call, &listener);
+        let all = futures_util::stream::iter(uris).for_each_concurrent(MOST_ASKED, |uri| async move {
+            router.listen_to(call, listener, &uri).await;
+        });
+        tokio::select! {
+            () = all => {}
+            () = listener.mailbox.closed() => {}
+        }
+    });
+}

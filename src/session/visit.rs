@@ -1,0 +1,169 @@
+//! Requests without a session: each says all there is to know of its client, and is over with its answer.
+
+use std::sync::Arc;
+
+use crate::backend::inbox::List;
+use crate::caller::{Abilities, Caller, Introduction, Principal, SUBSCRIPTIONS, SessionId};
+use crate::lane::Call;
+use crate::mailbox::replay::Replay;
+use crate::mailbox::{Mailbox, Versions};
+use crate::protocol::dialect::Dialect;
+use crate::protocol::error::Error;
+use crate::protocol::json::{self, Pieces};
+use crate::protocol::method::Method;
+use crate::protocol::modern::{FRESHNESS, IDENTITY, Meta, SERVER_INFO};
+use crate::protocol::{self, Request};
+use crate::router::Reply;
+use crate::router::state::State;
+use crate::session::desk::{Desk, EXTENSION, Pending, parse_level};
+use crate::session::listening::Listening;
+use crate::session::park::Resumed;
+
+/// Whose requests they are.
+#[derive(Clone)]
+pub enum Guest {
+    /// Nothing connects one request with another.
+    Passing,
+    /// They come over one pipe, whose other end is one client.
+    Known { session: SessionId, mailbox: Arc<Mailbox> },
+}
+
+/// What becomes of a request.
+pub enum Visited {
+    Ready(Pieces),
+    /// Sent, or waiting for its client.
+    Replied(Reply),
+    Pending(Pending),
+    Listening(Listening),
+}
+
+impl Guest {
+    /// A client that will be known by its pipe.
+    pub fn known(desk: &Desk) -> Guest {
+        Guest::Known { session: desk.sessions.mint(), mailbox: Arc::new(passing_mailbox(Introduction::default())) }
+    }
+}
+
+/// Of a client that is told nothing but what belongs to its requests.
+fn passing_mailbox(introduction: Introduction) -> Mailbox {
+    Mailbox::new(introduction, Versions::default(), Replay::new(0))
+}
+
+impl Desk {
+    /// A request that says its version itself. `meta` was checked to have what it must.
+    pub fn visit(self: &Arc<Desk>, guest: &Guest, request: Request, meta: &Meta) -> Result<Visited, Error> {
+        let caller = caller(guest, &request, meta)?;
+        let list = |list| self.page(&caller, &request, list).map(Visited::Ready);
+        match &request.method {
+            Method::Discover => Ok(Visited::Ready(protocol::reply(&request.id, self.discovered()))),
+            Method::ToolsList => list(List::Tools),
+            Method::PromptsList => list(List::Prompts),
+            Method::ResourcesList => list(List::Resources),
+            Method::TemplatesList => list(List::Templates),
+            Method::ToolsCall | Method::PromptsGet | Method::ResourcesRead | Method::Complete => {
+                self.visit_backend(guest, caller, request, meta)
+            }
+            Method::Listen => Listening::begin(self, guest, caller, &request).map(Visited::Listening),
+            other => Err(Error::MethodNotFound(other.to_string())),
+        }
+    }
+
+    fn discovered(&self) -> String {
+        let catalog = self.router.directory.catalog();
+        let instructions = catalog.instructions.as_deref();
+        let instructions = instructions.map(|text| format!(r#","instructions":{text}"#)).unwrap_or_default();
+        format!(
+            concat!(
+                r#"{{"resultType":"complete","supportedVersions":["{}"],"capabilities":{{"tools":{{"listChanged":true}},"#,
+                r#""prompts":{{"listChanged":true}},"resources":{{"subscribe":true,"listChanged":true}},"completions":{{}},"#,
+                r#""logging":{{}},"extensions":{{"{}":{}}}}}{}{},"_meta":{{"{}":{}}}}}"#
+            ),
+            Dialect::NEWEST,
+            SUBSCRIPTIONS,
+            EXTENSION,
+            instructions,
+            FRESHNESS,
+            SERVER_INFO,
+            IDENTITY,
+        )
+    }
+
+    fn visit_backend(&self, guest: &Guest, caller: Caller, request: Request, meta: &Meta) -> Result<Visited, Error> {
+        let token = meta.progress_token.map(|at| at.slice(request.raw.bytes()));
+        if let Some(id) = self.parked(&caller, &request)? {
+            return self.resume(id, &request, token).map(|resumed| match resumed {
+                Resumed::Asks(reply) => Visited::Replied(reply),
+                Resumed::Pending(pending) => Visited::Pending(pending),
+            });
+        }
+        let mailbox = match guest {
+            Guest::Known { mailbox, .. } => Arc::clone(mailbox),
+            Guest::Passing => {
+                let abilities = Arc::clone(&caller.abilities);
+                Arc::new(passing_mailbox(Introduction { abilities, ..Introduction::default() }))
+            }
+        };
+        let level = caller.level;
+        let call = Arc::new(Call::new(caller, mailbox, request, token));
+        let ticket = self.sessions.admit_visit(&call)?;
+        if level.is_some() {
+            self.sessions.levels.replace(None, level);
+        }
+        let levels = Arc::clone(&self.sessions.levels);
+        Ok(Visited::Pending(self.carry(call, move || {
+            if level.is_some() {
+                levels.replace(level, None);
+            }
+            drop(ticket);
+        })))
+    }
+
+    /// The call that waits for this request.
+    fn parked(&self, caller: &Caller, request: &Request) -> Result<Option<u128>, Error> {
+        let Some(at) = request.params.request_state else { return Ok(None) };
+        let token = json::string(request.raw.as_str(), at).ok_or(Error::StaleState)?;
+        Ok(match self.router.states.open(&token, caller, request)? {
+            State::Parked(id) => Some(id),
+            State::Native { .. } | State::Again => None,
+        })
+    }
+}
+
+fn caller(guest: &Guest, request: &Request, meta: &Meta) -> Result<Caller, Error> {
+    let text = request.raw.as_str();
+    let level = match meta.level.map(|at| json::string(text, at)) {
+        None => None,
+        Some(Some(name)) => Some(parse_level(&name)?),
+        Some(None) => return Err(Error::InvalidParams("the log level must be a string".to_owned())),
+    };
+    Ok(Caller {
+        session: match guest {
+            Guest::Passing => None,
+            Guest::Known { session, .. } => Some(*session),
+        },
+        principal: Principal::Anonymous,
+        dialect: Dialect::NEWEST,
+        level,
+        abilities: Arc::new(Abilities::read(text, meta.capabilities)),
+    })
+}
+
+/// What must stand in `_meta` of a request that says its version itself.
+pub fn check_meta(request: &Request, meta: &Meta) -> Result<(), Error> {
+    let text = request.raw.as_str();
+    let missing = |what: &str| Err(Error::MissingMeta(format!("_meta must have {what}")));
+    match (meta.version, meta.capabilities) {
+        (Some(version), _) if json::string(text, version).is_none() => missing("the protocol version as a string"),
+        (_, Some(capabilities)) if capabilities.get(text).starts_with('{') => Ok(()),
+        _ => missing("io.modelcontextprotocol/clientCapabilities, an object"),
+    }
+}
+
+/// A version that is served without a handshake.
+pub fn check_version(request: &Request, meta: &Meta) -> Result<(), Error> {
+    let requested = meta.version.and_then(|at| json::string(request.raw.as_str(), at)).unwrap_or_default();
+    if Dialect::parse(&requested).is_some_and(|dialect| !dialect.has_handshake()) {
+        return Ok(());
+    }
+    Err(Error::UnsupportedVersion { requested: requested.into_owned() })
+}
