@@ -169,14 +169,13 @@ impl Actor {
     /// Keeps listing and subscriptions until the connection ends.
     async fn serve_all(&mut self, link: &Arc<Link>, hello: &Arc<Hello>) -> Left {
         let register = Arc::clone(&self.backend.register);
-        let can_subscribe = hello.capabilities.subscribe;
         self.backend.list_connected();
-        let number = register.link_up(can_subscribe);
+        register.link_up(hello.capabilities.subscribe);
         let left = tokio::select! {
             left = self.serve(link, hello) => left,
-            never = register.keep(link, can_subscribe) => match never {},
+            never = register.keep(link, hello) => match never {},
         };
-        register.link_down(number);
+        register.link_down();
         left
     }
 

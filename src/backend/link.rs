@@ -115,6 +115,10 @@ pub struct Capabilities {
     pub prompts: bool,
     pub resources: bool,
     pub subscribe: bool,
+    /// Whose changes it tells of.
+    pub tools_change: bool,
+    pub prompts_change: bool,
+    pub resources_change: bool,
     pub completions: bool,
     pub logging: bool,
 }
@@ -329,6 +333,12 @@ pub fn shared_capabilities(config: &Server) -> String {
 }
 
 impl Hello {
+    /// The lists whose changes it tells of.
+    pub fn told_lists(&self) -> Filter {
+        let Capabilities { tools_change, prompts_change, resources_change, .. } = self.capabilities;
+        Filter { tools: tools_change, prompts: prompts_change, resources: resources_change, ..Filter::default() }
+    }
+
     /// From the answer to `initialize`.
     fn read(answer: &Response) -> Result<Hello, String> {
         let text = answer.raw.as_str();
@@ -381,11 +391,15 @@ impl Capabilities {
         let object = |of, key| json::member(text, of, key).filter(|value| value.get(text).starts_with('{'));
         let resources = object(span, "resources");
         let truth = |of, key| json::member(text, of, key).is_some_and(|value| value.get(text) == "true");
+        let changes = |key| object(span, key).is_some_and(|part| truth(part, "listChanged"));
         Capabilities {
             tools: object(span, "tools").is_some(),
             prompts: object(span, "prompts").is_some(),
             resources: resources.is_some(),
             subscribe: resources.is_some_and(|resources| truth(resources, "subscribe")),
+            tools_change: changes("tools"),
+            prompts_change: changes("prompts"),
+            resources_change: changes("resources"),
             completions: object(span, "completions").is_some(),
             logging: object(span, "logging").is_some(),
         }

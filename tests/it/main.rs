@@ -80,6 +80,7 @@ mod subscriptions;
 mod subscriptions_deleted;
 mod subscriptions_fields;
 mod subscriptions_life;
+mod subscriptions_modern;
 mod subscriptions_patterns;
 mod subscriptions_patterns_life;
 mod subscriptions_poll;

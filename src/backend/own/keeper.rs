@@ -185,8 +185,7 @@ impl Keeper {
     /// Lends the link to calls and tells it what the client says, until one of them ends it.
     async fn serve(&mut self, open: Open) -> Left {
         let register = Arc::clone(&self.own.register);
-        let can_subscribe = open.hello.capabilities.subscribe;
-        let number = register.link_up(can_subscribe);
+        register.link_up(open.hello.capabilities.subscribe);
         self.own.standing.send_replace(Standing::Up(Arc::clone(&open.link)));
         let over = self.over();
         let left = tokio::select! {
@@ -194,9 +193,9 @@ impl Keeper {
             () = over => Left::Over,
             end = open.link.closed() => Left::Lost(end),
             () = self.pass_on(&open) => Left::Over,
-            never = register.keep(&open.link, can_subscribe) => match never {},
+            never = register.keep(&open.link, &open.hello) => match never {},
         };
-        register.link_down(number);
+        register.link_down();
         match &left {
             Left::Over => {
                 self.own.standing.send_replace(Standing::Over);
