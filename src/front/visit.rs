@@ -151,8 +151,9 @@ impl Told {
     pub async fn next(&mut self) -> Option<Vec<Bytes>> {
         match self.stage {
             Stage::Begins => {
+                let acknowledgement = self.listening.acknowledgement().await;
                 self.stage = Stage::Goes;
-                Some(vec![self.listening.acknowledgement()])
+                Some(vec![acknowledgement])
             }
             Stage::Goes => {
                 let listening = &self.listening;
