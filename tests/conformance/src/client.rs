@@ -18,7 +18,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::client::gateway::Gateway;
-use crate::client::peer::Peer;
+use crate::client::peer::{Peer, is_modern};
 
 /// Names the gateway's binary; without it the client speaks to the suite itself.
 pub const GATEWAY: &str = "GOBLIN_CONFORMANCE_GATEWAY";
@@ -32,17 +32,21 @@ const PATIENCE: Duration = Duration::from_secs(25);
 pub struct Part {
     pub scenario: String,
     pub context: Value,
-    pub version: String,
+    /// The version that the suite's server speaks.
+    server: String,
+    /// The version that this client speaks.
+    spoken: String,
 }
 
 impl Part {
     fn from_environment() -> Result<Part> {
         let context = env::var("MCP_CONFORMANCE_CONTEXT").unwrap_or_else(|_| "{}".to_owned());
-        let version = env::var(SPOKEN).or_else(|_| env::var("MCP_CONFORMANCE_PROTOCOL_VERSION"));
+        let server = env::var("MCP_CONFORMANCE_PROTOCOL_VERSION").context("the suite has not named a version")?;
         Ok(Part {
             scenario: env::var("MCP_CONFORMANCE_SCENARIO").context("the suite has not named a scenario")?,
             context: serde_json::from_str(&context).context("the context of the scenario is no JSON")?,
-            version: version.context("the suite has not named a version")?,
+            spoken: env::var(SPOKEN).unwrap_or_else(|_| server.clone()),
+            server,
         })
     }
 
@@ -50,14 +54,20 @@ impl Part {
         let Some(program) = env::var_os(GATEWAY) else {
             return self.perform(url).await;
         };
-        let gateway = Gateway::start(&program, url).await?;
+        let gateway = Gateway::start(&program, url, self.protocol()).await?;
         let outcome = self.perform(&gateway.url).await;
         gateway.stop().await?;
         outcome
     }
 
+    /// For a client with a handshake a gateway would look for a server with one, and the suite's servers of 2026-07-28
+    /// answer that too, but count it as a fault.
+    fn protocol(&self) -> &'static str {
+        if is_modern(&self.server) && !is_modern(&self.spoken) { "modern" } else { "auto" }
+    }
+
     async fn perform(&self, url: &str) -> Result<()> {
-        let peer = Peer::connect(url, &self.version).await?;
+        let peer = Peer::connect(url, &self.spoken).await?;
         script::play(self, &peer).await
     }
 }

@@ -25,12 +25,13 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// With the server at `backend` behind it, once it has listed that.
-    pub async fn start(program: &OsStr, backend: &str) -> Result<Gateway> {
+    /// With the server at `backend` behind it, spoken to as `protocol` says, once it has listed that.
+    pub async fn start(program: &OsStr, backend: &str, protocol: &str) -> Result<Gateway> {
         let directory = env::temp_dir().join(format!("goblin-conformance-gateway-{}", process::id()));
         fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
         let config = directory.join("goblin.json");
-        let text = json!({"namespacing": "none", "mcpServers": {"suite": {"url": backend}}}).to_string();
+        let server = json!({"url": backend, "protocol": protocol});
+        let text = json!({"namespacing": "none", "mcpServers": {"suite": server}}).to_string();
         fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
         let mut command = Command::new(program);
         command.args(["serve", "--port", "0", "--log-level", "debug", "--config"]).arg(&config);

@@ -146,7 +146,7 @@ struct Line {
 
 impl Line {
     fn is_modern(&self) -> bool {
-        self.version.as_str() >= FIRST_MODERN
+        is_modern(&self.version)
     }
 
     async fn initialize(&mut self) -> Result<()> {
@@ -208,6 +208,11 @@ impl Line {
         }
         headers
     }
+}
+
+/// Whether a version has no sessions.
+pub fn is_modern(version: &str) -> bool {
+    version >= FIRST_MODERN
 }
 
 fn accepting() -> Vec<Header> {
