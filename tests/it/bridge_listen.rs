@@ -39,7 +39,7 @@ async fn subscribed_upstream(client: &Client, expected: &str) {
 }
 
 #[tokio::test]
-async fn sub1_sub2_changes_are_told_until_the_client_has_had_enough() {
+async fn changes_are_told_until_the_client_has_had_enough() {
     let home = Home::new(&[]);
     let (_gateway, caller) = home.gateway_and_caller().await;
     let mut client = home.bridge();
@@ -98,12 +98,12 @@ async fn check_restart(goes: Goes) {
 }
 
 #[tokio::test]
-async fn sub3_a_stream_goes_on_when_the_gateway_was_killed_and_started_again() {
+async fn a_stream_goes_on_when_the_gateway_was_killed_and_started_again() {
     check_restart(Goes::Killed).await;
 }
 
 #[tokio::test]
-async fn sub3_a_stream_goes_on_when_the_gateway_was_stopped_and_started_again() {
+async fn a_stream_goes_on_when_the_gateway_was_stopped_and_started_again() {
     check_restart(Goes::InGoodOrder).await;
 }
 
@@ -145,7 +145,7 @@ fn end() -> String {
 }
 
 #[tokio::test]
-async fn sub3_what_the_next_gateway_does_not_know_yet_is_asked_for_when_its_list_changes() {
+async fn what_the_next_gateway_does_not_know_yet_is_asked_for_when_its_list_changes() {
     let filter = json!({ "resourceSubscriptions": ["x:1", "x:2"] });
     let (mut gateway, mut client, stream, _scratch) = listening(&filter).await;
     drop(stream);
