@@ -16,7 +16,7 @@
 
 pub(super) mod body;
 mod listen;
-pub(super) mod mirrored;
+pub mod mirrored;
 mod news;
 mod resume;
 mod trail;

@@ -77,6 +77,11 @@ impl Sdk {
         self.begin(&["--answer", mark], over, steps)
     }
 
+    /// The same without a handshake.
+    pub fn begin_modern(self, mark: &str, over: Over<'_>, steps: &[Value]) -> Playing {
+        self.begin(&["--era", "modern", "--answer", mark], over, steps)
+    }
+
     fn begin(self, switches: &[&str], over: Over<'_>, steps: &[Value]) -> Playing {
         let scratch = Scratch::new();
         let script = scratch.write("script.json", &json!(steps).to_string());
