@@ -247,15 +247,16 @@ impl Backend {
     /// The subscriptions over the link of the client whose call this is; where it has its own, that is begun first. One that
     /// cannot be begun now will be, for the sake of what is subscribed.
     pub async fn register_for(&self, call: &Call) -> Result<Arc<Register>, Error> {
-        match (&self.own, call.caller.session) {
-            (Some(own), Some(session)) => {
+        match &self.own {
+            Some(own) => {
+                let session = own.client_of(&call.caller);
                 match own.link(session, call, None).await {
                     Ok(_) | Err(Error::BackendUnavailable { .. }) => {}
                     Err(error) => return Err(error),
                 }
                 own.register(session).ok_or_else(|| self.unavailable())
             }
-            _ => Ok(Arc::clone(&self.register)),
+            None => Ok(Arc::clone(&self.register)),
         }
     }
 

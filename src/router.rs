@@ -42,6 +42,9 @@ use crate::router::state::States;
 /// D13: how long a URI that nobody offers yet is waited for while lists are being fetched.
 const REFRESH_PATIENCE: Duration = Duration::from_secs(1);
 
+/// The code of a method that is not served.
+const METHOD_NOT_FOUND: i64 = -32601;
+
 /// Where a request goes and in which words.
 pub struct Route {
     pub source: usize,
@@ -266,6 +269,8 @@ impl Router {
                 }
                 let code_at = json::member(text, error, "code");
                 let code = code_at.and_then(|code| code.get(text).parse().ok());
+                // What a tool answers is about the tool, not about the method that called it.
+                let code = code.filter(|code| request.method != Method::ToolsCall || *code != METHOD_NOT_FOUND);
                 let mut edits = Splice::new();
                 if request.method == Method::ResourcesRead && response.is_not_found() {
                     let uri = asked_uri(catalog, source, request, backend);

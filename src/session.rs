@@ -295,6 +295,12 @@ impl Sessions {
         self.observe.emit(&Event::AnswerWithoutAsk { session: &session.id.short() });
     }
 
+    /// Progress or a log line of a client without a session had no room on its way, or no way.
+    pub fn tell_dropped(&self, client: Option<SessionId>) {
+        let session = client.map_or_else(|| "none".to_owned(), |client| client.short());
+        self.observe.emit(&Event::MessageDropped { session: &session });
+    }
+
     pub fn set_level(&self, session: &Session, level: Level) {
         let mut wish = session.level.lock().unwrap_or_else(PoisonError::into_inner);
         if !wish.ended {

@@ -170,7 +170,7 @@ impl Backend {
 
     /// The client's own links, where it has a session and the backend gives it one.
     fn own(&self, call: &Call) -> Option<(&OwnLinks, SessionId)> {
-        self.own.as_ref().zip(call.caller.session)
+        self.own.as_ref().map(|own| (own, own.client_of(&call.caller)))
     }
 
     /// The link of a call, where it is up.

@@ -106,8 +106,8 @@ impl Whose {
     }
 }
 
-/// A client by the address of its mailbox: another may have it later, which then is unsure for a while without need. Where
-/// a client is asked by the answer to a call, each of its calls counts as a client: of two, nothing says which.
+/// A client by the address of its mailbox. Where a client is asked by the answer to a call, each of its calls counts as a
+/// client: of two, nothing says which.
 pub(super) fn client_of(call: &Call) -> usize {
     match call.caller.dialect.has_asks() {
         true => Arc::as_ptr(&call.mailbox).addr(),

@@ -281,9 +281,6 @@ impl Link {
         let answer = self.ask_plainly(&Method::Initialize, &params).await?;
         let hello = Hello::read(&answer).map_err(LinkError::Protocol)?;
         self.speak(hello.dialect, String::new());
-        if let Wire::Http(link) = &self.wire {
-            link.speak(hello.dialect);
-        }
         self.notify(crate::protocol::notification(&Method::Initialized, None)).await?;
         if let Wire::Http(link) = &self.wire {
             link.listen_to_get();
@@ -306,6 +303,9 @@ impl Link {
     /// What it speaks is settled; its own requests declare `capabilities` where every request does.
     pub fn speak(&self, dialect: Dialect, declared: String) {
         self.voice.get_or_init(|| Voice { dialect, declared });
+        if let Wire::Http(link) = &self.wire {
+            link.speak(dialect);
+        }
     }
 }
 

@@ -96,6 +96,10 @@ impl Register {
         &self.home.inbox
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.book().interests.is_empty()
+    }
+
     /// Waits until somebody wants something. For whoever has no link to say it on.
     pub async fn wanted(&self) {
         while self.book().interests.is_empty() {

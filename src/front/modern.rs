@@ -128,7 +128,8 @@ async fn carried(mut visit: Visit, accepted: Accepted) -> Response<Body> {
             Word::Answer(Some(reply)) => return json(status(reply.code), reply.pieces),
             Word::Answer(None) => return body::events(futures_util::stream::empty()),
             // For a client that takes no stream.
-            Word::Note(_) | Word::Slow if !accepted.stream => {}
+            Word::Note(_) if !accepted.stream => visit.tell_dropped(),
+            Word::Slow if !accepted.stream => {}
             Word::Note(note) => {
                 visit.give_back(note);
                 return body::events(visit.into_events());

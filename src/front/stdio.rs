@@ -222,7 +222,11 @@ async fn carry_visit(mut visit: Visit, mut leash: Leash, output: Output) {
             word = visit.next() => word,
         };
         match word {
-            Word::Note(message) => drop(output.try_send(message.into())),
+            Word::Note(message) => {
+                if output.try_send(message.into()).is_err() {
+                    visit.tell_dropped();
+                }
+            }
             Word::Slow => {}
             Word::Answer(answer) => {
                 // Its id may be used again as soon as the answer is read.

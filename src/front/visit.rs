@@ -90,6 +90,12 @@ impl Visit {
         }
     }
 
+    /// Something that this call said had no room on its way to the client, or no way.
+    pub fn tell_dropped(&self) {
+        let client = self.pending.as_ref().and_then(|pending| pending.call.caller.session);
+        self.desk.sessions.tell_dropped(client);
+    }
+
     /// Gives back what [`next`](Visit::next) gave: it has not been written.
     pub fn give_back(&mut self, note: Bytes) {
         self.notes.push_front(note);
@@ -151,8 +157,9 @@ impl Told {
     pub async fn next(&mut self) -> Option<Vec<Bytes>> {
         match self.stage {
             Stage::Begins => {
+                let acknowledgement = self.listening.acknowledgement().await;
                 self.stage = Stage::Goes;
-                Some(vec![self.listening.acknowledgement()])
+                Some(vec![acknowledgement])
             }
             Stage::Goes => {
                 let listening = &self.listening;

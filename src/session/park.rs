@@ -220,6 +220,78 @@ fn random() -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lane::End;
+    use crate::mailbox::asks::{Ask, Word};
+
+    /// A call that waits for ever, and whose backend asks `count` things.
+    fn asking(count: usize) -> (Pending, Vec<Ask>, Vec<Bytes>) {
+        let call = Arc::new(Call::example());
+        let asks: Vec<_> = (0..count).map(|_| call.mailbox.asks.open().expect("there is room")).collect();
+        let messages = asks.iter().map(|ask| {
+            let id = ask.id;
+            format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"roots/list"}}"#).into()
+        });
+        let messages = messages.collect();
+        (Pending { call, answer: Box::pin(std::future::pending()) }, asks, messages)
+    }
+
+    fn park(desk: &Desk, (pending, asks, messages): (Pending, Vec<Ask>, Vec<Bytes>)) -> (Arc<Call>, Vec<Ask>, bool) {
+        let call = Arc::clone(&pending.call);
+        let is_parked = desk.park(pending, &Id::from(1), messages).is_ok();
+        (call, asks, is_parked)
+    }
+
+    #[tokio::test]
+    async fn ask_a_client_that_does_not_come_back_ends_its_call_in_time_and_not_before() {
+        let desk = Desk::example(1);
+        let (call, _asks, is_parked) = park(&desk, asking(1));
+        assert!(is_parked);
+        let id = *desk.park.book().keys().next().expect("it waits");
+        let patience = desk.policies.ask_timeout.expect("asks have a time-out") + AFTERWARDS;
+        desk.park.forget_late(Instant::now() + patience - Duration::from_secs(5));
+        assert_eq!(call.end_so_far(), None);
+        desk.park.forget_late(Instant::now() + patience);
+        assert!(matches!(call.end_so_far(), Some(End::Cancelled(reason)) if reason.contains("did not come back")));
+        assert!(matches!(desk.resume(id, &call.request, None), Err(Error::StaleState)), "it comes too late");
+        assert_eq!(desk.park.room.available_permits(), MOST_PARKED);
+    }
+
+    #[tokio::test]
+    async fn ask_exactly_so_many_calls_wait_and_the_next_ask_is_refused() {
+        let desk = Desk::example(1);
+        let mut parked: Vec<_> = (0..MOST_PARKED).map(|_| park(&desk, asking(1))).collect();
+        assert!(parked.iter().all(|(_, _, is_parked)| *is_parked));
+        let (_, mut asks, is_parked) = park(&desk, asking(2));
+        assert!(!is_parked);
+        for ask in &mut asks {
+            let refusal = ask.next().await;
+            assert!(matches!(refusal, Word::Answer(answer) if answer.raw.as_str().contains("too many calls")));
+        }
+        let (call, mut asks, _) = parked.pop().expect("there are some");
+        let is_its = |parked: &Parked| Arc::ptr_eq(&parked.pending.call, &call);
+        let id = desk.park.book().iter().find(|(_, parked)| is_its(parked)).map(|(id, _)| *id).expect("it waits");
+        // Asked again: it keeps its place.
+        assert!(matches!(desk.resume(id, &call.request, None), Ok(Resumed::Asks(_))));
+        assert!(!park(&desk, asking(1)).2);
+        // Nobody waits for the answer any more: the call goes on, and its place is free.
+        asks.clear();
+        let id = desk.park.book().iter().find(|(_, parked)| is_its(parked)).map(|(id, _)| *id).expect("it waits");
+        assert!(matches!(desk.resume(id, &call.request, None), Ok(Resumed::Pending(_))));
+        assert!(park(&desk, asking(1)).2);
+    }
+
+    #[tokio::test]
+    async fn ask_what_was_taken_back_is_not_asked() {
+        let desk = Desk::example(1);
+        let (pending, mut asks, messages) = asking(2);
+        asks.clear();
+        assert!(!park(&desk, (pending, asks, messages)).2, "there is nothing to ask");
+        let (pending, mut asks, messages) = asking(2);
+        asks.pop();
+        let Ok(reply) = desk.park(pending, &Id::from(1), messages) else { panic!("it is parked") };
+        let text = String::from_utf8_lossy(&reply.pieces.concat()).into_owned();
+        assert!(text.contains("ask-1") && !text.contains("ask-2"), "{text}");
+    }
 
     #[test]
     fn ask_a_question_keeps_what_it_asks_and_no_more() {

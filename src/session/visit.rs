@@ -92,7 +92,8 @@ impl Desk {
 
     fn visit_backend(&self, guest: &Guest, caller: Caller, request: Request, meta: &Meta) -> Result<Visited, Error> {
         // A string or a number; whoever writes something else cannot mean it.
-        let is_token = |at: &Span| at.get(request.raw.as_str()).starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9'));
+        let is_token =
+            |at: &Span| at.get(request.raw.as_str()).starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9'));
         let token = meta.progress_token.filter(is_token).map(|at| at.slice(request.raw.bytes()));
         if let Some(id) = self.parked(&caller, &request)? {
             return self.resume(id, &request, token).map(|resumed| match resumed {

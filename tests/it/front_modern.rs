@@ -52,7 +52,12 @@ async fn srv2_every_refusal_has_its_status_and_code() {
         ("no _meta", call("a_echo").changed(|it| drop(it["params"]["_meta"].take())), 400, -32602),
         ("no capabilities", unmeta("clientCapabilities"), 400, -32602),
         ("no version", unmeta("protocolVersion"), 400, -32602),
-        ("a handshake under a new header", of("initialize").changed(|it| drop(it["params"]["_meta"].take())), 400, -32602),
+        (
+            "a handshake under a new header",
+            of("initialize").changed(|it| drop(it["params"]["_meta"].take())),
+            400,
+            -32602,
+        ),
         (
             "capabilities that are none",
             call("a_echo").changed(|it| it["params"]["_meta"][meta("clientCapabilities")] = json!([])),
@@ -78,7 +83,12 @@ async fn srv2_every_refusal_has_its_status_and_code() {
         ("a name header half marked", call("a_echo").with("mcp-name", "=?base64?YV9lY2hv"), 400, -32020),
         ("no URI header", read().without("mcp-name"), 400, -32020),
         ("another URI header", read().with("mcp-name", "a+note:///beta"), 400, -32020),
-        ("a prompt's other name", Draft::new("prompts/get", json!({"name": "a_greet"})).with("mcp-name", "x"), 400, -32020),
+        (
+            "a prompt's other name",
+            Draft::new("prompts/get", json!({"name": "a_greet"})).with("mcp-name", "x"),
+            400,
+            -32020,
+        ),
         ("initialize", of("initialize"), 404, -32601),
         ("ping", of("ping"), 404, -32601),
         ("logging/setLevel", of("logging/setLevel"), 404, -32601),
@@ -92,7 +102,12 @@ async fn srv2_every_refusal_has_its_status_and_code() {
         ("nobody's resource", Draft::new("resources/read", json!({"uri": "nobody:///x"})), 200, -32602),
         ("a bad cursor", Draft::new("tools/list", json!({"cursor": "x"})), 200, -32602),
         ("a bad log level", Draft::new("tools/list", json!({"_meta": {meta("logLevel"): "loud"}})), 200, -32602),
-        ("a log level that is no text", Draft::new("server/discover", json!({"_meta": {meta("logLevel"): 3}})), 200, -32602),
+        (
+            "a log level that is no text",
+            Draft::new("server/discover", json!({"_meta": {meta("logLevel"): 3}})),
+            200,
+            -32602,
+        ),
         (
             "a state that is none of ours",
             Draft::new("tools/call", json!({"name": "a_echo", "requestState": "x"})),
@@ -136,13 +151,17 @@ async fn srv2_headers_are_compared_as_the_protocol_says() {
     let plain = Draft::new("tools/call", json!({ "name": sentinel })).with("mcp-name", sentinel);
     check("a sentinel as it is", &client.send(&plain).await, 400, -32020);
     // What has no name needs no such header, and is not asked about one.
-    for headers in [Draft::new("tools/list", json!({})).with("mcp-name", "x"), Draft::new("server/discover", json!({}))] {
+    for headers in [Draft::new("tools/list", json!({})).with("mcp-name", "x"), Draft::new("server/discover", json!({}))]
+    {
         assert_eq!(client.send(&headers).await.status, 200);
     }
 }
 
+/// A mistake: a word of the refusal, how it is made, status and code.
+type Fault = (&'static str, fn(Draft) -> Draft, u16, i64);
+
 /// The mistakes a request can hold, in the order in which they count.
-fn faults() -> Vec<(&'static str, fn(Draft) -> Draft, u16, i64)> {
+fn faults() -> Vec<Fault> {
     fn set(draft: Draft, key: &str, value: Value) -> Draft {
         draft.changed(|it| it["params"]["_meta"][format!("{META}{key}")] = value)
     }
@@ -160,7 +179,12 @@ fn faults() -> Vec<(&'static str, fn(Draft) -> Draft, u16, i64)> {
         ("mcp-name", |it| it.with("mcp-name", "x"), 400, -32020),
         ("no/such", |it| it.changed(|it| it["method"] = json!("no/such")).with("mcp-method", "no/such"), 404, -32601),
         ("level", |it| set(it, "logLevel", json!("loud")), 200, -32602),
-        ("nobody", |it| it.changed(|it| it["params"]["name"] = json!("nobody")).with("mcp-name", "nobody"), 200, -32602),
+        (
+            "nobody",
+            |it| it.changed(|it| it["params"]["name"] = json!("nobody")).with("mcp-name", "nobody"),
+            200,
+            -32602,
+        ),
     ]
 }
 
@@ -191,7 +215,10 @@ async fn http1_other_verbs_and_notifications_of_clients_without_a_session() {
             let mut headers = vec![("accept", "text/event-stream"), ("mcp-protocol-version", VERSION)];
             headers.extend(extra);
             let answer = client.send(verb.clone(), "/mcp", &headers, "").await;
-            assert_eq!((answer.status, &answer.headers["allow"]), (StatusCode::METHOD_NOT_ALLOWED, &"POST".parse().expect("a value")));
+            assert_eq!(
+                (answer.status, &answer.headers["allow"]),
+                (StatusCode::METHOD_NOT_ALLOWED, &"POST".parse().expect("a value"))
+            );
         }
     }
     let notification = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#;
@@ -273,7 +300,8 @@ async fn srv2_the_body_decides_the_era_on_one_connection() {
     let (gateway, _) = gateway().await;
     let mut connection = Connection::open(gateway.address).await;
     let plain = |session: &str| {
-        let mut headers = call("a_echo").without("mcp-protocol-version").without("mcp-method").without("mcp-name").headers;
+        let mut headers =
+            call("a_echo").without("mcp-protocol-version").without("mcp-method").without("mcp-name").headers;
         if !session.is_empty() {
             headers.push(("mcp-session-id".to_owned(), session.to_owned()));
         }

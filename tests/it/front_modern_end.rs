@@ -43,13 +43,12 @@ async fn route3_a_call_over_a_pipe_is_taken_back_and_its_id_is_free() {
     let backend = Backend::start(Back::Stdio).await;
     let mut client = StdioClient::start(json!({ "mcpServers": { "a": backend.server() } }));
     client.await_modern_tool("a_hang").await;
-    let cancel = |id: &Value| {
-        json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id, "reason": "enough"}})
-    };
+    let cancel = |id: &Value| json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id, "reason": "enough"}});
     for round in 0..20 {
         let id = if round % 2 == 0 { json!(7) } else { json!("7") };
         client.begin_modern(id.clone(), "tools/call", json!({"name": "a_hang"}), &json!({})).await;
-        let text = with_meta(json!({"name": "a_nonce", "arguments": {"nonce": round.to_string(), "delayMs": 20}}), &json!({}));
+        let text =
+            with_meta(json!({"name": "a_nonce", "arguments": {"nonce": round.to_string(), "delayMs": 20}}), &json!({}));
         let again = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": text});
         client.write(&format!("{}\n{again}", cancel(&id))).await;
         let answer = client.answer_to(&id).await;

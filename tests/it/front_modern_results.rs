@@ -75,7 +75,7 @@ async fn srv2_an_id_comes_back_with_its_type() {
     let (_gateway, client, _http) = gateway().await;
     let mut pipe = StdioClient::start(json!({ "mcpServers": { "a": fixture_server(&[]) } }));
     pipe.await_modern_tool("a_echo").await;
-    for id in ["1", r#""1""#, "-3", "0", r#""a \u00e9 \"b\"""#, "9007199254740993"] {
+    for id in ["1", r#""1""#, "-3", "0", r#""a é \"b\"""#, "9007199254740993"] {
         for (method, params) in [("tools/list", json!({})), ("tools/call", json!({"name": "a_nobody"}))] {
             let draft = Draft::new(method, params);
             let body = draft.body.replacen(r#""id":1,"#, &format!(r#""id":{id},"#), 1);
@@ -155,7 +155,8 @@ async fn srv2_progress_has_the_token_of_its_request() {
         for token in [json!("p"), json!(7), json!("7"), json!(-1)] {
             let answer = client.send(&call_with(tool, json!({"steps": 3}), json!({"progressToken": token}))).await;
             let progress = told(&answer, "notifications/progress");
-            let seen: Vec<_> = progress.iter().map(|it| (it["progressToken"].clone(), it["progress"].clone())).collect();
+            let seen: Vec<_> =
+                progress.iter().map(|it| (it["progressToken"].clone(), it["progress"].clone())).collect();
             let expected: Vec<_> = (1..=3).map(|step| (token.clone(), json!(step))).collect();
             assert_eq!(seen, expected, "{tool}: {answer:?}");
         }

@@ -60,6 +60,7 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         self.own.standing.send_replace(Standing::Over);
         self.shared.clients().remove(&self.session);
+        self.shared.kinds().retain(|_, session| *session != self.session);
         // Whoever has just found it here must not subscribe where nobody keeps it.
         self.own.register.close();
     }
@@ -120,13 +121,14 @@ impl Keeper {
         }
     }
 
-    /// Waits until the client is gone or the backend stops.
+    /// Waits until the client is gone, or needs it no more, or the backend stops.
     fn over(&self) -> impl Future<Output = ()> + use<> {
-        let (mut stop, mailbox) = (self.shared.stop.clone(), Arc::clone(&self.mailbox));
+        let (mut stop, mailbox, own) = (self.shared.stop.clone(), Arc::clone(&self.mailbox), Arc::clone(&self.own));
         async move {
             tokio::select! {
                 () = stopped(&mut stop) => {}
                 () = mailbox.closed() => {}
+                () = own.unused() => {}
             }
         }
     }
