@@ -11,6 +11,7 @@ pub mod child;
 pub mod connect;
 pub mod dial;
 pub mod ear;
+pub mod era;
 pub mod files;
 pub mod guard;
 pub mod handed;
@@ -20,11 +21,13 @@ pub mod inbox;
 pub mod link;
 pub mod listen;
 pub mod listing;
+pub mod news;
 pub mod offered;
 pub mod open;
 pub mod own;
 pub mod register;
 pub mod sse;
+pub mod stamp;
 pub mod stdio;
 pub mod trouble;
 
@@ -41,11 +44,12 @@ use crate::backend::ask::Translate;
 use crate::backend::ear::Client;
 use crate::backend::handed::Handed;
 use crate::backend::inbox::{Inbox, List};
-use crate::backend::link::{Link, LinkError};
-use crate::backend::listing::Listing;
+use crate::backend::link::{About, Link, LinkError};
+use crate::backend::listing::{LeftOut, Listing};
 use crate::backend::offered::Offered;
 use crate::backend::own::OwnLinks;
 use crate::backend::register::{Home, Register};
+use crate::backend::stamp::Stamped;
 use crate::caller::SessionId;
 use crate::config::{Policies, Server, ServerId};
 use crate::lane::{Call, End, Patience, SLOW_AFTER};
@@ -53,15 +57,21 @@ use crate::observe::Observe;
 use crate::observe::meter::{Asked, Ending, Meter};
 use crate::protocol::dialect::Dialect;
 use crate::protocol::error::Error;
-use crate::protocol::json::{Span, Splice, quote};
+use crate::protocol::json::{self, Span, Splice, quote};
 use crate::protocol::method::Method;
+use crate::protocol::mirror::Mirrors;
 use crate::protocol::{Id, Outcome, Request, Response};
 use crate::subscriptions::Subscription;
 
 /// How long a call waits for room at a busy backend.
 const SLOT_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a call waits for the list of tools after it was refused for its headers.
+const REFRESH_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a call waits for the session after a forgotten one.
 const REDIAL_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The code of a request whose headers are not what its body says.
+const HEADER_MISMATCH: &str = "-32020";
 
 pub struct Backend {
     pub id: ServerId,
@@ -77,6 +87,8 @@ pub struct Backend {
     home: Home,
     /// The lists that could not be fetched the last time, and why.
     failed_lists: Mutex<Vec<(List, String)>>,
+    /// The tools that its link does not let us call.
+    left_out: Mutex<Vec<LeftOut>>,
     /// Lists are being fetched.
     refreshing: AtomicBool,
     state: watch::Sender<State>,
@@ -127,6 +139,8 @@ pub struct Outgoing<'a> {
     pub progress_token_at: Option<Span>,
     /// What it is about, as the backend knows it: a tool, a prompt, a resource.
     pub name: Option<&'a str>,
+    /// The arguments that headers repeat, of a tool that has any.
+    pub mirrors: Option<&'a Mirrors>,
 }
 
 /// An answer of the backend, and the version it was given in.
@@ -163,6 +177,7 @@ impl Backend {
             own: None,
             listing: ArcSwap::default(),
             failed_lists: Mutex::default(),
+            left_out: Mutex::default(),
             refreshing: AtomicBool::new(true),
             state: watch::Sender::new(State::Starting),
             settled: watch::Sender::new(false),
@@ -192,6 +207,16 @@ impl Backend {
     /// The lists that it did not give when they were last asked for, and why.
     pub fn failed_lists(&self) -> Vec<(List, String)> {
         self.failed_lists.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The tools that are not offered because of how they are defined.
+    pub fn left_out(&self) -> Vec<LeftOut> {
+        self.left_out.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Tells those before.
+    fn set_left_out(&self, left_out: Vec<LeftOut>) -> Vec<LeftOut> {
+        std::mem::replace(&mut self.left_out.lock().unwrap_or_else(PoisonError::into_inner), left_out)
     }
 
     fn set_failed(&self, list: List, reason: Option<String>) {
@@ -316,7 +341,8 @@ impl Backend {
     /// Asks whether it is there, on behalf of nobody.
     pub async fn ping(&self) -> Result<(), Error> {
         let link = self.link.load_full().ok_or_else(|| self.unavailable())?;
-        link.ask(&Method::Ping, "{}").await.map(drop).map_err(|error| self.explain(error))
+        let question = if link.dialect().has_handshake() { Method::Ping } else { Method::Discover };
+        link.ask(&question, "{}").await.map(drop).map_err(|error| self.explain(error))
     }
 
     /// Sends a client's request and waits for its answer within `patience`.
@@ -328,7 +354,7 @@ impl Backend {
     ) -> Result<Answered, CallEnd> {
         let ended = self.call_uncounted(outgoing, call, patience).await;
         self.meter.ended(Asked::from(&call.request.method), ending(&ended));
-        ended.map(|response| Answered { response, dialect: Dialect::NEWEST_WITH_HANDSHAKE })
+        ended
     }
 
     async fn call_uncounted(
@@ -336,7 +362,7 @@ impl Backend {
         outgoing: Outgoing<'_>,
         call: &Arc<Call>,
         patience: Patience,
-    ) -> Result<Response, CallEnd> {
+    ) -> Result<Answered, CallEnd> {
         // The link first: what waits for one of its own takes no other client's room.
         let link = match self.link_now(call) {
             Some(link) => link,
@@ -350,8 +376,39 @@ impl Backend {
                 let again = Box::pin(self.carry(&link, &outgoing, call, patience)).await?;
                 again.map_err(|error| self.explain(error).into())
             }
+            Ok(answered) if link.repeats_arguments() && is_header_mismatch(&answered.response) => {
+                Box::pin(self.carry_refreshed(&link, &outgoing, call, patience, answered)).await
+            }
             answer => answer.map_err(|error| self.explain(error).into()),
         }
+    }
+
+    /// Sends a call again that was refused for its headers: its tool may not be what it was. A refusal is not work, so it
+    /// happens once only.
+    async fn carry_refreshed(
+        &self,
+        link: &Arc<Link>,
+        outgoing: &Outgoing<'_>,
+        call: &Arc<Call>,
+        patience: Patience,
+        refused: Answered,
+    ) -> Result<Answered, CallEnd> {
+        self.inbox.mark(&[List::Tools]);
+        let mut settled = self.settled.subscribe();
+        let refreshed = async { while self.is_refreshing() && settled.changed().await.is_ok() {} };
+        tokio::select! {
+            // When it takes too long, what is known by then decides.
+            _ = tokio::time::timeout(REFRESH_PATIENCE, refreshed) => {}
+            end = call.ended() => return Err(self.cut(end, call).1),
+        }
+        let listing = self.listing();
+        let tool = listing
+            .tools
+            .iter()
+            .find(|tool| outgoing.request.method == Method::ToolsCall && Some(&*tool.native) == outgoing.name);
+        let Some(Ok(mirrors)) = tool.map(|tool| Mirrors::read(tool.raw.as_str())) else { return Ok(refused) };
+        let again = Outgoing { edits: outgoing.edits.clone(), mirrors: Some(&mirrors), ..*outgoing };
+        self.carry(link, &again, call, patience).await?.map_err(|error| self.explain(error).into())
     }
 
     async fn slot(&self) -> Result<SemaphorePermit<'_>, Error> {
@@ -370,31 +427,42 @@ impl Backend {
         outgoing: &Outgoing<'_>,
         call: &Arc<Call>,
         patience: Patience,
-    ) -> Result<Result<Response, LinkError>, CallEnd> {
+    ) -> Result<Result<Answered, LinkError>, CallEnd> {
         if let Some(end) = call.end_so_far() {
             return Err(self.cut(end, call).1);
         }
         let id = link.next_id();
         let upstream = Id::from(id);
+        let Outgoing { request, name, mirrors, .. } = *outgoing;
+        let dialect = link.dialect();
         let mut edits = outgoing.edits.clone();
-        if let Some(at) = outgoing.progress_token_at {
-            edits.replace(at, upstream.token());
-        }
-        let body = outgoing.request.rekeyed(&upstream, edits);
+        edits.append(self.stamped(outgoing, call, upstream.token()).edits(dialect));
+        let body = request.rekeyed(&upstream, edits);
+        let about = About { method: &request.method, name, mirrors: mirrors.map(|mirrors| (mirrors, request)) };
         let begun = call.start_clock(patience);
         tokio::select! {
             biased;
-            answer = link.request(id, body, Some(call)) => {
+            answer = link.request(id, body, about, Some(call)) => {
                 if answer.is_ok() {
-                    self.meter.took(Asked::from(&outgoing.request.method), begun.elapsed());
+                    self.meter.took(Asked::from(&request.method), begun.elapsed());
                 }
-                Ok(answer)
+                Ok(answer.map(|response| Answered { response, dialect }))
             }
             end = call.ended() => {
                 let (reason, end) = self.cut(end, call);
                 tell_cancelled(link, id, &reason);
                 Err(end)
             }
+        }
+    }
+
+    fn stamped<'a>(&self, outgoing: &Outgoing<'a>, call: &'a Call, token: Bytes) -> Stamped<'a> {
+        Stamped {
+            request: outgoing.request,
+            caller: &call.caller,
+            level: call.mailbox.asked_level(),
+            declare: self.config.declare,
+            token: outgoing.progress_token_at.map(|at| (at, token)),
         }
     }
 
@@ -444,7 +512,7 @@ impl Backend {
         match error {
             LinkError::SessionLost => true,
             LinkError::Closed { sent, .. } => !sent && self.own(call).is_some(),
-            LinkError::Overloaded | LinkError::Protocol(_) => false,
+            LinkError::Overloaded | LinkError::Protocol(_) | LinkError::Refused { .. } => false,
         }
     }
 
@@ -501,14 +569,16 @@ impl Backend {
             LinkError::SessionLost => {
                 Error::BackendUnavailable { server, reason: "it keeps forgetting the session".to_owned(), sent: false }
             }
-            LinkError::Protocol(reason) => Error::BackendProtocol { server, reason },
+            LinkError::Protocol(reason) | LinkError::Refused { error: reason, .. } => {
+                Error::BackendProtocol { server, reason }
+            }
         }
     }
 }
 
-fn ending(ended: &Result<Response, CallEnd>) -> Ending {
+fn ending(ended: &Result<Answered, CallEnd>) -> Ending {
     match ended {
-        Ok(response) => match response.outcome {
+        Ok(answered) => match answered.response.outcome {
             Outcome::Result(_) => Ending::Ok,
             Outcome::Error(_) => Ending::Error,
         },
@@ -521,6 +591,12 @@ fn ending(ended: &Result<Response, CallEnd>) -> Ending {
             _ => Ending::Error,
         },
     }
+}
+
+fn is_header_mismatch(response: &Response) -> bool {
+    let text = response.raw.as_str();
+    let Outcome::Error(error) = response.outcome else { return false };
+    json::member(text, error, "code").is_some_and(|code| code.get(text) == HEADER_MISMATCH)
 }
 
 /// Tells the reader of a call in time that it takes its time: the call's clock begins only when it goes out.
@@ -546,6 +622,7 @@ mod tests {
     use crate::backend::connect::{HttpClient, ProxyEnvironment};
     use crate::backend::ear::Ear;
     use crate::backend::http::HttpLink;
+    use crate::backend::link::Wire;
 
     /// It forgot the session and does not come back: its caller hears that in its own time.
     #[tokio::test(start_paused = true)]
@@ -563,8 +640,10 @@ mod tests {
         assert!(backend.link_after(None, &call).await.is_err_and(is_late));
         let url: ::http::Uri = "http://127.0.0.1:9/mcp".parse().expect("a url");
         let client = HttpClient::new(&url, None, &ProxyEnvironment::default()).expect("a client");
-        let link = Arc::new(Link::Http(HttpLink::new(client, url, Default::default(), 1, Arc::new(Ear::example()))));
-        let outgoing = Outgoing { request: &call.request, edits: Splice::new(), progress_token_at: None, name: None };
+        let link = HttpLink::new(client, url, Default::default(), 1, Arc::new(Ear::example()));
+        let link = Arc::new(Link::new(Wire::Http(link)));
+        let (edits, progress_token_at) = (Splice::new(), None);
+        let outgoing = Outgoing { request: &call.request, edits, progress_token_at, name: None, mirrors: None };
         assert!(backend.carry(&link, &outgoing, &call, patience).await.is_err_and(is_late));
     }
 }

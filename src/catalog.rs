@@ -24,6 +24,7 @@ use crate::catalog::resources::Resources;
 use crate::protocol::dialect::DialectClass;
 use crate::protocol::error::Error;
 use crate::protocol::json::quote;
+use crate::protocol::mirror::Mirrors;
 use crate::protocol::modern::{FRESHNESS, IDENTITY, SERVER_INFO};
 
 pub struct Catalog {
@@ -63,6 +64,8 @@ pub struct Entry {
     pub definition: Bytes,
     /// The compiled input schema, for backends whose arguments are checked.
     pub schema: OnceLock<Option<jsonschema::Validator>>,
+    /// The arguments that HTTP requests without a handshake repeat in headers.
+    pub mirrors: Mirrors,
 }
 
 /// The pages of each list, made on first use.

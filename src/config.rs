@@ -412,12 +412,18 @@ impl Files {
     }
 }
 
-/// Which eras of the protocol to try.
+/// Which versions of the protocol a server is spoken to in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
+    /// Whichever it knows; where it knows both kinds, that of the client.
     #[default]
     Auto,
+    /// Those with a handshake.
     Legacy,
+    /// Those without.
+    Modern,
+    /// The same as `Auto`, in so many words.
+    MatchClient,
 }
 
 /// Who uses a connection to a server.

@@ -43,6 +43,12 @@ pub enum Event<'a> {
         /// It was told before, and nothing has changed since.
         repeated: bool,
     },
+    /// A tool cannot be offered as the backend defines it.
+    ToolLeftOut {
+        server: &'a str,
+        tool: &'a str,
+        reason: &'a str,
+    },
     BackendListFailed {
         server: &'a str,
         method: &'a str,
@@ -236,6 +242,7 @@ kinds!(
     BackendReady,
     BackendLost,
     BackendFailed,
+    ToolLeftOut,
     BackendListFailed,
     OwnLinkOpened,
     OwnLinkFailed,
@@ -320,6 +327,9 @@ fn log(event: &Event<'_>) {
         }
         Event::BackendFailed { server, reason, retry_in, repeated: true } => {
             debug!(server, reason = clean(reason), ?retry_in, "cannot connect to backend, as before");
+        }
+        Event::ToolLeftOut { server, tool, reason } => {
+            warn!(server, tool = clean(tool), reason = clean(reason), "tool left out");
         }
         Event::BackendListFailed { server, method, reason } => {
             warn!(server, method, reason = clean(reason), "backend did not list");

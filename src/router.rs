@@ -32,6 +32,7 @@ use crate::protocol::dialect::Dialect;
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Pieces, Span, Splice, quote};
 use crate::protocol::method::Method;
+use crate::protocol::mirror::Mirrors;
 use crate::protocol::params::{self, required};
 use crate::protocol::{self, Outcome, Request};
 use crate::router::inputs::Exchange;
@@ -70,6 +71,13 @@ impl Target {
             Target::Prompt(index) => Some(&catalog.prompts.entries[*index].native),
             Target::Uri(uri) => Some(uri),
             Target::Other => None,
+        }
+    }
+
+    fn mirrors<'a>(&self, catalog: &'a Catalog) -> Option<&'a Mirrors> {
+        match self {
+            Target::Tool(index) => Some(&catalog.tools.entries[*index].mirrors).filter(|mirrors| !mirrors.is_empty()),
+            Target::Prompt(_) | Target::Uri(_) | Target::Other => None,
         }
     }
 }
@@ -151,7 +159,8 @@ impl Router {
         self.open_state(Exchange { backend, caller: &call.caller, request }, &mut route.edits)?;
         let progress_token_at = params::progress_token(request.raw.as_str(), &request.params);
         let name = route.target.name(&catalog);
-        let outgoing = Outgoing { request, edits: route.edits, progress_token_at, name };
+        let mirrors = route.target.mirrors(&catalog);
+        let outgoing = Outgoing { request, edits: route.edits, progress_token_at, name, mirrors };
         let called = backend.call(outgoing, call, route.patience).await;
         if let Some(mime) = route.mime {
             let is_result = |answered: &Answered| matches!(answered.response.outcome, Outcome::Result(_));

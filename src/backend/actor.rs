@@ -17,10 +17,11 @@ use crate::backend::ask::Translate;
 use crate::backend::connect::ProxyEnvironment;
 use crate::backend::dial::{Dialler, Greeting};
 use crate::backend::ear::Ear;
+use crate::backend::era::For;
 use crate::backend::health::{self, Health};
 use crate::backend::inbox::List;
 use crate::backend::link::{End, Hello, Link, LinkError, shared_capabilities};
-use crate::backend::listing::{self, Listing};
+use crate::backend::listing::{self, LeftOut, Listing, leave_out_misannotated};
 use crate::backend::own::OwnLinks;
 use crate::backend::register::SETTLED_AFTER;
 use crate::backend::trouble;
@@ -181,6 +182,7 @@ impl Actor {
         let greeting = Greeting {
             capabilities: &shared_capabilities(config),
             ear: || Ear::shared(Arc::clone(register), config, patience),
+            whom: For::All,
             is_retry: self.told.is_some(),
         };
         let Some((link, hello)) = self.dialler.dial(greeting, stopped(&mut self.stop)).await? else { return Ok(None) };
@@ -303,8 +305,11 @@ impl Actor {
 
     async fn fetch(&self, link: &Link, list: List) -> Result<Option<Vec<listing::Definition>>, String> {
         match listing::fetch(link, list, self.surroundings.policies.start_timeout).await {
-            Ok(entries) => {
+            Ok(mut entries) => {
                 self.backend.set_failed(list, None);
+                if list == List::Tools {
+                    self.leave_out(link, &mut entries);
+                }
                 Ok(Some(entries))
             }
             Err(LinkError::Closed { reason, .. }) => Err(reason),
@@ -322,9 +327,18 @@ impl Actor {
         }
     }
 
+    /// Leaves out the tools that must not be called over this link, and tells of those that were not told of.
+    fn leave_out(&self, link: &Link, tools: &mut Vec<listing::Definition>) {
+        let left_out = if link.repeats_arguments() { leave_out_misannotated(tools) } else { Vec::new() };
+        let before = self.backend.set_left_out(left_out.clone());
+        for LeftOut { tool, reason } in left_out.iter().filter(|it| !before.contains(it)) {
+            self.emit(&Event::ToolLeftOut { server: self.backend.id.as_str(), tool, reason });
+        }
+    }
+
     fn set_level(&self, link: &Arc<Link>, hello: &Hello, lowest: Option<Level>) {
         // A link that only lists has no calls, so nobody's log lines either.
-        let lowest = lowest.filter(|_| self.backend.own.is_none());
+        let lowest = lowest.filter(|_| self.backend.own.is_none() && hello.dialect.has_handshake());
         let Some(level) = lowest.filter(|_| hello.capabilities.logging) else { return };
         let link = Arc::clone(link);
         let params = format!(r#"{{"level":"{}"}}"#, level.as_str());

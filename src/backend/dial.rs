@@ -1,28 +1,32 @@
 //! How a backend is reached: from its configuration to a link with its handshake done.
 //!
 //! One [`Dialler`] per backend, for the link that lists and for those of single clients. It owns what they have in
-//! common: the HTTP client with its pool, and which of the two transports a URL turned out to speak. Who dials decides
-//! when, how often, with which ear and what is declared.
+//! common: the HTTP client with its pool, which of the two transports a URL turned out to speak, and with which generation
+//! of the protocol the backend was found. Who dials decides when, how often, with which ear and what is declared.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::backend::actor::Surroundings;
 use crate::backend::child::Command;
 use crate::backend::connect::{HttpClient, ProxyEnvironment};
 use crate::backend::ear::Ear;
+use crate::backend::era::{self, Eras, For, Greet, Said};
 use crate::backend::files::FilesLink;
 use crate::backend::http::HttpLink;
-use crate::backend::link::{Hello, Link};
+use crate::backend::link::{Hello, Link, LinkError, Wire};
 use crate::backend::sse::SseLink;
 use crate::backend::stdio::StdioLink;
 use crate::backend::trouble::Trouble;
 use crate::config::secret::Secret;
-use crate::config::{HttpKind, Server, Transport};
+use crate::config::{HttpKind, Protocol, Server, Transport};
+
+/// How long a process may be silent before it is begun with a handshake as well.
+const SILENCE: Duration = Duration::from_secs(10);
 
 pub struct Dialler {
     config: Arc<Server>,
@@ -35,6 +39,7 @@ pub struct Dialler {
     client: OnceLock<HttpClient>,
     /// The last connection to a URL of unsaid kind was HTTP+SSE.
     found_sse: AtomicBool,
+    pub eras: Eras,
 }
 
 /// What is said in a handshake, and who hears what is said after it.
@@ -42,28 +47,51 @@ pub struct Greeting<'a, E> {
     pub capabilities: &'a str,
     /// A fresh one: two ways may be tried, and each has its own link.
     pub ear: E,
+    pub whom: For,
     /// The try before this one failed.
     pub is_retry: bool,
 }
 
-/// What a URL is taken for; it means nothing to other servers.
+/// What a server is taken for; over pipes that shows only in what is said.
 #[derive(Clone, Copy)]
 enum Way {
+    /// Streamable HTTP, with sessions.
     Usual,
     Sse,
+    /// Streamable HTTP, without.
+    Sessionless,
 }
 
 /// Why there was no handshake.
 struct Failure {
     reason: String,
     may_be_sse: bool,
+    /// Somebody answered, and did not want it.
+    is_refusal: bool,
+}
+
+impl Failure {
+    fn new(reason: String) -> Failure {
+        Failure { reason, may_be_sse: false, is_refusal: false }
+    }
+}
+
+/// What came of asking a backend what it is.
+enum Asked {
+    Hello(Hello),
+    /// It needs a handshake, over another connection.
+    HandshakeNeeded,
+    Failed(String),
 }
 
 type Shaken = (Arc<Link>, Arc<Hello>);
+/// Nothing when nobody waits for it any more.
+type Dialled = Result<Option<(Link, Hello)>, Failure>;
 
 impl Dialler {
     pub fn new(config: Arc<Server>, surroundings: &Surroundings) -> Dialler {
         Dialler {
+            eras: Eras::new(config.protocol),
             config,
             exe: surroundings.exe.clone(),
             proxies: surroundings.proxies.clone(),
@@ -74,24 +102,41 @@ impl Dialler {
         }
     }
 
-    /// A link with its handshake done; nothing when `given_up` came first. Then, and when it failed, nothing is left of it.
+    /// A link that can be used; nothing when `given_up` came first. Then, and when it failed, nothing is left of it.
     pub async fn dial<E: Fn() -> Ear>(
         &self,
         greeting: Greeting<'_, E>,
         given_up: impl Future<Output = ()>,
     ) -> Result<Option<Shaken>, String> {
         tokio::pin!(given_up);
-        let shaken = match self.shake_hands(self.first_way(), &greeting, &mut given_up).await {
-            Err(failure) if failure.may_be_sse && self.is_kind_unsaid() => self
-                .shake_hands(Way::Sse, &greeting, &mut given_up)
-                .await
-                .map_err(|second| Trouble::NeitherWay(&failure.reason, &second.reason).to_string()),
-            shaken => shaken.map_err(|failure| failure.reason),
+        let dialled = match self.greet(greeting.whom) {
+            Greet::WithoutHandshake => self.dial_without_handshake(&greeting, &mut given_up).await,
+            Greet::Ask => self.dial_and_ask(&greeting, &mut given_up).await,
+            Greet::WithHandshake => match self.dial_with_handshake(&greeting, &mut given_up).await {
+                // It is not what it was taken for.
+                Err(failure) if failure.is_refusal && greeting.whom != For::HandshakeOnly && self.may_ask() => {
+                    self.eras.refuses_handshake(Instant::now());
+                    self.dial_and_ask(&greeting, &mut given_up).await
+                }
+                Err(failure) if failure.is_refusal => {
+                    self.eras.refuses_handshake(Instant::now());
+                    Err(failure)
+                }
+                dialled => dialled,
+            },
         };
-        // After a failure the other way has its turn again.
-        let is_sse = shaken.as_ref().is_ok_and(|shaken| matches!(shaken, Some((Link::Sse(_), _))));
-        self.found_sse.store(is_sse, Ordering::Relaxed);
-        Ok(shaken?.map(|(link, hello)| (Arc::new(link), Arc::new(hello))))
+        let dialled = dialled.map_err(|failure| failure.reason)?;
+        Ok(dialled.map(|(link, hello)| (Arc::new(link), Arc::new(hello))))
+    }
+
+    fn greet(&self, whom: For) -> Greet {
+        if self.may_ask() { self.eras.greet(whom, Instant::now()) } else { Greet::WithHandshake }
+    }
+
+    /// Two kinds of servers have a handshake always.
+    fn may_ask(&self) -> bool {
+        let is_old = matches!(self.config.transport, Transport::Files(_) | Transport::Http { kind: HttpKind::Sse, .. });
+        !is_old && self.config.protocol != Protocol::Legacy
     }
 
     fn is_kind_unsaid(&self) -> bool {
@@ -107,26 +152,158 @@ impl Dialler {
         }
     }
 
+    async fn dial_with_handshake<E: Fn() -> Ear>(
+        &self,
+        greeting: &Greeting<'_, E>,
+        given_up: &mut (impl Future<Output = ()> + Unpin),
+    ) -> Dialled {
+        let shaken = match self.shake_hands(self.first_way(), greeting, given_up).await {
+            Err(failure) if failure.may_be_sse && self.is_kind_unsaid() => {
+                let second = self.shake_hands(Way::Sse, greeting, given_up).await;
+                second.map_err(|second| {
+                    let reason = Trouble::NeitherWay(&failure.reason, &second.reason).to_string();
+                    Failure { reason, ..failure }
+                })
+            }
+            shaken => shaken,
+        };
+        // After a failure the other way has its turn again.
+        let is_sse = matches!(&shaken, Ok(Some((link, _))) if matches!(link.wire(), Wire::Sse(_)));
+        self.found_sse.store(is_sse, Ordering::Relaxed);
+        if matches!(shaken, Ok(Some(_))) {
+            self.eras.shaken();
+        }
+        shaken
+    }
+
     async fn shake_hands<E: Fn() -> Ear>(
         &self,
         way: Way,
         greeting: &Greeting<'_, E>,
-        given_up: impl Future<Output = ()>,
-    ) -> Result<Option<(Link, Hello)>, Failure> {
-        let link = self.connect(way, greeting).map_err(|reason| Failure { reason, may_be_sse: false })?;
+        given_up: &mut (impl Future<Output = ()> + Unpin),
+    ) -> Dialled {
+        let link = self.connect(way, greeting).map_err(Failure::new)?;
         let hello = tokio::select! {
             () = given_up => None,
             hello = tokio::time::timeout(self.patience, link.initialize(greeting.capabilities)) => Some(hello),
         };
-        let reason = match hello {
+        let (reason, is_answer) = match hello {
             Some(Ok(Ok(hello))) => return Ok(Some((link, hello))),
-            Some(Ok(Err(error))) => Some(error.to_string()),
+            Some(Ok(Err(error))) => (Some(error.to_string()), matches!(error, LinkError::Protocol(_))),
+            Some(Err(_)) => (Some(link.silence(self.patience)), false),
+            None => (None, false),
+        };
+        link.close().await;
+        let (may_be_sse, is_refusal) = (may_be_sse(&link), is_answer && is_evidence(&link));
+        reason.map_or(Ok(None), |reason| Err(Failure { reason, may_be_sse, is_refusal }))
+    }
+
+    /// As the configuration wants it, whatever else the backend may speak.
+    async fn dial_without_handshake<E: Fn() -> Ear>(
+        &self,
+        greeting: &Greeting<'_, E>,
+        given_up: &mut (impl Future<Output = ()> + Unpin),
+    ) -> Dialled {
+        let link = self.connect(Way::Sessionless, greeting).map_err(Failure::new)?;
+        let asked = tokio::select! {
+            () = given_up => None,
+            said = tokio::time::timeout(self.patience, discover(&link, greeting.capabilities)) => Some(said),
+        };
+        let reason = match asked {
+            Some(Ok(Ok(Said::Hello(hello)))) => {
+                return Ok(Some(without_handshake(link, *hello, greeting.capabilities)));
+            }
+            Some(Ok(Ok(Said::Otherwise(said) | Said::Unknown(said)))) => Trouble::Undiscovered(&said).to_string(),
+            Some(Ok(Ok(Said::Foreign(said)))) => Trouble::NeedsHandshake(&said).to_string(),
+            Some(Ok(Err(error))) => error.to_string(),
+            Some(Err(_)) => link.silence(self.patience),
+            None => String::new(),
+        };
+        link.close().await;
+        if reason.is_empty() { Ok(None) } else { Err(Failure::new(reason)) }
+    }
+
+    /// Asks the backend what it is; one that does not know the question has its handshake.
+    async fn dial_and_ask<E: Fn() -> Ear>(
+        &self,
+        greeting: &Greeting<'_, E>,
+        given_up: &mut (impl Future<Output = ()> + Unpin),
+    ) -> Dialled {
+        let link = self.connect(Way::Sessionless, greeting).map_err(Failure::new)?;
+        let asked = tokio::select! {
+            () = &mut *given_up => None,
+            asked = tokio::time::timeout(self.patience, self.ask(&link, greeting.capabilities)) => Some(asked),
+        };
+        let reason = match asked {
+            Some(Ok(Asked::Hello(hello))) if hello.dialect.has_handshake() => {
+                self.eras.needs_handshake(Instant::now());
+                return Ok(Some((link, hello)));
+            }
+            Some(Ok(Asked::Hello(hello))) => {
+                self.eras.does_without();
+                return Ok(Some(without_handshake(link, hello, greeting.capabilities)));
+            }
+            Some(Ok(Asked::HandshakeNeeded)) => {
+                link.close().await;
+                // What a process says when it is started again is no news.
+                let (capabilities, ear, whom) = (greeting.capabilities, &greeting.ear, greeting.whom);
+                let again = Greeting { capabilities, ear, whom, is_retry: true };
+                let shaken = self.dial_with_handshake(&again, given_up).await;
+                if matches!(shaken, Ok(Some(_))) {
+                    self.eras.needs_handshake(Instant::now());
+                }
+                return shaken;
+            }
+            Some(Ok(Asked::Failed(reason))) => Some(reason),
             Some(Err(_)) => Some(link.silence(self.patience)),
             None => None,
         };
         link.close().await;
-        let may_be_sse = link.may_be_sse();
-        reason.map_or(Ok(None), |reason| Err(Failure { reason, may_be_sse }))
+        reason.map_or(Ok(None), |reason| Err(Failure::new(reason)))
+    }
+
+    async fn ask(&self, link: &Link, capabilities: &str) -> Asked {
+        match link.wire() {
+            Wire::Stdio(_) => self.ask_process(link, capabilities).await,
+            _ => match discover(link, capabilities).await {
+                Err(LinkError::Protocol(reason)) if !is_evidence(link) => Asked::Failed(reason),
+                Err(LinkError::Protocol(_)) => Asked::HandshakeNeeded,
+                Err(error) => Asked::Failed(error.to_string()),
+                Ok(said) => understand(said),
+            },
+        }
+    }
+
+    /// A process may be slow to start, and a few never answer what they do not know: after a while the handshake is begun
+    /// as well, and the first good answer decides.
+    async fn ask_process(&self, link: &Link, capabilities: &str) -> Asked {
+        let discovered = discover(link, capabilities);
+        tokio::pin!(discovered);
+        let silence = if self.eras.has_done_without() { self.patience } else { SILENCE.min(self.patience / 2) };
+        let said = tokio::select! {
+            said = &mut discovered => said,
+            () = tokio::time::sleep(silence) => {
+                let shaken = link.initialize(capabilities);
+                tokio::pin!(shaken);
+                tokio::select! {
+                    said = &mut discovered => match said {
+                        Ok(Said::Foreign(_)) => return shaken_hands(shaken.await),
+                        said => said,
+                    },
+                    hello = &mut shaken => match hello {
+                        Err(LinkError::Protocol(_)) => discovered.await,
+                        hello => return shaken_hands(hello),
+                    },
+                }
+            }
+        };
+        match said {
+            // Some end when the first thing they hear is no handshake.
+            Err(LinkError::Closed { .. }) => Asked::HandshakeNeeded,
+            Err(error) => Asked::Failed(error.to_string()),
+            Ok(Said::Foreign(_)) => shaken_hands(link.initialize(capabilities).await),
+            Ok(said) => understand(said),
+        }
     }
 
     fn connect<E: Fn() -> Ear>(&self, way: Way, greeting: &Greeting<'_, E>) -> Result<Link, String> {
@@ -140,7 +317,7 @@ impl Dialler {
                     cwd: cwd.clone(),
                 };
                 let link = StdioLink::start(&self.exe, &command, self.limit, ear, greeting.is_retry);
-                link.map(Link::Stdio).map_err(|error| error.to_string())
+                link.map(|link| Link::new(Wire::Stdio(link))).map_err(|error| error.to_string())
             }
             Transport::Http { url, headers, ca, kind: _ } => {
                 let url: http::Uri = url.parse().map_err(|error| format!("url: {error}"))?;
@@ -153,17 +330,55 @@ impl Dialler {
                     }
                 };
                 let headers = header_map(headers)?;
-                Ok(match way {
-                    Way::Usual => Link::Http(HttpLink::new(client, url, headers, self.limit, ear)),
-                    Way::Sse => Link::Sse(SseLink::new(client, url, headers, self.limit, ear)),
-                })
+                Ok(Link::new(match way {
+                    Way::Usual => Wire::Http(HttpLink::new(client, url, headers, self.limit, ear)),
+                    Way::Sessionless => Wire::Http(HttpLink::sessionless(client, url, headers, self.limit, ear)),
+                    Way::Sse => Wire::Sse(SseLink::new(client, url, headers, self.limit, ear)),
+                }))
             }
             Transport::Files(files) => {
                 let link = FilesLink::open(files, ear);
-                link.map(Link::Files).map_err(|error| error.to_string())
+                link.map(|link| Link::new(Wire::Files(link))).map_err(|error| error.to_string())
             }
         }
     }
+}
+
+/// Asks a backend what it is, once more where it wants the question put otherwise.
+async fn discover(link: &Link, capabilities: &str) -> Result<Said, LinkError> {
+    match era::judge(&link.discover(capabilities).await?) {
+        Said::Otherwise(_) => link.discover(capabilities).await.map(|answer| era::judge(&answer)),
+        said => Ok(said),
+    }
+}
+
+fn understand(said: Said) -> Asked {
+    match said {
+        Said::Hello(hello) => Asked::Hello(*hello),
+        Said::Otherwise(said) => Asked::Failed(Trouble::Undiscovered(&said).to_string()),
+        Said::Foreign(_) | Said::Unknown(_) => Asked::HandshakeNeeded,
+    }
+}
+
+fn shaken_hands(shaken: Result<Hello, LinkError>) -> Asked {
+    shaken.map_or_else(|error| Asked::Failed(error.to_string()), Asked::Hello)
+}
+
+fn without_handshake(link: Link, hello: Hello, capabilities: &str) -> (Link, Hello) {
+    link.speak(hello.dialect, capabilities.to_owned());
+    (link, hello)
+}
+
+fn may_be_sse(link: &Link) -> bool {
+    matches!(link.wire(), Wire::Http(link) if link.may_be_sse())
+}
+
+/// Whether a refusal tells which generation of the protocol a server speaks. No permission and no health say nothing.
+fn is_evidence(link: &Link) -> bool {
+    let Wire::Http(link) = link.wire() else { return true };
+    let tells =
+        [StatusCode::BAD_REQUEST, StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED, StatusCode::NOT_IMPLEMENTED];
+    link.refused().is_none_or(|status| tells.contains(&status))
 }
 
 fn header_map(headers: &[(String, Secret)]) -> Result<HeaderMap, String> {

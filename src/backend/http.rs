@@ -3,14 +3,21 @@
 //!
 //! - `body`: bodies of answers.
 //! - `listen`: the GET stream.
+//! - `mirrored`: what headers repeat of a request.
+//! - `news`: a stream that was asked for, in versions without sessions.
 //! - `resume`: an answer in a stream, and the rest of one that ended too early.
 //! - `trail`: how far a stream was heard.
 //!
 //! A link is one session. When the backend forgets the session (404), the link is over and the actor dials a new one; the
 //! request that met the 404 was not handled, so it may be sent again. Nothing else is ever sent twice.
+//!
+//! In versions without sessions a link is no more than where requests go: no GET stream, no DELETE, nothing to resume, and
+//! who hangs up has cancelled.
 
 pub(super) mod body;
 mod listen;
+pub(super) mod mirrored;
+mod news;
 mod resume;
 mod trail;
 
@@ -60,6 +67,7 @@ struct Shared {
     open: OpenCalls,
     asides: Arc<Semaphore>,
     limit: usize,
+    has_sessions: bool,
     /// The configured headers and ours that never change.
     headers: HeaderMap,
     /// The same with what the handshake settled, once it has.
@@ -73,24 +81,15 @@ struct Shared {
 }
 
 impl HttpLink {
-    pub fn new(client: HttpClient, url: Uri, mut headers: HeaderMap, limit: usize, ear: Arc<Ear>) -> HttpLink {
-        headers.insert(CONTENT_TYPE, JSON);
-        headers.insert(ACCEPT, JSON_OR_STREAM);
-        let shared = Shared {
-            client,
-            url,
-            ear,
-            open: OpenCalls::default(),
-            asides: Arc::new(Semaphore::new(MOST_ASIDES)),
-            limit,
-            headers,
-            settled: OnceLock::new(),
-            session: OnceLock::new(),
-            dialect: OnceLock::new(),
-            next: AtomicU64::new(1),
-            refused: OnceLock::new(),
-            closed: watch::Sender::new(None),
-        };
+    pub fn new(client: HttpClient, url: Uri, headers: HeaderMap, limit: usize, ear: Arc<Ear>) -> HttpLink {
+        HttpLink { shared: Arc::new(Shared::new(client, url, headers, limit, ear)) }
+    }
+
+    /// For a version without sessions.
+    pub fn sessionless(client: HttpClient, url: Uri, headers: HeaderMap, limit: usize, ear: Arc<Ear>) -> HttpLink {
+        let mut shared = Shared { has_sessions: false, ..Shared::new(client, url, headers, limit, ear) };
+        shared.dialect = OnceLock::from(Dialect::NEWEST_WITHOUT_HANDSHAKE);
+        shared.settled = OnceLock::from(shared.headers_so_far());
         HttpLink { shared: Arc::new(shared) }
     }
 
@@ -100,9 +99,13 @@ impl HttpLink {
 
     /// Whether it refused the handshake as a server does that knows only HTTP+SSE. No permission and no health say nothing.
     pub fn may_be_sse(&self) -> bool {
-        let refused = self.shared.refused.get();
         let tells = [StatusCode::BAD_REQUEST, StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED];
-        self.shared.dialect.get().is_none() && refused.is_some_and(|status| tells.contains(status))
+        self.shared.dialect.get().is_none() && self.refused().is_some_and(|status| tells.contains(&status))
+    }
+
+    /// The status of the first refusal that named no request.
+    pub fn refused(&self) -> Option<StatusCode> {
+        self.shared.refused.get().copied()
     }
 
     /// The version that the handshake settled.
@@ -111,7 +114,7 @@ impl HttpLink {
     }
 
     /// The handshake is over: opens the GET stream, for as long as the link lives.
-    pub fn listen(&self) {
+    pub fn listen_to_get(&self) {
         self.shared.settled.get_or_init(|| self.shared.headers_so_far());
         let shared = Arc::clone(&self.shared);
         tokio::spawn(async move {
@@ -123,9 +126,16 @@ impl HttpLink {
         });
     }
 
-    pub async fn request(&self, id: u64, body: Bytes, call: Option<&Arc<Call>>) -> Result<Response, LinkError> {
+    /// `headers` are those of this request alone.
+    pub async fn request(
+        &self,
+        id: u64,
+        body: Bytes,
+        headers: HeaderMap,
+        call: Option<&Arc<Call>>,
+    ) -> Result<Response, LinkError> {
         let entered = call.map(|call| self.shared.open.enter(id, call));
-        let answer = self.exchange(id, body, call).await;
+        let answer = self.exchange(id, body, headers, call).await;
         if answer.is_ok() {
             self.shared.open.answered(id);
         }
@@ -133,12 +143,19 @@ impl HttpLink {
         answer
     }
 
-    async fn exchange(&self, id: u64, body: Bytes, call: Option<&Arc<Call>>) -> Result<Response, LinkError> {
-        let response = self.shared.post(body).await?;
+    async fn exchange(
+        &self,
+        id: u64,
+        body: Bytes,
+        headers: HeaderMap,
+        call: Option<&Arc<Call>>,
+    ) -> Result<Response, LinkError> {
+        let response = self.shared.post_with(body, headers).await?;
         if !response.status().is_success() {
             return self.shared.refusal(id, response).await;
         }
-        if self.shared.session.get().is_none()
+        if self.shared.has_sessions
+            && self.shared.session.get().is_none()
             && let Some(session) = response.headers().get(SESSION_ID)
         {
             self.shared.session.get_or_init(|| session.clone());
@@ -177,6 +194,27 @@ impl HttpLink {
 }
 
 impl Shared {
+    fn new(client: HttpClient, url: Uri, mut headers: HeaderMap, limit: usize, ear: Arc<Ear>) -> Shared {
+        headers.insert(CONTENT_TYPE, JSON);
+        headers.insert(ACCEPT, JSON_OR_STREAM);
+        Shared {
+            client,
+            url,
+            ear,
+            open: OpenCalls::default(),
+            asides: Arc::new(Semaphore::new(MOST_ASIDES)),
+            limit,
+            has_sessions: true,
+            headers,
+            settled: OnceLock::new(),
+            session: OnceLock::new(),
+            dialect: OnceLock::new(),
+            next: AtomicU64::new(1),
+            refused: OnceLock::new(),
+            closed: watch::Sender::new(None),
+        }
+    }
+
     fn build(&self, verb: Verb, body: Bytes) -> HttpRequest<Full<Bytes>> {
         let mut request = HttpRequest::new(Full::new(body));
         *request.method_mut() = verb;
@@ -209,7 +247,15 @@ impl Shared {
     }
 
     async fn post(&self, body: Bytes) -> Result<HttpResponse<Incoming>, LinkError> {
-        self.client.request(self.build(Verb::POST, body)).await.map_err(|error| self.unreachable(&error))
+        self.post_with(body, HeaderMap::new()).await
+    }
+
+    async fn post_with(&self, body: Bytes, headers: HeaderMap) -> Result<HttpResponse<Incoming>, LinkError> {
+        let mut request = self.build(Verb::POST, body);
+        if !headers.is_empty() {
+            request.headers_mut().extend(headers);
+        }
+        self.client.request(request).await.map_err(|error| self.unreachable(&error))
     }
 
     /// Where not even a connection can be made, the backend is gone.
@@ -317,6 +363,9 @@ impl Shared {
     }
 
     fn on_ask(shared: &Arc<Shared>, ask: Request, whose: Whose) {
+        if !shared.has_sessions {
+            return shared.ear.emit(&unasked(shared.ear.server(), &ask));
+        }
         shared.ear.take_ask(ask, whose, Arc::new(Aside(Arc::clone(shared))));
     }
 
@@ -336,6 +385,12 @@ impl Shared {
             }
         }
     }
+}
+
+/// What a server asks in a version in which it may not: nobody could answer it.
+pub(super) fn unasked<'a>(server: &'a str, ask: &'a Request) -> Event<'a> {
+    let reason = "in this protocol version servers ask nothing of their own accord";
+    Event::BackendAskRefused { server, method: ask.method.as_str(), reason }
 }
 
 /// Says something that nobody waits for.

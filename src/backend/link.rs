@@ -2,30 +2,64 @@
 //!
 //! A link is used directly by the calls that go over it; the backend's actor owns its life. It mints the ids of what goes
 //! upstream: two clients may use the same ids and progress tokens, so neither ever travels further than here.
+//!
+//! It knows in which version it speaks, since its handshake or since it was found to do without one.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::HeaderMap;
 
 use crate::backend::files::FilesLink;
 use crate::backend::http::HttpLink;
+use crate::backend::http::mirrored;
+use crate::backend::listen::{Filter, Listen};
 use crate::backend::sse::SseLink;
+use crate::backend::stamp::own_params;
 use crate::backend::stdio::StdioLink;
 use crate::backend::trouble::{Place, Trouble};
 use crate::config::Server;
 use crate::lane::Call;
 use crate::protocol::dialect::Dialect;
-use crate::protocol::json::{self, quote};
+use crate::protocol::json::{self, Span, quote};
 use crate::protocol::method::Method;
-use crate::protocol::{Id, Outcome, Response};
+use crate::protocol::mirror::Mirrors;
+use crate::protocol::modern::SERVER_INFO;
+use crate::protocol::{Id, Outcome, Request, Response};
 
-pub enum Link {
+/// How long the acknowledgement of a stream of news is waited for.
+const LISTEN_PATIENCE: Duration = Duration::from_secs(10);
+
+pub struct Link {
+    wire: Wire,
+    voice: OnceLock<Voice>,
+}
+
+/// What it runs over.
+pub enum Wire {
     Stdio(StdioLink),
     Http(HttpLink),
     Sse(SseLink),
     /// Served by ourselves.
     Files(FilesLink),
+}
+
+/// How the gateway speaks on a link.
+struct Voice {
+    dialect: Dialect,
+    /// What its own requests declare, where every request does.
+    declared: String,
+}
+
+/// A request on its way: what HTTP repeats of it in headers.
+#[derive(Clone, Copy)]
+pub struct About<'a> {
+    pub method: &'a Method,
+    /// What it names: a tool, a prompt, a resource.
+    pub name: Option<&'a str>,
+    /// The arguments that are repeated, and where they stand.
+    pub mirrors: Option<(&'a Mirrors, &'a Request)>,
 }
 
 /// Why a link gave no answer.
@@ -44,6 +78,13 @@ pub enum LinkError {
     SessionLost,
     #[error("{0}")]
     Protocol(String),
+    /// It answered a request for a stream of news with an error.
+    #[error("{error}")]
+    Refused {
+        code: Option<i64>,
+        /// The JSON-RPC error object.
+        error: String,
+    },
 }
 
 /// How a connection ended.
@@ -54,7 +95,7 @@ pub enum End {
     Forgotten,
 }
 
-/// What the backend said of itself in the handshake.
+/// What the backend said of itself in the handshake, or when it was asked what it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     pub dialect: Dialect,
@@ -62,6 +103,10 @@ pub struct Hello {
     pub instructions: Option<String>,
     /// `name` and `version` of `serverInfo`, for people.
     pub software: String,
+    /// The versions without a handshake speak of extensions: theirs, as the backend wrote them.
+    pub extensions: Option<String>,
+    /// It said, without a handshake, that it knows versions with one too.
+    pub lists_handshake: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,87 +120,147 @@ pub struct Capabilities {
 }
 
 impl Link {
+    pub fn new(wire: Wire) -> Link {
+        Link { wire, voice: OnceLock::new() }
+    }
+
     /// The type of server it was made for, as configurations call it.
     pub fn transport(&self) -> &'static str {
-        match self {
-            Link::Stdio(_) => "stdio",
-            Link::Http(_) => "http",
-            Link::Sse(_) => "sse",
-            Link::Files(_) => "files",
+        match &self.wire {
+            Wire::Stdio(_) => "stdio",
+            Wire::Http(_) => "http",
+            Wire::Sse(_) => "sse",
+            Wire::Files(_) => "files",
         }
     }
 
-    /// Whether it refused the handshake as a server of HTTP+SSE refuses that of Streamable HTTP.
-    pub fn may_be_sse(&self) -> bool {
-        matches!(self, Link::Http(link) if link.may_be_sse())
+    pub fn wire(&self) -> &Wire {
+        &self.wire
+    }
+
+    /// The version it speaks.
+    pub fn dialect(&self) -> Dialect {
+        self.voice.get().map_or(Dialect::NEWEST_WITH_HANDSHAKE, |voice| voice.dialect)
+    }
+
+    /// Whether arguments may be repeated in headers here.
+    pub fn repeats_arguments(&self) -> bool {
+        matches!(self.wire, Wire::Http(_)) && !self.dialect().has_handshake()
     }
 
     /// The next id for a request upstream; never used twice on one link.
     pub fn next_id(&self) -> u64 {
-        match self {
-            Link::Stdio(link) => link.next_id(),
-            Link::Http(link) => link.next_id(),
-            Link::Sse(link) => link.next_id(),
-            Link::Files(link) => link.next_id(),
+        match &self.wire {
+            Wire::Stdio(link) => link.next_id(),
+            Wire::Http(link) => link.next_id(),
+            Wire::Sse(link) => link.next_id(),
+            Wire::Files(link) => link.next_id(),
         }
     }
 
     /// Sends a request that carries `id` and waits for its answer. Dropping the future frees the slot.
-    pub async fn request(&self, id: u64, body: Bytes, call: Option<&Arc<Call>>) -> Result<Response, LinkError> {
-        match self {
-            Link::Stdio(link) => link.request(id, body, call).await,
-            Link::Http(link) => link.request(id, body, call).await,
-            Link::Sse(link) => link.request(id, body, call).await,
-            Link::Files(link) => link.request(id, body, call).await,
+    pub async fn request(
+        &self,
+        id: u64,
+        body: Bytes,
+        about: About<'_>,
+        call: Option<&Arc<Call>>,
+    ) -> Result<Response, LinkError> {
+        match &self.wire {
+            Wire::Stdio(link) => link.request(id, body, call).await,
+            Wire::Http(link) => link.request(id, body, self.headers(about), call).await,
+            Wire::Sse(link) => link.request(id, body, call).await,
+            Wire::Files(link) => link.request(id, body, call).await,
         }
     }
 
+    /// What is repeated of a request in headers.
+    fn headers(&self, about: About<'_>) -> HeaderMap {
+        match self.dialect().has_handshake() {
+            true => HeaderMap::new(),
+            false => mirrored::headers(about),
+        }
+    }
+
+    /// Tells the backend something. Where requests say all there is, there is nothing to tell but the end of one, and over
+    /// HTTP that is told by hanging up.
     pub async fn notify(&self, body: Bytes) -> Result<(), LinkError> {
-        match self {
-            Link::Stdio(link) => link.notify(body).await,
-            Link::Http(link) => link.notify(body).await,
-            Link::Sse(link) => link.notify(body).await,
-            Link::Files(link) => link.notify(body).await,
+        match &self.wire {
+            Wire::Stdio(link) => link.notify(body).await,
+            Wire::Http(_) if !self.dialect().has_handshake() => Ok(()),
+            Wire::Http(link) => link.notify(body).await,
+            Wire::Sse(link) => link.notify(body).await,
+            Wire::Files(link) => link.notify(body).await,
         }
     }
 
     /// A request of the gateway itself.
     pub async fn ask(&self, method: &Method, params: &str) -> Result<Response, LinkError> {
-        let id = self.next_id();
-        self.request(id, crate::protocol::request(&Id::from(id), method, params), None).await
+        match self.voice.get().filter(|voice| !voice.dialect.has_handshake()) {
+            Some(voice) => self.ask_plainly(method, &own_params(voice.dialect, &voice.declared, params)).await,
+            None => self.ask_plainly(method, params).await,
+        }
+    }
+
+    async fn ask_plainly(&self, method: &Method, params: &str) -> Result<Response, LinkError> {
+        let (id, name) = (self.next_id(), named(method, params));
+        let about = About { method, name: name.as_deref(), mirrors: None };
+        self.request(id, crate::protocol::request(&Id::from(id), method, params), about, None).await
+    }
+
+    /// Opens a stream of news, on a link without a handshake. What comes on it is heard as if nobody had asked.
+    pub async fn listen(&self, filter: &Filter) -> Result<Listen, LinkError> {
+        let params = format!(r#"{{"notifications":{}}}"#, filter.to_json());
+        let Some(voice) = self.voice.get().filter(|voice| !voice.dialect.has_handshake()) else {
+            return Err(LinkError::Protocol("this connection has no streams of news".to_owned()));
+        };
+        let (id, params) = (self.next_id(), own_params(voice.dialect, &voice.declared, &params));
+        let body = crate::protocol::request(&Id::from(id), &Method::Listen, &params);
+        let about = About { method: &Method::Listen, name: None, mirrors: None };
+        let listen = async {
+            match &self.wire {
+                Wire::Stdio(link) => link.listen(id, body).await,
+                Wire::Http(link) => link.listen(id, body, self.headers(about)).await,
+                Wire::Sse(_) | Wire::Files(_) => {
+                    Err(LinkError::Protocol("this connection has no streams of news".to_owned()))
+                }
+            }
+        };
+        let late = |_| LinkError::Protocol(format!("no acknowledgement within {LISTEN_PATIENCE:?}"));
+        tokio::time::timeout(LISTEN_PATIENCE, listen).await.map_err(late)?
     }
 
     /// Waits until the connection is gone; tells why.
     pub async fn closed(&self) -> End {
-        match self {
-            Link::Stdio(link) => End::Lost(link.closed().await),
-            Link::Http(link) => link.closed().await,
-            Link::Sse(link) => link.closed().await,
-            Link::Files(link) => End::Lost(link.closed().await),
+        match &self.wire {
+            Wire::Stdio(link) => End::Lost(link.closed().await),
+            Wire::Http(link) => link.closed().await,
+            Wire::Sse(link) => link.closed().await,
+            Wire::Files(link) => End::Lost(link.closed().await),
         }
     }
 
     /// Why there may have been no answer to the handshake.
     pub fn silence(&self, patience: Duration) -> String {
         let trouble = |place| Trouble::Silent { patience, place }.to_string();
-        match self {
-            Link::Stdio(link) => match link.babble() {
+        match &self.wire {
+            Wire::Stdio(link) => match link.babble() {
                 Some(line) => Trouble::Babbles { patience, line: &line }.to_string(),
                 None => trouble(Place::Pipe),
             },
-            Link::Sse(link) if !link.has_endpoint() => Trouble::NoEndpoint { patience }.to_string(),
-            Link::Http(_) | Link::Sse(_) => trouble(Place::Url),
-            Link::Files(_) => format!("no answer within {patience:?}"),
+            Wire::Sse(link) if !link.has_endpoint() => Trouble::NoEndpoint { patience }.to_string(),
+            Wire::Http(_) | Wire::Sse(_) => trouble(Place::Url),
+            Wire::Files(_) => format!("no answer within {patience:?}"),
         }
     }
 
     /// Ends the connection in the orderly way of its transport.
     pub async fn close(&self) {
-        match self {
-            Link::Stdio(link) => link.close().await,
-            Link::Http(link) => link.close().await,
-            Link::Sse(link) => link.close(),
-            Link::Files(link) => link.close(),
+        match &self.wire {
+            Wire::Stdio(link) => link.close().await,
+            Wire::Http(link) => link.close().await,
+            Wire::Sse(link) => link.close(),
+            Wire::Files(link) => link.close(),
         }
     }
 
@@ -166,20 +271,49 @@ impl Link {
             Dialect::NEWEST_WITH_HANDSHAKE,
             env!("CARGO_PKG_VERSION"),
         );
-        if let Link::Sse(link) = self {
+        if let Wire::Sse(link) = &self.wire {
             link.open().await?;
         }
-        let answer = self.ask(&Method::Initialize, &params).await?;
+        let answer = self.ask_plainly(&Method::Initialize, &params).await?;
         let hello = Hello::read(&answer).map_err(LinkError::Protocol)?;
-        if let Link::Http(link) = self {
+        self.speak(hello.dialect, String::new());
+        if let Wire::Http(link) = &self.wire {
             link.speak(hello.dialect);
         }
         self.notify(crate::protocol::notification(&Method::Initialized, None)).await?;
-        if let Link::Http(link) = self {
-            link.listen();
+        if let Wire::Http(link) = &self.wire {
+            link.listen_to_get();
         }
         Ok(hello)
     }
+
+    /// Asks what the backend is, in the words of a version without a handshake; whatever it answers.
+    pub async fn discover(&self, capabilities: &str) -> Result<Response, LinkError> {
+        let dialect = Dialect::NEWEST_WITHOUT_HANDSHAKE;
+        let (id, method) = (self.next_id(), Method::Discover);
+        let body = crate::protocol::request(&Id::from(id), &method, &own_params(dialect, capabilities, "{}"));
+        let about = About { method: &method, name: None, mirrors: None };
+        match &self.wire {
+            Wire::Http(link) => link.request(id, body, mirrored::headers(about), None).await,
+            _ => self.request(id, body, about, None).await,
+        }
+    }
+
+    /// What it speaks is settled; its own requests declare `capabilities` where every request does.
+    pub fn speak(&self, dialect: Dialect, declared: String) {
+        self.voice.get_or_init(|| Voice { dialect, declared });
+    }
+}
+
+/// What a request of our own names.
+fn named(method: &Method, params: &str) -> Option<String> {
+    let key = match method {
+        Method::ResourcesRead => "uri",
+        Method::ToolsCall | Method::PromptsGet => "name",
+        _ => return None,
+    };
+    let at = json::member(params, json::whole(params), key)?;
+    json::string(params, at).map(Into::into)
 }
 
 /// What is declared on a link that clients share: what the gateway can relay, whether or not this client or that can do it,
@@ -195,6 +329,7 @@ pub fn shared_capabilities(config: &Server) -> String {
 }
 
 impl Hello {
+    /// From the answer to `initialize`.
     fn read(answer: &Response) -> Result<Hello, String> {
         let text = answer.raw.as_str();
         let result = match answer.outcome {
@@ -203,24 +338,45 @@ impl Hello {
         };
         let word = |of, key| json::member(text, of, key).and_then(|span| json::string(text, span));
         let version = word(result, "protocolVersion").ok_or("its handshake names no protocolVersion")?;
-        let dialect = Dialect::parse(&version).ok_or_else(|| {
+        let dialect = Dialect::parse(&version).filter(|dialect| dialect.has_handshake());
+        let dialect = dialect.ok_or_else(|| {
             format!("it speaks protocol version {}, which this gateway does not know", quote(&version))
         })?;
-        let software = json::member(text, result, "serverInfo").map_or_else(String::new, |info| {
+        Ok(Hello::said(text, result, dialect))
+    }
+
+    /// From the result of `server/discover`; nothing where it is none.
+    pub fn discovered(text: &str, result: Span) -> Option<Hello> {
+        let versions = json::member(text, result, "supportedVersions").filter(|at| at.get(text).starts_with('['))?;
+        let versions = json::elements(text, versions).filter_map(|at| json::string(text, at));
+        let lists_handshake =
+            versions.filter_map(|version| Dialect::parse(&version)).any(|dialect| dialect.has_handshake());
+        Some(Hello { lists_handshake, ..Hello::said(text, result, Dialect::NEWEST_WITHOUT_HANDSHAKE) })
+    }
+
+    fn said(text: &str, result: Span, dialect: Dialect) -> Hello {
+        let word = |of, key| json::member(text, of, key).and_then(|span| json::string(text, span));
+        let capabilities = json::member(text, result, "capabilities");
+        let meta = json::member(text, result, "_meta").and_then(|meta| json::member(text, meta, SERVER_INFO));
+        let info = json::member(text, result, "serverInfo").or(meta);
+        let software = info.map_or_else(String::new, |info| {
             let part = |key| word(info, key).unwrap_or_default();
             format!("{} {}", part("name"), part("version")).trim().to_owned()
         });
-        Ok(Hello {
+        let extensions = capabilities.and_then(|at| json::member(text, at, "extensions"));
+        Hello {
             dialect,
-            capabilities: Capabilities::read(text, json::member(text, result, "capabilities")),
+            capabilities: Capabilities::read(text, capabilities),
             instructions: word(result, "instructions").filter(|words| !words.trim().is_empty()).map(Into::into),
             software,
-        })
+            extensions: extensions.filter(|_| !dialect.has_handshake()).map(|at| at.get(text).to_owned()),
+            lists_handshake: false,
+        }
     }
 }
 
 impl Capabilities {
-    fn read(text: &str, span: Option<json::Span>) -> Capabilities {
+    fn read(text: &str, span: Option<Span>) -> Capabilities {
         let Some(span) = span else { return Capabilities::default() };
         let object = |of, key| json::member(text, of, key).filter(|value| value.get(text).starts_with('{'));
         let resources = object(span, "resources");

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::backend::inbox::List;
 use crate::backend::link::{Hello, Link, LinkError};
 use crate::protocol::json::{self, Span, quote};
+use crate::protocol::mirror::Mirrors;
 use crate::protocol::{Outcome, Text};
 
 /// Bounds for a backend that never stops listing.
@@ -115,6 +116,26 @@ pub async fn fetch(link: &Link, list: List, patience: Duration) -> Result<Vec<De
         }
     }
     Err(LinkError::Protocol(format!("its list has more than {MOST_PAGES} pages")))
+}
+
+/// A tool that is not offered, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    pub tool: Box<str>,
+    pub reason: String,
+}
+
+/// Takes the tools out whose arguments nobody knows how to repeat in headers: over HTTP they must not be called.
+pub fn leave_out_misannotated(tools: &mut Vec<Definition>) -> Vec<LeftOut> {
+    let mut left_out = Vec::new();
+    tools.retain(|definition| match Mirrors::read(definition.raw.as_str()) {
+        Ok(_) => true,
+        Err(reason) => {
+            left_out.push(LeftOut { tool: definition.native.clone(), reason });
+            false
+        }
+    });
+    left_out
 }
 
 fn is_unknown_method(text: &str, error: Span) -> bool {

@@ -1,10 +1,12 @@
 //! A backend as a child process: one message per line on its stdin and stdout.
 //!
-//! Four tasks per link: writer, reader, stderr, and one that watches the process. The reader never waits for the writer,
-//! so a child that stops reading is still heard.
+//! Four tasks per link: writer, reader, stderr, and one that watches the process; and one for each stream of news (`news`).
+//! The reader never waits for the writer, so a child that stops reading is still heard.
 //!
 //! Full queue: a request waits its turn for [`QUEUE_PATIENCE`], then it is refused as overloaded; a client's answer to
 //! the backend waits as long, then it is dropped. What is said on the side is dropped at once.
+
+mod news;
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -23,6 +25,7 @@ use crate::backend::child::{self, Command, Exit, Process, SpawnError};
 use crate::backend::ear::{Ear, Mouth};
 use crate::backend::link::LinkError;
 use crate::backend::open::OpenRequests;
+use crate::backend::stdio::news::Streams;
 use crate::backend::trouble::{MOST_LINES, Trouble, quotable};
 use crate::lane::Call;
 use crate::observe::Event;
@@ -54,6 +57,7 @@ struct Shared {
     queue: mpsc::Sender<Queued>,
     room: Arc<Semaphore>,
     open: OpenRequests,
+    streams: Streams,
     next: AtomicU64,
     is_retry: bool,
     /// It has answered once, so it is an MCP server.
@@ -90,6 +94,7 @@ impl StdioLink {
             ear,
             queue,
             room: Arc::new(Semaphore::new(QUEUE_UNITS as usize)),
+            streams: Streams::default(),
             next: AtomicU64::new(1),
             is_retry,
             spoke: AtomicBool::new(false),
@@ -203,7 +208,11 @@ impl Shared {
                 self.spoke.store(true, Ordering::Relaxed);
                 self.open.on_response(response);
             }
-            Ok(Message::Notification(notification)) => self.open.on_notification(&notification),
+            Ok(Message::Notification(notification)) => {
+                if !self.streams.take(&self.ear, &notification) {
+                    self.open.on_notification(&notification);
+                }
+            }
             Ok(Message::Request(ask)) => self.open.on_ask(ask, Arc::clone(self) as Arc<dyn Mouth>),
             Err(malformed) => {
                 let reason = malformed.error.to_string();

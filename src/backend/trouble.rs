@@ -52,6 +52,10 @@ pub enum Trouble<'a> {
         url: &'a str,
     },
     BadEndpoint(&'a str),
+    /// It does without a handshake, and does not say what it is.
+    Undiscovered(&'a str),
+    /// It does not do without a handshake, which the configuration rules out.
+    NeedsHandshake(&'a str),
     /// A URL that speaks neither transport: what came of Streamable HTTP, and of HTTP+SSE.
     NeitherWay(&'a str, &'a str),
 }
@@ -101,6 +105,11 @@ impl fmt::Display for Trouble<'_> {
                 f.write_str("configure the url by which the server knows itself)")
             }
             Trouble::NeitherWay(http, sse) => write!(f, "{http}; tried as HTTP+SSE: {sse}"),
+            Trouble::Undiscovered(said) => write!(f, "it refused server/discover: {said}"),
+            Trouble::NeedsHandshake(said) => {
+                write!(f, "it speaks no version without a handshake: {said} ")?;
+                f.write_str("(its \"protocol\" is \"modern\"; use \"auto\" or \"legacy\")")
+            }
             Trouble::BadEndpoint(text) => write!(f, "its endpoint event holds {text:?}, which is no url"),
         }
     }

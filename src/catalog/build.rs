@@ -10,6 +10,7 @@ use crate::catalog::resources::{Resource, Resources, TemplateEntry};
 use crate::catalog::{Catalog, Entry, Names, Source, definition, uri};
 use crate::config::{Filter, NamePolicy, Server, UriPolicy};
 use crate::protocol::json::quote;
+use crate::protocol::mirror::Mirrors;
 use crate::protocol::template::Template;
 
 /// The joined instructions are cut here.
@@ -97,6 +98,8 @@ fn build_names(sources: &[Source], resources: &Resources, list: List) -> Names {
             exposed: exposed.into(),
             definition: shown,
             schema: OnceLock::new(),
+            // Where it is invalid, whoever calls the tool over HTTP leaves it alone.
+            mirrors: Mirrors::read(definition.raw.as_str()).unwrap_or_default(),
         });
     }
     names

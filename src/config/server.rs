@@ -8,14 +8,21 @@ use indexmap::IndexMap;
 
 use crate::config::field::{Field, Section};
 use crate::config::problem::{Fault, quoted};
-use crate::config::{Declare, Namespacing, Protocol, Server, ServerId, roots, rules, sharing, transport, vocabulary};
+use crate::config::{
+    Declare, HttpKind, Namespacing, Protocol, Server, ServerId, Transport, roots, rules, sharing, transport, vocabulary,
+};
 
 /// Names longer than this are cut in any case.
 const MAX_PREFIX_LENGTH: usize = 64;
 /// Reading more often would be all that a server does.
 const SHORTEST_POLL: Duration = Duration::from_millis(100);
 
-pub(crate) const PROTOCOLS: [(&str, Protocol); 2] = [("auto", Protocol::Auto), ("legacy", Protocol::Legacy)];
+pub(crate) const PROTOCOLS: [(&str, Protocol); 4] = [
+    ("auto", Protocol::Auto),
+    ("legacy", Protocol::Legacy),
+    ("modern", Protocol::Modern),
+    ("match-client", Protocol::MatchClient),
+];
 
 pub(crate) fn servers(field: &Field<'_>, namespacing: &Namespacing) -> IndexMap<ServerId, Arc<Server>> {
     let mut servers = IndexMap::new();
@@ -57,7 +64,7 @@ fn server(name: &str, field: &Field<'_>, namespacing: &Namespacing) -> Option<Se
     let transport = transport::transport(&section);
 
     let mut protocol = Protocol::default();
-    section.set(&mut protocol, "protocol", |field| field.choice(&PROTOCOLS, &["modern", "match-client"]));
+    section.set(&mut protocol, "protocol", |field| self::protocol(field, transport.as_ref()));
     let session = sharing::session(&section, transport.as_ref());
     let mut declare = Declare::default();
     section.set(&mut declare, "declare", sharing::declare);
@@ -93,6 +100,19 @@ fn server(name: &str, field: &Field<'_>, namespacing: &Namespacing) -> Option<Se
         resources: rules::resources(&section),
         ..Server::new(&prefix, transport?, own)
     })
+}
+
+/// Two kinds of servers know no version without a handshake.
+fn protocol(field: &Field<'_>, transport: Option<&Transport>) -> Option<Protocol> {
+    let protocol = field.choice(&PROTOCOLS, &[])?;
+    let kind = match transport {
+        Some(Transport::Files(_)) => "files",
+        Some(Transport::Http { kind: HttpKind::Sse, .. }) => "sse",
+        _ => return Some(protocol),
+    };
+    let fault = || Fault::new(format!("a server of type {kind} has no version without a handshake"));
+    let is_wrong = protocol == Protocol::Modern;
+    field.accept(if is_wrong { Err(fault().cure("use \"auto\" or \"legacy\"")) } else { Ok(protocol) })
 }
 
 /// `disabled` is what other clients have instead.

@@ -292,7 +292,7 @@ pub(crate) const SERVER: Keys = Keys {
             "protocol",
             Shape::Choice(&words(&server::PROTOCOLS)),
             "\"auto\"",
-            "which versions of the protocol are tried",
+            "auto: as the server and each client know it; legacy: versions with a handshake; modern: those without",
         ),
         live(
             "prefix",

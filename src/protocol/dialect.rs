@@ -34,6 +34,9 @@ impl Dialect {
     /// The newest version that begins with `initialize`.
     pub const NEWEST_WITH_HANDSHAKE: Dialect = Dialect::V2025_11_25;
 
+    /// The newest version that does without.
+    pub const NEWEST_WITHOUT_HANDSHAKE: Dialect = Dialect::V2026_07_28;
+
     /// What a request over HTTP speaks when nothing says otherwise.
     pub const ASSUMED: Dialect = Dialect::V2025_03_26;
 
@@ -92,6 +95,12 @@ impl Dialect {
     /// Whether a result says what kind it is, and how long it may be kept.
     pub fn has_result_types(self) -> bool {
         self.era() == Era::Modern
+    }
+
+    /// Whether a connection begins with `initialize` and is a session from then on. Without, every request says who sends
+    /// it, servers ask nothing of their own accord, and `ping`, log levels and subscriptions have no requests.
+    pub fn has_handshake(self) -> bool {
+        self.era() == Era::Legacy
     }
 
     /// Only this version lets a client send several messages as one array.

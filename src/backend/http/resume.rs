@@ -66,7 +66,9 @@ impl<'a> Awaited<'a> {
     pub(super) async fn answer(mut self, body: Incoming) -> Result<Response, LinkError> {
         match self.hear(body).await? {
             Heard::Answer(answer) => Ok(answer),
-            Heard::Stopped { reason, .. } if self.trail.position().is_none() => Err(lost(reason)),
+            Heard::Stopped { reason, .. } if !self.shared.has_sessions || self.trail.position().is_none() => {
+                Err(lost(reason))
+            }
             // Boxed, as all that is rare.
             Heard::Stopped { reason, .. } => Box::pin(self.resume(reason)).await,
         }

@@ -13,6 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use crate::backend::actor::{SHORTEST_SESSION, stopped};
 use crate::backend::dial::Greeting;
 use crate::backend::ear::{Client, Ear};
+use crate::backend::era::For;
 use crate::backend::health::{self, Health};
 use crate::backend::link::{End, Hello, Link};
 use crate::backend::own::{OwnLink, Shared, Standing, capabilities};
@@ -146,6 +147,7 @@ impl Keeper {
         let greeting = Greeting {
             capabilities: &capabilities(&caller.abilities, shared.config.declare),
             ear: || Ear::own(Arc::clone(register), &shared.config, client(), shared.patience),
+            whom: if caller.dialect.has_handshake() { For::WithHandshake } else { For::All },
             is_retry: self.trouble.is_some(),
         };
         let (link, hello) = match shared.dialler.dial(greeting, &mut over).await {
@@ -215,7 +217,8 @@ impl Keeper {
                 biased;
                 message = self.told.recv() => {
                     let Some(message) = message else { return };
-                    if open.link.notify(message).await.is_err() {
+                    // Without a handshake nothing was promised that this could take back.
+                    if open.hello.dialect.has_handshake() && open.link.notify(message).await.is_err() {
                         self.emit(&Event::AsideDropped { server: self.shared.inbox.server() });
                     }
                 }
@@ -228,7 +231,8 @@ impl Keeper {
     }
 
     async fn set_level(&self, open: &Open) {
-        let Some(level) = self.mailbox.asked_level().filter(|_| open.hello.capabilities.logging) else { return };
+        let can_set = open.hello.capabilities.logging && open.hello.dialect.has_handshake();
+        let Some(level) = self.mailbox.asked_level().filter(|_| can_set) else { return };
         let params = format!(r#"{{"level":"{}"}}"#, level.as_str());
         // A refusal changes nothing: the client is filtered by its level in any case.
         let _ = open.link.ask(&Method::SetLevel, &params).await;

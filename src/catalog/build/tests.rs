@@ -196,6 +196,8 @@ fn srv6_instructions_are_joined_under_headings_and_cuts_are_stated() {
             dialect,
             capabilities,
             instructions: Some(words),
+            extensions: None,
+            lists_handshake: false,
             software: String::new(),
         })
     };

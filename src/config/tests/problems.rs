@@ -272,16 +272,7 @@ fn of_a_server() {
             12,
             "timeout: is too long, use at most \"365d\", or \"0\" where no limit is meant",
         ),
-        (
-            r#""protocol": "modern""#,
-            13,
-            "protocol: \"modern\" is known but not available in this version yet, use \"auto\" or \"legacy\"",
-        ),
-        (
-            r#""protocol": "match-client""#,
-            13,
-            "protocol: \"match-client\" is known but not available in this version yet, use \"auto\" or \"legacy\"",
-        ),
+        (r#""protocol": "modren""#, 13, "protocol: unknown value \"modren\", did you mean \"modern\"?"),
         (
             r#""includeTools": ["a"], "tools": { "allow": [] }"#,
             1,

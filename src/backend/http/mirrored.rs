@@ -1,0 +1,35 @@
+//! What HTTP repeats of a request in headers, in versions without a handshake: so that who stands between can route it
+//! without reading bodies.
+
+use http::HeaderMap;
+use http::header::{HeaderName, HeaderValue};
+
+use crate::backend::link::About;
+use crate::protocol::mirror::encode;
+
+const METHOD: HeaderName = HeaderName::from_static("mcp-method");
+const NAME: HeaderName = HeaderName::from_static("mcp-name");
+
+pub fn headers(about: About<'_>) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    let mut add = |name: HeaderName, value: &str| {
+        // What was encoded is fit for a header; a method that is not is nobody's.
+        if let Ok(value) = HeaderValue::try_from(value) {
+            headers.insert(name, value);
+        }
+    };
+    add(METHOD, about.method.as_str());
+    if let Some(name) = about.name {
+        add(NAME, &encode(name));
+    }
+    let mirrored = about
+        .mirrors
+        .into_iter()
+        .flat_map(|(mirrors, request)| mirrors.headers(request.raw.as_str(), request.params.arguments));
+    for (name, value) in mirrored {
+        if let Ok(name) = HeaderName::try_from(name) {
+            add(name, &value);
+        }
+    }
+    headers
+}
