@@ -131,6 +131,7 @@ impl From<Error> for CallEnd {
 }
 
 /// A client's request in the words of the backend.
+#[derive(Clone)]
 pub struct Outgoing<'a> {
     pub request: &'a Request,
     /// Names and URIs turned native.
@@ -348,7 +349,7 @@ impl Backend {
     /// Sends a client's request and waits for its answer within `patience`.
     pub async fn call(
         &self,
-        outgoing: Outgoing<'_>,
+        outgoing: &Outgoing<'_>,
         call: &Arc<Call>,
         patience: Patience,
     ) -> Result<Answered, CallEnd> {
@@ -359,7 +360,7 @@ impl Backend {
 
     async fn call_uncounted(
         &self,
-        outgoing: Outgoing<'_>,
+        outgoing: &Outgoing<'_>,
         call: &Arc<Call>,
         patience: Patience,
     ) -> Result<Answered, CallEnd> {
@@ -369,15 +370,15 @@ impl Backend {
             None => Box::pin(self.link_after(None, call)).await?,
         };
         let _slot = self.slot().await?;
-        match self.carry(&link, &outgoing, call, patience).await? {
+        match self.carry(&link, outgoing, call, patience).await? {
             Err(error) if self.may_go_again(&error, call) => {
                 // Boxed, as all that is rare: what a call's future holds is moved with it.
                 let link = Box::pin(self.link_after(Some(&link), call)).await?;
-                let again = Box::pin(self.carry(&link, &outgoing, call, patience)).await?;
+                let again = Box::pin(self.carry(&link, outgoing, call, patience)).await?;
                 again.map_err(|error| self.explain(error).into())
             }
             Ok(answered) if link.repeats_arguments() && is_header_mismatch(&answered.response) => {
-                Box::pin(self.carry_refreshed(&link, &outgoing, call, patience, answered)).await
+                Box::pin(self.carry_refreshed(&link, outgoing, call, patience, answered)).await
             }
             answer => answer.map_err(|error| self.explain(error).into()),
         }
@@ -467,7 +468,7 @@ impl Backend {
     }
 
     /// A call that ends without its answer: what the backend is told, and what its client.
-    fn cut(&self, end: End, call: &Call) -> (String, CallEnd) {
+    pub fn cut(&self, end: End, call: &Call) -> (String, CallEnd) {
         match end {
             End::Cancelled(reason) => (reason, CallEnd::Cancelled),
             End::Late(after) => {

@@ -90,6 +90,11 @@ impl Catalog {
         View { catalog: self, pages, class }
     }
 
+    /// The arguments of a tool that headers repeat; nothing for one that is not offered.
+    pub fn mirrors(&self, tool: &str) -> Option<&Mirrors> {
+        self.tools.find(tool).ok().map(|(_, entry)| &entry.mirrors)
+    }
+
     pub fn source(&self, index: usize) -> &Source {
         &self.sources[index]
     }

@@ -7,6 +7,7 @@ mod arguments;
 mod content;
 pub mod inputs;
 pub mod introspection;
+mod rounds;
 pub mod state;
 pub mod subscribe;
 
@@ -161,7 +162,12 @@ impl Router {
         let name = route.target.name(&catalog);
         let mirrors = route.target.mirrors(&catalog);
         let outgoing = Outgoing { request, edits: route.edits, progress_token_at, name, mirrors };
-        let called = backend.call(outgoing, call, route.patience).await;
+        let called = match backend.call(&outgoing, call, route.patience).await {
+            Ok(answered) if call.caller.dialect.has_asks() && answered.dialect.has_result_types() => {
+                Box::pin(self.ask_and_call(call, backend, (&outgoing, route.patience), answered)).await
+            }
+            called => called,
+        };
         if let Some(mime) = route.mime {
             let is_result = |answered: &Answered| matches!(answered.response.outcome, Outcome::Result(_));
             let success = called.as_ref().is_ok_and(is_result);

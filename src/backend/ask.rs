@@ -68,12 +68,12 @@ enum Ended {
 
 impl Recipient {
     /// On the stream of a call, or else of the session; tells whether it was taken.
-    fn ask(&self, message: &Bytes) -> bool {
+    pub fn ask(&self, message: &Bytes) -> bool {
         self.calls.iter().any(|call| call.lane.ask(message.clone()))
             || self.mailbox.has_stream() && self.mailbox.post(message.clone())
     }
 
-    fn tell_cancelled(&self, id: u64, reason: &str) {
+    pub fn tell_cancelled(&self, id: u64, reason: &str) {
         if !self.dialect.has_asks() {
             // It was told what is asked as the answer to a request; nothing else can be said about that.
             return;

@@ -364,7 +364,7 @@ impl Ear {
 }
 
 /// Whether a client can be asked this. What no version knows is the client's to judge.
-fn check_ability(ask: &Request, abilities: &Abilities) -> Result<(), Error> {
+pub fn check_ability(ask: &Request, abilities: &Abilities) -> Result<(), Error> {
     let text = ask.raw.as_str();
     let member = |key| ask.params.whole.and_then(|params| json::member(text, params, key));
     let missing = match ask.method {

@@ -33,6 +33,7 @@ impl Front {
         accepted: Accepted,
     ) -> Result<Response<Body>, Refusal> {
         check(headers, &request, meta).map_err(|error| Refusal::from(error).about(&request))?;
+        self.check_arguments(headers, &request).map_err(|error| Refusal::from(error).about(&request))?;
         let id = request.id.clone();
         let visited = self.desk.visit(&Guest::Passing, request, meta);
         Ok(match visited {
@@ -50,6 +51,19 @@ impl Front {
                 answered(Reply { pieces: crate::protocol::error_reply(Some(&id), &error.to_json()), code }, accepted)
             }
         })
+    }
+}
+
+impl Front {
+    /// Whether headers repeat the arguments that the tool wants repeated.
+    fn check_arguments(&self, headers: &HeaderMap, request: &Request) -> Result<(), Error> {
+        let text = request.raw.as_str();
+        let tool = request.params.name.filter(|_| request.method == Method::ToolsCall);
+        let Some(tool) = tool.and_then(|at| text_json::string(text, at)) else { return Ok(()) };
+        let catalog = self.desk.router.directory.catalog();
+        let Some(mirrors) = catalog.mirrors(&tool).filter(|mirrors| !mirrors.is_empty()) else { return Ok(()) };
+        let get = |name: &str| headers.get_all(name).iter().map(http::HeaderValue::as_bytes).collect::<Vec<_>>();
+        mirrors.check(text, request.params.arguments, get).map_err(Error::HeaderMismatch)
     }
 }
 

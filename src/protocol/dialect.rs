@@ -76,11 +76,6 @@ impl Dialect {
     /// The newest version whose requests need no handshake.
     pub const NEWEST: Dialect = Dialect::V2026_07_28;
 
-    /// Whether a client begins with a handshake, and what it settles holds for the requests that follow.
-    pub fn has_sessions(self) -> bool {
-        self.era() == Era::Legacy
-    }
-
     /// Whether `version` is one of those without sessions, known to us or not.
     pub fn is_sessionless(version: &str) -> bool {
         version >= Dialect::V2026_07_28.as_str()
@@ -129,6 +124,11 @@ impl Dialect {
 
     /// Whether a message of a sampling request may have several blocks of content.
     pub fn has_content_lists(self) -> bool {
+        self >= Dialect::V2025_11_25
+    }
+
+    /// Whether a form may have choices with titles, and several of them.
+    pub fn has_rich_forms(self) -> bool {
         self >= Dialect::V2025_11_25
     }
 

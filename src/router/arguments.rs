@@ -44,6 +44,7 @@ mod tests {
             exposed: "t".into(),
             definition: definition.into(),
             schema: OnceLock::new(),
+            mirrors: Default::default(),
         };
         problem(&entry, arguments)
     }

@@ -93,6 +93,29 @@ pub fn ask_edits(
     edits
 }
 
+/// A form in the words of 2025-06-18: one mode, and choices without titles of their own. Nothing where it cannot be said,
+/// which is where several may be chosen.
+pub fn plain_form(text: &str, params: Span) -> Option<Splice> {
+    let mut edits = Splice::new();
+    json::cut_members(text, params, |key| key == "mode", &mut edits);
+    let properties =
+        json::member(text, params, "requestedSchema").and_then(|form| json::member(text, form, "properties"));
+    for property in properties.into_iter().flat_map(|properties| json::members(text, properties)) {
+        if json::member(text, property.value, "type").is_some_and(|kind| kind.get(text) == r#""array""#) {
+            return None;
+        }
+        for member in json::members(text, property.value).filter(|member| member.key(text) == "oneOf") {
+            let choices = |key: &str| {
+                let choice = |choice| json::member(text, choice, key).map_or("null", |at| at.get(text));
+                json::elements(text, member.value).map(choice).collect::<Vec<_>>().join(",")
+            };
+            let plain = format!(r#""enum":[{}],"enumNames":[{}]"#, choices("const"), choices("title"));
+            edits.replace(Span { start: member.key.start, end: member.value.end }, plain);
+        }
+    }
+    Some(edits)
+}
+
 fn kind<'a>(text: &'a str, block: Span) -> Option<std::borrow::Cow<'a, str>> {
     json::member(text, block, "type").and_then(|at| json::string(text, at))
 }
@@ -219,7 +242,7 @@ mod tests {
 
     fn check(dialect: Dialect, method: &Method, result: &str, expected: &str) {
         let mut splice = edits(dialect, method, result, json::whole(result), |uri| format!("s+{uri}"));
-        if dialect.has_sessions() {
+        if dialect.has_handshake() {
             cut_foreign(false, method, result, json::whole(result), &mut splice);
         }
         let changed = splice.apply(&Bytes::copy_from_slice(result.as_bytes()));
@@ -303,7 +326,7 @@ mod tests {
     fn srv7_structure_that_is_no_object_is_left_out_for_older_clients() {
         let check = |dialect: Dialect, result: &str, expected: &str| {
             let mut edits = edits(dialect, &Method::ToolsCall, result, json::whole(result), str::to_owned);
-            if dialect.has_sessions() {
+            if dialect.has_handshake() {
                 cut_foreign(false, &Method::ToolsCall, result, json::whole(result), &mut edits);
             }
             assert_eq!(edits.apply(&result.to_owned().into()), expected);
@@ -349,5 +372,22 @@ mod tests {
         let kept = r#"{"_meta":{"x":{"ttlMs":1}},"structuredContent":{"resultType":1}}"#;
         check(kept, kept);
         check(r#"{"_meta":{},"resultType":"complete"}"#, r#"{"_meta":{}}"#);
+    }
+
+    #[test]
+    fn ask_a_form_for_older_clients_has_plain_choices_or_is_none() {
+        let check = |params: &str, expected: Option<&str>| {
+            let plain = plain_form(params, json::whole(params)).map(|edits| edits.apply(&params.to_owned().into()));
+            assert_eq!(plain.as_deref(), expected.map(str::as_bytes), "{params}");
+        };
+        check(
+            r#"{"mode":"form","message":"m","requestedSchema":{"properties":{"c":{"type":"string","oneOf":[{"const":"a","title":"A"},{"const":"b","title":"B"}]}}}}"#,
+            Some(
+                r#"{"message":"m","requestedSchema":{"properties":{"c":{"type":"string","enum":["a","b"],"enumNames":["A","B"]}}}}"#,
+            ),
+        );
+        let plain = r#"{"message":"m","requestedSchema":{"properties":{"n":{"type":"number"}}}}"#;
+        check(plain, Some(plain));
+        check(r#"{"requestedSchema":{"properties":{"c":{"type":"array","items":{"enum":["a"]}}}}}"#, None);
     }
 }

@@ -162,7 +162,7 @@ pub fn check_meta(request: &Request, meta: &Meta) -> Result<(), Error> {
 /// A version that is served without a handshake.
 pub fn check_version(request: &Request, meta: &Meta) -> Result<(), Error> {
     let requested = meta.version.and_then(|at| json::string(request.raw.as_str(), at)).unwrap_or_default();
-    if Dialect::parse(&requested).is_some_and(|dialect| !dialect.has_sessions()) {
+    if Dialect::parse(&requested).is_some_and(|dialect| !dialect.has_handshake()) {
         return Ok(());
     }
     Err(Error::UnsupportedVersion { requested: requested.into_owned() })
