@@ -45,6 +45,7 @@ use crate::backend::ear::Client;
 use crate::backend::handed::Handed;
 use crate::backend::inbox::{Inbox, List};
 use crate::backend::link::{About, Link, LinkError};
+use crate::backend::listen::{Filter, Listen};
 use crate::backend::listing::{LeftOut, Listing};
 use crate::backend::offered::Offered;
 use crate::backend::own::OwnLinks;
@@ -142,6 +143,16 @@ pub struct Outgoing<'a> {
     pub name: Option<&'a str>,
     /// The arguments that headers repeat, of a tool that has any.
     pub mirrors: Option<&'a Mirrors>,
+    pub tasks: Tasks,
+}
+
+/// Whether a call may be answered with a task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tasks {
+    /// It may, because its client can be given one: that is declared where requests declare such things.
+    pub welcome: bool,
+    /// It must, because its tool makes nothing else: one is asked for where requests ask for them.
+    pub required: bool,
 }
 
 /// An answer of the backend, and the version it was given in.
@@ -464,7 +475,14 @@ impl Backend {
             level: call.mailbox.asked_level(),
             declare: self.config.declare,
             token: outgoing.progress_token_at.map(|at| (at, token)),
+            tasks: outgoing.tasks,
         }
+    }
+
+    /// Opens a stream of news for the sake of a client's request, where its link has any.
+    pub async fn listen(&self, call: &Call, filter: &Filter) -> Result<Listen, LinkError> {
+        let closed = || LinkError::Closed { reason: "it is not connected".to_owned(), sent: false };
+        self.link_now(call).ok_or_else(closed)?.listen(filter).await
     }
 
     /// A call that ends without its answer: what the backend is told, and what its client.
@@ -644,7 +662,14 @@ mod tests {
         let link = HttpLink::new(client, url, Default::default(), 1, Arc::new(Ear::example()));
         let link = Arc::new(Link::new(Wire::Http(link)));
         let (edits, progress_token_at) = (Splice::new(), None);
-        let outgoing = Outgoing { request: &call.request, edits, progress_token_at, name: None, mirrors: None };
+        let outgoing = Outgoing {
+            request: &call.request,
+            edits,
+            progress_token_at,
+            name: None,
+            mirrors: None,
+            tasks: Tasks::default(),
+        };
         assert!(backend.carry(&link, &outgoing, &call, patience).await.is_err_and(is_late));
     }
 }

@@ -7,12 +7,15 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use crate::backend::Backend;
 use crate::caller::Caller;
+use crate::lane::Call;
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Span, Splice, quote};
 use crate::protocol::method::Method;
-use crate::protocol::{self, Request, Response};
+use crate::protocol::{self, Id, Message, Request, Response};
 use crate::router::content;
 use crate::router::state::State;
 use crate::router::{Reply, Router};
@@ -27,6 +30,15 @@ pub(super) struct Exchange<'a> {
     pub backend: &'a Backend,
     pub caller: &'a Caller,
     pub request: &'a Request,
+}
+
+/// Something that the client is asked.
+pub struct Question {
+    /// Its id in the client's book of asks.
+    pub id: Id,
+    /// As it stands in the result: key and value.
+    pub asked: String,
+    pub key: String,
 }
 
 impl Router {
@@ -127,7 +139,35 @@ pub fn needs_input(text: &str, result: Span) -> bool {
 
 /// The part of a text at `span`, with edits of the whole applied to it.
 pub fn inside(text: &str, span: Span, edits: Splice) -> String {
-    let whole = edits.apply(&bytes::Bytes::copy_from_slice(text.as_bytes()));
+    let whole = edits.apply(&Bytes::copy_from_slice(text.as_bytes()));
     let end = whole.len() - (text.len() - span.end as usize);
     String::from_utf8_lossy(&whole[span.start as usize..end]).into_owned()
+}
+
+/// What a client is asked, from the message that a client with a session would get; the id alone where it has no place in
+/// a result.
+pub fn question(ask: Bytes) -> Result<Question, Option<Id>> {
+    let Ok(Message::Request(request)) = Message::parse(ask) else { return Err(None) };
+    if !matches!(request.method, Method::Elicit | Method::Sample | Method::RootsList) {
+        return Err(Some(request.id));
+    }
+    let text = request.raw.as_str();
+    let params = request.params.whole.map(|params| {
+        let mut edits = Splice::new();
+        // Progress of an answer, and names for what a session hears later, are unknown here.
+        json::cut_members(text, params, |key| matches!(key, "_meta" | "elicitationId" | "task"), &mut edits);
+        format!(r#","params":{}"#, inside(text, params, edits))
+    });
+    let key = format!("ask-{}", request.id);
+    let asked = format!(r#"{}:{{"method":"{}"{}}}"#, quote(&key), request.method.as_str(), params.unwrap_or_default());
+    Ok(Question { id: request.id, asked, key })
+}
+
+/// Tells the backend that an ask gets no answer.
+pub fn refuse(call: &Call, ask: Option<Id>, reason: &str) {
+    let error = Error::ClientUnavailable { reason: reason.to_owned() };
+    let answer = protocol::error_reply(ask.as_ref(), &error.to_json()).concat();
+    if let Ok(Message::Response(answer)) = Message::parse(answer) {
+        call.mailbox.asks.answer(answer);
+    }
 }

@@ -22,6 +22,7 @@ use crate::protocol::modern::SUBSCRIPTION_ID;
 use crate::protocol::{self, Id, Message, Notification, Request};
 use crate::router::Router;
 use crate::router::subscribe::Listener;
+use crate::router::tasks::check_declared;
 use crate::session::Place;
 use crate::session::desk::Desk;
 use crate::session::visit::Guest;
@@ -57,6 +58,9 @@ impl Listening {
         let wanted = wanted.filter(|wanted| wanted.get(text).starts_with('{'));
         let wanted = wanted.ok_or_else(|| Error::InvalidParams("notifications must be an object".to_owned()))?;
         let wanted = Filter::read(text, wanted);
+        if !wanted.tasks.is_empty() {
+            check_declared(&caller)?;
+        }
         Router::check_options(request)?;
         let place = match guest {
             Guest::Passing => Some(desk.sessions.reserve()?),
@@ -74,8 +78,10 @@ impl Listening {
         let call = Arc::new(Call::new(caller, own, request.clone(), None));
         let known: BTreeSet<_> =
             wanted.uris.iter().filter(|uri| desk.router.can_subscribe(&call, uri)).cloned().collect();
-        let honoured = Filter { uris: known, ..wanted };
+        let tasks = desk.router.watchable(&call.caller, &wanted.tasks);
+        let honoured = Filter { uris: known, tasks, ..wanted };
         let listener = Listener { client: session, mailbox: Arc::clone(&mailbox) };
+        watch_tasks(desk, &call, &mailbox, &honoured);
         subscribe_all(desk, &call, listener, &honoured);
         Ok(Listening { mailbox, session, id: request.id.clone(), honoured, _place: place })
     }
@@ -124,6 +130,16 @@ impl Listening {
     fn meta(&self) -> String {
         format!(r#""_meta":{{"{SUBSCRIPTION_ID}":{}}}"#, self.id)
     }
+}
+
+/// Has tasks told of, until nobody listens any more.
+fn watch_tasks(desk: &Arc<Desk>, call: &Arc<Call>, mailbox: &Arc<Mailbox>, honoured: &Filter) {
+    if honoured.tasks.is_empty() {
+        return;
+    }
+    let (desk, call, mailbox, tasks) =
+        (Arc::clone(desk), Arc::clone(call), Arc::clone(mailbox), honoured.tasks.clone());
+    tokio::spawn(async move { desk.router.watch_tasks(&call, &mailbox, &tasks).await });
 }
 
 /// Enters the subscriptions, until all stand or fall or nobody listens any more.

@@ -13,11 +13,10 @@ use bytes::Bytes;
 
 use crate::lane::{Call, Said};
 use crate::protocol::error::Error;
-use crate::protocol::json::{self, Splice, quote};
-use crate::protocol::method::Method;
+use crate::protocol::json::{self, Splice};
 use crate::protocol::{self, Id, Message, Request};
 use crate::router::Reply;
-use crate::router::inputs::{input_required, inside};
+use crate::router::inputs::{Question, input_required, question, refuse};
 use crate::router::state::State;
 use crate::session::desk::{Desk, Pending};
 
@@ -41,15 +40,6 @@ struct Parked {
     pending: Pending,
     open: Vec<Question>,
     expires: Instant,
-}
-
-/// Something that the client is asked.
-struct Question {
-    /// Its id in the client's book of asks.
-    id: Id,
-    /// As it stands in the result: key and value.
-    asked: String,
-    key: String,
 }
 
 /// What becomes of a call that came back.
@@ -82,11 +72,12 @@ impl Park {
 }
 
 impl Desk {
-    /// Ends calls whose clients do not come back, for ever.
+    /// Ends calls whose clients do not come back, and forgets tasks whose time is over, for ever.
     pub async fn keep_park(&self) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             self.park.forget_late(Instant::now());
+            self.router.tasks.forget_late(Instant::now());
         }
     }
 
@@ -166,33 +157,6 @@ fn answer(call: &Call, request: &Request, open: Vec<Question>) -> Vec<Question> 
         }
     }
     missing
-}
-
-/// What a client is asked, from the message that a client with a session would get; the id alone where it has no place in
-/// a result.
-fn question(ask: Bytes) -> Result<Question, Option<Id>> {
-    let Ok(Message::Request(request)) = Message::parse(ask) else { return Err(None) };
-    if !matches!(request.method, Method::Elicit | Method::Sample | Method::RootsList) {
-        return Err(Some(request.id));
-    }
-    let text = request.raw.as_str();
-    let params = request.params.whole.map(|params| {
-        let mut edits = Splice::new();
-        // Progress of an answer, and names for what a session hears later, are unknown here.
-        json::cut_members(text, params, |key| matches!(key, "_meta" | "elicitationId" | "task"), &mut edits);
-        format!(r#","params":{}"#, inside(text, params, edits))
-    });
-    let key = format!("ask-{}", request.id);
-    let asked = format!(r#"{}:{{"method":"{}"{}}}"#, quote(&key), request.method.as_str(), params.unwrap_or_default());
-    Ok(Question { id: request.id, asked, key })
-}
-
-fn refuse(call: &Call, ask: Option<Id>, reason: &str) {
-    let error = Error::ClientUnavailable { reason: reason.to_owned() };
-    let answer = protocol::error_reply(ask.as_ref(), &error.to_json()).concat();
-    if let Ok(Message::Response(answer)) = Message::parse(answer) {
-        call.mailbox.asks.answer(answer);
-    }
 }
 
 /// The same answer to another request.

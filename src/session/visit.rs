@@ -11,10 +11,11 @@ use crate::protocol::dialect::Dialect;
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Pieces};
 use crate::protocol::method::Method;
-use crate::protocol::modern::{FRESHNESS, IDENTITY, Meta, SERVER_INFO};
+use crate::protocol::modern::{FRESHNESS, IDENTITY, Meta, SERVER_INFO, TASKS};
 use crate::protocol::{self, Request};
 use crate::router::Reply;
 use crate::router::state::State;
+use crate::router::tasks::check_declared;
 use crate::session::desk::{Desk, EXTENSION, Pending, parse_level};
 use crate::session::listening::Listening;
 use crate::session::park::Resumed;
@@ -60,6 +61,10 @@ impl Desk {
             Method::PromptsList => list(List::Prompts),
             Method::ResourcesList => list(List::Resources),
             Method::TemplatesList => list(List::Templates),
+            Method::TasksGet | Method::TasksUpdate | Method::TasksCancel => {
+                check_declared(&caller)?;
+                self.visit_backend(guest, caller, request, meta)
+            }
             Method::ToolsCall | Method::PromptsGet | Method::ResourcesRead | Method::Complete => {
                 self.visit_backend(guest, caller, request, meta)
             }
@@ -72,15 +77,17 @@ impl Desk {
         let catalog = self.router.directory.catalog();
         let instructions = catalog.instructions.as_deref();
         let instructions = instructions.map(|text| format!(r#","instructions":{text}"#)).unwrap_or_default();
+        let tasks = if self.router.offers_tasks() { format!(r#","{TASKS}":{{}}"#) } else { String::new() };
         format!(
             concat!(
                 r#"{{"resultType":"complete","supportedVersions":["{}"],"capabilities":{{"tools":{{"listChanged":true}},"#,
                 r#""prompts":{{"listChanged":true}},"resources":{{"subscribe":true,"listChanged":true}},"completions":{{}},"#,
-                r#""logging":{{}},"extensions":{{"{}":{}}}}}{}{},"_meta":{{"{}":{}}}}}"#
+                r#""logging":{{}},"extensions":{{"{}":{}{}}}}}{}{},"_meta":{{"{}":{}}}}}"#
             ),
             Dialect::NEWEST,
             SUBSCRIPTIONS,
             EXTENSION,
+            tasks,
             instructions,
             FRESHNESS,
             SERVER_INFO,
