@@ -28,7 +28,7 @@ use crate::observe::{Event, Observe};
 use crate::protocol::dialect::{Dialect, Era};
 use crate::protocol::error::Error;
 use crate::protocol::method::Method;
-use crate::protocol::modern::{Meta, is_visit};
+use crate::protocol::modern::Meta;
 use crate::protocol::{Message, Request, error_reply};
 use crate::session::Session;
 use crate::session::desk::{Begun, Desk, Next};
@@ -212,20 +212,18 @@ impl Front {
             return Box::pin(self.batch(&parts.headers, accepted, batch?)).await;
         }
         match Message::parse(raw)? {
-            Message::Request(request) if is_visit(&request) => {
-                let meta = Meta::read(request.raw.as_str(), &request.params);
-                self.visit(&parts.headers, request, &meta, accepted).await
-            }
-            Message::Request(request) if names_sessionless(&parts.headers) => {
-                Err(Refusal::from(missing_meta()).about(&request))
-            }
-            Message::Request(request)
-                if request.method == Method::Initialize && !parts.headers.contains_key(SESSION_ID) =>
-            {
-                self.initialize(&request)
-            }
             Message::Request(request) => {
-                let session = self.session(&parts.headers).map_err(|refusal| refusal.about(&request))?;
+                let (headers, meta) = (&parts.headers, Meta::read(request.raw.as_str(), &request.params));
+                if meta.version.is_some() {
+                    return self.visit(headers, request, &meta, accepted).await;
+                }
+                if names_sessionless(headers) {
+                    return Err(Refusal::from(missing_meta()).about(&request));
+                }
+                if request.method == Method::Initialize && !headers.contains_key(SESSION_ID) {
+                    return self.initialize(&request);
+                }
+                let session = self.session(headers).map_err(|refusal| refusal.about(&request))?;
                 Ok(self.request(&session, request, accepted).await)
             }
             // Versions without sessions have no notifications of clients over HTTP, and nothing to say against them.
