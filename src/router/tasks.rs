@@ -210,7 +210,8 @@ impl Router {
         let Some(at) = related_task(text, holder) else { return edits };
         let own = if backend.own_links().is_some() { caller.session } else { None };
         let native = json::string(text, at).unwrap_or_default();
-        match Translate::task_id(self, &backend.id, own, &native) {
+        let id = Translate::task_id(self, &backend.id, own, &native).filter(|_| caller.dialect.has_tasks());
+        match id {
             Some(id) => edits.replace(at, quote(&id)),
             None => {
                 let meta = json::member(text, holder, "_meta").expect("it holds the task");
