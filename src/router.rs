@@ -30,7 +30,7 @@ use crate::mailbox::tally::Tally;
 use crate::observe::meter::ReadStatus;
 use crate::observe::mime::Mime;
 use crate::observe::{Event, Observe};
-use crate::protocol::dialect::Dialect;
+use crate::protocol::dialect::{Dialect, Era};
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Pieces, Span, Splice, quote};
 use crate::protocol::method::Method;
@@ -44,6 +44,9 @@ use crate::router::tasks::book::{Book, Native};
 
 /// D13: how long a URI that nobody offers yet is waited for while lists are being fetched.
 const REFRESH_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The code of a method that is not served.
+const METHOD_NOT_FOUND: i64 = -32601;
 
 /// Where a request goes and in which words.
 pub struct Route {
@@ -192,7 +195,9 @@ impl Router {
                 Came::Result(answered) => answered,
             };
         }
-        if let Outcome::Error(error) = answered.response.outcome {
+        if let Outcome::Error(error) = answered.response.outcome
+            && call.caller.dialect.has_asks()
+        {
             backend.inbox.remember_required(answered.response.raw.as_str(), error, &call.mailbox);
         }
         Ok(self.translate(&catalog, route.source, request, &call.caller, &answered))
@@ -298,6 +303,8 @@ impl Router {
         }
         let code_at = json::member(text, error, "code");
         let code = code_at.and_then(|code| code.get(text).parse().ok());
+        // What a tool answers is about the tool, not about the method that called it.
+        let code = code.filter(|code| request.method != Method::ToolsCall || *code != METHOD_NOT_FOUND);
         if edits.is_empty()
             && let Some(code) = code_at
             && let Some(known) = caller.dialect.foreign_code(code.get(text))
@@ -330,7 +337,8 @@ impl Translate for Router {
     }
 
     fn task_id(&self, server: &ServerId, own: Option<SessionId>, native: &str) -> Option<String> {
-        let native = Native { server: server.clone(), own, id: native.into() };
+        // Only versions with sessions name a task in passing.
+        let native = Native { server: server.clone(), own, era: Era::Legacy, id: native.into() };
         self.tasks.named(&native).map(|task| task.id.to_string())
     }
 

@@ -148,7 +148,8 @@ pub fn relay(ear: &Arc<Ear>, request: Request, recipient: Recipient, mut opened:
             return ear.refuse(&request, &error, &*mouth);
         }
     };
-    if request.method == Method::Elicit && !recipient.is_own {
+    // Its end is told to those who have a stream for that.
+    if request.method == Method::Elicit && !recipient.is_own && recipient.dialect.has_asks() {
         ear.inbox.remember_elicited(&request, &recipient.mailbox);
     }
     // Before anything else is heard on the link, so that the order stays.

@@ -102,8 +102,17 @@ impl Whose {
     /// Among these, which are all that are open on a link. Where several clients have calls, the first two tell.
     pub fn among<'a>(calls: impl Iterator<Item = &'a Arc<Call>> + Clone) -> Whose {
         let Some(first) = calls.clone().next() else { return Whose::Nobodys };
-        let same = |call: &Arc<Call>| Arc::ptr_eq(&call.mailbox, &first.mailbox);
+        let same = |call: &Arc<Call>| client_of(call) == client_of(first);
         if calls.clone().all(same) { Whose::Calls(calls.cloned().collect()) } else { Whose::Unsure }
+    }
+}
+
+/// A client by the address of its mailbox. Where a client is asked by the answer to a call, each of its calls counts as a
+/// client: of two, nothing says which.
+pub(super) fn client_of(call: &Call) -> usize {
+    match call.caller.dialect.has_asks() {
+        true => Arc::as_ptr(&call.mailbox).addr(),
+        false => std::ptr::from_ref(call).addr(),
     }
 }
 
@@ -203,7 +212,7 @@ impl Ear {
         let level = level.and_then(|name| Level::parse(&name)).unwrap_or(Level::Emergency);
         let wanted = match (&whose, &self.own) {
             (Whose::Calls(calls), _) => calls.first().map_or(Some(Level::DEFAULT), |call| call.caller.level),
-            (_, Some(client)) => Some(client.mailbox.level()),
+            (_, Some(client)) => client.caller.dialect.has_asks().then(|| client.mailbox.level()),
             (Whose::Nobodys | Whose::Unsure, None) => {
                 return self.emit(&Event::BackendLog { server: self.server(), line: notification.raw.as_str() });
             }
@@ -224,7 +233,8 @@ impl Ear {
             (Whose::Calls(calls), _) => {
                 calls.iter().filter(|call| takes(call)).any(|call| call.lane.offer(message.clone()))
             }
-            (_, Some(client)) => client.mailbox.post(message),
+            // What belongs to none of its calls would wait for ever.
+            (_, Some(client)) => client.caller.dialect.has_asks() && client.mailbox.post(message),
             (Whose::Nobodys | Whose::Unsure, None) => false,
         }
     }
@@ -317,6 +327,9 @@ impl Ear {
                 let (mailbox, abilities) = (Arc::clone(&first.mailbox), Arc::clone(&first.caller.abilities));
                 let dialect = first.caller.dialect;
                 Recipient { mailbox, abilities, dialect, is_own: own.is_some(), calls }
+            }
+            (_, Some(client)) if !client.caller.dialect.has_asks() => {
+                return Err(unavailable("it can be asked by the answer to a call alone, and nothing says to which"));
             }
             (_, Some(client)) => Recipient {
                 mailbox: Arc::clone(&client.mailbox),

@@ -115,6 +115,10 @@ pub struct Capabilities {
     pub prompts: bool,
     pub resources: bool,
     pub subscribe: bool,
+    /// Whose changes it tells of.
+    pub tools_change: bool,
+    pub prompts_change: bool,
+    pub resources_change: bool,
     pub completions: bool,
     pub logging: bool,
     /// Tools may be called as tasks.
@@ -280,9 +284,6 @@ impl Link {
         let answer = self.ask_plainly(&Method::Initialize, &params).await?;
         let hello = Hello::read(&answer).map_err(LinkError::Protocol)?;
         self.speak(hello.dialect, String::new());
-        if let Wire::Http(link) = &self.wire {
-            link.speak(hello.dialect);
-        }
         self.notify(crate::protocol::notification(&Method::Initialized, None)).await?;
         if let Wire::Http(link) = &self.wire {
             link.listen_to_get();
@@ -305,6 +306,9 @@ impl Link {
     /// What it speaks is settled; its own requests declare `capabilities` where every request does.
     pub fn speak(&self, dialect: Dialect, declared: String) {
         self.voice.get_or_init(|| Voice { dialect, declared });
+        if let Wire::Http(link) = &self.wire {
+            link.speak(dialect);
+        }
     }
 }
 
@@ -339,6 +343,12 @@ pub fn shared_capabilities(config: &Server) -> String {
 }
 
 impl Hello {
+    /// The lists whose changes it tells of.
+    pub fn told_lists(&self) -> Filter {
+        let Capabilities { tools_change, prompts_change, resources_change, .. } = self.capabilities;
+        Filter { tools: tools_change, prompts: prompts_change, resources: resources_change, ..Filter::default() }
+    }
+
     /// From the answer to `initialize`.
     fn read(answer: &Response) -> Result<Hello, String> {
         let text = answer.raw.as_str();
@@ -391,11 +401,15 @@ impl Capabilities {
         let object = |of, key| json::member(text, of, key).filter(|value| value.get(text).starts_with('{'));
         let resources = object(span, "resources");
         let truth = |of, key| json::member(text, of, key).is_some_and(|value| value.get(text) == "true");
+        let changes = |key| object(span, key).is_some_and(|part| truth(part, "listChanged"));
         Capabilities {
             tools: object(span, "tools").is_some(),
             prompts: object(span, "prompts").is_some(),
             resources: resources.is_some(),
             subscribe: resources.is_some_and(|resources| truth(resources, "subscribe")),
+            tools_change: changes("tools"),
+            prompts_change: changes("prompts"),
+            resources_change: changes("resources"),
             completions: object(span, "completions").is_some(),
             logging: object(span, "logging").is_some(),
             tasks: declares_tasks(text, span),

@@ -10,13 +10,19 @@
 //! pass one bounded queue; where the client does not read, the streams of the gateway wait. A cancel goes with its request
 //! (see [`call`]), an answer to the session that asked (see [`asks`]), a stream that was cut goes on (see [`stream`]), and
 //! what the client subscribed to is asked of every session (see [`subscriptions`]).
+//!
+//! A request that says its version itself needs no session and causes none: it is a POST of its own (see [`visit`]), and
+//! what it listens for outlives the gateway too (see [`listen`]). One client may send both kinds.
 
 pub mod asks;
 pub mod call;
 pub mod keeper;
+pub mod listen;
 pub mod message;
+pub mod repeated;
 pub mod stream;
 pub mod subscriptions;
+pub mod visit;
 pub mod wire;
 
 use std::collections::HashMap;
@@ -34,6 +40,7 @@ use crate::cli::bridge::asks::{Asks, Unread};
 use crate::cli::bridge::call::Way;
 use crate::cli::bridge::keeper::Session;
 use crate::cli::bridge::message::{Kind, Outgoing, Said};
+use crate::cli::bridge::repeated::Repeated;
 use crate::cli::bridge::stream::Stream;
 use crate::cli::bridge::subscriptions::Subscriptions;
 use crate::cli::bridge::wire::{Answers, Broken, Wire};
@@ -41,7 +48,7 @@ use crate::protocol::error::Error;
 use crate::protocol::framing::{Frame, Lines};
 use crate::protocol::json::single_line;
 use crate::protocol::method::Method;
-use crate::protocol::{self, Id};
+use crate::protocol::{self, Id, Request};
 
 /// Requests of the client that may be open at once.
 const MOST_CALLS: usize = 256;
@@ -73,6 +80,7 @@ pub struct Bridge {
     /// The newest session that the gateway was found to have forgotten.
     lost: AtomicU64,
     bell: Notify,
+    repeated: Repeated,
 }
 
 struct Handshake {
@@ -100,12 +108,14 @@ pub async fn run(
         doubts: Notify::new(),
         lost: Default::default(),
         bell: Notify::new(),
+        repeated: Repeated::default(),
     });
     let mut client = Client {
         bridge: Arc::clone(&bridge),
         output: sender,
         calls: JoinSet::new(),
         open: HashMap::new(),
+        visits: HashMap::new(),
         keeper: None,
     };
     tokio::select! {
@@ -120,8 +130,10 @@ pub async fn run(
 
 /// Lets open requests finish, then ends the session.
 async fn finish(client: Client, bridge: Arc<Bridge>, writer: JoinHandle<()>) {
-    let Client { output, mut calls, keeper, .. } = client;
+    let Client { output, mut calls, visits, keeper, .. } = client;
     drop(output);
+    // Nobody is told of anything any more.
+    drop(visits);
     let finished = async {
         bridge.refuse_open_asks().await;
         while calls.join_next().await.is_some() {}
@@ -156,6 +168,8 @@ struct Client {
     calls: JoinSet<()>,
     /// How to give up an open request.
     open: HashMap<Id, oneshot::Sender<Outgoing>>,
+    /// The same for those without a session, which the gateway does not tell by their ids.
+    visits: HashMap<Id, oneshot::Sender<()>>,
     keeper: Option<JoinHandle<()>>,
 }
 
@@ -203,7 +217,11 @@ impl Client {
             // In order with what the client says besides.
             Kind::Batch(ids) if ids.is_empty() => self.bridge.carry_aside(&outgoing, &self.output).await,
             Kind::Request(..) | Kind::Batch(_) => self.begin(outgoing).await,
+            Kind::Visit(request) => self.visit(request).await,
             Kind::Notification { cancels: Some(id) } => {
+                if self.visits.remove(id).is_some_and(|open| open.send(()).is_ok()) {
+                    return;
+                }
                 let kept = match self.open.remove(id) {
                     Some(open) => open.send(outgoing).err(),
                     None => Some(outgoing),
@@ -245,10 +263,35 @@ impl Client {
         Ok(())
     }
 
-    async fn begin(&mut self, mut outgoing: Outgoing) {
+    /// A request that says its version itself.
+    async fn visit(&mut self, request: &Request) {
+        self.visits.retain(|_, open| !open.is_closed());
+        let admitted = match self.visits.contains_key(&request.id) {
+            true => Err(Error::InvalidRequest(format!("a request with the id {} is in flight", request.id))),
+            false => self.check_room(),
+        };
+        if let Err(error) = admitted {
+            return self.refuse(Some(&request.id_as_written()), &error).await;
+        }
+        let (cancel, cancelled) = oneshot::channel();
+        self.visits.insert(request.id.detached(), cancel);
+        let (bridge, request, output) = (Arc::clone(&self.bridge), request.clone(), self.output.clone());
+        match request.method {
+            Method::Listen => self.calls.spawn(listen::listen(bridge, request, output, cancelled)),
+            _ => self.calls.spawn(visit::visit(bridge, request, output, cancelled)),
+        };
+    }
+
+    fn check_room(&mut self) -> Result<(), Error> {
         while self.calls.try_join_next().is_some() {}
-        if self.calls.len() >= MOST_CALLS {
-            let error = Error::LimitExceeded { limit: "open requests of one client", value: MOST_CALLS };
+        match self.calls.len() < MOST_CALLS {
+            true => Ok(()),
+            false => Err(Error::LimitExceeded { limit: "open requests of one client", value: MOST_CALLS }),
+        }
+    }
+
+    async fn begin(&mut self, mut outgoing: Outgoing) {
+        if let Err(error) = self.check_room() {
             for id in outgoing.waiting() {
                 self.refuse(Some(&id), &error).await;
             }
@@ -351,22 +394,25 @@ impl Bridge {
         }
     }
 
-    /// An answer that is no success. A JSON-RPC error in it passes under the id that the client knows.
+    /// An answer that is no success.
     async fn hand_on_refusal(
         &self,
         response: wire::Response,
         output: &Output,
         waiting: &mut Vec<Id>,
     ) -> Result<(), Error> {
+        let answer = self.refusal(response, waiting).await?;
+        waiting.clear();
+        let _ = output.send(answer).await;
+        Ok(())
+    }
+
+    /// The JSON-RPC error of an answer that is no success, under the id that the client knows.
+    async fn refusal(&self, response: wire::Response, waiting: &[Id]) -> Result<Bytes, Error> {
         let status = response.status();
         let body = Answers::new(response).next_message().await.ok().flatten().unwrap_or_default();
         let is_ours = !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
-        if let Some(answer) = message::refusal(body, waiting).filter(|_| is_ours) {
-            waiting.clear();
-            let _ = output.send(answer).await;
-            return Ok(());
-        }
-        Err(self.wire.refused(status, None))
+        message::refusal(body, waiting).filter(|_| is_ours).ok_or_else(|| self.wire.refused(status, None))
     }
 
     /// The handshake with these bytes: what names the new session, the answer, and the version where it is a success.

@@ -34,15 +34,16 @@ impl Front {
     ) -> Result<Response<Body>, Refusal> {
         check(headers, &request, meta).map_err(|error| Refusal::from(error).about(&request))?;
         self.check_arguments(headers, &request).map_err(|error| Refusal::from(error).about(&request))?;
+        if request.method == Method::Listen && !accepted.stream {
+            let refusal = Refusal::status(StatusCode::NOT_ACCEPTABLE, "Accept must allow text/event-stream");
+            return Err(refusal.about(&request));
+        }
         let id = request.id.clone();
         let visited = self.desk.visit(&Guest::Passing, request, meta);
         Ok(match visited {
             Ok(Visited::Ready(answer)) => answered(answer.into(), accepted),
             Ok(Visited::Replied(reply)) => answered(reply, accepted),
             Ok(Visited::Pending(pending)) => carried(Visit::new(&self.desk, id, pending), accepted).await,
-            Ok(Visited::Listening(_)) if !accepted.stream => {
-                return Err(Refusal::status(StatusCode::NOT_ACCEPTABLE, "Accept must allow text/event-stream"));
-            }
             Ok(Visited::Listening(listening)) => {
                 body::events(Told::new(&self.desk, listening, self.stop.clone()).into_events())
             }
@@ -128,7 +129,8 @@ async fn carried(mut visit: Visit, accepted: Accepted) -> Response<Body> {
             Word::Answer(Some(reply)) => return json(status(reply.code), reply.pieces),
             Word::Answer(None) => return body::events(futures_util::stream::empty()),
             // For a client that takes no stream.
-            Word::Note(_) | Word::Slow if !accepted.stream => {}
+            Word::Note(_) if !accepted.stream => visit.tell_dropped(),
+            Word::Slow if !accepted.stream => {}
             Word::Note(note) => {
                 visit.give_back(note);
                 return body::events(visit.into_events());

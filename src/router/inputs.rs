@@ -41,6 +41,26 @@ pub struct Question {
     pub key: String,
 }
 
+impl Question {
+    /// Whether the backend still waits for it.
+    pub fn is_open(&self, call: &Call) -> bool {
+        call.mailbox.asks.is_open(&self.id)
+    }
+
+    /// Gives the backend what a request answers to it; tells whether it does.
+    pub fn answer(&self, call: &Call, request: &Request) -> bool {
+        let text = request.raw.as_str();
+        let answered = request.params.input_responses.and_then(|answers| json::member(text, answers, &self.key));
+        let Some(answered) = answered.filter(|answered| answered.get(text).starts_with('{')) else { return false };
+        let response = protocol::reply(&self.id, answered.slice(request.raw.bytes())).concat();
+        if let Ok(Message::Response(response)) = Message::parse(response) {
+            // It may be late: then the backend has gone on without.
+            call.mailbox.asks.answer(response);
+        }
+        true
+    }
+}
+
 impl Router {
     /// Opens the state that a request comes back with, in `edits`. What would make a backend begin anew is refused: the
     /// call has run, at least in part.
@@ -112,15 +132,19 @@ impl Router {
             return Some(self.error(request, caller, &missing));
         }
         let asked = json::member(text, error, "data").and_then(|data| json::member(text, data, "elicitations"));
-        let asked = asked.into_iter().flat_map(|asked| json::elements(text, asked)).enumerate();
+        let asked = asked.into_iter().flat_map(|asked| json::elements(text, asked)).map(|params| params.get(text));
         let asked: Vec<_> = asked
+            .filter(|params| params.starts_with('{'))
+            .enumerate()
             .map(|(number, params)| {
-                let mut edits = Splice::new();
-                json::cut_members(text, params, |key| key == "elicitationId", &mut edits);
-                let params = inside(text, params, edits);
+                let params = without(params, |key| key == "elicitationId");
                 format!(r#""url-{}":{{"method":"elicitation/create","params":{params}}}"#, number + 1)
             })
             .collect();
+        if asked.is_empty() {
+            // Nothing to come back with: a result that asks nothing would only have the call made again and again.
+            return None;
+        }
         let state = self.states.seal(&State::Again, caller, request, LIFE);
         Some(Reply { pieces: protocol::reply(&request.id, input_required(&asked.join(","), &state)), code: None })
     }
@@ -144,6 +168,14 @@ pub fn inside(text: &str, span: Span, edits: Splice) -> String {
     String::from_utf8_lossy(&whole[span.start as usize..end]).into_owned()
 }
 
+/// An object without the members that `is_cut` names.
+pub fn without(object: &str, is_cut: impl Fn(&str) -> bool) -> String {
+    let mut edits = Splice::new();
+    json::cut_members(object, json::whole(object), is_cut, &mut edits);
+    let left = edits.apply(&Bytes::copy_from_slice(object.as_bytes()));
+    String::from_utf8_lossy(&left).into_owned()
+}
+
 /// What a client is asked, from the message that a client with a session would get; the id alone where it has no place in
 /// a result.
 pub fn question(ask: Bytes) -> Result<Question, Option<Id>> {
@@ -151,12 +183,10 @@ pub fn question(ask: Bytes) -> Result<Question, Option<Id>> {
     if !matches!(request.method, Method::Elicit | Method::Sample | Method::RootsList) {
         return Err(Some(request.id));
     }
-    let text = request.raw.as_str();
     let params = request.params.whole.map(|params| {
-        let mut edits = Splice::new();
         // Progress of an answer, and names for what a session hears later, are unknown here.
-        json::cut_members(text, params, |key| matches!(key, "_meta" | "elicitationId" | "task"), &mut edits);
-        format!(r#","params":{}"#, inside(text, params, edits))
+        let is_unknown = |key: &str| matches!(key, "_meta" | "elicitationId" | "task");
+        format!(r#","params":{}"#, without(params.get(request.raw.as_str()), is_unknown))
     });
     let key = format!("ask-{}", request.id);
     let asked = format!(r#"{}:{{"method":"{}"{}}}"#, quote(&key), request.method.as_str(), params.unwrap_or_default());

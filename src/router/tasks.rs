@@ -137,7 +137,7 @@ impl Router {
         match wish.place {
             Some(place) => {
                 let own = if backend.own_links().is_some() { call.caller.session } else { None };
-                let native = Native { server: backend.id.clone(), own, id: (*id).into() };
+                let native = Native { server: backend.id.clone(), own, era, id: (*id).into() };
                 Ok(Came::Reply(self.enter_task(call, (place, native), &told, &answered)))
             }
             None if wish.tasks.required => {
@@ -159,7 +159,7 @@ impl Router {
         Answered { response, .. }: &Answered,
     ) -> Reply {
         let client = call.caller.dialect.era();
-        let made = Made { native, era: told.era, client, life: told.life(), mailbox: &call.mailbox };
+        let made = Made { native, client, life: told.life(), mailbox: &call.mailbox };
         let task = self.tasks.enter(place, made, Instant::now());
         task.note(told.life(), told.kept(&task.id));
         let id = &call.request.id;
@@ -193,7 +193,7 @@ impl Router {
         let task = self.tasks.find(&id, &call.caller, Instant::now()).ok_or_else(unknown)?;
         let backend = self.backend(&task.native.server).ok_or_else(unknown)?;
         let errand = Errand { router: self, call, backend: &backend, task: &task };
-        match (call.caller.dialect.era(), task.era) {
+        match (call.caller.dialect.era(), task.native.era) {
             (Era::Legacy, Era::Legacy) | (Era::Modern, Era::Modern) => errand.carry().await,
             (Era::Legacy, Era::Modern) => errand.for_older().await,
             (Era::Modern, Era::Legacy) => errand.for_newer().await,
@@ -237,8 +237,8 @@ impl Router {
         let era = if notification.method == Method::TaskStatus { Era::Legacy } else { Era::Modern };
         let told = Told { text, task: params, era };
         let id = told.id().unwrap_or_default();
-        let native = Native { server: server.clone(), own, id: (*id).into() };
-        let Some(task) = self.tasks.named(&native).filter(|task| task.era == era) else { return false };
+        let native = Native { server: server.clone(), own, era, id: (*id).into() };
+        let Some(task) = self.tasks.named(&native) else { return false };
         task.note(told.life(), told.kept(&task.id));
         let mut edits = told.edits(&task.id);
         edits.append(self.inlined(server, &told, task.client));
@@ -318,7 +318,7 @@ impl Errand<'_> {
         let (request, caller) = (&self.call.request, &self.call.caller);
         let text = answered.response.raw.as_str();
         let Outcome::Result(result) = answered.response.outcome else { return self.failed(answered) };
-        let mut edits = match (&request.method, self.task.era) {
+        let mut edits = match (&request.method, self.task.native.era) {
             (Method::TasksResult, _) => self.result_edits(answered, result),
             (Method::TasksGet, era) | (Method::TasksCancel, era @ Era::Legacy) => {
                 let told = Told { text, task: result, era };

@@ -41,7 +41,8 @@ pub enum Sdk {
 impl Sdk {
     pub const ALL: [Sdk; 4] = [Sdk::Python1, Sdk::Python2, Sdk::TypeScript1, Sdk::TypeScript2];
 
-    fn command(self) -> Command {
+    /// The client's program, to be given its arguments.
+    pub fn command(self) -> Command {
         let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients");
         let (program, script) = match self {
             Sdk::Python1 => (tool("py1/bin/python"), "client.py"),
@@ -74,6 +75,11 @@ impl Sdk {
     /// A client that answers what it is asked, each time with this mark.
     pub fn begin_answering(self, mark: &str, over: Over<'_>, steps: &[Value]) -> Playing {
         self.begin(&["--answer", mark], over, steps)
+    }
+
+    /// The same without a handshake.
+    pub fn begin_modern(self, mark: &str, over: Over<'_>, steps: &[Value]) -> Playing {
+        self.begin(&["--era", "modern", "--answer", mark], over, steps)
     }
 
     fn begin(self, switches: &[&str], over: Over<'_>, steps: &[Value]) -> Playing {

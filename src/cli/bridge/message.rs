@@ -5,6 +5,7 @@ use bytes::Bytes;
 use crate::observe::clean;
 use crate::protocol::json::{self, Splice};
 use crate::protocol::method::Method;
+use crate::protocol::modern::is_visit;
 use crate::protocol::{Id, Malformed, Message, Notification, Outcome, Request, Response};
 
 /// A line of the client.
@@ -13,9 +14,11 @@ pub struct Outgoing {
     pub kind: Kind,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Kind {
     Request(Id, Method),
+    /// It says its version itself, and needs no session.
+    Visit(Request),
     /// Several at once: the ids of its requests.
     Batch(Vec<Id>),
     Initialized,
@@ -45,6 +48,7 @@ impl Outgoing {
             Some(Ok(messages)) => Kind::Batch(messages.into_iter().filter_map(request_id).collect()),
             Some(Err(_)) => Kind::Broken,
             None => match Message::parse(body.clone()) {
+                Ok(Message::Request(request)) if is_visit(&request) => Kind::Visit(request),
                 Ok(Message::Request(request)) => Kind::Request(request.id, request.method),
                 Ok(Message::Notification(notification)) => notification_kind(&notification),
                 Ok(Message::Response(answer)) => Kind::Answer(answer.id),
@@ -58,6 +62,7 @@ impl Outgoing {
     pub fn waiting(&self) -> Vec<Id> {
         match &self.kind {
             Kind::Request(id, _) => vec![id.clone()],
+            Kind::Visit(request) => vec![request.id.clone()],
             Kind::Batch(ids) => ids.clone(),
             Kind::Initialized | Kind::Notification { .. } | Kind::Answer(_) | Kind::Broken => Vec::new(),
         }
@@ -79,7 +84,8 @@ fn notification_kind(notification: &Notification) -> Kind {
     }
 }
 
-fn cancelled_id(notification: &Notification) -> Option<Id> {
+/// The request that a notification takes back.
+pub fn cancelled_id(notification: &Notification) -> Option<Id> {
     notification.params.request_id.and_then(|at| Id::parse(notification.raw.bytes(), at))
 }
 
@@ -200,7 +206,21 @@ mod tests {
             ("[", Kind::Broken),
             (r#"{"id":1}"#, Kind::Broken),
         ] {
-            assert_eq!(Outgoing::read(Bytes::from_static(line.as_bytes())).kind, expected, "{line}");
+            let kind = Outgoing::read(Bytes::from_static(line.as_bytes())).kind;
+            assert_eq!(format!("{kind:?}"), format!("{expected:?}"), "{line}");
+        }
+    }
+
+    #[test]
+    fn whatever_says_its_version_needs_no_session() {
+        for (meta, is_visit) in [
+            (r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}"#, true),
+            (r#"{"io.modelcontextprotocol/protocolVersion":null}"#, true),
+            (r#"{"progressToken":1}"#, false),
+            ("7", false),
+        ] {
+            let line = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"_meta":{meta}}}}}"#);
+            assert_eq!(matches!(Outgoing::read(line.into()).kind, Kind::Visit(_)), is_visit, "{meta}");
         }
     }
 

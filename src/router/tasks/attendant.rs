@@ -14,10 +14,10 @@ use crate::caller::{Caller, Introduction};
 use crate::lane::{Call, Patience, Said};
 use crate::mailbox::replay::Replay;
 use crate::mailbox::{Mailbox, Versions};
-use crate::protocol::json::{self, Splice};
+use crate::protocol::Request;
+use crate::protocol::json::Splice;
 use crate::protocol::method::Method;
-use crate::protocol::{self, Message, Request};
-use crate::router::inputs::{Question, question};
+use crate::router::inputs::{Question, question, refuse};
 use crate::router::tasks::{Errand, about};
 
 /// How long a client that wants to know what is asked waits for its backend to ask it.
@@ -92,7 +92,7 @@ impl Attendant {
         let Some(Said::Ask(ask)) = said else { return };
         match question(ask) {
             Ok(question) => self.lock().open.push(question),
-            Err(refused) => crate::router::inputs::refuse(call, refused, "it cannot be asked this without a session"),
+            Err(refused) => refuse(call, refused, "it cannot be asked this without a session"),
         }
         self.bell.notify_waiters();
     }
@@ -111,7 +111,8 @@ impl Attendant {
         // It may ask later, and be looked at again.
         let _ = tokio::time::timeout(PATIENCE, heard).await;
         let state = self.lock();
-        let asked: Vec<_> = state.open.iter().map(|question| question.asked.as_str()).collect();
+        let is_open = |question: &&Question| state.call.as_ref().is_some_and(|call| question.is_open(call));
+        let asked: Vec<_> = state.open.iter().filter(is_open).map(|question| question.asked.as_str()).collect();
         asked.join(",")
     }
 
@@ -122,19 +123,9 @@ impl Attendant {
 
     /// Gives the backend what the client answers.
     fn answer(&self, request: &Request) {
-        let (text, raw) = (request.raw.as_str(), request.raw.bytes());
-        let given = |key: &str| {
-            let given = request.params.input_responses.and_then(|given| json::member(text, given, key))?;
-            given.get(text).starts_with('{').then_some(given)
-        };
-        let answered: Vec<_> = self.lock().open.extract_if(.., |question| given(&question.key).is_some()).collect();
-        for question in answered {
-            let Some(given) = given(&question.key) else { continue };
-            let response = protocol::reply(&question.id, given.slice(raw)).concat();
-            if let Ok(Message::Response(response)) = Message::parse(response) {
-                // It may be late: then the backend has gone on without.
-                self.mailbox.asks.answer(response);
-            }
+        let mut state = self.lock();
+        if let State { call: Some(call), open } = &mut *state {
+            open.retain(|question| !question.answer(call, request) && question.is_open(call));
         }
     }
 

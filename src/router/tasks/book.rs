@@ -44,6 +44,8 @@ pub struct Native {
     pub server: ServerId,
     /// Whose own link it was made over.
     pub own: Option<SessionId>,
+    /// In whose words it speaks of it. One that speaks both may have two sets of names.
+    pub era: Era,
     pub id: Box<str>,
 }
 
@@ -53,8 +55,7 @@ pub struct Task {
     pub id: Box<str>,
     pub native: Native,
     pub owner: Owner,
-    /// In whose words its backend speaks of it, and in whose its client.
-    pub era: Era,
+    /// In whose words its client speaks of it.
     pub client: Era,
     /// Its session's, to be told of changes.
     pub mailbox: Weak<Mailbox>,
@@ -188,7 +189,6 @@ impl Drop for Place {
 /// A task that a backend has just made.
 pub struct Made<'a> {
     pub native: Native,
-    pub era: Era,
     pub client: Era,
     pub life: Duration,
     pub mailbox: &'a Arc<Mailbox>,
@@ -215,14 +215,13 @@ impl Book {
     /// Enters a task. A backend that gives a name again has forgotten what it meant before, and so do we: it may be
     /// somebody else's now.
     pub fn enter(self: &Arc<Book>, mut place: Place, made: Made<'_>, now: Instant) -> Arc<Task> {
-        let Made { native, era, client, life, mailbox } = made;
+        let Made { native, client, life, mailbox } = made;
         let owner = place.owner;
         let has_session = matches!(owner, Owner::Session(_));
         let task = Arc::new(Task {
             id: mint(),
             native: native.clone(),
             owner,
-            era,
             client,
             mailbox: if has_session { Arc::downgrade(mailbox) } else { Weak::new() },
             made: now,
@@ -319,12 +318,12 @@ mod tests {
     }
 
     fn native(own: Option<SessionId>, id: &str) -> Native {
-        Native { server: ServerId::new("a").expect("a valid id"), own, id: id.into() }
+        Native { server: ServerId::new("a").expect("a valid id"), own, era: Era::Legacy, id: id.into() }
     }
 
     fn enter(book: &Arc<Book>, caller: &Caller, mailbox: &Arc<Mailbox>, native: Native, now: Instant) -> Arc<Task> {
         let place = book.reserve(Owner::of(caller), now).expect("there is room");
-        book.enter(place, Made { native, era: Era::Legacy, client: Era::Legacy, life: LIFE, mailbox }, now)
+        book.enter(place, Made { native, client: Era::Legacy, life: LIFE, mailbox }, now)
     }
 
     #[test]

@@ -31,7 +31,7 @@ impl Router {
 
     /// Backends with sessions tell of their tasks too, but not what came of them, which must be told with the end.
     fn watched(&self, caller: &Caller, id: &str) -> Option<Arc<Task>> {
-        self.tasks.find(id, caller, Instant::now()).filter(|task| task.era == Era::Modern)
+        self.tasks.find(id, caller, Instant::now()).filter(|task| task.native.era == Era::Modern)
     }
 
     /// Tells of tasks on `mailbox`, until it is closed.

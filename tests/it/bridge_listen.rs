@@ -1,0 +1,256 @@
+//! What a client of `goblin stdio` listens for without a session: told as over HTTP, and told on by the next gateway.
+
+use serde_json::{Value, json};
+
+use crate::bridge_visits::{Home, cancel, request};
+use crate::harness::{Client, Scratch, StdioClient, eventually, goblin};
+use crate::raw_gateway::{Arrival, EventStream, RawGateway};
+
+const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
+const UPDATED: &str = "notifications/resources/updated";
+const RESOURCES_CHANGED: &str = "notifications/resources/list_changed";
+const ALPHA: &str = "a+note:///alpha";
+const BETA: &str = "a+note:///beta";
+const LISTEN: &str = "subscriptions/listen";
+
+fn listen(filter: &Value) -> String {
+    request("stream", LISTEN, json!({ "notifications": filter }))
+}
+
+/// A message that belongs to the stream, without the name of the stream.
+async fn told(client: &mut StdioClient) -> (String, Value) {
+    let mut message = client.message().await;
+    let mut meta = message["params"]["_meta"].take();
+    assert_eq!(meta["io.modelcontextprotocol/subscriptionId"].take(), "stream", "{message}");
+    let method = message["method"].as_str().unwrap_or_else(|| panic!("{message}")).to_owned();
+    let subject = if method == ACKNOWLEDGED { "notifications" } else { "uri" };
+    (method, message["params"][subject].take())
+}
+
+async fn touch(client: &Client, uri: &str) {
+    client.call_text("a_touch", json!({ "uri": uri })).await;
+}
+
+async fn subscribed_upstream(client: &Client, expected: &str) {
+    eventually(&format!("{expected} is subscribed to"), || async {
+        (client.call_text("a_subscriptions", json!({})).await == expected).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn changes_are_told_until_the_client_has_had_enough() {
+    let home = Home::new(&[]);
+    let (_gateway, caller) = home.gateway_and_caller().await;
+    let mut client = home.bridge();
+    let filter = json!({ "resourceSubscriptions": [ALPHA] });
+    client.write(&listen(&filter)).await;
+    assert_eq!(told(&mut client).await, (ACKNOWLEDGED.to_owned(), filter));
+    subscribed_upstream(&caller, r#"["note:///alpha"]"#).await;
+    touch(&caller, "note:///alpha").await;
+    assert_eq!(told(&mut client).await, (UPDATED.to_owned(), json!(ALPHA)));
+    cancel(&mut client, "stream").await;
+    subscribed_upstream(&caller, "[]").await;
+    touch(&caller, "note:///alpha").await;
+    client.write(&request("last", "server/discover", json!({}))).await;
+    assert_eq!(client.message().await["id"], "last");
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Goes {
+    Killed,
+    InGoodOrder,
+}
+
+async fn check_restart(goes: Goes) {
+    let home = Home::new(&[]);
+    let (mut gateway, caller) = home.gateway_and_caller().await;
+    let mut client = home.bridge();
+    let filter = json!({ "toolsListChanged": true, "resourceSubscriptions": [ALPHA, BETA] });
+    client.write(&listen(&filter)).await;
+    assert_eq!(told(&mut client).await, (ACKNOWLEDGED.to_owned(), filter));
+    subscribed_upstream(&caller, r#"["note:///alpha","note:///beta"]"#).await;
+    drop(caller);
+    match goes {
+        Goes::Killed => gateway.child.kill().await.expect("it can be killed"),
+        Goes::InGoodOrder => assert!(gateway.terminate().await.success()),
+    }
+    let (_again, caller) = home.gateway_and_caller().await;
+    // The server may come after the stream: lists may be told of more than once, each resource is once.
+    let (mut lists, mut updates) = (0, Vec::new());
+    while updates.len() < 2 {
+        match told(&mut client).await {
+            (method, uri) if method == UPDATED => updates.push(uri),
+            (method, _) if method == "notifications/tools/list_changed" => lists += 1,
+            other => panic!("{goes:?}: {other:?}"),
+        }
+    }
+    assert_eq!(updates, [ALPHA, BETA], "{goes:?}");
+    assert!(lists > 0, "{goes:?}");
+    subscribed_upstream(&caller, r#"["note:///alpha","note:///beta"]"#).await;
+    touch(&caller, "note:///beta").await;
+    loop {
+        match told(&mut client).await {
+            (method, uri) if method == UPDATED => break assert_eq!(uri, BETA, "{goes:?}"),
+            (method, _) => assert_eq!(method, "notifications/tools/list_changed", "{goes:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_goes_on_when_the_gateway_was_killed_and_started_again() {
+    check_restart(Goes::Killed).await;
+}
+
+#[tokio::test]
+async fn a_stream_goes_on_when_the_gateway_was_stopped_and_started_again() {
+    check_restart(Goes::InGoodOrder).await;
+}
+
+/// A bridge to a gateway that a test plays, with a stream that was acknowledged.
+async fn listening(filter: &Value) -> (RawGateway, StdioClient, EventStream, Scratch) {
+    let scratch = Scratch::new();
+    let mut gateway = RawGateway::start().await;
+    let mut command = goblin(scratch.path());
+    command.args(["stdio", "--url", &gateway.url]).stderr(std::process::Stdio::null());
+    let mut client = StdioClient::of(command);
+    let line = listen(filter);
+    client.write(&line).await;
+    let arrival = gateway.request(LISTEN).await;
+    assert_eq!(arrival.body, line);
+    for (name, value) in
+        [("mcp-protocol-version", Some("2026-07-28")), ("mcp-method", Some(LISTEN)), ("mcp-name", None)]
+    {
+        assert_eq!(arrival.header(name), value, "{name}");
+    }
+    assert_eq!(arrival.header("mcp-session-id"), None);
+    let stream = acknowledge(arrival, filter).await;
+    assert_eq!(told(&mut client).await, (ACKNOWLEDGED.to_owned(), filter.clone()));
+    (gateway, client, stream, scratch)
+}
+
+async fn acknowledge(arrival: Arrival, filter: &Value) -> EventStream {
+    let mut stream = arrival.stream().await;
+    stream.say(&note(ACKNOWLEDGED, json!({ "notifications": filter }))).await;
+    stream
+}
+
+fn note(method: &str, mut params: Value) -> String {
+    params["_meta"] = json!({ "io.modelcontextprotocol/subscriptionId": "stream" });
+    json!({"jsonrpc": "2.0", "method": method, "params": params}).to_string()
+}
+
+fn end() -> String {
+    json!({"jsonrpc": "2.0", "id": "stream", "result": {"resultType": "complete"}}).to_string()
+}
+
+#[tokio::test]
+async fn what_the_next_gateway_does_not_know_yet_is_asked_for_when_its_list_changes() {
+    let filter = json!({ "resourceSubscriptions": ["x:1", "x:2"] });
+    let (mut gateway, mut client, stream, _scratch) = listening(&filter).await;
+    drop(stream);
+    let again = gateway.request(LISTEN).await;
+    let widened = json!({ "resourcesListChanged": true, "resourceSubscriptions": ["x:1", "x:2"] });
+    assert_eq!(again.message["params"]["notifications"], widened);
+    assert_eq!(again.message["id"], "stream");
+    let mut stream =
+        acknowledge(again, &json!({ "resourcesListChanged": true, "resourceSubscriptions": ["x:1"] })).await;
+    assert_eq!(told(&mut client).await, (UPDATED.to_owned(), json!("x:1")));
+
+    // First there is no more than before, and the client is told nothing of a list that it did not ask for.
+    stream.say(&note(RESOURCES_CHANGED, json!({}))).await;
+    let probe = gateway.request(LISTEN).await;
+    assert_eq!(probe.message["params"]["notifications"], json!({ "resourceSubscriptions": ["x:2"] }));
+    drop(acknowledge(probe, &json!({})).await);
+    stream.say(&note(UPDATED, json!({ "uri": "x:1" }))).await;
+    assert_eq!(told(&mut client).await, (UPDATED.to_owned(), json!("x:1")));
+
+    stream.say(&note(RESOURCES_CHANGED, json!({}))).await;
+    drop(acknowledge(gateway.request(LISTEN).await, &json!({ "resourceSubscriptions": ["x:2"] })).await);
+    let whole = gateway.request(LISTEN).await;
+    assert_eq!(whole.message["params"]["notifications"], widened);
+    let mut stream = acknowledge(whole, &widened).await;
+    for uri in ["x:1", "x:2"] {
+        assert_eq!(told(&mut client).await, (UPDATED.to_owned(), json!(uri)));
+    }
+    // All is there: no reason to ask again.
+    stream.say(&note(RESOURCES_CHANGED, json!({}))).await;
+    stream.say(&note(UPDATED, json!({ "uri": "x:2" }))).await;
+    assert_eq!(told(&mut client).await, (UPDATED.to_owned(), json!("x:2")));
+    assert!(!gateway.has(|arrival| arrival.message["method"] == LISTEN));
+}
+
+#[tokio::test]
+async fn a_gateway_that_ends_every_stream_at_once_has_its_way() {
+    let filter = json!({ "toolsListChanged": true });
+    let (mut gateway, mut client, mut stream, _scratch) = listening(&filter).await;
+    stream.say(&end()).await;
+    stream.end().await;
+    let again = gateway.request(LISTEN).await;
+    assert_eq!(again.message["params"]["notifications"], filter, "there is no resource to wait for");
+    let mut stream = acknowledge(again, &filter).await;
+    stream.say(&end()).await;
+    assert_eq!(told(&mut client).await.0, "notifications/tools/list_changed");
+    assert_eq!(client.line().await, Some(end()));
+}
+
+#[tokio::test]
+async fn a_stream_that_the_next_gateway_refuses_ends_with_its_words() {
+    let filter = json!({ "toolsListChanged": true });
+    let (mut gateway, mut client, stream, _scratch) = listening(&filter).await;
+    drop(stream);
+    let json_type = "Content-Type: application/json\r\n";
+    let shutting = json!({"jsonrpc": "2.0", "id": "stream", "error": {"code": 1500, "message": "later"}}).to_string();
+    gateway.request(LISTEN).await.answer("503 Service Unavailable", json_type, &shutting).await;
+    let full = json!({"code": 1429, "message": "full", "data": {"retryable": true}});
+    let full = json!({"jsonrpc": "2.0", "id": "stream", "error": full}).to_string();
+    gateway.request(LISTEN).await.answer("200 OK", json_type, &full).await;
+    let old = json!({"jsonrpc": "2.0", "id": "stream", "error": {"code": -32022, "message": "no"}}).to_string();
+    gateway.request(LISTEN).await.answer("400 Bad Request", json_type, &old).await;
+    assert_eq!(client.line().await, Some(old));
+    // It is over: the id is free.
+    client.write(&listen(&filter)).await;
+    gateway.request(LISTEN).await.answer("400 Bad Request", json_type, &shutting).await;
+    assert_eq!(client.line().await, Some(shutting));
+}
+
+#[tokio::test]
+async fn srv2_a_refusal_for_headers_makes_the_bridge_look_at_the_tools() {
+    let (mut gateway, mut client, _stream, _scratch) = listening(&json!({})).await;
+    let call = |id: u64| request(id, "tools/call", json!({ "name": "t", "arguments": { "r": "x" } }));
+    client.write(&call(1)).await;
+    let first = gateway.request("tools/call").await;
+    assert_eq!((first.header("mcp-name"), first.header("mcp-param-r")), (Some("t"), None));
+    let refusal = json!({"jsonrpc": "2.0", "id": 1, "error": {"code": -32020, "message": "no"}}).to_string();
+    first.answer("400 Bad Request", "Content-Type: application/json\r\n", &refusal).await;
+    let list = gateway.request("tools/list").await;
+    assert_eq!((list.header("mcp-method"), &list.message["params"]["cursor"]), (Some("tools/list"), &Value::Null));
+    list.reply(json!({ "tools": [], "nextCursor": "c" })).await;
+    let list = gateway.request("tools/list").await;
+    assert_eq!(list.message["params"]["cursor"], "c");
+    let property = json!({ "type": "string", "x-mcp-header": "R" });
+    let tool = json!({ "name": "t", "inputSchema": { "type": "object", "properties": { "r": property } } });
+    list.reply(json!({ "tools": [tool] })).await;
+    let again = gateway.request("tools/call").await;
+    assert_eq!((again.body.as_str(), again.header("mcp-param-r")), (call(1).as_str(), Some("x")));
+    again.reply(json!({})).await;
+    assert_eq!(client.message().await["id"], 1);
+    // From now on it is known, and a refusal that is not for want of headers is the answer.
+    client.write(&call(2)).await;
+    let known = gateway.request("tools/call").await;
+    assert_eq!(known.header("mcp-param-r"), Some("x"));
+    let refusal = refusal.replace("\"id\":1", "\"id\":2");
+    known.answer("400 Bad Request", "Content-Type: application/json\r\n", &refusal).await;
+    gateway.request("tools/list").await.reply(json!({ "tools": [tool] })).await;
+    assert_eq!(client.line().await, Some(refusal));
+    assert!(answer_is_free(&mut gateway, &mut client).await);
+}
+
+/// Whether the next request is the next that arrives.
+async fn answer_is_free(gateway: &mut RawGateway, client: &mut StdioClient) -> bool {
+    client.write(&request("next", "server/discover", json!({}))).await;
+    let next = gateway.post().await;
+    let is_next = next.message["id"] == "next";
+    next.reply(json!({})).await;
+    is_next && client.message().await["id"] == "next"
+}

@@ -1,0 +1,322 @@
+//! Requests of 2026-07-28 over `goblin stdio` next to a gateway of the same configuration: none needs a session.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Client, Deadline, GOBLIN, Gateway, Scratch, StdioClient, eventually, fixture_server, goblin};
+use crate::sdk::{Over, Sdk};
+
+const CANCELLED: &str = "notifications/cancelled";
+const PROGRESS: &str = "notifications/progress";
+
+/// A configuration with the fixture as its one server, and all that runs with it.
+pub struct Home {
+    scratch: Scratch,
+    config: PathBuf,
+}
+
+impl Home {
+    pub fn new(switches: &[&str]) -> Home {
+        let scratch = Scratch::new();
+        let config = json!({ "mcpServers": { "a": fixture_server(switches) } });
+        let config = scratch.write("goblin.json", &config.to_string());
+        Home { scratch, config }
+    }
+
+    pub async fn gateway(&self) -> Gateway {
+        let mut command = goblin(self.scratch.path());
+        command.args(["serve", "--log-level", "debug", "--port", "0", "--config"]).arg(&self.config);
+        Gateway::of(command).await
+    }
+
+    /// A gateway whose server is there, and somebody else who calls it.
+    pub async fn gateway_and_caller(&self) -> (Gateway, Client) {
+        let gateway = self.gateway().await;
+        let caller = gateway.client_seeing("a_touch").await;
+        (gateway, caller)
+    }
+
+    pub fn bridge(&self) -> StdioClient {
+        let mut command = goblin(self.scratch.path());
+        command.arg("stdio").arg("--config").arg(&self.config).stderr(Stdio::null());
+        StdioClient::of(command)
+    }
+}
+
+/// A request that says its version itself.
+pub fn request(id: impl Into<Value>, method: &str, mut params: Value) -> String {
+    let id = id.into();
+    params["_meta"] = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": { "elicitation": { "form": {} } },
+        "progressToken": id,
+    });
+    json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string()
+}
+
+fn call(id: impl Into<Value>, tool: &str, arguments: Value) -> String {
+    request(id, "tools/call", json!({ "name": tool, "arguments": arguments }))
+}
+
+pub async fn cancel(client: &mut StdioClient, id: &str) {
+    let params = json!({ "requestId": id });
+    client.write(&json!({"jsonrpc": "2.0", "method": CANCELLED, "params": params}).to_string()).await;
+}
+
+/// Sends a line and reads on until it is answered.
+pub async fn answer(client: &mut StdioClient, line: &str) -> Value {
+    client.write(line).await;
+    let request: Value = serde_json::from_str(line).expect("a request");
+    loop {
+        let message = client.message().await;
+        if message["id"] == request["id"] && message["method"].is_null() {
+            return message;
+        }
+    }
+}
+
+async fn call_text(client: &mut StdioClient, id: impl Into<Value>, tool: &str) -> String {
+    let answer = answer(client, &call(id, tool, json!({}))).await;
+    answer["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("no text: {answer}")).to_owned()
+}
+
+async fn await_tool(client: &mut StdioClient, name: &str) {
+    let deadline = Deadline::new();
+    loop {
+        let list = answer(client, &request("list", "tools/list", json!({}))).await;
+        if list["result"]["tools"].as_array().is_some_and(|tools| tools.iter().any(|tool| tool["name"] == name)) {
+            return;
+        }
+        deadline.pause("the tool is listed").await;
+    }
+}
+
+#[tokio::test]
+async fn srv2_what_needs_no_session_opens_none() {
+    let home = Home::new(&[]);
+    let gateway = home.gateway().await;
+    let mut client = home.bridge();
+    let discovered = answer(&mut client, &request("d", "server/discover", json!({}))).await;
+    assert_eq!(discovered["result"]["supportedVersions"], json!(["2026-07-28"]), "{discovered}");
+    await_tool(&mut client, "a_echo").await;
+    let echoed = answer(&mut client, &call(1, "a_echo", json!({"n": 1.50}))).await;
+    assert_eq!(echoed["result"]["structuredContent"], json!({"n": 1.5}), "{echoed}");
+    let read = answer(&mut client, &request("é", "resources/read", json!({"uri": "a+note:///alpha"}))).await;
+    assert_eq!(read["result"]["resultType"], "complete", "{read}");
+    let filter = json!({ "notifications": { "toolsListChanged": true } });
+    client.write(&request("l", "subscriptions/listen", filter)).await;
+    assert_eq!(client.message().await["params"]["notifications"], json!({ "toolsListChanged": true }));
+    // So that there is something to be found once there is a session.
+    client.initialize("2025-11-25").await;
+    let opened = || gateway.log().iter().filter(|line| line.contains("session opened")).count();
+    eventually("a session is opened", || async { (opened() > 0).then_some(()) }).await;
+    assert_eq!(opened(), 1, "{:?}", gateway.log());
+}
+
+#[tokio::test]
+async fn srv2_refusals_are_the_answers() {
+    let home = Home::new(&[]);
+    let _gateway = home.gateway().await;
+    let mut client = home.bridge();
+    let check = async |client: &mut StdioClient, line: String, code: i64| {
+        let answer = answer(client, &line).await;
+        assert_eq!(answer["error"]["code"], code, "{line}: {answer}");
+    };
+    check(&mut client, request(1, "initialize", json!({})), -32601).await;
+    check(&mut client, request(2, "tools/call", json!({"name": "nobody's"})), -32602).await;
+    check(&mut client, request(3, "tools/list", json!({})).replace("2026-07-28", "2099-01-01"), -32022).await;
+    check(&mut client, request(4, "tools/list", json!({})).replace("clientCapabilities", "x"), -32602).await;
+    check(&mut client, request(5, "subscriptions/listen", json!({})), -32602).await;
+    client.write(&call("twice", "a_hang", json!({}))).await;
+    check(&mut client, request("twice", "tools/list", json!({})), -32600).await;
+}
+
+#[tokio::test]
+async fn route3_progress_comes_before_the_answer() {
+    let home = Home::new(&[]);
+    let _gateway = home.gateway().await;
+    let mut client = home.bridge();
+    await_tool(&mut client, "a_progress").await;
+    client.write(&call("slow", "a_progress", json!({"steps": 3, "delayMs": 20}))).await;
+    for step in 1..=3 {
+        let message = client.message().await;
+        assert_eq!(message["params"]["progressToken"], "slow", "{message}");
+        assert_eq!((&message["method"], &message["params"]["progress"]), (&json!(PROGRESS), &json!(step)));
+    }
+    assert_eq!(client.message().await["id"], "slow");
+}
+
+#[tokio::test]
+async fn a_call_that_waits_for_its_client_goes_on_with_another_request() {
+    let home = Home::new(&[]);
+    let _gateway = home.gateway().await;
+    let mut client = home.bridge();
+    await_tool(&mut client, "a_ask").await;
+    let schema = json!({ "type": "object", "properties": { "name": { "type": "string" } } });
+    let params = json!({ "message": "who?", "requestedSchema": schema });
+    let arguments = json!({ "method": "elicitation/create", "params": params });
+    let parked = answer(&mut client, &call("first", "a_ask", arguments.clone())).await;
+    assert_eq!(parked["result"]["resultType"], "input_required", "{parked}");
+    let (key, asked) =
+        parked["result"]["inputRequests"].as_object().and_then(|asks| asks.iter().next()).expect("an ask");
+    assert_eq!(asked["params"]["message"], "who?", "{parked}");
+    let responses = json!({ key: { "action": "accept", "content": { "name": "Ada" } } });
+    let again = json!({
+        "name": "a_ask", "arguments": arguments, "inputResponses": responses,
+        "requestState": parked["result"]["requestState"],
+    });
+    let done = answer(&mut client, &request("second", "tools/call", again)).await;
+    assert!(done["result"]["content"][0]["text"].as_str().is_some_and(|text| text.contains("Ada")), "{done}");
+}
+
+/// Whether it has shown that it runs or not.
+#[tokio::test]
+async fn route3_a_call_that_is_taken_back_is_cancelled_at_the_server_and_never_answered() {
+    let home = Home::new(&[]);
+    let (_gateway, caller) = home.gateway_and_caller().await;
+    let mut client = home.bridge();
+    let count = async || caller.call_text("a_call_count", json!({})).await.parse::<usize>().expect("a count");
+    for (round, tool) in ["a_hang", "a_progress"].into_iter().enumerate() {
+        let before = count().await;
+        client.write(&call("long", tool, json!({"steps": 100_000, "delayMs": 10}))).await;
+        let deadline = Deadline::new();
+        // To ask is a call too.
+        for asked in 1.. {
+            if count().await > before + asked {
+                break;
+            }
+            deadline.pause("it has reached the server").await;
+        }
+        cancel(&mut client, "long").await;
+        eventually("the server was told", || async {
+            let cancelled: Vec<Value> =
+                serde_json::from_str(&caller.call_text("a_cancelled", json!({})).await).expect("a list");
+            (cancelled.len() > round).then_some(())
+        })
+        .await;
+    }
+    // The id is the client's again, and all that comes under it is of the new request.
+    assert!(answer(&mut client, &call("long", "a_echo", json!({"n": 7}))).await["result"].is_object());
+}
+
+#[tokio::test]
+async fn both_eras_on_one_pipe_and_an_id_in_each() {
+    let home = Home::new(&[]);
+    let _gateway = home.gateway().await;
+    let mut client = home.bridge();
+    await_tool(&mut client, "a_sleep").await;
+    client.initialize("2025-11-25").await;
+    let mut plain: Value = serde_json::from_str(&call("same", "a_sleep", json!({"ms": 50}))).expect("a request");
+    plain["params"]["_meta"] = json!({});
+    client.write(&plain.to_string()).await;
+    client.write(&call("same", "a_echo", json!({}))).await;
+    // Only the newer protocol says of which kind a result is.
+    let mut kinds = Vec::new();
+    while kinds.len() < 2 {
+        let message = client.message().await;
+        if message["id"] == "same" {
+            kinds.push(message["result"]["resultType"].as_str().map(str::to_owned));
+        }
+    }
+    kinds.sort();
+    assert_eq!(kinds, [None, Some("complete".to_owned())]);
+}
+
+#[tokio::test]
+async fn srv2_arguments_that_headers_repeat_are_repeated() {
+    let home = Home::new(&["--header-tools"]);
+    let _gateway = home.gateway().await;
+    let mut client = home.bridge();
+    await_tool(&mut client, "a_headed").await;
+    for region in ["eu", "Zürich"] {
+        let arguments = json!({ "region": region, "priority": 3, "dry": true, "options": { "tenant": " t" } });
+        let answer = answer(&mut client, &call(region, "a_headed", arguments)).await;
+        assert_eq!(answer["result"]["resultType"], "complete", "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_gateway_killed_during_a_call_fails_it_and_the_next_gateway_takes_the_next() {
+    let home = Home::new(&[]);
+    let (mut gateway, caller) = home.gateway_and_caller().await;
+    let mut client = home.bridge();
+    client.write(&call("cut", "a_progress", json!({"steps": 100_000, "delayMs": 10}))).await;
+    while client.message().await["method"] != PROGRESS {}
+    drop(caller);
+    gateway.child.kill().await.expect("it can be killed");
+    let cut = loop {
+        let message = client.message().await;
+        if message["id"] == "cut" {
+            break message;
+        }
+    };
+    assert_eq!(cut["error"]["data"]["code"], "BACKEND_UNAVAILABLE", "{cut}");
+    assert!(cut["error"]["data"]["retryable"].is_null(), "it may have run: {cut}");
+    let gone = answer(&mut client, &request("gone", "tools/list", json!({}))).await;
+    assert_eq!((&gone["error"]["code"], &gone["error"]["data"]["retryable"]), (&json!(1503), &json!(true)), "{gone}");
+    let words = gone["error"]["message"].as_str().expect("words");
+    assert!(words.contains(&gateway.url()) && words.contains("goblin serve"), "{words}");
+    let _again = home.gateway_and_caller().await;
+    assert_eq!(call_text(&mut client, "count", "a_call_count").await, "1", "nothing was sent a second time");
+}
+
+#[tokio::test]
+async fn at_the_end_of_the_input_calls_finish_and_streams_end() {
+    let home = Home::new(&[]);
+    let _gateway = home.gateway_and_caller().await;
+    let mut client = home.bridge();
+    let filter = json!({ "notifications": { "toolsListChanged": true } });
+    client.write(&request("stream", "subscriptions/listen", filter)).await;
+    assert_eq!(client.message().await["method"], "notifications/subscriptions/acknowledged");
+    client.write(&call("open", "a_sleep", json!({"ms": 300}))).await;
+    drop(client.input.take());
+    let mut answered = Vec::new();
+    while let Some(line) = client.line().await {
+        let message: Value = serde_json::from_str(&line).expect("JSON");
+        assert_eq!(message["result"]["resultType"], "complete", "{message}");
+        answered.push(message["id"].clone());
+    }
+    assert_eq!(answered, ["stream", "open"]);
+    assert_eq!(client.close().await.code(), Some(0));
+}
+
+async fn sdk_plays(sdk: Sdk) {
+    let home = Home::new(&[]);
+    let (gateway, _caller) = home.gateway_and_caller().await;
+    let url = gateway.url();
+    let over = Over::Program(&[GOBLIN, "stdio", "--url", &url]);
+    let schema = json!({ "type": "object", "properties": { "name": { "type": "string" } } });
+    let ask = json!({ "method": "elicitation/create", "params": { "message": "who?", "requestedSchema": schema } });
+    let filter = json!({ "toolsListChanged": true, "resourceSubscriptions": ["a+note:///alpha"] });
+    let steps = [
+        json!({"do": "list_tools"}),
+        json!({"do": "call_tool", "name": "a_echo", "arguments": {"n": 1}}),
+        json!({"do": "call_tool", "name": "a_progress", "arguments": {"steps": 3, "delayMs": 20}, "progress": true}),
+        json!({"do": "read_resource", "uri": "a+note:///alpha"}),
+        json!({"do": "call_tool", "name": "a_ask", "arguments": ask}),
+        json!({"do": "listen", "notifications": filter}),
+        json!({"do": "call_tool", "name": "a_touch", "arguments": {"uri": "note:///alpha"}}),
+        json!({"do": "wait_notification", "method": "notifications/resources/updated", "params": {"uri": "a+note:///alpha"}}),
+        json!({"do": "call_tool", "name": "a_change_tools", "arguments": {}}),
+        json!({"do": "wait_notification", "method": "notifications/tools/list_changed"}),
+    ];
+    let report = sdk.begin_modern("Ada", over, &steps).report().await;
+    for step in 0..steps.len() {
+        assert_eq!(report.step(step)["ok"], true, "{sdk:?}: {}", report.step(step));
+    }
+    assert_eq!(report.member("protocolVersion"), "2026-07-28");
+    let asked = report.step(4)["result"]["content"][0]["text"].to_string();
+    assert!(asked.contains("Ada"), "{sdk:?}: {asked}");
+}
+
+#[tokio::test]
+async fn srv2_a_python_client_is_carried() {
+    sdk_plays(Sdk::Python2).await;
+}
+
+#[tokio::test]
+async fn srv2_a_typescript_client_is_carried() {
+    sdk_plays(Sdk::TypeScript2).await;
+}
