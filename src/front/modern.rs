@@ -83,6 +83,7 @@ fn check(headers: &HeaderMap, request: &Request, meta: &Meta) -> Result<(), Erro
     let named = match request.method {
         Method::ToolsCall | Method::PromptsGet => request.params.name,
         Method::ResourcesRead => request.params.uri,
+        Method::TasksGet | Method::TasksUpdate | Method::TasksCancel => request.params.task_id,
         _ => return Ok(()),
     };
     let named = named.and_then(|at| text_json::string(text, at));

@@ -128,6 +128,11 @@ impl Dialect {
         self >= Dialect::V2025_11_25
     }
 
+    /// Whether a client may ask for a task instead of a result. The next version has an extension for that.
+    pub fn has_tasks(self) -> bool {
+        self == Dialect::V2025_11_25
+    }
+
     /// Whether a form may have choices with titles, and several of them.
     pub fn has_rich_forms(self) -> bool {
         self >= Dialect::V2025_11_25
