@@ -90,7 +90,7 @@ impl Router {
         let Target::Tool(index) = target else { return Ok(Wish::default()) };
         let entry = &catalog.tools.entries[*index];
         let (caller, asked) = (&call.caller, call.request.params.task.is_some());
-        if !makes_tasks(catalog.source(entry.source)) && !(asked && caller.dialect.has_tasks()) {
+        if !(makes_tasks(catalog.source(entry.source)) || asked && caller.dialect.has_tasks()) {
             return Ok(Wish::default());
         }
         if caller.dialect.has_tasks() {

@@ -61,7 +61,7 @@ struct Stream {
 
 /// What stands in one event.
 enum Said {
-    News(Notification),
+    News(Box<Notification>),
     Acknowledged(Filter),
     /// The answer: there will be no more.
     Ended(LinkError),
@@ -130,7 +130,7 @@ impl Stream {
             Ok(Message::Notification(news)) if ends(&news, self.id) => {
                 Some(Said::Ended(LinkError::Protocol("it ended the stream".to_owned())))
             }
-            Ok(Message::Notification(news)) => Some(Said::News(news)),
+            Ok(Message::Notification(news)) => Some(Said::News(Box::new(news))),
             Ok(Message::Response(answer)) if answer.id.as_ref().and_then(Id::as_u64) == Some(self.id) => {
                 Some(Said::Ended(refusal_in(&answer)))
             }
