@@ -47,6 +47,9 @@ const REFRESH_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The code of a method that is not served.
 const METHOD_NOT_FOUND: i64 = -32601;
+/// Codes of what is no request.
+const INVALID_REQUEST: i64 = -32600;
+const PARSE_ERROR: i64 = -32700;
 
 /// Where a request goes and in which words.
 pub struct Route {
@@ -303,8 +306,14 @@ impl Router {
         }
         let code_at = json::member(text, error, "code");
         let code = code_at.and_then(|code| code.get(text).parse().ok());
-        // What a tool answers is about the tool, not about the method that called it.
-        let code = code.filter(|code| request.method != Method::ToolsCall || *code != METHOD_NOT_FOUND);
+        // What a tool answers is about the tool, not about the method that called it; and what a backend finds wrong with a
+        // request of ours is nothing that is wrong with the client's.
+        let is_in_band = |code: &i64| match *code {
+            METHOD_NOT_FOUND => request.method == Method::ToolsCall,
+            INVALID_REQUEST | PARSE_ERROR => true,
+            _ => false,
+        };
+        let code = code.filter(|code| !is_in_band(code));
         if edits.is_empty()
             && let Some(code) = code_at
             && let Some(known) = caller.dialect.foreign_code(code.get(text))

@@ -189,14 +189,19 @@ impl Dialler {
             () = given_up => None,
             hello = tokio::time::timeout(self.patience, link.initialize(greeting.capabilities)) => Some(hello),
         };
+        // One that has done without may end, or say nothing, when it hears of a handshake.
+        let (is_process, is_known) = (matches!(link.wire(), Wire::Stdio(_)), self.eras.has_done_without());
         let mut failure = match hello {
             Some(Ok(Ok(hello))) => return Ok(Some((link, hello))),
             Some(Ok(Err(error))) => {
-                let is_end = matches!((&error, link.wire()), (LinkError::Closed { .. }, Wire::Stdio(_)));
-                let is_refusal = matches!(error, LinkError::Protocol(_)) && is_evidence(&link);
+                let is_end = is_process && matches!(error, LinkError::Closed { .. });
+                let is_refusal = matches!(error, LinkError::Protocol(_)) && is_evidence(&link) || is_end && is_known;
                 Some(Failure { is_end, is_refusal, ..Failure::new(error.to_string()) })
             }
-            Some(Err(_)) => Some(Failure::new(link.silence(self.patience))),
+            Some(Err(_)) => {
+                let is_refusal = is_process && is_known;
+                Some(Failure { is_refusal, ..Failure::new(link.silence(self.patience)) })
+            }
             None => None,
         };
         link.close().await;

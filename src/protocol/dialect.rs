@@ -78,7 +78,8 @@ impl Dialect {
 
     /// Whether `version` is one of those without sessions, known to us or not.
     pub fn is_sessionless(version: &str) -> bool {
-        version >= Dialect::V2026_07_28.as_str()
+        let is_date = |(at, byte): (usize, u8)| if matches!(at, 4 | 7) { byte == b'-' } else { byte.is_ascii_digit() };
+        version.len() == 10 && version.bytes().enumerate().all(is_date) && version >= Dialect::V2026_07_28.as_str()
     }
 
     /// Whether a server may send requests to its client, and what belongs to no request as it likes. Where it may not, a
