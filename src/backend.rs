@@ -134,6 +134,16 @@ pub struct Outgoing<'a> {
     pub name: Option<&'a str>,
     /// The arguments that headers repeat, of a tool that has any.
     pub mirrors: Option<&'a Mirrors>,
+    pub tasks: Tasks,
+}
+
+/// Whether a call may be answered with a task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tasks {
+    /// It may, because its client can be given one: that is declared where requests declare such things.
+    pub welcome: bool,
+    /// It must, because its tool makes nothing else: one is asked for where requests ask for them.
+    pub required: bool,
 }
 
 /// An answer of the backend, and the version it was given in.

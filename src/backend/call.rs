@@ -12,6 +12,7 @@ use tokio::sync::SemaphorePermit;
 
 use crate::backend::inbox::List;
 use crate::backend::link::{About, Link, LinkError};
+use crate::backend::listen::{Filter, Listen};
 use crate::backend::own::OwnLinks;
 use crate::backend::stamp::Stamped;
 use crate::backend::twin::Twin;
@@ -156,8 +157,15 @@ impl Backend {
             level: if dialect.has_handshake() { None } else { call.mailbox.asked_level() },
             declare: self.config.declare,
             token: outgoing.progress_token_at.map(|at| (at, token)),
+            tasks: outgoing.tasks,
         };
         stamped.edits(dialect)
+    }
+
+    /// Opens a stream of news for the sake of a client's request, where its link has any.
+    pub async fn listen(&self, call: &Call, filter: &Filter) -> Result<Listen, LinkError> {
+        let closed = || LinkError::Closed { reason: "it is not connected".to_owned(), sent: false };
+        self.link_now(call).ok_or_else(closed)?.listen(filter).await
     }
 
     /// A call that ends without its answer: what the backend is told, and what its client.
@@ -291,6 +299,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+    use crate::backend::Tasks;
     use crate::backend::connect::{HttpClient, ProxyEnvironment};
     use crate::backend::ear::Ear;
     use crate::backend::http::HttpLink;
@@ -316,7 +325,14 @@ mod tests {
         let link = HttpLink::new(client, url, Default::default(), 1, Arc::new(Ear::example()));
         let link = Arc::new(Link::new(Wire::Http(link)));
         let (edits, progress_token_at) = (Splice::new(), None);
-        let outgoing = Outgoing { request: &call.request, edits, progress_token_at, name: None, mirrors: None };
+        let outgoing = Outgoing {
+            request: &call.request,
+            edits,
+            progress_token_at,
+            name: None,
+            mirrors: None,
+            tasks: Tasks::default(),
+        };
         assert!(backend.carry(&link, &outgoing, &call, patience).await.is_err_and(is_late));
     }
 }

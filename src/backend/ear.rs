@@ -19,14 +19,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use crate::backend::ask::{self, Recipient};
 use crate::backend::inbox::{Inbox, List};
 use crate::backend::register::Register;
-use crate::caller::{Abilities, Caller, Level};
+use crate::caller::{Abilities, Caller, Level, SessionId};
 use crate::config::{Declare, Root, Server};
 use crate::lane::Call;
 use crate::mailbox::Mailbox;
 use crate::observe::Event;
 use crate::protocol::error::Error;
-use crate::protocol::json::{self, Splice, quote};
+use crate::protocol::json::{self, Span, Splice, quote};
 use crate::protocol::method::Method;
+use crate::protocol::params::related_task;
 use crate::protocol::{self, Id, Notification, Request};
 
 /// How many asks of a link may be open at once. Full: the next is refused.
@@ -178,6 +179,11 @@ impl Ear {
             // On a client's own link there is nobody else whom it can be for.
             Method::ElicitationComplete if self.own.is_none() => self.inbox.hear_elicited(notification),
             Method::ResourceUpdated => self.register.hear(notification),
+            Method::TaskStatus | Method::TaskChanged => {
+                if !self.inbox.hear_task(self.own_session(), notification) {
+                    self.tell_unheard(notification);
+                }
+            }
             _ => {
                 if !self.pass_on(notification, whose()) {
                     self.tell_unheard(notification);
@@ -194,6 +200,7 @@ impl Ear {
         let progress: Option<f64> = progress.and_then(|at| at.get(text).parse().ok());
         let mut edits = Splice::new();
         edits.replace(at, token);
+        self.relate(text, notification.params.whole, &mut edits);
         let message = json::single_line(edits.apply(notification.raw.bytes()));
         if !progress.is_none_or(|progress| call.advance(progress)) || !call.lane.offer(message) {
             self.emit(&Event::ProgressDropped { server: self.server() });
@@ -217,7 +224,9 @@ impl Ear {
 
     /// Passes a notification on as it is; tells whether there was somebody, with room for it.
     fn pass_on(&self, notification: &Notification, whose: Whose) -> bool {
-        let message = json::single_line(notification.raw.bytes().clone());
+        let mut edits = Splice::new();
+        self.relate(notification.raw.as_str(), notification.params.whole, &mut edits);
+        let message = json::single_line(edits.apply(notification.raw.bytes()));
         // Who cannot be asked hears log lines of its calls, and nothing else that it does not know.
         let takes = |call: &Arc<Call>| call.caller.dialect.has_asks() || notification.method == Method::LogMessage;
         match (whose, &self.own) {
@@ -228,6 +237,30 @@ impl Ear {
             (_, Some(client)) => client.caller.dialect.has_asks() && client.mailbox.post(message),
             (Whose::Nobodys | Whose::Unsure, None) => false,
         }
+    }
+
+    /// The client whose own link it is.
+    fn own_session(&self) -> Option<SessionId> {
+        self.own.as_ref().and_then(|client| client.caller.session)
+    }
+
+    /// The task that a message of the backend belongs to, as its client knows it.
+    pub(super) fn relate(&self, text: &str, params: Option<Span>, edits: &mut Splice) {
+        let Some(at) = params.and_then(|params| related_task(text, params)) else { return };
+        let id = json::string(text, at).and_then(|native| self.inbox.task_id(self.own_session(), &native));
+        if let Some(id) = id {
+            edits.replace(at, quote(&id));
+        }
+    }
+
+    /// The task that an answer of a client belongs to, as the backend knows it.
+    pub(super) fn unrelate(&self, text: &str, result: Span) -> Splice {
+        let mut edits = Splice::new();
+        let Some(at) = related_task(text, result) else { return edits };
+        if let Some(native) = json::string(text, at).and_then(|id| self.inbox.native_task(&id)) {
+            edits.replace(at, quote(&native));
+        }
+        edits
     }
 
     fn tell_unheard(&self, notification: &Notification) {

@@ -16,7 +16,7 @@ use crate::backend::http::HttpLink;
 use crate::backend::http::mirrored;
 use crate::backend::listen::{Filter, Listen};
 use crate::backend::sse::SseLink;
-use crate::backend::stamp::own_params;
+use crate::backend::stamp::{declaring_tasks, own_params};
 use crate::backend::stdio::StdioLink;
 use crate::backend::trouble::{Place, Trouble};
 use crate::config::Server;
@@ -25,7 +25,7 @@ use crate::protocol::dialect::Dialect;
 use crate::protocol::json::{self, Span, quote};
 use crate::protocol::method::Method;
 use crate::protocol::mirror::Mirrors;
-use crate::protocol::modern::SERVER_INFO;
+use crate::protocol::modern::{SERVER_INFO, TASKS};
 use crate::protocol::{Id, Outcome, Request, Response};
 
 /// How long the acknowledgement of a stream of news is waited for.
@@ -121,6 +121,8 @@ pub struct Capabilities {
     pub resources_change: bool,
     pub completions: bool,
     pub logging: bool,
+    /// Tools may be called as tasks.
+    pub tasks: bool,
 }
 
 impl Link {
@@ -218,7 +220,8 @@ impl Link {
         let Some(voice) = self.voice.get().filter(|voice| !voice.dialect.has_handshake()) else {
             return Err(LinkError::Protocol("this connection has no streams of news".to_owned()));
         };
-        let (id, params) = (self.next_id(), own_params(voice.dialect, &voice.declared, &params));
+        let declared = if filter.tasks.is_empty() { voice.declared.clone() } else { declaring_tasks(&voice.declared) };
+        let (id, params) = (self.next_id(), own_params(voice.dialect, &declared, &params));
         let body = crate::protocol::request(&Id::from(id), &Method::Listen, &params);
         let about = About { method: &Method::Listen, name: None, mirrors: None };
         let listen = async {
@@ -307,6 +310,13 @@ impl Link {
             link.speak(dialect);
         }
     }
+}
+
+/// Whether a backend makes tasks of calls, in either era's words.
+fn declares_tasks(text: &str, capabilities: Span) -> bool {
+    let find = |path: &[&str]| path.iter().try_fold(capabilities, |of, key| json::member(text, of, key));
+    let found = find(&["tasks", "requests", "tools", "call"]).or_else(|| find(&["extensions", TASKS]));
+    found.is_some_and(|found| found.get(text).starts_with('{'))
 }
 
 /// What a request of our own names.
@@ -402,6 +412,7 @@ impl Capabilities {
             resources_change: changes("resources"),
             completions: object(span, "completions").is_some(),
             logging: object(span, "logging").is_some(),
+            tasks: declares_tasks(text, span),
         }
     }
 }

@@ -26,6 +26,7 @@ use crate::protocol::modern::SUBSCRIPTION_ID;
 use crate::protocol::{self, Id, Message, Notification, Request};
 use crate::router::Router;
 use crate::router::subscribe::Listener;
+use crate::router::tasks::check_declared;
 use crate::session::desk::Desk;
 use crate::session::visit::Guest;
 use crate::session::{Counted, Place};
@@ -67,6 +68,9 @@ impl Listening {
         let wanted = wanted.filter(|wanted| wanted.get(text).starts_with('{'));
         let wanted = wanted.ok_or_else(|| Error::InvalidParams("notifications must be an object".to_owned()))?;
         let wanted = Filter::read(text, wanted);
+        if !wanted.tasks.is_empty() {
+            check_declared(&caller)?;
+        }
         Router::check_options(request)?;
         let place = match guest {
             Guest::Passing => Some(desk.sessions.reserve()?),
@@ -85,8 +89,10 @@ impl Listening {
         let known = wanted.uris.iter().filter(|uri| desk.router.can_subscribe(&call, uri)).cloned();
         // What is acknowledged shall be told: more has no room.
         let known: BTreeSet<_> = known.take(desk.policies.subscriptions.per_client).collect();
-        let honoured = Filter { uris: known, ..wanted };
+        let tasks = desk.router.watchable(&call.caller, &wanted.tasks);
+        let honoured = Filter { uris: known, tasks, ..wanted };
         let listener = Listener { client: session, mailbox: Arc::clone(&mailbox) };
+        watch_tasks(desk, &call, &mailbox, &honoured);
         let is_acknowledged = Arc::<AtomicBool>::default();
         let settled = subscribe_all(desk, &call, listener, (&honoured, &is_acknowledged));
         Ok(Listening {
@@ -151,6 +157,16 @@ impl Listening {
     fn meta(&self) -> String {
         format!(r#""_meta":{{"{SUBSCRIPTION_ID}":{}}}"#, self.id)
     }
+}
+
+/// Has tasks told of, until nobody listens any more.
+fn watch_tasks(desk: &Arc<Desk>, call: &Arc<Call>, mailbox: &Arc<Mailbox>, honoured: &Filter) {
+    if honoured.tasks.is_empty() {
+        return;
+    }
+    let (desk, call, mailbox, tasks) =
+        (Arc::clone(desk), Arc::clone(call), Arc::clone(mailbox), honoured.tasks.clone());
+    tokio::spawn(async move { desk.router.watch_tasks(&call, &mailbox, &tasks).await });
 }
 
 /// Enters the subscriptions, until all stand or fall or nobody listens any more; tells which fell.

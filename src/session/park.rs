@@ -14,11 +14,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::lane::{Call, Said};
 use crate::protocol::error::Error;
-use crate::protocol::json::{self, Splice, quote};
-use crate::protocol::method::Method;
+use crate::protocol::json::Splice;
 use crate::protocol::{self, Id, Message, Request};
 use crate::router::Reply;
-use crate::router::inputs::{input_required, without};
+use crate::router::inputs::{Question, input_required, question, refuse};
 use crate::router::state::State;
 use crate::session::desk::{Desk, Pending};
 
@@ -43,15 +42,6 @@ struct Parked {
     open: Vec<Question>,
     expires: Instant,
     place: OwnedSemaphorePermit,
-}
-
-/// Something that the client is asked.
-struct Question {
-    /// Its id in the client's book of asks.
-    id: Id,
-    /// As it stands in the result: key and value.
-    asked: String,
-    key: String,
 }
 
 /// What becomes of a call that came back.
@@ -82,11 +72,12 @@ impl Park {
 }
 
 impl Desk {
-    /// Ends calls whose clients do not come back, for ever.
+    /// Ends calls whose clients do not come back, and forgets tasks whose time is over, for ever.
     pub async fn keep_park(&self) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             self.park.forget_late(Instant::now());
+            self.router.tasks.forget_late(Instant::now());
         }
     }
 
@@ -132,7 +123,7 @@ impl Desk {
             Said::Note(_) => None,
         });
         let asks = asks.collect();
-        open.retain(|question| !answer(call, request, question) && question.is_open(call));
+        open.retain(|question| !question.answer(call, request) && question.is_open(call));
         open.extend(questions(call, asks));
         if !open.is_empty() {
             return Ok(Resumed::Asks(self.put(pending, &request.id, open, place)));
@@ -142,26 +133,6 @@ impl Desk {
         pending.answer = Box::pin(async move { answer.await.map(|reply| under(reply, &id)) });
         Ok(Resumed::Pending(pending))
     }
-}
-
-impl Question {
-    /// Whether the backend still waits for it.
-    fn is_open(&self, call: &Call) -> bool {
-        call.mailbox.asks.is_open(&self.id)
-    }
-}
-
-/// Gives the backend what the client answered to a question; tells whether it did.
-fn answer(call: &Call, request: &Request, question: &Question) -> bool {
-    let text = request.raw.as_str();
-    let answered = request.params.input_responses.and_then(|answers| json::member(text, answers, &question.key));
-    let Some(answered) = answered.filter(|answered| answered.get(text).starts_with('{')) else { return false };
-    let response = protocol::reply(&question.id, answered.slice(request.raw.bytes())).concat();
-    if let Ok(Message::Response(response)) = Message::parse(response) {
-        // It may be late: then the backend has gone on without.
-        call.mailbox.asks.answer(response);
-    }
-    true
 }
 
 /// What the client is asked. What has no place in a result is refused; what was taken back meanwhile is left out.
@@ -175,31 +146,6 @@ fn questions(call: &Call, asks: Vec<Bytes>) -> Vec<Question> {
     }
     open.retain(|question| question.is_open(call));
     open
-}
-
-/// What a client is asked, from the message that a client with a session would get; the id alone where it has no place in
-/// a result.
-fn question(ask: Bytes) -> Result<Question, Option<Id>> {
-    let Ok(Message::Request(request)) = Message::parse(ask) else { return Err(None) };
-    if !matches!(request.method, Method::Elicit | Method::Sample | Method::RootsList) {
-        return Err(Some(request.id));
-    }
-    let params = request.params.whole.map(|params| {
-        // Progress of an answer, and names for what a session hears later, are unknown here.
-        let is_unknown = |key: &str| matches!(key, "_meta" | "elicitationId" | "task");
-        format!(r#","params":{}"#, without(params.get(request.raw.as_str()), is_unknown))
-    });
-    let key = format!("ask-{}", request.id);
-    let asked = format!(r#"{}:{{"method":"{}"{}}}"#, quote(&key), request.method.as_str(), params.unwrap_or_default());
-    Ok(Question { id: request.id, asked, key })
-}
-
-fn refuse(call: &Call, ask: Option<Id>, reason: &str) {
-    let error = Error::ClientUnavailable { reason: reason.to_owned() };
-    let answer = protocol::error_reply(ask.as_ref(), &error.to_json()).concat();
-    if let Ok(Message::Response(answer)) = Message::parse(answer) {
-        call.mailbox.asks.answer(answer);
-    }
 }
 
 /// The same answer to another request.

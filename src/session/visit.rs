@@ -11,7 +11,7 @@ use crate::protocol::dialect::Dialect;
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Pieces, Span};
 use crate::protocol::method::Method;
-use crate::protocol::modern::{FRESHNESS, IDENTITY, Meta, SERVER_INFO};
+use crate::protocol::modern::{FRESHNESS, IDENTITY, Meta, SERVER_INFO, TASKS};
 use crate::protocol::{self, Request};
 use crate::router::Reply;
 use crate::router::state::State;
@@ -61,7 +61,13 @@ impl Desk {
             Method::PromptsList => list(List::Prompts),
             Method::ResourcesList => list(List::Resources),
             Method::TemplatesList => list(List::Templates),
-            Method::ToolsCall | Method::PromptsGet | Method::ResourcesRead | Method::Complete => {
+            Method::ToolsCall
+            | Method::PromptsGet
+            | Method::ResourcesRead
+            | Method::Complete
+            | Method::TasksGet
+            | Method::TasksUpdate
+            | Method::TasksCancel => {
                 let caller = caller()?;
                 self.visit_backend(guest, caller, request, meta)
             }
@@ -74,15 +80,17 @@ impl Desk {
         let catalog = self.router.directory.catalog();
         let instructions = catalog.instructions.as_deref();
         let instructions = instructions.map(|text| format!(r#","instructions":{text}"#)).unwrap_or_default();
+        let tasks = if self.router.offers_tasks() { format!(r#","{TASKS}":{{}}"#) } else { String::new() };
         format!(
             concat!(
                 r#"{{"resultType":"complete","supportedVersions":["{}"],"capabilities":{{"tools":{{"listChanged":true}},"#,
                 r#""prompts":{{"listChanged":true}},"resources":{{"subscribe":true,"listChanged":true}},"completions":{{}},"#,
-                r#""logging":{{}},"extensions":{{"{}":{}}}}}{}{},"_meta":{{"{}":{}}}}}"#
+                r#""logging":{{}},"extensions":{{"{}":{}{}}}}}{}{},"_meta":{{"{}":{}}}}}"#
             ),
             Dialect::NEWEST,
             SUBSCRIPTIONS,
             EXTENSION,
+            tasks,
             instructions,
             FRESHNESS,
             SERVER_INFO,

@@ -157,8 +157,11 @@ async fn srv2_headers_are_compared_as_the_protocol_says() {
     }
 }
 
+/// A mistake: a word of the refusal, how it is made, status and code.
+type Fault = (&'static str, fn(Draft) -> Draft, u16, i64);
+
 /// The mistakes a request can hold, in the order in which they count.
-fn faults() -> Vec<(&'static str, fn(Draft) -> Draft, u16, i64)> {
+fn faults() -> Vec<Fault> {
     fn set(draft: Draft, key: &str, value: Value) -> Draft {
         draft.changed(|it| it["params"]["_meta"][format!("{META}{key}")] = value)
     }

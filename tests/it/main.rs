@@ -21,6 +21,7 @@ mod sse_client;
 mod stage;
 mod subscriber;
 mod support;
+mod tasks_client;
 
 mod admin;
 mod asks;
@@ -107,6 +108,9 @@ mod subscriptions_poll;
 mod subscriptions_race;
 mod subscriptions_reload;
 mod subscriptions_sdk;
+mod tasks;
+mod tasks_bridge;
+mod tasks_modern;
 mod templates;
 mod timeouts;
 mod watch;

@@ -138,6 +138,22 @@ async fn ask_roots_are_asked_where_the_server_is_the_clients_own() {
     assert!(text_of(&done).contains("file:///mine"), "{done}");
 }
 
+/// Over HTTP nothing tells one such client from another but what they can do: those that can do the same share a link.
+#[tokio::test]
+async fn ask_roots_of_a_client_without_a_pipe_are_asked_on_a_link_of_its_kind() {
+    let scene = Scene::start(Back::Stdio, json!({}), json!({"session": "per-client"})).await;
+    let call = ask(&scene.backend, "roots/list", "");
+    let (asked, state) = required(&scene.client.request("tools/call", call.clone()).await);
+    let roots = json!({"roots": [{"uri": "file:///mine"}]});
+    let done = scene.client.request("tools/call", retry(&call, to_all(&asked, roots), &state)).await;
+    assert!(text_of(&done).contains("file:///mine"), "{done}");
+    scene.gauge_becomes("goblin_backend_client_links", 1).await;
+    let able_to_less = ModernClient::able(scene.gateway.address, json!({}));
+    let answer = able_to_less.request("tools/call", call).await;
+    assert!(text_of(&answer).contains("-32601"), "{answer}");
+    scene.gauge_becomes("goblin_backend_client_links", 2).await;
+}
+
 #[tokio::test]
 async fn ask_several_questions_take_as_many_rounds_as_they_need() {
     for back in Back::ALL {

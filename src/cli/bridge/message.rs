@@ -18,7 +18,7 @@ pub struct Outgoing {
 pub enum Kind {
     Request(Id, Method),
     /// It says its version itself, and needs no session.
-    Visit(Request),
+    Visit(Box<Request>),
     /// Several at once: the ids of its requests.
     Batch(Vec<Id>),
     Initialized,
@@ -48,7 +48,7 @@ impl Outgoing {
             Some(Ok(messages)) => Kind::Batch(messages.into_iter().filter_map(request_id).collect()),
             Some(Err(_)) => Kind::Broken,
             None => match Message::parse(body.clone()) {
-                Ok(Message::Request(request)) if is_visit(&request) => Kind::Visit(request),
+                Ok(Message::Request(request)) if is_visit(&request) => Kind::Visit(Box::new(request)),
                 Ok(Message::Request(request)) => Kind::Request(request.id, request.method),
                 Ok(Message::Notification(notification)) => notification_kind(&notification),
                 Ok(Message::Response(answer)) => Kind::Answer(answer.id),
