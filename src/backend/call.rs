@@ -20,8 +20,9 @@ use crate::backend::{Answered, Backend, CallEnd, Outgoing, State};
 use crate::caller::SessionId;
 use crate::lane::{Call, End, Patience, SLOW_AFTER};
 use crate::observe::meter::{Asked, Ending};
+use crate::protocol::dialect::Dialect;
 use crate::protocol::error::Error;
-use crate::protocol::json::{self, quote};
+use crate::protocol::json::{self, Splice, quote};
 use crate::protocol::method::Method;
 use crate::protocol::mirror::Mirrors;
 use crate::protocol::{Id, Outcome, Response};
@@ -128,7 +129,7 @@ impl Backend {
         let Outgoing { request, name, mirrors, .. } = *outgoing;
         let dialect = link.dialect();
         let mut edits = outgoing.edits.clone();
-        edits.append(self.stamped(outgoing, call, upstream.token()).edits(dialect));
+        edits.append(self.stamp(outgoing, call, dialect, upstream.token()));
         let body = request.rekeyed(&upstream, edits);
         let about = About { method: &request.method, name, mirrors: mirrors.map(|mirrors| (mirrors, request)) };
         let begun = call.start_clock(patience);
@@ -148,15 +149,17 @@ impl Backend {
         }
     }
 
-    fn stamped<'a>(&self, outgoing: &Outgoing<'a>, call: &'a Call, token: Bytes) -> Stamped<'a> {
-        Stamped {
+    /// What changes in a request on its way to a link of this version.
+    fn stamp(&self, outgoing: &Outgoing<'_>, call: &Call, dialect: Dialect, token: Bytes) -> Splice {
+        let stamped = Stamped {
             request: outgoing.request,
             caller: &call.caller,
-            level: call.mailbox.asked_level(),
+            level: if dialect.has_handshake() { None } else { call.mailbox.asked_level() },
             declare: self.config.declare,
             token: outgoing.progress_token_at.map(|at| (at, token)),
             tasks: outgoing.tasks,
-        }
+        };
+        stamped.edits(dialect)
     }
 
     /// Opens a stream of news for the sake of a client's request, where its link has any.
@@ -302,7 +305,6 @@ mod tests {
     use crate::backend::http::HttpLink;
     use crate::backend::link::Wire;
     use crate::config::{Policies, Server, ServerId};
-    use crate::protocol::json::Splice;
 
     /// It forgot the session and does not come back: its caller hears that in its own time.
     #[tokio::test(start_paused = true)]

@@ -226,6 +226,9 @@ impl Dialler {
             }
             Some(Ok(Ok(Said::Otherwise(said) | Said::Unknown(said)))) => Trouble::Undiscovered(&said).to_string(),
             Some(Ok(Ok(Said::Foreign(said)))) => Trouble::NeedsHandshake(&said).to_string(),
+            Some(Ok(Err(LinkError::Protocol(said)))) if is_evidence(&link) => {
+                Trouble::NeedsHandshake(&said).to_string()
+            }
             Some(Ok(Err(error))) => error.to_string(),
             Some(Err(_)) => link.silence(self.patience),
             None => String::new(),

@@ -67,7 +67,8 @@ async fn srv2_a_backend_that_refuses_the_handshake_is_not_asked_again() {
     }
     assert_eq!(starts(&log), 2, "the second was refused once");
     let pinned = with(fixture_server(&["--era", "both"]), "protocol", json!("modern"));
-    let client = gateway_of(pinned).await.client_seeing("a_echo").await;
+    let gateway = gateway_of(pinned).await;
+    let client = gateway.client_seeing("a_echo").await;
     let said = client.call_text("a_hello", json!({})).await;
     assert!(said.contains("2026-07-28"), "{said}");
 }
@@ -77,7 +78,8 @@ async fn srv2_a_client_s_own_link_is_of_its_kind_where_it_can_be() {
     for (era, expected) in [("both", "2025-11-25"), ("modern", "2026-07-28")] {
         let http = HttpFixture::start(&["--era", era]).await;
         for server in [http.server(), fixture_server(&["--era", era])] {
-            let client = gateway_of(per_client(server)).await.client_seeing("a_echo").await;
+            let gateway = gateway_of(per_client(server)).await;
+            let client = gateway.client_seeing("a_echo").await;
             let said = client.call_text("a_hello", json!({})).await;
             assert!(said.contains(expected), "{era}: {said}");
             tour(&client).await;
@@ -169,7 +171,8 @@ async fn srv2_processes_that_cannot_be_asked_have_their_handshake() {
 #[tokio::test]
 async fn srv2_a_server_that_changes_its_kind_is_found_again() {
     let mut server = HttpFixture::start(&["--era", "modern"]).await;
-    let client = gateway_of(server.server()).await.client_seeing("a_echo").await;
+    let gateway = gateway_of(server.server()).await;
+    let client = gateway.client_seeing("a_echo").await;
     tour(&client).await;
     for (era, version) in [("legacy", "2025-11-25"), ("modern", "2026-07-28")] {
         server = server.replace(&["--era", era]).await;
@@ -237,7 +240,8 @@ async fn srv2_a_refusal_for_headers_is_sent_again_when_the_tool_is_known_anew() 
         _ => seen.modern(&marked),
     })
     .await;
-    let client = gateway_of(http_server(server.address)).await.client_seeing("a_t").await;
+    let gateway = gateway_of(http_server(server.address)).await;
+    let client = gateway.client_seeing("a_t").await;
     client.call("a_t", json!({"r": "x"})).await;
     assert_eq!(server.of("tools/call").len(), 2);
     let refused = client.request("tools/call", json!({"name": "a_t", "arguments": {"r": "y"}})).await;
@@ -279,7 +283,8 @@ async fn f5_a_stream_without_its_answer_is_lost_and_nothing_is_sent_twice() {
         _ => seen.modern(&schema),
     })
     .await;
-    let client = gateway_of(http_server(server.address)).await.client_seeing("a_t").await;
+    let gateway = gateway_of(http_server(server.address)).await;
+    let client = gateway.client_seeing("a_t").await;
     let answer = try_call(&client, "a_t", json!({})).await;
     assert_error(&answer, 1503, "BACKEND_UNAVAILABLE");
     assert_eq!(server.of("tools/call").len(), 1);

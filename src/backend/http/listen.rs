@@ -25,11 +25,11 @@ const RECONNECTS_BEFORE_LOST: u32 = 2;
 /// Holds the stream open for as long as the backend offers it.
 pub(super) async fn keep_listening(shared: &Arc<Shared>) {
     let mut trail = Trail::default();
-    let (mut in_vain, mut unreachable, mut has_gap) = (0, 0, false);
+    let (mut in_vain, mut unreachable, mut has_gap, mut was_open) = (0, 0, false, false);
     loop {
         match shared.client.request(shared.stream_request(trail.position())).await {
             Ok(response) if response.status().is_success() && is_stream(response.headers()) => {
-                (in_vain, unreachable) = (0, 0);
+                (in_vain, unreachable, was_open) = (0, 0, true);
                 // Now, not when the last one ended: from here on changes are told.
                 if has_gap {
                     shared.ear.inbox.mark(&List::ALL);
@@ -38,6 +38,11 @@ pub(super) async fn keep_listening(shared: &Arc<Shared>) {
                 trail.gap();
             }
             Ok(response) if response.status() == StatusCode::NOT_FOUND && shared.session.get().is_some() => {
+                shared.lose_session();
+                return;
+            }
+            // It had one before, so it is another server now, and perhaps one without sessions.
+            Ok(response) if response.status() == StatusCode::METHOD_NOT_ALLOWED && was_open => {
                 shared.lose_session();
                 return;
             }

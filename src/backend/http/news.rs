@@ -59,9 +59,8 @@ struct Stream {
     events: Events,
 }
 
-/// What stands in one event.
+/// What stands in an event besides news.
 enum Said {
-    News(Box<Notification>),
     Acknowledged(Filter),
     /// The answer: there will be no more.
     Ended(LinkError),
@@ -72,7 +71,6 @@ impl Stream {
         loop {
             match self.next().await {
                 Ok(Said::Acknowledged(honoured)) => return Ok(honoured),
-                Ok(Said::News(news)) => self.hear_one(&news),
                 Ok(Said::Ended(refusal)) => return Err(refusal),
                 Err(reason) => return Err(LinkError::Closed { reason, sent: true }),
             }
@@ -82,7 +80,6 @@ impl Stream {
     async fn hear(&mut self) -> Over {
         loop {
             match self.next().await {
-                Ok(Said::News(news)) => self.hear_one(&news),
                 Ok(Said::Acknowledged(_)) => {}
                 Ok(Said::Ended(_)) => return Over::Ended,
                 Err(reason) => return Over::Lost(reason),
@@ -97,7 +94,7 @@ impl Stream {
         }
     }
 
-    /// The next event that says something; or why there is none.
+    /// Hears news until something else is said; or tells why there is no more.
     async fn next(&mut self) -> Result<Said, String> {
         loop {
             while let Some(event) = self.events.take() {
@@ -130,7 +127,10 @@ impl Stream {
             Ok(Message::Notification(news)) if ends(&news, self.id) => {
                 Some(Said::Ended(LinkError::Protocol("it ended the stream".to_owned())))
             }
-            Ok(Message::Notification(news)) => Some(Said::News(Box::new(news))),
+            Ok(Message::Notification(news)) => {
+                self.hear_one(&news);
+                None
+            }
             Ok(Message::Response(answer)) if answer.id.as_ref().and_then(Id::as_u64) == Some(self.id) => {
                 Some(Said::Ended(refusal_in(&answer)))
             }
