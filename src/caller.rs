@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::protocol::dialect::Dialect;
 use crate::protocol::json::{self, Span};
+use crate::protocol::modern::TASKS;
 use crate::protocol::params::Params;
 
 #[derive(Clone, Debug)]
@@ -58,6 +59,8 @@ pub struct Abilities {
     pub roots: bool,
     /// It knows our extension of subscriptions, so it can be told of a deletion in so many words.
     pub subscriptions: bool,
+    /// It can be given a task in place of a result, by the extension of versions without a handshake.
+    pub tasks: bool,
     /// All of it as the client wrote it; empty where it declared nothing.
     pub raw: Box<str>,
 }
@@ -82,6 +85,7 @@ impl Abilities {
             subscriptions: ["experimental", "extensions"]
                 .iter()
                 .any(|key| has(object(capabilities, key), SUBSCRIPTIONS)),
+            tasks: has(object(capabilities, "extensions"), TASKS),
             raw: capabilities.get(text).into(),
         }
     }
@@ -232,6 +236,7 @@ mod tests {
                 (read.elicitation_url, "url"),
                 (read.roots, "roots"),
                 (read.subscriptions, "subscriptions"),
+                (read.tasks, "tasks"),
             ];
             let words: Vec<_> = words.iter().filter(|(has, _)| *has).map(|(_, word)| *word).collect();
             assert_eq!(words.join(" "), expected, "{text}");
@@ -246,6 +251,8 @@ mod tests {
         check(r#"{"experimental":{"dev.goblin/subscriptions":{}}}"#, "subscriptions");
         check(r#"{"extensions":{"other":{},"dev.goblin/subscriptions":{"version":1}}}"#, "subscriptions");
         check(r#"{"experimental":{"dev.goblin/subscriptions":null},"dev.goblin/subscriptions":{}}"#, "");
+        check(r#"{"extensions":{"io.modelcontextprotocol/tasks":{}},"tasks":{}}"#, "tasks");
+        check(r#"{"experimental":{"io.modelcontextprotocol/tasks":{}},"tasks":{}}"#, "");
         assert_eq!(Abilities::read("{}", None), Abilities::default());
     }
 

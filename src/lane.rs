@@ -226,11 +226,15 @@ impl Call {
         control.token.clone()
     }
 
-    /// The client came back to the call, and knows it by another token now. Its progress begins anew.
+    /// The client came back to the call, and knows it by another token now. Its progress begins anew, and whoever waits for
+    /// it now has not been told that it takes its time.
     pub fn set_progress_token(&self, token: Option<Bytes>) {
         let mut control = lock(&self.control);
         control.token = token;
         control.progress = None;
+        if let Some(clock) = &mut control.clock {
+            clock.told_slow = false;
+        }
     }
 
     /// The backend asks the client something: its own silence does not count until [`release_clock`](Call::release_clock).
@@ -431,5 +435,8 @@ mod tests {
         assert_eq!(end_after(&call, 2), None);
         assert_eq!(call.lane.next().await, None);
         assert!(!lock(&call.lane.queue).slow);
+        call.set_progress_token(None);
+        assert_eq!(end_after(&call, 3), None);
+        assert_eq!(call.lane.next().await, None, "to whoever came back to it, it is told again");
     }
 }

@@ -54,6 +54,18 @@ pub enum Event<'a> {
         method: &'a str,
         reason: &'a str,
     },
+    /// A stream on which the backend tells of changes ended; it is opened anew.
+    ListenLost {
+        server: &'a str,
+        reason: &'a str,
+    },
+    /// It was not acknowledged.
+    ListenFailed {
+        server: &'a str,
+        reason: &'a str,
+        /// It was told before, and there was none since.
+        repeated: bool,
+    },
     /// A client has its own link to a server.
     OwnLinkOpened {
         server: &'a str,
@@ -244,6 +256,8 @@ kinds!(
     BackendFailed,
     ToolLeftOut,
     BackendListFailed,
+    ListenLost,
+    ListenFailed,
     OwnLinkOpened,
     OwnLinkFailed,
     OwnLinkLost,
@@ -333,6 +347,15 @@ fn log(event: &Event<'_>) {
         }
         Event::BackendListFailed { server, method, reason } => {
             warn!(server, method, reason = clean(reason), "backend did not list");
+        }
+        Event::ListenLost { server, reason } => {
+            debug!(server, reason = clean(reason), "backend tells of changes no more; asked again");
+        }
+        Event::ListenFailed { server, reason, repeated: false } => {
+            warn!(server, reason = clean(reason), "backend does not tell of changes; tried again");
+        }
+        Event::ListenFailed { server, reason, repeated: true } => {
+            debug!(server, reason = clean(reason), "backend does not tell of changes, as before");
         }
         Event::OwnLinkOpened { server, session, took } => {
             debug!(server, session, ?took, "the client has its own connection");

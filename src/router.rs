@@ -10,6 +10,7 @@ pub mod introspection;
 mod rounds;
 pub mod state;
 pub mod subscribe;
+pub mod tasks;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use bytes::Bytes;
 
 use crate::backend::ask::Translate;
 use crate::backend::{Answered, Backend, CallEnd, Outgoing};
-use crate::caller::Caller;
+use crate::caller::{Caller, SessionId};
 use crate::catalog::directory::Directory;
 use crate::catalog::resources::Owner;
 use crate::catalog::{Catalog, View, uri};
@@ -29,18 +30,26 @@ use crate::mailbox::tally::Tally;
 use crate::observe::meter::ReadStatus;
 use crate::observe::mime::Mime;
 use crate::observe::{Event, Observe};
-use crate::protocol::dialect::Dialect;
+use crate::protocol::dialect::{Dialect, Era};
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Pieces, Span, Splice, quote};
 use crate::protocol::method::Method;
 use crate::protocol::mirror::Mirrors;
 use crate::protocol::params::{self, required};
-use crate::protocol::{self, Outcome, Request};
+use crate::protocol::{self, Notification, Outcome, Request, Response};
 use crate::router::inputs::Exchange;
 use crate::router::state::States;
+use crate::router::tasks::Came;
+use crate::router::tasks::book::{Book, Native};
 
 /// D13: how long a URI that nobody offers yet is waited for while lists are being fetched.
 const REFRESH_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The code of a method that is not served.
+const METHOD_NOT_FOUND: i64 = -32601;
+/// Codes of what is no request.
+const INVALID_REQUEST: i64 = -32600;
+const PARSE_ERROR: i64 = -32700;
 
 /// Where a request goes and in which words.
 pub struct Route {
@@ -90,6 +99,8 @@ pub struct Router {
     /// The subscriptions of all clients.
     pub subscriptions: Arc<Tally>,
     pub states: States,
+    /// The tasks of all clients.
+    pub tasks: Arc<Book>,
 }
 
 /// An answer, ready for the client.
@@ -108,7 +119,8 @@ impl From<Pieces> for Reply {
 
 impl Router {
     pub fn new(directory: Arc<Directory>, policies: Policies, observe: Arc<Observe>) -> Router {
-        Router { directory, policies, observe, subscriptions: Arc::default(), states: States::default() }
+        let (subscriptions, tasks) = (Arc::default(), Arc::default());
+        Router { directory, policies, observe, subscriptions, states: States::default(), tasks }
     }
 
     /// Carries a request to its backend; the answer is ready for the client. Nothing when it was cancelled.
@@ -150,6 +162,9 @@ impl Router {
             // Boxed, as all that is rare: what a call's future holds is moved with it.
             Method::Subscribe => return Ok(Box::pin(self.subscribe(call)).await?.into()),
             Method::Unsubscribe => return Ok(self.unsubscribe(call)?.into()),
+            Method::TasksGet | Method::TasksResult | Method::TasksCancel | Method::TasksUpdate => {
+                return Box::pin(self.task_request(call)).await;
+            }
             _ => {}
         }
         let (catalog, mut route) = self.look_up(|view| resolve(view, &self.policies, request), &call.caller).await?;
@@ -161,7 +176,10 @@ impl Router {
         let progress_token_at = params::progress_token(request.raw.as_str(), &request.params);
         let name = route.target.name(&catalog);
         let mirrors = route.target.mirrors(&catalog);
-        let outgoing = Outgoing { request, edits: route.edits, progress_token_at, name, mirrors };
+        let wish = self.task_wish(call, &catalog, &route.target)?;
+        self.unrelate(backend, request, &mut route.edits);
+        let tasks = wish.tasks;
+        let outgoing = Outgoing { request, edits: route.edits, progress_token_at, name, mirrors, tasks };
         let called = match backend.call(&outgoing, call, route.patience).await {
             Ok(answered) if call.caller.dialect.has_asks() && answered.dialect.has_result_types() => {
                 Box::pin(self.ask_and_call(call, backend, (&outgoing, route.patience), answered)).await
@@ -173,8 +191,16 @@ impl Router {
             let success = called.as_ref().is_ok_and(is_result);
             backend.meter.read(mime, if success { ReadStatus::Success } else { ReadStatus::Failure });
         }
-        let answered = called?;
-        if let Outcome::Error(error) = answered.response.outcome {
+        let mut answered = called?;
+        if wish.may_come_true(request, &answered) {
+            answered = match Box::pin(self.came(call, backend, (wish, route.patience), answered)).await? {
+                Came::Reply(reply) => return Ok(reply),
+                Came::Result(answered) => answered,
+            };
+        }
+        if let Outcome::Error(error) = answered.response.outcome
+            && call.caller.dialect.has_asks()
+        {
             backend.inbox.remember_required(answered.response.raw.as_str(), error, &call.mailbox);
         }
         Ok(self.translate(&catalog, route.source, request, &call.caller, &answered))
@@ -253,29 +279,48 @@ impl Router {
                     (true, false) => content::add_kind(&request.method, text, result, &mut edits),
                     (false, has_kind) => content::cut_foreign(has_kind, &request.method, text, result, &mut edits),
                 }
+                if dialect.has_tasks() {
+                    edits.append(self.related((backend, caller), text, result));
+                }
                 response.rekeyed(&request.id, edits).into()
             }
             Outcome::Error(error) => {
-                let method = request.method.as_str();
-                let told = Event::BackendError { server: backend.id.as_str(), method, error: error.get(text) };
-                self.observe.emit(&told);
-                if let Some(required) = self.required_visit(exchange, response, error) {
-                    return required;
-                }
-                let code_at = json::member(text, error, "code");
-                let code = code_at.and_then(|code| code.get(text).parse().ok());
                 let mut edits = Splice::new();
                 if request.method == Method::ResourcesRead && response.is_not_found() {
                     let uri = asked_uri(catalog, source, request, backend);
                     edits.replace(error, not_found(text, error, &uri, caller));
-                } else if let Some(code) = code_at
-                    && let Some(known) = caller.dialect.foreign_code(code.get(text))
-                {
-                    edits.replace(code, known.to_string());
                 }
-                Reply { pieces: response.rekeyed(&request.id, edits), code }
+                self.pass_error(exchange, response, edits)
             }
         }
+    }
+
+    /// An error of a backend. Where `edits` has not changed it, it gets a code that its client knows.
+    fn pass_error(&self, exchange: Exchange<'_>, response: &Response, mut edits: Splice) -> Reply {
+        let Exchange { backend, caller, request } = exchange;
+        let (text, error) = (response.raw.as_str(), response.outcome.span());
+        let method = request.method.as_str();
+        self.observe.emit(&Event::BackendError { server: backend.id.as_str(), method, error: error.get(text) });
+        if let Some(required) = self.required_visit(exchange, response, error) {
+            return required;
+        }
+        let code_at = json::member(text, error, "code");
+        let code = code_at.and_then(|code| code.get(text).parse().ok());
+        // What a tool answers is about the tool, not about the method that called it; and what a backend finds wrong with a
+        // request of ours is nothing that is wrong with the client's.
+        let is_in_band = |code: &i64| match *code {
+            METHOD_NOT_FOUND => request.method == Method::ToolsCall,
+            INVALID_REQUEST | PARSE_ERROR => true,
+            _ => false,
+        };
+        let code = code.filter(|code| !is_in_band(code));
+        if edits.is_empty()
+            && let Some(code) = code_at
+            && let Some(known) = caller.dialect.foreign_code(code.get(text))
+        {
+            edits.replace(code, known.to_string());
+        }
+        Reply { pieces: response.rekeyed(&request.id, edits), code }
     }
 }
 
@@ -298,6 +343,20 @@ impl Translate for Router {
         };
         catalog.source(source).backend.handed().remember(native, uri::normalise);
         catalog.resources.expose(&catalog.sources, source, native)
+    }
+
+    fn task_id(&self, server: &ServerId, own: Option<SessionId>, native: &str) -> Option<String> {
+        // Only versions with sessions name a task in passing.
+        let native = Native { server: server.clone(), own, era: Era::Legacy, id: native.into() };
+        self.tasks.named(&native).map(|task| task.id.to_string())
+    }
+
+    fn native_task(&self, server: &ServerId, id: &str) -> Option<String> {
+        self.tasks.native(server, id)
+    }
+
+    fn hear_task(&self, server: &ServerId, own: Option<SessionId>, notification: &Notification) -> bool {
+        self.hear_of_task(server, own, notification)
     }
 }
 

@@ -80,8 +80,7 @@ impl Session {
     pub fn open_stream(self: &Arc<Session>) -> Stream {
         self.had_stream.store(true, Ordering::Relaxed);
         self.mailbox.count_stream(true);
-        self.all_streams.fetch_add(1, Ordering::Relaxed);
-        Stream { session: Arc::clone(self) }
+        Stream { session: Arc::clone(self), _counted: Counted::new(&self.all_streams) }
     }
 
     /// Begins to read the rest of a call's stream.
@@ -121,13 +120,29 @@ impl Drop for Present {
 /// A stream's hold on its session.
 pub struct Stream {
     pub session: Arc<Session>,
+    _counted: Counted,
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
         self.session.touch();
         self.session.mailbox.count_stream(false);
-        self.session.all_streams.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A stream among all that are open, for as long as this lives.
+pub struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(all: &Arc<AtomicUsize>) -> Counted {
+        all.fetch_add(1, Ordering::Relaxed);
+        Counted(Arc::clone(all))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -280,12 +295,23 @@ impl Sessions {
         self.observe.emit(&Event::AnswerWithoutAsk { session: &session.id.short() });
     }
 
+    /// Progress or a log line of a client without a session had no room on its way, or no way.
+    pub fn tell_dropped(&self, client: Option<SessionId>) {
+        let session = client.map_or_else(|| "none".to_owned(), |client| client.short());
+        self.observe.emit(&Event::MessageDropped { session: &session });
+    }
+
     pub fn set_level(&self, session: &Session, level: Level) {
         let mut wish = session.level.lock().unwrap_or_else(PoisonError::into_inner);
         if !wish.ended {
             session.mailbox.set_level(level);
             self.levels.replace(wish.level.replace(level), Some(level));
         }
+    }
+
+    /// A stream of a client without a session.
+    pub fn count_stream(&self) -> Counted {
+        Counted::new(&self.streams)
     }
 
     /// Streams that are open, also of sessions that have ended and whose stream has not yet.

@@ -1,7 +1,8 @@
 //! A Streamable HTTP MCP server that costs as little as it can: every answer is built at start, and an answer is its
 //! id in front of shared bytes.
 //!
-//! It keeps no sessions: it gives ids out and asks that one is sent, as a legacy server does, but does not look it up.
+//! It keeps no sessions: it gives ids out and asks that one is sent, as a server with a handshake does, but does not look it
+//! up. Or it does without, as servers of 2026-07-28 do.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,9 +19,9 @@ use tokio::net::TcpListener;
 use crate::envelope::{self, Call, Method};
 use crate::serve::{self, Reply, SESSION_ID};
 
-/// Serves `tools` tools as server number `server`, for ever.
-pub async fn run(listener: TcpListener, tools: usize, server: usize) -> std::io::Result<()> {
-    let answers = Arc::new(Answers::new(tools, server));
+/// Serves `tools` tools as server number `server`, for ever; without sessions where it `is_modern`.
+pub async fn run(listener: TcpListener, tools: usize, server: usize, is_modern: bool) -> std::io::Result<()> {
+    let answers = Arc::new(Answers::new(tools, server, is_modern));
     serve::serve(listener, move |request| answer(Arc::clone(&answers), request)).await
 }
 
@@ -53,6 +54,9 @@ async fn answer(answers: Arc<Answers>, request: Request<Incoming>) -> Response<R
     let Some(id) = call.id else {
         return serve::status(StatusCode::ACCEPTED);
     };
+    if answers.is_modern {
+        return answers.result(&call, id.get());
+    }
     if call.method() == Method::Initialize {
         return serve::initialized(id.get(), &answers.name);
     }
@@ -78,6 +82,8 @@ fn error(id: &str, code: i32, message: &str) -> Response<Reply> {
 /// Everything after the id of each answer, ready to send.
 struct Answers {
     name: String,
+    is_modern: bool,
+    discovered: Bytes,
     ping: Bytes,
     tools: Bytes,
     /// By size. A lock held for a map lookup; in a run there is one size.
@@ -100,29 +106,38 @@ struct Arguments {
 }
 
 impl Answers {
-    fn new(tools: usize, server: usize) -> Self {
+    fn new(tools: usize, server: usize, is_modern: bool) -> Self {
         let tools: Vec<_> = (0..tools).map(|index| tool(index, server)).collect();
         Self {
             name: format!("bench-{server}"),
+            is_modern,
+            discovered: after_id(&json!({
+                "resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": { "tools": {} },
+                "ttlMs": 0, "cacheScope": "private",
+            })),
             ping: after_id(&json!({})),
-            tools: after_id(&json!({ "tools": tools })),
+            tools: after_id(&match is_modern {
+                true => json!({ "resultType": "complete", "tools": tools, "ttlMs": 0, "cacheScope": "private" }),
+                false => json!({ "tools": tools }),
+            }),
             big: Mutex::default(),
         }
     }
 
     fn result(&self, call: &Call<'_>, id: &str) -> Response<Reply> {
         let after_id = match call.method() {
+            Method::Discover if self.is_modern => self.discovered.clone(),
             Method::Ping => self.ping.clone(),
             Method::ToolsList => self.tools.clone(),
             Method::ToolsCall => {
                 let parsed = call.params.map(|params| serde_json::from_str::<ToolCall<'_>>(params.get()));
                 match parsed {
-                    Some(Ok(ToolCall { name: "echo", arguments })) => text_result(&echo_text(&arguments.text)),
+                    Some(Ok(ToolCall { name: "echo", arguments })) => self.text(&echo_text(&arguments.text)),
                     Some(Ok(ToolCall { name: "big", arguments })) => self.big(arguments.bytes),
                     _ => return error(id, -32602, "unknown tool or bad arguments"),
                 }
             }
-            Method::Initialize | Method::Other => return error(id, -32601, "method not found"),
+            Method::Initialize | Method::Discover | Method::Other => return error(id, -32601, "method not found"),
         };
         let head = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":"#);
         serve::json(Reply::pieces(head.into(), after_id))
@@ -130,12 +145,16 @@ impl Answers {
 
     fn big(&self, bytes: usize) -> Bytes {
         let mut big = self.big.lock().unwrap_or_else(PoisonError::into_inner);
-        big.entry(bytes).or_insert_with(|| text_result(&big_text(bytes))).clone()
+        big.entry(bytes).or_insert_with(|| self.text(&big_text(bytes))).clone()
     }
-}
 
-fn text_result(text: &str) -> Bytes {
-    after_id(&json!({ "content": [{ "type": "text", "text": text }], "isError": false }))
+    fn text(&self, text: &str) -> Bytes {
+        let content = json!([{ "type": "text", "text": text }]);
+        after_id(&match self.is_modern {
+            true => json!({ "resultType": "complete", "content": content, "isError": false }),
+            false => json!({ "content": content, "isError": false }),
+        })
+    }
 }
 
 fn after_id(result: &serde_json::Value) -> Bytes {
@@ -172,7 +191,7 @@ mod tests {
         for bytes in [0, 1, 100, 1 << 20] {
             assert_eq!(big_text(bytes).len(), bytes);
         }
-        assert!(Answers::new(0, 0).big(1000).len() > 1000 + 30);
+        assert!(Answers::new(0, 0, false).big(1000).len() > 1000 + 30);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
-use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
@@ -17,9 +17,13 @@ use crate::serve::{JSON, PROTOCOL_VERSION, SESSION_ID};
 
 const ACCEPTED_TYPES: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 const VERSION: HeaderValue = HeaderValue::from_static("2025-11-25");
+const MODERN_VERSION: HeaderValue = HeaderValue::from_static("2026-07-28");
+const METHOD: HeaderName = HeaderName::from_static("mcp-method");
+const NAME: HeaderName = HeaderName::from_static("mcp-name");
 const INITIALIZE: Template = Template {
     before: r#"{"jsonrpc":"2.0","id":"#,
     after: r#","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"goblin-bench","version":"0.1.0"}}}"#,
+    repeated: None,
 };
 const INITIALIZED: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
@@ -27,6 +31,8 @@ const INITIALIZED: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initiali
 pub struct Template<Text = &'static str> {
     pub before: Text,
     pub after: Text,
+    /// Of a request without a session: its method and name, which headers repeat.
+    pub repeated: Option<(HeaderValue, HeaderValue)>,
 }
 
 impl<Text: AsRef<str>> Template<Text> {
@@ -73,7 +79,7 @@ impl Client {
     /// Sends a request whose answer is given back, with its id.
     pub async fn learn<Text: AsRef<str>>(&mut self, request: &Template<Text>) -> Result<(u64, Bytes)> {
         let id = self.take_id();
-        let response = self.post(request.fill(id)).await?;
+        let response = self.send(Method::POST, request.fill(id), request.repeated.as_ref()).await?;
         ensure_status(&response, StatusCode::OK)?;
         Ok((id, response.into_body().collect().await?.to_bytes()))
     }
@@ -81,14 +87,14 @@ impl Client {
     /// Sends a request and compares its answer.
     pub async fn call<Text: AsRef<str>>(&mut self, request: &Template<Text>, expected: &Expected) -> Result<()> {
         let id = self.take_id();
-        let response = self.post(request.fill(id)).await?;
+        let response = self.send(Method::POST, request.fill(id), request.repeated.as_ref()).await?;
         ensure_status(&response, StatusCode::OK)?;
         compare(response, expected, id).await
     }
 
     /// Opens the session's event stream, which takes the connection with it.
     pub async fn into_stream(mut self) -> Result<EventStream> {
-        let response = self.send(Method::GET, Bytes::new()).await?;
+        let response = self.send(Method::GET, Bytes::new(), None).await?;
         ensure_status(&response, StatusCode::OK)?;
         Ok(EventStream { _client: self, body: response.into_body() })
     }
@@ -98,7 +104,7 @@ impl Client {
         self.past.extend(self.session.take());
         for session in std::mem::take(&mut self.past) {
             self.session = Some(session);
-            let response = self.send(Method::DELETE, Bytes::new()).await?;
+            let response = self.send(Method::DELETE, Bytes::new(), None).await?;
             ensure!(response.status().is_success(), "DELETE was answered with {}", response.status());
             response.into_body().collect().await?;
         }
@@ -133,10 +139,15 @@ impl Client {
     }
 
     async fn post(&mut self, body: Bytes) -> Result<Response<Incoming>> {
-        self.send(Method::POST, body).await
+        self.send(Method::POST, body, None).await
     }
 
-    async fn send(&mut self, method: Method, body: Bytes) -> Result<Response<Incoming>> {
+    async fn send(
+        &mut self,
+        method: Method,
+        body: Bytes,
+        repeated: Option<&(HeaderValue, HeaderValue)>,
+    ) -> Result<Response<Incoming>> {
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
         *request.uri_mut() = hyper::Uri::from_static("/mcp");
@@ -144,7 +155,11 @@ impl Client {
         headers.insert(HOST, self.host.clone());
         headers.insert(CONTENT_TYPE, JSON);
         headers.insert(ACCEPT, ACCEPTED_TYPES);
-        if let Some(session) = &self.session {
+        if let Some((method, name)) = repeated {
+            headers.insert(PROTOCOL_VERSION, MODERN_VERSION);
+            headers.insert(METHOD, method.clone());
+            headers.insert(NAME, name.clone());
+        } else if let Some(session) = &self.session {
             headers.insert(SESSION_ID, session.clone());
             headers.insert(PROTOCOL_VERSION, VERSION);
         }

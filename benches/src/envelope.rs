@@ -36,6 +36,7 @@ struct Answer<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     Initialize,
+    Discover,
     Ping,
     ToolsList,
     ToolsCall,
@@ -61,6 +62,7 @@ impl Call<'_> {
     pub fn method(&self) -> Method {
         match self.method.get() {
             "\"initialize\"" => Method::Initialize,
+            "\"server/discover\"" => Method::Discover,
             "\"ping\"" => Method::Ping,
             "\"tools/list\"" => Method::ToolsList,
             "\"tools/call\"" => Method::ToolsCall,

@@ -163,6 +163,7 @@ async fn open(address: SocketAddr) -> Result<EventStream> {
     let subscribe = Template {
         before: r#"{"jsonrpc":"2.0","id":"#.to_owned(),
         after: format!(r#","method":"resources/subscribe","params":{{"uri":"{EXPOSED}"}}}}"#),
+        repeated: None,
     };
     let mut client = Client::connect(address).await?;
     client.learn_setup().await?;

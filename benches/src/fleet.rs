@@ -47,6 +47,7 @@ impl Yard {
             Scenario::List => self.listing_fleet().await,
             Scenario::Setup => self.setup_fleet().await,
             Scenario::CallSmall | Scenario::CallLarge => self.calling_fleet().await,
+            Scenario::Visit => self.visiting_fleet().await,
         }
     }
 
@@ -75,6 +76,21 @@ impl Yard {
         let proxy = Child::role(&["proxy", "--target", &direct.url()])?;
         let gateway = self.gateway(1, FEW_TOOLS).await?;
         Ok(Fleet::new([(Through::Direct, direct), (Through::Proxy, proxy)], gateway))
+    }
+
+    /// The same gateway twice: for clients and before a backend with sessions, and without.
+    async fn visiting_fleet(&self) -> Result<Fleet> {
+        let Some(with) = self.gateway(1, FEW_TOOLS).await? else { return Ok(Fleet::new([], None)) };
+        let modern = Child::role(&["backend", "--tools", &FEW_TOOLS.to_string(), "--server", "0", "--modern"])?;
+        let without = self.goblin(&goblin_config(std::slice::from_ref(&modern)))?;
+        let mut fleet = Fleet::new([], Some(with));
+        if let Some(without) = without {
+            wait_for_tools(&without, FEW_TOOLS).await?;
+            let (through, address, pid) = (Through::Sessionless, without.address, without.pid());
+            fleet.targets.push(Target { through, address, pid, prefix: "b0_" });
+            fleet._children.extend([without, modern]);
+        }
+        Ok(fleet)
     }
 
     async fn setup_fleet(&self) -> Result<Fleet> {
@@ -165,7 +181,7 @@ pub async fn wait_for_tools(goblin: &Child, expected: usize) -> Result<()> {
 async fn tools_list(child: &Child) -> Result<Bytes> {
     let mut client = Client::connect(child.address).await?;
     client.learn_setup().await?;
-    let request = Scenario::List.request("").expect("the list is one request");
+    let request = Scenario::List.request(Through::Direct, "").expect("the list is one request");
     let (_, answer) = client.learn(&request).await?;
     client.close().await?;
     Ok(answer)

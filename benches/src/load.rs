@@ -51,8 +51,11 @@ impl Load {
 
     async fn learn_operation(target: Target, scenario: Scenario) -> Result<Operation> {
         let mut client = Client::connect(target.address).await?;
-        let (setup_id, setup) = client.learn_setup().await?;
-        let Some(request) = scenario.request(target.prefix) else {
+        let (setup_id, setup) = match target.through {
+            Through::Sessionless => (0, Default::default()),
+            _ => client.learn_setup().await?,
+        };
+        let Some(request) = scenario.request(target.through, target.prefix) else {
             scenario.check(&setup)?;
             client.close().await?;
             let expected = Expected::with_id(&setup, setup_id).context("the answer does not hold its id once")?;
@@ -63,7 +66,7 @@ impl Load {
         client.close().await?;
         let expected = match target.through {
             Through::Static => Expected::always(answer),
-            Through::Direct | Through::Proxy | Through::Bare | Through::Goblin => {
+            Through::Direct | Through::Proxy | Through::Bare | Through::Goblin | Through::Sessionless => {
                 Expected::with_id(&answer, id).context("the answer does not hold its id once")?
             }
         };
@@ -105,7 +108,9 @@ impl Load {
         let mut clients = Vec::with_capacity(sessions);
         for _ in 0..sessions {
             let mut client = Client::connect(self.target.address).await?;
-            client.learn_setup().await?;
+            if self.target.through != Through::Sessionless {
+                client.learn_setup().await?;
+            }
             clients.push(client);
         }
         Ok(clients)
@@ -168,7 +173,7 @@ mod tests {
 
     async fn backend(tools: usize) -> SocketAddr {
         let (listener, address) = listener().await;
-        tokio::spawn(backend::run(listener, tools, 0));
+        tokio::spawn(backend::run(listener, tools, 0, false));
         address
     }
 

@@ -53,6 +53,9 @@ enum Role {
         tools: usize,
         #[arg(long, default_value_t = 0)]
         server: usize,
+        /// Of 2026-07-28, without sessions
+        #[arg(long)]
+        modern: bool,
     },
     /// The bare hyper proxy
     Proxy {
@@ -83,7 +86,7 @@ enum Role {
 #[tokio::main]
 async fn main() -> Result<ExitCode> {
     match Arguments::parse().role {
-        Role::Backend { tools, server } => backend::run(serve::bind().await?, tools, server).await?,
+        Role::Backend { tools, server, modern } => backend::run(serve::bind().await?, tools, server, modern).await?,
         Role::Proxy { target } => proxy::run(serve::bind().await?, target).await?,
         Role::Static { file } => {
             let body = std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;

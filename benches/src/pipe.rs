@@ -22,7 +22,7 @@ pub fn run(silent: bool) -> io::Result<()> {
             ),
             Method::ToolsList => r#""result":{"tools":[{"name":"tool","inputSchema":{"type":"object"}}]}"#,
             Method::Ping => r#""result":{}"#,
-            Method::ToolsCall | Method::Other => r#""error":{"code":-32601,"message":"unknown"}"#,
+            Method::ToolsCall | Method::Discover | Method::Other => r#""error":{"code":-32601,"message":"unknown"}"#,
         };
         writeln!(output, r#"{{"jsonrpc":"2.0","id":{},{answer}}}"#, id.get())?;
         output.flush()?;

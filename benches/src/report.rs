@@ -167,6 +167,7 @@ fn yardstick(scenario: Scenario) -> Through {
     match scenario {
         Scenario::List => Through::Static,
         Scenario::CallSmall | Scenario::CallLarge | Scenario::Setup => Through::Proxy,
+        Scenario::Visit => Through::Goblin,
     }
 }
 
@@ -175,13 +176,15 @@ fn cpu_limit(scenario: Scenario) -> f64 {
         Scenario::CallSmall => 1.3,
         Scenario::CallLarge => 1.5,
         Scenario::List | Scenario::Setup => 1.2,
+        Scenario::Visit => 1.1,
     }
 }
 
 /// The ratio of the medians decides; the smallest and largest ratio of a round show how far to trust it.
 fn cpu_bars(rows: &[Row]) -> Vec<Bar> {
     let mut bars = Vec::new();
-    for row in rows.iter().filter(|row| row.through == Through::Goblin) {
+    let is_ours = |row: &&Row| matches!(row.through, Through::Goblin | Through::Sessionless);
+    for row in rows.iter().filter(is_ours).filter(|row| row.through != yardstick(row.scenario)) {
         let Some(base) = find(rows, row.scenario, row.sessions, yardstick(row.scenario)) else { continue };
         let ratio = row.median.cpu_us / base.median.cpu_us;
         let of_rounds = row.rounds.iter().zip(&base.rounds).map(|(row, base)| row.cpu_us / base.cpu_us);

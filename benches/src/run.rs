@@ -67,10 +67,10 @@ enum Part {
 
 impl Part {
     const ALL: &[Self] = {
-        let [first, second, third, fourth] = Scenario::ALL;
+        let [first, second, third, fourth, fifth] = Scenario::ALL;
         let (first, second) = (Self::Load(first), Self::Load(second));
-        let (third, fourth) = (Self::Load(third), Self::Load(fourth));
-        &[first, second, third, fourth, Self::Memory, Self::Start, Self::FanOut, Self::Subscriptions]
+        let (third, fourth, fifth) = (Self::Load(third), Self::Load(fourth), Self::Load(fifth));
+        &[first, second, third, fourth, fifth, Self::Memory, Self::Start, Self::FanOut, Self::Subscriptions]
     };
 }
 

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
+use hyper::header::HeaderValue;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -28,6 +29,8 @@ pub enum Scenario {
     List,
     /// `initialize` and `notifications/initialized`
     Setup,
+    /// `tools/call` with a small result, with a session and without
+    Visit,
 }
 
 /// The way an operation takes; the process under test is the one it names.
@@ -40,10 +43,12 @@ pub enum Through {
     /// The yardstick of the fan-out.
     Bare,
     Goblin,
+    /// Goblin for a client and before a backend of 2026-07-28.
+    Sessionless,
 }
 
 impl Scenario {
-    pub const ALL: [Self; 4] = [Self::CallSmall, Self::CallLarge, Self::List, Self::Setup];
+    pub const ALL: [Self; 5] = [Self::CallSmall, Self::CallLarge, Self::List, Self::Setup, Self::Visit];
 
     pub fn title(self) -> &'static str {
         match self {
@@ -51,6 +56,7 @@ impl Scenario {
             Self::CallLarge => "`tools/call`, 1 MiB",
             Self::List => "`tools/list`, 1,000 tools",
             Self::Setup => "session set-up",
+            Self::Visit => "`tools/call`, small, by era",
         }
     }
 
@@ -61,6 +67,7 @@ impl Scenario {
             Self::CallLarge => "call-large",
             Self::List => "list",
             Self::Setup => "setup",
+            Self::Visit => "visit",
         }
     }
 
@@ -69,22 +76,32 @@ impl Scenario {
     pub fn most_operations(self) -> usize {
         match self {
             Self::Setup => 8000,
-            Self::CallSmall | Self::CallLarge | Self::List => usize::MAX,
+            Self::CallSmall | Self::CallLarge | Self::List | Self::Visit => usize::MAX,
         }
     }
 
     /// The request to repeat; `prefix` stands in front of the names of tools. None for a set-up, which is not one
     /// request.
-    pub fn request(self, prefix: &str) -> Option<Template<String>> {
-        let (method, params) = match self {
-            Self::CallSmall => ("tools/call", call(prefix, "echo", json!({ "text": ECHOED }))),
+    pub fn request(self, through: Through, prefix: &str) -> Option<Template<String>> {
+        let (method, mut params) = match self {
+            Self::CallSmall | Self::Visit => ("tools/call", call(prefix, "echo", json!({ "text": ECHOED }))),
             Self::CallLarge => ("tools/call", call(prefix, "big", json!({ "bytes": LARGE_BYTES }))),
             Self::List => ("tools/list", json!({})),
             Self::Setup => return None,
         };
+        let repeated = (through == Through::Sessionless).then(|| {
+            params["_meta"] = json!({
+                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+                "io.modelcontextprotocol/clientCapabilities": {},
+                "io.modelcontextprotocol/clientInfo": { "name": "goblin-bench", "version": "0.1.0" },
+            });
+            let name = params["name"].as_str().unwrap_or_default();
+            (HeaderValue::from_static(method), HeaderValue::from_str(name).expect("names of tools are plain"))
+        });
         Some(Template {
             before: r#"{"jsonrpc":"2.0","id":"#.to_owned(),
             after: format!(r#","method":"{method}","params":{params}}}"#),
+            repeated,
         })
     }
 
@@ -94,7 +111,9 @@ impl Scenario {
         let result = answer.get("result").with_context(|| format!("the answer is no result: {answer}"))?;
         let text = || result["content"][0]["text"].as_str();
         match self {
-            Self::CallSmall => ensure!(text() == Some(&backend::echo_text(ECHOED)), "not the echo: {answer}"),
+            Self::CallSmall | Self::Visit => {
+                ensure!(text() == Some(&backend::echo_text(ECHOED)), "not the echo: {answer}")
+            }
             Self::CallLarge => ensure!(text() == Some(&backend::big_text(LARGE_BYTES)), "not the large text"),
             Self::List => {
                 let tools = result["tools"].as_array().map_or(0, Vec::len);
@@ -117,6 +136,7 @@ impl Through {
             Self::Static => "static body",
             Self::Bare => "bare axum",
             Self::Goblin => "Goblin",
+            Self::Sessionless => "Goblin, 2026-07-28",
         }
     }
 }

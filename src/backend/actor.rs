@@ -25,6 +25,7 @@ use crate::backend::listing::{self, LeftOut, Listing, leave_out_misannotated};
 use crate::backend::own::OwnLinks;
 use crate::backend::register::SETTLED_AFTER;
 use crate::backend::trouble;
+use crate::backend::twin::Twin;
 use crate::backend::{Backend, State};
 use crate::caller::Level;
 use crate::config::{Policies, Server, ServerId, Sharing};
@@ -70,21 +71,15 @@ pub fn start(
         let patience = surroundings.policies.ask_timeout;
         backend.own = Some(OwnLinks::new(&backend, Arc::clone(&dialler), patience, stop.clone()));
     }
+    if backend.config.session == Sharing::Shared {
+        backend.twin = Some(Twin::new(surroundings.clone(), Arc::clone(&dialler), stop.clone()));
+    }
     let backend = Arc::new(backend);
-    let actor = Actor {
-        backend: Arc::clone(&backend),
-        surroundings,
-        dialler,
-        stop,
-        health: Health::default(),
-        short_sessions: 0,
-        told: None,
-        has_dialled: false,
-    };
+    let actor = Actor::new(Arc::clone(&backend), surroundings, dialler, stop);
     (backend, tokio::spawn(actor.run()))
 }
 
-struct Actor {
+pub struct Actor {
     backend: Arc<Backend>,
     surroundings: Surroundings,
     dialler: Arc<Dialler>,
@@ -95,6 +90,8 @@ struct Actor {
     /// The last failure that was told, since there was a connection.
     told: Option<String>,
     has_dialled: bool,
+    /// For whom the link is: all, or only the calls of clients that want another one.
+    whom: For,
 }
 
 /// Why the actor leaves a connection.
@@ -104,20 +101,35 @@ enum Left {
 }
 
 impl Actor {
-    async fn run(mut self) {
+    fn new(
+        backend: Arc<Backend>,
+        surroundings: Surroundings,
+        dialler: Arc<Dialler>,
+        stop: watch::Receiver<bool>,
+    ) -> Actor {
+        let (health, short_sessions, told, has_dialled, whom) = (Health::default(), 0, None, false, For::All);
+        Actor { backend, surroundings, dialler, stop, health, short_sessions, told, has_dialled, whom }
+    }
+
+    /// Of a link beside another, which lists and subscribes already.
+    pub fn beside(
+        backend: Arc<Backend>,
+        surroundings: Surroundings,
+        dialler: Arc<Dialler>,
+        stop: watch::Receiver<bool>,
+    ) -> Actor {
+        Actor { whom: For::HandshakeOnly, ..Actor::new(backend, surroundings, dialler, stop) }
+    }
+
+    pub async fn run(mut self) {
         loop {
             let left = match self.connect().await {
                 Ok(Some((link, hello))) => {
                     let begin = Instant::now();
-                    let register = Arc::clone(&self.backend.register);
-                    let can_subscribe = hello.capabilities.subscribe;
-                    self.backend.list_connected();
-                    let number = register.link_up(can_subscribe);
-                    let left = tokio::select! {
-                        left = self.serve(&link, &hello) => left,
-                        never = register.keep(&link, can_subscribe) => match never {},
+                    let left = match self.whom {
+                        For::HandshakeOnly => self.serve_calls(&link, &hello).await,
+                        For::All | For::WithHandshake => self.serve_all(&link, &hello).await,
                     };
-                    register.link_down(number);
                     let left = self.judge(left, begin.elapsed());
                     self.backend.link.store(None);
                     if let Left::Lost(End::Lost(reason)) = &left {
@@ -134,6 +146,8 @@ impl Actor {
             };
             let pause = match left {
                 Left::Stopped => break,
+                // It has no other side; whoever asks again later begins anew.
+                _ if self.whom == For::HandshakeOnly && !self.dialler.eras.may_have_both(Instant::now()) => break,
                 // The backend lives, it only forgot us.
                 Left::Lost(End::Forgotten) => continue,
                 Left::Lost(End::Lost(reason)) => self.after_loss(reason),
@@ -146,6 +160,41 @@ impl Actor {
         self.publish_state(State::Stopped);
         if let Some(own) = &self.backend.own {
             own.ended().await;
+        }
+        if let Some(twin) = &self.backend.twin {
+            twin.ended().await;
+        }
+    }
+
+    /// Keeps listing and subscriptions until the connection ends.
+    async fn serve_all(&mut self, link: &Arc<Link>, hello: &Arc<Hello>) -> Left {
+        let register = Arc::clone(&self.backend.register);
+        self.backend.list_connected();
+        register.link_up(hello.capabilities.subscribe);
+        let left = tokio::select! {
+            left = self.serve(link, hello) => left,
+            never = register.keep(link, hello) => match never {},
+        };
+        register.link_down();
+        left
+    }
+
+    /// Lends the link to calls, until the connection ends.
+    async fn serve_calls(&mut self, link: &Arc<Link>, hello: &Hello) -> Left {
+        self.backend.link.store(Some(Arc::clone(link)));
+        self.publish_state(State::Ready);
+        let mut level = self.surroundings.level.clone();
+        level.mark_changed();
+        loop {
+            tokio::select! {
+                biased;
+                () = stopped(&mut self.stop) => return Left::Stopped,
+                end = link.closed() => return Left::Lost(end),
+                Ok(()) = level.changed() => {
+                    let lowest = *level.borrow_and_update();
+                    self.set_level(link, hello, lowest);
+                }
+            }
         }
     }
 
@@ -182,7 +231,7 @@ impl Actor {
         let greeting = Greeting {
             capabilities: &shared_capabilities(config),
             ear: || Ear::shared(Arc::clone(register), config, patience),
-            whom: For::All,
+            whom: self.whom,
             is_retry: self.told.is_some(),
         };
         let Some((link, hello)) = self.dialler.dial(greeting, stopped(&mut self.stop)).await? else { return Ok(None) };

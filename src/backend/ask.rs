@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use crate::backend::ear::{Ear, Mouth, Opened};
-use crate::caller::Abilities;
+use crate::caller::{Abilities, SessionId};
 use crate::config::ServerId;
 use crate::lane::Call;
 use crate::mailbox::Mailbox;
@@ -31,6 +31,15 @@ pub trait Translate: Send + Sync {
 
     /// A URI of `server` as clients know it.
     fn expose(&self, server: &ServerId, native: &str) -> String;
+
+    /// The id that the client of a task knows it by. `own` is whose own link it is.
+    fn task_id(&self, server: &ServerId, own: Option<SessionId>, native: &str) -> Option<String>;
+
+    /// The same the other way round.
+    fn native_task(&self, server: &ServerId, id: &str) -> Option<String>;
+
+    /// `server` tells of a task; tells whether somebody wanted to know.
+    fn hear_task(&self, server: &ServerId, own: Option<SessionId>, notification: &Notification) -> bool;
 }
 
 /// Changes nothing; for tests.
@@ -42,6 +51,18 @@ impl Translate for () {
 
     fn expose(&self, _: &ServerId, native: &str) -> String {
         native.to_owned()
+    }
+
+    fn task_id(&self, _: &ServerId, _: Option<SessionId>, native: &str) -> Option<String> {
+        Some(native.to_owned())
+    }
+
+    fn native_task(&self, _: &ServerId, id: &str) -> Option<String> {
+        Some(id.to_owned())
+    }
+
+    fn hear_task(&self, _: &ServerId, _: Option<SessionId>, _: &Notification) -> bool {
+        false
     }
 }
 
@@ -127,11 +148,13 @@ pub fn relay(ear: &Arc<Ear>, request: Request, recipient: Recipient, mut opened:
             return ear.refuse(&request, &error, &*mouth);
         }
     };
-    if request.method == Method::Elicit && !recipient.is_own {
+    // Its end is told to those who have a stream for that.
+    if request.method == Method::Elicit && !recipient.is_own && recipient.dialect.has_asks() {
         ear.inbox.remember_elicited(&request, &recipient.mailbox);
     }
     // Before anything else is heard on the link, so that the order stays.
-    let edits = ear.inbox.translate_ask(&request, recipient.dialect);
+    let mut edits = ear.inbox.translate_ask(&request, recipient.dialect);
+    ear.relate(request.raw.as_str(), request.params.whole, &mut edits);
     if !recipient.ask(&outgoing(&request, ask.id, edits)) {
         return ear.refuse(&request, &gone(), &*mouth);
     }
@@ -190,7 +213,10 @@ async fn wait(
         tokio::select! {
             biased;
             word = ask.next() => match word {
-                Word::Answer(answer) => return Ok(answer.rekeyed(&request.id_as_written(), Splice::new()).concat()),
+                Word::Answer(answer) => {
+                    let edits = ear.unrelate(answer.raw.as_str(), answer.outcome.span());
+                    return Ok(answer.rekeyed(&request.id_as_written(), edits).concat());
+                }
                 Word::Progress(progress) => mouth.say(progress_for(request, &progress)),
                 Word::Nothing => break Ended::Gone,
             },

@@ -68,11 +68,13 @@ struct Failure {
     may_be_sse: bool,
     /// Somebody answered, and did not want it.
     is_refusal: bool,
+    /// Its process ended.
+    is_end: bool,
 }
 
 impl Failure {
     fn new(reason: String) -> Failure {
-        Failure { reason, may_be_sse: false, is_refusal: false }
+        Failure { reason, may_be_sse: false, is_refusal: false, is_end: false }
     }
 }
 
@@ -134,7 +136,7 @@ impl Dialler {
     }
 
     /// Two kinds of servers have a handshake always.
-    fn may_ask(&self) -> bool {
+    pub fn may_ask(&self) -> bool {
         let is_old = matches!(self.config.transport, Transport::Files(_) | Transport::Http { kind: HttpKind::Sse, .. });
         !is_old && self.config.protocol != Protocol::Legacy
     }
@@ -187,15 +189,24 @@ impl Dialler {
             () = given_up => None,
             hello = tokio::time::timeout(self.patience, link.initialize(greeting.capabilities)) => Some(hello),
         };
-        let (reason, is_answer) = match hello {
+        // One that has done without may end, or say nothing, when it hears of a handshake.
+        let (is_process, is_known) = (matches!(link.wire(), Wire::Stdio(_)), self.eras.has_done_without());
+        let mut failure = match hello {
             Some(Ok(Ok(hello))) => return Ok(Some((link, hello))),
-            Some(Ok(Err(error))) => (Some(error.to_string()), matches!(error, LinkError::Protocol(_))),
-            Some(Err(_)) => (Some(link.silence(self.patience)), false),
-            None => (None, false),
+            Some(Ok(Err(error))) => {
+                let is_end = is_process && matches!(error, LinkError::Closed { .. });
+                let is_refusal = matches!(error, LinkError::Protocol(_)) && is_evidence(&link) || is_end && is_known;
+                Some(Failure { is_end, is_refusal, ..Failure::new(error.to_string()) })
+            }
+            Some(Err(_)) => {
+                let is_refusal = is_process && is_known;
+                Some(Failure { is_refusal, ..Failure::new(link.silence(self.patience)) })
+            }
+            None => None,
         };
         link.close().await;
-        let (may_be_sse, is_refusal) = (may_be_sse(&link), is_answer && is_evidence(&link));
-        reason.map_or(Ok(None), |reason| Err(Failure { reason, may_be_sse, is_refusal }))
+        failure.iter_mut().for_each(|failure| failure.may_be_sse = may_be_sse(&link));
+        failure.map_or(Ok(None), Err)
     }
 
     /// As the configuration wants it, whatever else the backend may speak.
@@ -249,8 +260,10 @@ impl Dialler {
                 let (capabilities, ear, whom) = (greeting.capabilities, &greeting.ear, greeting.whom);
                 let again = Greeting { capabilities, ear, whom, is_retry: true };
                 let shaken = self.dial_with_handshake(&again, given_up).await;
-                if matches!(shaken, Ok(Some(_))) {
-                    self.eras.needs_handshake(Instant::now());
+                match &shaken {
+                    Ok(Some(_)) => self.eras.needs_handshake(Instant::now()),
+                    Err(failure) if failure.is_end => self.eras.ends_anyway(),
+                    _ => {}
                 }
                 return shaken;
             }

@@ -19,14 +19,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use crate::backend::ask::{self, Recipient};
 use crate::backend::inbox::{Inbox, List};
 use crate::backend::register::Register;
-use crate::caller::{Abilities, Caller, Level};
+use crate::caller::{Abilities, Caller, Level, SessionId};
 use crate::config::{Declare, Root, Server};
 use crate::lane::Call;
 use crate::mailbox::Mailbox;
 use crate::observe::Event;
 use crate::protocol::error::Error;
-use crate::protocol::json::{self, Splice, quote};
+use crate::protocol::json::{self, Span, Splice, quote};
 use crate::protocol::method::Method;
+use crate::protocol::params::related_task;
 use crate::protocol::{self, Id, Notification, Request};
 
 /// How many asks of a link may be open at once. Full: the next is refused.
@@ -101,8 +102,17 @@ impl Whose {
     /// Among these, which are all that are open on a link. Where several clients have calls, the first two tell.
     pub fn among<'a>(calls: impl Iterator<Item = &'a Arc<Call>> + Clone) -> Whose {
         let Some(first) = calls.clone().next() else { return Whose::Nobodys };
-        let same = |call: &Arc<Call>| Arc::ptr_eq(&call.mailbox, &first.mailbox);
+        let same = |call: &Arc<Call>| client_of(call) == client_of(first);
         if calls.clone().all(same) { Whose::Calls(calls.cloned().collect()) } else { Whose::Unsure }
+    }
+}
+
+/// A client by the address of its mailbox. Where a client is asked by the answer to a call, each of its calls counts as a
+/// client: of two, nothing says which.
+pub(super) fn client_of(call: &Call) -> usize {
+    match call.caller.dialect.has_asks() {
+        true => Arc::as_ptr(&call.mailbox).addr(),
+        false => std::ptr::from_ref(call).addr(),
     }
 }
 
@@ -169,6 +179,11 @@ impl Ear {
             // On a client's own link there is nobody else whom it can be for.
             Method::ElicitationComplete if self.own.is_none() => self.inbox.hear_elicited(notification),
             Method::ResourceUpdated => self.register.hear(notification),
+            Method::TaskStatus | Method::TaskChanged => {
+                if !self.inbox.hear_task(self.own_session(), notification) {
+                    self.tell_unheard(notification);
+                }
+            }
             _ => {
                 if !self.pass_on(notification, whose()) {
                     self.tell_unheard(notification);
@@ -185,6 +200,7 @@ impl Ear {
         let progress: Option<f64> = progress.and_then(|at| at.get(text).parse().ok());
         let mut edits = Splice::new();
         edits.replace(at, token);
+        self.relate(text, notification.params.whole, &mut edits);
         let message = json::single_line(edits.apply(notification.raw.bytes()));
         if !progress.is_none_or(|progress| call.advance(progress)) || !call.lane.offer(message) {
             self.emit(&Event::ProgressDropped { server: self.server() });
@@ -196,7 +212,7 @@ impl Ear {
         let level = level.and_then(|name| Level::parse(&name)).unwrap_or(Level::Emergency);
         let wanted = match (&whose, &self.own) {
             (Whose::Calls(calls), _) => calls.first().map_or(Some(Level::DEFAULT), |call| call.caller.level),
-            (_, Some(client)) => Some(client.mailbox.level()),
+            (_, Some(client)) => client.caller.dialect.has_asks().then(|| client.mailbox.level()),
             (Whose::Nobodys | Whose::Unsure, None) => {
                 return self.emit(&Event::BackendLog { server: self.server(), line: notification.raw.as_str() });
             }
@@ -208,16 +224,43 @@ impl Ear {
 
     /// Passes a notification on as it is; tells whether there was somebody, with room for it.
     fn pass_on(&self, notification: &Notification, whose: Whose) -> bool {
-        let message = json::single_line(notification.raw.bytes().clone());
+        let mut edits = Splice::new();
+        self.relate(notification.raw.as_str(), notification.params.whole, &mut edits);
+        let message = json::single_line(edits.apply(notification.raw.bytes()));
         // Who cannot be asked hears log lines of its calls, and nothing else that it does not know.
         let takes = |call: &Arc<Call>| call.caller.dialect.has_asks() || notification.method == Method::LogMessage;
         match (whose, &self.own) {
             (Whose::Calls(calls), _) => {
                 calls.iter().filter(|call| takes(call)).any(|call| call.lane.offer(message.clone()))
             }
-            (_, Some(client)) => client.mailbox.post(message),
+            // What belongs to none of its calls would wait for ever.
+            (_, Some(client)) => client.caller.dialect.has_asks() && client.mailbox.post(message),
             (Whose::Nobodys | Whose::Unsure, None) => false,
         }
+    }
+
+    /// The client whose own link it is.
+    fn own_session(&self) -> Option<SessionId> {
+        self.own.as_ref().and_then(|client| client.caller.session)
+    }
+
+    /// The task that a message of the backend belongs to, as its client knows it.
+    pub(super) fn relate(&self, text: &str, params: Option<Span>, edits: &mut Splice) {
+        let Some(at) = params.and_then(|params| related_task(text, params)) else { return };
+        let id = json::string(text, at).and_then(|native| self.inbox.task_id(self.own_session(), &native));
+        if let Some(id) = id {
+            edits.replace(at, quote(&id));
+        }
+    }
+
+    /// The task that an answer of a client belongs to, as the backend knows it.
+    pub(super) fn unrelate(&self, text: &str, result: Span) -> Splice {
+        let mut edits = Splice::new();
+        let Some(at) = related_task(text, result) else { return edits };
+        if let Some(native) = json::string(text, at).and_then(|id| self.inbox.native_task(&id)) {
+            edits.replace(at, quote(&native));
+        }
+        edits
     }
 
     fn tell_unheard(&self, notification: &Notification) {
@@ -284,6 +327,9 @@ impl Ear {
                 let (mailbox, abilities) = (Arc::clone(&first.mailbox), Arc::clone(&first.caller.abilities));
                 let dialect = first.caller.dialect;
                 Recipient { mailbox, abilities, dialect, is_own: own.is_some(), calls }
+            }
+            (_, Some(client)) if !client.caller.dialect.has_asks() => {
+                return Err(unavailable("it can be asked by the answer to a call alone, and nothing says to which"));
             }
             (_, Some(client)) => Recipient {
                 mailbox: Arc::clone(&client.mailbox),

@@ -90,6 +90,8 @@ struct Known {
     /// Until then it is taken for one that refuses it.
     refuses_handshake: Option<Instant>,
     has_done_without: bool,
+    /// It ends whatever it is asked first, so nothing is learnt by asking.
+    ends_anyway: bool,
 }
 
 impl Eras {
@@ -104,7 +106,7 @@ impl Eras {
             (Protocol::Legacy, _) => Greet::WithHandshake,
             (Protocol::Modern, _) => Greet::WithoutHandshake,
             (_, For::HandshakeOnly) => Greet::WithHandshake,
-            _ if is_due(known.needs_handshake) => Greet::WithHandshake,
+            _ if is_due(known.needs_handshake) || known.ends_anyway => Greet::WithHandshake,
             (_, For::WithHandshake) if !is_due(known.refuses_handshake) => Greet::WithHandshake,
             _ => Greet::Ask,
         }
@@ -123,7 +125,13 @@ impl Eras {
 
     /// A handshake was answered.
     pub fn shaken(&self) {
-        self.lock().refuses_handshake = None;
+        let mut known = self.lock();
+        (known.refuses_handshake, known.ends_anyway) = (None, false);
+    }
+
+    /// It ended when it was asked, and with a handshake too.
+    pub fn ends_anyway(&self) {
+        self.lock().ends_anyway = true;
     }
 
     /// It was asked, and needs a handshake.
@@ -140,7 +148,7 @@ impl Eras {
     /// It answered a handshake with a refusal: what was known of it is not so any more.
     pub fn refuses_handshake(&self, now: Instant) {
         let mut known = self.lock();
-        known.needs_handshake = None;
+        (known.needs_handshake, known.ends_anyway) = (None, false);
         known.refuses_handshake = Some(now + REMEMBERED);
     }
 
@@ -206,6 +214,10 @@ mod tests {
         assert!(!eras.may_have_both(later) && eras.may_have_both(far));
         eras.does_without();
         assert!(eras.has_done_without());
+        eras.ends_anyway();
+        assert_eq!(eras.greet(For::All, now), Greet::WithHandshake);
+        eras.shaken();
+        assert_eq!(eras.greet(For::All, now), Greet::Ask);
     }
 
     #[test]

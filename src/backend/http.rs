@@ -88,8 +88,8 @@ impl HttpLink {
     /// For a version without sessions.
     pub fn sessionless(client: HttpClient, url: Uri, headers: HeaderMap, limit: usize, ear: Arc<Ear>) -> HttpLink {
         let mut shared = Shared { has_sessions: false, ..Shared::new(client, url, headers, limit, ear) };
-        shared.dialect = OnceLock::from(Dialect::NEWEST_WITHOUT_HANDSHAKE);
-        shared.settled = OnceLock::from(shared.headers_so_far());
+        let version = HeaderValue::from_static(Dialect::NEWEST_WITHOUT_HANDSHAKE.as_str());
+        shared.headers.insert(PROTOCOL_VERSION, version);
         HttpLink { shared: Arc::new(shared) }
     }
 
@@ -108,9 +108,12 @@ impl HttpLink {
         self.shared.refused.get().copied()
     }
 
-    /// The version that the handshake settled.
+    /// The version is settled, by a handshake or without.
     pub fn speak(&self, dialect: Dialect) {
         self.shared.dialect.get_or_init(|| dialect);
+        if !self.shared.has_sessions {
+            self.shared.settled.get_or_init(|| self.shared.headers.clone());
+        }
     }
 
     /// The handshake is over: opens the GET stream, for as long as the link lives.
@@ -308,6 +311,10 @@ impl Shared {
             // It handled the request, whatever the status and its words.
             Some(answer) if names_request => return Ok(answer),
             _ if self.session.get().is_some() && is_session_unknown(status, &body) => return Err(self.lose_session()),
+            // Who does without sessions names what it refuses. It is another server now, and did nothing for this one.
+            _ if !self.has_sessions && self.dialect.get().is_some() && is_other_server(status) => {
+                return Err(self.lose_session());
+            }
             // Who speaks this transport takes a POST. It is another server now, and to be dialled anew.
             _ if status == StatusCode::METHOD_NOT_ALLOWED => {
                 self.close(End::Lost(Trouble::Refused(status).to_string()));
@@ -416,6 +423,11 @@ impl Mouth for Aside {
             }
         })
     }
+}
+
+/// A refusal that one without sessions would have explained.
+fn is_other_server(status: StatusCode) -> bool {
+    matches!(status, StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::GONE)
 }
 
 /// Whether a refusal of a stream may be another answer soon. A server that has not noticed yet that our last connection

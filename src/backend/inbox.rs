@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::sync::Notify;
 
 use crate::backend::ask::Translate;
+use crate::caller::SessionId;
 use crate::config::ServerId;
 use crate::mailbox::Mailbox;
 use crate::observe::{Event, Observe};
@@ -136,6 +137,21 @@ impl Inbox {
     /// A URI as clients know it.
     pub fn expose(&self, native: &str) -> String {
         self.translate.expose(&self.server, native)
+    }
+
+    /// The id that the client of a task knows it by.
+    pub fn task_id(&self, own: Option<SessionId>, native: &str) -> Option<String> {
+        self.translate.task_id(&self.server, own, native)
+    }
+
+    /// The same the other way round.
+    pub fn native_task(&self, id: &str) -> Option<String> {
+        self.translate.native_task(&self.server, id)
+    }
+
+    /// What the backend tells of a task.
+    pub fn hear_task(&self, own: Option<SessionId>, notification: &Notification) -> bool {
+        self.translate.hear_task(&self.server, own, notification)
     }
 
     /// The end of an elicitation by URL.

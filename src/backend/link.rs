@@ -16,7 +16,7 @@ use crate::backend::http::HttpLink;
 use crate::backend::http::mirrored;
 use crate::backend::listen::{Filter, Listen};
 use crate::backend::sse::SseLink;
-use crate::backend::stamp::own_params;
+use crate::backend::stamp::{declaring_tasks, own_params};
 use crate::backend::stdio::StdioLink;
 use crate::backend::trouble::{Place, Trouble};
 use crate::config::Server;
@@ -25,7 +25,7 @@ use crate::protocol::dialect::Dialect;
 use crate::protocol::json::{self, Span, quote};
 use crate::protocol::method::Method;
 use crate::protocol::mirror::Mirrors;
-use crate::protocol::modern::SERVER_INFO;
+use crate::protocol::modern::{SERVER_INFO, TASKS};
 use crate::protocol::{Id, Outcome, Request, Response};
 
 /// How long the acknowledgement of a stream of news is waited for.
@@ -115,8 +115,14 @@ pub struct Capabilities {
     pub prompts: bool,
     pub resources: bool,
     pub subscribe: bool,
+    /// Whose changes it tells of.
+    pub tools_change: bool,
+    pub prompts_change: bool,
+    pub resources_change: bool,
     pub completions: bool,
     pub logging: bool,
+    /// Tools may be called as tasks.
+    pub tasks: bool,
 }
 
 impl Link {
@@ -214,7 +220,8 @@ impl Link {
         let Some(voice) = self.voice.get().filter(|voice| !voice.dialect.has_handshake()) else {
             return Err(LinkError::Protocol("this connection has no streams of news".to_owned()));
         };
-        let (id, params) = (self.next_id(), own_params(voice.dialect, &voice.declared, &params));
+        let declared = if filter.tasks.is_empty() { voice.declared.clone() } else { declaring_tasks(&voice.declared) };
+        let (id, params) = (self.next_id(), own_params(voice.dialect, &declared, &params));
         let body = crate::protocol::request(&Id::from(id), &Method::Listen, &params);
         let about = About { method: &Method::Listen, name: None, mirrors: None };
         let listen = async {
@@ -277,9 +284,6 @@ impl Link {
         let answer = self.ask_plainly(&Method::Initialize, &params).await?;
         let hello = Hello::read(&answer).map_err(LinkError::Protocol)?;
         self.speak(hello.dialect, String::new());
-        if let Wire::Http(link) = &self.wire {
-            link.speak(hello.dialect);
-        }
         self.notify(crate::protocol::notification(&Method::Initialized, None)).await?;
         if let Wire::Http(link) = &self.wire {
             link.listen_to_get();
@@ -302,7 +306,17 @@ impl Link {
     /// What it speaks is settled; its own requests declare `capabilities` where every request does.
     pub fn speak(&self, dialect: Dialect, declared: String) {
         self.voice.get_or_init(|| Voice { dialect, declared });
+        if let Wire::Http(link) = &self.wire {
+            link.speak(dialect);
+        }
     }
+}
+
+/// Whether a backend makes tasks of calls, in either era's words.
+fn declares_tasks(text: &str, capabilities: Span) -> bool {
+    let find = |path: &[&str]| path.iter().try_fold(capabilities, |of, key| json::member(text, of, key));
+    let found = find(&["tasks", "requests", "tools", "call"]).or_else(|| find(&["extensions", TASKS]));
+    found.is_some_and(|found| found.get(text).starts_with('{'))
 }
 
 /// What a request of our own names.
@@ -329,6 +343,12 @@ pub fn shared_capabilities(config: &Server) -> String {
 }
 
 impl Hello {
+    /// The lists whose changes it tells of.
+    pub fn told_lists(&self) -> Filter {
+        let Capabilities { tools_change, prompts_change, resources_change, .. } = self.capabilities;
+        Filter { tools: tools_change, prompts: prompts_change, resources: resources_change, ..Filter::default() }
+    }
+
     /// From the answer to `initialize`.
     fn read(answer: &Response) -> Result<Hello, String> {
         let text = answer.raw.as_str();
@@ -381,13 +401,18 @@ impl Capabilities {
         let object = |of, key| json::member(text, of, key).filter(|value| value.get(text).starts_with('{'));
         let resources = object(span, "resources");
         let truth = |of, key| json::member(text, of, key).is_some_and(|value| value.get(text) == "true");
+        let changes = |key| object(span, key).is_some_and(|part| truth(part, "listChanged"));
         Capabilities {
             tools: object(span, "tools").is_some(),
             prompts: object(span, "prompts").is_some(),
             resources: resources.is_some(),
             subscribe: resources.is_some_and(|resources| truth(resources, "subscribe")),
+            tools_change: changes("tools"),
+            prompts_change: changes("prompts"),
+            resources_change: changes("resources"),
             completions: object(span, "completions").is_some(),
             logging: object(span, "logging").is_some(),
+            tasks: declares_tasks(text, span),
         }
     }
 }

@@ -14,19 +14,24 @@ pub struct Filter {
     pub prompts: bool,
     pub resources: bool,
     pub uris: BTreeSet<Arc<str>>,
+    /// Tasks, by their ids.
+    pub tasks: BTreeSet<Arc<str>>,
 }
 
 impl Filter {
     /// The value of `notifications`, in a request or an acknowledgement. What is not asked for is absent.
     pub fn read(text: &str, span: Span) -> Filter {
         let is_true = |key| json::member(text, span, key).is_some_and(|value| value.get(text) == "true");
-        let uris = json::member(text, span, "resourceSubscriptions");
-        let uris = uris.into_iter().flat_map(|uris| json::elements(text, uris));
+        let words = |key| {
+            let words = json::member(text, span, key).into_iter().flat_map(|words| json::elements(text, words));
+            words.filter_map(|at| json::string(text, at)).map(|word| Arc::from(&*word)).collect()
+        };
         Filter {
             tools: is_true("toolsListChanged"),
             prompts: is_true("promptsListChanged"),
             resources: is_true("resourcesListChanged"),
-            uris: uris.filter_map(|at| json::string(text, at)).map(|uri| Arc::from(&*uri)).collect(),
+            uris: words("resourceSubscriptions"),
+            tasks: words("taskIds"),
         }
     }
 
@@ -38,9 +43,11 @@ impl Filter {
         ];
         let mut members: Vec<_> =
             flags.iter().filter(|(is_set, _)| *is_set).map(|(_, member)| (*member).to_owned()).collect();
-        if !self.uris.is_empty() {
-            let uris: Vec<_> = self.uris.iter().map(|uri| quote(uri)).collect();
-            members.push(format!(r#""resourceSubscriptions":[{}]"#, uris.join(",")));
+        for (key, words) in [("resourceSubscriptions", &self.uris), ("taskIds", &self.tasks)] {
+            if !words.is_empty() {
+                let words: Vec<_> = words.iter().map(|word| quote(word)).collect();
+                members.push(format!(r#""{key}":[{}]"#, words.join(",")));
+            }
         }
         format!("{{{}}}", members.join(","))
     }
@@ -85,5 +92,6 @@ mod tests {
             r#"{"resourceSubscriptions":["b:1","a:\u0031",7],"resourcesListChanged":true}"#,
             r#"{"resourcesListChanged":true,"resourceSubscriptions":["a:1","b:1"]}"#,
         );
+        check(r#"{"taskIds":["b","a"]}"#, r#"{"taskIds":["a","b"]}"#);
     }
 }

@@ -7,14 +7,15 @@
 //! Locks are held for a look-up only.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use crate::backend::ear::{Ear, Mouth, Whose};
+use crate::backend::ear::{Ear, Mouth, Whose, client_of};
 use crate::backend::link::LinkError;
 use crate::lane::Call;
+use crate::mailbox::Mailbox;
 use crate::observe::Event;
 use crate::protocol::method::Method;
 use crate::protocol::{Id, Notification, Request, Response};
@@ -31,15 +32,18 @@ struct Left(VecDeque<Gone>);
 struct Gone {
     request: u64,
     client: usize,
+    /// Their addresses are not given to others for as long as these are held.
+    _held: (Weak<Call>, Weak<Mailbox>),
     at: Instant,
 }
 
 impl Left {
-    fn note(&mut self, request: u64, call: &Call, now: Instant) {
+    fn note(&mut self, request: u64, call: &Arc<Call>, now: Instant) {
         if self.0.len() == MOST_LEFT {
             self.0.pop_front();
         }
-        self.0.push_back(Gone { request, client: client_of(call), at: now });
+        let _held = (Arc::downgrade(call), Arc::downgrade(&call.mailbox));
+        self.0.push_back(Gone { request, client: client_of(call), _held, at: now });
     }
 
     /// The backend has answered it after all.
@@ -54,11 +58,6 @@ impl Left {
         let is_other = |gone: &Gone| gone.client != sole && now.duration_since(gone.at) < LINGER;
         if self.0.iter().any(is_other) { Whose::Unsure } else { whose }
     }
-}
-
-/// A client by the address of its mailbox: another may have it later, which then is unsure for a while without need.
-fn client_of(call: &Call) -> usize {
-    Arc::as_ptr(&call.mailbox).addr()
 }
 
 pub struct OpenRequests {
@@ -268,6 +267,7 @@ fn find(head: &[u8], word: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::dialect::Dialect;
 
     #[test]
     fn p2_while_a_call_of_another_was_just_cancelled_nothing_is_certain() {
@@ -292,6 +292,34 @@ mod tests {
         }
         assert_eq!(left.0.len(), MOST_LEFT);
         assert!(matches!(left.judge(Whose::of(Some(&one)), Instant::now()), Whose::Calls(_)));
+    }
+
+    /// A call whose client is asked by its answer.
+    fn passing(mailbox: &Arc<Mailbox>) -> Arc<Call> {
+        let mut call = Call::example();
+        call.mailbox = Arc::clone(mailbox);
+        call.caller.dialect = Dialect::NEWEST;
+        Arc::new(call)
+    }
+
+    #[test]
+    fn p2_of_calls_that_are_asked_by_their_answers_none_is_guessed() {
+        let (open, mailbox) = (OpenCalls::default(), Arc::clone(&Call::example().mailbox));
+        let (one, two) = (passing(&mailbox), passing(&mailbox));
+        let _held = open.enter(1, &one);
+        assert!(matches!(open.whose(), Whose::Calls(_)));
+        let other = open.enter(2, &two);
+        assert!(matches!(open.whose(), Whose::Unsure), "they are of one client");
+        drop(other);
+        assert!(matches!(open.whose(), Whose::Unsure), "the other was just cancelled");
+        // One that is gone must not be taken for another that has its address now.
+        for _ in 0..100 {
+            let open = OpenCalls::default();
+            drop(open.enter(1, &passing(&Arc::clone(&Call::example().mailbox))));
+            let next = passing(&Arc::clone(&Call::example().mailbox));
+            let _held = open.enter(2, &next);
+            assert!(matches!(open.whose(), Whose::Unsure));
+        }
     }
 
     #[tokio::test]

@@ -10,7 +10,7 @@ mod keeper;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
@@ -22,9 +22,11 @@ use crate::backend::link::Link;
 use crate::backend::own::keeper::Keeper;
 use crate::backend::register::{Home, Register};
 use crate::backend::{Backend, HandedOver};
-use crate::caller::{Abilities, SessionId};
+use crate::caller::{Abilities, Caller, Introduction, Node, SessionId};
 use crate::config::{Declare, Server};
 use crate::lane::Call;
+use crate::mailbox::replay::Replay;
+use crate::mailbox::{Mailbox, Versions};
 use crate::observe::Event;
 use crate::protocol::error::Error;
 use crate::protocol::json;
@@ -32,6 +34,11 @@ use crate::subscriptions::Subscription;
 
 /// How many notifications of a client may wait for its link. Full: the next is dropped and counted.
 const MOST_TOLD: usize = 64;
+
+/// How long a link of clients without a session is kept for the next of them.
+const UNUSED_AFTER: Duration = Duration::from_secs(300);
+/// Who holds a link that no call has: its keeper, and the place where calls find it.
+const HOLDERS: usize = 2;
 
 /// Cheap to clone; clones share all.
 #[derive(Clone)]
@@ -48,6 +55,10 @@ struct Shared {
     /// For links that are dialled, up or being closed: each may be a process.
     room: Arc<Semaphore>,
     clients: Mutex<HashMap<SessionId, Arc<OwnLink>>>,
+    /// Clients without a session, by what they can do: nothing else tells one from another, so those that can do the same
+    /// are one client here, under a name of ours. What is asked on its link reaches the call that alone is open there.
+    kinds: Mutex<HashMap<Box<str>, SessionId>>,
+    node: Node,
     /// Every keeper holds a receiver, by which it is waited for.
     keepers: watch::Sender<()>,
 }
@@ -60,6 +71,8 @@ struct OwnLink {
     told: mpsc::Sender<Bytes>,
     /// Rung when the client asks for another log level.
     level: Notify,
+    /// When a call last asked for it.
+    used: Mutex<Instant>,
 }
 
 /// Where the link of one client is in its life. Calls turn `Down` into `Wanted`; all else is the keeper's.
@@ -96,8 +109,25 @@ impl OwnLinks {
             stop,
             room: Arc::new(Semaphore::new(most(&backend.config))),
             clients: Mutex::default(),
+            kinds: Mutex::default(),
+            node: Node::random(),
             keepers: watch::Sender::new(()),
         }))
+    }
+
+    /// The client whose link serves this caller.
+    pub fn client_of(&self, caller: &Caller) -> SessionId {
+        caller.session.unwrap_or_else(|| {
+            let mut kinds = self.0.kinds();
+            if let Some(known) = kinds.get(&caller.abilities.raw) {
+                return *known;
+            }
+            let session = SessionId::new(self.0.node);
+            if kinds.len() < most(&self.0.config) {
+                kinds.insert(caller.abilities.raw.clone(), session);
+            }
+            session
+        })
     }
 
     /// How many there are.
@@ -108,6 +138,7 @@ impl OwnLinks {
     /// The link of a client, where it is up.
     pub fn up(&self, session: SessionId) -> Option<Arc<Link>> {
         let own = self.0.find(session)?;
+        own.touch();
         match &*own.standing.borrow() {
             Standing::Up(link) => Some(Arc::clone(link)),
             _ => None,
@@ -116,8 +147,11 @@ impl OwnLinks {
 
     /// The link of the client whose call this is: the one it has, unless that is `old`, or a new one.
     pub async fn link(&self, session: SessionId, call: &Call, old: Option<&Arc<Link>>) -> Result<Arc<Link>, Error> {
-        let client = || Client { caller: call.caller.clone(), mailbox: Arc::clone(&call.mailbox) };
-        let own = self.find_or_begin(session, client);
+        if call.caller.session.is_none() && !self.0.kinds().values().any(|known| *known == session) {
+            return Err(Error::LimitExceeded { limit: "maxClients", value: self.0.config.max_clients });
+        }
+        let own = self.find_or_begin(session, || client(call));
+        own.touch();
         let mut standing = own.standing.subscribe();
         let mut known = None;
         loop {
@@ -197,7 +231,8 @@ impl OwnLinks {
         let standing = watch::Sender::new(Standing::Down { failures: 0, error: None });
         let register = Arc::new(Register::new(self.0.home.clone()));
         let client = client();
-        let own = Arc::new(OwnLink { client: client.clone(), register, standing, told, level: Notify::new() });
+        let (level, used) = (Notify::new(), Mutex::new(Instant::now()));
+        let own = Arc::new(OwnLink { client: client.clone(), register, standing, told, level, used });
         clients.insert(session, Arc::clone(&own));
         // A runtime that shuts down drops the keeper here, and a keeper that is dropped takes this lock.
         drop(clients);
@@ -215,6 +250,10 @@ impl Shared {
         Error::BackendUnavailable { server: self.inbox.server().to_owned(), reason: reason.to_owned(), sent: false }
     }
 
+    fn kinds(&self) -> MutexGuard<'_, HashMap<Box<str>, SessionId>> {
+        self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// No code that holds this lock can panic.
     fn clients(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<OwnLink>>> {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
@@ -222,6 +261,26 @@ impl Shared {
 }
 
 impl OwnLink {
+    fn touch(&self) {
+        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// Waits until a link of clients without a session is of no use: no call has it or asked for it for a while, and nobody
+    /// is subscribed over it. For ever where it is a session's, which ends it.
+    async fn unused(&self) {
+        if self.client.caller.session.is_some() {
+            return std::future::pending().await;
+        }
+        loop {
+            tokio::time::sleep(UNUSED_AFTER / 5).await;
+            let since = *self.used.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_lent = matches!(&*self.standing.borrow(), Standing::Up(link) if Arc::strong_count(link) > HOLDERS);
+            if !is_lent && since.elapsed() >= UNUSED_AFTER && self.register.is_empty() {
+                return;
+            }
+        }
+    }
+
     /// A call waits for the link.
     fn want(&self) {
         self.standing.send_if_modified(|standing| match *standing {
@@ -232,6 +291,20 @@ impl OwnLink {
             _ => false,
         });
     }
+}
+
+/// The client that a call begins a link for.
+fn client(call: &Call) -> Client {
+    let mailbox = match call.caller.session {
+        Some(_) => Arc::clone(&call.mailbox),
+        // Not the call's own: the link outlives it.
+        None => {
+            let abilities = Arc::clone(&call.caller.abilities);
+            let introduction = Introduction { abilities, ..Introduction::default() };
+            Arc::new(Mailbox::new(introduction, Versions::default(), Replay::new(0)))
+        }
+    };
+    Client { caller: call.caller.clone(), mailbox }
 }
 
 fn most(config: &Server) -> usize {

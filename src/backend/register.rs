@@ -4,6 +4,8 @@
 //! is there; what the backend says of a resource goes into the mailbox of everybody who wants to know. A subscription
 //! outlives links. It ends with its client, when the client says so, or when its server is taken from the configuration.
 
+mod listening;
+mod plan;
 mod selective;
 #[cfg(test)]
 mod tests;
@@ -56,6 +58,8 @@ struct Book {
     interests: Interests,
     /// What the backend offered when the interests were last told.
     told: Arc<Offered>,
+    /// The number of the link that is up, or was last.
+    link: u64,
     /// Another one keeps these subscriptions, or nobody does: the server is not what it was.
     is_closed: bool,
 }
@@ -81,7 +85,7 @@ impl Register {
         let (interests, told) = (Interests::new(home.most_upstream), home.offered.load_full());
         Register {
             home,
-            interests: Mutex::new(Book { interests, told, is_closed: false }),
+            interests: Mutex::new(Book { interests, told, link: 0, is_closed: false }),
             bell: Notify::new(),
             chores: Mutex::default(),
             held: Mutex::default(),
@@ -90,6 +94,10 @@ impl Register {
 
     pub fn inbox(&self) -> &Arc<Inbox> {
         &self.home.inbox
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.book().interests.is_empty()
     }
 
     /// Waits until somebody wants something. For whoever has no link to say it on.
@@ -274,20 +282,21 @@ impl Register {
         }
     }
 
-    /// A link is there; its number. To be called before anybody else can know of it: who subscribes then shall not be told
-    /// otherwise.
-    pub fn link_up(&self, can_subscribe: bool) -> u64 {
+    /// A link is there. To be called before anybody else can know of it: who subscribes then shall not be told otherwise.
+    pub fn link_up(&self, can_subscribe: bool) {
         // What is read from time to time is asked for in a way: what it was like is known before that stands.
         let can_ask = can_subscribe || self.home.config.poll.is_some();
         let mut book = self.book();
         let is_listed = self.home.offered.load().is_listed();
         let (link, notices) = book.interests.link_up(can_ask, is_listed);
+        book.link = link;
         self.tell(&book, &notices);
-        link
     }
 
-    pub fn link_down(&self, link: u64) {
-        self.book().interests.link_down(link);
+    pub fn link_down(&self) {
+        let mut book = self.book();
+        let link = book.link;
+        book.interests.link_down(link);
     }
 
     /// The connection over which the backend lists is another: whether anything is gone is found out anew.

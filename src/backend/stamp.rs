@@ -6,6 +6,7 @@
 
 use bytes::Bytes;
 
+use crate::backend::Tasks;
 use crate::caller::{Caller, Level};
 use crate::config::Declare;
 use crate::protocol::Request;
@@ -23,17 +24,31 @@ pub struct Stamped<'a> {
     pub declare: Declare,
     /// Where its progress token stands, and ours.
     pub token: Option<(Span, Bytes)>,
+    pub tasks: Tasks,
 }
 
 impl Stamped<'_> {
     /// What changes on the way to a link that speaks `dialect`.
     pub fn edits(self, dialect: Dialect) -> Splice {
-        match (self.caller.dialect.has_handshake(), dialect.has_handshake()) {
+        let (request, tasks) = (self.request, self.tasks);
+        let mut edits = match (self.caller.dialect.has_handshake(), dialect.has_handshake()) {
             (true, true) => self.token_alone(),
             (false, false) => self.less_capabilities(),
             (true, false) => self.introduced(dialect),
             (false, true) => self.anonymous(),
+        };
+        let text = request.raw.as_str();
+        match request.params.whole {
+            Some(params) if tasks.required && dialect.has_tasks() => {
+                json::prepend(text, params, r#""task":{}"#, &mut edits);
+            }
+            // The wish became a capability.
+            Some(params) if tasks.welcome && !dialect.has_handshake() && request.params.task.is_some() => {
+                json::cut_members(text, params, |key| key == "task", &mut edits);
+            }
+            _ => {}
         }
+        edits
     }
 
     fn token_alone(self) -> Splice {
@@ -48,9 +63,10 @@ impl Stamped<'_> {
     fn less_capabilities(self) -> Splice {
         let text = self.request.raw.as_str();
         let mut changed = None;
-        if !self.declare.sampling || !self.declare.elicitation || names_tasks(&self.caller.abilities.raw) {
+        let is_unwelcome = !self.tasks.welcome && names_tasks(&self.caller.abilities.raw);
+        if !self.declare.sampling || !self.declare.elicitation || is_unwelcome {
             let at = Meta::read(text, &self.request.params).capabilities;
-            changed = at.map(|at| (at, capabilities(at.get(text), self.declare)));
+            changed = at.map(|at| (at, capabilities(at.get(text), self.declare, self.tasks)));
         }
         let mut edits = self.token_alone();
         if let Some((at, capabilities)) = changed {
@@ -62,7 +78,7 @@ impl Stamped<'_> {
     /// Says what a client with a handshake said there.
     fn introduced(self, dialect: Dialect) -> Splice {
         let (text, params) = (self.request.raw.as_str(), &self.request.params);
-        let mut said = introduction(dialect, &capabilities(&self.caller.abilities.raw, self.declare));
+        let mut said = introduction(dialect, &capabilities(&self.caller.abilities.raw, self.declare, self.tasks));
         if let Some(level) = self.level {
             said.push((LOG_LEVEL, quote(level.as_str())));
         }
@@ -121,23 +137,45 @@ pub fn own_params(dialect: Dialect, declared: &str, params: &str) -> String {
 }
 
 /// What is declared for a client: what it can do, less what the configuration leaves out and what the gateway cannot carry.
-pub fn capabilities(raw: &str, declare: Declare) -> String {
+/// Tasks are declared where this call may become one, whatever the client calls that.
+fn capabilities(raw: &str, declare: Declare, tasks: Tasks) -> String {
     let member = |member: json::Member| {
         let (key, value) = (member.key(raw), member.value.get(raw));
         let value = match &*key {
             "sampling" if !declare.sampling => return None,
             "elicitation" if !declare.elicitation => return None,
-            // Here they need an extension, whose requests we do not route.
+            // Here they need an extension.
             "tasks" => return None,
-            "extensions" if names_tasks(value) => without_tasks(value),
+            "extensions" if names_tasks(value) && !tasks.welcome => without_tasks(value),
+            "extensions" if tasks.welcome => return None,
             // Nobody is told of their changes.
             "roots" if value.starts_with('{') => "{}".to_owned(),
             _ => value.to_owned(),
         };
         Some(format!("{}:{value}", member.key.get(raw)))
     };
-    let members: Vec<_> = json::members(raw, json::whole(raw)).filter_map(member).collect();
+    let mut members: Vec<_> = json::members(raw, json::whole(raw)).filter_map(member).collect();
+    if tasks.welcome {
+        let extensions = json::member(raw, json::whole(raw), "extensions").map_or("{}", |at| at.get(raw));
+        members.push(format!(r#""extensions":{}"#, with_tasks(extensions)));
+    }
     format!("{{{}}}", members.join(","))
+}
+
+/// Extensions with that of tasks among them.
+fn with_tasks(extensions: &str) -> String {
+    let whole = json::whole(extensions);
+    if json::member(extensions, whole, TASKS).is_some() {
+        return extensions.to_owned();
+    }
+    let mut members: Vec<_> = json::members(extensions, whole).map(|member| member.written(extensions)).collect();
+    members.push(format!(r#""{TASKS}":{{}}"#));
+    format!("{{{}}}", members.join(","))
+}
+
+/// The capabilities that we declare ourselves, with tasks: to hear of them.
+pub fn declaring_tasks(declared: &str) -> String {
+    capabilities(declared, Declare { sampling: true, elicitation: true }, Tasks { welcome: true, required: false })
 }
 
 fn names_tasks(capabilities: &str) -> bool {
@@ -199,6 +237,17 @@ mod tests {
 
     /// The params as they arrive, with 9 for the progress token and `dev.goblin`-free names of ours.
     fn stamped(params: &str, from: Dialect, to: Dialect, raw: &str, level: Option<Level>, declare: Declare) -> String {
+        stamped_with(params, (from, to), raw, level, declare, Tasks::default())
+    }
+
+    fn stamped_with(
+        params: &str,
+        (from, to): (Dialect, Dialect),
+        raw: &str,
+        level: Option<Level>,
+        declare: Declare,
+        tasks: Tasks,
+    ) -> String {
         let request = request(params);
         let caller = Caller {
             session: None,
@@ -208,7 +257,7 @@ mod tests {
             abilities: Arc::new(Abilities { raw: raw.into(), ..Abilities::default() }),
         };
         let token = progress_token(request.raw.as_str(), &request.params).map(|at| (at, Bytes::from_static(b"9")));
-        let edits = Stamped { request: &request, caller: &caller, level, declare, token }.edits(to);
+        let edits = Stamped { request: &request, caller: &caller, level, declare, token, tasks }.edits(to);
         let text = edits.apply(request.raw.bytes());
         assert!(Message::parse(text.clone()).is_ok(), "{params}: {text:?}");
         let text = String::from_utf8(text.to_vec()).expect("it was text");
@@ -286,6 +335,34 @@ mod tests {
             r#"{"a":1.0,"progressToken":9,"b":[1, 2]}"#,
         );
         assert_eq!(stamped(r#"{"name":"t"}"#, MODERN, LEGACY, "{}", None, ALL), r#"{"name":"t"}"#);
+    }
+
+    #[test]
+    fn task1_a_wish_for_a_task_is_said_in_the_words_of_the_link() {
+        let welcome = Tasks { welcome: true, required: false };
+        let required = Tasks { welcome: false, required: true };
+        let check = |from, to, raw: &str, params: &str, tasks, expected: &str| {
+            assert_eq!(stamped_with(params, (from, to), raw, None, ALL, tasks), expected, "{params}");
+        };
+        let asked = r#"{"name":"t","task":{"ttl":5}}"#;
+        check(LEGACY, LEGACY, "{}", asked, welcome, asked);
+        check(
+            LEGACY,
+            MODERN,
+            r#"{"tasks":{},"extensions":{"a/b":{}}}"#,
+            asked,
+            welcome,
+            r#"{"_meta":{V,"r/clientCapabilities":{"extensions":{"a/b":{},"r/tasks":{}}}},"name":"t"}"#,
+        );
+        let raw = format!(r#"{{"extensions":{{"{TASKS}":{{}}}}}}"#);
+        let params = format!(r#"{{"name":"t","_meta":{{"{CLIENT_CAPABILITIES}":{raw}}}}}"#);
+        let declared = r#"{"name":"t","_meta":{"r/clientCapabilities":{"extensions":{"r/tasks":{}}}}}"#;
+        check(MODERN, MODERN, &raw, &params, welcome, declared);
+        check(MODERN, MODERN, &raw, &params, Tasks::default(), &declared.replace(r#""r/tasks":{}"#, ""));
+        check(MODERN, LEGACY, &raw, &params, required, r#"{"task":{},"name":"t","_meta":{}}"#);
+        check(MODERN, LEGACY, &raw, &params, welcome, r#"{"name":"t","_meta":{}}"#);
+        check(Dialect::V2024_11_05, LEGACY, "{}", r#"{"name":"t"}"#, required, r#"{"task":{},"name":"t"}"#);
+        assert_eq!(declaring_tasks("{}"), crate::protocol::modern::TASKS_DECLARED);
     }
 
     #[test]

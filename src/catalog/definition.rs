@@ -54,6 +54,17 @@ pub fn for_newer(definition: &Bytes) -> Bytes {
     edits.apply(definition)
 }
 
+/// Whether a tool must be called as a task, by versions that say so.
+pub fn requires_task(definition: &Bytes) -> bool {
+    if memchr::memmem::find(definition, b"\"taskSupport\"").is_none() {
+        return false;
+    }
+    let Ok(text) = std::str::from_utf8(definition) else { return false };
+    let execution = json::member(text, json::whole(text), "execution");
+    let support = execution.and_then(|execution| json::member(text, execution, "taskSupport"));
+    support.is_some_and(|support| support.get(text) == "\"required\"")
+}
+
 /// URIs that a definition names besides its own.
 pub fn mentioned(definition: &Definition) -> Vec<String> {
     let text = definition.raw.as_str();

@@ -19,10 +19,18 @@ use crate::front::visit::Visit;
 pub struct Guests {
     desk: Arc<Desk>,
     guest: OnceLock<Guest>,
-    open: Arc<Mutex<HashMap<Id, Open>>>,
+    open: Arc<Mutex<Book>>,
+}
+
+#[derive(Default)]
+struct Book {
+    open: HashMap<Id, Open>,
+    last: u64,
 }
 
 struct Open {
+    /// Tells it from one that had the same id before: ids that were cancelled may be used again at once.
+    number: u64,
     /// A word into it, the reason, ends it.
     cancel: oneshot::Sender<String>,
     listens: bool,
@@ -30,9 +38,10 @@ struct Open {
 
 /// The place of a request among those that are open. Its drop frees it.
 pub struct Leash {
-    open: Arc<Mutex<HashMap<Id, Open>>>,
+    book: Arc<Mutex<Book>>,
     id: Id,
-    /// Resolves when the client takes its request back, or is gone.
+    number: u64,
+    /// Resolves when the client takes its request back; with an error when the client is gone.
     pub cancelled: oneshot::Receiver<String>,
 }
 
@@ -62,7 +71,7 @@ impl Guests {
             Ok(Visited::Replied(reply)) => Greeted::Answer(reply.pieces),
             Ok(Visited::Pending(pending)) => Greeted::Visit(Visit::new(&self.desk, id, pending), leash),
             Ok(Visited::Listening(listening)) => {
-                if let Some(open) = self.lock().get_mut(&id) {
+                if let Some(open) = self.lock().open.get_mut(&id) {
                     open.listens = true;
                 }
                 Greeted::Listening(listening, leash)
@@ -75,22 +84,24 @@ impl Guests {
         check_meta(request, meta)?;
         check_version(request, meta)?;
         let (cancel, cancelled) = oneshot::channel();
-        let mut open = self.lock();
-        if open.contains_key(&request.id) {
+        let mut book = self.lock();
+        if book.open.contains_key(&request.id) {
             return Err(Error::InvalidRequest(format!("a request with the id {} is in flight", request.id)));
         }
         let most = self.desk.most_in_flight();
-        if open.len() >= most {
+        if book.open.len() >= most {
             return Err(Error::LimitExceeded { limit: "maxInFlight", value: most });
         }
-        open.insert(request.id.clone(), Open { cancel, listens: false });
-        Ok(Leash { open: Arc::clone(&self.open), id: request.id.clone(), cancelled })
+        book.last += 1;
+        let number = book.last;
+        book.open.insert(request.id.clone(), Open { number, cancel, listens: false });
+        Ok(Leash { book: Arc::clone(&self.open), id: request.id.clone(), number, cancelled })
     }
 
     /// The client takes a request back; tells whether it was one of these.
     pub fn hear_cancelled(&self, notification: &Notification) -> bool {
         let id = notification.params.request_id.and_then(|at| Id::parse(notification.raw.bytes(), at));
-        let Some(open) = id.and_then(|id| self.lock().remove(&id)) else { return false };
+        let Some(open) = id.and_then(|id| self.lock().open.remove(&id)) else { return false };
         let text = notification.raw.as_str();
         let reason = notification.params.whole.and_then(|params| json::member(text, params, "reason"));
         let reason = reason.and_then(|at| json::string(text, at)).unwrap_or("the client cancelled it".into());
@@ -101,25 +112,28 @@ impl Guests {
 
     /// Nobody reads what would be told any more.
     pub fn end_listening(&self) {
-        self.lock().retain(|_, open| !open.listens);
+        self.lock().open.retain(|_, open| !open.listens);
     }
 
     /// The client is gone.
     pub fn end(&self) {
-        self.lock().clear();
+        self.lock().open.clear();
         if let Some(Guest::Known { mailbox, .. }) = self.guest.get() {
             mailbox.close();
         }
     }
 
     /// No code that holds this lock can panic.
-    fn lock(&self) -> MutexGuard<'_, HashMap<Id, Open>> {
+    fn lock(&self) -> MutexGuard<'_, Book> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Leash {
     fn drop(&mut self) {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
+        let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
+        if book.open.get(&self.id).is_some_and(|open| open.number == self.number) {
+            book.open.remove(&self.id);
+        }
     }
 }

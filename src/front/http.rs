@@ -227,7 +227,11 @@ impl Front {
                 Ok(self.request(&session, request, accepted).await)
             }
             // Versions without sessions have no notifications of clients over HTTP, and nothing to say against them.
-            Message::Notification(_) if !parts.headers.contains_key(SESSION_ID) => Ok(empty(StatusCode::ACCEPTED)),
+            Message::Notification(_)
+                if names_sessionless(&parts.headers) || !parts.headers.contains_key(SESSION_ID) =>
+            {
+                Ok(empty(StatusCode::ACCEPTED))
+            }
             Message::Notification(notification) => {
                 let session = self.session(&parts.headers)?;
                 self.desk.hear(&session, &notification);

@@ -34,15 +34,16 @@ impl Front {
     ) -> Result<Response<Body>, Refusal> {
         check(headers, &request, meta).map_err(|error| Refusal::from(error).about(&request))?;
         self.check_arguments(headers, &request).map_err(|error| Refusal::from(error).about(&request))?;
+        if request.method == Method::Listen && !accepted.stream {
+            let refusal = Refusal::status(StatusCode::NOT_ACCEPTABLE, "Accept must allow text/event-stream");
+            return Err(refusal.about(&request));
+        }
         let id = request.id.clone();
         let visited = self.desk.visit(&Guest::Passing, request, meta);
         Ok(match visited {
             Ok(Visited::Ready(answer)) => answered(answer.into(), accepted),
             Ok(Visited::Replied(reply)) => answered(reply, accepted),
             Ok(Visited::Pending(pending)) => carried(Visit::new(&self.desk, id, pending), accepted).await,
-            Ok(Visited::Listening(_)) if !accepted.stream => {
-                return Err(Refusal::status(StatusCode::NOT_ACCEPTABLE, "Accept must allow text/event-stream"));
-            }
             Ok(Visited::Listening(listening)) => {
                 body::events(Told::new(&self.desk, listening, self.stop.clone()).into_events())
             }
@@ -82,6 +83,7 @@ fn check(headers: &HeaderMap, request: &Request, meta: &Meta) -> Result<(), Erro
     let named = match request.method {
         Method::ToolsCall | Method::PromptsGet => request.params.name,
         Method::ResourcesRead => request.params.uri,
+        Method::TasksGet | Method::TasksUpdate | Method::TasksCancel => request.params.task_id,
         _ => return Ok(()),
     };
     let named = named.and_then(|at| text_json::string(text, at));
@@ -92,10 +94,12 @@ fn check(headers: &HeaderMap, request: &Request, meta: &Meta) -> Result<(), Erro
     }
 }
 
-/// Whether a header stands once and says what the body says.
+/// Whether a header stands once and says what the body says. Only a name may be marked as base64.
 fn check_equal(headers: &HeaderMap, name: &HeaderName, expected: Option<&str>) -> Result<(), Error> {
     let values = headers.get_all(name).iter().map(http::HeaderValue::as_bytes);
-    match mirror::sole(name.as_str(), values).map_err(Error::HeaderMismatch)? {
+    let plain = headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim_ascii);
+    let said = mirror::sole(name.as_str(), values).map_err(Error::HeaderMismatch)?;
+    match said.filter(|said| *name == NAME || Some(&**said) == plain) {
         None => Err(Error::HeaderMismatch(format!("the header {name} is missing"))),
         Some(value) if Some(&*value) == expected => Ok(()),
         Some(_) => Err(Error::HeaderMismatch(format!("the header {name} is not what the body says"))),
@@ -127,7 +131,8 @@ async fn carried(mut visit: Visit, accepted: Accepted) -> Response<Body> {
             Word::Answer(Some(reply)) => return json(status(reply.code), reply.pieces),
             Word::Answer(None) => return body::events(futures_util::stream::empty()),
             // For a client that takes no stream.
-            Word::Note(_) | Word::Slow if !accepted.stream => {}
+            Word::Note(_) if !accepted.stream => visit.tell_dropped(),
+            Word::Slow if !accepted.stream => {}
             Word::Note(note) => {
                 visit.give_back(note);
                 return body::events(visit.into_events());

@@ -222,7 +222,11 @@ async fn carry_visit(mut visit: Visit, mut leash: Leash, output: Output) {
             word = visit.next() => word,
         };
         match word {
-            Word::Note(message) => drop(output.try_send(message.into())),
+            Word::Note(message) => {
+                if output.try_send(message.into()).is_err() {
+                    visit.tell_dropped();
+                }
+            }
             Word::Slow => {}
             Word::Answer(answer) => {
                 // Its id may be used again as soon as the answer is read.
@@ -241,7 +245,11 @@ async fn carry_told(mut told: Told, mut leash: Leash, output: Output) {
     loop {
         let messages = tokio::select! {
             biased;
-            _ = &mut leash.cancelled => return,
+            cancelled = &mut leash.cancelled => match cancelled {
+                Ok(_) => return,
+                // It was not the client that ended it.
+                Err(_) => return drop(output.send(told.end()).await),
+            },
             messages = told.next() => messages,
         };
         let Some(messages) = messages else { return };

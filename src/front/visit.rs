@@ -15,6 +15,7 @@ use crate::front::body::{KEEP_ALIVE, event};
 use crate::front::stream::{Changes, KEEP_ALIVE_EVERY, all_events};
 use crate::lane::Said;
 use crate::protocol::Id;
+use crate::protocol::json::Pieces;
 use crate::router::Reply;
 use crate::session::desk::{Desk, Next, Pending};
 use crate::session::listening::Listening;
@@ -89,6 +90,12 @@ impl Visit {
         }
     }
 
+    /// Something that this call said had no room on its way to the client, or no way.
+    pub fn tell_dropped(&self) {
+        let client = self.pending.as_ref().and_then(|pending| pending.call.caller.session);
+        self.desk.sessions.tell_dropped(client);
+    }
+
     /// Gives back what [`next`](Visit::next) gave: it has not been written.
     pub fn give_back(&mut self, note: Bytes) {
         self.notes.push_front(note);
@@ -150,8 +157,9 @@ impl Told {
     pub async fn next(&mut self) -> Option<Vec<Bytes>> {
         match self.stage {
             Stage::Begins => {
+                let acknowledgement = self.listening.acknowledgement().await;
                 self.stage = Stage::Goes;
-                Some(vec![self.listening.acknowledgement()])
+                Some(vec![acknowledgement])
             }
             Stage::Goes => {
                 let listening = &self.listening;
@@ -163,7 +171,7 @@ impl Told {
                 };
                 let Some(messages) = messages else {
                     self.stage = Stage::Over;
-                    return Some(vec![self.end()]);
+                    return Some(vec![self.end().concat()]);
                 };
                 Some(messages.into_iter().filter_map(|message| listening.told(message)).collect())
             }
@@ -171,8 +179,9 @@ impl Told {
         }
     }
 
-    fn end(&self) -> Bytes {
-        self.listening.end().concat()
+    /// The answer, when it is not the client that ends it.
+    pub fn end(&self) -> Pieces {
+        self.listening.end()
     }
 
     pub fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {

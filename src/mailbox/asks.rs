@@ -78,6 +78,11 @@ impl Asks {
         waiting.is_some_and(|waiting| waiting.answer.send(response).is_ok())
     }
 
+    /// Whether somebody waits for the answer to this.
+    pub fn is_open(&self, id: &Id) -> bool {
+        id.as_u64().is_some_and(|id| self.lock().open.contains_key(&id))
+    }
+
     /// Hands progress to whoever asked; tells whether it was taken.
     pub fn progress(&self, notification: Notification) -> bool {
         let token = notification.params.progress_token.map(|at| notification.raw.get(at));

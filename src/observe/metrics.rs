@@ -123,7 +123,7 @@ impl Reading {
             counter(&mut family, &KindLabel { kind: snake_case(kind) }, *count)?;
         }
         gauge(encoder, "goblin_sessions_active", "Sessions of clients", self.sessions)?;
-        gauge(encoder, "goblin_streams_active", "Open streams of sessions", self.streams)?;
+        gauge(encoder, "goblin_streams_active", "Open streams of sessions and listeners", self.streams)?;
         gauge(encoder, "goblin_requests_in_flight", "Calls without an answer yet", self.requests_in_flight)?;
         gauge(encoder, "mcp_resource_subscriptions_active", "Subscriptions of clients", self.subscriptions)?;
         let help = "Entries that clients are offered";

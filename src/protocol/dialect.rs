@@ -78,7 +78,8 @@ impl Dialect {
 
     /// Whether `version` is one of those without sessions, known to us or not.
     pub fn is_sessionless(version: &str) -> bool {
-        version >= Dialect::V2026_07_28.as_str()
+        let is_date = |(at, byte): (usize, u8)| if matches!(at, 4 | 7) { byte == b'-' } else { byte.is_ascii_digit() };
+        version.len() == 10 && version.bytes().enumerate().all(is_date) && version >= Dialect::V2026_07_28.as_str()
     }
 
     /// Whether a server may send requests to its client, and what belongs to no request as it likes. Where it may not, a
@@ -125,6 +126,11 @@ impl Dialect {
     /// Whether a message of a sampling request may have several blocks of content.
     pub fn has_content_lists(self) -> bool {
         self >= Dialect::V2025_11_25
+    }
+
+    /// Whether a client may ask for a task instead of a result. The next version has an extension for that.
+    pub fn has_tasks(self) -> bool {
+        self == Dialect::V2025_11_25
     }
 
     /// Whether a form may have choices with titles, and several of them.

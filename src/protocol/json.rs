@@ -54,6 +54,11 @@ impl Member {
     pub fn key<'a>(&self, text: &'a str) -> Cow<'a, str> {
         string(text, self.key).unwrap_or(Cow::Borrowed(""))
     }
+
+    /// Both as they are written.
+    pub fn written(&self, text: &str) -> String {
+        format!("{}:{}", self.key.get(text), self.value.get(text))
+    }
 }
 
 /// The members of the object at `span`; none when the value is no object.

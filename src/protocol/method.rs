@@ -48,6 +48,14 @@ methods! {
     Discover = "server/discover",
     /// 2026-07-28 only.
     Listen = "subscriptions/listen",
+    TasksGet = "tasks/get",
+    TasksCancel = "tasks/cancel",
+    /// 2025-11-25 only.
+    TasksResult = "tasks/result",
+    /// 2025-11-25 only.
+    TasksList = "tasks/list",
+    /// 2026-07-28 only.
+    TasksUpdate = "tasks/update",
     // Requests of servers.
     Sample = "sampling/createMessage",
     Elicit = "elicitation/create",
@@ -67,6 +75,10 @@ methods! {
     /// 2026-07-28 only.
     Acknowledged = "notifications/subscriptions/acknowledged",
     ElicitationComplete = "notifications/elicitation/complete",
+    /// 2025-11-25 only.
+    TaskStatus = "notifications/tasks/status",
+    /// 2026-07-28 only.
+    TaskChanged = "notifications/tasks",
 }
 
 impl fmt::Display for Method {

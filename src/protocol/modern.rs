@@ -14,6 +14,10 @@ pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 /// The extension that has tasks.
 pub const TASKS: &str = "io.modelcontextprotocol/tasks";
+/// The capabilities that declare it.
+pub const TASKS_DECLARED: &str = r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
+/// Names the task that a message belongs to. Of 2025-11-25, which keeps the same prefix for itself.
+pub const RELATED_TASK: &str = "io.modelcontextprotocol/related-task";
 
 /// What we call ourselves.
 pub const IDENTITY: &str =

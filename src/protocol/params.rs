@@ -5,6 +5,7 @@ use std::collections::HashSet;
 
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Span};
+use crate::protocol::modern::RELATED_TASK;
 
 /// The spans of the members of `params` that decide where a message goes or that must be mapped on the way.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,6 +25,8 @@ pub struct Params {
     pub client_info: Option<Span>,
     pub request_state: Option<Span>,
     pub input_responses: Option<Span>,
+    pub task: Option<Span>,
+    pub task_id: Option<Span>,
 }
 
 /// More members than this are compared through a set, so that hostile params stay linear.
@@ -56,6 +59,8 @@ impl Params {
                 "clientInfo" => &mut params.client_info,
                 "requestState" => &mut params.request_state,
                 "inputResponses" => &mut params.input_responses,
+                "task" => &mut params.task,
+                "taskId" => &mut params.task_id,
                 _ => {
                     if !others.insert(key.clone()) {
                         return Err(format!("the member {} stands twice in params", json::quote(&key)));
@@ -105,4 +110,11 @@ pub fn required<'a>(text: &'a str, span: Option<Span>, key: &str) -> Result<Cow<
 /// `_meta.progressToken` of a request.
 pub fn progress_token(text: &str, params: &Params) -> Option<Span> {
     json::member(text, params.meta?, "progressToken")
+}
+
+/// Where the task is named that a message belongs to: in `_meta` of its params, or of its result.
+pub fn related_task(text: &str, holder: Span) -> Option<Span> {
+    memchr::memmem::find(holder.get(text).as_bytes(), RELATED_TASK.as_bytes())?;
+    let related = json::member(text, json::member(text, holder, "_meta")?, RELATED_TASK)?;
+    json::member(text, related, "taskId")
 }

@@ -7,12 +7,15 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use crate::backend::Backend;
 use crate::caller::Caller;
+use crate::lane::Call;
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Span, Splice, quote};
 use crate::protocol::method::Method;
-use crate::protocol::{self, Request, Response};
+use crate::protocol::{self, Id, Message, Request, Response};
 use crate::router::content;
 use crate::router::state::State;
 use crate::router::{Reply, Router};
@@ -27,6 +30,35 @@ pub(super) struct Exchange<'a> {
     pub backend: &'a Backend,
     pub caller: &'a Caller,
     pub request: &'a Request,
+}
+
+/// Something that the client is asked.
+pub struct Question {
+    /// Its id in the client's book of asks.
+    pub id: Id,
+    /// As it stands in the result: key and value.
+    pub asked: String,
+    pub key: String,
+}
+
+impl Question {
+    /// Whether the backend still waits for it.
+    pub fn is_open(&self, call: &Call) -> bool {
+        call.mailbox.asks.is_open(&self.id)
+    }
+
+    /// Gives the backend what a request answers to it; tells whether it does.
+    pub fn answer(&self, call: &Call, request: &Request) -> bool {
+        let text = request.raw.as_str();
+        let answered = request.params.input_responses.and_then(|answers| json::member(text, answers, &self.key));
+        let Some(answered) = answered.filter(|answered| answered.get(text).starts_with('{')) else { return false };
+        let response = protocol::reply(&self.id, answered.slice(request.raw.bytes())).concat();
+        if let Ok(Message::Response(response)) = Message::parse(response) {
+            // It may be late: then the backend has gone on without.
+            call.mailbox.asks.answer(response);
+        }
+        true
+    }
 }
 
 impl Router {
@@ -100,15 +132,19 @@ impl Router {
             return Some(self.error(request, caller, &missing));
         }
         let asked = json::member(text, error, "data").and_then(|data| json::member(text, data, "elicitations"));
-        let asked = asked.into_iter().flat_map(|asked| json::elements(text, asked)).enumerate();
+        let asked = asked.into_iter().flat_map(|asked| json::elements(text, asked)).map(|params| params.get(text));
         let asked: Vec<_> = asked
+            .filter(|params| params.starts_with('{'))
+            .enumerate()
             .map(|(number, params)| {
-                let mut edits = Splice::new();
-                json::cut_members(text, params, |key| key == "elicitationId", &mut edits);
-                let params = inside(text, params, edits);
+                let params = without(params, |key| key == "elicitationId");
                 format!(r#""url-{}":{{"method":"elicitation/create","params":{params}}}"#, number + 1)
             })
             .collect();
+        if asked.is_empty() {
+            // Nothing to come back with: a result that asks nothing would only have the call made again and again.
+            return None;
+        }
         let state = self.states.seal(&State::Again, caller, request, LIFE);
         Some(Reply { pieces: protocol::reply(&request.id, input_required(&asked.join(","), &state)), code: None })
     }
@@ -127,7 +163,41 @@ pub fn needs_input(text: &str, result: Span) -> bool {
 
 /// The part of a text at `span`, with edits of the whole applied to it.
 pub fn inside(text: &str, span: Span, edits: Splice) -> String {
-    let whole = edits.apply(&bytes::Bytes::copy_from_slice(text.as_bytes()));
+    let whole = edits.apply(&Bytes::copy_from_slice(text.as_bytes()));
     let end = whole.len() - (text.len() - span.end as usize);
     String::from_utf8_lossy(&whole[span.start as usize..end]).into_owned()
+}
+
+/// An object without the members that `is_cut` names.
+pub fn without(object: &str, is_cut: impl Fn(&str) -> bool) -> String {
+    let mut edits = Splice::new();
+    json::cut_members(object, json::whole(object), is_cut, &mut edits);
+    let left = edits.apply(&Bytes::copy_from_slice(object.as_bytes()));
+    String::from_utf8_lossy(&left).into_owned()
+}
+
+/// What a client is asked, from the message that a client with a session would get; the id alone where it has no place in
+/// a result.
+pub fn question(ask: Bytes) -> Result<Question, Option<Id>> {
+    let Ok(Message::Request(request)) = Message::parse(ask) else { return Err(None) };
+    if !matches!(request.method, Method::Elicit | Method::Sample | Method::RootsList) {
+        return Err(Some(request.id));
+    }
+    let params = request.params.whole.map(|params| {
+        // Progress of an answer, and names for what a session hears later, are unknown here.
+        let is_unknown = |key: &str| matches!(key, "_meta" | "elicitationId" | "task");
+        format!(r#","params":{}"#, without(params.get(request.raw.as_str()), is_unknown))
+    });
+    let key = format!("ask-{}", request.id);
+    let asked = format!(r#"{}:{{"method":"{}"{}}}"#, quote(&key), request.method.as_str(), params.unwrap_or_default());
+    Ok(Question { id: request.id, asked, key })
+}
+
+/// Tells the backend that an ask gets no answer.
+pub fn refuse(call: &Call, ask: Option<Id>, reason: &str) {
+    let error = Error::ClientUnavailable { reason: reason.to_owned() };
+    let answer = protocol::error_reply(ask.as_ref(), &error.to_json()).concat();
+    if let Ok(Message::Response(answer)) = Message::parse(answer) {
+        call.mailbox.asks.answer(answer);
+    }
 }

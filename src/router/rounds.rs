@@ -27,7 +27,7 @@ const MOST_ROUNDS: usize = 10;
 const CANCELLED: &str = r#"{"action":"cancel"}"#;
 
 /// What stands for an answer of the client, or why there is none.
-enum Said {
+pub(super) enum Said {
     Result(String),
     /// The call cannot go on.
     Nothing(String),
@@ -68,7 +68,7 @@ impl Router {
     }
 
     /// Asks side by side; each answer with its key as written.
-    async fn ask_all(
+    pub(super) async fn ask_all(
         &self,
         call: &Arc<Call>,
         backend: &Backend,

@@ -112,8 +112,8 @@ impl Router {
         found.is_ok_and(|found| catalog.source(found.source).backend.can_tell())
     }
 
-    /// Enters a subscription of somebody who listens. It was acknowledged: what comes of it is for our log.
-    pub async fn listen_to(&self, call: &Arc<Call>, listener: &Listener, uri: &str) {
+    /// Enters a subscription of somebody who listens; tells whether it stands.
+    pub async fn listen_to(&self, call: &Arc<Call>, listener: &Listener, uri: &str) -> bool {
         let entered = async {
             let Options { pattern, pace, selection } = Options::read(&call.request)?;
             let (catalog, found) = self.look_up(|view| find(view, uri, pattern), &call.caller).await?;
@@ -121,7 +121,7 @@ impl Router {
             let subscribed = self.enter(call, listener, backend, found, Terms::new(pace, selection)).await?;
             Ok::<_, CallEnd>((backend.id.clone(), subscribed))
         };
-        let Ok((server, subscribed)) = entered.await else { return };
+        let Ok((server, subscribed)) = entered.await else { return false };
         let state = match subscribed.outcome {
             Outcome::Subscribed => "subscribed",
             Outcome::Tracked => "tracked",
@@ -130,6 +130,7 @@ impl Router {
         };
         let (server, session) = (server.as_str(), &*listener.client.short());
         self.observe.emit(&Event::Subscribed { server, uri, session, state });
+        state != "refused"
     }
 
     fn unsubscribable(&self, why: Unsubscribable, backend: &Backend) -> CallEnd {

@@ -28,6 +28,9 @@ pub(super) const EXTENSION: &str = concat!(
     r#""patterns":["glob","template"]}"#
 );
 
+/// Declares tasks, with a comma behind.
+const TASKS: &str = r#""tasks":{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}},"#;
+
 pub struct Desk {
     pub sessions: Sessions,
     pub router: Arc<Router>,
@@ -119,14 +122,15 @@ impl Desk {
         let catalog = self.router.directory.catalog();
         let instructions = catalog.instructions.as_deref();
         let instructions = instructions.map(|text| format!(r#","instructions":{text}"#)).unwrap_or_default();
+        let tasks = if dialect.has_tasks() && self.router.offers_tasks() { TASKS } else { "" };
         format!(
             concat!(
                 r#"{{"protocolVersion":"{}","capabilities":{{"tools":{{"listChanged":true}},"prompts":{{"listChanged":true}},"#,
-                r#""resources":{{"subscribe":true,"listChanged":true}},"completions":{{}},"logging":{{}},"#,
+                r#""resources":{{"subscribe":true,"listChanged":true}},"completions":{{}},"logging":{{}},{}"#,
                 r#""experimental":{{"{}":{}}}}},"#,
                 r#""serverInfo":{}{}}}"#
             ),
-            dialect, SUBSCRIPTIONS, EXTENSION, IDENTITY, instructions,
+            dialect, tasks, SUBSCRIPTIONS, EXTENSION, IDENTITY, instructions,
         )
     }
 
@@ -167,6 +171,8 @@ impl Desk {
             | Method::Complete
             | Method::Subscribe
             | Method::Unsubscribe => None,
+            Method::TasksList if caller.dialect.has_tasks() => Some(self.router.list_tasks(caller, request)),
+            Method::TasksGet | Method::TasksResult | Method::TasksCancel if caller.dialect.has_tasks() => None,
             other => Some(Err(Error::MethodNotFound(other.to_string()))),
         }
     }
@@ -225,7 +231,7 @@ impl Desk {
             }
             Method::Cancelled => hear_cancelled(session, notification),
             // Of the client's own affairs, or unknown to us: for the servers that know this client alone.
-            Method::RootsChanged | Method::Other(_) => {
+            Method::RootsChanged | Method::TaskStatus | Method::Other(_) => {
                 for backend in self.router.directory.backends().iter() {
                     backend.tell_own(session.id, notification.raw.bytes());
                 }

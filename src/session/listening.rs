@@ -1,14 +1,18 @@
 //! `subscriptions/listen`: what a client without a session wants to be told of, for as long as it reads.
 //!
 //! Each has a mailbox of its own, and is one more client to everybody else: it takes a place among the sessions, its
-//! subscriptions are entered where those of sessions are, and one update reaches both alike. It is acknowledged at once
-//! from what the catalog knows; the backends are asked meanwhile.
+//! subscriptions are entered where those of sessions are, and one update reaches both alike. It is acknowledged from what
+//! the catalog knows, once the backends have agreed; but they are not waited for longer than a moment. Who is acknowledged
+//! before them is told once when they have, since what changed in between is not told.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
+use tokio::sync::oneshot;
 
 use crate::backend::listen::Filter;
 use crate::caller::{Caller, Introduction, SessionId};
@@ -22,12 +26,15 @@ use crate::protocol::modern::SUBSCRIPTION_ID;
 use crate::protocol::{self, Id, Message, Notification, Request};
 use crate::router::Router;
 use crate::router::subscribe::Listener;
-use crate::session::Place;
+use crate::router::tasks::check_declared;
 use crate::session::desk::Desk;
 use crate::session::visit::Guest;
+use crate::session::{Counted, Place};
 
 /// How many backends are asked at once for the sake of one client.
 const MOST_ASKED: usize = 16;
+/// How long they are waited for before it is acknowledged.
+const PATIENCE: Duration = Duration::from_millis(250);
 
 /// A stream of what a client listens for. Its drop ends it.
 pub struct Listening {
@@ -35,8 +42,12 @@ pub struct Listening {
     pub session: SessionId,
     id: Id,
     honoured: Filter,
+    /// Resolves with what was refused, once all subscriptions stand or fall.
+    settled: Option<oneshot::Receiver<Vec<Arc<str>>>>,
+    is_acknowledged: Arc<AtomicBool>,
     /// Among the sessions; one that comes over a pipe is bounded there.
     _place: Option<Place>,
+    _counted: Counted,
 }
 
 impl Drop for Listening {
@@ -57,6 +68,9 @@ impl Listening {
         let wanted = wanted.filter(|wanted| wanted.get(text).starts_with('{'));
         let wanted = wanted.ok_or_else(|| Error::InvalidParams("notifications must be an object".to_owned()))?;
         let wanted = Filter::read(text, wanted);
+        if !wanted.tasks.is_empty() {
+            check_declared(&caller)?;
+        }
         Router::check_options(request)?;
         let place = match guest {
             Guest::Passing => Some(desk.sessions.reserve()?),
@@ -72,16 +86,35 @@ impl Listening {
             Guest::Passing => Arc::clone(&mailbox),
         };
         let call = Arc::new(Call::new(caller, own, request.clone(), None));
-        let known: BTreeSet<_> =
-            wanted.uris.iter().filter(|uri| desk.router.can_subscribe(&call, uri)).cloned().collect();
-        let honoured = Filter { uris: known, ..wanted };
+        let known = wanted.uris.iter().filter(|uri| desk.router.can_subscribe(&call, uri)).cloned();
+        // What is acknowledged shall be told: more has no room.
+        let known: BTreeSet<_> = known.take(desk.policies.subscriptions.per_client).collect();
+        let tasks = desk.router.watchable(&call.caller, &wanted.tasks);
+        let honoured = Filter { uris: known, tasks, ..wanted };
         let listener = Listener { client: session, mailbox: Arc::clone(&mailbox) };
-        subscribe_all(desk, &call, listener, &honoured);
-        Ok(Listening { mailbox, session, id: request.id.clone(), honoured, _place: place })
+        watch_tasks(desk, &call, &mailbox, &honoured);
+        let is_acknowledged = Arc::<AtomicBool>::default();
+        let settled = subscribe_all(desk, &call, listener, (&honoured, &is_acknowledged));
+        Ok(Listening {
+            mailbox,
+            session,
+            id: request.id.clone(),
+            honoured,
+            settled,
+            is_acknowledged,
+            _place: place,
+            _counted: desk.sessions.count_stream(),
+        })
     }
 
     /// What comes first: the part of its wishes that will be told.
-    pub fn acknowledgement(&self) -> Bytes {
+    pub async fn acknowledgement(&mut self) -> Bytes {
+        if let Some(settled) = &mut self.settled
+            && let Ok(Ok(refused)) = tokio::time::timeout(PATIENCE, settled).await
+        {
+            self.honoured.uris.retain(|uri| !refused.contains(uri));
+        }
+        self.is_acknowledged.store(true, Ordering::SeqCst);
         let params = format!(r#"{{{},"notifications":{}}}"#, self.meta(), self.honoured.to_json());
         protocol::notification(&Method::Acknowledged, Some(&params))
     }
@@ -126,20 +159,43 @@ impl Listening {
     }
 }
 
-/// Enters the subscriptions, until all stand or fall or nobody listens any more.
-fn subscribe_all(desk: &Arc<Desk>, call: &Arc<Call>, listener: Listener, honoured: &Filter) {
-    if honoured.uris.is_empty() {
+/// Has tasks told of, until nobody listens any more.
+fn watch_tasks(desk: &Arc<Desk>, call: &Arc<Call>, mailbox: &Arc<Mailbox>, honoured: &Filter) {
+    if honoured.tasks.is_empty() {
         return;
     }
+    let (desk, call, mailbox, tasks) =
+        (Arc::clone(desk), Arc::clone(call), Arc::clone(mailbox), honoured.tasks.clone());
+    tokio::spawn(async move { desk.router.watch_tasks(&call, &mailbox, &tasks).await });
+}
+
+/// Enters the subscriptions, until all stand or fall or nobody listens any more; tells which fell.
+fn subscribe_all(
+    desk: &Arc<Desk>,
+    call: &Arc<Call>,
+    listener: Listener,
+    (honoured, is_acknowledged): (&Filter, &Arc<AtomicBool>),
+) -> Option<oneshot::Receiver<Vec<Arc<str>>>> {
+    if honoured.uris.is_empty() {
+        return None;
+    }
+    let (settle, settled) = oneshot::channel();
     let (desk, call, uris) = (Arc::clone(desk), Arc::clone(call), honoured.uris.clone());
+    let is_acknowledged = Arc::clone(is_acknowledged);
     tokio::spawn(async move {
         let (router, call, listener) = (&desk.router, &call, &listener);
-        let all = futures_util::stream::iter(uris).for_each_concurrent(MOST_ASKED, |uri| async move {
-            router.listen_to(call, listener, &uri).await;
-        });
-        tokio::select! {
-            () = all => {}
-            () = listener.mailbox.closed() => {}
+        let enter = |uri: Arc<str>| async move { (!router.listen_to(call, listener, &uri).await).then_some(uri) };
+        let all = futures_util::stream::iter(uris).map(enter).buffer_unordered(MOST_ASKED);
+        let all = all.filter_map(std::future::ready).collect::<Vec<_>>();
+        let refused = tokio::select! {
+            refused = all => refused,
+            () = listener.mailbox.closed() => return,
+        };
+        // Nobody may wait for it any more.
+        let _ = settle.send(refused);
+        if is_acknowledged.load(Ordering::SeqCst) {
+            listener.mailbox.tell_missed();
         }
     });
+    Some(settled)
 }

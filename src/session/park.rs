@@ -2,22 +2,22 @@
 //!
 //! A backend with sessions asks in the middle of a call and waits. A client without a session cannot be asked: its call is
 //! answered with what the backend wants to know, and comes back as another request that has the answers. Until then the
-//! call waits here, on its way as before: it is never sent again. Full: the ask is refused. A client that does not come
-//! back in time ends its call.
+//! call waits here, on its way as before: it is never sent again. Full: the ask is refused. The call of a client that does
+//! not come back in time is cancelled. What the backend took back, or does not wait for any more, is asked no more.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::lane::{Call, Said};
 use crate::protocol::error::Error;
-use crate::protocol::json::{self, Splice, quote};
-use crate::protocol::method::Method;
+use crate::protocol::json::Splice;
 use crate::protocol::{self, Id, Message, Request};
 use crate::router::Reply;
-use crate::router::inputs::{input_required, inside};
+use crate::router::inputs::{Question, input_required, question, refuse};
 use crate::router::state::State;
 use crate::session::desk::{Desk, Pending};
 
@@ -31,25 +31,17 @@ const AFTERWARDS: Duration = Duration::from_secs(60);
 /// How exactly the times of those are kept.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-#[derive(Default)]
 pub struct Park {
     book: Mutex<HashMap<u128, Parked>>,
+    room: Arc<Semaphore>,
 }
 
-/// A call that waits. Its drop ends the call.
+/// A call that waits.
 struct Parked {
     pending: Pending,
     open: Vec<Question>,
     expires: Instant,
-}
-
-/// Something that the client is asked.
-struct Question {
-    /// Its id in the client's book of asks.
-    id: Id,
-    /// As it stands in the result: key and value.
-    asked: String,
-    key: String,
+    place: OwnedSemaphorePermit,
 }
 
 /// What becomes of a call that came back.
@@ -57,6 +49,12 @@ pub enum Resumed {
     /// Something is still missing.
     Asks(Reply),
     Pending(Pending),
+}
+
+impl Default for Park {
+    fn default() -> Park {
+        Park { book: Mutex::default(), room: Arc::new(Semaphore::new(MOST_PARKED)) }
+    }
 }
 
 impl Park {
@@ -71,69 +69,65 @@ impl Park {
             parked.pending.call.cancel("the client did not come back with what it was asked");
         }
     }
-
-    pub fn len(&self) -> usize {
-        self.book().len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
 }
 
 impl Desk {
-    /// Ends calls whose clients do not come back, for ever.
+    /// Ends calls whose clients do not come back, and forgets tasks whose time is over, for ever.
     pub async fn keep_park(&self) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             self.park.forget_late(Instant::now());
+            self.router.tasks.forget_late(Instant::now());
         }
     }
 
     /// Puts a call aside that asks its client something. The answer to `request`, which is the call or came back to it,
     /// says what; where nothing can be asked, the backend was told so and the call goes on.
     pub fn park(&self, mut pending: Pending, request: &Id, asks: Vec<Bytes>) -> Result<Reply, Pending> {
-        let mut open = Vec::new();
-        for ask in asks {
-            match question(ask) {
-                Ok(question) => open.push(question),
-                Err(refused) => refuse(&pending.call, refused, "it cannot be asked this without a session"),
-            }
-        }
+        let open = questions(&pending.call, asks);
         if open.is_empty() {
             return Err(pending);
         }
-        if self.park.len() >= MOST_PARKED {
+        let Ok(place) = Arc::clone(&self.park.room).try_acquire_owned() else {
             for question in open {
                 refuse(&pending.call, Some(question.id), "too many calls wait for their clients");
             }
             return Err(pending);
-        }
+        };
         // It goes on while nobody waits for it.
         let answer = tokio::spawn(pending.answer);
         pending.answer = Box::pin(async move { answer.await.ok().flatten() });
-        Ok(self.put(pending, request, open))
+        Ok(self.put(pending, request, open, place))
     }
 
-    fn put(&self, pending: Pending, request: &Id, open: Vec<Question>) -> Reply {
+    fn put(&self, pending: Pending, request: &Id, open: Vec<Question>, place: OwnedSemaphorePermit) -> Reply {
         let patience = self.policies.ask_timeout.unwrap_or(LONGEST).min(LONGEST) + AFTERWARDS;
         let id = random();
         let call = &pending.call;
         let state = self.router.states.seal(&State::Parked(id), &call.caller, &call.request, patience);
         let asked: Vec<_> = open.iter().map(|question| question.asked.as_str()).collect();
         let result = input_required(&asked.join(","), &state);
-        self.park.book().insert(id, Parked { pending, open, expires: Instant::now() + patience });
+        self.park.book().insert(id, Parked { pending, open, expires: Instant::now() + patience, place });
         protocol::reply(request, result).into()
     }
 
     /// Goes on with the call that `request` comes back to, with the answers it has.
     pub(super) fn resume(&self, id: u128, request: &Request, token: Option<Bytes>) -> Result<Resumed, Error> {
-        let Parked { mut pending, open, .. } = self.park.book().remove(&id).ok_or(Error::StaleState)?;
-        let missing = answer(&pending.call, request, open);
-        if !missing.is_empty() {
-            return Ok(Resumed::Asks(self.put(pending, &request.id, missing)));
-        }
+        let Parked { mut pending, mut open, place, .. } = self.park.book().remove(&id).ok_or(Error::StaleState)?;
+        // Before the backend has the answers: what it says then is said under the new token. What it has said meanwhile
+        // has the token of the request before, and nobody to hear it.
         pending.call.set_progress_token(token);
+        let call = &pending.call;
+        let asks = std::iter::from_fn(|| call.lane.try_next()).filter_map(|said| match said {
+            Said::Ask(ask) => Some(ask),
+            Said::Note(_) => None,
+        });
+        let asks = asks.collect();
+        open.retain(|question| !question.answer(call, request) && question.is_open(call));
+        open.extend(questions(call, asks));
+        if !open.is_empty() {
+            return Ok(Resumed::Asks(self.put(pending, &request.id, open, place)));
+        }
         let id = request.id.clone();
         let answer = std::mem::replace(&mut pending.answer, Box::pin(std::future::ready(None)));
         pending.answer = Box::pin(async move { answer.await.map(|reply| under(reply, &id)) });
@@ -141,58 +135,17 @@ impl Desk {
     }
 }
 
-/// Gives the backend what the client answered; what it did not is left.
-fn answer(call: &Call, request: &Request, open: Vec<Question>) -> Vec<Question> {
-    let text = request.raw.as_str();
-    // What was said while nobody listened has the token of the request before.
-    let mut asks = Vec::new();
-    while let Some(said) = call.lane.try_next() {
-        asks.extend(matches!(said, Said::Ask(_)).then_some(said));
-    }
-    let missing = open.into_iter().filter(|question| {
-        let answered = request.params.input_responses.and_then(|answers| json::member(text, answers, &question.key));
-        let Some(answered) = answered.filter(|answered| answered.get(text).starts_with('{')) else { return true };
-        let response = protocol::reply(&question.id, answered.slice(request.raw.bytes())).concat();
-        if let Ok(Message::Response(response)) = Message::parse(response) {
-            // It may be late: then the backend has gone on without.
-            call.mailbox.asks.answer(response);
-        }
-        false
-    });
-    let missing = missing.collect();
-    for said in asks {
-        if let Said::Ask(ask) = said {
-            call.lane.ask(ask);
+/// What the client is asked. What has no place in a result is refused; what was taken back meanwhile is left out.
+fn questions(call: &Call, asks: Vec<Bytes>) -> Vec<Question> {
+    let mut open = Vec::new();
+    for ask in asks {
+        match question(ask) {
+            Ok(question) => open.push(question),
+            Err(refused) => refuse(call, refused, "it cannot be asked this without a session"),
         }
     }
-    missing
-}
-
-/// What a client is asked, from the message that a client with a session would get; the id alone where it has no place in
-/// a result.
-fn question(ask: Bytes) -> Result<Question, Option<Id>> {
-    let Ok(Message::Request(request)) = Message::parse(ask) else { return Err(None) };
-    if !matches!(request.method, Method::Elicit | Method::Sample | Method::RootsList) {
-        return Err(Some(request.id));
-    }
-    let text = request.raw.as_str();
-    let params = request.params.whole.map(|params| {
-        let mut edits = Splice::new();
-        // Progress of an answer, and names for what a session hears later, are unknown here.
-        json::cut_members(text, params, |key| matches!(key, "_meta" | "elicitationId" | "task"), &mut edits);
-        format!(r#","params":{}"#, inside(text, params, edits))
-    });
-    let key = format!("ask-{}", request.id);
-    let asked = format!(r#"{}:{{"method":"{}"{}}}"#, quote(&key), request.method.as_str(), params.unwrap_or_default());
-    Ok(Question { id: request.id, asked, key })
-}
-
-fn refuse(call: &Call, ask: Option<Id>, reason: &str) {
-    let error = Error::ClientUnavailable { reason: reason.to_owned() };
-    let answer = protocol::error_reply(ask.as_ref(), &error.to_json()).concat();
-    if let Ok(Message::Response(answer)) = Message::parse(answer) {
-        call.mailbox.asks.answer(answer);
-    }
+    open.retain(|question| question.is_open(call));
+    open
 }
 
 /// The same answer to another request.
@@ -213,6 +166,78 @@ fn random() -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lane::End;
+    use crate::mailbox::asks::{Ask, Word};
+
+    /// A call that waits for ever, and whose backend asks `count` things.
+    fn asking(count: usize) -> (Pending, Vec<Ask>, Vec<Bytes>) {
+        let call = Arc::new(Call::example());
+        let asks: Vec<_> = (0..count).map(|_| call.mailbox.asks.open().expect("there is room")).collect();
+        let messages = asks.iter().map(|ask| {
+            let id = ask.id;
+            format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"roots/list"}}"#).into()
+        });
+        let messages = messages.collect();
+        (Pending { call, answer: Box::pin(std::future::pending()) }, asks, messages)
+    }
+
+    fn park(desk: &Desk, (pending, asks, messages): (Pending, Vec<Ask>, Vec<Bytes>)) -> (Arc<Call>, Vec<Ask>, bool) {
+        let call = Arc::clone(&pending.call);
+        let is_parked = desk.park(pending, &Id::from(1), messages).is_ok();
+        (call, asks, is_parked)
+    }
+
+    #[tokio::test]
+    async fn ask_a_client_that_does_not_come_back_ends_its_call_in_time_and_not_before() {
+        let desk = Desk::example(1);
+        let (call, _asks, is_parked) = park(&desk, asking(1));
+        assert!(is_parked);
+        let id = *desk.park.book().keys().next().expect("it waits");
+        let patience = desk.policies.ask_timeout.expect("asks have a time-out") + AFTERWARDS;
+        desk.park.forget_late(Instant::now() + patience - Duration::from_secs(5));
+        assert_eq!(call.end_so_far(), None);
+        desk.park.forget_late(Instant::now() + patience);
+        assert!(matches!(call.end_so_far(), Some(End::Cancelled(reason)) if reason.contains("did not come back")));
+        assert!(matches!(desk.resume(id, &call.request, None), Err(Error::StaleState)), "it comes too late");
+        assert_eq!(desk.park.room.available_permits(), MOST_PARKED);
+    }
+
+    #[tokio::test]
+    async fn ask_exactly_so_many_calls_wait_and_the_next_ask_is_refused() {
+        let desk = Desk::example(1);
+        let mut parked: Vec<_> = (0..MOST_PARKED).map(|_| park(&desk, asking(1))).collect();
+        assert!(parked.iter().all(|(_, _, is_parked)| *is_parked));
+        let (_, mut asks, is_parked) = park(&desk, asking(2));
+        assert!(!is_parked);
+        for ask in &mut asks {
+            let refusal = ask.next().await;
+            assert!(matches!(refusal, Word::Answer(answer) if answer.raw.as_str().contains("too many calls")));
+        }
+        let (call, mut asks, _) = parked.pop().expect("there are some");
+        let is_its = |parked: &Parked| Arc::ptr_eq(&parked.pending.call, &call);
+        let id = desk.park.book().iter().find(|(_, parked)| is_its(parked)).map(|(id, _)| *id).expect("it waits");
+        // Asked again: it keeps its place.
+        assert!(matches!(desk.resume(id, &call.request, None), Ok(Resumed::Asks(_))));
+        assert!(!park(&desk, asking(1)).2);
+        // Nobody waits for the answer any more: the call goes on, and its place is free.
+        asks.clear();
+        let id = desk.park.book().iter().find(|(_, parked)| is_its(parked)).map(|(id, _)| *id).expect("it waits");
+        assert!(matches!(desk.resume(id, &call.request, None), Ok(Resumed::Pending(_))));
+        assert!(park(&desk, asking(1)).2);
+    }
+
+    #[tokio::test]
+    async fn ask_what_was_taken_back_is_not_asked() {
+        let desk = Desk::example(1);
+        let (pending, mut asks, messages) = asking(2);
+        asks.clear();
+        assert!(!park(&desk, (pending, asks, messages)).2, "there is nothing to ask");
+        let (pending, mut asks, messages) = asking(2);
+        asks.pop();
+        let Ok(reply) = desk.park(pending, &Id::from(1), messages) else { panic!("it is parked") };
+        let text = String::from_utf8_lossy(&reply.pieces.concat()).into_owned();
+        assert!(text.contains("ask-1") && !text.contains("ask-2"), "{text}");
+    }
 
     #[test]
     fn ask_a_question_keeps_what_it_asks_and_no_more() {

@@ -9,9 +9,9 @@ use crate::mailbox::replay::Replay;
 use crate::mailbox::{Mailbox, Versions};
 use crate::protocol::dialect::Dialect;
 use crate::protocol::error::Error;
-use crate::protocol::json::{self, Pieces};
+use crate::protocol::json::{self, Pieces, Span};
 use crate::protocol::method::Method;
-use crate::protocol::modern::{FRESHNESS, IDENTITY, Meta, SERVER_INFO};
+use crate::protocol::modern::{FRESHNESS, IDENTITY, Meta, SERVER_INFO, TASKS};
 use crate::protocol::{self, Request};
 use crate::router::Reply;
 use crate::router::state::State;
@@ -52,18 +52,26 @@ fn passing_mailbox(introduction: Introduction) -> Mailbox {
 impl Desk {
     /// A request that says its version itself. `meta` was checked to have what it must.
     pub fn visit(self: &Arc<Desk>, guest: &Guest, request: Request, meta: &Meta) -> Result<Visited, Error> {
-        let caller = caller(guest, &request, meta)?;
-        let list = |list| self.page(&caller, &request, list).map(Visited::Ready);
+        // Not before the method is known to be one: what else is wrong matters less.
+        let caller = || caller(guest, &request, meta);
+        let list = |list| self.page(&caller()?, &request, list).map(Visited::Ready);
         match &request.method {
-            Method::Discover => Ok(Visited::Ready(protocol::reply(&request.id, self.discovered()))),
+            Method::Discover => caller().map(|_| Visited::Ready(protocol::reply(&request.id, self.discovered()))),
             Method::ToolsList => list(List::Tools),
             Method::PromptsList => list(List::Prompts),
             Method::ResourcesList => list(List::Resources),
             Method::TemplatesList => list(List::Templates),
-            Method::ToolsCall | Method::PromptsGet | Method::ResourcesRead | Method::Complete => {
+            Method::ToolsCall
+            | Method::PromptsGet
+            | Method::ResourcesRead
+            | Method::Complete
+            | Method::TasksGet
+            | Method::TasksUpdate
+            | Method::TasksCancel => {
+                let caller = caller()?;
                 self.visit_backend(guest, caller, request, meta)
             }
-            Method::Listen => Listening::begin(self, guest, caller, &request).map(Visited::Listening),
+            Method::Listen => Listening::begin(self, guest, caller()?, &request).map(Visited::Listening),
             other => Err(Error::MethodNotFound(other.to_string())),
         }
     }
@@ -72,15 +80,17 @@ impl Desk {
         let catalog = self.router.directory.catalog();
         let instructions = catalog.instructions.as_deref();
         let instructions = instructions.map(|text| format!(r#","instructions":{text}"#)).unwrap_or_default();
+        let tasks = if self.router.offers_tasks() { format!(r#","{TASKS}":{{}}"#) } else { String::new() };
         format!(
             concat!(
                 r#"{{"resultType":"complete","supportedVersions":["{}"],"capabilities":{{"tools":{{"listChanged":true}},"#,
                 r#""prompts":{{"listChanged":true}},"resources":{{"subscribe":true,"listChanged":true}},"completions":{{}},"#,
-                r#""logging":{{}},"extensions":{{"{}":{}}}}}{}{},"_meta":{{"{}":{}}}}}"#
+                r#""logging":{{}},"extensions":{{"{}":{}{}}}}}{}{},"_meta":{{"{}":{}}}}}"#
             ),
             Dialect::NEWEST,
             SUBSCRIPTIONS,
             EXTENSION,
+            tasks,
             instructions,
             FRESHNESS,
             SERVER_INFO,
@@ -89,7 +99,10 @@ impl Desk {
     }
 
     fn visit_backend(&self, guest: &Guest, caller: Caller, request: Request, meta: &Meta) -> Result<Visited, Error> {
-        let token = meta.progress_token.map(|at| at.slice(request.raw.bytes()));
+        // A string or a number; whoever writes something else cannot mean it.
+        let is_token =
+            |at: &Span| at.get(request.raw.as_str()).starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9'));
+        let token = meta.progress_token.filter(is_token).map(|at| at.slice(request.raw.bytes()));
         if let Some(id) = self.parked(&caller, &request)? {
             return self.resume(id, &request, token).map(|resumed| match resumed {
                 Resumed::Asks(reply) => Visited::Replied(reply),

@@ -1,5 +1,6 @@
 // Plays a script of MCP steps through the TypeScript SDK 1.x (@modelcontextprotocol/sdk). See README.md.
 
+import { Lacking } from "./features.mjs";
 import { answers, followPages, play, tool, ANSWERING, DEFAULT_STEP_TIMEOUT_MS } from "./lib.mjs";
 
 const { Client } = tool("@modelcontextprotocol/sdk/client/index.js");
@@ -66,11 +67,22 @@ function stepsOf(client) {
     list_templates: (_, context) => pages(client.listResourceTemplates, "resourceTemplates", context),
     call_tool: ({ name, arguments: args, progress }, { options, onProgress }) =>
       result(client.callTool({ name, arguments: args }, undefined, progress ? { ...options, onprogress: onProgress } : options)),
+    call_as_task: async ({ name, arguments: args }, { options }) => {
+      if (client.getServerCapabilities()?.tasks?.requests?.tools?.call === undefined) throw new Lacking("the server declares no tasks");
+      const task = { ttl: 60_000 };
+      const stream = client.experimental.tasks.callToolStream({ name, arguments: args }, undefined, { ...options, task });
+      let status;
+      for await (const message of stream) {
+        if (message.type === "error") throw message.error;
+        if (message.type === "result") return { status, result: message.result };
+        status = message.task.status;
+      }
+    },
     get_prompt: ({ name, arguments: args }, { options }) => result(client.getPrompt({ name, arguments: args }, options)),
     read_resource: ({ uri }, { options }) => result(client.readResource({ uri }, options)),
     subscribe: ({ uri }, { options }) => result(client.subscribeResource({ uri }, options)),
     unsubscribe: ({ uri }, { options }) => result(client.unsubscribeResource({ uri }, options)),
-    listen: () => Promise.reject(new Error(`SDK ${SDK_VERSION} has no subscriptions/listen`)),
+    listen: () => Promise.reject(new Lacking(`SDK ${SDK_VERSION} has no subscriptions/listen`)),
     complete: ({ ref, argument, context }, { options }) => result(client.complete({ ref, argument, context }, options)),
     set_level: ({ level }, { options }) => result(client.setLoggingLevel(level, options)),
     ping: (_, { options }) => result(client.ping(options)),

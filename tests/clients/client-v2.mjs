@@ -1,8 +1,9 @@
 // Plays a script of MCP steps through the TypeScript SDK 2.x (@modelcontextprotocol/client). See README.md.
 
+import { Lacking } from "./features.mjs";
 import { answers, play, tool, ANSWERING, DEFAULT_STEP_TIMEOUT_MS } from "./lib.mjs";
 
-const { Client, ProtocolError, SdkHttpError, SSEClientTransport, StreamableHTTPClientTransport } = tool(
+const { Client, LOG_LEVEL_META_KEY, ProtocolError, SdkHttpError, SSEClientTransport, StreamableHTTPClientTransport } = tool(
   "@modelcontextprotocol/client",
 );
 const { StdioClientTransport } = tool("@modelcontextprotocol/client/stdio");
@@ -64,8 +65,11 @@ function stepsOf(client, subscriptions) {
     list_prompts: (_, context) => pages(client.listPrompts, context),
     list_resources: (_, context) => pages(client.listResources, context),
     list_templates: (_, context) => pages(client.listResourceTemplates, context),
-    call_tool: ({ name, arguments: args, progress }, { options, onProgress }) =>
-      result(client.callTool({ name, arguments: args }, progress ? { ...options, onprogress: onProgress } : options)),
+    call_tool: ({ name, arguments: args, progress, level }, { options, onProgress }) => {
+      const meta = level === undefined ? {} : { _meta: { [LOG_LEVEL_META_KEY]: level } };
+      return result(client.callTool({ name, arguments: args, ...meta }, progress ? { ...options, onprogress: onProgress } : options));
+    },
+    call_as_task: () => Promise.reject(new Lacking(`SDK ${SDK_VERSION} refuses the results of tasks`)),
     get_prompt: ({ name, arguments: args }, { options }) => result(client.getPrompt({ name, arguments: args }, options)),
     read_resource: ({ uri }, { options }) => result(client.readResource({ uri }, { ...options, cacheMode: "refresh" })),
     subscribe: ({ uri }, { options }) => result(client.subscribeResource({ uri }, options)),

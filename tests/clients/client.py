@@ -15,6 +15,8 @@ import warnings
 from argparse import ArgumentParser
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
+from pathlib import Path
+from typing import Literal
 
 import anyio
 from mcp.shared._httpx_utils import create_mcp_http_client
@@ -31,13 +33,17 @@ if IS_V1:
 else:
     import mcp_types as types
     from mcp import Client
+    from mcp.client.extension import ClientExtension, ResultClaim
     from mcp.client.sse import sse_client
     from mcp.client.stdio import StdioServerParameters, stdio_client
     from mcp.client.streamable_http import streamable_http_client
 
 DEFAULT_STEP_TIMEOUT_MS = 30_000
+FEATURE_TIMEOUT_MS = 15_000  # of a step of a feature: those that fail must not use up the patience of a whole test
 POLL_SECONDS = 0.02
 FIRST_MODERN_VERSION = "2026-07-28"
+TASKS = "io.modelcontextprotocol/tasks"
+FEATURES = json.loads(Path(__file__).with_name("features.json").read_text(encoding="utf-8"))
 
 
 def main():
@@ -51,8 +57,9 @@ def main():
         if os.environ.get("CLIENT_TRACEBACK"):
             traceback.print_exc()
         sys.exit(1)
-    json.dump(report, sys.stdout)
-    print()
+    if report is not None:
+        json.dump(report, sys.stdout)
+        print()
 
 
 def parse_arguments(arguments):
@@ -64,10 +71,18 @@ def parse_arguments(arguments):
     parser = ArgumentParser(description="play a script of MCP steps; see README.md")
     parser.add_argument("--era", choices=["legacy", "auto", "modern"], default="legacy")
     parser.add_argument("--answer", metavar="MARK")
+    parser.add_argument("--features", metavar="all|NAME,...", help="instead of SCRIPT")
     parser.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'")
     parser.add_argument("transport", choices=["http", "sse", "stdio"])
-    parser.add_argument("rest", nargs="+", metavar="URL SCRIPT | SCRIPT -- COMMAND")
+    parser.add_argument("rest", nargs="*", metavar="URL SCRIPT | SCRIPT -- COMMAND")
     options = parser.parse_args(arguments)
+    if options.features is not None:
+        options.rest.append(None)  # where the script would be
+        options.answer = options.answer or "mark"
+        options.features = list(FEATURES) if options.features == "all" else options.features.split(",")
+        unknown = [name for name in options.features if name not in FEATURES]
+        if unknown:
+            parser.error(f"unknown features {unknown}; known are {list(FEATURES)}")
 
     if options.transport != "stdio" and (len(options.rest) != 2 or command):
         parser.error(f"{options.transport} wants: URL SCRIPT.json")
@@ -79,8 +94,10 @@ def parse_arguments(arguments):
     options.url = None if options.transport == "stdio" else options.rest[0]
     options.command = command
     options.headers = dict(header.split(": ", 1) for header in options.header)
-    with open(options.rest[-1], encoding="utf-8") as file:
-        options.steps = json.load(file)
+    options.steps = []
+    if options.features is None:
+        with open(options.rest[-1], encoding="utf-8") as file:
+            options.steps = json.load(file)
     unknown = [step.get("do") for step in options.steps if step.get("do") not in STEPS]
     if unknown:
         parser.error(f"unknown steps {unknown}; known are {sorted(STEPS)}")
@@ -91,6 +108,8 @@ async def play(options):
     journal = Journal()
     async with connect(options, journal) as (client, handshake), AsyncExitStack() as held_open:
         player = Player(client, journal, held_open)
+        if options.features is not None:
+            return await play_features(player, options)
         steps = [await player.play(index, step) for index, step in enumerate(options.steps)]
     return {
         "sdk": f"python-{SDK_VERSION}",
@@ -100,6 +119,47 @@ async def play(options):
         "asks": journal.asks,
         "notifications": [entry.content for entry in journal.entries],
     }
+
+
+# ---- features: what features.json says of one, played and judged; a line on stdout for each
+
+
+class Lacking(Exception):
+    """Raised by a step that the SDK, or the server, has no means for."""
+
+
+async def play_features(player, options):
+    async with anyio.create_task_group() as player.tasks:
+        for name in options.features:
+            print(json.dumps(await play_feature(player, name, options)), flush=True)
+        player.tasks.cancel_scope.cancel()  # whatever was begun and not ended
+
+
+async def play_feature(player, name, options):
+    script = FEATURES[name] if isinstance(FEATURES[name], list) else FEATURES[name][options.era]
+    for index, step in enumerate(json.loads(json.dumps(script).replace("$MARK", options.answer))):
+        outcome = await player.play(step["do"], {"timeoutMs": FEATURE_TIMEOUT_MS, **step})
+        if outcome.get("error", {}).get("kind") == "Lacking":
+            return {"feature": name, "skipped": outcome["error"]["message"]}
+        problem = judge(outcome, step.get("expect", {}))
+        if problem is not None:
+            return {"feature": name, "ok": False, "detail": f"step {index} {step['do']}: {problem}"}
+    return {"feature": name, "ok": True}
+
+
+def judge(outcome, expected):
+    if not any(pointer.startswith("/error") for pointer in expected):
+        expected = {"/ok": True, **expected}
+    for pointer, value in expected.items():
+        found = outcome
+        for key in pointer[1:].split("/"):
+            try:
+                found = found[int(key) if isinstance(found, list) else key]
+            except (KeyError, IndexError, TypeError, ValueError):
+                found = None
+        if found != value:
+            return f"{pointer} is {json.dumps(found)}, not {json.dumps(value)}, in {json.dumps(outcome)}"
+    return None
 
 
 # ---- connecting: the part in which the two SDKs differ most
@@ -147,6 +207,7 @@ async def connect_v2(stack, transport, era, journal, callbacks):
             client_info=client_info(),
             read_timeout_seconds=DEFAULT_STEP_TIMEOUT_MS / 1000,
             cache=None,  # a step asks the server, not the SDK's memory
+            extensions=[Tasks()] if callbacks else None,
             **callbacks,
         )
     )
@@ -162,6 +223,44 @@ async def connect_v2(stack, transport, era, journal, callbacks):
 
 def client_info():
     return types.Implementation(name="goblin-test-client-python", version=SDK_VERSION)
+
+
+# ---- tasks, of which the SDK 2.x knows nothing itself
+
+
+if not IS_V1:
+
+    class TaskResult(types.Result):
+        result_type: Literal["task"]
+        task_id: str
+
+    class TaskParams(types.RequestParams):
+        task_id: str
+
+    class GetTask(types.Request[TaskParams, Literal["tasks/get"]]):
+        method: Literal["tasks/get"] = "tasks/get"
+        params: TaskParams
+        name_param = "taskId"
+
+    class TaskState(types.Result):
+        status: str
+        result: dict | None = None
+
+    class Tasks(ClientExtension):
+        """Follows a task to its end. A result so found has its status in `_meta`."""
+
+        identifier = TASKS
+
+        def claims(self):
+            return [ResultClaim(result_type="task", model=TaskResult, resolve=self.resolve)]
+
+        async def resolve(self, created, context):
+            while True:
+                request = GetTask(params=TaskParams(task_id=created.task_id))
+                task = await context.session.send_request(request, TaskState)
+                if task.status not in ("working", "input_required"):
+                    return types.CallToolResult.model_validate({**(task.result or {}), "_meta": {TASKS: task.status}})
+                await anyio.sleep(POLL_SECONDS)
 
 
 # ---- what the server asks
@@ -229,6 +328,9 @@ class Journal:
         self.entries.append(Entry(content, anyio.current_time()))
         self.arrival.set()
 
+    def count(self, method, params):
+        return sum(matches(entry.content, method, params) for entry in self.entries)
+
     async def take(self, method, params, since):
         """The first matching notification that no earlier step took; waits for it."""
         while True:
@@ -257,6 +359,8 @@ class Player:
         self.journal = journal
         self.held_open = held_open
         self.acted_at = 0
+        self.tasks = None  # where calls go on while other steps are played
+        self.begun = None
 
     async def play(self, index, step):
         name = step["do"]
@@ -319,7 +423,49 @@ class Player:
 
         callback = on_progress if step.get("progress") else None
         arguments = step.get("arguments")
-        return {"result": dump(await self.client.call_tool(step["name"], arguments, progress_callback=callback))}
+        meta = {"meta": {types.LOG_LEVEL_META_KEY: step["level"]}} if "level" in step else {}
+        return {"result": dump(await self.client.call_tool(step["name"], arguments, progress_callback=callback, **meta))}
+
+    async def await_text(self, step, index):
+        while True:
+            called = await self.call_tool(step, index)
+            if called["result"]["content"][0]["text"] == step["text"]:
+                return called
+            await anyio.sleep(POLL_SECONDS)
+
+    async def begin_call(self, step, _index):
+        self.begun = Begun(self.client, step)
+        self.tasks.start_soon(self.begun.run)
+        return {}
+
+    async def await_progress(self, step, _index):
+        while len(self.begun.progress) < step["count"]:
+            await anyio.sleep(POLL_SECONDS)
+        return {"result": self.begun.progress}
+
+    async def cancel_call(self, step, _index):
+        if IS_V1 and step.get("tell"):
+            raise Lacking(f"mcp {SDK_VERSION} does not tell the server that it gave a call up")
+        self.begun.scope.cancel()
+        await self.begun.ended.wait()
+        return {}
+
+    async def call_as_task(self, step, _index):
+        if not IS_V1:
+            result = dump(await self.client.call_tool(step["name"], step.get("arguments")))
+            status = result.get("_meta", {}).get(TASKS)
+            if status is None:
+                raise Lacking("the server did not make a task of it")
+            return {"status": status, "result": result}
+        tasks = self.client.experimental
+        capabilities = self.client.get_server_capabilities()
+        if capabilities.tasks is None:
+            raise Lacking("the server declares no tasks")
+        created = await tasks.call_tool_as_task(step["name"], step.get("arguments"), ttl=60_000)
+        async for task in tasks.poll_task(created.task.taskId):
+            status = task.status
+        result = await tasks.get_task_result(created.task.taskId, types.CallToolResult)
+        return {"status": status, "result": dump(result)}
 
     async def get_prompt(self, step, _index):
         return {"result": dump(await self.client.get_prompt(step["name"], step.get("arguments")))}
@@ -335,7 +481,7 @@ class Player:
 
     async def listen(self, step, _index):
         if IS_V1:
-            raise NotImplementedError(f"mcp {SDK_VERSION} has no subscriptions/listen")
+            raise Lacking(f"mcp {SDK_VERSION} has no subscriptions/listen")
         wanted = step["notifications"]
         subscription = await self.held_open.enter_async_context(
             self.client.listen(
@@ -363,12 +509,39 @@ class Player:
         since = self.acted_at if step.get("fresh") else 0
         return {"result": await self.journal.take(step["method"], step.get("params", {}), since)}
 
+    async def count_notifications(self, step, _index):
+        return {"result": self.journal.count(step["method"], step.get("params", {}))}
+
+
+class Begun:
+    """A call that goes on while other steps are played."""
+
+    def __init__(self, client, step):
+        self.client = client
+        self.step = step
+        self.scope = anyio.CancelScope()
+        self.ended = anyio.Event()
+        self.progress = []
+
+    async def run(self):
+        try:
+            with self.scope:
+                await self.client.call_tool(self.step["name"], self.step["arguments"], progress_callback=self.on_progress)
+        except Exception as error:
+            print(f"client: the call has ended: {error!r}", file=sys.stderr)
+        finally:
+            self.ended.set()
+
+    async def on_progress(self, progress, total, message):
+        self.progress.append({"progress": progress, "total": total, "message": message})
+
 
 STEPS = {
     name: getattr(Player, name)
     for name in (
         "initialize list_tools await_tool call_tool list_prompts get_prompt list_resources list_templates "
-        "read_resource subscribe unsubscribe listen complete set_level ping wait_notification"
+        "read_resource subscribe unsubscribe listen complete set_level ping wait_notification "
+        "await_text begin_call await_progress cancel_call call_as_task count_notifications"
     ).split()
 }
 

@@ -7,6 +7,8 @@ import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { parseArgs } from "node:util";
 
+import { playFeature, Begun, FEATURES } from "./features.mjs";
+
 export const DEFAULT_STEP_TIMEOUT_MS = 30_000;
 /** The SDKs wait 2 s for a child to end by itself, 2 s more after SIGTERM. */
 const CLOSE_TIMEOUT_MS = 10_000;
@@ -16,6 +18,10 @@ const STEPS = [
   "initialize", "list_tools", "await_tool", "call_tool", "list_prompts", "get_prompt", "list_resources", "list_templates",
   "read_resource", "subscribe", "unsubscribe", "listen", "complete", "set_level", "ping", "wait_notification",
 ];
+/** Of a step of a feature: those that fail must not use up the patience of a whole test. */
+const FEATURE_TIMEOUT_MS = 15_000;
+/** Of a call that is to be cancelled. */
+const LONG_MS = 120_000;
 
 /**
  * Loads an installed package. The packages stand in target/tools, where `cargo xtask tools` puts them, and not beside
@@ -37,6 +43,7 @@ export async function play({ sdk, eras, connect, describe }) {
   process.exitCode = 1;
   try {
     const connection = await connect(options, journal);
+    if (options.features !== undefined) return await playFeatures({ sdk, options, connection, journal, describe });
     const steps = [];
     for (const [index, step] of options.steps.entries()) {
       steps.push(await playStep(connection.steps, journal, describe, step, index));
@@ -53,6 +60,18 @@ export async function play({ sdk, eras, connect, describe }) {
   } finally {
     clearInterval(awake);
   }
+}
+
+/** One line on stdout for each feature: what came of it. */
+async function playFeatures({ sdk, options, connection, journal, describe }) {
+  const state = {};
+  const playOne = (step) => playStep(connection.steps, journal, describe, { timeoutMs: FEATURE_TIMEOUT_MS, ...step }, step.do, state);
+  for (const feature of options.features) {
+    const verdict = await playFeature(feature, { era: options.era, mark: options.answer, sdk }, playOne);
+    process.stdout.write(`${JSON.stringify(verdict)}\n`);
+  }
+  await within(CLOSE_TIMEOUT_MS, connection.close()).catch((error) => console.error(`client: close: ${error.message}`));
+  process.stdout.write("", () => process.exit(0));
 }
 
 /** What a client declares that answers for its user. */
@@ -95,6 +114,7 @@ function parseArguments(eras) {
     console.error(`client: ${problem}`);
     console.error("usage: [--era legacy|auto|modern] [--answer MARK] [--header 'NAME: VALUE'] http|sse URL SCRIPT.json");
     console.error("       [--era legacy|auto|modern] [--answer MARK] stdio SCRIPT.json -- COMMAND ARGS...");
+    console.error("       --features all|NAME,... instead of SCRIPT.json");
     process.exit(2);
   };
   const given = process.argv.slice(2);
@@ -108,6 +128,7 @@ function parseArguments(eras) {
       options: {
         era: { type: "string", default: "legacy" },
         answer: { type: "string" },
+        features: { type: "string" },
         header: { type: "string", multiple: true, default: [] },
       },
     });
@@ -115,13 +136,18 @@ function parseArguments(eras) {
     usage(error.message);
   }
   const [transport, ...rest] = parsed.positionals;
+  const features = featuresOf(parsed.values.features, usage);
+  if (features !== undefined) {
+    parsed.values.answer ??= "mark";
+    rest.push(undefined); // where the script would be
+  }
   const wellFormed =
     (["http", "sse"].includes(transport) && rest.length === 2 && command.length === 0) ||
     (transport === "stdio" && rest.length === 1 && command.length > 0);
   if (!wellFormed) usage("wrong arguments");
   if (!eras.includes(parsed.values.era)) usage(`this SDK knows the eras ${eras.join(", ")}`);
 
-  const steps = JSON.parse(readFileSync(rest.at(-1), "utf8"));
+  const steps = features === undefined ? JSON.parse(readFileSync(rest.at(-1), "utf8")) : [];
   const unknown = steps.map((step) => step.do).filter((name) => !STEPS.includes(name));
   if (unknown.length > 0) usage(`unknown steps ${unknown.join(", ")}; known are ${STEPS.join(", ")}`);
   return {
@@ -132,10 +158,19 @@ function parseArguments(eras) {
     url: transport === "stdio" ? undefined : new URL(rest[0]),
     command,
     steps,
+    features,
   };
 }
 
-async function playStep(steps, journal, describe, step, index) {
+function featuresOf(given, usage) {
+  if (given === undefined) return undefined;
+  const features = given === "all" ? Object.keys(FEATURES) : given.split(",");
+  const unknown = features.filter((name) => FEATURES[name] === undefined);
+  if (unknown.length > 0) usage(`unknown features ${unknown.join(", ")}; known are ${Object.keys(FEATURES).join(", ")}`);
+  return features;
+}
+
+async function playStep(steps, journal, describe, step, index, state = {}) {
   const timeout = step.timeoutMs ?? DEFAULT_STEP_TIMEOUT_MS;
   if (step.do !== "wait_notification") journal.acted();
   let outcome;
@@ -148,6 +183,16 @@ async function playStep(steps, journal, describe, step, index) {
     const own = {
       wait_notification: () => journal.take(step, timeout),
       await_tool: () => awaitTool(() => steps.list_tools({}, context), step, timeout),
+      count_notifications: () => ({ result: journal.count(step) }),
+      await_text: () => awaitText(() => steps.call_tool(step, context), step, timeout),
+      begin_call: () => {
+        const begin = (signal, onProgress) =>
+          steps.call_tool({ ...step, progress: true }, { options: { ...context.options, timeout: LONG_MS, maxTotalTimeout: LONG_MS, signal }, onProgress });
+        state.begun = new Begun(begin);
+        return {};
+      },
+      await_progress: () => within(timeout, state.begun.progress(step.count)),
+      cancel_call: () => within(timeout, state.begun.cancel()),
     };
     const play = own[step.do] ?? (() => within(timeout + 1000, steps[step.do](step, context)));
     outcome = { do: step.do, ok: true, ...(await play()) };
@@ -169,6 +214,18 @@ async function awaitTool(listTools, { name }, timeout) {
     await new Promise((resolve) => setTimeout(resolve, POLL_MS));
   }
   throw new Error(`await_tool did not end within ${timeout} ms`);
+}
+
+/** Calls a tool again and again until its first text is this. */
+async function awaitText(call, { text }, timeout) {
+  const deadline = Date.now() + timeout;
+  let last;
+  while (Date.now() < deadline) {
+    last = await call();
+    if (last.result.content[0].text === text) return last;
+    await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+  }
+  throw new Error(`await_text did not end within ${timeout} ms; the last text was ${JSON.stringify(last.result.content)}`);
 }
 
 async function within(milliseconds, promise) {
@@ -203,6 +260,11 @@ class Journal {
 
   contents() {
     return this.entries.map((entry) => entry.content);
+  }
+
+  /** How many matching notifications have come, whoever took them. */
+  count({ method, params = {} }) {
+    return this.entries.filter((entry) => matches(entry.content, method, params)).length;
   }
 
   /** The first matching notification that no earlier step took; waits for it. */

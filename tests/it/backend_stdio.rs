@@ -198,7 +198,8 @@ async fn f2_a_crash_loop_is_bounded_and_others_are_unaffected() {
         gateway.log().iter().any(is_open).then_some(())
     })
     .await;
-    assert_eq!(starts(&log), 5);
+    // The first time it was started once more, with a handshake: it might have ended because it was asked what it is.
+    assert_eq!(starts(&log), 6);
     logged(&gateway, &["server=\"bad\"", "exit code 3"]).await;
 }
 

@@ -4,6 +4,7 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
+use crate::fixture_http::HttpFixture;
 use crate::harness::{PATIENCE, Scratch, fixture, fixture_server, goblin};
 use crate::raw_server::{RawServer, response};
 use crate::support::http_server;
@@ -161,6 +162,20 @@ async fn names_that_were_contested_or_cut_are_told() {
 /// A server that does not list its tools.
 fn no_tools(method: &str) -> Option<Vec<u8>> {
     (method == "tools/list").then(|| response("500 Internal Server Error", "", ""))
+}
+
+#[tokio::test]
+async fn srv2_connecting_tells_which_eras_a_server_knows_and_what_it_leaves_out() {
+    let scratch = Scratch::new();
+    let modern = HttpFixture::start(&["--era", "modern", "--header-tools"]).await;
+    let config = json!({ "mcpServers": { "a": modern.server(), "b": fixture_server(&[]) } });
+    let report = check(&scratch, &config, &["--connect", "--json"]).await.json();
+    let (a, b) = (server(&report, "a"), server(&report, "b"));
+    assert_eq!((&a["seen"]["protocol"], &a["seen"]["era"]), (&json!("2026-07-28"), &json!("modern")));
+    assert_eq!(b["seen"]["era"], "legacy");
+    assert!(a["seen"]["pingMs"].is_f64(), "{a}");
+    let warning = report["warnings"].to_string();
+    assert!(warning.contains("the tool headed_badly is left out: x-mcp-header"), "{report}");
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
-//! The official conformance suite, played against a server and through the gateway in front of it: no check that passes
-//! directly may fail, or not come to pass, through the gateway.
+//! The official conformance suite as a client: played against a server and through the gateway in front of it. No check
+//! that passes directly may fail, or not come to pass, through the gateway.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -9,14 +9,19 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
+use tokio::sync::Semaphore;
 
 use crate::harness::{GOBLIN, Gateway};
 
 /// One run takes the suite a quarter of a minute on a quiet machine.
 const RUN_PATIENCE: Duration = Duration::from_secs(300);
+/// The suite gives some answers half a second, so there are never more of it at a time than small machines have cores.
+static SIDE_BY_SIDE: Semaphore = Semaphore::const_new(2);
 const EXPECTED: &str = include_str!("../conformance/expected-failures.txt");
+/// With clients of 2026-07-28 and a server of 2025-11-25.
+const EXPECTED_NEW_TO_OLD: &str = include_str!("../conformance/expected-failures-new-to-old.txt");
 
-fn program() -> PathBuf {
+pub fn program() -> PathBuf {
     let beside = PathBuf::from(GOBLIN).with_file_name("goblin-conformance");
     assert!(beside.exists(), "build it first: cargo build --workspace, or test with cargo xtask test");
     beside
@@ -56,63 +61,116 @@ fn checks(report: &Value, outcome: &str) -> BTreeSet<String> {
 }
 
 async fn run(url: &str, options: &[&str]) -> Value {
+    report(&[&["run", "--json", "--url", url], options].concat()).await
+}
+
+/// What the runner says with these arguments.
+pub async fn report(arguments: &[&str]) -> Value {
+    let _place = SIDE_BY_SIDE.acquire().await.expect("it is never closed");
     let mut command = Command::new(program());
-    command.args(["run", "--json", "--url", url]).args(options);
-    command.stdin(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+    command.args(arguments).stdin(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
     let output = tokio::time::timeout(RUN_PATIENCE, command.output()).await.expect("it ends").expect("it runs");
-    serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)))
+    let told = String::from_utf8_lossy(&output.stderr);
+    let mut report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {told}"));
+    report["told"] = told.into();
+    report
+}
+
+/// A server for the suite, and a gateway that speaks to it in the era that `protocol` says.
+async fn stage(protocol: &str) -> (Server, Gateway) {
+    let server = Server::start().await;
+    let entry = json!({ "url": server.url, "protocol": protocol });
+    let gateway = Gateway::start(json!({ "namespacing": "none", "mcpServers": { "suite": entry } })).await;
+    gateway.client_seeing("test_simple_text").await;
+    (server, gateway)
 }
 
 /// Plays the suite both ways and compares.
-async fn compare(options: &[&str], at_least: usize) {
-    let server = Server::start().await;
-    let config = json!({ "namespacing": "none", "mcpServers": { "suite": { "url": server.url } } });
-    let gateway = Gateway::start(config).await;
-    gateway.client_seeing("test_simple_text").await;
+async fn compare(protocol: &str, options: &[&str], at_least: usize, expected: &'static str) -> Value {
+    let (server, gateway) = stage(protocol).await;
     let direct = run(&server.url, options).await;
     let through = run(&gateway.url(), options).await;
-    assert_eq!(direct["failed"], 0, "the server itself passes: {direct:#}");
+    assert_eq!((&direct["failed"], &direct["accepted"]), (&json!(0), &json!(true)), "directly: {direct:#}");
     let (wanted, got) = (checks(&direct, "passed"), checks(&through, "passed"));
     assert!(wanted.len() >= at_least, "only {} checks ran directly", wanted.len());
-    let (failing, absent) = (expected(""), expected("absent "));
+    let expected = Expected::parse(expected);
     let failed = checks(&through, "failed");
-    let bad: Vec<_> = failed.iter().filter(|check| !failing.contains(check.as_str())).collect();
-    let gone = |check: &&String| !failed.contains(*check) && !absent.contains(check.as_str());
+    let bad: Vec<_> = failed.iter().filter(|check| !expected.failing.contains(check.as_str())).collect();
+    let gone = |check: &&String| !failed.contains(*check) && !expected.absent.contains(check.as_str());
     let missing: Vec<_> = wanted.difference(&got).filter(gone).collect();
     assert!(bad.is_empty() && missing.is_empty(), "failed: {bad:#?}, missing: {missing:#?}, report: {through:#}");
-    let needless: Vec<_> = failing.iter().chain(&absent).filter(|check| got.contains(**check)).collect();
+    let needless: Vec<_> = expected.lines().filter(|check| got.contains(*check)).collect();
     assert!(needless.is_empty(), "these pass now and should leave the list: {needless:?}");
+    through
 }
 
-/// The lines of the list that begin so.
-fn expected(beginning: &str) -> BTreeSet<&'static str> {
-    let lines = EXPECTED.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let marked = |line: &&str| line.starts_with("absent ") == (beginning == "absent ");
-    lines.filter(marked).filter_map(|line| line.strip_prefix(beginning)).collect()
+/// A list of checks that pass directly and not through the gateway.
+struct Expected {
+    failing: BTreeSet<&'static str>,
+    /// Those that the suite does not come to.
+    absent: BTreeSet<&'static str>,
+}
+
+impl Expected {
+    fn parse(text: &'static str) -> Expected {
+        let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let (absent, failing): (Vec<_>, Vec<_>) = lines.partition(|line| line.starts_with("absent "));
+        let absent = absent.into_iter().filter_map(|line| line.strip_prefix("absent "));
+        Expected { failing: failing.into_iter().collect(), absent: absent.collect() }
+    }
+
+    fn lines(&self) -> impl Iterator<Item = &'static str> {
+        self.failing.iter().chain(&self.absent).copied()
+    }
 }
 
 #[tokio::test]
 async fn srv2_the_suite_at_2025_03_26() {
-    compare(&["--spec-version", "2025-03-26"], 3).await;
+    compare("legacy", &["--spec-version", "2025-03-26"], 3, EXPECTED).await;
 }
 
 #[tokio::test]
 async fn srv2_the_suite_at_2025_06_18() {
-    compare(&["--spec-version", "2025-06-18"], 50).await;
+    compare("legacy", &["--spec-version", "2025-06-18"], 50, EXPECTED).await;
+}
+
+/// All that the suite has for this version.
+#[tokio::test]
+async fn srv2_what_2025_11_25_requires() {
+    let through = compare("legacy", &["--requirements", "2025-11-25"], 75, EXPECTED).await;
+    assert_eq!(through["accepted"], true, "{through:#}");
 }
 
 #[tokio::test]
-async fn srv2_the_suite_at_2025_11_25() {
-    compare(&["--spec-version", "2025-11-25"], 75).await;
+async fn srv2_the_suite_at_2026_07_28() {
+    compare("auto", &["--spec-version", "2026-07-28"], 145, EXPECTED).await;
+}
+
+/// It runs more than it requires, so its own verdict counts and not each check.
+#[tokio::test]
+async fn srv2_what_2026_07_28_requires() {
+    let (_server, gateway) = stage("auto").await;
+    let through = run(&gateway.url(), &["--requirements", "2026-07-28"]).await;
+    assert_eq!(through["accepted"], true, "{through:#}");
+    assert!(through["passed"].as_u64() >= Some(145), "{through:#}");
+}
+
+#[tokio::test]
+async fn srv2_clients_of_2025_11_25_and_a_server_of_2026_07_28() {
+    compare("modern", &["--spec-version", "2025-11-25"], 75, EXPECTED).await;
+}
+
+#[tokio::test]
+async fn srv2_clients_of_2026_07_28_and_a_server_of_2025_11_25() {
+    compare("legacy", &["--spec-version", "2026-07-28"], 145, EXPECTED_NEW_TO_OLD).await;
 }
 
 #[tokio::test]
 async fn srv2_the_stable_suite() {
-    compare(&["--stable"], 40).await;
+    compare("match-client", &["--stable"], 40, EXPECTED).await;
 }
 
 #[tokio::test]
 async fn srv2_the_stable_suite_at_2025_06_18() {
-    compare(&["--stable", "--spec-version", "2025-06-18"], 20).await;
+    compare("auto", &["--stable", "--spec-version", "2025-06-18"], 20, EXPECTED).await;
 }

@@ -293,9 +293,14 @@ impl Client {
 
     /// POSTs these bytes; gives the answer as soon as its head is there.
     pub async fn open(&self, body: impl Into<Bytes>) -> (Parts, Listener) {
+        self.open_with(&self.headers(), body).await
+    }
+
+    /// The same with exactly these headers besides `Host`.
+    pub async fn open_with(&self, headers: &[(&str, &str)], body: impl Into<Bytes>) -> (Parts, Listener) {
         let mut request = Request::builder().method(Method::POST).uri(format!("http://{}/mcp", self.address));
-        for (name, value) in self.headers() {
-            request = request.header(name, value);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
         }
         let request = request.body(Full::new(body.into())).expect("a valid request");
         let response = tokio::time::timeout(PATIENCE, self.http.request(request)).await.expect("an answer in time");

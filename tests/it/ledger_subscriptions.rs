@@ -166,10 +166,11 @@ struct Stage {
 }
 
 impl Stage {
-    async fn set() -> Stage {
+    /// Notes are kept by servers of this era.
+    async fn set(era: &str) -> Stage {
         let scratch = Scratch::new();
         let file = |name: &str| scratch.path().join(name);
-        let web = HttpFixture::start(&[]).await;
+        let web = HttpFixture::start(&["--era", era]).await;
         let line = FaultProxy::start(web.address);
         let root = file("root").canonicalize().unwrap_or_else(|_| file("root"));
         std::fs::create_dir(&root).expect("a directory");
@@ -177,7 +178,7 @@ impl Stage {
             std::fs::write(root.join(name), "0").expect("a file");
         }
         let gateway = Gateway::with_servers(json!({
-            "a": fixture_server(&["--pid-file", path_text(&file("a"))]),
+            "a": fixture_server(&["--era", era, "--pid-file", path_text(&file("a"))]),
             "web": http_server(line.addr()),
             "memory": memory(&scratch),
             "every": tracked(&file("every"), "server-everything", &["stdio"]),
@@ -216,6 +217,11 @@ impl Stage {
             Fault::Cut => cut_for_a_moment(&self.line).await,
             // What it tells goes on counting.
             Fault::Forget => drop(self.web.client().await.call("forget_sessions", json!({})).await),
+            Fault::End(server, how) => {
+                // The server may just be on its way back.
+                let tool = format!("{server}_end_listens");
+                drop(try_call(&self.gateway.client().await, &tool, json!({ "how": how })).await);
+            }
         }
     }
 
@@ -242,6 +248,8 @@ enum Fault {
     Cut,
     /// Its sessions.
     Forget,
+    /// The streams of a server without sessions.
+    End(&'static str, &'static str),
 }
 
 /// Fewer for each server than would make the gateway leave it alone for long.
@@ -258,6 +266,21 @@ const FAULTS: [Fault; 12] = [
     Fault::Forget,
     Fault::Forget,
     Fault::Forget,
+];
+/// The same for servers without sessions.
+const MODERN_FAULTS: [Fault; 12] = [
+    Fault::Kill("a"),
+    Fault::Kill("a"),
+    Fault::End("a", "result"),
+    Fault::End("a", "cancelled"),
+    Fault::Kill("memory"),
+    Fault::Kill("memory"),
+    Fault::Kill("every"),
+    Fault::Kill("every"),
+    Fault::Cut,
+    Fault::Cut,
+    Fault::End("web", "result"),
+    Fault::End("web", "cut"),
 ];
 /// In each round there are so many faults; then all that happened must have been seen. One change more would hide that an
 /// earlier one was not told.
@@ -408,17 +431,25 @@ async fn change_all(stage: &Stage, emitter: &mut Emitter, players: &mut [Player]
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sub5_sub16_subx6_in_the_end_each_has_seen_what_is_there_and_heard_nothing_else() {
+    play("legacy", FAULTS).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sub5_sub16_in_the_end_all_is_seen_of_servers_without_sessions_too() {
+    play("modern", MODERN_FAULTS).await;
+}
+
+async fn play(era: &str, mut faults: [Fault; 12]) {
     const PLAYERS: [(Front, u64); 3] = [(Front::Http, 4), (Front::Sse, 3), (Front::Stdio, 2)];
     let seed = std::env::var("GOBLIN_SEED").unwrap_or_else(|_| nonce()[..16].to_owned());
     eprintln!("subscriptions: GOBLIN_SEED={seed}");
     let seed = u64::from_str_radix(&seed, 16).expect("a hexadecimal number");
-    let stage = Arc::new(Stage::set().await);
+    let stage = Arc::new(Stage::set(era).await);
     let mut emitter = Emitter::new(&stage, seed).await;
     assert!(emitter.client.call_text(TOGGLE, json!({})).await.starts_with("Started"));
     let fronts = PLAYERS.iter().flat_map(|(front, count)| (0..*count).map(|_| *front));
     let coming = (0..).zip(fronts).map(|(number, front)| Player::come(&stage.place, front, number, seed));
     let mut players = futures_util::future::join_all(coming).await;
-    let mut faults = FAULTS;
     emitter.random.shuffle(&mut faults);
     for faults in faults.chunks(FAULTS_AT_ONCE) {
         players = play_round(&stage, faults, &mut emitter, players).await;

@@ -41,7 +41,8 @@ pub enum Sdk {
 impl Sdk {
     pub const ALL: [Sdk; 4] = [Sdk::Python1, Sdk::Python2, Sdk::TypeScript1, Sdk::TypeScript2];
 
-    fn command(self) -> Command {
+    /// The client's program, to be given its arguments.
+    pub fn command(self) -> Command {
         let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients");
         let (program, script) = match self {
             Sdk::Python1 => (tool("py1/bin/python"), "client.py"),

@@ -60,6 +60,7 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         self.own.standing.send_replace(Standing::Over);
         self.shared.clients().remove(&self.session);
+        self.shared.kinds().retain(|_, session| *session != self.session);
         // Whoever has just found it here must not subscribe where nobody keeps it.
         self.own.register.close();
     }
@@ -120,13 +121,14 @@ impl Keeper {
         }
     }
 
-    /// Waits until the client is gone or the backend stops.
+    /// Waits until the client is gone, or needs it no more, or the backend stops.
     fn over(&self) -> impl Future<Output = ()> + use<> {
-        let (mut stop, mailbox) = (self.shared.stop.clone(), Arc::clone(&self.mailbox));
+        let (mut stop, mailbox, own) = (self.shared.stop.clone(), Arc::clone(&self.mailbox), Arc::clone(&self.own));
         async move {
             tokio::select! {
                 () = stopped(&mut stop) => {}
                 () = mailbox.closed() => {}
+                () = own.unused() => {}
             }
         }
     }
@@ -185,8 +187,7 @@ impl Keeper {
     /// Lends the link to calls and tells it what the client says, until one of them ends it.
     async fn serve(&mut self, open: Open) -> Left {
         let register = Arc::clone(&self.own.register);
-        let can_subscribe = open.hello.capabilities.subscribe;
-        let number = register.link_up(can_subscribe);
+        register.link_up(open.hello.capabilities.subscribe);
         self.own.standing.send_replace(Standing::Up(Arc::clone(&open.link)));
         let over = self.over();
         let left = tokio::select! {
@@ -194,9 +195,9 @@ impl Keeper {
             () = over => Left::Over,
             end = open.link.closed() => Left::Lost(end),
             () = self.pass_on(&open) => Left::Over,
-            never = register.keep(&open.link, can_subscribe) => match never {},
+            never = register.keep(&open.link, &open.hello) => match never {},
         };
-        register.link_down(number);
+        register.link_down();
         match &left {
             Left::Over => {
                 self.own.standing.send_replace(Standing::Over);

@@ -11,13 +11,14 @@ use crate::subscriptions::Terms;
 use crate::subscriptions::selection::Selection;
 
 /// A register without a link, and a client.
-struct Desk {
-    register: Arc<Register>,
-    mailbox: Arc<Mailbox>,
+#[derive(Clone)]
+pub struct Desk {
+    pub register: Arc<Register>,
+    pub mailbox: Arc<Mailbox>,
 }
 
 impl Desk {
-    fn new() -> Desk {
+    pub fn new() -> Desk {
         let server = ServerId::new("a").expect("a valid id");
         let config = Arc::new(Server::new("a", Transport::Files(Files::at("/".into())), Default::default()));
         let offered = Offered::new(Arc::clone(&config), Arc::default());
@@ -45,6 +46,10 @@ impl Desk {
     }
 
     async fn subscribe(&self, native: &str, fields: Option<&str>) {
+        assert!(matches!(self.enter(native, fields).await, Outcome::Pending));
+    }
+
+    pub async fn enter(&self, native: &str, fields: Option<&str>) -> Outcome {
         let selection = fields.map(|fields| Selection::parse(fields, json::whole(fields)).expect("fields"));
         let wish = Wish {
             client: SessionId::new(Node::random()),
@@ -56,7 +61,7 @@ impl Desk {
         };
         let tally = Arc::<Tally>::default();
         let subscribed = self.register.subscribe(wish, || Place::new((&tally, 9), (&tally, 9))).await;
-        assert!(subscribed.is_ok_and(|subscribed| matches!(subscribed.outcome, Outcome::Pending)));
+        subscribed.unwrap_or_else(|why| panic!("{why:?}")).outcome
     }
 
     fn hear(&self, uri: &str) {
@@ -70,7 +75,7 @@ impl Desk {
     }
 
     /// What the client was told: the `params` of each update.
-    fn told(&self) -> Vec<String> {
+    pub fn told(&self) -> Vec<String> {
         let due = self.mailbox.updates.take_due(std::time::Instant::now());
         let params = |message: &Bytes| {
             let text = String::from_utf8_lossy(message);

@@ -12,7 +12,8 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 
 use crate::backend::inbox::List;
-use crate::backend::link::{Link, LinkError};
+use crate::backend::link::{Hello, Link, LinkError};
+use crate::backend::register::listening::{Listening, Opener, Unopened};
 use crate::backend::register::{Register, updated};
 use crate::protocol::json::{self, Span, quote};
 use crate::protocol::method::Method;
@@ -27,6 +28,9 @@ const MOST_LATE: usize = 64;
 const JOB_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a request that broke waits for the word that the whole link did.
 const LINK_PATIENCE: Duration = Duration::from_millis(200);
+
+/// How a backend says that it does not know a method.
+const METHOD_NOT_FOUND: i64 = -32601;
 
 /// The params of an update of our own: no field stands in them.
 const NOTHING_SAID: (&str, Span) = ("{}", Span { start: 0, end: 2 });
@@ -62,6 +66,8 @@ impl Chores {
 
 enum Chore {
     Job(Job),
+    /// A stream tells of it, or does not.
+    Settled(Job, Reply),
     Check(Arc<str>),
     Poll(Arc<str>),
 }
@@ -80,15 +86,28 @@ enum Done<'a> {
 
 impl Register {
     /// Says upstream what is wanted, for as long as this is polled: as long as the link is there.
-    pub async fn keep(&self, link: &Arc<Link>, can_subscribe: bool) -> Infallible {
+    pub async fn keep(&self, link: &Arc<Link>, hello: &Hello) -> Infallible {
+        let can_subscribe = hello.capabilities.subscribe;
+        let listening = || Listening::new(self, hello.told_lists(), can_subscribe, self.opener(link));
+        self.keep_with(link, can_subscribe, (!hello.dialect.has_handshake()).then(listening)).await
+    }
+
+    /// The same by streams, where there are any.
+    pub(super) async fn keep_with<'a>(
+        &'a self,
+        link: &'a Arc<Link>,
+        can_subscribe: bool,
+        mut listening: Option<Listening<'a>>,
+    ) -> Infallible {
         let (mut jobs, mut late) = (FuturesUnordered::new(), FuturesUnordered::new());
         let mut round = self.home.config.poll.map(rounds);
         loop {
             while jobs.len() < MOST_JOBS {
-                let Some(chore) = self.next_chore() else { break };
+                let Some(chore) = self.next_chore(listening.as_mut()) else { break };
                 jobs.push(self.carry_out(chore, link, can_subscribe));
             }
             tokio::select! {
+                () = listen(listening.as_mut()) => {}
                 Some(done) = jobs.next(), if !jobs.is_empty() => match done {
                     Done::Late(job, after, asked) => {
                         self.on_said(&job, Reply::Late(after));
@@ -105,9 +124,35 @@ impl Register {
         }
     }
 
-    fn next_chore(&self) -> Option<Chore> {
-        let job = self.book().interests.next_job();
-        job.map(Chore::Job).or_else(|| self.chores().next())
+    fn next_chore(&self, listening: Option<&mut Listening<'_>>) -> Option<Chore> {
+        let next_job = || self.book().interests.next_job();
+        let chore = match listening {
+            Some(listening) => {
+                std::iter::from_fn(next_job).for_each(|job| listening.take(job));
+                listening.settled().map(|(job, reply)| Chore::Settled(job, reply))
+            }
+            None => next_job().map(Chore::Job),
+        };
+        chore.or_else(|| self.chores().next())
+    }
+
+    /// Opens streams over a link.
+    fn opener<'a>(&self, link: &'a Arc<Link>) -> Opener<'a> {
+        let patience = self.patience();
+        Box::new(move |filter| {
+            Box::pin(async move {
+                match tokio::time::timeout(patience, link.listen(&filter)).await {
+                    Ok(Ok(listen)) => Ok(listen),
+                    Ok(Err(LinkError::Refused { code: Some(METHOD_NOT_FOUND), .. })) => Err(Unopened::Unknown),
+                    Ok(Err(error)) => match is_over(link, &error).await {
+                        // Whoever waits for the link says so.
+                        true => std::future::pending().await,
+                        false => Err(Unopened::Failed(error.to_string().into())),
+                    },
+                    Err(_) => Err(Unopened::Late(patience)),
+                }
+            })
+        })
     }
 
     async fn carry_out<'a>(&'a self, chore: Chore, link: &'a Arc<Link>, can_subscribe: bool) -> Done<'a> {
@@ -121,16 +166,21 @@ impl Register {
                         Err(_) => return Done::Late(job, patience, asked),
                     }
                 }
-                if self.home.config.poll.is_some() && matches!(reply, Some(Reply::Done | Reply::Unknown)) {
-                    self.look(link, &job).await;
-                    // Being read stands for being told.
-                    reply = Some(Reply::Done);
-                }
-                Done::Said(job, reply)
+                self.with_look(link, job, reply).await
             }
+            Chore::Settled(job, reply) => self.with_look(link, job, Some(reply)).await,
             Chore::Check(native) => Done::Checked(native.clone(), self.read(link, &native).await),
             Chore::Poll(native) => Done::Polled(native.clone(), self.read(link, &native).await),
         }
+    }
+
+    /// Where resources are polled, being read stands for being told.
+    async fn with_look<'a>(&'a self, link: &Link, job: Job, mut reply: Option<Reply>) -> Done<'a> {
+        if self.home.config.poll.is_some() && matches!(reply, Some(Reply::Done | Reply::Unknown)) {
+            self.look(link, &job).await;
+            reply = Some(Reply::Done);
+        }
+        Done::Said(job, reply)
     }
 
     /// What a polled resource is like when it begins to be wanted.
@@ -144,7 +194,7 @@ impl Register {
         }
     }
 
-    fn on_said(&self, job: &Job, reply: Reply) {
+    pub(super) fn on_said(&self, job: &Job, reply: Reply) {
         let mut book = self.book();
         let notices = book.interests.answered(job, reply);
         self.tell(&book, &notices);
@@ -226,9 +276,8 @@ fn ask<'a>(link: &'a Link, job: &Job) -> Asked<'a> {
 async fn reply_in(link: &Link, answer: Result<Response, LinkError>) -> Option<Reply> {
     let answer = match answer {
         Ok(answer) => answer,
-        Err(LinkError::SessionLost) => return None,
         Err(error) => {
-            let is_over = tokio::time::timeout(LINK_PATIENCE, link.closed()).await.is_ok();
+            let is_over = is_over(link, &error).await;
             return (!is_over).then(|| Reply::Failed(error.to_string().into()));
         }
     };
@@ -236,10 +285,22 @@ async fn reply_in(link: &Link, answer: Result<Response, LinkError>) -> Option<Re
         Answer::Result(_) => Reply::Done,
         Answer::Error(error) => {
             let text = answer.raw.as_str();
-            let code = json::member(text, error, "code").map(|code| code.get(text));
-            if code == Some("-32601") { Reply::Unknown } else { Reply::Refused(Arc::new(answer)) }
+            let code = json::member(text, error, "code").and_then(|code| code.get(text).parse().ok());
+            if code == Some(METHOD_NOT_FOUND) { Reply::Unknown } else { Reply::Refused(Arc::new(answer)) }
         }
     })
+}
+
+/// Whether the whole link broke, and not one request.
+async fn is_over(link: &Link, error: &LinkError) -> bool {
+    matches!(error, LinkError::SessionLost) || tokio::time::timeout(LINK_PATIENCE, link.closed()).await.is_ok()
+}
+
+async fn listen(listening: Option<&mut Listening<'_>>) {
+    match listening {
+        Some(listening) => listening.next().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// What was read, as it is spelled.

@@ -12,6 +12,7 @@ use crate::app::App;
 use crate::backend::child::own_executable;
 use crate::backend::connect::ProxyEnvironment;
 use crate::backend::inbox::List;
+use crate::backend::listing::LeftOut;
 use crate::backend::{Backend, State};
 use crate::catalog::build::build;
 use crate::catalog::{Catalog, Names, Source, name};
@@ -27,6 +28,8 @@ struct Answer {
     ping: Option<Duration>,
     /// Which of the two a URL turned out to speak.
     transport: Option<&'static str>,
+    /// It is known to speak versions with a handshake and versions without.
+    has_both_eras: bool,
 }
 
 /// Fills in what only a connection shows. All servers are stopped again.
@@ -46,6 +49,7 @@ pub async fn connect(config: Config, report: &mut Report) -> Result<()> {
                 server.transport = answer.transport.unwrap_or(server.transport);
                 server.seen = see(&catalog, index, &answer);
                 report.warnings.extend(backend.failed_lists().iter().map(|failed| unlisted(&backend.id, failed)));
+                report.warnings.extend(backend.left_out().iter().map(|left_out| unoffered(&backend.id, left_out)));
             }
             Err(reason) => {
                 server.state = Standing::Failed;
@@ -66,6 +70,11 @@ pub async fn connect(config: Config, report: &mut Report) -> Result<()> {
 
 fn unlisted(server: &ServerId, (list, reason): &(List, String)) -> Finding {
     let message = format!("{} failed: {}", list.method(), clean(reason));
+    Finding { path: Some(format!("mcpServers.{server}")), ..Finding::bare(message) }
+}
+
+fn unoffered(server: &ServerId, LeftOut { tool, reason }: &LeftOut) -> Finding {
+    let message = format!("the tool {} is left out: {}", clean(tool), clean(reason));
     Finding { path: Some(format!("mcpServers.{server}")), ..Finding::bare(message) }
 }
 
@@ -108,7 +117,7 @@ async fn ask(backend: &Backend, begin: Instant, patience: Duration) -> Result<An
         return Err(reason);
     }
     let ping = matches!(ping, Ok(Ok(()))).then(|| asked.elapsed());
-    Ok(Answer { handshake, ping, transport: backend.transport() })
+    Ok(Answer { handshake, ping, transport: backend.transport(), has_both_eras: backend.has_both_eras() })
 }
 
 fn see(catalog: &Catalog, index: usize, answer: &Answer) -> Option<Seen> {
@@ -118,6 +127,7 @@ fn see(catalog: &Catalog, index: usize, answer: &Answer) -> Option<Seen> {
         software: clean(&hello.software),
         protocol: hello.dialect.as_str(),
         era: match hello.dialect.era() {
+            _ if answer.has_both_eras => "both",
             Era::Legacy => "legacy",
             Era::Modern => "modern",
         },

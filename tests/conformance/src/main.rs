@@ -3,9 +3,11 @@
 //! `serve` is a backend with every tool, prompt and resource that the suite's scenarios name, in both eras of the
 //! protocol. `run` plays the suite against a URL and tells the outcome check by check. Played once against the server
 //! itself and once through the gateway in front of it, the two outcomes can be compared: what the server passes, the
-//! gateway must not break.
+//! gateway must not break. `run-client` has the suite play servers, and `client` is what it starts to use them, with the
+//! gateway in between: what the suite judges then is how the gateway speaks to servers.
 
 mod ask;
+mod client;
 mod cut;
 mod http;
 mod prompts;
@@ -23,7 +25,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
 
-use crate::suite::{Edition, Suite};
+use crate::report::Report;
+use crate::suite::{Edition, Side, Suite};
 
 #[derive(Parser)]
 #[command(version, about)]
@@ -38,6 +41,13 @@ enum Command {
     Serve,
     /// Run the suite against a server; exits with 1 when a check fails
     Run(RunArguments),
+    /// Run a scenario in which clients are judged; exits with 1 when a check fails
+    RunClient(RunClientArguments),
+    /// Play the client of the suite's scenario; the suite starts this
+    Client {
+        /// URL of the suite's server
+        url: String,
+    },
 }
 
 #[derive(Args)]
@@ -50,6 +60,30 @@ struct RunArguments {
     /// The newest stable release of the suite instead of the newest
     #[arg(long)]
     stable: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Args)]
+struct RunClientArguments {
+    /// The scenario
+    #[arg(long)]
+    scenario: String,
+    /// The version of the protocol that the suite's server speaks
+    #[arg(long)]
+    spec_version: String,
+    /// The gateway's binary; without it, the client is judged itself
+    #[arg(long)]
+    gateway: Option<PathBuf>,
+    /// The version of the protocol that the client speaks to the gateway, if not the same
+    #[arg(long, requires = "gateway")]
+    spoken: Option<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Args)]
+struct Common {
     /// Tell the outcome as JSON
     #[arg(long)]
     json: bool,
@@ -95,6 +129,8 @@ async fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Serve => http::serve().await.map(|()| ExitCode::SUCCESS),
         Command::Run(arguments) => run(arguments),
+        Command::RunClient(arguments) => run_client(arguments),
+        Command::Client { url } => client::play(&url).await.map(|()| ExitCode::SUCCESS),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("goblin-conformance: {error:#}");
@@ -104,13 +140,31 @@ async fn main() -> ExitCode {
 
 fn run(arguments: RunArguments) -> Result<ExitCode> {
     let suite = Suite {
-        tools: arguments.tools,
+        tools: arguments.common.tools,
         edition: if arguments.stable { Edition::Stable } else { Edition::Newest },
-        url: arguments.url,
+        side: Side::Client { url: arguments.url },
         selection: arguments.selection.options(),
     };
     let report = suite.run()?;
-    let text = if arguments.json { serde_json::to_string_pretty(&report)? } else { report.to_string() };
-    writeln!(io::stdout(), "{text}").context("cannot write the report")?;
+    tell(&report, arguments.common.json)?;
     Ok(if report.failed() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn run_client(arguments: RunClientArguments) -> Result<ExitCode> {
+    // Extensions belong to no version, and are played in the one that is named all the same.
+    let selection = ["--scenario", &arguments.scenario, "--spec-version", &arguments.spec_version, "--force"];
+    let suite = Suite {
+        tools: arguments.common.tools,
+        edition: Edition::Newest,
+        side: Side::Server { gateway: arguments.gateway, spoken: arguments.spoken },
+        selection: selection.map(str::to_owned).to_vec(),
+    };
+    let report = suite.run()?;
+    tell(&report, arguments.common.json)?;
+    Ok(if report.accepted { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn tell(report: &Report, as_json: bool) -> Result<()> {
+    let text = if as_json { serde_json::to_string_pretty(report)? } else { report.to_string() };
+    writeln!(io::stdout(), "{text}").context("cannot write the report")
 }

@@ -10,12 +10,14 @@ use anyhow::{Context, Result, bail};
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
 
-/// A directory is called `server-`, the scenario, and when it began: `-2026-07-28T12-00-00-000Z`.
-const PREFIX: &str = "server-";
+/// A directory is called a prefix, the scenario, and when it began: `-2026-07-28T12-00-00-000Z`.
 const TIME_LENGTH: usize = "-2026-07-28T12-00-00-000Z".len();
 
 #[derive(Debug, Default, PartialEq)]
 pub struct Report {
+    /// The suite's own verdict, by its exit code. Where it judges clients, a warning is a failure to it, and so is a
+    /// client that ends badly or not at all.
+    pub accepted: bool,
     pub scenarios: BTreeMap<String, Outcome>,
 }
 
@@ -35,13 +37,13 @@ pub struct Check {
 }
 
 impl Report {
-    pub fn read(directory: &Path) -> Result<Report> {
-        let mut report = Report::default();
+    pub fn read(directory: &Path, prefix: &str, accepted: bool) -> Result<Report> {
+        let mut report = Report { accepted, ..Report::default() };
         let entries = fs::read_dir(directory).with_context(|| format!("cannot list {}", directory.display()))?;
         for entry in entries {
             let entry = entry.with_context(|| format!("cannot list {}", directory.display()))?;
             let name = entry.file_name();
-            let Some(scenario) = name.to_str().and_then(scenario_of) else {
+            let Some(scenario) = name.to_str().and_then(|name| scenario_of(prefix, name)) else {
                 bail!("not the results of a scenario: {}", entry.path().display());
             };
             let path = entry.path().join("checks.json");
@@ -71,7 +73,8 @@ impl Report {
 
 impl Serialize for Report {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut report = serializer.serialize_struct("Report", 4)?;
+        let mut report = serializer.serialize_struct("Report", 5)?;
+        report.serialize_field("accepted", &self.accepted)?;
         report.serialize_field("passed", &self.passed())?;
         report.serialize_field("failed", &self.failed())?;
         report.serialize_field("warned", &self.warned())?;
@@ -92,7 +95,11 @@ impl fmt::Display for Report {
         }
         let scenarios = self.scenarios.len();
         let (passed, failed, warned) = (self.passed(), self.failed(), self.warned());
-        write!(formatter, "{scenarios} scenarios: {passed} checks passed, {failed} failed, {warned} warnings")
+        let verdict = if self.accepted { "accepted" } else { "not accepted" };
+        write!(
+            formatter,
+            "{scenarios} scenarios: {passed} checks passed, {failed} failed, {warned} warnings; {verdict}"
+        )
     }
 }
 
@@ -141,8 +148,8 @@ enum Status {
     Skipped,
 }
 
-fn scenario_of(directory: &str) -> Option<&str> {
-    let name = directory.strip_prefix(PREFIX)?;
+fn scenario_of<'a>(prefix: &str, directory: &'a str) -> Option<&'a str> {
+    let name = directory.strip_prefix(prefix)?;
     let (scenario, time) = name.split_at_checked(name.len().checked_sub(TIME_LENGTH)?)?;
     (!scenario.is_empty() && time.starts_with('-') && time.ends_with('Z')).then_some(scenario)
 }
@@ -153,12 +160,13 @@ mod tests {
 
     #[test]
     fn a_directory_names_its_scenario() {
-        let check = |directory, expected| assert_eq!(scenario_of(directory), expected, "{directory}");
+        let check = |directory, expected| assert_eq!(scenario_of("server-", directory), expected, "{directory}");
         check("server-tools-list-2026-11-16T00-13-58-123Z", Some("tools-list"));
         check("server-ping-2026-11-16T00-13-58-123Z", Some("ping"));
         check("server--2026-11-16T00-13-58-123Z", None);
         check("tools-list-2026-11-16T00-13-58-123Z", None);
         check("server-ping", None);
+        assert_eq!(scenario_of("", "sse-retry-2026-11-16T00-13-58-123Z"), Some("sse-retry"));
     }
 
     #[test]

@@ -7,21 +7,36 @@ use std::process::{self, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use crate::client;
 use crate::report::Report;
 
 /// How much of its output is shown when the suite breaks down.
 const SHOWN_LINES: usize = 20;
+/// Names this program to the suite.
+const PROGRAM: &str = "GOBLIN_CONFORMANCE_PROGRAM";
 
 pub enum Edition {
     Newest,
     Stable,
 }
 
+/// On which side of the wire the suite stands.
+pub enum Side {
+    /// It plays the client of the server at this URL.
+    Client { url: String },
+    /// It plays a server, and judges whoever is its client: this program, or the gateway before it.
+    Server {
+        gateway: Option<PathBuf>,
+        /// The version that this program speaks, if not the suite's.
+        spoken: Option<String>,
+    },
+}
+
 pub struct Suite {
     /// Where `cargo xtask tools` has put the packages.
     pub tools: PathBuf,
     pub edition: Edition,
-    pub url: String,
+    pub side: Side,
     /// The options by which the suite chooses its scenarios.
     pub selection: Vec<String>,
 }
@@ -37,17 +52,60 @@ impl Suite {
             bail!("the suite is not in {}; run `cargo xtask tools`", self.tools.display());
         }
         let results = Results::create()?;
-        let mut command = Command::new(packages.join(".bin/node"));
-        command.arg(program).args(["server", "--url", &self.url]).args(&self.selection);
-        command.arg("--output-dir").arg(&results.directory).stdin(Stdio::null());
+        let node = packages.join(".bin/node");
+        let mut command = match &self.side {
+            Side::Client { url } => against_server(&node, &program, url),
+            Side::Server { gateway, spoken } => against_client(&node, &program, gateway.as_deref(), spoken.as_deref())?,
+        };
+        command.args(&self.selection).arg("--output-dir").arg(&results.directory).stdin(Stdio::null());
         let output = command.output().context("cannot start node; run `cargo xtask tools`")?;
-        let report = Report::read(&results.directory)?;
+        let report = Report::read(&results.directory, self.side.prefix(), output.status.success())?;
         // It exits with 1 when checks fail, too. Without any results it has refused to begin.
         if report.scenarios.is_empty() && !output.status.success() {
             bail!("the suite did not run: {}\n{}", output.status, last_lines(&output));
         }
+        if matches!(self.side, Side::Server { .. }) && !output.status.success() {
+            eprintln!("{}", results.said_by_clients()?);
+        }
         Ok(report)
     }
+}
+
+impl Side {
+    /// How the names of the directories begin in which it leaves results.
+    fn prefix(&self) -> &'static str {
+        match self {
+            Side::Client { .. } => "server-",
+            Side::Server { .. } => "",
+        }
+    }
+}
+
+fn against_server(node: &Path, program: &Path, url: &str) -> Command {
+    let mut command = Command::new(node);
+    command.arg(program).args(["server", "--url", url]);
+    command
+}
+
+fn against_client(node: &Path, program: &Path, gateway: Option<&Path>, spoken: Option<&str>) -> Result<Command> {
+    let mut command = secluded(node);
+    // The suite has a shell start its client, so the path comes by a variable, whatever is in it.
+    command.arg(program).args(["client", "--command", &format!("\"${PROGRAM}\" client")]);
+    command.env(PROGRAM, env::current_exe().context("this program does not know where it is")?);
+    command.envs(gateway.map(|gateway| (client::GATEWAY, gateway)));
+    command.envs(spoken.map(|spoken| (client::SPOKEN, spoken)));
+    Ok(command)
+}
+
+/// The suite's servers listen on all interfaces, so where that is possible it gets a network without any but its own.
+fn secluded(program: &Path) -> Command {
+    let attempt = Command::new("unshare").args(["-rn", "ip", "link", "set", "lo", "up"]).output();
+    if !attempt.is_ok_and(|output| output.status.success()) {
+        return Command::new(program);
+    }
+    let mut command = Command::new("unshare");
+    command.args(["-rn", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh"]).arg(program);
+    command
 }
 
 fn last_lines(output: &process::Output) -> String {
@@ -68,6 +126,16 @@ impl Results {
         remove(&directory);
         fs::create_dir(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
         Ok(Results { directory })
+    }
+
+    /// What the suite's clients have said on stderr. With a gateway in between, its log is among it.
+    fn said_by_clients(&self) -> Result<String> {
+        let mut said = String::new();
+        for entry in fs::read_dir(&self.directory).context("cannot list the results")? {
+            let path = entry.context("cannot list the results")?.path().join("stderr.txt");
+            said += &fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        }
+        Ok(said)
     }
 }
 

@@ -29,8 +29,10 @@ fn the_server_passes_the_suite() {
     check(&["--stable"], 32);
     check(&["--spec-version", "2025-03-26"], 1);
     check(&["--spec-version", "2025-06-18"], 27);
-    // Each scenario in the newest version that has it, and the extensions.
+    // The scenarios that came with 2026-07-28 in that version, older ones in 2025-11-25, and the extensions.
     check(&[], 65);
+    // All that there is in 2026-07-28 in that version, and the extension for tasks.
+    check(&["--requirements", "2026-07-28"], 50);
 }
 
 #[test]
@@ -54,4 +56,46 @@ fn a_server_that_is_not_there_fails_its_checks() {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["failed"], 1, "{report:#}");
     assert_eq!(report["scenarios"]["ping"]["failed"][0]["check"], "ping/Ping", "{report:#}");
+}
+
+/// Has the suite play a server, and gives its report and what was told beside it.
+fn run_client(options: &[&str]) -> (Value, String) {
+    let output = Command::new(PROGRAM).args(["run-client", "--json"]).args(options).output().expect("it starts");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {told}"));
+    assert_eq!(output.status.success(), report["accepted"] == true, "{options:?}: {report:#}");
+    (report, told)
+}
+
+#[test]
+fn the_client_plays_its_part() {
+    let check = |scenario, version, expected| {
+        let (report, told) = run_client(&["--scenario", scenario, "--spec-version", version]);
+        let is_good = report["accepted"] == true && report["passed"] == expected;
+        assert!(is_good, "{scenario} at {version}: {report:#}\n{told}");
+    };
+    check("initialize", "2025-06-18", 1);
+    check("tools_call", "2025-11-25", 2);
+    check("elicitation-sep1034-client-defaults", "2025-11-25", 5);
+    check("sse-retry", "2025-11-25", 3);
+    check("tools_call", "2026-07-28", 2);
+    check("sep-2322-client-request-state", "2026-07-28", 5);
+    check("http-standard-headers", "2026-07-28", 9);
+    check("http-custom-headers", "2026-07-28", 18);
+    check("json-schema-ref-no-deref", "2026-07-28", 1);
+    check("json-schema-2020-12-preservation", "2026-07-28", 9);
+    check("sep-2640-client-no-prefetch", "2025-11-25", 1);
+    check("sep-2640-client-verify-digest", "2026-07-28", 1);
+}
+
+#[test]
+fn a_client_that_does_wrong_is_not_accepted() {
+    // It calls whatever is listed, which the suite counts, and says so.
+    let (report, _) = run_client(&["--scenario", "http-invalid-tool-headers", "--spec-version", "2026-07-28"]);
+    assert_eq!((&report["accepted"], &report["failed"]), (&json!(false), &json!(11)), "{report:#}");
+    // It ends badly, which no check shows.
+    let scene = ["--scenario", "sep-2640-client-no-prefetch", "--spec-version", "2025-11-25"];
+    let (report, told) = run_client(&[&scene[..], &["--gateway", "/nowhere/goblin"]].concat());
+    assert_eq!((&report["accepted"], &report["failed"]), (&json!(false), &json!(0)), "{report:#}");
+    assert!(told.contains("cannot start /nowhere/goblin"), "{told}");
 }

@@ -1,0 +1,223 @@
+//! [`Plan`] against a backend that keeps the streams it was asked for, and a model of what is wanted and was promised.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const URIS: [&str; 4] = ["a:1", "a:2", "a:3", "a:4"];
+
+/// What may happen, in any order.
+#[derive(Clone, Debug)]
+enum Event {
+    Want(&'static str),
+    Unwant(&'static str),
+    /// Many at once, so many that they are no delta.
+    WantMany,
+    /// The plan is asked what to do.
+    Act,
+    /// The stream that is being opened is acknowledged, without these, one bit each, and at times without the lists.
+    Acknowledge(u8),
+    Fail,
+    /// All streams are lost.
+    Lose,
+    Wait(u8),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let uri = || prop::sample::select(URIS.to_vec());
+    prop_oneof![
+        6 => uri().prop_map(Event::Want),
+        5 => uri().prop_map(Event::Unwant),
+        1 => Just(Event::WantMany),
+        10 => Just(Event::Act),
+        6 => Just(Event::Acknowledge(0)),
+        2 => any::<u8>().prop_map(Event::Acknowledge),
+        2 => Just(Event::Fail),
+        1 => Just(Event::Lose),
+        4 => (1..12_u8).prop_map(Event::Wait),
+    ]
+}
+
+struct World {
+    plan: Plan,
+    now: Instant,
+    has_lists: bool,
+    wanted: Uris,
+    /// Whoever wants these was told that they are listened for.
+    promised: Uris,
+    /// Nobody was told yet.
+    open_wishes: Uris,
+    base: Option<Filter>,
+    delta: Option<Filter>,
+    opening: Option<(Role, Filter)>,
+}
+
+impl World {
+    fn new(has_lists: bool) -> World {
+        let lists = Filter { tools: has_lists, ..Filter::default() };
+        World {
+            plan: Plan::new(lists),
+            now: Instant::now(),
+            has_lists,
+            wanted: Uris::new(),
+            promised: Uris::new(),
+            open_wishes: Uris::new(),
+            base: None,
+            delta: None,
+            opening: None,
+        }
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Want(uri) => self.want(uri.into()),
+            Event::Unwant(uri) => self.unwant(uri),
+            Event::WantMany => (0..MOST_APART).for_each(|number| self.want(format!("b:{number}").into())),
+            Event::Act => self.act(),
+            Event::Acknowledge(bits) => self.acknowledge(bits),
+            Event::Fail => self.fail(),
+            Event::Lose => self.lose(),
+            Event::Wait(seconds) => self.now += Duration::from_secs(seconds.into()),
+        }
+        self.check();
+    }
+
+    fn want(&mut self, uri: Arc<str>) {
+        // One request per URI is on its way at a time; but what stands may be asked for again.
+        if self.open_wishes.contains(&uri) {
+            return;
+        }
+        self.promised.remove(&uri);
+        self.wanted.insert(Arc::clone(&uri));
+        let told = if self.plan.want(&uri) { &mut self.promised } else { &mut self.open_wishes };
+        told.insert(uri);
+    }
+
+    fn unwant(&mut self, uri: &str) {
+        self.wanted.remove(uri);
+        self.promised.remove(uri);
+        self.open_wishes.remove(uri);
+        self.plan.unwant(uri, self.now);
+    }
+
+    fn act(&mut self) {
+        match self.plan.next(self.now) {
+            Some(Step::Open(role, filter)) => {
+                assert!(self.opening.is_none(), "one is opened at a time");
+                assert_eq!(filter.tools, self.has_lists && role == Role::Base);
+                assert!(!filter.is_empty() && filter.uris.is_subset(&self.wanted), "{filter:?}");
+                assert!(role == Role::Base || self.base.is_some());
+                self.opening = Some((role, filter));
+            }
+            Some(Step::Close) => {
+                assert!(self.wanted.is_empty() && !self.has_lists);
+                (self.base, self.delta) = (None, None);
+            }
+            None => {}
+        }
+    }
+
+    fn acknowledge(&mut self, bits: u8) {
+        let Some((role, mut filter)) = self.opening.take() else { return };
+        let left_out =
+            |uri: &Arc<str>| URIS.iter().position(|known| **known == **uri).is_some_and(|at| bits & 1 << at != 0);
+        filter.uris.retain(|uri| !left_out(uri));
+        filter.tools &= bits & 0x80 == 0;
+        let settled = self.plan.opened(&filter, self.now);
+        let stream = Some(filter.clone()).filter(|filter| !filter.is_empty());
+        match role {
+            Role::Base => {
+                self.has_lists &= stream.is_some();
+                (self.base, self.delta) = (stream, None);
+            }
+            Role::Delta => self.delta = stream,
+        }
+        assert_eq!(settled.heard, filter.uris.into_iter().collect::<Vec<_>>());
+        self.settle(settled);
+    }
+
+    fn fail(&mut self) {
+        let Some((role, _)) = self.opening.take() else { return };
+        let settled = self.plan.failed(self.now);
+        assert!(settled.unheard.is_empty() || role == Role::Delta || self.base.is_none());
+        self.settle(settled);
+    }
+
+    /// Only those who still want it are told, and only those who were not.
+    fn settle(&mut self, settled: Settled) {
+        for uri in settled.heard {
+            if self.open_wishes.remove(&uri) {
+                self.promised.insert(uri);
+            }
+        }
+        for uri in settled.unheard {
+            self.wanted.remove(&uri);
+            self.promised.remove(&uri);
+            self.open_wishes.remove(&uri);
+        }
+    }
+
+    fn lose(&mut self) {
+        (self.base, self.delta, self.opening) = (None, None, None);
+        self.plan.reset();
+        self.promised.clear();
+        self.open_wishes.clear();
+        for uri in std::mem::take(&mut self.wanted) {
+            self.want(uri);
+        }
+    }
+
+    fn heard(&self) -> Uris {
+        self.base.iter().chain(&self.delta).flat_map(|filter| filter.uris.iter().cloned()).collect()
+    }
+
+    fn check(&self) {
+        let heard = self.heard();
+        assert!(self.promised.is_subset(&heard), "{:?} was promised, and {heard:?} is heard", self.promised);
+        let waits = &self.promised | &self.open_wishes;
+        assert_eq!(waits, self.wanted, "whoever wants something was told, or will be");
+        let due = self.plan.due();
+        assert!(due.is_none_or(|due| due <= self.now + MERGE_AFTER));
+        let is_settled = heard.is_subset(&self.wanted) && self.delta.is_none();
+        assert!(is_settled || due.is_some() || self.opening.is_some(), "what is not wanted is heard for ever");
+    }
+
+    /// Everything is acknowledged and time passes, until nothing is left to do.
+    fn finish(&mut self) {
+        for _ in 0..9 {
+            self.take(Event::Act);
+            self.take(Event::Acknowledge(0));
+            self.take(Event::Act);
+            if self.opening.is_none() && self.plan.due().is_none() {
+                break;
+            }
+            if self.opening.is_none() {
+                assert!(self.open_wishes.is_empty(), "nobody waits for time to pass");
+                self.take(Event::Wait(10));
+            }
+        }
+        assert!(self.opening.is_none() && self.open_wishes.is_empty() && self.delta.is_none());
+        assert_eq!(self.heard(), self.wanted);
+        assert_eq!(self.base.is_some(), self.has_lists || !self.wanted.is_empty());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
+    #[test]
+    fn srv2_sub2_no_interleaving_leaves_a_gap_or_listens_for_more(
+        has_lists in any::<bool>(),
+        events in prop::collection::vec(event(), 0..200),
+    ) {
+        let mut world = World::new(has_lists);
+        for event in events {
+            world.take(event);
+        }
+        world.finish();
+        for uri in world.wanted.clone() {
+            world.unwant(&uri);
+        }
+        world.finish();
+        prop_assert!(world.heard().is_empty());
+    }
+}

@@ -1,0 +1,209 @@
+//! What is said of a task, in the words of either version. Pure.
+//!
+//! 2025-11-25 has `ttl` and `pollInterval`, and a result that is fetched; the extension of 2026-07-28 has `ttlMs` and
+//! `pollIntervalMs`, and what came of the task beside them. Within a version a task passes as it is but for its id and a
+//! time to live that is not ours to promise.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use crate::protocol::dialect::Era;
+use crate::protocol::json::{self, Span, Splice, quote};
+use crate::router::tasks::book::LONGEST_LIFE;
+
+/// How often a task is looked at, where its backend says nothing useful.
+const INTERVAL: Duration = Duration::from_secs(1);
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(20);
+const LONGEST_INTERVAL: Duration = Duration::from_secs(10);
+/// More is not kept for a list.
+const LONGEST_KEPT: usize = 4096;
+
+/// A task as a backend tells of it.
+#[derive(Clone, Copy)]
+pub struct Told<'a> {
+    pub text: &'a str,
+    pub task: Span,
+    pub era: Era,
+}
+
+impl<'a> Told<'a> {
+    fn member(&self, key: &str) -> Option<Span> {
+        json::member(self.text, self.task, key)
+    }
+
+    pub fn id(&self) -> Option<Cow<'a, str>> {
+        self.member("taskId").and_then(|at| json::string(self.text, at)).filter(|id| !id.is_empty())
+    }
+
+    pub fn status(&self) -> Cow<'a, str> {
+        self.member("status").and_then(|at| json::string(self.text, at)).unwrap_or_default()
+    }
+
+    pub fn is_over(&self) -> bool {
+        matches!(&*self.status(), "completed" | "failed" | "cancelled")
+    }
+
+    /// How long it is known here. For ever is not among what we can promise.
+    pub fn life(&self) -> Duration {
+        self.milliseconds(self.life_key()).map_or(LONGEST_LIFE, |life| life.min(LONGEST_LIFE))
+    }
+
+    /// How long to wait until it is looked at again.
+    pub fn interval(&self) -> Duration {
+        let key = match self.era {
+            Era::Legacy => "pollInterval",
+            Era::Modern => "pollIntervalMs",
+        };
+        self.milliseconds(key).unwrap_or(INTERVAL).clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL)
+    }
+
+    fn life_key(&self) -> &'static str {
+        match self.era {
+            Era::Legacy => "ttl",
+            Era::Modern => "ttlMs",
+        }
+    }
+
+    fn milliseconds(&self, key: &str) -> Option<Duration> {
+        let number: f64 = self.member(key)?.get(self.text).parse().ok()?;
+        Duration::try_from_secs_f64(number / 1000.0).ok()
+    }
+
+    /// What came of it: `result` or `error`, where they stand beside it.
+    pub fn outcome(&self, key: &str) -> Option<Span> {
+        self.member(key)
+    }
+
+    /// What changes for a client of the same version, which knows it as `id`.
+    pub fn edits(&self, id: &str) -> Splice {
+        let mut edits = Splice::new();
+        if let Some(at) = self.member("taskId") {
+            edits.replace(at, quote(id));
+        }
+        if let Some(at) = self.member(self.life_key())
+            && self.milliseconds(self.life_key()) != Some(self.life())
+        {
+            edits.replace(at, self.life().as_millis().to_string());
+        }
+        edits
+    }
+
+    /// As 2025-11-25 has it.
+    pub fn for_older(&self, id: &str) -> String {
+        format!("{{{}}}", self.members(id, ("ttl", "pollInterval")))
+    }
+
+    /// The same, small enough to be kept.
+    pub fn kept(&self, id: &str) -> Box<str> {
+        let whole = self.for_older(id);
+        if whole.len() <= LONGEST_KEPT {
+            return whole.into();
+        }
+        let life = self.life().as_millis();
+        let (status, id) = (quote(&self.older_status()), quote(id));
+        let moment = |key| self.member(key).map(|at| at.get(self.text)).filter(|moment| moment.len() < 64);
+        let (created, updated) = (moment("createdAt"), moment("lastUpdatedAt"));
+        let moments = [("createdAt", created), ("lastUpdatedAt", updated)];
+        let moments = moments.iter().filter_map(|(key, moment)| Some(format!(r#","{key}":{}"#, (*moment)?)));
+        format!(r#"{{"taskId":{id},"status":{status},"ttl":{life}{}}}"#, moments.collect::<String>()).into()
+    }
+
+    /// The members of it as the extension has them.
+    pub fn newer_members(&self, id: &str) -> String {
+        self.members(id, ("ttlMs", "pollIntervalMs"))
+    }
+
+    fn members(&self, id: &str, (life_key, interval_key): (&str, &str)) -> String {
+        let member = |member: json::Member| match &*member.key(self.text) {
+            "taskId" => Some(format!(r#""taskId":{}"#, quote(id))),
+            "ttl" | "ttlMs" => Some(format!(r#""{life_key}":{}"#, self.life().as_millis())),
+            "pollInterval" | "pollIntervalMs" => Some(format!(r#""{interval_key}":{}"#, member.value.get(self.text))),
+            "status" if life_key == "ttl" => Some(format!(r#""status":{}"#, quote(&self.older_status()))),
+            "resultType" | "_meta" | "result" | "error" | "inputRequests" => None,
+            _ => Some(member.written(self.text)),
+        };
+        let mut members: Vec<_> = json::members(self.text, self.task).filter_map(member).collect();
+        if self.member(self.life_key()).is_none() {
+            members.push(format!(r#""{life_key}":{}"#, self.life().as_millis()));
+        }
+        members.join(",")
+    }
+
+    /// Where a tool itself has failed, the older version calls the task failed, the newer one completed.
+    fn older_status(&self) -> Cow<'a, str> {
+        let complains =
+            self.era == Era::Modern && self.outcome("result").is_some_and(|result| is_complaint(self.text, result));
+        if complains { Cow::Borrowed("failed") } else { self.status() }
+    }
+}
+
+fn is_complaint(text: &str, result: Span) -> bool {
+    json::member(text, result, "isError").is_some_and(|is_error| is_error.get(text) == "true")
+}
+
+/// The task that a call was answered with, instead of its result.
+pub fn made(text: &str, result: Span, era: Era) -> Option<Told<'_>> {
+    let task = match era {
+        Era::Legacy => json::member(text, result, "task")?,
+        Era::Modern => json::member(text, result, "resultType")
+            .is_some_and(|kind| kind.get(text) == "\"task\"")
+            .then_some(result)?,
+    };
+    let told = Told { text, task, era };
+    told.id().map(|_| told)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(text: &str, era: Era) -> Told<'_> {
+        Told { text, task: json::whole(text), era }
+    }
+
+    #[test]
+    fn task1_a_task_is_told_in_the_words_of_the_client() {
+        let legacy = r#"{"taskId":"n","status":"working","statusMessage":"a b","ttl":60000,"pollInterval":20}"#;
+        let modern = r#"{"taskId":"T","status":"working","statusMessage":"a b","ttlMs":60000,"pollIntervalMs":20}"#;
+        assert_eq!(format!("{{{}}}", told(legacy, Era::Legacy).newer_members("T")), modern);
+        let check = |task: &str, expected: &str| assert_eq!(told(task, Era::Modern).for_older("T"), expected);
+        check(modern, &legacy.replace("\"n\"", "\"T\""));
+        check(
+            r#"{"resultType":"complete","taskId":"n","status":"completed","ttlMs":1,"result":{"isError":true},"_meta":{}}"#,
+            r#"{"taskId":"T","status":"failed","ttl":1}"#,
+        );
+        check(
+            r#"{"taskId":"n","status":"completed","ttlMs":1,"result":{"content":[]}}"#,
+            r#"{"taskId":"T","status":"completed","ttl":1}"#,
+        );
+        let long =
+            format!(r#"{{"taskId":"n","status":"working","statusMessage":"{}","createdAt":"c"}}"#, "x".repeat(9999));
+        let kept = r#"{"taskId":"T","status":"working","ttl":86400000,"createdAt":"c"}"#;
+        assert_eq!(&*told(&long, Era::Legacy).kept("T"), kept);
+    }
+
+    #[test]
+    fn task1_within_a_version_only_the_id_and_a_life_without_end_change() {
+        let check = |era, task: &str, expected: &str| {
+            let changed = told(task, era).edits("T").apply(&task.to_owned().into());
+            assert_eq!(String::from_utf8_lossy(&changed), expected);
+        };
+        check(Era::Legacy, r#"{"taskId": "n","ttl":6e4,"x":1.0}"#, r#"{"taskId": "T","ttl":6e4,"x":1.0}"#);
+        check(Era::Legacy, r#"{"taskId":"n","ttl":null}"#, r#"{"taskId":"T","ttl":86400000}"#);
+        check(Era::Modern, r#"{"taskId":"n","ttlMs":86400001}"#, r#"{"taskId":"T","ttlMs":86400000}"#);
+        check(Era::Modern, r#"{"taskId":"n","ttlMs":-1}"#, r#"{"taskId":"T","ttlMs":86400000}"#);
+    }
+
+    #[test]
+    fn task1_only_a_task_is_taken_for_one() {
+        let check = |era, result: &str, expected: Option<&str>| {
+            let made = made(result, json::whole(result), era).and_then(|told| told.id());
+            assert_eq!(made.as_deref(), expected, "{result}");
+        };
+        check(Era::Legacy, r#"{"task":{"taskId":"n"}}"#, Some("n"));
+        check(Era::Legacy, r#"{"task":{"taskId":7}}"#, None);
+        check(Era::Legacy, r#"{"resultType":"task","taskId":"n"}"#, None);
+        check(Era::Modern, r#"{"resultType":"task","taskId":"n"}"#, Some("n"));
+        check(Era::Modern, r#"{"resultType":"complete","taskId":"n"}"#, None);
+    }
+}

@@ -1,0 +1,93 @@
+//! A gateway between this client and the suite's server, for one scenario.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+use std::{env, fs, process};
+
+use anyhow::{Context, Result, bail, ensure};
+use http::Method;
+use serde_json::json;
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStderr, Command};
+use tokio::time::sleep;
+
+use crate::client::wire::{Messages, send};
+
+/// Between two looks whether it is ready.
+const PAUSE: Duration = Duration::from_millis(20);
+
+pub struct Gateway {
+    process: Child,
+    directory: PathBuf,
+    pub url: String,
+}
+
+impl Gateway {
+    /// With the server at `backend` behind it, spoken to as `protocol` says, once it has listed that.
+    pub async fn start(program: &OsStr, backend: &str, protocol: &str) -> Result<Gateway> {
+        let directory = env::temp_dir().join(format!("goblin-conformance-gateway-{}", process::id()));
+        fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
+        let config = directory.join("goblin.json");
+        let server = json!({"url": backend, "protocol": protocol});
+        let text = json!({"namespacing": "none", "mcpServers": {"suite": server}}).to_string();
+        fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
+        let mut command = Command::new(program);
+        command.args(["serve", "--port", "0", "--log-level", "debug", "--config"]).arg(&config);
+        command.env("XDG_RUNTIME_DIR", &directory).env("XDG_STATE_HOME", &directory).kill_on_drop(true);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut process = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
+        let mut log = BufReader::new(process.stderr.take().context("stderr is a pipe")?).lines();
+        let address = address(&mut log).await?;
+        tokio::spawn(async move {
+            while let Ok(Some(line)) = log.next_line().await {
+                eprintln!("{line}");
+            }
+        });
+        let gateway = Gateway { process, directory, url: format!("http://{address}/mcp") };
+        settled(&address).await?;
+        Ok(gateway)
+    }
+
+    /// Ends it as an operator would.
+    pub async fn stop(mut self) -> Result<()> {
+        let id = self.process.id().context("the gateway has ended before its time")?;
+        let status = Command::new("kill").args(["-TERM", &id.to_string()]).status().await;
+        ensure!(status.is_ok_and(|status| status.success()), "cannot end the gateway");
+        let status = self.process.wait().await.context("the end of the gateway cannot be waited for")?;
+        ensure!(status.success(), "the gateway has ended badly: {status}");
+        Ok(())
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        // What cannot be removed lies in the directory for temporary files.
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Where the gateway says it listens. The lines are repeated: the suite keeps them.
+async fn address(log: &mut Lines<BufReader<ChildStderr>>) -> Result<String> {
+    while let Some(line) = log.next_line().await? {
+        eprintln!("{line}");
+        if let Some(rest) = line.split("listening on http://").nth(1) {
+            return Ok(rest.split('/').next().unwrap_or_default().to_owned());
+        }
+    }
+    bail!("the gateway has ended without listening")
+}
+
+/// Waits until the one server is there. The gateway calls itself ready sooner when that takes long.
+async fn settled(address: &str) -> Result<()> {
+    let url = format!("http://{address}/readyz");
+    loop {
+        let response = send(&url, Method::GET, &[], String::new()).await?;
+        let told = Messages::of(response).next().await?.unwrap_or_default();
+        if told["ready"] == true && told["servers"]["ready"] == 1 {
+            return Ok(());
+        }
+        sleep(PAUSE).await;
+    }
+}

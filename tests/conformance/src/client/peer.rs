@@ -1,0 +1,245 @@
+//! The other side of the wire, spoken to in either era.
+//!
+//! Requests of older versions belong to a session, and whoever is asked something during a call answers with a request
+//! of its own. Requests of 2026-07-28 stand alone, and what is asked is the result of the call, which is repeated with
+//! the answers.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use http::Method;
+use serde_json::{Map, Value, json};
+use tokio::time::sleep;
+
+use crate::client::mirror::{self, encode, some_value};
+use crate::client::wire::{Header, Messages, send};
+
+const FIRST_MODERN: &str = "2026-07-28";
+/// The first version whose requests name it in a header.
+const FIRST_IN_HEADER: &str = "2025-06-18";
+/// How often a call is repeated with answers.
+const ROUNDS: usize = 10;
+/// Between two looks at what is listed.
+const PAUSE: Duration = Duration::from_millis(20);
+
+pub struct Peer {
+    line: Line,
+    /// Listed before the first call: they say which arguments headers repeat.
+    tools: OnceLock<Vec<Value>>,
+    next: AtomicU64,
+}
+
+impl Peer {
+    pub async fn connect(url: &str, version: &str) -> Result<Peer> {
+        let line = Line { url: url.to_owned(), version: version.to_owned(), session: None };
+        let mut peer = Peer { line, tools: OnceLock::new(), next: AtomicU64::new(1) };
+        if peer.line.is_modern() {
+            peer.request("server/discover", json!({})).await?;
+        } else {
+            peer.line.initialize().await?;
+            peer.line.attend().await?;
+        }
+        Ok(peer)
+    }
+
+    /// The result; an error is one here too.
+    pub async fn request(&self, method: &str, params: Value) -> Result<Value> {
+        let answer = self.ask(method, params).await?;
+        answer.get("result").cloned().with_context(|| format!("{method} was refused: {answer}"))
+    }
+
+    /// The answer, whatever it is.
+    pub async fn ask(&self, method: &str, params: Value) -> Result<Value> {
+        if self.line.is_modern() {
+            self.ask_in_rounds(method, params).await
+        } else {
+            self.exchange(method, &params).await
+        }
+    }
+
+    /// Waits until there are some: a gateway lists them when it has them.
+    pub async fn tools(&self) -> Result<&[Value]> {
+        loop {
+            if let Some(tools) = self.tools.get() {
+                return Ok(tools);
+            }
+            let result = self.request("tools/list", json!({})).await?;
+            match result["tools"].as_array().with_context(|| format!("no tools in {result}"))? {
+                none if none.is_empty() => sleep(PAUSE).await,
+                some => return Ok(self.tools.get_or_init(|| some.clone())),
+            }
+        }
+    }
+
+    /// The first text of what a tool answers.
+    pub async fn call(&self, name: &str, arguments: Value) -> Result<String> {
+        let result = self.request("tools/call", json!({"name": name, "arguments": arguments})).await?;
+        let text = result["content"][0]["text"].as_str();
+        text.map(str::to_owned).with_context(|| format!("{name} says nothing: {result}"))
+    }
+
+    async fn ask_in_rounds(&self, method: &str, mut params: Value) -> Result<Value> {
+        params["_meta"] = json!({
+            "io.modelcontextprotocol/protocolVersion": self.line.version,
+            "io.modelcontextprotocol/clientCapabilities": capabilities(),
+            "io.modelcontextprotocol/clientInfo": client_info(),
+        });
+        for _ in 0..ROUNDS {
+            let answer = self.exchange(method, &params).await?;
+            let result = &answer["result"];
+            if result["resultType"] != "input_required" {
+                return Ok(answer);
+            }
+            let asked = result["inputRequests"].as_object().into_iter().flatten();
+            params["inputResponses"] = asked.map(|(key, request)| (key.clone(), reply(request))).collect();
+            match result.get("requestState") {
+                Some(state) => params["requestState"] = state.clone(),
+                None => drop(params.as_object_mut().and_then(|params| params.remove("requestState"))),
+            }
+        }
+        bail!("{method} still asks after {ROUNDS} rounds")
+    }
+
+    /// Sends one request and reads until its answer.
+    async fn exchange(&self, method: &str, params: &Value) -> Result<Value> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let message = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+        let mut messages = self.line.post(&self.mirrored(method, params), &message).await?;
+        loop {
+            while let Some(message) = messages.next().await? {
+                if message["method"].is_null() && message["id"] == id {
+                    return Ok(message);
+                }
+                self.line.answer(&message).await?;
+            }
+            let Some(last_event) = messages.last_event.take().filter(|_| !self.line.is_modern()) else {
+                bail!("{method} was not answered");
+            };
+            sleep(messages.retry).await;
+            messages = self.line.resume(last_event).await?;
+        }
+    }
+
+    /// What headers repeat of a request.
+    fn mirrored(&self, method: &str, params: &Value) -> Vec<Header> {
+        if !self.line.is_modern() {
+            return Vec::new();
+        }
+        let mut headers = vec![("mcp-method".to_owned(), method.to_owned())];
+        headers.extend(mirror::name(method, params).map(|name| ("mcp-name".to_owned(), encode(name))));
+        let tools = self.tools.get().filter(|_| method == "tools/call").into_iter().flatten();
+        let tool = tools.into_iter().find(|tool| tool["name"] == params["name"]);
+        headers.extend(tool.into_iter().flat_map(|tool| mirror::arguments(&tool["inputSchema"], &params["arguments"])));
+        headers
+    }
+}
+
+/// How the other side is reached.
+#[derive(Clone)]
+struct Line {
+    url: String,
+    version: String,
+    session: Option<String>,
+}
+
+impl Line {
+    fn is_modern(&self) -> bool {
+        is_modern(&self.version)
+    }
+
+    async fn initialize(&mut self) -> Result<()> {
+        let params =
+            json!({"protocolVersion": self.version, "capabilities": capabilities(), "clientInfo": client_info()});
+        let message = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params});
+        let response = send(&self.url, Method::POST, &accepting(), message.to_string()).await?;
+        let session = response.headers().get("mcp-session-id").and_then(|id| id.to_str().ok());
+        self.session = session.map(str::to_owned);
+        let answer = Messages::of(response).next().await?.context("initialize was not answered")?;
+        ensure!(answer["result"]["protocolVersion"] == self.version, "the version was not accepted: {answer}");
+        let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+        self.post(&[], &initialized).await.map(drop)
+    }
+
+    /// Answers what the server asks on no call's stream, if it has a stream for that. Ends with the process.
+    async fn attend(&self) -> Result<()> {
+        let response = send(&self.url, Method::GET, &self.headers(), String::new()).await?;
+        if response.status().is_success() {
+            let (line, mut messages) = (self.clone(), Messages::of(response));
+            tokio::spawn(async move {
+                while let Ok(Some(message)) = messages.next().await {
+                    // Who asked in vain says so in the call that it asked for.
+                    let _ = line.answer(&message).await;
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// A message of the server during a call: a question, or news that nobody here needs.
+    async fn answer(&self, message: &Value) -> Result<()> {
+        if message["id"].is_null() {
+            return Ok(());
+        }
+        ensure!(!self.is_modern(), "a server of {} asks: {message}", self.version);
+        let answer = json!({"jsonrpc": "2.0", "id": message["id"], "result": reply(message)});
+        self.post(&[], &answer).await.map(drop)
+    }
+
+    async fn resume(&self, last_event: String) -> Result<Messages> {
+        let mut headers = self.headers();
+        headers.push(("last-event-id".to_owned(), last_event));
+        let response = send(&self.url, Method::GET, &headers, String::new()).await?;
+        ensure!(response.status().is_success(), "the rest of a stream was refused: {}", response.status());
+        Ok(Messages::of(response))
+    }
+
+    async fn post(&self, mirrored: &[Header], message: &Value) -> Result<Messages> {
+        let headers = [self.headers().as_slice(), mirrored].concat();
+        Ok(Messages::of(send(&self.url, Method::POST, &headers, message.to_string()).await?))
+    }
+
+    fn headers(&self) -> Vec<Header> {
+        let mut headers = accepting();
+        headers.extend(self.session.clone().map(|session| ("mcp-session-id".to_owned(), session)));
+        if self.version.as_str() >= FIRST_IN_HEADER {
+            headers.push(("mcp-protocol-version".to_owned(), self.version.clone()));
+        }
+        headers
+    }
+}
+
+/// Whether a version has no sessions.
+pub fn is_modern(version: &str) -> bool {
+    version >= FIRST_MODERN
+}
+
+fn accepting() -> Vec<Header> {
+    let headers = [("content-type", "application/json"), ("accept", "application/json, text/event-stream")];
+    headers.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec()
+}
+
+fn client_info() -> Value {
+    json!({"name": "goblin-conformance", "version": env!("CARGO_PKG_VERSION")})
+}
+
+fn capabilities() -> Value {
+    json!({"elicitation": {}, "sampling": {}, "roots": {}})
+}
+
+/// The answer of a user who agrees to everything and changes nothing.
+fn reply(request: &Value) -> Value {
+    match request["method"].as_str().unwrap_or_default() {
+        "elicitation/create" => {
+            let properties = request["params"]["requestedSchema"]["properties"].as_object().into_iter().flatten();
+            let content: Map<_, _> = properties.map(|(name, schema)| (name.clone(), some_value(schema))).collect();
+            json!({"action": "accept", "content": content})
+        }
+        "sampling/createMessage" => {
+            json!({"role": "assistant", "model": "none", "content": {"type": "text", "text": "some text"}})
+        }
+        "roots/list" => json!({"roots": []}),
+        _ => json!({}),
+    }
+}

@@ -1,0 +1,88 @@
+//! HTTP with a connection per request, and the messages of a response one by one.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use http::{Method, Request, Response, Uri};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpStream;
+
+pub type Header = (String, String);
+
+pub async fn send(url: &str, method: Method, headers: &[Header], body: String) -> Result<Response<Incoming>> {
+    let uri: Uri = url.parse().with_context(|| format!("{url} is no URL"))?;
+    let authority = uri.authority().with_context(|| format!("{url} names no host"))?.as_str();
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    let stream = TcpStream::connect(authority).await.with_context(|| format!("nobody listens at {url}"))?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    // Ends with the response.
+    tokio::spawn(async move { drop(connection.await) });
+    let mut request = Request::builder().method(method).uri(path).header("host", authority);
+    for (name, value) in headers {
+        request = request.header(name, value);
+    }
+    let request = request.body(Full::new(Bytes::from(body))).context("a header has a value that it cannot have")?;
+    sender.send_request(request).await.with_context(|| format!("no answer from {url}"))
+}
+
+/// What a response says, whether it is one JSON text or a stream of events.
+pub struct Messages {
+    body: Incoming,
+    text: String,
+    is_stream: bool,
+    /// Where to go on when the stream is cut.
+    pub last_event: Option<String>,
+    /// How long to wait before that.
+    pub retry: Duration,
+}
+
+impl Messages {
+    pub fn of(response: Response<Incoming>) -> Messages {
+        let kind = response.headers().get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        let is_stream = kind.starts_with("text/event-stream");
+        let body = response.into_body();
+        Messages { body, text: String::new(), is_stream, last_event: None, retry: Duration::ZERO }
+    }
+
+    /// The next message; nothing at the end.
+    pub async fn next(&mut self) -> Result<Option<Value>> {
+        loop {
+            while let Some((event, rest)) = self.text.split_once("\n\n").filter(|_| self.is_stream) {
+                let (event, rest) = (event.to_owned(), rest.to_owned());
+                self.text = rest;
+                if let Some(message) = self.event(&event)? {
+                    return Ok(Some(message));
+                }
+            }
+            let Some(frame) = self.body.frame().await else {
+                let text = std::mem::take(&mut self.text);
+                let is_message = !self.is_stream && !text.is_empty();
+                return is_message.then(|| serde_json::from_str(&text).context("an answer is no JSON")).transpose();
+            };
+            if let Ok(data) = frame.context("an answer was cut")?.into_data() {
+                self.text.push_str(std::str::from_utf8(&data).context("an answer is no UTF-8")?);
+            }
+        }
+    }
+
+    /// An event may carry no message: a comment, or the first one of a stream.
+    fn event(&mut self, event: &str) -> Result<Option<Value>> {
+        let mut message = None;
+        for line in event.lines() {
+            match line.split_once(':').map(|(field, value)| (field, value.trim())) {
+                Some(("id", id)) => self.last_event = Some(id.to_owned()),
+                Some(("retry", time)) => self.retry = Duration::from_millis(time.parse().unwrap_or_default()),
+                Some(("data", data)) if !data.is_empty() => {
+                    message = Some(serde_json::from_str(data).context("an event is no JSON")?);
+                }
+                _ => {}
+            }
+        }
+        Ok(message)
+    }
+}

@@ -1,0 +1,287 @@
+//! Backends with a handshake, without one, and with both: which is found, and how it is spoken to.
+
+use serde_json::{Value, json};
+
+use crate::fixture_http::HttpFixture;
+use crate::harness::{Client, Gateway, Scratch, eventually, fixture_server};
+use crate::per_client::per_client;
+use crate::scripted::{Reply, Scripted};
+use crate::support::{assert_error, http_server, logged, path_text, scripted_server, starts, try_call};
+
+fn with(mut server: Value, key: &str, value: Value) -> Value {
+    server[key] = value;
+    server
+}
+
+async fn gateway_of(server: Value) -> Gateway {
+    Gateway::with_servers(json!({ "a": server })).await
+}
+
+/// What a client with a handshake needs of any backend.
+async fn tour(client: &Client) {
+    assert_eq!(client.call_text("a_echo", json!({"x": 1.0})).await, r#"{"x":1.0}"#);
+    let read = client.request("resources/read", json!({"uri": "a+note:///alpha"})).await;
+    assert!(read["result"]["contents"][0]["text"].is_string(), "{read}");
+    let prompts = client.list("prompts/list", "prompts").await;
+    let name = prompts[0]["name"].as_str().expect("a name");
+    let prompt = client.request("prompts/get", json!({"name": name, "arguments": {"who": "me", "name": "x"}})).await;
+    assert!(prompt["result"]["messages"].is_array(), "{prompt}");
+}
+
+#[tokio::test]
+async fn srv2_clients_with_a_handshake_use_backends_without() {
+    let http = HttpFixture::start(&["--era", "modern"]).await;
+    for server in [http.server(), fixture_server(&["--era", "modern"])] {
+        let gateway = gateway_of(server).await;
+        let client = gateway.client_seeing("a_echo").await;
+        logged(&gateway, &["version=\"2026-07-28\""]).await;
+        tour(&client).await;
+        let said = client.call_text("a_hello", json!({})).await;
+        assert!(said.contains("2026-07-28") && said.contains(r#""name":"goblin""#), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn srv2_a_backend_with_both_serves_each_client_in_its_own_way() {
+    let scratch = Scratch::new();
+    let log = scratch.path().join("starts");
+    let gateway = gateway_of(fixture_server(&["--era", "both", "--start-log", path_text(&log)])).await;
+    let client = gateway.client_seeing("a_echo").await;
+    logged(&gateway, &["version=\"2026-07-28\""]).await;
+    assert_eq!(starts(&log), 1, "nobody has called yet");
+    tour(&client).await;
+    let said = client.call_text("a_hello", json!({})).await;
+    assert!(!said.contains("2026-07-28") && said.contains("2025-11-25"), "{said}");
+    tour(&gateway.client().await).await;
+    assert_eq!(starts(&log), 2, "one for lists, one for the calls of clients with a handshake");
+}
+
+#[tokio::test]
+async fn srv2_a_backend_that_refuses_the_handshake_is_not_asked_again() {
+    let scratch = Scratch::new();
+    let log = scratch.path().join("starts");
+    let gateway = gateway_of(fixture_server(&["--era", "modern", "--start-log", path_text(&log)])).await;
+    let client = gateway.client_seeing("a_echo").await;
+    for _ in 0..3 {
+        tour(&client).await;
+    }
+    assert_eq!(starts(&log), 2, "the second was refused once");
+    let pinned = with(fixture_server(&["--era", "both"]), "protocol", json!("modern"));
+    let client = gateway_of(pinned).await.client_seeing("a_echo").await;
+    let said = client.call_text("a_hello", json!({})).await;
+    assert!(said.contains("2026-07-28"), "{said}");
+}
+
+#[tokio::test]
+async fn srv2_a_client_s_own_link_is_of_its_kind_where_it_can_be() {
+    for (era, expected) in [("both", "2025-11-25"), ("modern", "2026-07-28")] {
+        let http = HttpFixture::start(&["--era", era]).await;
+        for server in [http.server(), fixture_server(&["--era", era])] {
+            let client = gateway_of(per_client(server)).await.client_seeing("a_echo").await;
+            let said = client.call_text("a_hello", json!({})).await;
+            assert!(said.contains(expected), "{era}: {said}");
+            tour(&client).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn srv2_what_is_configured_is_not_tried_otherwise() {
+    let legacy = Scripted::start(|seen, _| seen.legacy()).await;
+    let gateway = gateway_of(with(http_server(legacy.address), "protocol", json!("legacy"))).await;
+    gateway.client_seeing("a_t").await;
+    assert!(legacy.of("server/discover").is_empty());
+    for server in [http_server(legacy.address), fixture_server(&[])] {
+        let gateway = gateway_of(with(server, "protocol", json!("modern"))).await;
+        logged(&gateway, &["it speaks no version without a handshake", "use \\\"auto\\\" or \\\"legacy\\\""]).await;
+    }
+    assert_eq!(legacy.of("initialize").len(), 1, "by the first gateway alone");
+}
+
+#[tokio::test]
+async fn srv2_a_server_is_asked_once_and_then_known() {
+    let server = Scripted::start(|seen, _| match (seen.verb(), seen.method()) {
+        ("POST", "server/discover") => seen.error("400 Bad Request", json!({"code": -32000, "message": "No session"})),
+        ("POST", "tools/call") => seen.error("404 Not Found", json!({"code": -32001, "message": "Session not found"})),
+        _ => seen.legacy(),
+    })
+    .await;
+    let gateway = gateway_of(http_server(server.address)).await;
+    gateway.client_seeing("a_t").await;
+    let expected = ["server/discover", "initialize", "notifications/initialized"];
+    assert_eq!(server.methods()[..3], expected);
+    let asked = &server.of("server/discover")[0];
+    assert_eq!(asked.header("mcp-protocol-version"), Some("2026-07-28"));
+    assert_eq!(asked.header("mcp-method"), Some("server/discover"));
+    assert_eq!(asked.meta("protocolVersion"), "2026-07-28");
+    assert_eq!(asked.meta("clientInfo")["name"], "goblin");
+    assert!(asked.meta("clientCapabilities").is_object());
+    let began = &server.of("initialize")[0];
+    assert_eq!((began.header("mcp-method"), began.header("mcp-protocol-version")), (None, None));
+}
+
+#[tokio::test]
+async fn srv2_no_permission_and_no_health_say_nothing_of_a_server() {
+    for status in ["401 Unauthorized", "403 Forbidden", "503 Service Unavailable"] {
+        let server = Scripted::start(move |_, _| Reply::Bytes(crate::raw_server::response(status, "", ""))).await;
+        let gateway = gateway_of(http_server(server.address)).await;
+        logged(&gateway, &["cannot connect to backend", &format!("it answered HTTP {status}")]).await;
+        assert!(server.of("initialize").is_empty(), "{status}: {:?}", server.methods());
+    }
+}
+
+#[tokio::test]
+async fn srv2_a_server_that_wants_another_version_is_asked_once_more() {
+    let schema = json!({"type": "object"});
+    let server = Scripted::start(move |seen, before| match (seen.method(), before) {
+        ("server/discover", 0) => {
+            let data = json!({"supported": ["2026-07-28"], "requested": "2026-07-28"});
+            seen.error("400 Bad Request", json!({"code": -32022, "message": "no", "data": data}))
+        }
+        _ => seen.modern(&schema),
+    })
+    .await;
+    let gateway = gateway_of(http_server(server.address)).await;
+    gateway.client_seeing("a_t").await;
+    assert_eq!(server.methods()[..2], ["server/discover", "server/discover"]);
+    assert!(server.of("initialize").is_empty());
+}
+
+/// Ends unless the first line is a handshake, as older SDKs do; and drops what it does not know.
+const ENDS: &str =
+    r#"read -r line; case "$line" in *'"initialize"'*) { printf '%s\n' "$line"; cat; } | "$@" ;; *) exit 3 ;; esac"#;
+const DEAF: &str = r#"grep --line-buffered -v server/discover | "$@""#;
+
+#[tokio::test]
+async fn srv2_processes_that_cannot_be_asked_have_their_handshake() {
+    for script in [ENDS, DEAF] {
+        let config = json!({
+            "policies": { "startTimeout": "8s" },
+            "mcpServers": { "a": scripted_server(script, &[]) },
+        });
+        let gateway = Gateway::start(config).await;
+        let client = gateway.client_seeing("a_echo").await;
+        logged(&gateway, &["version=\"2025-11-25\""]).await;
+        tour(&client).await;
+    }
+}
+
+#[tokio::test]
+async fn srv2_a_server_that_changes_its_kind_is_found_again() {
+    let mut server = HttpFixture::start(&["--era", "modern"]).await;
+    let client = gateway_of(server.server()).await.client_seeing("a_echo").await;
+    tour(&client).await;
+    for (era, version) in [("legacy", "2025-11-25"), ("modern", "2026-07-28")] {
+        server = server.replace(&["--era", era]).await;
+        eventually(&format!("it is spoken to in {version}"), || async {
+            let said = try_call(&client, "a_hello", json!({})).await;
+            said["result"].to_string().contains(version).then_some(())
+        })
+        .await;
+        tour(&client).await;
+    }
+}
+
+#[tokio::test]
+async fn srv2_requests_say_who_sends_them_and_headers_repeat_them() {
+    let http = HttpFixture::start(&["--era", "modern", "--header-tools"]).await;
+    let gateway = gateway_of(http.server()).await;
+    let client = gateway.client_seeing("a_headed").await;
+    let arguments = json!({"region": "köln", "priority": 7, "dry": true, "options": {"tenant": " t"}});
+    let said = client.call_text("a_headed", arguments).await;
+    for header in [r#""mcp-name":"headed""#, "=?base64?a8O2bG4=?=", r#""mcp-param-priority":"7""#] {
+        assert!(said.contains(header), "{header}: {said}");
+    }
+    client.call_text("a_headed", json!({"region": null})).await;
+    assert!(!client.tool_names().await.contains(&"a_headed_badly".to_owned()));
+    logged(&gateway, &["tool left out", "headed_badly"]).await;
+    // Over a pipe nothing is repeated, so nothing can be wrong about it.
+    let gateway = gateway_of(fixture_server(&["--era", "modern", "--header-tools"])).await;
+    gateway.client_seeing("a_headed_badly").await;
+}
+
+#[tokio::test]
+async fn srv2_the_sender_is_the_client_and_its_level_what_it_asked_for() {
+    let schema = json!({"type": "object"});
+    let server = Scripted::start(move |seen, _| seen.modern(&schema)).await;
+    let config = with(http_server(server.address), "declare", json!(["elicitation"]));
+    let gateway = gateway_of(config).await;
+    gateway.client_seeing("a_t").await;
+    let mut client = Client::new(gateway.address);
+    let abilities = json!({"roots": {"listChanged": true}, "sampling": {}, "elicitation": {"form": {}}, "x": {"y": 1}});
+    client.initialize_with("2025-11-25", abilities).await;
+    let params = json!({"name": "a_t", "arguments": {}, "_meta": {"vendor": 1, "progressToken": "p"}});
+    client.request("tools/call", params.clone()).await;
+    client.request("logging/setLevel", json!({"level": "warning"})).await;
+    client.request("tools/call", params).await;
+    let calls = server.of("tools/call");
+    assert_eq!(calls[0].meta("clientCapabilities"), &json!({"roots": {}, "elicitation": {"form": {}}, "x": {"y": 1}}));
+    assert_eq!((calls[0].meta("logLevel"), calls[1].meta("logLevel")), (&Value::Null, &json!("warning")));
+    let meta = &calls[0].message["params"]["_meta"];
+    assert_eq!(meta["vendor"], 1);
+    assert_eq!(meta["progressToken"], calls[0].message["id"], "ours");
+    assert_eq!((calls[0].header("mcp-method"), calls[0].header("mcp-name")), (Some("tools/call"), Some("t")));
+    let shared = server.of("tools/list")[0].meta("clientCapabilities").clone();
+    assert_eq!(shared, json!({"elicitation": {"form": {}, "url": {}}}));
+}
+
+#[tokio::test]
+async fn srv2_a_refusal_for_headers_is_sent_again_when_the_tool_is_known_anew() {
+    let plain = json!({"type": "object", "properties": {"r": {"type": "string"}}});
+    let marked = json!({"type": "object", "properties": {"r": {"type": "string", "x-mcp-header": "R"}}});
+    let server = Scripted::start(move |seen, before| match seen.method() {
+        "tools/list" if before == 0 => seen.modern(&plain),
+        "tools/call" if seen.header("mcp-param-r") != Some("x") => {
+            seen.error("400 Bad Request", json!({"code": -32020, "message": "headers"}))
+        }
+        _ => seen.modern(&marked),
+    })
+    .await;
+    let client = gateway_of(http_server(server.address)).await.client_seeing("a_t").await;
+    client.call("a_t", json!({"r": "x"})).await;
+    assert_eq!(server.of("tools/call").len(), 2);
+    let refused = client.request("tools/call", json!({"name": "a_t", "arguments": {"r": "y"}})).await;
+    assert_eq!(refused["error"]["code"], -32603, "{refused}");
+    assert_eq!(server.of("tools/call").len(), 4, "once more, not for ever");
+}
+
+#[tokio::test]
+async fn route3_hanging_up_is_how_a_call_without_a_session_is_cancelled() {
+    let schema = json!({"type": "object"});
+    let server = Scripted::start(move |seen, _| match seen.method() {
+        "tools/call" => Reply::Held(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nMcp-Session-Id: x\r\n\r\n:\n\n".to_vec(),
+        ),
+        _ => seen.modern(&schema),
+    })
+    .await;
+    let gateway = gateway_of(http_server(server.address)).await;
+    let client = gateway.client_seeing("a_t").await;
+    let begun = json!({"jsonrpc": "2.0", "id": 77, "method": "tools/call", "params": {"name": "a_t"}}).to_string();
+    let caller = client.clone();
+    let call = tokio::spawn(async move { caller.post(begun).await });
+    eventually("it has the call", || async { (!server.of("tools/call").is_empty()).then_some(()) }).await;
+    client.notify("notifications/cancelled", json!({"requestId": 77})).await;
+    server.hung_up().await;
+    call.await.expect("no panic");
+    assert!(server.of("notifications/cancelled").is_empty());
+    assert!(server.seen().iter().all(|seen| seen.verb() == "POST" && seen.header("mcp-session-id").is_none()));
+}
+
+#[tokio::test]
+async fn f5_a_stream_without_its_answer_is_lost_and_nothing_is_sent_twice() {
+    let schema = json!({"type": "object"});
+    let server = Scripted::start(move |seen, _| match seen.method() {
+        "tools/call" => Reply::Bytes(
+            b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: text/event-stream\r\n\r\nid: 1\ndata: \n\n"
+                .to_vec(),
+        ),
+        _ => seen.modern(&schema),
+    })
+    .await;
+    let client = gateway_of(http_server(server.address)).await.client_seeing("a_t").await;
+    let answer = try_call(&client, "a_t", json!({})).await;
+    assert_error(&answer, 1503, "BACKEND_UNAVAILABLE");
+    assert_eq!(server.of("tools/call").len(), 1);
+    assert!(server.seen().iter().all(|seen| seen.verb() == "POST"), "{:?}", server.methods());
+}

@@ -1,0 +1,359 @@
+//! Requests of 2026-07-28 at `/mcp`: what is refused, how, and what comes first; and which era a request is of.
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1::{Builder, SendRequest};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+
+use crate::harness::{Answer, Client, Gateway, StdioClient, fixture_server};
+use crate::modern_client::{Draft, META, ModernClient, VERSION, listen_to, with_meta};
+
+async fn gateway() -> (Gateway, ModernClient) {
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
+    let client = ModernClient::new(gateway.address);
+    client.await_tool("a_echo").await;
+    (gateway, client)
+}
+
+fn call(tool: &str) -> Draft {
+    Draft::new("tools/call", json!({"name": tool, "arguments": {}}))
+}
+
+/// Status, code and id, and nothing of a session.
+fn check(what: &str, answer: &Answer, status: u16, code: i64) -> Value {
+    let message = answer.json();
+    assert_eq!((answer.status.as_u16(), &message["error"]["code"]), (status, &json!(code)), "{what}: {answer:?}");
+    assert!(answer.headers.get("mcp-session-id").is_none(), "{what}: {answer:?}");
+    message
+}
+
+#[tokio::test]
+async fn srv2_every_refusal_has_its_status_and_code() {
+    let (_gateway, client) = gateway().await;
+    let meta = |key: &str| format!("{META}{key}");
+    let unmeta = |key: &str| call("a_echo").changed(|body| drop(body["params"]["_meta"][meta(key)].take()));
+    let version = |header: &str, body: &str| {
+        let body = body.to_owned();
+        call("a_echo")
+            .with("mcp-protocol-version", header)
+            .changed(|it| it["params"]["_meta"][meta("protocolVersion")] = json!(body))
+    };
+    let of = |method: &str| Draft::new(method, json!({"uri": "a+note:///alpha", "level": "info", "name": "a_echo"}));
+    let read = || Draft::new("resources/read", json!({ "uri": "a+note:///alpha" }));
+    for (what, draft, status, code) in [
+        ("an empty object", Draft { body: "{}".to_owned(), ..call("a_echo") }, 400, -32600),
+        ("no JSON", Draft { body: "{".to_owned(), ..call("a_echo") }, 400, -32700),
+        ("an array", Draft { body: format!("[{}]", call("a_echo").body), ..call("a_echo") }, 400, -32600),
+        ("an answer", call("a_echo").changed(|it| *it = json!({"jsonrpc": "2.0", "id": 1, "result": {}})), 400, -32600),
+        ("no params", call("a_echo").changed(|it| drop(it["params"].take())), 400, -32602),
+        ("no _meta", call("a_echo").changed(|it| drop(it["params"]["_meta"].take())), 400, -32602),
+        ("no capabilities", unmeta("clientCapabilities"), 400, -32602),
+        ("no version", unmeta("protocolVersion"), 400, -32602),
+        (
+            "a handshake under a new header",
+            of("initialize").changed(|it| drop(it["params"]["_meta"].take())),
+            400,
+            -32602,
+        ),
+        (
+            "capabilities that are none",
+            call("a_echo").changed(|it| it["params"]["_meta"][meta("clientCapabilities")] = json!([])),
+            400,
+            -32602,
+        ),
+        ("no version header", call("a_echo").without("mcp-protocol-version"), 400, -32020),
+        ("an older version header", version("2025-11-25", VERSION), 400, -32020),
+        ("a newer version in the body", version(VERSION, "2026-07-29"), 400, -32020),
+        ("two version headers", call("a_echo").also("mcp-protocol-version", VERSION), 400, -32020),
+        ("an unknown version", version("2099-01-01", "2099-01-01"), 400, -32022),
+        ("a version with sessions", version("2025-11-25", "2025-11-25"), 400, -32022),
+        ("a version that is none", version("new", "new"), 400, -32022),
+        ("no method header", call("a_echo").without("mcp-method"), 400, -32020),
+        ("another method header", call("a_echo").with("mcp-method", "tools/list"), 400, -32020),
+        ("the method in capitals", call("a_echo").with("mcp-method", "Tools/Call"), 400, -32020),
+        ("two method headers", call("a_echo").also("mcp-method", "tools/call"), 400, -32020),
+        ("no name header", call("a_echo").without("mcp-name"), 400, -32020),
+        ("another name header", call("a_echo").with("mcp-name", "a_add"), 400, -32020),
+        ("two name headers", call("a_echo").also("mcp-name", "a_echo"), 400, -32020),
+        ("an empty name header", call("a_echo").with("mcp-name", ""), 400, -32020),
+        ("a name header of bad base64", call("a_echo").with("mcp-name", "=?base64?YV9lY2hv=?="), 400, -32020),
+        ("a name header half marked", call("a_echo").with("mcp-name", "=?base64?YV9lY2hv"), 400, -32020),
+        ("no URI header", read().without("mcp-name"), 400, -32020),
+        ("another URI header", read().with("mcp-name", "a+note:///beta"), 400, -32020),
+        (
+            "a prompt's other name",
+            Draft::new("prompts/get", json!({"name": "a_greet"})).with("mcp-name", "x"),
+            400,
+            -32020,
+        ),
+        ("initialize", of("initialize"), 404, -32601),
+        ("ping", of("ping"), 404, -32601),
+        ("logging/setLevel", of("logging/setLevel"), 404, -32601),
+        ("resources/subscribe", of("resources/subscribe"), 404, -32601),
+        ("resources/unsubscribe", of("resources/unsubscribe"), 404, -32601),
+        ("an unknown method", of("no/such"), 404, -32601),
+        ("a tool without a name", Draft::new("tools/call", json!({})), 200, -32602),
+        ("an unknown tool", call("a_nobody"), 200, -32602),
+        ("an unknown prompt", Draft::new("prompts/get", json!({"name": "a_nobody"})), 200, -32602),
+        ("a missing resource", Draft::new("resources/read", json!({"uri": "a+note:///missing"})), 200, -32602),
+        ("nobody's resource", Draft::new("resources/read", json!({"uri": "nobody:///x"})), 200, -32602),
+        ("a bad cursor", Draft::new("tools/list", json!({"cursor": "x"})), 200, -32602),
+        ("a bad log level", Draft::new("tools/list", json!({"_meta": {meta("logLevel"): "loud"}})), 200, -32602),
+        (
+            "a log level that is no text",
+            Draft::new("server/discover", json!({"_meta": {meta("logLevel"): 3}})),
+            200,
+            -32602,
+        ),
+        (
+            "a state that is none of ours",
+            Draft::new("tools/call", json!({"name": "a_echo", "requestState": "x"})),
+            200,
+            -32602,
+        ),
+        ("a listen for nothing at all", Draft::new("subscriptions/listen", json!({})), 200, -32602),
+    ] {
+        let message = check(what, &client.send(&draft).await, status, code);
+        let has_id = !matches!(what, "an empty object" | "no JSON" | "an array" | "an answer");
+        assert_eq!(message["id"], if has_id { json!(1) } else { Value::Null }, "{what}: {message}");
+        assert!(has_id || message.get("id").is_none(), "{what}: an id that was not read is absent");
+        match code {
+            -32022 => {
+                assert_eq!(message["error"]["data"]["supported"], json!([VERSION]), "{what}: {message}");
+                assert!(message["error"]["data"]["requested"].is_string(), "{what}: {message}");
+            }
+            -32020 => assert!(message["error"]["message"].to_string().contains("header mcp-"), "{what}: {message}"),
+            _ => {}
+        }
+    }
+}
+
+#[tokio::test]
+async fn srv2_headers_are_compared_as_the_protocol_says() {
+    let (_gateway, client) = gateway().await;
+    for name in ["a_echo", " a_echo\t", "=?base64?YV9lY2hv?="] {
+        let answer = client.send(&call("a_echo").with("mcp-name", name)).await;
+        assert_eq!(answer.status, 200, "{name:?}: {answer:?}");
+        assert_eq!(answer.json()["result"]["resultType"], "complete", "{name:?}: {answer:?}");
+    }
+    let uri = "a+file:///naïve/日本.txt";
+    let read = Draft::new("resources/read", json!({ "uri": uri }));
+    assert!(read.headers.iter().any(|(_, value)| value.starts_with("=?base64?")), "it is no header as it is");
+    for draft in [read.clone(), read.with("mcp-name", uri)] {
+        let answer = client.send(&draft).await.json();
+        assert_eq!(answer["result"]["contents"][0]["uri"], uri, "{answer}");
+    }
+    // A name that looks encoded is taken as what it would mean.
+    let sentinel = "=?base64?YV9lY2hv?=";
+    let plain = Draft::new("tools/call", json!({ "name": sentinel })).with("mcp-name", sentinel);
+    check("a sentinel as it is", &client.send(&plain).await, 400, -32020);
+    // What has no name needs no such header, and is not asked about one.
+    for headers in [Draft::new("tools/list", json!({})).with("mcp-name", "x"), Draft::new("server/discover", json!({}))]
+    {
+        assert_eq!(client.send(&headers).await.status, 200);
+    }
+}
+
+/// A mistake: a word of the refusal, how it is made, status and code.
+type Fault = (&'static str, fn(Draft) -> Draft, u16, i64);
+
+/// The mistakes a request can hold, in the order in which they count.
+fn faults() -> Vec<Fault> {
+    fn set(draft: Draft, key: &str, value: Value) -> Draft {
+        draft.changed(|it| it["params"]["_meta"][format!("{META}{key}")] = value)
+    }
+    vec![
+        ("jsonrpc", |it| it.changed(|it| it["jsonrpc"] = json!("1.0")), 400, -32600),
+        ("clientCapabilities", |it| set(it, "clientCapabilities", Value::Null), 400, -32602),
+        ("mcp-protocol-version", |it| it.with("mcp-protocol-version", "2025-11-25"), 400, -32020),
+        (
+            "2099-01-01",
+            |it| set(it, "protocolVersion", json!("2099-01-01")).with("mcp-protocol-version", "2099-01-01"),
+            400,
+            -32022,
+        ),
+        ("mcp-method", |it| it.with("mcp-method", "x"), 400, -32020),
+        ("mcp-name", |it| it.with("mcp-name", "x"), 400, -32020),
+        ("no/such", |it| it.changed(|it| it["method"] = json!("no/such")).with("mcp-method", "no/such"), 404, -32601),
+        ("level", |it| set(it, "logLevel", json!("loud")), 200, -32602),
+        (
+            "nobody",
+            |it| it.changed(|it| it["params"]["name"] = json!("nobody")).with("mcp-name", "nobody"),
+            200,
+            -32602,
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn srv2_of_two_mistakes_the_earlier_counts() {
+    let (_gateway, client) = gateway().await;
+    let faults = faults();
+    for (index, (word, break_first, status, code)) in faults.iter().enumerate() {
+        for (other, break_second, ..) in &faults[index..] {
+            if (*word, *other) == ("mcp-name", "no/such") {
+                // A method that is none has no name to repeat.
+                continue;
+            }
+            let draft = break_first(break_second(call("a_echo")));
+            let message = check(&format!("{word} before {other}"), &client.send(&draft).await, *status, *code);
+            assert!(message["error"].to_string().contains(word), "{word} before {other}: {message}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn http1_other_verbs_and_notifications_of_clients_without_a_session() {
+    let (gateway, _) = gateway().await;
+    let client = Client::new(gateway.address);
+    let session = gateway.client().await.session.expect("a session");
+    for verb in [Method::GET, Method::DELETE] {
+        for extra in [None, Some(("mcp-session-id", session.as_str()))] {
+            let mut headers = vec![("accept", "text/event-stream"), ("mcp-protocol-version", VERSION)];
+            headers.extend(extra);
+            let answer = client.send(verb.clone(), "/mcp", &headers, "").await;
+            assert_eq!(
+                (answer.status, &answer.headers["allow"]),
+                (StatusCode::METHOD_NOT_ALLOWED, &"POST".parse().expect("a value"))
+            );
+        }
+    }
+    let notification = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#;
+    let kind = ("content-type", "application/json");
+    for headers in [
+        vec![kind],
+        vec![kind, ("mcp-protocol-version", VERSION)],
+        vec![kind, ("mcp-protocol-version", VERSION), ("mcp-session-id", "none-of-ours")],
+    ] {
+        let answer = client.send(Method::POST, "/mcp", &headers, notification).await;
+        assert_eq!((answer.status, answer.body.as_str()), (StatusCode::ACCEPTED, ""), "{headers:?}");
+    }
+}
+
+/// A session that is named means nothing, whether it is one or not.
+#[tokio::test]
+async fn srv2_no_session_is_looked_for_made_or_ended() {
+    let (gateway, client) = gateway().await;
+    let legacy = gateway.client().await;
+    let session = legacy.session.clone().expect("a session");
+    for id in [session.as_str(), "none-of-ours"] {
+        let draft = call("a_echo").also("mcp-session-id", id).also("last-event-id", "1-2-3");
+        let answer = client.send(&draft).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        assert!(answer.headers.get("mcp-session-id").is_none(), "{answer:?}");
+    }
+    assert!(legacy.tool_names().await.contains(&"a_echo".to_owned()));
+}
+
+#[tokio::test]
+async fn srv2_what_a_client_takes_decides_the_form_of_its_answer() {
+    let (_gateway, client) = gateway().await;
+    let listen = Draft::of(&json!({
+        "jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": listen_to(json!({})),
+    }));
+    let refused = client.send(&listen.with("accept", "application/json")).await;
+    check("a listen without a stream", &refused, 406, -32600);
+    assert_eq!(refused.json()["id"], 1);
+    let streamed = client.send(&call("a_echo").with("accept", "text/event-stream")).await;
+    assert_eq!(streamed.headers["content-type"], "text/event-stream");
+    assert_eq!(streamed.json()["result"]["resultType"], "complete");
+    // What comes before the answer has no place in it.
+    let progress = Draft::new("tools/call", json!({"name": "a_progress", "_meta": {"progressToken": 1}}));
+    let plain = client.send(&progress.with("accept", "application/json")).await;
+    assert_eq!(plain.headers["content-type"], "application/json");
+    assert_eq!(plain.json()["result"]["content"][0]["text"], "3 steps");
+    check("neither", &client.send(&call("a_echo").with("accept", "text/html")).await, 406, -32600);
+    check("no JSON", &client.send(&call("a_echo").with("content-type", "text/plain")).await, 415, -32600);
+}
+
+/// One connection, and names of headers in capitals.
+struct Connection(SendRequest<Full<Bytes>>, std::net::SocketAddr);
+
+impl Connection {
+    async fn open(address: std::net::SocketAddr) -> Connection {
+        let socket = TcpStream::connect(address).await.expect("the gateway listens");
+        let (sender, connection) =
+            Builder::new().title_case_headers(true).handshake(TokioIo::new(socket)).await.expect("a connection");
+        tokio::spawn(connection);
+        Connection(sender, address)
+    }
+
+    async fn post(&mut self, headers: &[(String, String)], body: &str) -> Answer {
+        let mut request = Request::post("/mcp").header("host", self.1.to_string());
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        self.0.ready().await.expect("the connection stays");
+        let request = request.body(Full::from(body.to_owned())).expect("a request");
+        let (parts, body) = self.0.send_request(request).await.expect("an answer").into_parts();
+        let body = body.collect().await.expect("a whole body").to_bytes();
+        let body = String::from_utf8(body.to_vec()).expect("text");
+        Answer { status: parts.status, headers: parts.headers, body }
+    }
+}
+
+#[tokio::test]
+async fn srv2_the_body_decides_the_era_on_one_connection() {
+    let (gateway, _) = gateway().await;
+    let mut connection = Connection::open(gateway.address).await;
+    let plain = |session: &str| {
+        let mut headers =
+            call("a_echo").without("mcp-protocol-version").without("mcp-method").without("mcp-name").headers;
+        if !session.is_empty() {
+            headers.push(("mcp-session-id".to_owned(), session.to_owned()));
+        }
+        headers
+    };
+    let hello = json!({"protocolVersion": VERSION, "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}});
+    let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}).to_string();
+    let answer = connection.post(&plain(""), &hello).await;
+    // A handshake is of a version that has it, whatever was asked for.
+    assert_eq!(answer.json()["result"]["protocolVersion"], "2025-11-25", "{answer:?}");
+    let session = answer.headers["mcp-session-id"].to_str().expect("text").to_owned();
+    let legacy = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "a_echo"}}).to_string();
+    for _ in 0..3 {
+        let modern = connection.post(&call("a_echo").headers, &call("a_echo").body).await;
+        assert_eq!(modern.json()["result"]["resultType"], "complete", "{modern:?}");
+        assert!(modern.headers.get("mcp-session-id").is_none(), "{modern:?}");
+        let older = connection.post(&plain(&session), &legacy).await;
+        assert!(older.json()["result"]["content"].is_array(), "{older:?}");
+        assert!(older.json()["result"]["resultType"].is_null(), "{older:?}");
+        let ping = connection.post(&plain(&session), r#"{"jsonrpc":"2.0","id":2,"method":"ping"}"#).await;
+        assert_eq!(ping.json()["result"], json!({}));
+    }
+    assert_eq!(connection.post(&plain(""), &legacy).await.status, 400, "the connection is no session");
+}
+
+#[tokio::test]
+async fn srv2_the_body_decides_the_era_on_one_pipe() {
+    let mut client = StdioClient::start(json!({ "mcpServers": { "a": fixture_server(&[]) } }));
+    client.await_modern_tool("a_echo").await;
+    let call = json!({"name": "a_nonce", "arguments": {"nonce": "n"}});
+    let early = client.request("tools/call", call.clone()).await;
+    assert_eq!(early["error"]["code"], -32600, "{early}");
+    client.initialize("2025-06-18").await;
+    for _ in 0..3 {
+        let modern = client.modern("tools/call", call.clone(), &json!({})).await;
+        assert_eq!(modern["result"]["resultType"], "complete", "{modern}");
+        let older = client.request("tools/call", call.clone()).await;
+        assert_eq!(older["result"], json!({"content": [{"type": "text", "text": "n"}]}), "{older}");
+        assert_eq!(client.request("ping", json!({})).await["result"], json!({}));
+        assert_eq!(client.modern("ping", json!({}), &json!({})).await["error"]["code"], -32601);
+    }
+    for (key, value, code) in [
+        ("protocolVersion", json!("2099-01-01"), -32022),
+        ("protocolVersion", json!("2025-11-25"), -32022),
+        ("protocolVersion", json!(7), -32602),
+        ("clientCapabilities", Value::Null, -32602),
+        ("logLevel", json!("loud"), -32602),
+    ] {
+        let mut params = with_meta(call.clone(), &json!({}));
+        params["_meta"][format!("{META}{key}")] = value.clone();
+        let answer = client.request("tools/call", params).await;
+        assert_eq!(answer["error"]["code"], code, "{key} {value}: {answer}");
+    }
+    assert!(client.close().await.success());
+}

@@ -1,0 +1,146 @@
+//! How calls without a session end other than by their answer: the client goes or takes them back, they are late, their
+//! backend dies or has no room, the gateway stops.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Gateway, StdioClient, fixture_server};
+use crate::modern_client::{ModernClient, Scene, with_meta};
+use crate::stage::{Back, Backend};
+use crate::support::{arrived, logged};
+
+const IN_FLIGHT: &str = "goblin_requests_in_flight";
+
+#[tokio::test]
+async fn route3_closing_the_stream_of_a_call_cancels_it() {
+    for back in [Back::Stdio, Back::Post, Back::Sse] {
+        let scene = Scene::start(back, json!({}), json!({})).await;
+        // One that has begun its stream.
+        let draft = scene.client.draft("tools/call", json!({"name": "a_hang"}));
+        let (parts, stream) = scene.client.open(&draft).await;
+        assert_eq!(parts.headers["content-type"], "text/event-stream");
+        drop(stream);
+        let reason = scene.backend.told("notifications/cancelled").await;
+        assert!(reason.contains("closed the stream"), "{back:?}: {reason}");
+        scene.gauge_becomes(IN_FLIGHT, 0).await;
+
+        // And one that has not.
+        let watcher = scene.gateway.client().await;
+        let (address, before) = (scene.gateway.address, scene.backend.heard().len());
+        let call = tokio::spawn(async move { ModernClient::new(address).call("a_hang", json!({})).await });
+        arrived(&watcher, "a", 2).await;
+        call.abort();
+        scene.gauge_becomes(IN_FLIGHT, 0).await;
+        scene.backend.hears("the other end", |_| scene.backend.heard().len() > before).await;
+        let cancelled: Vec<Value> =
+            serde_json::from_str(&watcher.call_text("a_cancelled", json!({})).await).expect("a list");
+        assert_eq!(cancelled.len(), 2, "{back:?}: {cancelled:?}");
+    }
+}
+
+/// Ids of requests that were taken back are free at once, and what was taken back says nothing more.
+#[tokio::test]
+async fn route3_a_call_over_a_pipe_is_taken_back_and_its_id_is_free() {
+    let backend = Backend::start(Back::Stdio).await;
+    let mut client = StdioClient::start(json!({ "mcpServers": { "a": backend.server() } }));
+    client.await_modern_tool("a_hang").await;
+    let cancel = |id: &Value| json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id, "reason": "enough"}});
+    for round in 0..20 {
+        let id = if round % 2 == 0 { json!(7) } else { json!("7") };
+        client.begin_modern(id.clone(), "tools/call", json!({"name": "a_hang"}), &json!({})).await;
+        let text =
+            with_meta(json!({"name": "a_nonce", "arguments": {"nonce": round.to_string(), "delayMs": 20}}), &json!({}));
+        let again = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": text});
+        client.write(&format!("{}\n{again}", cancel(&id))).await;
+        let answer = client.answer_to(&id).await;
+        assert_eq!(answer["result"]["content"][0]["text"], round.to_string(), "{answer}");
+    }
+    assert!(backend.told("notifications/cancelled").await.contains("enough"));
+    client.begin_modern(json!(1), "tools/call", json!({"name": "a_hang"}), &json!({})).await;
+    // The id is another, and so is one that nobody has.
+    for other in [json!("1"), json!(2), json!(null)] {
+        client.write(&cancel(&other).to_string()).await;
+    }
+    client.begin_modern(json!(1), "tools/list", json!({}), &json!({})).await;
+    let refused = client.answer_to(&json!(1)).await;
+    assert_eq!(refused["error"]["code"], -32600, "it is in flight: {refused}");
+}
+
+#[tokio::test]
+async fn route3_a_late_call_is_cancelled_and_told() {
+    for back in [Back::Stdio, Back::Post] {
+        let members = json!({ "tools": { "timeouts": { "hang": "300ms" } } });
+        let scene = Scene::start(back, json!({}), members).await;
+        let answer = scene.client.send(&scene.client.draft("tools/call", json!({"name": "a_hang"}))).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        assert_eq!(answer.json()["error"]["data"]["code"], "TIMEOUT", "{answer:?}");
+        assert!(scene.backend.told("notifications/cancelled").await.contains("time-out"));
+        scene.gauge_becomes(IN_FLIGHT, 0).await;
+    }
+}
+
+#[tokio::test]
+async fn resi_a_backend_that_dies_ends_its_calls_with_an_error() {
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
+    let client = ModernClient::new(gateway.address);
+    client.await_tool("a_crash").await;
+    let answer = client.send(&client.draft("tools/call", json!({"name": "a_crash"}))).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(answer.json()["error"]["data"]["code"], "BACKEND_UNAVAILABLE", "{answer:?}");
+}
+
+#[tokio::test]
+async fn route_a_backend_without_room_refuses_and_goes_on() {
+    let scene = Scene::start(Back::Stdio, json!({ "maxInFlightPerBackend": 1 }), json!({})).await;
+    let (_, stream) = scene.client.open(&scene.client.draft("tools/call", json!({"name": "a_hang"}))).await;
+    let answer = scene.client.send(&scene.client.draft("tools/call", json!({"name": "a_echo"}))).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(answer.json()["error"]["data"]["code"], "OVERLOADED", "{answer:?}");
+    drop(stream);
+    scene.gauge_becomes(IN_FLIGHT, 0).await;
+    assert!(scene.client.call("a_echo", json!({})).await["error"].is_null());
+}
+
+#[tokio::test]
+async fn sess1_a_pipe_has_so_many_requests_open_and_no_more() {
+    let config = json!({ "policies": { "maxInFlight": 2 }, "mcpServers": { "a": fixture_server(&[]) } });
+    let mut client = StdioClient::start(config);
+    client.await_modern_tool("a_hang").await;
+    for id in [101, 102] {
+        client.begin_modern(json!(id), "tools/call", json!({"name": "a_hang"}), &json!({})).await;
+    }
+    client.begin_modern(json!(103), "tools/list", json!({}), &json!({})).await;
+    let refused = client.answer_to(&json!(103)).await;
+    assert_eq!(refused["error"]["data"]["limit"], "maxInFlight", "{refused}");
+    client.write(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":102}}"#).await;
+    client.begin_modern(json!(104), "tools/list", json!({}), &json!({})).await;
+    assert!(client.answer_to(&json!(104)).await["result"]["tools"].is_array());
+}
+
+#[tokio::test]
+async fn life_a_gateway_that_stops_names_the_calls_it_cuts() {
+    let config = json!({ "gateway": { "grace": "200ms" }, "mcpServers": { "a": fixture_server(&[]) } });
+    let mut gateway = Gateway::start(config).await;
+    let client = ModernClient::new(gateway.address);
+    client.await_tool("a_hang").await;
+    let (_, mut stream) = client.open(&client.draft("tools/call", json!({"name": "a_hang"}))).await;
+    assert!(gateway.terminate().await.success());
+    assert_eq!(stream.next().await, None, "it ends without an answer");
+    logged(&gateway, &["a_hang", "tools/call"]).await;
+}
+
+#[tokio::test]
+async fn life_calls_over_a_pipe_are_answered_after_its_input_has_ended() {
+    let mut client = StdioClient::start(json!({ "mcpServers": { "a": fixture_server(&[]) } }));
+    client.await_modern_tool("a_nonce").await;
+    let call = json!({"name": "a_nonce", "arguments": {"nonce": "late", "delayMs": 300}});
+    client.begin_modern(json!("n"), "tools/call", call, &json!({})).await;
+    client.begin_modern(json!("l"), "subscriptions/listen", json!({"notifications": {}}), &json!({})).await;
+    let acknowledged = client.message().await;
+    assert_eq!(acknowledged["params"]["notifications"], json!({}), "{acknowledged}");
+    drop(client.input.take());
+    let mut ends: Vec<_> = [client.message().await, client.message().await].into_iter().collect();
+    ends.sort_by_key(|message| message["id"].to_string());
+    assert_eq!(ends[0]["result"]["resultType"], "complete", "the listen ends: {ends:?}");
+    assert_eq!(ends[1]["result"]["content"][0]["text"], "late", "{ends:?}");
+    assert!(client.close().await.success());
+}

@@ -1,0 +1,82 @@
+//! Programs made with the SDKs of both eras on both ends and the gateway between them: what `interop_table.rs` promises.
+
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use crate::harness::Gateway;
+use crate::interop_features::{Era, FEATURES, Verdict, Verdicts};
+use crate::interop_player::{HttpServer, Over};
+use crate::interop_table::{PAIRS, Pair, Promise, Transport, promise};
+
+/// How many pairs run side by side.
+const AT_ONCE: usize = 2;
+
+/// The backend, and where it is a legacy one, once more for what needs a connection of the client's own.
+fn config(pair: &Pair, entry: &Value) -> Value {
+    let (era, _) = pair.server;
+    let with = |members: Value| {
+        let mut entry = entry.clone();
+        let object = entry.as_object_mut().expect("an object");
+        object.insert("protocol".to_owned(), json!(era.name()));
+        object.extend(members.as_object().expect("an object").clone());
+        entry
+    };
+    let servers = match era {
+        Era::Modern => json!({ "all": with(json!({})) }),
+        Era::Legacy => json!({
+            "all": with(json!({"tools": {"deny": ["list_my_roots"]}})),
+            "own": with(json!({
+                "session": "per-client",
+                "tools": {"allow": ["list_my_roots"]}, "prompts": {"allow": []}, "resources": {"allow": []},
+            })),
+        }),
+    };
+    json!({"namespacing": "none", "mcpServers": servers})
+}
+
+async fn play(pair: &Pair, mark: &str) -> (Verdicts, Vec<String>) {
+    let server = match pair.over {
+        Transport::Http => Some(HttpServer::start(pair.server.1).await),
+        Transport::Stdio => None,
+    };
+    let entry = match &server {
+        Some(server) => json!({ "url": server.url() }),
+        None => pair.server.1.stdio_entry(),
+    };
+    let gateway = Gateway::start(config(pair, &entry)).await;
+    let (era, client) = pair.client;
+    let verdicts = client.play(era, Over::Http(&gateway.url()), mark).await;
+    (verdicts, gateway.log())
+}
+
+/// What does not go as promised, for better or worse. What an SDK has no means for is not looked at.
+fn broken(pair: &Pair, verdicts: &Verdicts) -> Vec<String> {
+    let tried = FEATURES.into_iter().filter(|feature| pair.lacks(feature).is_none());
+    let problem = |feature: &'static str| {
+        let (promise, verdict) = (promise(pair.client.0, pair.server.0, feature), &verdicts[feature]);
+        let kept = (*verdict == Verdict::Works) == (promise == Promise::Works);
+        (!kept).then(|| format!("{feature}: {pair:?}: {verdict:?}, promised: {promise:?}"))
+    };
+    tried.filter_map(problem).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_feature_works_between_clients_and_servers_of_either_era() {
+    let mut playing = JoinSet::new();
+    let mut problems = Vec::new();
+    for (number, pair) in PAIRS.into_iter().enumerate() {
+        if playing.len() == AT_ONCE {
+            problems.extend(playing.join_next().await.expect("one plays").expect("no panic"));
+        }
+        playing.spawn(async move {
+            let (verdicts, log) = play(&pair, &format!("mark{number}")).await;
+            let broken = broken(&pair, &verdicts);
+            if !broken.is_empty() {
+                eprintln!("{pair:?}:\n{}", log.join("\n"));
+            }
+            broken
+        });
+    }
+    problems.extend(playing.join_all().await.into_iter().flatten());
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}

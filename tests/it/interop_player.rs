@@ -1,0 +1,161 @@
+//! The five generations of SDKs on either end: their servers started, their clients set to play the features, and what each
+//! of them has no means for.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+use crate::harness::PATIENCE;
+use crate::interop_features::{Era, Verdicts, read};
+use crate::interop_rmcp_client;
+use crate::interop_rmcp_server::RmcpServer;
+use crate::sdk::{Sdk, tool};
+
+/// All features of one client, each of which may fail by its own time.
+const RUN_PATIENCE: Duration = Duration::from_secs(300);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Maker {
+    Python1,
+    Python2,
+    TypeScript1,
+    TypeScript2,
+    Rust,
+}
+
+impl Maker {
+    pub const ALL: [Maker; 5] = [Maker::Python1, Maker::Python2, Maker::TypeScript1, Maker::TypeScript2, Maker::Rust];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Maker::Python1 => "Python 1.x",
+            Maker::Python2 => "Python 2.x",
+            Maker::TypeScript1 => "TypeScript 1.x",
+            Maker::TypeScript2 => "TypeScript 2.x",
+            Maker::Rust => "Rust",
+        }
+    }
+
+    pub fn speaks(self, era: Era) -> bool {
+        era == Era::Legacy || !matches!(self, Maker::Python1 | Maker::TypeScript1)
+    }
+
+    /// Why a client of this SDK cannot do its part of a feature.
+    pub fn client_lacks(self, era: Era, feature: &str) -> Option<&'static str> {
+        match (feature, era, self) {
+            ("cancellation", _, Maker::Python1) => Some("does not tell the server that it gave a call up"),
+            ("tasks", Era::Legacy, Maker::Python2 | Maker::TypeScript2 | Maker::Rust) => {
+                Some("has no tasks of 2025-11-25")
+            }
+            ("tasks", Era::Modern, Maker::TypeScript2) => Some("refuses results of the kind `task`"),
+            _ => None,
+        }
+    }
+
+    /// Why a server of this SDK cannot do its part of a feature.
+    pub fn server_lacks(self, era: Era, feature: &str) -> Option<&'static str> {
+        match (feature, era, self) {
+            ("tasks", Era::Legacy, Maker::Python2 | Maker::TypeScript2 | Maker::Rust) => {
+                Some("has no tasks of 2025-11-25")
+            }
+            ("not_found", Era::Legacy, Maker::TypeScript2) => Some("says -32602 where older versions have -32002"),
+            _ => None,
+        }
+    }
+
+    /// Whether a client of this SDK shows the same whatever the server says of a feature.
+    pub fn hides(self, feature: &str) -> bool {
+        // It turns the code -32002 into -32602 itself.
+        self == Maker::TypeScript2 && feature == "not_found"
+    }
+
+    fn sdk(self) -> Option<Sdk> {
+        match self {
+            Maker::Python1 => Some(Sdk::Python1),
+            Maker::Python2 => Some(Sdk::Python2),
+            Maker::TypeScript1 => Some(Sdk::TypeScript1),
+            Maker::TypeScript2 => Some(Sdk::TypeScript2),
+            Maker::Rust => None,
+        }
+    }
+
+    /// The server's program and its arguments; the one made with the Rust SDK is no program.
+    fn server_program(self) -> Option<Vec<String>> {
+        let (program, script) = match self {
+            Maker::Python1 => (tool("py1/bin/python").display().to_string(), "server.py"),
+            Maker::Python2 => (tool("py2/bin/python").display().to_string(), "server.py"),
+            Maker::TypeScript1 => ("node".to_owned(), "server-v1.mjs"),
+            Maker::TypeScript2 => ("node".to_owned(), "server-v2.mjs"),
+            Maker::Rust => return None,
+        };
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(script);
+        Some(vec![program, script.display().to_string()])
+    }
+
+    /// A server entry of the configuration that starts the server over stdio.
+    pub fn stdio_entry(self) -> Value {
+        let program = self.server_program().unwrap_or_else(|| panic!("{} is served over HTTP only", self.name()));
+        json!({"command": program[0], "args": [program[1], "stdio"]})
+    }
+
+    /// Plays all features; each answer of the client's user is `mark`.
+    pub async fn play(self, era: Era, over: Over<'_>, mark: &str) -> Verdicts {
+        let Some(sdk) = self.sdk() else {
+            let Over::Http(url) = over else { panic!("{} is played over HTTP only", self.name()) };
+            return interop_rmcp_client::play(url, era, mark).await;
+        };
+        let mut command = sdk.command();
+        command.args(["--era", era.name(), "--answer", mark, "--features", "all"]);
+        match over {
+            Over::Http(url) => command.args(["http", url]),
+            Over::Stdio(server) => {
+                let program = server.server_program().expect("a program");
+                command.args(["stdio", "--"]).args(program).arg("stdio")
+            }
+        };
+        let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
+        let output = tokio::time::timeout(RUN_PATIENCE, output).await.expect("an end").expect("it runs");
+        let words = String::from_utf8_lossy(&output.stderr);
+        let last = words.lines().rev().take(5).collect::<Vec<_>>().join(" / ");
+        read(&String::from_utf8_lossy(&output.stdout), &format!("no verdict; the last lines: {last}"))
+    }
+}
+
+/// What a client speaks to.
+#[derive(Clone, Copy, Debug)]
+pub enum Over<'a> {
+    Http(&'a str),
+    /// A server of its own.
+    Stdio(Maker),
+}
+
+/// A server over HTTP, gone with the test.
+pub enum HttpServer {
+    Program { _process: Child, url: String },
+    Rmcp(RmcpServer),
+}
+
+impl HttpServer {
+    pub async fn start(maker: Maker) -> HttpServer {
+        let Some(program) = maker.server_program() else { return HttpServer::Rmcp(RmcpServer::start().await) };
+        let mut command = Command::new(&program[0]);
+        command.arg(&program[1]).arg("http").stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut process = command.spawn().unwrap_or_else(|error| panic!("{maker:?} does not start: {error}"));
+        let mut lines = BufReader::new(process.stdout.take().expect("a pipe")).lines();
+        let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("it says where in time");
+        let line = line.expect("it can be read").unwrap_or_else(|| panic!("{maker:?} does not listen"));
+        let url = line.strip_prefix("listening ").expect("it says where").to_owned();
+        HttpServer::Program { _process: process, url }
+    }
+
+    pub fn url(&self) -> &str {
+        match self {
+            HttpServer::Program { url, .. } => url,
+            HttpServer::Rmcp(server) => &server.url,
+        }
+    }
+}

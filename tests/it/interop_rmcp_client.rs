@@ -1,0 +1,356 @@
+//! The official Rust SDK as a client that plays the scripts of the features.
+#![expect(deprecated, reason = "older versions of the protocol are spoken too")]
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rmcp::model::{
+    CallToolRequest, CallToolRequestParams, CallToolResponse, ClientConfig, ClientRequest, CreateMessageRequestParams,
+    CreateMessageResult, ElicitRequestParams, ElicitResult, ErrorData, GetTaskParams, ListRootsResult,
+    LoggingMessageNotificationParam, ProgressNotificationParam, ProgressToken, ProtocolVersion, RequestMetaObject,
+    ResourceUpdatedNotificationParam,
+};
+use rmcp::service::{
+    ClientInitializeError, ClientLifecycleMode, ClientServiceExt as _, NotificationContext, PeerRequestOptions,
+    RequestContext, RequestHandle, RunningService, ServiceError,
+};
+use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use rmcp::transport::{StreamableHttpClientTransport, UnixSocketHttpClient};
+use rmcp::{ClientHandler, RoleClient};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::net::{TcpStream, UnixListener};
+use tokio::task::JoinSet;
+
+use crate::harness::{Deadline, PATIENCE, Scratch};
+use crate::interop_features::{Era, FEATURES, Verdict, Verdicts, judge, read, script};
+
+/// Of a step: those that fail must not use up the patience of a whole test.
+const STEP: Duration = Duration::from_secs(15);
+const POLL: Duration = Duration::from_millis(20);
+
+/// Plays all features against the server at this URL.
+pub async fn play(url: &str, era: Era, mark: &str) -> Verdicts {
+    let mut player = match Player::connect(url, era, mark).await {
+        Ok(player) => player,
+        Err(error) => return read("", &format!("no connection: {error}")),
+    };
+    let mut verdicts = Verdicts::new();
+    for feature in FEATURES {
+        verdicts.insert(feature, player.play(feature).await);
+    }
+    verdicts
+}
+
+/// What a step came to; `Err` where the SDK has no means for it.
+type Outcome = Result<Value, String>;
+
+struct Player {
+    service: RunningService<RoleClient, Ears>,
+    ears: Ears,
+    era: Era,
+    mark: String,
+    /// The call that goes on while other steps are played.
+    begun: Option<RequestHandle<RoleClient>>,
+    acted: usize,
+    /// What listens to subscriptions, and the way to the server.
+    tasks: JoinSet<()>,
+    _scratch: Scratch,
+}
+
+impl Player {
+    async fn connect(url: &str, era: Era, mark: &str) -> Result<Player, ClientInitializeError> {
+        let scratch = Scratch::new();
+        let mut tasks = JoinSet::new();
+        let socket = forward(url, &scratch, &mut tasks);
+        // The whole URL is for the `Host` header; the path alone makes a request line that every server understands.
+        let client = UnixSocketHttpClient::new(&socket.display().to_string(), url);
+        let config = StreamableHttpClientTransportConfig::with_uri("/mcp");
+        let transport = StreamableHttpClientTransport::with_client(client, config);
+        let lifecycle = match era {
+            Era::Legacy => ClientLifecycleMode::Initialize,
+            Era::Modern => ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] },
+        };
+        let ears = Ears { mark: mark.to_owned(), heard: Arc::default(), progress: Arc::default() };
+        let service = tokio::time::timeout(PATIENCE, ears.clone().serve_with_lifecycle(transport, lifecycle)).await;
+        let service = service.expect("a connection in time")?;
+        Ok(Player { service, ears, era, mark: mark.to_owned(), begun: None, acted: 0, tasks, _scratch: scratch })
+    }
+
+    async fn play(&mut self, feature: &str) -> Verdict {
+        for (index, step) in script(feature, self.era, &self.mark).iter().enumerate() {
+            let name = step["do"].as_str().expect("a step has a name").to_owned();
+            if name != "wait_notification" {
+                self.acted = self.ears.count();
+            }
+            let outcome = match tokio::time::timeout(STEP, self.step(&name, step)).await {
+                Ok(Ok(outcome)) => outcome,
+                Ok(Err(lacking)) => return Verdict::Skipped(lacking),
+                Err(_) => json!({"ok": false, "error": {"message": format!("no end within {STEP:?}")}}),
+            };
+            if let Some(problem) = judge(step, &outcome) {
+                return Verdict::Fails(format!("step {index} {name}: {problem}"));
+            }
+        }
+        Verdict::Works
+    }
+
+    async fn step(&mut self, name: &str, step: &Value) -> Outcome {
+        let service = &self.service;
+        Ok(match name {
+            "await_tool" => self.await_tool(text(&step["name"])).await,
+            "list_prompts" => outcome(service.list_prompts(None).await),
+            "list_resources" => outcome(service.list_resources(None).await),
+            "list_templates" => outcome(service.list_resource_templates(None).await),
+            "call_tool" => outcome(service.call_tool(call_of(step)).await),
+            "get_prompt" => outcome(service.get_prompt(params_of(step)).await),
+            "read_resource" => outcome(service.read_resource(params_of(step)).await),
+            "complete" => outcome(service.complete(params_of(step)).await),
+            "set_level" => outcome(service.set_level(params_of(step)).await),
+            "subscribe" => outcome(service.subscribe(params_of(step)).await),
+            "unsubscribe" => outcome(service.unsubscribe(params_of(step)).await),
+            "listen" => self.listen(step).await,
+            "wait_notification" => self.wait(step).await,
+            "count_notifications" => json!({"ok": true, "result": self.ears.matching(step, 0).len()}),
+            "await_text" => self.await_text(step).await,
+            "begin_call" => self.begin(step).await,
+            "await_progress" => self.await_progress(step).await,
+            "cancel_call" => {
+                let call = self.begun.take().expect("a call was begun");
+                outcome(call.cancel(Some("no longer wanted".to_owned())).await)
+            }
+            "call_as_task" => return self.call_as_task(step).await,
+            other => panic!("there is no step {other}"),
+        })
+    }
+
+    async fn await_tool(&self, name: &str) -> Value {
+        loop {
+            match self.service.list_all_tools().await {
+                Ok(tools) if tools.iter().any(|tool| tool.name == name) => return json!({ "ok": true }),
+                Ok(_) => tokio::time::sleep(POLL).await,
+                Err(error) => return outcome::<()>(Err(error)),
+            }
+        }
+    }
+
+    async fn await_text(&self, step: &Value) -> Value {
+        loop {
+            let outcome = outcome(self.service.call_tool(call_of(step)).await);
+            if outcome["ok"] != true || outcome["result"]["content"][0]["text"] == step["text"] {
+                return outcome;
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    async fn listen(&mut self, step: &Value) -> Value {
+        let mut subscription = match self.service.listen(typed(step["notifications"].clone())).await {
+            Ok(subscription) => subscription,
+            Err(error) => return outcome::<()>(Err(error)),
+        };
+        let acknowledged = value(subscription.acknowledged());
+        let ears = self.ears.clone();
+        self.tasks.spawn(async move {
+            while let Ok(Some(notification)) = subscription.next().await {
+                ears.hear(value(notification));
+            }
+        });
+        json!({"ok": true, "result": {"notifications": acknowledged}})
+    }
+
+    async fn wait(&self, step: &Value) -> Value {
+        let since = if step["fresh"] == true { self.acted } else { 0 };
+        loop {
+            if let Some(notification) = self.ears.matching(step, since).first() {
+                return json!({"ok": true, "result": notification});
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    async fn begin(&mut self, step: &Value) -> Value {
+        let request = ClientRequest::CallToolRequest(CallToolRequest::new(call_of(step)));
+        match self.service.send_cancellable_request(request, PeerRequestOptions::no_options()).await {
+            Ok(call) => {
+                self.begun = Some(call);
+                json!({ "ok": true })
+            }
+            Err(error) => outcome::<()>(Err(error)),
+        }
+    }
+
+    async fn await_progress(&self, step: &Value) -> Value {
+        let token = &self.begun.as_ref().expect("a call was begun").progress_token;
+        let wanted = step["count"].as_u64().expect("a count");
+        loop {
+            let progress = self.ears.progress_of(token);
+            if progress.len() as u64 >= wanted {
+                return json!({"ok": true, "result": progress});
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    async fn call_as_task(&self, step: &Value) -> Outcome {
+        if self.era == Era::Legacy {
+            return Err("rmcp 3.8 knows the tasks of 2026-07-28 only".to_owned());
+        }
+        let created = match self.service.call_tool_once(call_of(step)).await {
+            Ok(CallToolResponse::Task(created)) => created,
+            Ok(_) => return Err("the server did not make a task of it".to_owned()),
+            Err(error) => return Ok(outcome::<()>(Err(error))),
+        };
+        let deadline = Deadline::new();
+        loop {
+            match self.service.get_task(GetTaskParams::new(created.task.task_id.as_str())).await {
+                Ok(found) if found.task.status().is_terminal() => {
+                    let task = value(found);
+                    return Ok(json!({"ok": true, "status": task["status"], "result": task["result"]}));
+                }
+                Ok(_) => deadline.pause("the task is over").await,
+                Err(error) => return Ok(outcome::<()>(Err(error))),
+            }
+        }
+    }
+}
+
+/// The SDK's HTTP client without further dependencies speaks through a Unix socket, so one leads to the server.
+fn forward(url: &str, scratch: &Scratch, tasks: &mut JoinSet<()>) -> PathBuf {
+    let address: SocketAddr =
+        url.split('/').nth(2).and_then(|address| address.parse().ok()).expect("a URL with an address");
+    let path = scratch.path().join("server");
+    let listener = UnixListener::bind(&path).expect("a socket");
+    tasks.spawn(async move {
+        while let Ok((mut near, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut far = TcpStream::connect(address).await.expect("the server listens");
+                let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+            });
+        }
+    });
+    path
+}
+
+/// Hears what the server says and answers what it asks, each time with the mark.
+#[derive(Clone)]
+struct Ears {
+    mark: String,
+    heard: Arc<Mutex<Vec<Value>>>,
+    progress: Arc<Mutex<Vec<ProgressNotificationParam>>>,
+}
+
+impl Ears {
+    fn hear(&self, notification: Value) {
+        self.heard.lock().expect("no test panics here").push(notification);
+    }
+
+    fn count(&self) -> usize {
+        self.heard.lock().expect("no test panics here").len()
+    }
+
+    /// Notifications since the one of this number that have this method and these members.
+    fn matching(&self, step: &Value, since: usize) -> Vec<Value> {
+        let members = step["params"].as_object();
+        let matches = |notification: &&Value| {
+            let has = |(name, value): (&String, &Value)| notification["params"][name] == *value;
+            notification["method"] == step["method"] && members.into_iter().flatten().all(has)
+        };
+        self.heard.lock().expect("no test panics here")[since..].iter().filter(matches).cloned().collect()
+    }
+
+    /// By its number: the SDK hears each in a task of its own, so the order of arrival is lost.
+    fn progress_of(&self, token: &ProgressToken) -> Vec<Value> {
+        let mut heard = self.progress.lock().expect("no test panics here").clone();
+        heard.retain(|progress| progress.progress_token == *token);
+        heard.sort_by(|one, other| one.progress.total_cmp(&other.progress));
+        heard.iter().map(value).collect()
+    }
+}
+
+impl ClientHandler for Ears {
+    fn get_info(&self) -> ClientConfig {
+        let mut config = ClientConfig::default();
+        let tasks = json!({"io.modelcontextprotocol/tasks": {}});
+        config.capabilities =
+            typed(json!({"elicitation": {"form": {}}, "sampling": {}, "roots": {}, "extensions": tasks}));
+        config
+    }
+
+    async fn create_message(
+        &self,
+        _: CreateMessageRequestParams,
+        _: RequestContext<RoleClient>,
+    ) -> Result<CreateMessageResult, ErrorData> {
+        let content = json!({"type": "text", "text": self.mark});
+        Ok(typed(json!({"role": "assistant", "content": content, "model": "none"})))
+    }
+
+    async fn list_roots(&self, _: RequestContext<RoleClient>) -> Result<ListRootsResult, ErrorData> {
+        Ok(typed(json!({"roots": [{"uri": format!("file:///{}", self.mark)}]})))
+    }
+
+    async fn create_elicitation(
+        &self,
+        _: ElicitRequestParams,
+        _: RequestContext<RoleClient>,
+    ) -> Result<ElicitResult, ErrorData> {
+        Ok(typed(json!({"action": "accept", "content": {"name": self.mark}})))
+    }
+
+    async fn on_progress(&self, params: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
+        self.progress.lock().expect("no test panics here").push(params);
+    }
+
+    async fn on_logging_message(&self, params: LoggingMessageNotificationParam, _: NotificationContext<RoleClient>) {
+        self.hear(json!({"method": "notifications/message", "params": value(params)}));
+    }
+
+    async fn on_resource_updated(&self, params: ResourceUpdatedNotificationParam, _: NotificationContext<RoleClient>) {
+        self.hear(json!({"method": "notifications/resources/updated", "params": value(params)}));
+    }
+
+    async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
+        self.hear(json!({"method": "notifications/tools/list_changed"}));
+    }
+}
+
+/// As it would be on the wire.
+fn value(typed: impl Serialize) -> Value {
+    serde_json::to_value(typed).expect("JSON")
+}
+
+fn typed<T: DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().expect("a text")
+}
+
+/// A step has the members of its request, and others.
+fn params_of<T: DeserializeOwned>(step: &Value) -> T {
+    typed(step.clone())
+}
+
+fn call_of(step: &Value) -> CallToolRequestParams {
+    let mut params = CallToolRequestParams::new(text(&step["name"]).to_owned());
+    params.arguments = step["arguments"].as_object().cloned();
+    if !step["level"].is_null() {
+        let mut meta = RequestMetaObject::default();
+        meta.set_log_level(typed(step["level"].clone()));
+        params.meta = Some(meta);
+    }
+    params
+}
+
+fn outcome<T: Serialize>(result: Result<T, ServiceError>) -> Value {
+    match result {
+        Ok(result) => json!({"ok": true, "result": value(result)}),
+        Err(ServiceError::McpError(error)) => json!({"ok": false, "error": value(error)}),
+        Err(error) => json!({"ok": false, "error": {"message": error.to_string()}}),
+    }
+}

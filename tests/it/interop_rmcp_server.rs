@@ -1,0 +1,420 @@
+//! A server made with the official Rust SDK, of both eras, that serves what `tests/clients/catalog.json` names. It lives in
+//! the process of the test.
+#![expect(deprecated, reason = "older versions of the protocol are served too")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, LazyLock, Mutex};
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, ClientResult, CompleteRequestParams, CompleteResult,
+    ContentBlock, CreateTaskResult, ErrorData, GetPromptRequestParams, GetPromptResponse, GetTaskParams, GetTaskResult,
+    InputRequest, InputRequests, InputRequiredResult, ListPromptsResult, ListResourceTemplatesResult,
+    ListResourcesResult, ListToolsResult, LoggingLevel, LoggingMessageNotificationParam, PaginatedRequestParams,
+    ProgressNotificationParam, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
+    ResourceUpdatedNotificationParam, ServerConfig, ServerRequest, SetLevelRequestParams, SubscribeRequestParams,
+    SubscriptionFilter, UnsubscribeRequestParams,
+};
+use rmcp::service::{NotificationContext, RequestContext, ServiceError, SubscriptionContext, SubscriptionSendError};
+use rmcp::task_manager::{TaskManager, TaskOptions};
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use rmcp::{RoleServer, ServerHandler};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+static CATALOG: LazyLock<Value> =
+    LazyLock::new(|| serde_json::from_str(include_str!("../clients/catalog.json")).expect("the catalog is JSON"));
+
+/// A server on a free port, gone with the test.
+pub struct RmcpServer {
+    pub url: String,
+    accepting: JoinHandle<()>,
+}
+
+impl RmcpServer {
+    pub async fn start() -> RmcpServer {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
+        let url = format!("http://{}/mcp", listener.local_addr().expect("an address"));
+        let world = Arc::new(World::default());
+        let handler = move || Ok(Server::new(&world));
+        let config = StreamableHttpServerConfig::default();
+        let service = StreamableHttpService::new(handler, Arc::new(LocalSessionManager::default()), config);
+        let accepting = tokio::spawn(async move {
+            while let Ok((connection, _)) = listener.accept().await {
+                let service = service.clone();
+                tokio::spawn(async move {
+                    let answer = service_fn(|request| {
+                        let service = service.clone();
+                        async move { Ok::<_, std::convert::Infallible>(service.handle(request).await) }
+                    });
+                    // A client that goes away is no concern of the others.
+                    let _ = http1::Builder::new().serve_connection(TokioIo::new(connection), answer).await;
+                });
+            }
+        });
+        RmcpServer { url, accepting }
+    }
+}
+
+impl Drop for RmcpServer {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+/// How often each has changed.
+#[derive(Clone, Copy, Default)]
+struct Changes {
+    tools: u64,
+    note: u64,
+}
+
+/// What outlives a session, or a request where there are no sessions.
+#[derive(Default)]
+struct World {
+    grown: Mutex<Vec<Value>>,
+    /// By key, how many calls of `slow` have been started and cancelled.
+    calls: Mutex<BTreeMap<String, (u32, u32)>>,
+    changes: watch::Sender<Changes>,
+    tasks: TaskManager,
+}
+
+impl World {
+    fn count(&self, key: &str, change: impl FnOnce(&mut (u32, u32))) -> (u32, u32) {
+        let mut calls = self.calls.lock().expect("no test panics here");
+        let count = calls.entry(key.to_owned()).or_default();
+        change(count);
+        *count
+    }
+}
+
+struct Server {
+    world: Arc<World>,
+    /// Watching since before the client knows that we do: a change right after that must not be missed.
+    changes: watch::Receiver<Changes>,
+    /// Whether this session wants to hear of the note.
+    subscribed: Arc<Mutex<BTreeSet<String>>>,
+    level: Mutex<Option<LoggingLevel>>,
+}
+
+/// A typed value from what would be on the wire.
+fn typed<T: DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).expect("it has the shape of the protocol")
+}
+
+fn is_modern(context: &RequestContext<RoleServer>) -> bool {
+    context.protocol_version().is_some_and(|version| version.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
+}
+
+fn text(words: impl Into<String>) -> CallToolResult {
+    CallToolResult::success(vec![ContentBlock::text(words)])
+}
+
+/// What the client has answered, or the question to answer the call with.
+enum Asked {
+    Answer(Value),
+    Question(CallToolResponse),
+}
+
+async fn ask(
+    request: &CallToolRequestParams,
+    context: &RequestContext<RoleServer>,
+    question: Value,
+) -> Result<Asked, ErrorData> {
+    if let Some(given) = request.input_responses.as_ref().and_then(|given| given.get("answer")) {
+        return Ok(Asked::Answer(given.clone()));
+    }
+    let question: InputRequest = typed(question);
+    if is_modern(context) {
+        let requests = InputRequests::from([("answer".to_owned(), question)]);
+        return Ok(Asked::Question(InputRequiredResult::new(Some(requests), None).into()));
+    }
+    let pushed = match question {
+        InputRequest::CreateMessage(request) => ServerRequest::CreateMessageRequest(request),
+        InputRequest::Elicitation(request) => ServerRequest::ElicitRequest(request),
+        InputRequest::ListRoots(request) => ServerRequest::ListRootsRequest(request),
+        _ => return Err(ErrorData::internal_error("a question of a new kind", None)),
+    };
+    match context.peer.send_request(pushed).await {
+        Ok(ClientResult::CustomResult(result)) => Ok(Asked::Answer(result.0)),
+        Ok(result) => Ok(Asked::Answer(serde_json::to_value(result).expect("JSON"))),
+        Err(ServiceError::McpError(error)) => Err(error),
+        Err(error) => Err(ErrorData::internal_error(error.to_string(), None)),
+    }
+}
+
+impl Server {
+    fn new(world: &Arc<World>) -> Server {
+        let (world, changes) = (Arc::clone(world), world.changes.subscribe());
+        Server { world, changes, subscribed: Arc::default(), level: Mutex::default() }
+    }
+
+    async fn slow(&self, arguments: &Value, context: &RequestContext<RoleServer>) -> CallToolResult {
+        let key = arguments["key"].as_str().expect("a key");
+        self.world.count(key, |count| count.0 += 1);
+        if let Some(token) = context.meta.get_progress_token() {
+            for step in 1..=3 {
+                let progress = ProgressNotificationParam::new(token.clone(), f64::from(step));
+                let progress = progress.with_total(3.0).with_message(format!("step {step}"));
+                let _ = context.peer.notify_progress(progress).await;
+            }
+        }
+        let time = Duration::from_millis(arguments["ms"].as_u64().expect("a time"));
+        tokio::select! {
+            () = context.ct.cancelled() => { self.world.count(key, |count| count.1 += 1); }
+            () = tokio::time::sleep(time) => {}
+        }
+        text("waited")
+    }
+
+    async fn chat(&self, context: &RequestContext<RoleServer>) -> CallToolResult {
+        let session = *self.level.lock().expect("no test panics here");
+        let wanted = if is_modern(context) { context.meta.log_level() } else { session.or(Some(LoggingLevel::Debug)) };
+        let lines = [
+            (LoggingLevel::Debug, "a debug line"),
+            (LoggingLevel::Info, "an info line"),
+            (LoggingLevel::Warning, "a warning line"),
+        ];
+        for (level, line) in lines {
+            if wanted.is_some_and(|wanted| level as u8 >= wanted as u8) {
+                let message = LoggingMessageNotificationParam::new(level, json!(line)).with_logger("chatty");
+                let _ = context.peer.notify_logging_message(message).await;
+            }
+        }
+        text("said it")
+    }
+
+    fn later(&self, context: &RequestContext<RoleServer>) -> CallToolResponse {
+        let capabilities = context.client_capabilities().unwrap_or_default();
+        if !is_modern(context) || !capabilities.supports_tasks() {
+            return text("done later").into();
+        }
+        let options = TaskOptions::new().with_poll_interval_ms(20);
+        CreateTaskResult::new(self.world.tasks.spawn(options, |_| Box::pin(async { Ok(text("done later")) }))).into()
+    }
+}
+
+impl ServerHandler for Server {
+    fn get_info(&self) -> ServerConfig {
+        let capabilities = json!({
+            "tools": {"listChanged": true}, "prompts": {}, "resources": {"subscribe": true}, "completions": {},
+            "logging": {}, "extensions": {"io.modelcontextprotocol/tasks": {}},
+        });
+        ServerConfig::new(typed(capabilities))
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let mut tools: Vec<Value> = typed(CATALOG["tools"].clone());
+        tools.extend(self.world.grown.lock().expect("no test panics here").iter().cloned());
+        Ok(ListToolsResult::with_all_items(typed(json!(tools))))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let arguments = Value::Object(request.arguments.clone().unwrap_or_default());
+        let schema = json!({"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]});
+        let message = json!({"role": "user", "content": {"type": "text", "text": "Say something"}});
+        let question = match request.name.as_ref() {
+            "greet_elicit" => {
+                let params = json!({"message": "Who are you?", "requestedSchema": schema});
+                json!({"method": "elicitation/create", "params": params})
+            }
+            "sample_it" => {
+                json!({"method": "sampling/createMessage", "params": {"messages": [message], "maxTokens": 100}})
+            }
+            "list_my_roots" => json!({"method": "roots/list"}),
+            _ => Value::Null,
+        };
+        let answer = if question.is_null() {
+            Value::Null
+        } else {
+            match ask(&request, &context, question).await? {
+                Asked::Answer(answer) => answer,
+                Asked::Question(question) => return Ok(question),
+            }
+        };
+        let words = |value: &Value| value.as_str().unwrap_or("nothing").to_owned();
+        Ok(match request.name.as_ref() {
+            "add" => {
+                let sum = arguments["a"].as_f64().zip(arguments["b"].as_f64()).map(|(a, b)| a + b);
+                text(sum.expect("two numbers").to_string()).into()
+            }
+            "greet_elicit" if answer["action"] == "accept" => {
+                text(format!("Hello, {}!", words(&answer["content"]["name"]))).into()
+            }
+            "greet_elicit" => text(format!("the user said {}", words(&answer["action"]))).into(),
+            "sample_it" => {
+                let content = answer["content"].get(0).unwrap_or(&answer["content"]);
+                text(format!("sampled {}", words(&content["text"]))).into()
+            }
+            "list_my_roots" => text(format!("roots {}", words(&answer["roots"][0]["uri"]))).into(),
+            "slow" => self.slow(&arguments, &context).await.into(),
+            "cancelled_count" => {
+                let (started, cancelled) = self.world.count(arguments["key"].as_str().expect("a key"), |_| {});
+                text(format!("{started} started, {cancelled} cancelled")).into()
+            }
+            "chatty" => self.chat(&context).await.into(),
+            "touch" => {
+                self.world.changes.send_modify(|changes| changes.note += 1);
+                text("touched").into()
+            }
+            "grow" => {
+                let tool = json!({"name": arguments["name"], "inputSchema": {"type": "object"}});
+                self.world.grown.lock().expect("no test panics here").push(tool);
+                self.world.changes.send_modify(|changes| changes.tools += 1);
+                text("grown").into()
+            }
+            "later" => self.later(&context),
+            other => return Err(ErrorData::invalid_params(format!("there is no tool {other}"), None)),
+        })
+    }
+
+    async fn get_task(
+        &self,
+        request: GetTaskParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<GetTaskResult, ErrorData> {
+        self.world.tasks.get_task(&request.task_id).map(GetTaskResult::new)
+    }
+
+    async fn list_prompts(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        Ok(ListPromptsResult::with_all_items(typed(CATALOG["prompts"].clone())))
+    }
+
+    async fn get_prompt(
+        &self,
+        request: GetPromptRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<GetPromptResponse, ErrorData> {
+        let arguments = request.arguments.unwrap_or_default();
+        let greeting = format!("Hello, {}!", arguments.get("name").and_then(Value::as_str).unwrap_or_default());
+        let message = json!({"role": "user", "content": {"type": "text", "text": greeting}});
+        Ok(GetPromptResponse::Complete(typed(json!({"resultType": "complete", "messages": [message]}))))
+    }
+
+    async fn list_resources(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        Ok(ListResourcesResult::with_all_items(typed(CATALOG["resources"].clone())))
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        Ok(ListResourceTemplatesResult::with_all_items(typed(CATALOG["resourceTemplates"].clone())))
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        let words = match (request.uri.as_str(), request.uri.strip_prefix("note://t/")) {
+            ("note://a", _) => "note a".to_owned(),
+            (_, Some(id)) => format!("note t {id}"),
+            (uri, None) => {
+                return Err(ErrorData::resource_not_found("Resource not found", Some(json!({ "uri": uri }))));
+            }
+        };
+        let contents = json!([{"uri": request.uri, "text": words}]);
+        Ok(ReadResourceResponse::Complete(typed(json!({"resultType": "complete", "contents": contents}))))
+    }
+
+    async fn complete(
+        &self,
+        request: CompleteRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CompleteResult, ErrorData> {
+        let names: Vec<String> = typed(CATALOG["names"].clone());
+        let values: Vec<_> = names.into_iter().filter(|name| name.starts_with(&request.argument.value)).collect();
+        Ok(typed(json!({"resultType": "complete", "completion": {"values": values}})))
+    }
+
+    async fn set_level(&self, request: SetLevelRequestParams, _: RequestContext<RoleServer>) -> Result<(), ErrorData> {
+        *self.level.lock().expect("no test panics here") = Some(request.level);
+        Ok(())
+    }
+
+    async fn subscribe(&self, request: SubscribeRequestParams, _: RequestContext<RoleServer>) -> Result<(), ErrorData> {
+        self.subscribed.lock().expect("no test panics here").insert(request.uri);
+        Ok(())
+    }
+
+    async fn unsubscribe(
+        &self,
+        request: UnsubscribeRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.subscribed.lock().expect("no test panics here").remove(&request.uri);
+        Ok(())
+    }
+
+    /// A session hears of changes from here on.
+    async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        let (mut changes, subscribed) = (self.changes.clone(), Arc::clone(&self.subscribed));
+        let mut seen = *changes.borrow();
+        tokio::spawn(async move {
+            while changes.changed().await.is_ok() {
+                let now = *changes.borrow_and_update();
+                let wanted = subscribed.lock().expect("no test panics here").contains("note://a");
+                if now.tools != seen.tools && context.peer.notify_tool_list_changed().await.is_err() {
+                    return;
+                }
+                let note = ResourceUpdatedNotificationParam::new("note://a");
+                if wanted && now.note != seen.note && context.peer.notify_resource_updated(note).await.is_err() {
+                    return;
+                }
+                seen = now;
+            }
+        });
+    }
+
+    fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
+        Some(requested.supported_by(&self.get_info().capabilities))
+    }
+
+    async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
+        let mut changes = self.changes.clone();
+        let mut seen = *changes.borrow();
+        loop {
+            tokio::select! {
+                () = context.cancelled() => return Ok(()),
+                changed = changes.changed() => if changed.is_err() { return Ok(()) },
+            }
+            let now = *changes.borrow_and_update();
+            if now.tools != seen.tools && is_over(context.sink().notify_tool_list_changed().await) {
+                return Ok(());
+            }
+            if now.note != seen.note && is_over(context.sink().notify_resource_updated("note://a").await) {
+                return Ok(());
+            }
+            seen = now;
+        }
+    }
+}
+
+fn is_over(told: Result<(), SubscriptionSendError>) -> bool {
+    !matches!(told, Ok(()) | Err(SubscriptionSendError::NotificationNotAccepted(_)))
+}

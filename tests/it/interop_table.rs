@@ -1,0 +1,206 @@
+//! What the gateway promises for every feature between clients and servers of each era, which SDKs prove it, and both as
+//! the document `docs/interop.md`.
+
+use std::fmt::Write as _;
+
+use crate::interop_features::{Era, FEATURES};
+use crate::interop_player::Maker;
+use crate::interop_player::Maker::{Python1, Python2, Rust, TypeScript1, TypeScript2};
+
+/// A client and a backend with the gateway between them.
+#[derive(Clone, Copy, Debug)]
+pub struct Pair {
+    pub client: (Era, Maker),
+    pub server: (Era, Maker),
+    pub over: Transport,
+}
+
+/// How the gateway reaches its backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    Http,
+    Stdio,
+}
+
+use Era::{Legacy, Modern};
+use Transport::{Http, Stdio};
+
+const fn pair(client: (Era, Maker), server: (Era, Maker), over: Transport) -> Pair {
+    Pair { client, server, over }
+}
+
+pub const PAIRS: [Pair; 19] = [
+    pair((Legacy, Python1), (Legacy, TypeScript1), Http),
+    pair((Legacy, TypeScript1), (Legacy, Python1), Stdio),
+    pair((Legacy, Python2), (Legacy, Rust), Http),
+    pair((Legacy, Rust), (Legacy, Python2), Stdio),
+    pair((Legacy, TypeScript2), (Legacy, TypeScript2), Http),
+    pair((Legacy, Python1), (Modern, TypeScript2), Http),
+    pair((Legacy, TypeScript1), (Modern, Python2), Stdio),
+    pair((Legacy, TypeScript2), (Modern, Rust), Http),
+    pair((Legacy, Python2), (Modern, TypeScript2), Stdio),
+    pair((Legacy, Rust), (Modern, Python2), Http),
+    pair((Modern, Python2), (Legacy, TypeScript1), Http),
+    pair((Modern, Rust), (Legacy, Python1), Stdio),
+    pair((Modern, TypeScript2), (Legacy, Rust), Http),
+    pair((Modern, TypeScript2), (Legacy, Python1), Http),
+    pair((Modern, Rust), (Legacy, TypeScript2), Stdio),
+    pair((Modern, TypeScript2), (Modern, Python2), Http),
+    pair((Modern, Rust), (Modern, TypeScript2), Stdio),
+    pair((Modern, Python2), (Modern, Rust), Http),
+    pair((Modern, Python2), (Modern, TypeScript2), Http),
+];
+
+impl Pair {
+    /// Why one of the two SDKs cannot do its part of a feature.
+    pub fn lacks(&self, feature: &str) -> Option<String> {
+        let ((client_era, client), (server_era, server)) = (self.client, self.server);
+        let of = |side: &str, maker: Maker, lack: &str| format!("the {side} of {} {lack}", maker.name());
+        let by_client = client.client_lacks(client_era, feature).map(|lack| of("client", client, lack));
+        let by_server = server.server_lacks(server_era, feature).map(|lack| of("server", server, lack));
+        // The gateway says it to a modern client in the words of its era, whatever the server said.
+        let hidden = client.hides(feature) || (feature == "not_found" && client_era == Modern);
+        by_client.or(by_server.filter(|_| !hidden)).or(self.lacks_behind_gateway(feature))
+    }
+
+    /// What an SDK does that only a gateway, or only ours, cannot put right.
+    fn lacks_behind_gateway(&self, feature: &str) -> Option<String> {
+        let reason = match (feature, self.client, self.server) {
+            ("subscription", (Legacy, Rust), _) => {
+                "the client of Rust refuses the answer to `resources/subscribe` because it has `_meta`"
+            }
+            ("logging", _, (Legacy, Rust)) => {
+                "the server of Rust sends log lines beside the stream of the call, where they may come after its end"
+            }
+            _ => return None,
+        };
+        Some(reason.to_owned())
+    }
+}
+
+/// What the gateway says of a feature between two eras.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promise {
+    Works,
+    /// By the protocol, or by what the gateway chooses to do.
+    Impossible(&'static str),
+    /// Fixme: it should work.
+    NotYet(&'static str),
+}
+
+pub fn promise(client: Era, server: Era, feature: &str) -> Promise {
+    match (feature, client, server) {
+        ("tasks", Legacy, Modern) => Promise::Impossible(
+            "a tool of 2026-07-28 does not say that it can run as a task, so an older client calls it plainly",
+        ),
+        ("tasks", Modern, Legacy) => {
+            Promise::Impossible("a tool of 2025-11-25 that need not run as a task is called plainly for a newer client")
+        }
+        ("tasks", _, _) => Promise::NotYet("tasks are not carried through; the tool is called plainly"),
+        _ => Promise::Works,
+    }
+}
+
+const INTRODUCTION: &str = "\
+# Two eras, one gateway
+
+MCP clients and servers up to 2025-11-25 (*legacy*: with `initialize` and sessions) and of 2026-07-28 (*modern*: every
+request for itself) meet in the gateway. This page says what works between them. `tests/it/interop.rs` proves it with
+programs made with the official SDKs of five generations on both ends and the gateway, over HTTP, between them;
+`GOBLIN_BLESS=1` writes it anew. [The programs](../tests/clients/README.md) also run without the gateway
+(`tests/it/interop_direct.rs`), so what fails here only is the gateway's fault.
+";
+
+/// `docs/interop.md`.
+pub fn document() -> String {
+    let mut page = format!("{INTRODUCTION}\n## Features\n\nA number says how many pairs of SDKs prove it.\n\n");
+    page += "| feature | legacy client, legacy server | legacy client, modern server | modern client, legacy server \
+             | modern client, modern server |\n|---|---|---|---|---|\n";
+    let mut notes: Vec<String> = Vec::new();
+    for feature in FEATURES {
+        let cells = QUADRANTS.map(|(client, server)| match promise(client, server, feature) {
+            Promise::Works => format!("yes, {}", proofs(client, server, feature)),
+            Promise::Impossible(reason) => format!("no ({})", note(&mut notes, reason)),
+            Promise::NotYet(reason) => format!("not yet ({})", note(&mut notes, reason)),
+        });
+        line(&mut page, &format!("| {feature} | {} |", cells.join(" | ")));
+    }
+    page.push('\n');
+    for (index, reason) in notes.iter().enumerate() {
+        line(&mut page, &format!("{}. {}", index + 1, reason));
+    }
+    page += "\nA legacy server gets a client's roots only over a connection that is that client's own: \
+             `\"session\": \"per-client\"`. Clients without a session that can do the same share one, and a server that asks \
+             there is answered by the one whose call alone is open.\n";
+    page += "\n## Pairs\n\n| client | server | transport to the server | not tried, because |\n|---|---|---|---|\n";
+    for pair in PAIRS {
+        line(&mut page, &row(&pair));
+    }
+    page
+}
+
+pub const QUADRANTS: [(Era, Era); 4] = [(Legacy, Legacy), (Legacy, Modern), (Modern, Legacy), (Modern, Modern)];
+
+/// How many pairs can show that a feature works between these eras.
+pub fn proofs(client: Era, server: Era, feature: &str) -> usize {
+    let able = |pair: &&Pair| (pair.client.0, pair.server.0) == (client, server) && pair.lacks(feature).is_none();
+    PAIRS.iter().filter(able).count()
+}
+
+fn line(page: &mut String, words: &str) {
+    writeln!(page, "{words}").expect("a string takes everything");
+}
+
+/// The number of a note, which is added if it is new.
+fn note(notes: &mut Vec<String>, reason: &str) -> usize {
+    if let Some(found) = notes.iter().position(|note| note == reason) {
+        return found + 1;
+    }
+    notes.push(reason.to_owned());
+    notes.len()
+}
+
+fn row(pair: &Pair) -> String {
+    let side = |(era, maker): (Era, Maker)| format!("{}, {}", maker.name(), era.name());
+    let over = match pair.over {
+        Http => "HTTP",
+        Stdio => "stdio",
+    };
+    let lacking: Vec<String> = FEATURES
+        .into_iter()
+        .filter(|feature| promise(pair.client.0, pair.server.0, feature) == Promise::Works)
+        .filter_map(|feature| pair.lacks(feature).map(|lack| format!("{feature}: {lack}")))
+        .collect();
+    format!("| {} | {} | {over} | {} |", side(pair.client), side(pair.server), lacking.join("; "))
+}
+
+#[test]
+fn every_promise_is_proved_by_two_pairs_and_every_sdk_stands_on_both_ends() {
+    for feature in FEATURES {
+        for (client, server) in QUADRANTS {
+            let proofs = proofs(client, server, feature);
+            let enough = proofs >= 2 || promise(client, server, feature) != Promise::Works;
+            assert!(enough, "{feature}, {client:?} client, {server:?} server: {proofs}");
+        }
+    }
+    for maker in Maker::ALL {
+        assert!(PAIRS.iter().any(|pair| pair.client.1 == maker), "no client of {maker:?}");
+        assert!(PAIRS.iter().any(|pair| pair.server.1 == maker), "no server of {maker:?}");
+    }
+    for pair in PAIRS {
+        assert!(pair.client.1.speaks(pair.client.0) && pair.server.1.speaks(pair.server.0), "{pair:?}");
+    }
+}
+
+#[test]
+fn the_page_about_both_eras_is_not_stale() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/interop.md");
+    if std::env::var_os("GOBLIN_BLESS").is_some() {
+        std::fs::write(path, document()).expect("the page can be written");
+    }
+    let committed = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        committed == document(),
+        "docs/interop.md is stale, run: GOBLIN_BLESS=1 cargo test --test it interop_table"
+    );
+}

@@ -1,0 +1,261 @@
+//! `subscriptions/listen`: what clients without a session are told on a stream of their own, and what they are not.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Client, Listener, StdioClient, eventually};
+use crate::modern_client::{ACKNOWLEDGED, ModernClient, Scene, listen_to, named, with_meta};
+use crate::stage::{Back, Backend};
+use crate::subscriber::{ACTIVE, DELETED, UPDATED, subscribe, touch, touched, upstream_heard};
+
+pub const ALPHA: &str = "a+note:///alpha";
+const BETA: &str = "a+note:///beta";
+const TOOLS: &str = "notifications/tools/list_changed";
+const PROMPTS: &str = "notifications/prompts/list_changed";
+const RESOURCES: &str = "notifications/resources/list_changed";
+
+pub fn uris(uris: &[&str]) -> Value {
+    json!({ "resourceSubscriptions": uris })
+}
+
+/// The next message is this notification; its params without the name of the stream.
+pub async fn next_told(stream: &mut Listener, method: &str, id: &Value) -> Value {
+    let mut message = stream.next().await.unwrap_or_else(|| panic!("the stream ended before {method}"));
+    assert_eq!(message["method"], method, "{message}");
+    let meta = message["params"]["_meta"].as_object_mut().unwrap_or_else(|| panic!("no _meta"));
+    assert_eq!(meta.remove("io.modelcontextprotocol/subscriptionId").as_ref(), Some(id), "{method}");
+    message["params"].clone()
+}
+
+async fn upstream(scene: &Scene, expected: &[&str]) {
+    upstream_heard(&scene.gateway.client().await, expected).await;
+}
+
+#[tokio::test]
+async fn sub1_what_will_be_told_is_acknowledged_first() {
+    let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
+    for (wanted, expected) in [
+        (json!({}), json!({})),
+        (json!({"toolsListChanged": false, "other": true, "promptsListChanged": "yes"}), json!({})),
+        (
+            json!({"toolsListChanged": true, "promptsListChanged": true}),
+            json!({"toolsListChanged": true, "promptsListChanged": true}),
+        ),
+        (json!({"resourcesListChanged": true, "resourceSubscriptions": []}), json!({"resourcesListChanged": true})),
+        (uris(&[ALPHA, "nobody:///x", "a+nobody:///x", BETA, ALPHA]), uris(&[ALPHA, BETA])),
+        (json!({"resourceSubscriptions": [7, null, ALPHA]}), uris(&[ALPHA])),
+        (json!({"resourceSubscriptions": ALPHA}), json!({})),
+    ] {
+        for id in [json!(4), json!("4")] {
+            let (honoured, _) = scene.client.listen(id, wanted.clone()).await;
+            assert_eq!(honoured, expected, "{wanted}");
+        }
+    }
+    for wrong in [json!(null), json!([]), json!("x")] {
+        let answer = scene.client.request("subscriptions/listen", json!({ "notifications": wrong })).await;
+        assert_eq!(answer["error"]["code"], -32602, "{answer}");
+    }
+    let unknown = json!({"notifications": {}, "_meta": {"dev.goblin/whatever": 1}});
+    let answer = scene.client.request("subscriptions/listen", unknown).await;
+    assert_eq!(answer["error"]["code"], -32602, "{answer}");
+}
+
+/// A server that cannot tell of its resources is not promised to.
+#[tokio::test]
+async fn sub3_what_cannot_be_told_is_not_promised() {
+    let gateway = crate::harness::Gateway::with_servers(json!({
+        "a": crate::harness::fixture_server(&["--without", "subscribe"]),
+        "b": crate::harness::fixture_server(&[]),
+    }))
+    .await;
+    let client = ModernClient::new(gateway.address);
+    client.await_tool("a_touch").await;
+    client.await_tool("b_touch").await;
+    let (honoured, _) = client.listen(json!(1), uris(&[ALPHA, "b+note:///alpha"])).await;
+    assert_eq!(honoured, uris(&["b+note:///alpha"]));
+}
+
+#[tokio::test]
+async fn sub2_one_update_reaches_sessions_and_listeners_alike() {
+    for back in Back::ALL {
+        let scene = Scene::start(back, json!({}), json!({})).await;
+        let legacy = scene.gateway.client().await;
+        let mut session = legacy.listen().await;
+        subscribe(&legacy, ALPHA, json!({})).await;
+        let (text, number) = (json!("1"), json!(1));
+        let (_, mut first) = scene.client.listen(text.clone(), uris(&[ALPHA])).await;
+        let (_, mut second) = scene.client.listen(number.clone(), uris(&[ALPHA, BETA])).await;
+        scene.gauge_becomes(ACTIVE, 4).await;
+        upstream_heard(&legacy, &["+note:///alpha", "+note:///beta"]).await;
+        touch(&legacy, "note:///alpha", 1).await;
+        let expected: Value = serde_json::from_str(&touched(ALPHA, 1)).expect("JSON");
+        assert_eq!(session.await_method(UPDATED).await["params"], expected, "{back:?}");
+        assert_eq!(next_told(&mut first, UPDATED, &text).await, expected, "{back:?}");
+        assert_eq!(next_told(&mut second, UPDATED, &number).await, expected, "{back:?}");
+        touch(&legacy, "note:///beta", 1).await;
+        assert_eq!(next_told(&mut second, UPDATED, &number).await["uri"], BETA, "{back:?}");
+        scene.gauge_becomes("goblin_streams_active", 3).await;
+
+        // Who goes is told nothing more, and the last one is told upstream.
+        drop(second);
+        upstream_heard(&legacy, &["+note:///alpha", "+note:///beta", "-note:///beta"]).await;
+        drop(first);
+        scene.gauge_becomes(ACTIVE, 1).await;
+        scene.gauge_becomes("goblin_streams_active", 1).await;
+        touch(&legacy, "note:///alpha", 1).await;
+        assert_eq!(session.await_method(UPDATED).await["params"]["version"], 2, "{back:?}");
+        upstream_heard(&legacy, &["+note:///alpha", "+note:///beta", "-note:///beta"]).await;
+    }
+}
+
+#[tokio::test]
+async fn sub13_the_words_of_an_update_are_the_servers() {
+    let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
+    let (_, mut stream) = scene.client.listen(json!("é"), uris(&[ALPHA])).await;
+    upstream(&scene, &["+note:///alpha"]).await;
+    let told = r#"{"x":[1.0,1e3,-0],"uri":"note:\/\/\/alpha","_meta":{"y":1.50}}"#;
+    let draft = scene
+        .client
+        .draft("tools/call", json!({"name": "a_tell", "arguments": {"method": UPDATED, "params": "PARAMS"}}));
+    let body = draft.body.replace(r#""PARAMS""#, told);
+    scene.client.send(&crate::modern_client::Draft { body, ..draft }).await;
+    let message = stream.next_text().await.expect("an update");
+    let expected = told
+        .replace(r"note:\/\/\/alpha", ALPHA)
+        .replace(r#"{"y""#, r#"{"io.modelcontextprotocol/subscriptionId":"é","y""#);
+    assert!(message.contains(&expected), "{message}\n{expected}");
+}
+
+#[tokio::test]
+async fn reg8_lists_are_told_to_those_who_asked() {
+    let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
+    let wanted = |key: &str| json!({ key: true });
+    let (_, mut tools) = scene.client.listen(json!("t"), wanted("toolsListChanged")).await;
+    let (_, mut prompts) = scene.client.listen(json!("p"), wanted("promptsListChanged")).await;
+    let (_, mut resources) = scene.client.listen(json!("r"), wanted("resourcesListChanged")).await;
+    let (_, mut none) = scene.client.listen(json!("n"), uris(&[ALPHA])).await;
+    upstream(&scene, &["+note:///alpha"]).await;
+    for (tool, stream, method, id) in [
+        ("a_change_tools", &mut tools, TOOLS, "t"),
+        ("a_change_resources", &mut resources, RESOURCES, "r"),
+        ("a_change_prompts", &mut prompts, PROMPTS, "p"),
+    ] {
+        scene.client.call(tool, json!({})).await;
+        // The first thing it hears, though other lists have changed before.
+        assert_eq!(next_told(stream, method, &json!(id)).await, json!({"_meta": {}}));
+    }
+    touch(&scene.gateway.client().await, "note:///alpha", 1).await;
+    assert_eq!(next_told(&mut none, UPDATED, &json!("n")).await["uri"], ALPHA, "it hears of no list");
+}
+
+#[tokio::test]
+async fn subx1_patterns_are_listened_for_as_sessions_subscribe_to_them() {
+    let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
+    let mut params = listen_to(uris(&["a+note:///*"]));
+    params["_meta"]["dev.goblin/pattern"] = json!("glob");
+    let (honoured, mut stream) = scene.client.listen_with(json!(1), params).await;
+    assert_eq!(honoured, uris(&["a+note:///*"]));
+    upstream(&scene, &["+note:///alpha", "+note:///beta"]).await;
+    touch(&scene.gateway.client().await, "note:///beta", 1).await;
+    assert_eq!(next_told(&mut stream, UPDATED, &json!(1)).await["uri"], BETA);
+    let mut params = listen_to(uris(&["a+note:///*"]));
+    params["_meta"]["dev.goblin/pattern"] = json!("regex");
+    let answer = scene.client.request("subscriptions/listen", params).await;
+    assert_eq!(answer["error"]["code"], -32602, "{answer}");
+}
+
+#[tokio::test]
+async fn sub14_a_resource_that_is_gone_is_told_as_the_client_can_hear_it() {
+    const BIN: &str = "a+blob:///bin";
+    let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
+    let knowing = ModernClient::able(scene.gateway.address, json!({"extensions": {"dev.goblin/subscriptions": {}}}));
+    let (_, mut plain) = scene.client.listen(json!(1), uris(&[BIN])).await;
+    let (_, mut words) = knowing.listen(json!(2), uris(&[BIN])).await;
+    scene.gauge_becomes(ACTIVE, 2).await;
+    upstream(&scene, &["+blob:///bin"]).await;
+    scene.client.call("a_change_resources", json!({"remove": "blob:///bin"})).await;
+    let told = next_told(&mut plain, UPDATED, &json!(1)).await;
+    assert_eq!(told, json!({"uri": BIN, "_meta": {"dev.goblin/deleted": true}}));
+    assert_eq!(next_told(&mut words, DELETED, &json!(2)).await["uri"], BIN);
+    scene.client.call("a_change_resources", json!({"restore": "blob:///bin"})).await;
+    for (stream, id) in [(&mut plain, 1), (&mut words, 2)] {
+        assert_eq!(next_told(stream, UPDATED, &json!(id)).await["uri"], BIN, "it is back");
+    }
+}
+
+#[tokio::test]
+async fn sub2_streams_over_a_pipe_are_told_apart_by_their_ids_and_end_apart() {
+    for members in [json!({}), json!({"session": "per-client"})] {
+        let backend = Backend::start(Back::Stdio).await;
+        let mut client = StdioClient::start(Scene::config(&backend, json!({}), members.clone()));
+        client.await_modern_tool("a_touch").await;
+        for id in [json!(900), json!("900")] {
+            let params = json!({ "notifications": uris(&[ALPHA]) });
+            client.begin_modern(id.clone(), "subscriptions/listen", params, &json!({})).await;
+            let first = client.message().await;
+            assert_eq!(first["method"], ACKNOWLEDGED, "{first}");
+            assert_eq!(first["params"], json!({"_meta": named(&id), "notifications": uris(&[ALPHA])}));
+        }
+        subscribed(&mut client, r#"["+note:///alpha"]"#).await;
+        let touch = |id: &str| {
+            json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": with_meta(
+                json!({"name": "a_touch", "arguments": {"uri": "note:///alpha"}}), &json!({}))})
+        };
+        client.write(&touch("x").to_string()).await;
+        let mut ids: Vec<_> =
+            messages(&mut client, 3).await.iter().filter_map(stream_of).map(|id| id.to_string()).collect();
+        ids.sort();
+        assert_eq!(ids, [r#""900""#, "900"], "{members}");
+        client.write(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":900}}"#).await;
+        client.write(&touch("y").to_string()).await;
+        let ids: Vec<_> = messages(&mut client, 2).await.iter().filter_map(stream_of).collect();
+        assert_eq!(ids, [json!("900")], "{members}: the other was taken back");
+        client.write(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"900"}}"#).await;
+        subscribed(&mut client, r#"["+note:///alpha","-note:///alpha"]"#).await;
+    }
+}
+
+fn stream_of(message: &Value) -> Option<Value> {
+    message["params"]["_meta"].get("io.modelcontextprotocol/subscriptionId").cloned()
+}
+
+async fn messages(client: &mut StdioClient, count: usize) -> Vec<Value> {
+    let mut messages = Vec::new();
+    while messages.len() < count {
+        messages.push(client.message().await);
+    }
+    messages
+}
+
+/// Waits until the server was told exactly this.
+async fn subscribed(client: &mut StdioClient, expected: &str) {
+    let deadline = crate::harness::Deadline::new();
+    loop {
+        let answer = client.modern("tools/call", json!({"name": "a_subscribed"}), &json!({})).await;
+        if answer["result"]["content"][0]["text"] == expected {
+            return;
+        }
+        deadline.pause(&format!("the server was told {expected}, not {answer}")).await;
+    }
+}
+
+/// Operators see them as they see those of sessions.
+#[tokio::test]
+async fn met_listeners_are_counted_while_they_are_there() {
+    let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
+    let gauges = ["goblin_sessions_active", "goblin_streams_active", ACTIVE];
+    let (_, stream) = scene.client.listen(json!(1), uris(&[ALPHA, BETA])).await;
+    for (name, value) in gauges.into_iter().zip([1, 1, 2]) {
+        scene.gauge_becomes(name, value).await;
+    }
+    eventually("they are listed", || async {
+        let told = Client::new(scene.gateway.address).send(http::Method::GET, "/api/subscriptions", &[], "").await;
+        (told.body.contains(ALPHA) && told.body.contains(BETA)).then_some(())
+    })
+    .await;
+    let (_, call) = scene.client.open(&scene.client.draft("tools/call", json!({"name": "a_hang"}))).await;
+    scene.gauge_becomes("goblin_requests_in_flight", 1).await;
+    drop((stream, call));
+    for name in gauges.into_iter().chain(["goblin_requests_in_flight"]) {
+        scene.gauge_becomes(name, 0).await;
+    }
+}

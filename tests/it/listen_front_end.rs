@@ -1,0 +1,125 @@
+//! Streams of clients that listen: how they end, how many there may be, and what outlives what.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Gateway, StdioClient, eventually, fixture_server, signal};
+use crate::listen_front::{ALPHA, next_told, uris};
+use crate::modern_client::{ModernClient, Scene, named};
+use crate::stage::Back;
+use crate::subscriber::{ACTIVE, UPDATED, touch, upstream_heard};
+
+fn over(id: &Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "result": {"resultType": "complete", "_meta": named(id)}})
+}
+
+#[tokio::test]
+async fn life_a_gateway_that_stops_ends_every_stream_with_its_answer() {
+    let mut scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
+    let mut streams = Vec::new();
+    for id in [json!("a"), json!(7)] {
+        streams.push((id.clone(), scene.client.listen(id, uris(&[ALPHA])).await.1));
+    }
+    assert!(scene.gateway.terminate().await.success());
+    for (id, mut stream) in streams {
+        assert_eq!(stream.next().await, Some(over(&id)));
+        assert_eq!(stream.next().await, None);
+    }
+}
+
+#[tokio::test]
+async fn life_a_stream_over_a_pipe_ends_with_its_answer_when_we_are_told_to_stop() {
+    let config = json!({ "gateway": { "grace": "10m" }, "mcpServers": { "a": fixture_server(&[]) } });
+    let mut client = StdioClient::start(config);
+    client.await_modern_tool("a_touch").await;
+    for id in [json!("a"), json!(700)] {
+        client
+            .begin_modern(id, "subscriptions/listen", json!({"notifications": {"toolsListChanged": true}}), &json!({}))
+            .await;
+        client.message().await;
+    }
+    signal(client.child.id().expect("it runs"), "TERM");
+    let mut ends = [client.message().await, client.message().await];
+    ends.sort_by_key(|message| message["id"].to_string());
+    assert_eq!(ends, [over(&json!("a")), over(&json!(700))]);
+    assert_eq!(client.line().await, None);
+}
+
+#[tokio::test]
+async fn sub5_many_streams_share_one_subscription_and_each_hears_once() {
+    let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
+    let mut streams = Vec::new();
+    for number in 0..200 {
+        streams.push((json!(number), scene.client.listen(json!(number), uris(&[ALPHA])).await.1));
+    }
+    scene.gauge_becomes(ACTIVE, 200).await;
+    let legacy = scene.gateway.client().await;
+    upstream_heard(&legacy, &["+note:///alpha"]).await;
+    for version in [1, 2] {
+        touch(&legacy, "note:///alpha", 1).await;
+        for (id, stream) in &mut streams {
+            assert_eq!(next_told(stream, UPDATED, id).await["version"], version);
+        }
+    }
+    drop(streams);
+    scene.gauge_becomes(ACTIVE, 0).await;
+    upstream_heard(&legacy, &["+note:///alpha", "-note:///alpha"]).await;
+}
+
+#[tokio::test]
+async fn sess1_streams_take_places_among_the_sessions() {
+    let config = json!({ "gateway": { "maxSessions": 2 }, "mcpServers": { "a": fixture_server(&[]) } });
+    let gateway = Gateway::start(config).await;
+    let client = ModernClient::new(gateway.address);
+    client.await_tool("a_touch").await;
+    let (_, first) = client.listen(json!(1), json!({})).await;
+    let (_, second) = client.listen(json!(2), json!({})).await;
+    let refused = client.request("subscriptions/listen", json!({"notifications": {}})).await;
+    assert_eq!(refused["error"]["data"]["limit"], "maxSessions", "{refused}");
+    assert!(client.call("a_echo", json!({})).await["error"].is_null(), "calls need no place");
+    drop(first);
+    let third = eventually("the place is free", || async {
+        let draft = client.draft("subscriptions/listen", json!({"notifications": {}}));
+        let (parts, stream) = client.open(&draft).await;
+        (parts.headers["content-type"] == "text/event-stream").then_some(stream)
+    });
+    drop((second, third.await));
+}
+
+#[tokio::test]
+async fn sub_what_is_acknowledged_is_what_there_is_room_for() {
+    let config = json!({ "subscriptions": { "maxPerClient": 2 }, "mcpServers": { "a": fixture_server(&[]) } });
+    let gateway = Gateway::start(config).await;
+    let client = ModernClient::new(gateway.address);
+    client.await_tool("a_touch").await;
+    let three = ["a+note:///1", "a+note:///2", "a+note:///3"];
+    let (honoured, mut stream) = client.listen(json!(1), uris(&three)).await;
+    assert_eq!(honoured, uris(&three[..2]));
+    let (other, _) = client.listen(json!(2), uris(&three[2..])).await;
+    assert_eq!(other, uris(&three[2..]), "each stream has its own room");
+    let legacy = gateway.client().await;
+    eventually("both are subscribed", || async {
+        let said = legacy.call_text("a_subscribed", json!({})).await;
+        (said.contains("+note:///1") && said.contains("+note:///2")).then_some(())
+    })
+    .await;
+    for uri in ["note:///3", "note:///2", "note:///1"] {
+        touch(&legacy, uri, 1).await;
+    }
+    let mut told = [next_told(&mut stream, UPDATED, &json!(1)).await, next_told(&mut stream, UPDATED, &json!(1)).await];
+    told.sort_by_key(|params| params["uri"].to_string());
+    assert_eq!([&told[0]["uri"], &told[1]["uri"]], three[..2]);
+}
+
+/// A client that goes while its server is still asked leaves nothing behind.
+#[tokio::test]
+async fn sub9_a_stream_that_closes_while_its_server_is_asked_leaves_nothing() {
+    let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
+    let legacy = scene.gateway.client().await;
+    let (honoured, stream) = scene.client.listen(json!(1), uris(&["a+note:///held-x"])).await;
+    assert_eq!(honoured, uris(&["a+note:///held-x"]), "it is acknowledged before the server answers");
+    upstream_heard(&legacy, &["+note:///held-x"]).await;
+    drop(stream);
+    scene.gauge_becomes(ACTIVE, 0).await;
+    legacy.call("a_release", json!({})).await;
+    upstream_heard(&legacy, &["+note:///held-x", "-note:///held-x"]).await;
+}

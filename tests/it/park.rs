@@ -1,0 +1,265 @@
+//! Calls of clients without a session whose backend asks something: the call is answered with what is asked, waits, and
+//! goes on when its client comes back. The tool runs once.
+
+use serde_json::{Map, Value, json};
+
+use crate::harness::{Listener, StdioClient, eventually};
+use crate::modern_client::{Draft, ModernClient, Scene, everything, text_of};
+use crate::peer::raw_member;
+use crate::stage::{Back, Backend};
+
+pub const ELICITATION: &str = "elicitation/create";
+const SAMPLING: &str = "sampling/createMessage";
+/// Full of odd spelling.
+const FORM: &str =
+    r#"{"message":"caf\u00e9 \/","requestedSchema":{"type":"object","properties":{}},"x-vendor":{"odd":[1.0,1e3,-0]}}"#;
+const ACCEPTED: &str = r#"{"action":"accept","content":{"n":1.50,"s":"\u00e9\/"}}"#;
+
+/// What a call is answered with whose backend asks: the questions, and the state to come back with.
+pub fn required(answer: &Value) -> (Map<String, Value>, String) {
+    let result = &answer["result"];
+    assert_eq!(result["resultType"], "input_required", "{answer}");
+    let asked = result["inputRequests"].as_object().unwrap_or_else(|| panic!("{answer}"));
+    (asked.clone(), result["requestState"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned())
+}
+
+/// The call again, with these answers.
+pub fn retry(call: &Value, responses: Value, state: &str) -> Value {
+    let mut call = call.clone();
+    call["inputResponses"] = responses;
+    call["requestState"] = json!(state);
+    call
+}
+
+/// A call of the tool that asks; `rest` are further members of its arguments, each after a comma.
+pub fn ask(backend: &Backend, method: &str, rest: &str) -> Value {
+    let arguments: Value = serde_json::from_str(&backend.arguments(method, rest)).expect("JSON");
+    json!({ "name": "a_ask", "arguments": arguments })
+}
+
+/// The same answer to every question.
+pub fn to_all(asked: &Map<String, Value>, answer: Value) -> Value {
+    asked.keys().map(|key| (key.clone(), answer.clone())).collect::<Map<_, _>>().into()
+}
+
+#[tokio::test]
+async fn ask_a_call_waits_for_its_client_and_both_directions_are_lossless() {
+    for back in Back::ALL {
+        let scene = Scene::start(back, json!({}), json!({})).await;
+        // Written by hand: what is asked and answered is compared as it is spelled.
+        let arguments = scene.backend.arguments(ELICITATION, &format!(r#","params":{FORM}"#));
+        let draft = scene.client.draft("tools/call", json!({"name": "a_ask", "arguments": "ARGUMENTS"}));
+        let draft = Draft { body: draft.body.replace(r#""ARGUMENTS""#, &arguments), ..draft };
+        let answer = scene.client.send(&draft).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let (asked, state) = required(&answer.json());
+        assert_eq!(asked.len(), 1, "{back:?}: {asked:?}");
+        let message = answer.messages().pop().expect("an answer");
+        let result = raw_member(&message, "result").expect("a result");
+        let requests = raw_member(&result, "inputRequests").expect("requests");
+        let (key, question) = asked.iter().next().expect("one");
+        let raw = raw_member(&requests, key).expect("it is there");
+        assert_eq!(
+            (&question["method"], raw_member(&raw, "params").as_deref()),
+            (&json!(ELICITATION), Some(FORM)),
+            "{back:?}"
+        );
+        assert!(question.get("id").is_none() && question.get("jsonrpc").is_none(), "{question}");
+
+        let again = scene.client.draft(
+            "tools/call",
+            json!({
+                "name": "a_ask", "arguments": "ARGUMENTS", "requestState": state, "inputResponses": {key: "ANSWER"},
+            }),
+        );
+        let body = again.body.replace(r#""ARGUMENTS""#, &arguments).replace(r#""ANSWER""#, ACCEPTED);
+        let done = scene.client.send(&Draft { body: body.clone(), ..again }).await.json();
+        assert_eq!(
+            done["id"],
+            serde_json::from_str::<Value>(&body).expect("JSON")["id"],
+            "the id of the retry: {done}"
+        );
+        assert_eq!(done["result"]["resultType"], "complete", "{back:?}: {done}");
+        assert_eq!(text_of(&done), format!(r#"{{"result":{ACCEPTED}}}"#), "{back:?}");
+        assert_eq!(scene.runs().await, 1, "{back:?}");
+        scene.gauge_becomes("goblin_requests_in_flight", 0).await;
+    }
+}
+
+#[tokio::test]
+async fn ask_res4_links_in_what_is_asked_lead_to_where_the_client_can_read_them() {
+    let scene = Scene::start(Back::Post, json!({}), json!({})).await;
+    let params = |uri: &str| json!({"messages": [{"role": "user", "content": {"type": "resource_link", "uri": uri, "name": "n"}}], "maxTokens": 9});
+    let call = ask(&scene.backend, SAMPLING, &format!(r#","params":{}"#, params("note:///alpha")));
+    let (asked, state) = required(&scene.client.request("tools/call", call.clone()).await);
+    let (_, question) = asked.iter().next().expect("a question");
+    assert_eq!(*question, json!({"method": SAMPLING, "params": params("a+note:///alpha")}));
+    let said = json!({"role": "assistant", "content": {"type": "text", "text": "hi"}, "model": "m"});
+    let done = scene.client.request("tools/call", retry(&call, to_all(&asked, said.clone()), &state)).await;
+    assert_eq!(serde_json::from_str::<Value>(&text_of(&done)).expect("JSON"), json!({ "result": said }));
+}
+
+/// A client is asked for what its request says it can do, and for nothing else.
+#[tokio::test]
+async fn ask_what_a_request_does_not_offer_is_refused_to_the_backend() {
+    let scene = Scene::start(Back::Post, json!({}), json!({})).await;
+    for (capabilities, method, params, missing) in [
+        (json!({}), ELICITATION, json!({"message": "m"}), "elicitation.form"),
+        (json!({"elicitation": {"url": {}}}), ELICITATION, json!({"message": "m"}), "elicitation.form"),
+        (json!({"elicitation": {}}), ELICITATION, json!({"mode": "url", "url": "u"}), "elicitation.url"),
+        (json!({"elicitation": {}}), SAMPLING, json!({"messages": []}), "sampling"),
+        (json!({"sampling": {}}), SAMPLING, json!({"messages": [], "tools": []}), "sampling.tools"),
+    ] {
+        let client = ModernClient::able(scene.gateway.address, capabilities);
+        let call = ask(&scene.backend, method, &format!(r#","params":{params}"#));
+        let answer = text_of(&client.request("tools/call", call).await);
+        assert!(answer.contains("-32601") && answer.contains(missing), "{missing}: {answer}");
+    }
+}
+
+/// One client's directories do not govern another's: a shared server gets those of the configuration, or none.
+#[tokio::test]
+async fn ask_roots_are_asked_where_the_server_is_the_clients_own() {
+    for (members, expected) in
+        [(json!({"roots": [{"uri": "file:///r", "name": "r"}]}), r#""uri":"file:///r""#), (json!({}), "-32601")]
+    {
+        let scene = Scene::start(Back::Stdio, json!({}), members).await;
+        let answer = scene.client.request("tools/call", ask(&scene.backend, "roots/list", "")).await;
+        assert!(text_of(&answer).contains(expected), "{answer}");
+    }
+    let backend = Backend::start(Back::Stdio).await;
+    let mut client = StdioClient::start(Scene::config(&backend, json!({}), json!({"session": "per-client"})));
+    client.await_modern_tool("a_ask").await;
+    let call = ask(&backend, "roots/list", "");
+    let (asked, state) = required(&client.modern("tools/call", call.clone(), &everything()).await);
+    assert_eq!(asked.values().collect::<Vec<_>>(), [&json!({"method": "roots/list"})]);
+    let roots = json!({"roots": [{"uri": "file:///mine"}]});
+    let done = client.modern("tools/call", retry(&call, to_all(&asked, roots), &state), &everything()).await;
+    assert!(text_of(&done).contains("file:///mine"), "{done}");
+}
+
+/// Over HTTP nothing tells one such client from another but what they can do: those that can do the same share a link.
+#[tokio::test]
+async fn ask_roots_of_a_client_without_a_pipe_are_asked_on_a_link_of_its_kind() {
+    let scene = Scene::start(Back::Stdio, json!({}), json!({"session": "per-client"})).await;
+    let call = ask(&scene.backend, "roots/list", "");
+    let (asked, state) = required(&scene.client.request("tools/call", call.clone()).await);
+    let roots = json!({"roots": [{"uri": "file:///mine"}]});
+    let done = scene.client.request("tools/call", retry(&call, to_all(&asked, roots), &state)).await;
+    assert!(text_of(&done).contains("file:///mine"), "{done}");
+    scene.gauge_becomes("goblin_backend_client_links", 1).await;
+    let able_to_less = ModernClient::able(scene.gateway.address, json!({}));
+    let answer = able_to_less.request("tools/call", call).await;
+    assert!(text_of(&answer).contains("-32601"), "{answer}");
+    scene.gauge_becomes("goblin_backend_client_links", 2).await;
+}
+
+#[tokio::test]
+async fn ask_several_questions_take_as_many_rounds_as_they_need() {
+    for back in Back::ALL {
+        let scene = Scene::start(back, json!({}), json!({})).await;
+        let call = ask(&scene.backend, ELICITATION, r#","params":{"message":"m"},"times":5"#);
+        let mut answer = scene.client.request("tools/call", call.clone()).await;
+        let mut keys = std::collections::BTreeSet::new();
+        while answer["result"]["resultType"] == "input_required" {
+            let (asked, state) = required(&answer);
+            for key in asked.keys() {
+                assert!(keys.insert(key.clone()), "{back:?}: {key} is asked once");
+            }
+            answer = scene
+                .client
+                .request("tools/call", retry(&call, to_all(&asked, json!({"action": "decline"})), &state))
+                .await;
+        }
+        assert_eq!((keys.len(), text_of(&answer).matches("decline").count()), (5, 5), "{back:?}: {answer}");
+        assert_eq!(scene.runs().await, 1, "{back:?}");
+    }
+}
+
+#[tokio::test]
+async fn ask_what_is_missing_or_no_answer_is_asked_again_and_more_is_ignored() {
+    let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
+    let call = ask(&scene.backend, ELICITATION, r#","params":{"message":"m"},"times":2"#);
+    let (mut asked, mut state) = required(&scene.client.request("tools/call", call.clone()).await);
+    // The second comes along as soon as it is there.
+    while asked.len() < 2 {
+        (asked, state) = required(&scene.client.request("tools/call", retry(&call, json!({}), &state)).await);
+    }
+    let keys: Vec<_> = asked.keys().cloned().collect();
+    for wrong in [
+        json!({}),
+        json!(null),
+        json!([]),
+        json!("x"),
+        json!({"other": {"action": "accept"}}),
+        json!({&keys[0]: null, &keys[1]: "accept"}),
+        json!({&keys[0]: [], &keys[1]: 7}),
+    ] {
+        let answer = scene.client.request("tools/call", retry(&call, wrong.clone(), &state)).await;
+        let again;
+        (again, state) = required(&answer);
+        assert_eq!(again, asked, "{wrong}");
+    }
+    let mut left = retry(&call, json!({&keys[1]: {"action": "accept"}, "other": {"action": "decline"}}), &state);
+    (asked, state) = required(&scene.client.request("tools/call", left.clone()).await);
+    assert_eq!(asked.keys().collect::<Vec<_>>(), [&keys[0]], "the other was answered");
+    // And no answers at all.
+    left["requestState"] = json!(state);
+    left.as_object_mut().expect("an object").remove("inputResponses");
+    (asked, state) = required(&scene.client.request("tools/call", left).await);
+    let done =
+        scene.client.request("tools/call", retry(&call, to_all(&asked, json!({"action": "cancel"})), &state)).await;
+    assert_eq!(text_of(&done), r#"[{"result":{"action":"cancel"}},{"result":{"action":"accept"}}]"#);
+    assert_eq!(scene.runs().await, 1);
+}
+
+/// Progress to the tokens that calls of the gateway may have by now.
+async fn advance(scene: &Scene) {
+    for token in 1..40 {
+        let params = json!({"progressToken": token, "progress": 0.5});
+        scene.client.call("a_tell", json!({"method": "notifications/progress", "params": params})).await;
+    }
+}
+
+async fn open(scene: &Scene, call: &Value) -> Listener {
+    scene.client.open(&scene.client.draft("tools/call", call.clone())).await.1
+}
+
+#[tokio::test]
+async fn ask_progress_has_the_token_of_the_request_that_came_back() {
+    let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
+    let mut call = ask(&scene.backend, ELICITATION, r#","params":{"message":"m"},"then":"release""#);
+    call["_meta"] = json!({"progressToken": "before"});
+    let (asked, state) = required(&scene.client.request("tools/call", call.clone()).await);
+    // Nobody is there to hear this.
+    advance(&scene).await;
+    call["_meta"] = json!({"progressToken": 2});
+    let mut stream = open(&scene, &retry(&call, to_all(&asked, json!({"action": "accept"})), &state)).await;
+    eventually("the server has its answer", || async { (!scene.backend.heard().is_empty()).then_some(()) }).await;
+    advance(&scene).await;
+    let told = stream.next().await.expect("progress");
+    assert_eq!(told["params"], json!({"progressToken": 2, "progress": 0.5}), "{told}");
+    scene.client.call("a_release", json!({})).await;
+    let done = stream.next().await.expect("an answer");
+    assert_eq!(text_of(&done), r#"{"result":{"action":"accept"}}"#);
+    assert_eq!(stream.next().await, None);
+}
+
+#[tokio::test]
+async fn ask_calls_over_a_pipe_wait_alike() {
+    for back in Back::ALL {
+        let backend = Backend::start(back).await;
+        let mut client = StdioClient::start(Scene::config(&backend, json!({}), json!({})));
+        client.await_modern_tool("a_ask").await;
+        let call = ask(&backend, ELICITATION, r#","params":{"message":"m"}"#);
+        let (asked, state) = required(&client.modern("tools/call", call.clone(), &everything()).await);
+        // Its id is free, and taking the first request back means nothing any more.
+        client.write(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#).await;
+        let answers = to_all(&asked, json!({"action": "accept"}));
+        let done = client.modern("tools/call", retry(&call, answers.clone(), &state), &everything()).await;
+        assert_eq!(text_of(&done), r#"{"result":{"action":"accept"}}"#, "{back:?}");
+        let stale = client.modern("tools/call", retry(&call, answers, &state), &everything()).await;
+        assert_eq!(stale["error"]["data"]["code"], "STALE_STATE", "{back:?}: {stale}");
+        assert!(client.close().await.success());
+    }
+}

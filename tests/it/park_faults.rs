@@ -1,0 +1,236 @@
+//! Calls that wait for their client, when things go wrong: states that are not theirs, clients that come twice, late or
+//! never, backends that die, asks whose call nothing tells, and the gateway's end.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Gateway, StdioClient, fixture_server};
+use crate::modern_client::{ModernClient, Scene, everything, text_of};
+use crate::park::{ELICITATION, ask, required, retry, to_all};
+use crate::raw_server::{RawServer, response};
+use crate::stage::{Back, Backend};
+use crate::support::{http_server, logged};
+
+fn accept() -> Value {
+    json!({"action": "accept"})
+}
+
+fn assert_stale(answer: &Value) {
+    assert_eq!(answer["error"]["code"], -32602, "{answer}");
+    assert_eq!(answer["error"]["data"]["code"], "STALE_STATE", "{answer}");
+}
+
+/// A call that waits: itself, what it was asked, and its state.
+async fn parked(scene: &Scene, rest: &str) -> (Value, Value, String) {
+    let call = ask(&scene.backend, ELICITATION, &format!(r#","params":{{"message":"m"}}{rest}"#));
+    let (asked, state) = required(&scene.client.request("tools/call", call.clone()).await);
+    (call, to_all(&asked, accept()), state)
+}
+
+#[tokio::test]
+async fn ask_a_state_is_good_for_its_own_call_and_once() {
+    let scene = Scene::start(Back::Post, json!({}), json!({})).await;
+    let (call, answers, state) = parked(&scene, "").await;
+    let good = retry(&call, answers, &state);
+    let wrong = |change: fn(&mut Value)| {
+        let mut wrong = good.clone();
+        change(&mut wrong);
+        wrong
+    };
+    for params in [
+        wrong(|it| it["requestState"] = json!(format!("A{}", it["requestState"].as_str().expect("text")))),
+        wrong(|it| it["requestState"] = json!(it["requestState"].as_str().expect("text").to_lowercase())),
+        wrong(|it| it["requestState"] = json!("")),
+        wrong(|it| it["requestState"] = json!(null)),
+        wrong(|it| it["requestState"] = json!({})),
+        wrong(|it| drop(it.as_object_mut().expect("an object").remove("requestState"))),
+        wrong(|it| it["arguments"]["more"] = json!(1)),
+        wrong(|it| it["arguments"]["params"]["message"] = json!("n")),
+        wrong(|it| it["name"] = json!("a_echo")),
+        wrong(|it| it["task"] = json!({})),
+    ] {
+        assert_stale(&scene.client.request("tools/call", params).await);
+    }
+    let mut other = good.clone();
+    other["uri"] = json!("a+note:///alpha");
+    for method in ["resources/read", "prompts/get"] {
+        assert_stale(&scene.client.request(method, other.clone()).await);
+    }
+    // Whoever comes first has it; the order of the arguments is nobody's business.
+    let again = Scene::config(&scene.backend, json!({}), json!({}));
+    let (one, two) = tokio::join!(
+        scene.client.request("tools/call", good.clone()),
+        scene.client.request("tools/call", good.clone())
+    );
+    let (done, refused) = if one["error"].is_null() { (one, two) } else { (two, one) };
+    assert_eq!(text_of(&done), r#"{"result":{"action":"accept"}}"#);
+    assert_stale(&refused);
+    assert_eq!(scene.runs().await, 1);
+    // Another gateway, or the same after a restart, does not know it.
+    let other = Gateway::start(again).await;
+    let client = ModernClient::able(other.address, everything());
+    client.await_tool("a_ask").await;
+    assert_stale(&client.request("tools/call", good).await);
+    assert_eq!(scene.runs().await, 1);
+}
+
+#[tokio::test]
+async fn ask_a_backend_does_not_wait_for_ever_and_the_client_gets_what_came_of_it() {
+    for back in [Back::Stdio, Back::Post] {
+        let scene = Scene::start(back, json!({ "askTimeout": "300ms" }), json!({})).await;
+        let (call, answers, state) = parked(&scene, r#","id":"q""#).await;
+        let told = scene.backend.answer_to("\"q\"").await;
+        assert_eq!(told["error"]["data"]["code"], "TIMEOUT", "{back:?}: {told}");
+        scene.gauge_becomes("goblin_requests_in_flight", 0).await;
+        // It is asked no more, whether it has the answer or not.
+        let answers = if back == Back::Stdio { json!({}) } else { answers };
+        let done = scene.client.request("tools/call", retry(&call, answers.clone(), &state)).await;
+        assert!(text_of(&done).contains("TIMEOUT"), "{back:?}: {done}");
+        assert_stale(&scene.client.request("tools/call", retry(&call, answers, &state)).await);
+        assert_eq!(scene.runs().await, 1, "{back:?}");
+    }
+}
+
+#[tokio::test]
+async fn ask_what_the_backend_takes_back_is_asked_no_more() {
+    let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
+    let (call, _, state) = parked(&scene, "").await;
+    scene.client.call("a_cancel_asks", json!({})).await;
+    scene.gauge_becomes("goblin_requests_in_flight", 0).await;
+    let done = scene.client.request("tools/call", retry(&call, json!({}), &state)).await;
+    assert!(text_of(&done).contains("cancelled"), "{done}");
+    assert_eq!(scene.runs().await, 2, "it, and the one that took it back");
+}
+
+#[tokio::test]
+async fn ask_a_backend_that_dies_meanwhile_ends_the_call() {
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
+    let client = ModernClient::able(gateway.address, everything());
+    client.await_tool("a_ask").await;
+    let call = json!({"name": "a_ask", "arguments": {"method": ELICITATION, "params": {"message": "m"}}});
+    let (asked, state) = required(&client.request("tools/call", call.clone()).await);
+    client.call("a_crash", json!({})).await;
+    for answers in [json!({}), to_all(&asked, accept())] {
+        let answer = client.request("tools/call", retry(&call, answers.clone(), &state)).await;
+        match answers == json!({}) {
+            true => assert_eq!(answer["error"]["data"]["code"], "BACKEND_UNAVAILABLE", "{answer}"),
+            false => assert_stale(&answer),
+        }
+    }
+}
+
+/// Where the stream of a call says whose an ask is, it is that call's; elsewhere two calls are one too many, also of one
+/// client: it would be asked by the answer to the wrong one.
+#[tokio::test]
+async fn ask_an_ask_that_may_be_of_two_calls_is_nobodys() {
+    for back in [Back::Stdio, Back::Get, Back::Sse, Back::Post] {
+        let scene = Scene::start(back, json!({}), json!({})).await;
+        let other = ModernClient::able(scene.gateway.address, everything());
+        let (_, stream) = other.open(&other.draft("tools/call", json!({"name": "a_hang"}))).await;
+        let call = ask(&scene.backend, ELICITATION, r#","params":{"message":"m"}"#);
+        let answer = scene.client.request("tools/call", call.clone()).await;
+        match back {
+            Back::Post => assert_eq!(required(&answer).0.len(), 1, "{answer}"),
+            _ => assert!(text_of(&answer).contains("per-client"), "{back:?}: {answer}"),
+        }
+        drop(stream);
+
+        let backend = Backend::start(back).await;
+        let mut client = StdioClient::start(Scene::config(&backend, json!({}), json!({})));
+        client.await_modern_tool("a_ask").await;
+        client.begin_modern(json!("hang"), "tools/call", json!({"name": "a_hang"}), &everything()).await;
+        let call = ask(&backend, ELICITATION, r#","params":{"message":"m"}"#);
+        let answer = client.modern("tools/call", call.clone(), &everything()).await;
+        match back {
+            Back::Post => assert_eq!(required(&answer).0.len(), 1, "{answer}"),
+            _ => assert!(text_of(&answer).contains("CLIENT_UNAVAILABLE"), "{back:?}: {answer}"),
+        }
+        // One that was taken back may still be what it asks for.
+        client.write(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"hang"}}"#).await;
+        if back == Back::Stdio {
+            let answer = client.modern("tools/call", call, &everything()).await;
+            assert!(text_of(&answer).contains("CLIENT_UNAVAILABLE"), "{answer}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn ask_a_gateway_that_stops_does_not_wait_for_clients_that_may_come_back() {
+    let mut scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
+    parked(&scene, r#","id":"q""#).await;
+    assert!(scene.gateway.terminate().await.success());
+    let told = scene.backend.answer_to("\"q\"").await;
+    assert_eq!(told["error"]["data"]["code"], "CLIENT_UNAVAILABLE", "{told}");
+    logged(&scene.gateway, &["stopped"]).await;
+
+    let backend = Backend::start(Back::Stdio).await;
+    let mut client = StdioClient::start(Scene::config(&backend, json!({}), json!({})));
+    client.await_modern_tool("a_ask").await;
+    let call = ask(&backend, ELICITATION, r#","params":{"message":"m"},"then":"hang""#);
+    required(&client.modern("tools/call", call, &everything()).await);
+    assert!(client.close().await.success(), "nobody waits for it any more");
+}
+
+/// A server that wants its client to visit a URL first, as servers with sessions say it; the second time it is content.
+async fn visiting(first: fn(&Value) -> Vec<u8>) -> (RawServer, Gateway) {
+    let server = RawServer::start(first).await;
+    let gateway = Gateway::with_servers(json!({ "r": http_server(server.address) })).await;
+    ModernClient::new(gateway.address).await_tool("r_t").await;
+    (server, gateway)
+}
+
+fn body(id: &Value, outcome: &str) -> Vec<u8> {
+    let text = format!(r#"{{"jsonrpc":"2.0","id":{id},{outcome}}}"#);
+    response("200 OK", "Content-Type: application/json\r\n", &text)
+}
+
+const VISIT: &str = concat!(
+    r#""error":{"code":-32042,"message":"visit","data":{"elicitations":["#,
+    r#"{"mode":"url","elicitationId":"e","url":"https://x.example/","message":"m","odd":1.0},7,"#,
+    r#"{"url":"https://y.example/","mode":"url","message":"n","elicitationId":"f"}]}}"#
+);
+static VISITS: AtomicUsize = AtomicUsize::new(0);
+
+#[tokio::test]
+async fn ask_a_url_to_visit_first_is_a_question_and_the_call_is_made_again() {
+    let (server, gateway) = visiting(|arguments| match VISITS.fetch_add(1, Ordering::SeqCst) {
+        0 => body(&arguments["id"], VISIT),
+        _ => body(&arguments["id"], r#""result":{"content":[{"type":"text","text":"visited"}]}"#),
+    })
+    .await;
+    let client = ModernClient::able(gateway.address, everything());
+    let call = json!({"name": "r_t", "arguments": {"x": 1.5}});
+    let (asked, state) = required(&client.request("tools/call", call.clone()).await);
+    let questions: Vec<_> = asked.values().map(|question| question["params"].clone()).collect();
+    assert_eq!(
+        questions,
+        [
+            json!({"mode": "url", "url": "https://x.example/", "message": "m", "odd": 1.0}),
+            json!({"mode": "url", "url": "https://y.example/", "message": "n"}),
+        ]
+    );
+    assert_stale(
+        &client.request("tools/call", retry(&json!({"name": "r_t", "arguments": {"x": 2}}), json!({}), &state)).await,
+    );
+    assert_eq!(server.calls(), 1);
+    let done = client.request("tools/call", retry(&call, to_all(&asked, accept()), &state)).await;
+    assert_eq!((text_of(&done).as_str(), server.calls()), ("visited", 2));
+}
+
+#[tokio::test]
+async fn ask_a_url_to_visit_is_an_error_where_nobody_can_be_sent_there() {
+    let (_server, gateway) = visiting(|arguments| match arguments["broken"] == true {
+        true => body(&arguments["id"], r#""error":{"code":-32042,"message":"visit","data":{"elicitations":[1]}}"#),
+        false => body(&arguments["id"], VISIT),
+    })
+    .await;
+    let unable = ModernClient::able(gateway.address, json!({"elicitation": {"form": {}}}));
+    let answer = unable.send(&unable.draft("tools/call", json!({"name": "r_t", "arguments": {}}))).await;
+    assert_eq!((answer.status.as_u16(), &answer.json()["error"]["code"]), (400, &json!(-32021)), "{answer:?}");
+    let required = &answer.json()["error"]["data"]["requiredCapabilities"];
+    assert_eq!(*required, json!({"elicitation": {"url": {}}}), "{answer:?}");
+    let able = ModernClient::able(gateway.address, everything());
+    let broken = able.call("r_t", json!({"broken": true})).await;
+    assert_eq!(broken["error"]["code"], -32042, "with nothing to ask it is an error like others: {broken}");
+}

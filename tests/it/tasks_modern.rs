@@ -1,0 +1,122 @@
+//! TASK-1 where both sides speak 2026-07-28: the extension of tasks, by ids of the gateway.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Gateway, Listener, fixture_server};
+use crate::tasks_client::{META, Over, Scene};
+
+fn subscription(message: &Value) -> &Value {
+    &message["params"]["_meta"][format!("{META}subscriptionId")]
+}
+
+#[tokio::test]
+async fn task1_a_task_of_the_extension_has_an_id_of_the_gateway() {
+    for over in [Over::Stdio, Over::Http] {
+        let scene = Scene::start(over, "modern").await;
+        let visitor = scene.visitor();
+        let task = visitor.make("a_task_slow", json!({"polls": 3, "text": "well"})).await;
+        let natives = scene.natives().await;
+        assert_ne!(task["taskId"], natives[0].0, "{over:?}");
+        assert_eq!((&task["status"], &task["ttlMs"]), (&json!("working"), &json!(60000)), "{task}");
+        let ended = visitor.becomes(&task, "completed").await;
+        assert_eq!(ended["result"]["content"][0]["text"], "well", "{ended}");
+        let failing = visitor.make("a_task_slow", json!({"fail": "error", "text": "broken"})).await;
+        let ended = visitor.becomes(&failing, "failed").await;
+        assert_eq!(ended["error"]["message"], "broken", "{ended}");
+        let native = visitor.request("tasks/get", json!({ "taskId": natives[0].0 })).await;
+        assert_eq!(native["error"]["code"], -32602, "{native}");
+    }
+}
+
+#[tokio::test]
+async fn task1_a_task_of_the_extension_asks_and_is_cancelled() {
+    for over in [Over::Stdio, Over::Http] {
+        let scene = Scene::start(over, "modern").await;
+        let visitor = scene.visitor();
+        let task = visitor.make("a_task_required", json!({"ask": true})).await;
+        let asked = visitor.becomes(&task, "input_required").await;
+        assert_eq!(asked["inputRequests"]["ask-1"]["method"], "elicitation/create", "{asked}");
+        let answers = json!({"ask-1": {"action": "accept", "content": {"name": "Ada"}}});
+        let params = json!({ "taskId": task["taskId"], "inputResponses": answers });
+        let updated = visitor.request("tasks/update", params).await;
+        assert_eq!(updated["result"]["resultType"], "complete", "{updated}");
+        let ended = visitor.becomes(&task, "completed").await;
+        assert!(ended["result"]["content"][0]["text"].as_str().is_some_and(|text| text.contains("Ada")), "{ended}");
+        let endless = visitor.make("a_task_slow", json!({"polls": 1000})).await;
+        for _ in 0..2 {
+            let cancelled = visitor.about("tasks/cancel", &endless).await;
+            assert_eq!(cancelled["result"]["resultType"], "complete", "{cancelled}");
+        }
+        visitor.becomes(&endless, "cancelled").await;
+    }
+}
+
+#[tokio::test]
+async fn task1_the_extension_is_declared_on_both_sides() {
+    let scene = Scene::start(Over::Http, "modern").await;
+    let (visitor, stranger) = (scene.visitor(), scene.stranger());
+    let extensions = |answer: &Value| answer["result"]["capabilities"]["extensions"][format!("{META}tasks")].clone();
+    assert_eq!(extensions(&visitor.request("server/discover", json!({})).await), json!({}));
+    let plain = stranger.call("a_task_slow", json!({"text": "plain"})).await;
+    assert_eq!(plain["result"]["resultType"], "complete", "{plain}");
+    let task = visitor.make("a_task_slow", json!({"polls": 1000})).await;
+    let required = json!({ "extensions": { format!("{META}tasks"): {} } });
+    for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
+        let answer = stranger.send(method, json!({ "taskId": task["taskId"] }), None).await;
+        assert_eq!(answer.status, 400, "{answer:?}");
+        let error = &answer.json()["error"];
+        assert_eq!((&error["code"], &error["data"]["requiredCapabilities"]), (&json!(-32021), &required), "{error}");
+        let answer = visitor.send(method, json!({ "taskId": task["taskId"] }), Some("task-other")).await;
+        assert_eq!((answer.status.as_u16(), &answer.json()["error"]["code"]), (400, &json!(-32020)), "{answer:?}");
+        let answer = visitor.send(method, json!({ "taskId": "task-other" }), None).await;
+        assert_eq!((answer.status.as_u16(), &answer.json()["error"]["code"]), (200, &json!(-32602)), "{answer:?}");
+    }
+    for method in ["tasks/result", "tasks/list"] {
+        let answer = visitor.send(method, json!({ "taskId": task["taskId"] }), None).await;
+        assert_eq!((answer.status.as_u16(), &answer.json()["error"]["code"]), (404, &json!(-32601)), "{answer:?}");
+    }
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&["--era", "modern"]) })).await;
+    gateway.client_seeing("a_echo").await;
+    let without = Scene::of(gateway).visitor().request("server/discover", json!({})).await;
+    assert_eq!(extensions(&without), Value::Null, "{without}");
+}
+
+async fn acknowledged(stream: &mut Listener) -> Value {
+    let first = stream.next().await.expect("an acknowledgement");
+    assert_eq!(first["method"], "notifications/subscriptions/acknowledged", "{first}");
+    first["params"]["notifications"].clone()
+}
+
+#[tokio::test]
+async fn task1_who_listens_to_a_task_is_told_how_it_goes() {
+    for over in [Over::Stdio, Over::Http] {
+        let scene = Scene::start(over, "modern").await;
+        let visitor = scene.visitor();
+        let task = visitor.make("a_task_required", json!({"ask": true})).await;
+        let other = visitor.make("a_task_slow", json!({"polls": 1000})).await;
+        let listen = |ids: Value| visitor.open("subscriptions/listen", json!({ "notifications": { "taskIds": ids } }));
+        let (_, mut stream) = listen(json!([task["taskId"], "task-unknown"])).await;
+        assert_eq!(acknowledged(&mut stream).await, json!({ "taskIds": [task["taskId"]] }));
+        let (_, mut others) = listen(json!([other["taskId"]])).await;
+        assert_eq!(acknowledged(&mut others).await, json!({ "taskIds": [other["taskId"]] }));
+        scene.listens(2).await;
+        let answers = json!({"ask-1": {"action": "accept", "content": {"name": "Ada"}}});
+        let params = json!({ "taskId": task["taskId"], "inputResponses": answers });
+        visitor.request("tasks/update", params).await;
+        for status in ["working", "completed"] {
+            let told = stream.next().await.expect("a word");
+            assert_eq!(told["method"], "notifications/tasks", "{told}");
+            assert_eq!((&told["params"]["taskId"], subscription(&told)), (&task["taskId"], &json!("v-1")), "{told}");
+            assert_eq!(told["params"]["status"], status, "{told}");
+        }
+        visitor.about("tasks/cancel", &other).await;
+        let told = others.next().await.expect("a word");
+        assert_eq!((&told["params"]["taskId"], &told["params"]["status"]), (&other["taskId"], &json!("cancelled")));
+        drop((stream, others));
+        scene.listens(0).await;
+    }
+    let scene = Scene::start(Over::Stdio, "modern").await;
+    let params = json!({ "notifications": { "taskIds": ["task-unknown"] } });
+    let refused = scene.stranger().send("subscriptions/listen", params, None).await;
+    assert_eq!((refused.status.as_u16(), &refused.json()["error"]["code"]), (400, &json!(-32021)), "{refused:?}");
+}
