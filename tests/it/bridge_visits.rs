@@ -118,7 +118,7 @@ async fn srv2_what_needs_no_session_opens_none() {
 #[tokio::test]
 async fn srv2_refusals_are_the_answers() {
     let home = Home::new(&[]);
-    let _gateway = home.gateway().await;
+    let _gateway = home.gateway_and_caller().await;
     let mut client = home.bridge();
     let check = async |client: &mut StdioClient, line: String, code: i64| {
         let answer = answer(client, &line).await;
