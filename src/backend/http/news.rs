@@ -68,12 +68,10 @@ enum Said {
 
 impl Stream {
     async fn acknowledged(&mut self) -> Result<Filter, LinkError> {
-        loop {
-            match self.next().await {
-                Ok(Said::Acknowledged(honoured)) => return Ok(honoured),
-                Ok(Said::Ended(refusal)) => return Err(refusal),
-                Err(reason) => return Err(LinkError::Closed { reason, sent: true }),
-            }
+        match self.next().await {
+            Ok(Said::Acknowledged(honoured)) => Ok(honoured),
+            Ok(Said::Ended(refusal)) => Err(refusal),
+            Err(reason) => Err(LinkError::Closed { reason, sent: true }),
         }
     }
 
