@@ -96,7 +96,6 @@ pub fn promise(client: Era, server: Era, feature: &str) -> Promise {
         ("tasks", Modern, Legacy) => {
             Promise::Impossible("a tool of 2025-11-25 that need not run as a task is called plainly for a newer client")
         }
-        ("tasks", _, _) => Promise::NotYet("tasks are not carried through; the tool is called plainly"),
         _ => Promise::Works,
     }
 }

@@ -106,12 +106,10 @@ fn headers(request: &Request, tools: &Tools) -> HeaderMap {
 
 /// Where a request says what it is about.
 fn named(request: &Request) -> Option<Span> {
-    match request.method.as_str() {
-        "tools/call" | "prompts/get" => request.params.name,
-        "resources/read" => request.params.uri,
-        "tasks/get" | "tasks/update" | "tasks/cancel" => {
-            json::member(request.raw.as_str(), request.params.whole?, "taskId")
-        }
+    match request.method {
+        Method::ToolsCall | Method::PromptsGet => request.params.name,
+        Method::ResourcesRead => request.params.uri,
+        Method::TasksGet | Method::TasksUpdate | Method::TasksCancel => request.params.task_id,
         _ => None,
     }
 }
