@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 use crate::harness::Gateway;
 use crate::interop_features::{Era, FEATURES, Verdict, Verdicts};
 use crate::interop_player::{HttpServer, Over};
-use crate::interop_table::{PAIRS, Pair, Promise, Transport, promise};
+use crate::interop_table::{PAIRS, Pair, Promise, Transport, promise_to};
 
 /// How many pairs run side by side.
 const AT_ONCE: usize = 2;
@@ -44,6 +44,11 @@ async fn play(pair: &Pair, mark: &str) -> (Verdicts, Vec<String>) {
         None => pair.server.1.stdio_entry(),
     };
     let gateway = Gateway::start(config(pair, &entry)).await;
+    // What a client may do it hears in its handshake, and most do not look again.
+    let looking = gateway.client().await;
+    for tool in ["add", "list_my_roots"] {
+        looking.await_tool(tool).await;
+    }
     let (era, client) = pair.client;
     let verdicts = client.play(era, Over::Http(&gateway.url()), mark).await;
     (verdicts, gateway.log())
@@ -53,7 +58,7 @@ async fn play(pair: &Pair, mark: &str) -> (Verdicts, Vec<String>) {
 fn broken(pair: &Pair, verdicts: &Verdicts) -> Vec<String> {
     let tried = FEATURES.into_iter().filter(|feature| pair.lacks(feature).is_none());
     let problem = |feature: &'static str| {
-        let (promise, verdict) = (promise(pair.client.0, pair.server.0, feature), &verdicts[feature]);
+        let (promise, verdict) = (promise_to(pair, feature), &verdicts[feature]);
         let kept = (*verdict == Verdict::Works) == (promise == Promise::Works);
         (!kept).then(|| format!("{feature}: {pair:?}: {verdict:?}, promised: {promise:?}"))
     };

@@ -99,6 +99,8 @@ struct Server {
     world: Arc<World>,
     /// Watching since before the client knows that we do: a change right after that must not be missed.
     changes: watch::Receiver<Changes>,
+    /// What had changed when the session or the request began.
+    begun: Changes,
     /// Whether this session wants to hear of the note.
     subscribed: Arc<Mutex<BTreeSet<String>>>,
     level: Mutex<Option<LoggingLevel>>,
@@ -153,7 +155,8 @@ async fn ask(
 impl Server {
     fn new(world: &Arc<World>) -> Server {
         let (world, changes) = (Arc::clone(world), world.changes.subscribe());
-        Server { world, changes, subscribed: Arc::default(), level: Mutex::default() }
+        let begun = *changes.borrow();
+        Server { world, changes, begun, subscribed: Arc::default(), level: Mutex::default() }
     }
 
     async fn slow(&self, arguments: &Value, context: &RequestContext<RoleServer>) -> CallToolResult {
@@ -397,12 +400,9 @@ impl ServerHandler for Server {
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
         let mut changes = self.changes.clone();
-        let mut seen = *changes.borrow();
+        // The SDK acknowledges before it calls this.
+        let mut seen = self.begun;
         loop {
-            tokio::select! {
-                () = context.cancelled() => return Ok(()),
-                changed = changes.changed() => if changed.is_err() { return Ok(()) },
-            }
             let now = *changes.borrow_and_update();
             if now.tools != seen.tools && is_over(context.sink().notify_tool_list_changed().await) {
                 return Ok(());
@@ -411,6 +411,10 @@ impl ServerHandler for Server {
                 return Ok(());
             }
             seen = now;
+            tokio::select! {
+                () = context.cancelled() => return Ok(()),
+                changed = changes.changed() => if changed.is_err() { return Ok(()) },
+            }
         }
     }
 }

@@ -84,14 +84,22 @@ pub enum Promise {
     Works,
     /// By the protocol, or by what the gateway chooses to do.
     Impossible(&'static str),
-    /// Fixme: it should work.
-    NotYet(&'static str),
+}
+
+/// The same for one pair.
+pub fn promise_to(pair: &Pair, feature: &str) -> Promise {
+    match (feature, pair.client, pair.server) {
+        // It runs any tool as a task when it is told to.
+        ("tasks", (Legacy, Python1), (Modern, _)) => Promise::Works,
+        _ => promise(pair.client.0, pair.server.0, feature),
+    }
 }
 
 pub fn promise(client: Era, server: Era, feature: &str) -> Promise {
     match (feature, client, server) {
         ("tasks", Legacy, Modern) => Promise::Impossible(
-            "a tool of 2026-07-28 does not say that it can run as a task, so an older client calls it plainly",
+            "a tool of 2026-07-28 does not say that it can run as a task, so an older client calls it plainly; one that asks \
+             for a task all the same, as Python 1.x can, gets one",
         ),
         ("tasks", Modern, Legacy) => {
             Promise::Impossible("a tool of 2025-11-25 that need not run as a task is called plainly for a newer client")
@@ -120,7 +128,6 @@ pub fn document() -> String {
         let cells = QUADRANTS.map(|(client, server)| match promise(client, server, feature) {
             Promise::Works => format!("yes, {}", proofs(client, server, feature)),
             Promise::Impossible(reason) => format!("no ({})", note(&mut notes, reason)),
-            Promise::NotYet(reason) => format!("not yet ({})", note(&mut notes, reason)),
         });
         line(&mut page, &format!("| {feature} | {} |", cells.join(" | ")));
     }
