@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 use crate::harness::Gateway;
 use crate::interop_features::{Era, FEATURES, Verdict, Verdicts};
 use crate::interop_player::{HttpServer, Over};
-use crate::interop_table::{PAIRS, Pair, Promise, Transport, promise_to};
+use crate::interop_table::{PAIRS, Pair, Promise, Transport, promise};
 
 /// How many pairs run side by side.
 const AT_ONCE: usize = 2;
@@ -58,7 +58,7 @@ async fn play(pair: &Pair, mark: &str) -> (Verdicts, Vec<String>) {
 fn broken(pair: &Pair, verdicts: &Verdicts) -> Vec<String> {
     let tried = FEATURES.into_iter().filter(|feature| pair.lacks(feature).is_none());
     let problem = |feature: &'static str| {
-        let (promise, verdict) = (promise_to(pair, feature), &verdicts[feature]);
+        let (promise, verdict) = (promise(pair.client.0, pair.server.0, feature), &verdicts[feature]);
         let kept = (*verdict == Verdict::Works) == (promise == Promise::Works);
         (!kept).then(|| format!("{feature}: {pair:?}: {verdict:?}, promised: {promise:?}"))
     };

@@ -86,21 +86,8 @@ pub enum Promise {
     Impossible(&'static str),
 }
 
-/// The same for one pair.
-pub fn promise_to(pair: &Pair, feature: &str) -> Promise {
-    match (feature, pair.client, pair.server) {
-        // It runs any tool as a task when it is told to.
-        ("tasks", (Legacy, Python1), (Modern, _)) => Promise::Works,
-        _ => promise(pair.client.0, pair.server.0, feature),
-    }
-}
-
 pub fn promise(client: Era, server: Era, feature: &str) -> Promise {
     match (feature, client, server) {
-        ("tasks", Legacy, Modern) => Promise::Impossible(
-            "a tool of 2026-07-28 does not say that it can run as a task, so an older client calls it plainly; one that asks \
-             for a task all the same, as Python 1.x can, gets one",
-        ),
         ("tasks", Modern, Legacy) => {
             Promise::Impossible("a tool of 2025-11-25 that need not run as a task is called plainly for a newer client")
         }
