@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::harness::{Client, Listener, StdioClient, eventually};
 use crate::modern_client::{ACKNOWLEDGED, ModernClient, Scene, listen_to, named, with_meta};
 use crate::stage::{Back, Backend};
-use crate::subscriber::{ACTIVE, DELETED, UPDATED, subscribe, touch, touched, upstream_heard};
+use crate::subscriber::{ACTIVE, DELETED, UPDATED, subscribe, touch, touched, upstream_heard, without_fences};
 
 pub const ALPHA: &str = "a+note:///alpha";
 const BETA: &str = "a+note:///beta";
@@ -154,8 +154,14 @@ async fn subx1_patterns_are_listened_for_as_sessions_subscribe_to_them() {
     params["_meta"]["dev.goblin/pattern"] = json!("glob");
     let (honoured, mut stream) = scene.client.listen_with(json!(1), params).await;
     assert_eq!(honoured, uris(&["a+note:///*"]));
-    upstream(&scene, &["+note:///alpha", "+note:///beta"]).await;
-    touch(&scene.gateway.client().await, "note:///beta", 1).await;
+    let anyone = scene.gateway.client().await;
+    eventually("both are subscribed to, in whichever order", || async {
+        let mut said = without_fences(&anyone.call_text("a_subscribed", json!({})).await);
+        said.sort();
+        (said == ["+note:///alpha", "+note:///beta"]).then_some(())
+    })
+    .await;
+    touch(&anyone, "note:///beta", 1).await;
     assert_eq!(next_told(&mut stream, UPDATED, &json!(1)).await["uri"], BETA);
     let mut params = listen_to(uris(&["a+note:///*"]));
     params["_meta"]["dev.goblin/pattern"] = json!("regex");

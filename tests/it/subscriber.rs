@@ -144,7 +144,7 @@ impl Peer {
     }
 }
 
-fn without_fences(text: &str) -> Vec<String> {
+pub fn without_fences(text: &str) -> Vec<String> {
     let said: Vec<String> = serde_json::from_str(text).expect("a list");
     said.into_iter().filter(|entry| !entry.ends_with(FENCE)).collect()
 }
