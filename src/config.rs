@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use indexmap::IndexMap;
 
+use crate::config::exposure::{Exposure, MetaTools, Profile, ProfileName};
 use crate::config::file::{LoadError, Located, Origin};
 use crate::config::glob::Glob;
 use crate::config::problem::{Problem, Problems};
@@ -24,6 +25,7 @@ use crate::config::secret::Secret;
 
 pub mod diff;
 pub mod edit;
+pub mod exposure;
 pub mod file;
 pub mod glob;
 pub mod import;
@@ -82,6 +84,9 @@ pub struct Config {
     pub gateway: Gateway,
     pub policies: Policies,
     pub log: Log,
+    pub exposure: Exposure,
+    pub meta_tools: MetaTools,
+    pub profiles: BTreeMap<ProfileName, Arc<Profile>>,
     /// In the order of the file, the disabled ones included.
     pub servers: IndexMap<ServerId, Arc<Server>>,
 }
@@ -93,6 +98,9 @@ impl Config {
             gateway: Gateway::default(),
             policies: Policies::default(),
             log: Log::default(),
+            exposure: Exposure::default(),
+            meta_tools: MetaTools::default(),
+            profiles: BTreeMap::new(),
             servers: IndexMap::new(),
         }
     }

@@ -4,10 +4,12 @@
 //! `apply(old, &diff(old, new)) == new`. Start-up is the plan from [`Config::empty`]. A server that is disabled does not run:
 //! enabling it is a start, disabling it is a stop.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use indexmap::IndexMap;
 
+use crate::config::exposure::{Exposure, MetaTools, Profile, ProfileName};
 use crate::config::{Config, Gateway, Log, Policies, Server, ServerId};
 
 /// The steps. Names, filters and limits take effect with the next catalog; order among servers does not matter to running
@@ -22,6 +24,9 @@ pub struct Plan {
     pub gateway: Option<Gateway>,
     pub policies: Option<Policies>,
     pub log: Option<Log>,
+    pub exposure: Option<Exposure>,
+    pub meta_tools: Option<MetaTools>,
+    pub profiles: Option<BTreeMap<ProfileName, Arc<Profile>>>,
     /// All servers of the new configuration, in its order.
     order: Vec<ServerId>,
 }
@@ -52,6 +57,9 @@ impl Plan {
             && self.gateway.is_none()
             && self.policies.is_none()
             && self.log.is_none()
+            && self.exposure.is_none()
+            && self.meta_tools.is_none()
+            && self.profiles.is_none()
     }
 }
 
@@ -64,6 +72,9 @@ pub fn diff(old: &Config, new: &Config) -> Plan {
         gateway: (old.gateway != new.gateway).then(|| new.gateway.clone()),
         policies: (old.policies != new.policies).then(|| new.policies.clone()),
         log: (old.log != new.log).then(|| new.log.clone()),
+        exposure: (old.exposure != new.exposure).then(|| new.exposure.clone()),
+        meta_tools: (old.meta_tools != new.meta_tools).then(|| new.meta_tools.clone()),
+        profiles: (old.profiles != new.profiles).then(|| new.profiles.clone()),
         order: new.servers.keys().cloned().collect(),
     };
     for (id, server) in &new.servers {
@@ -97,6 +108,9 @@ pub fn apply(old: &Config, plan: &Plan) -> Config {
         gateway: plan.gateway.as_ref().unwrap_or(&old.gateway).clone(),
         policies: plan.policies.as_ref().unwrap_or(&old.policies).clone(),
         log: plan.log.as_ref().unwrap_or(&old.log).clone(),
+        exposure: plan.exposure.as_ref().unwrap_or(&old.exposure).clone(),
+        meta_tools: plan.meta_tools.as_ref().unwrap_or(&old.meta_tools).clone(),
+        profiles: plan.profiles.as_ref().unwrap_or(&old.profiles).clone(),
         servers: plan.order.iter().filter_map(server).collect(),
     }
 }
