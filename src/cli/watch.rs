@@ -220,7 +220,7 @@ impl Door {
                 bridge::run(wire, input, output, never).await;
                 Ok(())
             }
-            Door::Own { app, .. } => app.serve_stdio(input, output, never).await,
+            Door::Own { app, .. } => app.serve_stdio(None, input, output, never).await,
         }
     }
 }
