@@ -9,6 +9,7 @@ pub mod definition;
 pub mod directory;
 pub mod name;
 pub mod resources;
+pub mod search;
 pub mod uri;
 
 use std::collections::{BTreeMap, HashMap};
