@@ -255,4 +255,4 @@ pub(super) fn instructions(sources: &[Source], listed: &Listed, meta: &MetaSet) 
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

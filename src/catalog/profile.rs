@@ -149,3 +149,6 @@ impl Places {
         resources
     }
 }
+
+#[cfg(test)]
+mod tests;
