@@ -47,7 +47,7 @@ mod rules;
 mod server;
 mod sharing;
 mod transport;
-mod vocabulary;
+pub(crate) mod vocabulary;
 
 #[cfg(test)]
 mod tests;

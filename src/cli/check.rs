@@ -4,7 +4,7 @@
 
 mod connect;
 mod report;
-mod table;
+pub mod table;
 mod target;
 
 use std::path::PathBuf;

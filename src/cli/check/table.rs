@@ -7,6 +7,7 @@ use crate::cli::style::{paint_if, plural};
 
 /// Columns whose cells stand to the right.
 const NUMBERS: [&str; 6] = ["HANDSHAKE", "PING", "TOOLS", "PROMPTS", "RESOURCES", "TEMPLATES"];
+pub const SIZE: &str = "SIZE";
 const STATE: &str = "STATE";
 const GAP: usize = 2;
 /// Names that were cut, as long as they are of interest.
@@ -74,7 +75,7 @@ fn rows(report: &Report) -> Vec<Vec<String>> {
 }
 
 /// Rows as aligned lines; the first is the head. A row may end early.
-fn lay_out(rows: &[Vec<String>], width: Option<usize>, colourful: bool) -> String {
+pub fn lay_out(rows: &[Vec<String>], width: Option<usize>, colourful: bool) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let length = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
     let lengths: Vec<usize> = (0..columns).map(|column| length(column).unwrap_or_default()).collect();
@@ -85,7 +86,8 @@ fn lay_out(rows: &[Vec<String>], width: Option<usize>, colourful: bool) -> Strin
         for (column, cell) in row.iter().enumerate() {
             let is_last = column + 1 == row.len();
             let wide = lengths[column];
-            let padded = match NUMBERS.contains(&rows[0][column].as_str()) {
+            let is_number = rows[0][column] == SIZE || NUMBERS.contains(&rows[0][column].as_str());
+            let padded = match is_number {
                 true => format!("{cell:>wide$}"),
                 false if is_last => cell.clone(),
                 false => format!("{cell:wide$}"),
