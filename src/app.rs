@@ -24,6 +24,7 @@ use crate::backend::ask::Translate;
 use crate::backend::connect::ProxyEnvironment;
 use crate::catalog::directory::Directory;
 use crate::config::diff::{Plan, diff};
+use crate::config::exposure::ProfileName;
 use crate::config::{Config, Gateway, Server, ServerId};
 use crate::front::gate::Gate;
 use crate::front::{http, stdio};
@@ -61,7 +62,7 @@ struct Running {
 impl App {
     /// Starts everything `config` names. Nothing is waited for: a backend joins when it comes.
     pub fn start(config: Config, exe: PathBuf, proxies: ProxyEnvironment, observe: Arc<Observe>) -> App {
-        let directory = Arc::new(Directory::new(config.policies.page_size));
+        let directory = Arc::new(Directory::new(&config));
         let gateway = &config.gateway;
         let sessions = Sessions::new(gateway.max_sessions, gateway.session_idle_timeout, Arc::clone(&observe));
         let router = Arc::new(Router::new(Arc::clone(&directory), config.policies.clone(), Arc::clone(&observe)));
@@ -201,7 +202,8 @@ impl App {
         let address = listener.local_addr().context("the listener has no address")?;
         let front = Arc::new(http::Front {
             desk: Arc::clone(&self.desk),
-            gate: Gate::new(&self.config.gateway),
+            profile: None,
+            gate: Arc::new(Gate::new(&self.config.gateway)),
             observe: Arc::clone(&self.observe),
             max_body_size: self.config.gateway.max_body_size,
             streams: Arc::default(),
@@ -219,16 +221,18 @@ impl App {
         Ok(accepting)
     }
 
-    /// Serves one client on `input` and `output` until the input or `shutdown` ends, then stops everything in order; when
+    /// Serves one client of `profile` on `input` and `output` until the input or `shutdown` ends, then stops everything in order; when
     /// `shutdown` ends a second time before that is done, at once.
     pub async fn serve_stdio(
         self,
+        profile: Option<ProfileName>,
         input: impl AsyncRead + Unpin,
         output: impl AsyncWrite + Unpin + Send + 'static,
         mut shutdown: impl AsyncFnMut(),
     ) -> Result<()> {
         let front = stdio::Front {
             desk: Arc::clone(&self.desk),
+            profile,
             observe: Arc::clone(&self.observe),
             max_message_size: self.config.policies.max_message_size,
             grace: self.config.gateway.grace,

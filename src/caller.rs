@@ -6,6 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use crate::config::exposure::ProfileName;
 use crate::protocol::dialect::Dialect;
 use crate::protocol::json::{self, Span};
 use crate::protocol::modern::TASKS;
@@ -15,6 +16,8 @@ use crate::protocol::params::Params;
 pub struct Caller {
     pub session: Option<SessionId>,
     pub principal: Principal,
+    /// Decides what there is for this client; all there is where it has none.
+    pub profile: Option<ProfileName>,
     pub dialect: Dialect,
     /// Log lines below this are not for this client; none at all where it is absent.
     pub level: Option<Level>,

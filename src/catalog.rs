@@ -7,20 +7,25 @@
 pub mod build;
 pub mod definition;
 pub mod directory;
+pub mod meta;
 pub mod name;
+pub mod profile;
 pub mod resources;
 pub mod uri;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use crate::backend::Backend;
 use crate::backend::inbox::List;
 use crate::backend::listing::Listing;
 use crate::caller::Caller;
+use crate::catalog::build::Terms;
+use crate::catalog::meta::{MetaSet, MetaTool};
 use crate::catalog::resources::Resources;
+use crate::config::exposure::Mode;
 use crate::protocol::dialect::DialectClass;
 use crate::protocol::error::Error;
 use crate::protocol::json::quote;
@@ -35,6 +40,10 @@ pub struct Catalog {
     pub resources: Resources,
     /// The joined instructions of the backends, as a JSON string; none where no backend has any.
     pub instructions: Option<String>,
+    /// The gateway's own tools.
+    pub meta: Arc<MetaSet>,
+    /// Which of the tools are listed.
+    pub listed: Listed,
     page_size: usize,
     views: [Pages; 2],
 }
@@ -63,16 +72,40 @@ pub struct Entry {
     /// The definition as clients get it.
     pub definition: Bytes,
     /// The compiled input schema, for backends whose arguments are checked.
-    pub schema: OnceLock<Option<jsonschema::Validator>>,
+    pub schema: Arc<OnceLock<Option<jsonschema::Validator>>>,
     /// The arguments that HTTP requests without a handshake repeat in headers.
     pub mirrors: Mirrors,
+}
+
+/// Which of the tools are listed; all of them can be called.
+pub enum Listed {
+    All,
+    /// Those that are pinned, by their places.
+    Pinned {
+        places: Vec<usize>,
+        /// Whether a client sees those too that it had described.
+        reveal: bool,
+    },
+}
+
+impl Listed {
+    fn new(tools: &Names, terms: &Terms) -> Listed {
+        let exposure = &terms.exposure;
+        let is_long = tools.entries.len() > exposure.auto_above;
+        if exposure.mode == Mode::All || exposure.mode == Mode::Auto && !is_long {
+            return Listed::All;
+        }
+        let is_pinned = |entry: &Entry| exposure.pinned.iter().any(|glob| glob.matches(&entry.exposed));
+        let pinned = tools.entries.iter().enumerate().filter(|(_, entry)| is_pinned(entry));
+        Listed::Pinned { places: pinned.map(|(place, _)| place).collect(), reveal: exposure.reveal }
+    }
 }
 
 /// The pages of each list, made on first use.
 #[derive(Default)]
 struct Pages([OnceLock<Vec<Bytes>>; 4]);
 
-/// What one kind of client sees. Profiles and policies will be part of the key.
+/// What one kind of client sees of a catalog; which catalog that is, its profile says.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     pub catalog: &'a Catalog,
@@ -101,11 +134,22 @@ impl Catalog {
 
     fn definitions(&self, list: List) -> Vec<&Bytes> {
         match list {
-            List::Tools => self.tools.entries.iter().map(|entry| &entry.definition).collect(),
+            List::Tools => self.listed_tools(),
             List::Prompts => self.prompts.entries.iter().map(|entry| &entry.definition).collect(),
             List::Resources => self.resources.entries.iter().map(|entry| &entry.definition).collect(),
             List::Templates => self.resources.templates.iter().map(|entry| &entry.definition).collect(),
         }
+    }
+
+    fn listed_tools(&self) -> Vec<&Bytes> {
+        let theirs: Vec<&Bytes> = match &self.listed {
+            Listed::All => self.tools.entries.iter().map(|entry| &entry.definition).collect(),
+            Listed::Pinned { places, .. } => {
+                places.iter().map(|place| &self.tools.entries[*place].definition).collect()
+            }
+        };
+        let ours = self.meta.definitions.iter().filter(|_| self.meta.listed);
+        theirs.into_iter().chain(ours).collect()
     }
 
     fn make_pages(&self, list: List, class: DialectClass) -> Vec<Bytes> {
@@ -159,11 +203,35 @@ impl<'a> View<'a> {
         self.catalog.tools.find(name).map_err(|candidates| Error::ToolNotFound { name: name.to_owned(), candidates })
     }
 
+    /// One of the gateway's own tools.
+    pub fn meta_tool(self, name: &str) -> Option<MetaTool> {
+        self.catalog.meta.find(name)
+    }
+
     pub fn prompt(self, name: &str) -> Result<(usize, &'a Entry), Error> {
         self.catalog
             .prompts
             .find(name)
             .map_err(|candidates| Error::PromptNotFound { name: name.to_owned(), candidates })
+    }
+
+    /// A page of the tools with those that a client had described; a page that goes on from another stays as it is.
+    pub fn with_revealed(self, page: Bytes, names: &[Box<str>]) -> Bytes {
+        let Listed::Pinned { places, reveal: true } = &self.catalog.listed else { return page };
+        const HEAD: &[u8] = br#"{"tools":["#;
+        let is_first = self.page(List::Tools, 0).is_some_and(|first| first == page);
+        if !is_first || !page.starts_with(HEAD) {
+            return page;
+        }
+        let mut whole = BytesMut::from(HEAD);
+        let known = names.iter().filter_map(|name| self.catalog.tools.find(name).ok());
+        for (_, entry) in known.filter(|(place, _)| !places.contains(place)) {
+            whole.extend_from_slice(&definition::for_older(&entry.definition));
+            whole.extend_from_slice(b",");
+        }
+        // The gateway's own tools are listed wherever others are not, so something follows.
+        whole.extend_from_slice(&page[HEAD.len()..]);
+        whole.freeze()
     }
 
     /// One page of a list as the `result` of an answer, ready to be sent.
@@ -174,6 +242,11 @@ impl<'a> View<'a> {
 }
 
 impl Names {
+    fn enter(&mut self, entry: Entry) {
+        self.index.insert(entry.exposed.clone(), self.entries.len());
+        self.entries.push(entry);
+    }
+
     fn find(&self, name: &str) -> Result<(usize, &Entry), Vec<String>> {
         match self.index.get(name) {
             Some(index) => Ok((*index, &self.entries[*index])),

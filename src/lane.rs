@@ -183,6 +183,7 @@ impl Call {
         let caller = Caller {
             session: None,
             principal: crate::caller::Principal::Anonymous,
+            profile: None,
             dialect: crate::protocol::dialect::Dialect::V2025_11_25,
             level: Some(crate::caller::Level::Info),
             abilities: Arc::default(),

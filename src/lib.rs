@@ -23,6 +23,7 @@ pub mod backend;
 
 // What they offer together, and where a request goes.
 pub mod catalog;
+pub mod meta;
 pub mod router;
 
 // The clients.

@@ -29,6 +29,8 @@ use crate::protocol::method::Method;
 /// How many messages, and how many bytes of them, may wait for a stream of the client.
 const MOST_WAITING: usize = 256;
 const MOST_WAITING_BYTES: usize = 1024 * 1024;
+/// How many tools a client may have put on its own list.
+const MOST_REVEALED: usize = 64;
 /// Stands for the level of a client that asked for none.
 const NO_LEVEL: u8 = u8::MAX;
 
@@ -56,6 +58,8 @@ pub struct Mailbox {
     waiting: Mutex<Waiting>,
     /// Rung for whoever holds a stream of the client, and for whoever waits for the client's end.
     bell: Notify,
+    /// Tools that the client had described, and sees on its list since.
+    revealed: Mutex<VecDeque<Box<str>>>,
     /// Streams that what belongs to no call can go on.
     streams: AtomicUsize,
     /// What others keep for this client alone.
@@ -114,6 +118,7 @@ impl Mailbox {
             told: Mutex::new(Told { last: now, sure: now, newest: now, at: Instant::now() }),
             waiting: Mutex::default(),
             bell: Notify::new(),
+            revealed: Mutex::default(),
             streams: AtomicUsize::new(0),
             holds: AtomicUsize::new(0),
             level: AtomicU8::new(NO_LEVEL),
@@ -205,6 +210,25 @@ impl Mailbox {
         let message = waiting.messages.pop_front()?;
         waiting.bytes -= message.len();
         Some(message)
+    }
+
+    /// Puts a tool on the client's own list, and says that the list changed. Of too many the oldest goes.
+    pub fn reveal(&self, tool: &str) {
+        let mut revealed = lock(&self.revealed);
+        if revealed.iter().any(|known| &**known == tool) {
+            return;
+        }
+        if revealed.len() >= MOST_REVEALED {
+            revealed.pop_front();
+        }
+        revealed.push_back(tool.into());
+        drop(revealed);
+        // Where there is no room for it the client has more to read than a list.
+        self.post(protocol::notification(&Method::ToolsChanged, None));
+    }
+
+    pub fn revealed(&self) -> Vec<Box<str>> {
+        lock(&self.revealed).iter().cloned().collect()
     }
 
     /// Puts an update of a resource where it waits for the client's stream.

@@ -151,7 +151,7 @@ impl Router {
 
     /// The server that a call goes to, as far as the catalog knows it now.
     pub fn server_of(&self, call: &Call) -> Option<ServerId> {
-        let catalog = self.directory.catalog();
+        let catalog = self.directory.catalog_of(call.caller.profile.as_ref());
         let route = resolve(catalog.view(&call.caller), &self.policies, &call.request).ok()?;
         Some(catalog.source(route.source).backend.id.clone())
     }
@@ -167,9 +167,17 @@ impl Router {
             }
             _ => {}
         }
-        let (catalog, mut route) = self.look_up(|view| resolve(view, &self.policies, request), &call.caller).await?;
+        let looked_up = self.look_up(|view| resolve(view, &self.policies, request), &call.caller).await;
+        let (catalog, mut route) = match looked_up {
+            Err(Error::ToolNotFound { name, candidates }) => {
+                let meta = Box::pin(self.meta_result(call, &name)).await;
+                let result = meta.ok_or(Error::ToolNotFound { name, candidates })?;
+                return Ok(self.own_result(&call.caller, request, &result));
+            }
+            looked_up => looked_up?,
+        };
         if let Some(ready) = route.ready {
-            return Ok(self.own_result(call, &ready));
+            return Ok(self.own_result(&call.caller, request, &ready));
         }
         let backend = &catalog.source(route.source).backend;
         self.open_state(Exchange { backend, caller: &call.caller, request }, &mut route.edits)?;
@@ -207,12 +215,12 @@ impl Router {
     }
 
     /// A result of our own in place of a backend's, as backends with sessions write them.
-    fn own_result(&self, call: &Call, result: &str) -> Reply {
+    pub fn own_result(&self, caller: &Caller, request: &Request, result: &str) -> Reply {
         let mut edits = Splice::new();
-        if call.caller.dialect.has_result_types() {
-            content::add_kind(&call.request.method, result, json::whole(result), &mut edits);
+        if caller.dialect.has_result_types() {
+            content::add_kind(&request.method, result, json::whole(result), &mut edits);
         }
-        protocol::reply(&call.request.id, edits.apply(&Bytes::copy_from_slice(result.as_bytes()))).into()
+        protocol::reply(&request.id, edits.apply(&Bytes::copy_from_slice(result.as_bytes()))).into()
     }
 
     /// Looks something up in the catalog. What nobody offers is looked for again where lists are being fetched.
@@ -222,7 +230,7 @@ impl Router {
         caller: &Caller,
     ) -> Result<(Arc<Catalog>, T), Error> {
         let look = || {
-            let catalog = Arc::clone(&self.directory.catalog());
+            let catalog = Arc::clone(&self.directory.catalog_of(caller.profile.as_ref()));
             let found = find(catalog.view(caller))?;
             Ok((catalog, found))
         };

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::caller::{Caller, Introduction, Level, Node, Principal, SessionId, random_epoch};
+use crate::config::exposure::ProfileName;
 use crate::lane::Call;
 use crate::mailbox::replay::{Kept, Replay};
 use crate::mailbox::{Mailbox, Versions};
@@ -36,6 +37,7 @@ const CUT_PATIENCE: Duration = Duration::from_secs(120);
 
 pub struct Session {
     pub id: SessionId,
+    pub profile: Option<ProfileName>,
     pub dialect: Dialect,
     pub mailbox: Arc<Mailbox>,
     pub inflight: Arc<Inflight>,
@@ -65,6 +67,7 @@ impl Session {
         Caller {
             session: Some(self.id),
             principal: Principal::Anonymous,
+            profile: self.profile.clone(),
             dialect: self.dialect,
             level: Some(self.mailbox.level()),
             abilities: Arc::clone(&self.mailbox.introduction.abilities),
@@ -210,9 +213,17 @@ impl Sessions {
         SessionId::new(self.node)
     }
 
-    pub fn open(&self, place: Place, dialect: Dialect, introduction: Introduction, lists: Versions) -> Arc<Session> {
+    pub fn open(
+        &self,
+        place: Place,
+        profile: Option<ProfileName>,
+        dialect: Dialect,
+        introduction: Introduction,
+        lists: Versions,
+    ) -> Arc<Session> {
         let session = Arc::new(Session {
             id: self.mint(),
+            profile,
             dialect,
             mailbox: Arc::new(Mailbox::new(introduction, lists, Replay::among(random_epoch(), &self.kept))),
             inflight: Arc::new(Inflight::new(Arc::clone(&self.pulse))),
@@ -404,7 +415,7 @@ mod tests {
 
     fn open(sessions: &Sessions) -> Arc<Session> {
         let place = sessions.reserve().expect("there is room");
-        sessions.open(place, Dialect::V2025_11_25, Introduction::default(), Versions::default())
+        sessions.open(place, None, Dialect::V2025_11_25, Introduction::default(), Versions::default())
     }
 
     #[test]

@@ -252,6 +252,7 @@ mod tests {
         let caller = Caller {
             session: None,
             principal: Principal::Anonymous,
+            profile: None,
             dialect: from,
             level: None,
             abilities: Arc::new(Abilities { raw: raw.into(), ..Abilities::default() }),

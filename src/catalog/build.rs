@@ -1,14 +1,16 @@
 //! Listings in, catalog out. Pure: the same listings give the same catalog, whoever came first.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::OnceLock;
+use std::sync::Arc;
 
 use crate::backend::inbox::List;
 use crate::backend::listing::Definition;
+use crate::catalog::meta::MetaSet;
 use crate::catalog::name::{self, Wish};
 use crate::catalog::resources::{Resource, Resources, TemplateEntry};
-use crate::catalog::{Catalog, Entry, Names, Source, definition, uri};
-use crate::config::{Filter, NamePolicy, Server, UriPolicy};
+use crate::catalog::{Catalog, Entry, Listed, Names, Source, definition, uri};
+use crate::config::exposure::Exposure;
+use crate::config::{Config, Filter, NamePolicy, Server, UriPolicy};
 use crate::protocol::json::quote;
 use crate::protocol::mirror::Mirrors;
 use crate::protocol::template::Template;
@@ -16,16 +18,35 @@ use crate::protocol::template::Template;
 /// The joined instructions are cut here.
 const LONGEST_INSTRUCTIONS: usize = 16 * 1024;
 
+/// What a catalog is made by, besides listings.
+pub struct Terms {
+    pub page_size: usize,
+    pub exposure: Exposure,
+    pub meta: Arc<MetaSet>,
+}
+
+impl Terms {
+    /// Those of clients without a profile.
+    pub fn new(config: &Config) -> Terms {
+        let (page_size, exposure) = (config.policies.page_size, config.exposure.clone());
+        Terms { page_size, exposure, meta: MetaSet::new(&config.meta_tools) }
+    }
+}
+
 /// Builds the catalog of `sources`, which stand in the order of the configuration.
-pub fn build(version: u64, page_size: usize, sources: Vec<Source>) -> Catalog {
+pub fn build(version: u64, terms: &Terms, sources: Vec<Source>) -> Catalog {
     let resources = build_resources(&sources);
+    let tools = build_names(&sources, &resources, List::Tools, |name| terms.meta.find(name).is_some());
+    let listed = Listed::new(&tools, terms);
     Catalog {
         version,
-        tools: build_names(&sources, &resources, List::Tools),
-        prompts: build_names(&sources, &resources, List::Prompts),
+        instructions: instructions(&sources, &listed, &terms.meta),
+        listed,
+        tools,
+        prompts: build_names(&sources, &resources, List::Prompts, |_| false),
         resources,
-        instructions: join_instructions(&sources).map(|text| quote(&text)),
-        page_size: page_size.max(1),
+        meta: Arc::clone(&terms.meta),
+        page_size: terms.page_size.max(1),
         views: Default::default(),
         sources,
     }
@@ -71,7 +92,7 @@ fn admitted<'a>(
     entries
 }
 
-fn build_names(sources: &[Source], resources: &Resources, list: List) -> Names {
+fn build_names(sources: &[Source], resources: &Resources, list: List, is_reserved: impl Fn(&str) -> bool) -> Names {
     let admitted = admitted(sources, list, |server| rules(server, list).filter);
     let wishes: Vec<_> = admitted
         .iter()
@@ -85,19 +106,18 @@ fn build_names(sources: &[Source], resources: &Resources, list: List) -> Names {
             Wish { server: &backend.id, native: &definition.native, name, longest: server.namespacing.max_length }
         })
         .collect();
-    let minted = name::mint(&wishes);
+    let minted = name::mint(&wishes, is_reserved);
     let mut names = Names { contested: minted.contested, ..Names::default() };
     for ((source, definition), exposed) in admitted.into_iter().zip(minted.names) {
         let server = sources[source].backend.id.as_str();
         let shown =
             definition::exposed(definition, &exposed, server, |native| resources.expose(sources, source, native));
-        names.index.insert(exposed.as_str().into(), names.entries.len());
-        names.entries.push(Entry {
+        names.enter(Entry {
             source,
             native: definition.native.clone(),
             exposed: exposed.into(),
             definition: shown,
-            schema: OnceLock::new(),
+            schema: Arc::default(),
             // Where it is invalid, whoever calls the tool over HTTP leaves it alone.
             mirrors: Mirrors::read(definition.raw.as_str()).unwrap_or_default(),
         });
@@ -126,11 +146,8 @@ fn build_resources(sources: &[Source]) -> Resources {
         .collect();
     entries.sort_by(|one, other| one.2.cmp(&other.2));
     // Names first: definitions may mention each other.
-    for (index, (source, definition, exposed, identifier)) in entries.iter().enumerate() {
-        resources.by_exposed.insert(exposed.as_str().into(), index);
-        resources.by_identifier.insert(identifier.as_str().into(), index);
-        resources.by_native.entry(definition.native.clone()).or_default().push(index);
-        resources.entries.push(Resource {
+    for (source, definition, exposed, identifier) in &entries {
+        resources.enter(Resource {
             source: *source,
             native: definition.native.clone(),
             exposed: exposed.as_str().into(),
@@ -211,9 +228,12 @@ fn expose_all(sources: &[Source], entries: &[(usize, &Definition)], identifiers:
     settled.collect()
 }
 
-/// SRV-6: one heading per server, bounded, with every cut stated.
-fn join_instructions(sources: &[Source]) -> Option<String> {
-    let mut joined = String::new();
+/// SRV-6: one heading per server, bounded, with every cut stated. Before them, how to find what is not listed.
+pub(super) fn instructions(sources: &[Source], listed: &Listed, meta: &MetaSet) -> Option<String> {
+    let mut joined = match listed {
+        Listed::All => String::new(),
+        Listed::Pinned { .. } => meta.guidance(),
+    };
     let mut left_out = Vec::new();
     for source in sources {
         let Some(text) = source.listing.hello.as_ref().and_then(|hello| hello.instructions.as_deref()) else {
@@ -230,7 +250,7 @@ fn join_instructions(sources: &[Source]) -> Option<String> {
         joined.push_str(&format!("(Left out for length: the instructions of {}.)", left_out.join(", ")));
     }
     let joined = joined.trim_end();
-    (!joined.is_empty()).then(|| joined.to_owned())
+    (!joined.is_empty()).then(|| quote(joined))
 }
 
 #[cfg(test)]

@@ -26,6 +26,30 @@ pub fn exposed(definition: &Definition, name: &str, server: &str, expose_uri: im
     edits.apply(definition.raw.bytes())
 }
 
+/// An exposed definition under yet another name.
+pub fn renamed(definition: &Bytes, name: &str, native: &str, server: &str) -> Bytes {
+    let Ok(text) = std::str::from_utf8(definition) else { return definition.clone() };
+    let whole = json::whole(text);
+    let mut edits = Splice::new();
+    if let Some(at) = json::member(text, whole, "name") {
+        edits.replace(at, quote(name));
+        add_origin(text, whole, native, server, &mut edits);
+    }
+    edits.apply(definition)
+}
+
+/// A definition with another description.
+pub fn redescribed(definition: &Bytes, description: &str) -> Bytes {
+    let Ok(text) = std::str::from_utf8(definition) else { return definition.clone() };
+    let whole = json::whole(text);
+    let mut edits = Splice::new();
+    match json::member(text, whole, "description") {
+        Some(at) => edits.replace(at, quote(description)),
+        None => edits.insert(whole.start + 1, format!(r#""description":{},"#, quote(description))),
+    }
+    edits.apply(definition)
+}
+
 /// A tool as versions with a handshake can read it: its output is an object, or not described.
 pub fn for_older(definition: &Bytes) -> Bytes {
     const KEY: &str = "outputSchema";

@@ -1,8 +1,9 @@
 //! Where the current catalog hangs: one task may publish, everybody may read.
 //!
-//! The catalogs before it are kept for a while, so that a client in the middle of a long list can finish it.
+//! The catalogs before it are kept for a while, so that a client in the middle of a long list can finish it. The clients of
+//! each profile have a catalog of their own, made from the same listings and published with the whole one.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,8 +15,11 @@ use crate::backend::Backend;
 use crate::backend::actor::stopped;
 use crate::backend::inbox::List;
 use crate::caller::Caller;
-use crate::catalog::build::build;
+use crate::catalog::build::{Terms, build};
+use crate::catalog::profile::narrow;
 use crate::catalog::{Catalog, Cursor, Source};
+use crate::config::Config;
+use crate::config::exposure::{Exposure, Profile, ProfileName};
 use crate::mailbox::Versions;
 use crate::observe::{Event, Observe};
 use crate::protocol::error::Error;
@@ -27,38 +31,72 @@ const KEPT_FOR: Duration = Duration::from_secs(60);
 const GATHER: Duration = Duration::from_millis(20);
 
 pub struct Directory {
-    current: ArcSwap<Catalog>,
-    before: Mutex<VecDeque<(Instant, Arc<Catalog>)>>,
-    versions: watch::Sender<Versions>,
+    /// For clients without a profile.
+    whole: Shelf,
+    profiles: HashMap<ProfileName, (Arc<Profile>, Shelf)>,
+    /// For clients of a profile that is not there.
+    nothing: Shelf,
     /// The running backends, in the order of the configuration.
     roster: ArcSwap<Vec<Arc<Backend>>>,
     /// Rung when a listing or the roster changed.
     pub bell: Arc<Notify>,
-    page_size: usize,
+}
+
+/// The catalogs of the clients that see the same.
+struct Shelf {
+    terms: Terms,
+    current: ArcSwap<Catalog>,
+    before: Mutex<VecDeque<(Instant, Arc<Catalog>)>>,
+    versions: watch::Sender<Versions>,
 }
 
 impl Directory {
-    pub fn new(page_size: usize) -> Directory {
+    pub fn new(config: &Config) -> Directory {
         let mut seed = [0; 4];
         // Cursors of an earlier run must not be taken for ours. Without a random source they might; that is all.
         let _ = getrandom::fill(&mut seed);
         let version = u64::from(u32::from_ne_bytes(seed)) << 24;
+        let shelf =
+            |exposure: &Exposure| Shelf::new(version, Terms { exposure: exposure.clone(), ..Terms::new(config) });
+        let profiles = config.profiles.iter();
         Directory {
-            current: ArcSwap::from_pointee(build(version, page_size, Vec::new())),
-            before: Mutex::default(),
-            versions: watch::Sender::default(),
+            whole: shelf(&config.exposure),
+            profiles: profiles
+                .map(|(name, profile)| (name.clone(), (Arc::clone(profile), shelf(&profile.exposure))))
+                .collect(),
+            nothing: shelf(&Exposure::default()),
             roster: ArcSwap::default(),
             bell: Arc::default(),
-            page_size,
         }
     }
 
+    pub fn has_profile(&self, name: &str) -> bool {
+        self.profiles.contains_key(name)
+    }
+
+    /// All there is.
     pub fn catalog(&self) -> Guard<Arc<Catalog>> {
-        self.current.load()
+        self.whole.current.load()
+    }
+
+    /// All there is for the clients of a profile.
+    pub fn catalog_of(&self, profile: Option<&ProfileName>) -> Guard<Arc<Catalog>> {
+        self.shelf(profile).current.load()
     }
 
     pub fn watch(&self) -> watch::Receiver<Versions> {
-        self.versions.subscribe()
+        self.watch_of(None)
+    }
+
+    pub fn watch_of(&self, profile: Option<&ProfileName>) -> watch::Receiver<Versions> {
+        self.shelf(profile).versions.subscribe()
+    }
+
+    fn shelf(&self, profile: Option<&ProfileName>) -> &Shelf {
+        match profile {
+            None => &self.whole,
+            Some(name) => self.profiles.get(name).map_or(&self.nothing, |(_, shelf)| shelf),
+        }
     }
 
     pub fn backends(&self) -> Arc<Vec<Arc<Backend>>> {
@@ -72,19 +110,7 @@ impl Directory {
 
     /// One page of a list, from the catalog the client began with.
     pub fn page(&self, caller: &Caller, list: List, cursor: Option<&str>) -> Result<Bytes, Error> {
-        let catalog = self.current.load();
-        let Some(cursor) = cursor else { return catalog.view(caller).page(list, 0).ok_or(Error::InvalidCursor) };
-        let cursor: Cursor = cursor.parse()?;
-        let page = |catalog: &Catalog| {
-            let ours = catalog.version == cursor.version && cursor.list == list;
-            if ours { catalog.view(caller).page(list, cursor.page) } else { None }
-        };
-        let earlier = || {
-            let before = self.before();
-            let fresh = before.iter().filter(|(replaced, _)| replaced.elapsed() < KEPT_FOR);
-            fresh.filter_map(|(_, catalog)| page(catalog)).next()
-        };
-        page(&catalog).or_else(earlier).ok_or(Error::InvalidCursor)
+        self.shelf(caller.profile.as_ref()).page(caller, list, cursor)
     }
 
     /// Waits until the catalog holds the listings that the backends have now, or newer ones.
@@ -121,8 +147,8 @@ impl Directory {
     fn publish(&self, observe: &Observe) {
         let roster = self.roster.load();
         let source = |backend: &Arc<Backend>| Source { backend: Arc::clone(backend), listing: backend.listing() };
-        let old = self.current.load_full();
-        let catalog = Arc::new(build(old.version + 1, self.page_size, roster.iter().map(source).collect()));
+        let version = self.whole.current.load().version + 1;
+        let catalog = build(version, &self.whole.terms, roster.iter().map(source).collect());
         for name in catalog.tools.contested.keys().chain(catalog.prompts.contested.keys()) {
             observe.emit(&Event::NameConflict { name });
         }
@@ -134,24 +160,68 @@ impl Directory {
             templates: catalog.resources.templates.len(),
             conflicts: catalog.tools.contested.len() + catalog.prompts.contested.len(),
         });
+        let narrowed = self.profiles.values().map(|(profile, shelf)| (shelf, narrow(&catalog, profile, &shelf.terms)));
+        let narrowed: Vec<_> = narrowed.collect();
+        let whole = (&self.whole, catalog);
+        // All of them before anybody is told: whoever hears of one version may look into any catalog.
+        let changes: Vec<_> =
+            narrowed.into_iter().chain([whole]).map(|(shelf, catalog)| (shelf, shelf.put(catalog))).collect();
+        for (shelf, changed) in changes {
+            shelf.tell(changed);
+        }
+    }
+}
+
+/// Which lists are not as they were.
+struct Changed {
+    tools: bool,
+    prompts: bool,
+    resources: bool,
+}
+
+impl Shelf {
+    fn new(version: u64, terms: Terms) -> Shelf {
+        let current = ArcSwap::from_pointee(build(version, &terms, Vec::new()));
+        Shelf { terms, current, before: Mutex::default(), versions: watch::Sender::default() }
+    }
+
+    fn page(&self, caller: &Caller, list: List, cursor: Option<&str>) -> Result<Bytes, Error> {
+        let catalog = self.current.load();
+        let Some(cursor) = cursor else { return catalog.view(caller).page(list, 0).ok_or(Error::InvalidCursor) };
+        let cursor: Cursor = cursor.parse()?;
+        let page = |catalog: &Catalog| {
+            let ours = catalog.version == cursor.version && cursor.list == list;
+            if ours { catalog.view(caller).page(list, cursor.page) } else { None }
+        };
+        let earlier = || {
+            let before = self.before();
+            let fresh = before.iter().filter(|(replaced, _)| replaced.elapsed() < KEPT_FOR);
+            fresh.filter_map(|(_, catalog)| page(catalog)).next()
+        };
+        page(&catalog).or_else(earlier).ok_or(Error::InvalidCursor)
+    }
+
+    /// Puts a catalog in the place of the one before it.
+    fn put(&self, catalog: Catalog) -> Changed {
+        let old = self.current.load_full();
         let changed = |list| old.definitions(list) != catalog.definitions(list);
         let (tools, prompts) = (changed(List::Tools), changed(List::Prompts));
         let resources = changed(List::Resources) || changed(List::Templates);
-        self.current.store(catalog);
-        self.keep(old);
-        self.versions.send_modify(|versions| {
-            versions.tools += u64::from(tools);
-            versions.prompts += u64::from(prompts);
-            versions.resources += u64::from(resources);
-            versions.catalog += 1;
-        });
-    }
-
-    fn keep(&self, old: Arc<Catalog>) {
+        self.current.store(Arc::new(catalog));
         let mut before = self.before();
         before.push_front((Instant::now(), old));
         before.truncate(KEPT);
         before.retain(|(replaced, _)| replaced.elapsed() < KEPT_FOR);
+        Changed { tools, prompts, resources }
+    }
+
+    fn tell(&self, changed: Changed) {
+        self.versions.send_modify(|versions| {
+            versions.tools += u64::from(changed.tools);
+            versions.prompts += u64::from(changed.prompts);
+            versions.resources += u64::from(changed.resources);
+            versions.catalog += 1;
+        });
     }
 
     fn before(&self) -> MutexGuard<'_, VecDeque<(Instant, Arc<Catalog>)>> {

@@ -41,8 +41,9 @@ pub fn wish(policy: NamePolicy, namespacing: &Namespacing, prefix: &str, server:
     suffixed(&safe, server, native, namespacing.max_length, HASH_LETTERS)
 }
 
-/// Settles conflicts: of equal names all get a suffix, so that a name means what it meant, or nothing.
-pub fn mint(wishes: &[Wish<'_>]) -> Minted {
+/// Settles conflicts: of equal names all get a suffix, so that a name means what it meant, or nothing. So does one that is
+/// reserved for somebody else.
+pub fn mint(wishes: &[Wish<'_>], is_reserved: impl Fn(&str) -> bool) -> Minted {
     let mut wanted: HashMap<&str, Vec<usize>> = HashMap::new();
     for (index, wish) in wishes.iter().enumerate() {
         wanted.entry(&wish.name).or_default().push(index);
@@ -51,7 +52,9 @@ pub fn mint(wishes: &[Wish<'_>]) -> Minted {
     let mut contested = BTreeMap::new();
     let mut taken: HashMap<String, usize> = HashMap::new();
     for (name, indexes) in &wanted {
-        if let [only] = indexes[..] {
+        if let [only] = indexes[..]
+            && !is_reserved(name)
+        {
             taken.insert((*name).to_owned(), only);
         } else {
             contested.insert((*name).to_owned(), Vec::new());
@@ -65,7 +68,9 @@ pub fn mint(wishes: &[Wish<'_>]) -> Minted {
             let mut letters = HASH_LETTERS;
             let unique = loop {
                 let candidate = suffixed(&name, wish.server, wish.native, wish.longest, letters);
-                let free = !taken.contains_key(&candidate) && !wanted.contains_key(candidate.as_str());
+                let free = !taken.contains_key(&candidate)
+                    && !wanted.contains_key(candidate.as_str())
+                    && !is_reserved(&candidate);
                 if free || letters >= 40 {
                     break candidate;
                 }
@@ -126,7 +131,7 @@ mod tests {
                 longest: default().max_length,
             })
             .collect();
-        mint(&wishes)
+        mint(&wishes, |_| false)
     }
 
     #[test]

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::catalog::Source;
 use crate::catalog::uri;
-use crate::config::UriPolicy;
+use crate::config::{Filter, UriPolicy};
 use crate::observe::mime::Mime;
 use crate::protocol::error::Error;
 use crate::protocol::template::Template;
@@ -24,6 +24,10 @@ pub struct Resources {
     pub(super) mentioned: HashSet<(usize, Box<str>)>,
     /// Folded server id to source.
     pub(super) by_folded_id: HashMap<String, usize>,
+    /// What is not for the clients of this catalog is as if it were not there; by exposed URI.
+    pub(super) filter: Option<Filter>,
+    /// The exposed URIs of listed resources that the filter keeps out: a result may name one all the same.
+    pub(super) hidden: HashMap<(usize, Box<str>), Box<str>>,
     /// Normal forms of the URIs that may not be their own; made when the first client needs them.
     pub(super) by_normal_form: OnceLock<HashMap<String, Vec<usize>>>,
 }
@@ -68,6 +72,20 @@ enum Offer {
 }
 
 impl Resources {
+    pub(super) fn enter(&mut self, resource: Resource) {
+        let index = self.entries.len();
+        self.by_exposed.insert(resource.exposed.clone(), index);
+        self.by_identifier.insert(resource.identifier.clone(), index);
+        self.by_native.entry(resource.native.clone()).or_default().push(index);
+        self.entries.push(resource);
+    }
+
+    /// Whether the clients of this catalog may know of a URI of `source`.
+    pub fn admits(&self, sources: &[Source], source: usize, native: &str) -> bool {
+        let filter = self.filter.as_ref();
+        filter.is_none_or(|filter| filter.admits(&self.expose(sources, source, native)))
+    }
+
     /// The owner of a URI as a client may spell it. A listed resource in another spelling comes before a template: its
     /// server knows it by its own.
     pub fn find(&self, sources: &[Source], text: &str) -> Result<Owner, Error> {
@@ -85,7 +103,8 @@ impl Resources {
                 return Ok(Some(owner));
             }
             let by_template = self.find_offered(sources, text, |offer| *offer != Offer::Exact)?;
-            Ok(by_template.or_else(|| find_handed(sources, &normal)))
+            let handed = || find_handed(sources, &normal).filter(|it| self.admits(sources, it.source, &it.native));
+            Ok(by_template.or_else(handed))
         };
         find().map_err(missing)?.ok_or_else(|| missing(Vec::new()))
     }
@@ -143,7 +162,7 @@ impl Resources {
     /// Whether and how `source` offers `native` (D13), by what the configuration lets through.
     fn offer(&self, sources: &[Source], source: usize, native: &str) -> Option<Offer> {
         let backend = &sources[source].backend;
-        if !backend.config.resources.filter.admits(native) {
+        if !backend.config.resources.filter.admits(native) || !self.admits(sources, source, native) {
             return None;
         }
         let listed = self
@@ -175,6 +194,11 @@ impl Resources {
         let listed = self.by_native.get(native).into_iter().flatten();
         if let Some(index) = listed.copied().find(|index| self.entries[*index].source == source) {
             return self.entries[index].exposed.to_string();
+        }
+        if !self.hidden.is_empty()
+            && let Some(exposed) = self.hidden.get(&(source, native.into()))
+        {
+            return exposed.to_string();
         }
         match sources[source].backend.config.namespacing.resources {
             UriPolicy::None => native.to_owned(),

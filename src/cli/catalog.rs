@@ -27,6 +27,7 @@ use crate::cli::log::LogFlags;
 use crate::cli::peer::Peer;
 use crate::cli::runtime::FindError;
 use crate::cli::serve::termination;
+use crate::cli::stdio::profile_name;
 use crate::cli::style::fail;
 use crate::config::exposure::ProfileName;
 
@@ -45,7 +46,7 @@ pub struct Common {
     #[command(flatten)]
     pub reach: Reach,
     /// See what clients of this profile see
-    #[arg(long, value_name = "NAME", value_parser = profile, add = ArgValueCompleter::new(complete::profiles))]
+    #[arg(long, value_name = "NAME", value_parser = profile_name, add = ArgValueCompleter::new(complete::profiles))]
     pub profile: Option<ProfileName>,
     /// Print JSON instead of text
     #[arg(long)]
@@ -63,11 +64,6 @@ pub struct Filter {
     /// At most so many
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
-}
-
-fn profile(text: &str) -> Result<ProfileName, String> {
-    let longest = ProfileName::MAX_LENGTH;
-    ProfileName::new(text).ok_or_else(|| format!("a profile has a name of 1 to {longest} letters, digits, _ and -"))
 }
 
 /// Why a command did not do what it should, by exit code.

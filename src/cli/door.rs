@@ -48,7 +48,7 @@ pub struct Reach {
 /// What is behind the pipe.
 pub enum Door {
     Running(Wire),
-    Own { app: Box<App>, place: String },
+    Own { app: Box<App>, profile: Option<ProfileName>, place: String },
 }
 
 /// Why there is no gateway to speak to.
@@ -70,7 +70,7 @@ impl Door {
     /// Finds the gateway and starts the log as it fits.
     pub async fn open(reach: &Reach, profile: Option<&ProfileName>, flags: &LogFlags) -> Result<Door, Closed> {
         if let Some(file) = &reach.config {
-            return Door::of_configuration(file, flags);
+            return Door::of_configuration(file, profile, flags);
         }
         log::start_below_banner(&Log::default(), flags);
         Door::to_running(reach, profile).await
@@ -81,7 +81,8 @@ impl Door {
         let proxies = ProxyEnvironment::from_process();
         if let Some(url) = &reach.url {
             let token = stdio::token(reach.token_file.as_deref()).map_err(Closed::Flags)?;
-            let target = Target::new(&endpoint(url, profile), token.as_ref(), &proxies).map_err(Closed::Flags)?;
+            let target =
+                Target::new(&stdio::endpoint(url, profile), token.as_ref(), &proxies).map_err(Closed::Flags)?;
             return Ok(Door::Running(Wire::to(target)));
         }
         let own = load::find(None).ok().map(|found| found.identity());
@@ -93,13 +94,14 @@ impl Door {
     }
 
     /// A gateway of its own.
-    fn of_configuration(file: &Path, flags: &LogFlags) -> Result<Door, Closed> {
+    fn of_configuration(file: &Path, profile: Option<&ProfileName>, flags: &LogFlags) -> Result<Door, Closed> {
         let given = load::load(Some(file)).map_err(Closed::Configuration)?;
+        stdio::check_profile(&given.config, profile).map_err(Closed::Configuration)?;
         log::start_below_banner(&given.config.log, flags);
         let place = given.identity.place();
         let exe = own_executable().map_err(|error| Closed::Other(error.into()))?;
         let app = App::start(given.config, exe, ProxyEnvironment::from_process(), Arc::default());
-        Ok(Door::Own { app: Box::new(app), place })
+        Ok(Door::Own { app: Box::new(app), profile: profile.cloned(), place })
     }
 
     /// Where it is, for people.
@@ -126,7 +128,7 @@ impl Door {
                 bridge::run(wire, input, output, never).await;
                 Ok(())
             }
-            Door::Own { app, .. } => app.serve_stdio(input, output, never).await,
+            Door::Own { app, profile, .. } => app.serve_stdio(profile, input, output, never).await,
         }
     }
 }
@@ -140,31 +142,6 @@ fn successor(own: &Identity, profile: Option<&ProfileName>) -> Option<Target> {
 
 fn target_of(mut record: Record, profile: Option<&ProfileName>) -> Result<Target> {
     let token = record.token().with_context(|| format!("cannot read the token of the gateway at {}", record.url))?;
-    record.url = endpoint(&record.url, profile);
+    record.url = stdio::endpoint(&record.url, profile);
     Target::of_record(record, token.as_ref(), &ProxyEnvironment::from_process())
-}
-
-/// The endpoint of a profile is below that of the gateway.
-fn endpoint(url: &str, profile: Option<&ProfileName>) -> String {
-    let Some(profile) = profile else { return url.to_owned() };
-    let (path, query) = url.split_at(url.find('?').unwrap_or(url.len()));
-    format!("{}/p/{profile}{query}", path.trim_end_matches('/'))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_profile_has_an_endpoint_below_the_gateways() {
-        let profile = ProfileName::new("review").expect("a name");
-        for (url, expected) in [
-            ("http://h:1/mcp", "http://h:1/mcp/p/review"),
-            ("http://h:1/mcp/", "http://h:1/mcp/p/review"),
-            ("http://h:1/mcp?a=b", "http://h:1/mcp/p/review?a=b"),
-        ] {
-            assert_eq!(endpoint(url, Some(&profile)), expected);
-            assert_eq!(endpoint(url, None), url);
-        }
-    }
 }

@@ -21,9 +21,10 @@ use crate::cli::runtime::{Places, Record};
 use crate::cli::serve::termination;
 use crate::cli::style::{note, tell, warn};
 use crate::cli::{Source, bridge, load, log};
-use crate::config::Log;
+use crate::config::exposure::ProfileName;
 use crate::config::mask;
 use crate::config::secret::Secret;
+use crate::config::{Config, Log};
 use crate::observe::Observe;
 
 /// The variable that holds the token of the gateway at --url.
@@ -44,13 +45,22 @@ pub struct Stdio {
     /// Start servers of its own even when a gateway of the same configuration runs
     #[arg(long)]
     pub standalone: bool,
+    /// Show the client what this profile of the configuration shows
+    #[arg(long, value_name = "NAME", value_parser = profile_name)]
+    pub profile: Option<ProfileName>,
+}
+
+/// Reads the name of a profile, as arguments have it.
+pub fn profile_name(text: &str) -> Result<ProfileName, String> {
+    ProfileName::new(text).ok_or_else(|| "a profile has a name of letters, digits, \"_\" and \"-\"".to_owned())
 }
 
 pub async fn run(arguments: Stdio) -> Result<ExitCode> {
     if let Some(url) = &arguments.url {
         let token = token(arguments.token_file.as_deref())?;
-        note(&format!("a bridge to the gateway at {}", mask::url(url)));
-        let target = Target::new(url, token.as_ref(), &ProxyEnvironment::from_process())?;
+        let url = endpoint(url, arguments.profile.as_ref());
+        note(&format!("a bridge to the gateway at {}", mask::url(&url)));
+        let target = Target::new(&url, token.as_ref(), &ProxyEnvironment::from_process())?;
         return carry(Wire::to(target), &arguments.log).await;
     }
     let found = match load::find(arguments.source.config.as_deref()) {
@@ -61,23 +71,51 @@ pub async fn run(arguments: Stdio) -> Result<ExitCode> {
         true => Err("--standalone was given".to_owned()),
         false => look_around(&found.identity()).await,
     };
+    let profile = arguments.profile;
     match usable {
         Ok((record, token)) => {
+            let record = at_profile(record, profile.as_ref());
             let Record { url, pid, identity, .. } = &record;
             note(&format!("a bridge to the gateway at {url} (pid {pid}), which serves {} too", identity.place()));
             let own = identity.clone();
             let target = Target::of_record(record, token.as_ref(), &ProxyEnvironment::from_process())?;
-            carry(Wire::to_successors(target, move || successor(&own)), &arguments.log).await
+            carry(Wire::to_successors(target, move || successor(&own, profile.as_ref())), &arguments.log).await
         }
-        Err(reason) => stand_alone(found, &reason, &arguments.log).await,
+        Err(reason) => stand_alone(found, &reason, profile, &arguments.log).await,
     }
 }
 
-async fn stand_alone(found: Found, reason: &str, flags: &LogFlags) -> Result<ExitCode> {
+/// The endpoint of a profile, or that of all there is.
+pub fn endpoint(url: &str, profile: Option<&ProfileName>) -> String {
+    match profile {
+        Some(name) => format!("{}/p/{name}", url.trim_end_matches('/')),
+        None => url.to_owned(),
+    }
+}
+
+fn at_profile(mut record: Record, profile: Option<&ProfileName>) -> Record {
+    record.url = endpoint(&record.url, profile);
+    record
+}
+
+/// What is wrong with the wish for a profile that the configuration does not have.
+pub fn check_profile(config: &Config, profile: Option<&ProfileName>) -> Result<(), String> {
+    let Some(name) = profile.filter(|name| !config.profiles.contains_key(*name)) else { return Ok(()) };
+    let known: Vec<_> = config.profiles.keys().map(ProfileName::as_str).collect();
+    Err(match &known[..] {
+        [] => format!("there is no profile {name}: the configuration has none"),
+        known => format!("there is no profile {name}; there are {}", known.join(", ")),
+    })
+}
+
+async fn stand_alone(found: Found, reason: &str, profile: Option<ProfileName>, flags: &LogFlags) -> Result<ExitCode> {
     let given = match found.parse() {
         Ok(given) => given,
         Err(trouble) => return Ok(tell(&trouble.to_string())),
     };
+    if let Err(trouble) = check_profile(&given.config, profile.as_ref()) {
+        return Ok(tell(&trouble));
+    }
     for warning in &given.warnings {
         warn(&warning.to_string());
     }
@@ -85,7 +123,7 @@ async fn stand_alone(found: Found, reason: &str, flags: &LogFlags) -> Result<Exi
     log::start(&given.config.log, flags);
     let observe = Arc::new(Observe::default());
     let app = App::start(given.config, own_executable()?, ProxyEnvironment::from_process(), observe);
-    app.serve_stdio(tokio::io::stdin(), tokio::io::stdout(), termination()?).await?;
+    app.serve_stdio(profile, tokio::io::stdin(), tokio::io::stdout(), termination()?).await?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -123,12 +161,12 @@ async fn look_around(own: &Identity) -> Result<(Record, Option<Secret>), String>
 
 /// The gateway that was started in place of one that ended. The file may say something else by now: the client wants what
 /// it says, as another user of the same variables would get it.
-fn successor(own: &Identity) -> Option<Target> {
+fn successor(own: &Identity, profile: Option<&ProfileName>) -> Option<Target> {
     let is_successor =
         |record: &Record| record.identity.is_same_place(own) && record.fingerprints.differing(environment).is_empty();
     let record = Places::of(&environment).running().into_iter().find(is_successor)?;
     let token = record.token().ok()?;
-    Target::of_record(record, token.as_ref(), &ProxyEnvironment::from_process()).ok()
+    Target::of_record(at_profile(record, profile), token.as_ref(), &ProxyEnvironment::from_process()).ok()
 }
 
 /// The gateway among `running` that does what we would, or why there is none.

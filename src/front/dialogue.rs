@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
+use crate::config::exposure::ProfileName;
 use crate::front::guest::{Greeted, Guests, Leash};
 use crate::front::stream::Carried;
 use crate::front::visit::Visit;
@@ -24,6 +25,7 @@ use crate::session::{self, Place, Session};
 pub struct Dialogue {
     desk: Arc<Desk>,
     observe: Arc<Observe>,
+    profile: Option<ProfileName>,
     state: Mutex<State>,
     /// Requests that need no handshake, where the transport has them.
     pub guests: Option<Guests>,
@@ -48,15 +50,19 @@ pub enum Heard {
 }
 
 impl Dialogue {
-    pub fn new(desk: &Arc<Desk>, observe: &Arc<Observe>) -> Result<Dialogue, Error> {
+    pub fn new(desk: &Arc<Desk>, observe: &Arc<Observe>, profile: Option<ProfileName>) -> Result<Dialogue, Error> {
         let state = Mutex::new(State::Waiting(desk.sessions.reserve()?));
-        Ok(Dialogue { desk: Arc::clone(desk), observe: Arc::clone(observe), state, guests: None })
+        Ok(Dialogue { desk: Arc::clone(desk), observe: Arc::clone(observe), profile, state, guests: None })
     }
 
     /// The same over a transport that has requests without a handshake too.
-    pub fn of_both_eras(desk: &Arc<Desk>, observe: &Arc<Observe>) -> Result<Dialogue, Error> {
-        let guests = Some(Guests::new(desk));
-        Dialogue::new(desk, observe).map(|dialogue| Dialogue { guests, ..dialogue })
+    pub fn of_both_eras(
+        desk: &Arc<Desk>,
+        observe: &Arc<Observe>,
+        profile: Option<ProfileName>,
+    ) -> Result<Dialogue, Error> {
+        let guests = Some(Guests::new(desk, profile.clone()));
+        Dialogue::new(desk, observe, profile).map(|dialogue| Dialogue { guests, ..dialogue })
     }
 
     /// The session, between the handshake and the end.
@@ -152,7 +158,7 @@ impl Dialogue {
                 Err(Error::InvalidRequest("this session is initialized already, or has ended".to_owned()))
             }
         };
-        let (session, hello) = self.desk.initialize(request, taken)?;
+        let (session, hello) = self.desk.initialize(request, self.profile.as_ref(), taken)?;
         *state = State::Begun(session.open_stream());
         Ok(hello)
     }
@@ -201,8 +207,8 @@ mod tests {
     #[test]
     fn sess2_no_session_begins_after_the_end() {
         let desk = Arc::new(Desk::example(1));
-        let dialogue = Dialogue::new(&desk, &Arc::default()).expect("there is room");
-        assert!(Dialogue::new(&desk, &Arc::default()).is_err(), "it counts before its handshake");
+        let dialogue = Dialogue::new(&desk, &Arc::default(), None).expect("there is room");
+        assert!(Dialogue::new(&desk, &Arc::default(), None).is_err(), "it counts before its handshake");
         dialogue.end("test");
         assert!(answer(&dialogue, HELLO).contains("-32600"));
         assert!(desk.sessions.is_empty() && dialogue.session().is_none());
@@ -211,7 +217,7 @@ mod tests {
     #[test]
     fn a_handshake_that_fails_keeps_its_place_for_the_next() {
         let desk = Arc::new(Desk::example(1));
-        let dialogue = Dialogue::new(&desk, &Arc::default()).expect("there is room");
+        let dialogue = Dialogue::new(&desk, &Arc::default(), None).expect("there is room");
         let without_version = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#;
         assert!(answer(&dialogue, without_version).contains("-32602"));
         assert_eq!(desk.sessions.len(), 1);

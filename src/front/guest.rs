@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::oneshot;
 
+use crate::config::exposure::ProfileName;
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Pieces};
 use crate::protocol::modern::Meta;
@@ -18,6 +19,7 @@ use crate::front::visit::Visit;
 /// All that one client has open, by its own ids.
 pub struct Guests {
     desk: Arc<Desk>,
+    profile: Option<ProfileName>,
     guest: OnceLock<Guest>,
     open: Arc<Mutex<Book>>,
 }
@@ -53,15 +55,15 @@ pub enum Greeted {
 }
 
 impl Guests {
-    pub fn new(desk: &Arc<Desk>) -> Guests {
-        Guests { desk: Arc::clone(desk), guest: OnceLock::new(), open: Arc::default() }
+    pub fn new(desk: &Arc<Desk>, profile: Option<ProfileName>) -> Guests {
+        Guests { desk: Arc::clone(desk), profile, guest: OnceLock::new(), open: Arc::default() }
     }
 
     pub fn greet(&self, request: Request) -> Greeted {
         let id = request.id.clone();
         let refused = |error: Error| Greeted::Answer(protocol::error_reply(Some(&id), &error.to_json()));
         let meta = Meta::read(request.raw.as_str(), &request.params);
-        let guest = self.guest.get_or_init(|| Guest::known(&self.desk));
+        let guest = self.guest.get_or_init(|| Guest::known(&self.desk, self.profile.clone()));
         let leash = match self.enter(&request, &meta) {
             Ok(leash) => leash,
             Err(error) => return refused(error),

@@ -15,6 +15,7 @@ use tower_service::Service;
 
 use crate::admin::PROBES;
 use crate::caller::SessionId;
+use crate::config::exposure::ProfileName;
 use crate::front::body::{self, Body, empty, json, json_error};
 use crate::front::gate::Gate;
 use crate::front::modern::missing_meta;
@@ -34,6 +35,8 @@ use crate::session::Session;
 use crate::session::desk::{Begun, Desk, Next};
 
 const MCP: &str = "/mcp";
+/// Stands between an endpoint and the name of a profile.
+const PROFILE: &str = "/p/";
 pub const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 pub(super) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -41,13 +44,34 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const LONGEST_ID: usize = 256;
 
 /// What the HTTP front serves.
+#[derive(Clone)]
 pub struct Front {
     pub desk: Arc<Desk>,
-    pub gate: Gate,
+    /// Whose clients are served.
+    pub profile: Option<ProfileName>,
+    pub gate: Arc<Gate>,
     pub observe: Arc<Observe>,
     pub max_body_size: usize,
     pub streams: Arc<Streams>,
     pub stop: watch::Receiver<bool>,
+}
+
+/// The endpoints that speak the protocol.
+#[derive(Clone, Copy)]
+enum Door {
+    Mcp,
+    Sse,
+    Messages,
+}
+
+/// The endpoint at `path`, and the profile that it names.
+fn door(path: &str) -> Option<(Door, Option<&str>)> {
+    if let Some(door) = [(MCP, Door::Mcp), (SSE, Door::Sse), (MESSAGES, Door::Messages)].iter().find(|it| it.0 == path)
+    {
+        return Some((door.1, None));
+    }
+    let of = |endpoint| path.strip_prefix(endpoint)?.strip_prefix(PROFILE);
+    of(MCP).map(|name| (Door::Mcp, Some(name))).or_else(|| of(SSE).map(|name| (Door::Sse, Some(name))))
 }
 
 /// Every route but those that speak the protocol, which are served without a detour.
@@ -92,8 +116,15 @@ impl Front {
             _ if request.method() == Verb::OPTIONS => {
                 preflight(request.headers().get("access-control-request-headers"))
             }
-            _ if [MCP, SSE, MESSAGES].contains(&request.uri().path()) => self.answer(request).await,
-            _ => route(routes, request).await,
+            _ => match door(request.uri().path()) {
+                Some((door, None)) => self.answer(door, request).await,
+                Some((door, Some(name))) => match self.of_profile(name) {
+                    // Boxed, as all that is rare.
+                    Some(front) => Box::pin(front.answer(door, request)).await,
+                    None => unknown_profile(name),
+                },
+                None => route(routes, request).await,
+            },
         };
         if response.status().is_client_error() {
             self.observe.emit(&Event::ClientRefused { status: response.status().as_u16() });
@@ -108,8 +139,14 @@ impl Front {
         response
     }
 
-    async fn answer(&self, request: HttpRequest) -> Response<Body> {
-        let handled = AssertUnwindSafe(self.handle(request)).catch_unwind().await;
+    /// This front for the clients of a profile.
+    fn of_profile(&self, name: &str) -> Option<Front> {
+        let name = ProfileName::new(name).filter(|name| self.desk.router.directory.has_profile(name.as_str()))?;
+        Some(Front { profile: Some(name), ..self.clone() })
+    }
+
+    async fn answer(&self, door: Door, request: HttpRequest) -> Response<Body> {
+        let handled = AssertUnwindSafe(self.handle(door, request)).catch_unwind().await;
         match handled {
             Ok(Ok(response)) => response,
             Ok(Err(refusal)) => refusal.into_response(),
@@ -124,22 +161,22 @@ impl Front {
         }
     }
 
-    async fn handle(&self, request: HttpRequest) -> Result<Response<Body>, Refusal> {
+    async fn handle(&self, door: Door, request: HttpRequest) -> Result<Response<Body>, Refusal> {
         if *self.stop.borrow() {
             return Err(Error::ShuttingDown.into());
         }
-        match (request.uri().path(), request.method()) {
-            (SSE, _) => self.open_stream(&request),
-            (MESSAGES, _) => Box::pin(self.take_message(request)).await,
-            (_, &Verb::POST) => self.post(request).await,
-            (_, &Verb::GET | &Verb::DELETE) if names_sessionless(request.headers()) => Ok(other_verb("POST")),
-            (_, &Verb::GET) => self.get(request.headers()),
-            (_, &Verb::DELETE) => {
+        match (door, request.method()) {
+            (Door::Sse, _) => self.open_stream(&request),
+            (Door::Messages, _) => Box::pin(self.take_message(request)).await,
+            (Door::Mcp, &Verb::POST) => self.post(request).await,
+            (Door::Mcp, &Verb::GET | &Verb::DELETE) if names_sessionless(request.headers()) => Ok(other_verb("POST")),
+            (Door::Mcp, &Verb::GET) => self.get(request.headers()),
+            (Door::Mcp, &Verb::DELETE) => {
                 let session = self.session(request.headers())?;
                 self.desk.sessions.end(session.id, "the client ended it");
                 Ok(empty(StatusCode::NO_CONTENT))
             }
-            _ => Ok(other_verb("GET, POST, DELETE")),
+            (Door::Mcp, _) => Ok(other_verb("GET, POST, DELETE")),
         }
     }
 
@@ -192,8 +229,13 @@ impl Front {
     }
 
     fn stream_of(&self, session: &Arc<Session>, reader: Reader, first: Option<Bytes>) -> Response<Body> {
-        let (changes, stop) = (Changes::new(self.desk.router.directory.watch()), self.stop.clone());
+        let (changes, stop) = (self.changes(), self.stop.clone());
         body::events(SessionStream { hold: session.open_stream(), reader, first, changes, stop }.into_events())
+    }
+
+    /// What changes in the lists, as the clients of this front see them.
+    pub(super) fn changes(&self) -> Changes {
+        Changes::new(self.desk.router.directory.watch_of(self.profile.as_ref()))
     }
 
     async fn post(&self, request: HttpRequest) -> Result<Response<Body>, Refusal> {
@@ -247,12 +289,13 @@ impl Front {
 
     fn initialize(&self, request: &Request) -> Result<Response<Body>, Refusal> {
         let place = || self.desk.sessions.reserve();
-        let (session, hello) = self.desk.initialize(request, place).map_err(|error| match error {
-            Error::LimitExceeded { .. } => {
-                Refusal { status: StatusCode::SERVICE_UNAVAILABLE, error, id: Some(request.id.clone()) }
-            }
-            error => Refusal { status: StatusCode::OK, error, id: Some(request.id.clone()) },
-        })?;
+        let (session, hello) =
+            self.desk.initialize(request, self.profile.as_ref(), place).map_err(|error| match error {
+                Error::LimitExceeded { .. } => {
+                    Refusal { status: StatusCode::SERVICE_UNAVAILABLE, error, id: Some(request.id.clone()) }
+                }
+                error => Refusal { status: StatusCode::OK, error, id: Some(request.id.clone()) },
+            })?;
         let mut response = json(StatusCode::OK, hello);
         let id = HeaderValue::try_from(session.id.to_string()).expect("a UUID is a header value");
         response.headers_mut().insert(SESSION_ID, id);
@@ -298,9 +341,16 @@ impl Front {
             return Err(Refusal::status(StatusCode::BAD_REQUEST, "Mcp-Session-Id is missing; begin with initialize"));
         };
         let id = id.parse::<SessionId>().ok();
-        let session = id.and_then(|id| self.desk.sessions.find(id));
+        // One of another profile is none of this endpoint's.
+        let session = id.and_then(|id| self.desk.sessions.find(id)).filter(|session| session.profile == self.profile);
         session.ok_or_else(|| Refusal::status(StatusCode::NOT_FOUND, "unknown session; begin with initialize"))
     }
+}
+
+fn unknown_profile(name: &str) -> Response<Body> {
+    let name = crate::protocol::json::quote(name);
+    let error = Error::InvalidRequest(format!("there is no profile {name}; the configuration names them in profiles"));
+    json_error(StatusCode::NOT_FOUND, None, &error)
 }
 
 /// Whether the header names a version that has no sessions.

@@ -39,13 +39,13 @@ impl Front {
             return Err(refusal.about(&request));
         }
         let id = request.id.clone();
-        let visited = self.desk.visit(&Guest::Passing, request, meta);
+        let visited = self.desk.visit(&Guest::Passing(self.profile.clone()), request, meta);
         Ok(match visited {
             Ok(Visited::Ready(answer)) => answered(answer.into(), accepted),
             Ok(Visited::Replied(reply)) => answered(reply, accepted),
             Ok(Visited::Pending(pending)) => carried(Visit::new(&self.desk, id, pending), accepted).await,
             Ok(Visited::Listening(listening)) => {
-                body::events(Told::new(&self.desk, listening, self.stop.clone()).into_events())
+                body::events(Told::new(self.changes(), listening, self.stop.clone()).into_events())
             }
             Err(error) => {
                 let code = Some(error.class().code);
@@ -61,7 +61,7 @@ impl Front {
         let text = request.raw.as_str();
         let tool = request.params.name.filter(|_| request.method == Method::ToolsCall);
         let Some(tool) = tool.and_then(|at| text_json::string(text, at)) else { return Ok(()) };
-        let catalog = self.desk.router.directory.catalog();
+        let catalog = self.desk.router.directory.catalog_of(self.profile.as_ref());
         let Some(mirrors) = catalog.mirrors(&tool).filter(|mirrors| !mirrors.is_empty()) else { return Ok(()) };
         let get = |name: &str| headers.get_all(name).iter().map(http::HeaderValue::as_bytes).collect::<Vec<_>>();
         mirrors.check(text, request.params.arguments, get).map_err(Error::HeaderMismatch)

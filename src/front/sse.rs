@@ -40,7 +40,7 @@ impl Front {
             return Ok(other_verb("GET"));
         }
         check_takes_stream(request.headers())?;
-        let dialogue = Dialogue::new(&self.desk, &self.observe).map_err(|error| match error {
+        let dialogue = Dialogue::new(&self.desk, &self.observe, self.profile.clone()).map_err(|error| match error {
             Error::LimitExceeded { .. } => Refusal { status: StatusCode::SERVICE_UNAVAILABLE, error, id: None },
             error => error.into(),
         })?;
@@ -49,7 +49,7 @@ impl Front {
         let stream = ClientStream {
             greeting: Some(Bytes::from(format!("event: endpoint\ndata: {MESSAGES}?sessionId={id}\n\n"))),
             initialized: client.initialized.subscribe(),
-            changes: Changes::new(self.desk.router.directory.watch()),
+            changes: self.changes(),
             stop: self.stop.clone(),
             listed: self.streams.enter(client),
         };
@@ -248,7 +248,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn http1_a_quiet_stream_shows_that_it_is_alive() {
         let (desk, observe) = (Arc::new(Desk::example(9)), Arc::default());
-        let dialogue = Dialogue::new(&desk, &observe).expect("there is room");
+        let dialogue = Dialogue::new(&desk, &observe, None).expect("there is room");
         let client = Arc::new(Client::new(desk.sessions.mint(), dialogue, observe));
         let stop = watch::Sender::new(false);
         let stream = ClientStream {

@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::backend::actor::stopped;
+use crate::config::exposure::ProfileName;
 use crate::front::dialogue::{Dialogue, Heard, refusal};
 use crate::front::guest::Leash;
 use crate::front::stream::{Carried, Changes, unasked};
@@ -29,6 +30,7 @@ const OUTPUT_MESSAGES: usize = 64;
 
 pub struct Front {
     pub desk: Arc<Desk>,
+    pub profile: Option<ProfileName>,
     pub observe: Arc<Observe>,
     pub max_message_size: usize,
     pub grace: Duration,
@@ -42,7 +44,7 @@ pub async fn serve(front: Front, input: impl AsyncRead + Unpin, output: impl Asy
     let (sender, receiver) = mpsc::channel(OUTPUT_MESSAGES);
     let writer = tokio::spawn(write(receiver, output));
     let grace = front.grace;
-    let dialogue = Dialogue::of_both_eras(&front.desk, &front.observe)
+    let dialogue = Dialogue::of_both_eras(&front.desk, &front.observe, front.profile.clone())
         .expect("maxSessions is at least 1 and this the only client");
     let mut client = Client { front, output: sender, dialogue, calls: JoinSet::new(), told: None };
     client.read(input).await;
@@ -157,7 +159,7 @@ impl Client {
             Ok(Heard::Nothing) => true,
             Ok(Heard::Initialized(session)) => {
                 if self.told.is_none() {
-                    let changes = Changes::new(self.front.desk.router.directory.watch());
+                    let changes = self.changes();
                     self.told = Some(tokio::spawn(tell(session, changes, self.output.downgrade())));
                 }
                 true
@@ -172,12 +174,16 @@ impl Client {
                 true
             }
             Ok(Heard::Listening(listening, leash)) => {
-                let told = Told::new(&self.front.desk, listening, self.front.stop.clone());
+                let told = Told::new(self.changes(), listening, self.front.stop.clone());
                 self.calls.spawn(carry_told(told, leash, self.output.clone()));
                 true
             }
             Err(malformed) => self.send(refusal(&malformed)).await,
         }
+    }
+
+    fn changes(&self) -> Changes {
+        Changes::new(self.front.desk.router.directory.watch_of(self.front.profile.as_ref()))
     }
 
     async fn send(&self, answer: Pieces) -> bool {

@@ -407,7 +407,8 @@ mod tests {
     async fn sess2_of_two_streams_that_begin_at_once_exactly_one_goes_on() {
         let desk = Desk::example(1);
         let place = desk.sessions.reserve().expect("there is room");
-        let session = desk.sessions.open(place, Dialect::V2025_11_25, Introduction::default(), Versions::default());
+        let session =
+            desk.sessions.open(place, None, Dialect::V2025_11_25, Introduction::default(), Versions::default());
         let stop = watch::Sender::new(false);
         let stream = |reader, hold| {
             let changes = Changes::new(desk.router.directory.watch());

@@ -145,8 +145,8 @@ enum Stage {
 }
 
 impl Told {
-    pub fn new(desk: &Desk, listening: Listening, stop: watch::Receiver<bool>) -> Told {
-        Told { listening, changes: Changes::new(desk.router.directory.watch()), stop, stage: Stage::Begins }
+    pub fn new(changes: Changes, listening: Listening, stop: watch::Receiver<bool>) -> Told {
+        Told { listening, changes, stop, stage: Stage::Begins }
     }
 
     pub fn id(&self) -> &Id {

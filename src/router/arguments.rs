@@ -32,7 +32,7 @@ fn compile(definition: &[u8]) -> Option<jsonschema::Validator> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::OnceLock;
+    use std::sync::Arc;
 
     use super::*;
 
@@ -43,7 +43,7 @@ mod tests {
             native: "t".into(),
             exposed: "t".into(),
             definition: definition.into(),
-            schema: OnceLock::new(),
+            schema: Arc::default(),
             mirrors: Default::default(),
         };
         problem(&entry, arguments)

@@ -118,6 +118,7 @@ fn bound_to(caller: &Caller, request: &Request) -> [u8; 32] {
         hash.update(part);
     };
     add(principal);
+    add(caller.profile.as_ref().map_or("", |profile| profile.as_str()));
     add(request.method.as_str());
     for (key, value) in params {
         add(&key);

@@ -107,7 +107,7 @@ impl Router {
     /// Whether somebody who listens for this would be told, as far as the catalog knows.
     pub fn can_subscribe(&self, call: &Call, uri: &str) -> bool {
         let Ok(Options { pattern, .. }) = Options::read(&call.request) else { return false };
-        let catalog = self.directory.catalog();
+        let catalog = self.directory.catalog_of(call.caller.profile.as_ref());
         let found = find(catalog.view(&call.caller), uri, pattern);
         found.is_ok_and(|found| catalog.source(found.source).backend.can_tell())
     }
@@ -181,7 +181,7 @@ impl Router {
 
     /// What was subscribed as a pattern that is spelled otherwise now.
     fn unsubscribe_pattern(&self, call: &Call, uri: &str) -> Option<Arc<Backend>> {
-        let catalog = Arc::clone(&self.directory.catalog());
+        let catalog = Arc::clone(&self.directory.catalog_of(call.caller.profile.as_ref()));
         [Kind::Template, Kind::Glob].into_iter().find_map(|kind| {
             let found = find(catalog.view(&call.caller), uri, Some(kind)).ok()?;
             let backend = &catalog.source(found.source).backend;
@@ -191,7 +191,7 @@ impl Router {
     }
 
     fn unsubscribe_offered(&self, call: &Call, uri: &str) -> Option<Arc<Backend>> {
-        let catalog = Arc::clone(&self.directory.catalog());
+        let catalog = Arc::clone(&self.directory.catalog_of(call.caller.profile.as_ref()));
         let owner = find_resource(catalog.view(&call.caller), uri).ok()?;
         let backend = &catalog.source(owner.source).backend;
         let register = backend.known_register(call.caller.session)?;

@@ -5,11 +5,13 @@ use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures_util::FutureExt;
 
 use crate::backend::inbox::List;
-use crate::caller::{Caller, Introduction, Level, SUBSCRIPTIONS};
+use crate::caller::{Caller, Introduction, Level, META_TOOLS, SUBSCRIPTIONS};
 use crate::config::Policies;
+use crate::config::exposure::ProfileName;
 use crate::lane::{Call, Said};
 use crate::protocol::dialect::Dialect;
 use crate::protocol::error::Error;
@@ -98,7 +100,7 @@ impl Desk {
     #[cfg(test)]
     pub fn example(most: usize) -> Desk {
         let (policies, observe) = (Policies::default(), Arc::new(crate::observe::Observe::default()));
-        let directory = Arc::new(crate::catalog::directory::Directory::new(policies.page_size));
+        let directory = Arc::new(crate::catalog::directory::Directory::new(&crate::config::Config::empty()));
         let router = Router::new(directory, policies.clone(), Arc::clone(&observe));
         Desk::new(Sessions::new(most, std::time::Duration::from_secs(60), observe), Arc::new(router), policies)
     }
@@ -107,19 +109,20 @@ impl Desk {
     pub fn initialize(
         &self,
         request: &Request,
+        profile: Option<&ProfileName>,
         place: impl FnOnce() -> Result<Place, Error>,
     ) -> Result<(Arc<Session>, Pieces), Error> {
         let text = request.raw.as_str();
         let asked = required(text, request.params.protocol_version, "protocolVersion")?;
         let dialect = Dialect::negotiate(&asked);
-        let versions = *self.router.directory.watch().borrow();
+        let versions = *self.router.directory.watch_of(profile).borrow();
         let introduction = Introduction::read(text, &request.params);
-        let session = self.sessions.open(place()?, dialect, introduction, versions);
-        Ok((session, protocol::reply(&request.id, self.hello(dialect))))
+        let session = self.sessions.open(place()?, profile.cloned(), dialect, introduction, versions);
+        Ok((session, protocol::reply(&request.id, self.hello(profile, dialect))))
     }
 
-    fn hello(&self, dialect: Dialect) -> String {
-        let catalog = self.router.directory.catalog();
+    fn hello(&self, profile: Option<&ProfileName>, dialect: Dialect) -> String {
+        let catalog = self.router.directory.catalog_of(profile);
         let instructions = catalog.instructions.as_deref();
         let instructions = instructions.map(|text| format!(r#","instructions":{text}"#)).unwrap_or_default();
         let tasks = if dialect.has_tasks() && self.router.offers_tasks() { TASKS } else { "" };
@@ -127,10 +130,17 @@ impl Desk {
             concat!(
                 r#"{{"protocolVersion":"{}","capabilities":{{"tools":{{"listChanged":true}},"prompts":{{"listChanged":true}},"#,
                 r#""resources":{{"subscribe":true,"listChanged":true}},"completions":{{}},"logging":{{}},{}"#,
-                r#""experimental":{{"{}":{}}}}},"#,
+                r#""experimental":{{"{}":{},"{}":{{"prefix":{}}}}}}},"#,
                 r#""serverInfo":{}{}}}"#
             ),
-            dialect, tasks, SUBSCRIPTIONS, EXTENSION, IDENTITY, instructions,
+            dialect,
+            tasks,
+            SUBSCRIPTIONS,
+            EXTENSION,
+            META_TOOLS,
+            json::quote(catalog.meta.prefix()),
+            IDENTITY,
+            instructions,
         )
     }
 
@@ -146,11 +156,14 @@ impl Desk {
 
     /// What needs no backend; nothing for the rest.
     fn answer_at_once(&self, session: &Session, caller: &Caller, request: &Request) -> Option<Result<Pieces, Error>> {
-        let list = |list| Some(self.page(caller, request, list));
+        let list = |list| Some(self.page(caller, request, list).map(|page| protocol::reply(&request.id, page)));
         let done = || Some(Ok(protocol::reply(&request.id, "{}")));
         match &request.method {
             Method::Ping => done(),
-            Method::ToolsList => list(List::Tools),
+            Method::ToolsList => {
+                let page = self.page(caller, request, List::Tools);
+                Some(page.map(|page| protocol::reply(&request.id, self.with_revealed(session, caller, page))))
+            }
             Method::PromptsList => list(List::Prompts),
             Method::ResourcesList => list(List::Resources),
             Method::TemplatesList => list(List::Templates),
@@ -177,17 +190,31 @@ impl Desk {
         }
     }
 
-    pub(super) fn page(&self, caller: &Caller, request: &Request, list: List) -> Result<Pieces, Error> {
+    /// One page of a list, as the result of `request`.
+    pub(super) fn page(&self, caller: &Caller, request: &Request, list: List) -> Result<Bytes, Error> {
         let text = request.raw.as_str();
         let cursor = match request.params.cursor.filter(|at| at.get(text) != "null") {
             Some(at) => Some(json::string(text, at).ok_or(Error::InvalidCursor)?),
             None => None,
         };
-        let page = self.router.directory.page(caller, list, cursor.as_deref())?;
-        Ok(protocol::reply(&request.id, page))
+        self.router.directory.page(caller, list, cursor.as_deref())
+    }
+
+    /// A page of the tools, and what this client had described besides.
+    fn with_revealed(&self, session: &Session, caller: &Caller, page: Bytes) -> Bytes {
+        let revealed = session.mailbox.revealed();
+        if revealed.is_empty() {
+            return page;
+        }
+        let catalog = self.router.directory.catalog_of(caller.profile.as_ref());
+        catalog.view(caller).with_revealed(page, &revealed)
     }
 
     fn begin_call(self: &Arc<Desk>, session: &Arc<Session>, caller: Caller, request: Request) -> Begun {
+        let request = match self.router.unwrap_call(&caller, &request) {
+            Ok(unwrapped) => unwrapped.unwrap_or(request),
+            Err(answer) => return Begun::Ready(answer.pieces),
+        };
         let token = params::progress_token(request.raw.as_str(), &request.params);
         let token = token.map(|at| at.slice(request.raw.bytes()));
         let call = Arc::new(Call::new(caller, Arc::clone(&session.mailbox), request, token));

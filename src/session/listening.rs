@@ -73,17 +73,17 @@ impl Listening {
         }
         Router::check_options(request)?;
         let place = match guest {
-            Guest::Passing => Some(desk.sessions.reserve()?),
+            Guest::Passing(_) => Some(desk.sessions.reserve()?),
             Guest::Known { .. } => None,
         };
         let introduction = Introduction { abilities: Arc::clone(&caller.abilities), ..Introduction::default() };
-        let versions = *desk.router.directory.watch().borrow();
+        let versions = *desk.router.directory.watch_of(caller.profile.as_ref()).borrow();
         let mailbox = Arc::new(Mailbox::new(introduction, versions, Replay::new(0)));
         let session = desk.sessions.mint();
         // Where the client has links of its own, what it listens to is told there.
         let own = match guest {
             Guest::Known { mailbox, .. } => Arc::clone(mailbox),
-            Guest::Passing => Arc::clone(&mailbox),
+            Guest::Passing(_) => Arc::clone(&mailbox),
         };
         let call = Arc::new(Call::new(caller, own, request.clone(), None));
         let known = wanted.uris.iter().filter(|uri| desk.router.can_subscribe(&call, uri)).cloned();

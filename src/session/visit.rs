@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::backend::inbox::List;
 use crate::caller::{Abilities, Caller, Introduction, Principal, SUBSCRIPTIONS, SessionId};
+use crate::config::exposure::ProfileName;
 use crate::lane::Call;
 use crate::mailbox::replay::Replay;
 use crate::mailbox::{Mailbox, Versions};
@@ -23,9 +24,9 @@ use crate::session::park::Resumed;
 #[derive(Clone)]
 pub enum Guest {
     /// Nothing connects one request with another.
-    Passing,
+    Passing(Option<ProfileName>),
     /// They come over one pipe, whose other end is one client.
-    Known { session: SessionId, mailbox: Arc<Mailbox> },
+    Known { session: SessionId, mailbox: Arc<Mailbox>, profile: Option<ProfileName> },
 }
 
 /// What becomes of a request.
@@ -39,8 +40,15 @@ pub enum Visited {
 
 impl Guest {
     /// A client that will be known by its pipe.
-    pub fn known(desk: &Desk) -> Guest {
-        Guest::Known { session: desk.sessions.mint(), mailbox: Arc::new(passing_mailbox(Introduction::default())) }
+    pub fn known(desk: &Desk, profile: Option<ProfileName>) -> Guest {
+        let mailbox = Arc::new(passing_mailbox(Introduction::default()));
+        Guest::Known { session: desk.sessions.mint(), mailbox, profile }
+    }
+
+    fn profile(&self) -> Option<&ProfileName> {
+        match self {
+            Guest::Passing(profile) | Guest::Known { profile, .. } => profile.as_ref(),
+        }
     }
 }
 
@@ -54,9 +62,14 @@ impl Desk {
     pub fn visit(self: &Arc<Desk>, guest: &Guest, request: Request, meta: &Meta) -> Result<Visited, Error> {
         // Not before the method is known to be one: what else is wrong matters less.
         let caller = || caller(guest, &request, meta);
-        let list = |list| self.page(&caller()?, &request, list).map(Visited::Ready);
+        let list = |list| {
+            let page = self.page(&caller()?, &request, list)?;
+            Ok(Visited::Ready(protocol::reply(&request.id, page)))
+        };
         match &request.method {
-            Method::Discover => caller().map(|_| Visited::Ready(protocol::reply(&request.id, self.discovered()))),
+            Method::Discover => {
+                caller().map(|caller| Visited::Ready(protocol::reply(&request.id, self.discovered(&caller))))
+            }
             Method::ToolsList => list(List::Tools),
             Method::PromptsList => list(List::Prompts),
             Method::ResourcesList => list(List::Resources),
@@ -69,15 +82,22 @@ impl Desk {
             | Method::TasksUpdate
             | Method::TasksCancel => {
                 let caller = caller()?;
-                self.visit_backend(guest, caller, request, meta)
+                match self.router.unwrap_call(&caller, &request) {
+                    Ok(None) => self.visit_backend(guest, caller, request, meta),
+                    Ok(Some(unwrapped)) => {
+                        let meta = Meta::read(unwrapped.raw.as_str(), &unwrapped.params);
+                        self.visit_backend(guest, caller, unwrapped, &meta)
+                    }
+                    Err(answer) => Ok(Visited::Ready(answer.pieces)),
+                }
             }
             Method::Listen => Listening::begin(self, guest, caller()?, &request).map(Visited::Listening),
             other => Err(Error::MethodNotFound(other.to_string())),
         }
     }
 
-    fn discovered(&self) -> String {
-        let catalog = self.router.directory.catalog();
+    fn discovered(&self, caller: &Caller) -> String {
+        let catalog = self.router.directory.catalog_of(caller.profile.as_ref());
         let instructions = catalog.instructions.as_deref();
         let instructions = instructions.map(|text| format!(r#","instructions":{text}"#)).unwrap_or_default();
         let tasks = if self.router.offers_tasks() { format!(r#","{TASKS}":{{}}"#) } else { String::new() };
@@ -111,7 +131,7 @@ impl Desk {
         }
         let mailbox = match guest {
             Guest::Known { mailbox, .. } => Arc::clone(mailbox),
-            Guest::Passing => {
+            Guest::Passing(_) => {
                 let abilities = Arc::clone(&caller.abilities);
                 Arc::new(passing_mailbox(Introduction { abilities, ..Introduction::default() }))
             }
@@ -151,10 +171,11 @@ fn caller(guest: &Guest, request: &Request, meta: &Meta) -> Result<Caller, Error
     };
     Ok(Caller {
         session: match guest {
-            Guest::Passing => None,
+            Guest::Passing(_) => None,
             Guest::Known { session, .. } => Some(*session),
         },
         principal: Principal::Anonymous,
+        profile: guest.profile().cloned(),
         dialect: Dialect::NEWEST,
         level,
         abilities: Arc::new(Abilities::read(text, meta.capabilities)),

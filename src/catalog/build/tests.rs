@@ -45,6 +45,13 @@ fn definitions(list: List, natives: &[String]) -> Arc<Vec<Definition>> {
     Arc::new(natives.iter().map(definition).collect())
 }
 
+/// Those of a gateway whose own tools are not listed.
+fn terms() -> Terms {
+    let mut config = Config::empty();
+    config.meta_tools.enabled = false;
+    Terms::new(&config)
+}
+
 fn source(offer: &Offer<'_>) -> Source {
     let text = format!(r#"{{"mcpServers":{{{}:{{"command":"x"{}}}}}}}"#, quote(offer.id), offer.settings);
     let loaded = config::parse(&text, &Origin::new("test.json", "/"), &|_| None).expect("a valid configuration");
@@ -64,13 +71,14 @@ fn source(offer: &Offer<'_>) -> Source {
 }
 
 fn catalog(offers: &[Offer<'_>]) -> Catalog {
-    build(1, 1000, offers.iter().map(source).collect())
+    build(1, &terms(), offers.iter().map(source).collect())
 }
 
 fn caller() -> Caller {
     Caller {
         session: None,
         principal: Principal::Anonymous,
+        profile: None,
         dialect: Dialect::V2025_11_25,
         level: Some(Level::Info),
         abilities: Default::default(),
@@ -211,8 +219,11 @@ fn srv6_instructions_are_joined_under_headings_and_cuts_are_stated() {
         speaking("b", "x".repeat(LONGEST_INSTRUCTIONS)),
         speaking("c", "Bye.".into()),
     ];
-    let joined = join_instructions(&sources).expect("instructions");
-    assert_eq!(joined, "## a\n\nBe kind.\n\n## c\n\nBye.\n\n(Left out for length: the instructions of b.)");
+    let joined = instructions(&sources, &Listed::All, &terms().meta).expect("instructions");
+    let expected = "## a\n\nBe kind.\n\n## c\n\nBye.\n\n(Left out for length: the instructions of b.)";
+    assert_eq!(joined, quote(expected));
+    let found = instructions(&[], &Listed::Pinned { places: vec![], reveal: false }, &terms().meta);
+    assert!(found.is_some_and(|words| words.contains("search_tools")));
 }
 
 fn offers() -> impl Strategy<Value = Vec<(String, Vec<String>, Vec<String>)>> {
@@ -237,7 +248,7 @@ proptest! {
         let sources: Vec<_> = offers.iter().map(|(id, names, uris)| source(&Offer {
             id, settings: "", tools: names.clone(), resources: uris.clone(), templates: vec![],
         })).collect();
-        let catalog = build(1, 1000, sources);
+        let catalog = build(1, &terms(), sources);
         let caller = caller();
         let view = catalog.view(&caller);
         let listed: usize = offers.iter().map(|(_, names, _)| names.len()).sum();
@@ -264,7 +275,7 @@ proptest! {
             let sources = offers.iter().map(|(id, names, uris)| source(&Offer {
                 id, settings: "", tools: names.clone(), resources: uris.clone(), templates: vec![],
             }));
-            let catalog = build(1, 1000, sources.collect());
+            let catalog = build(1, &terms(), sources.collect());
             let tools = catalog.tools.entries.iter().map(|entry| entry.definition.clone());
             let mut all: Vec<_> = tools.chain(catalog.resources.entries.iter().map(|entry| entry.definition.clone())).collect();
             all.sort();

@@ -122,7 +122,9 @@ fn check_name(owner: &str, key: &str, schema: Schema<'_>) -> Result<(), String> 
     if schema.property(key).is_some() {
         return Ok(());
     }
-    let near = nearest(key, schema.properties().map(|(name, _)| name));
+    // One letter is as near to another as to a third.
+    let names = schema.properties().map(|(name, _)| name).filter(|name| name.len() > 2);
+    let near = nearest(key, names);
     let known = || schema.properties().map(|(name, _)| clean(name)).collect::<Vec<_>>().join(", ");
     match near {
         Some(near) => Err(format!(

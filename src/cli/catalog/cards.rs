@@ -233,7 +233,7 @@ async fn definitions(client: &mut Client, kind: Kind) -> Result<Vec<(String, Val
 pub async fn search(client: &mut Client, tool: &str, filter: &Filter, mut arguments: Value) -> Result<String, Failure> {
     if !client.has_meta_tools() {
         return Err(Failure::Usage(format!(
-            "the gateway at {} cannot search (its metaTools are not enabled, or it is of another kind); list instead",
+            "the gateway at {} cannot search: it is of another kind or version; list instead",
             client.place
         )));
     }

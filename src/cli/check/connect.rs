@@ -14,7 +14,7 @@ use crate::backend::connect::ProxyEnvironment;
 use crate::backend::inbox::List;
 use crate::backend::listing::LeftOut;
 use crate::backend::{Backend, State};
-use crate::catalog::build::build;
+use crate::catalog::build::{Terms, build};
 use crate::catalog::{Catalog, Names, Source, name};
 use crate::cli::check::report::{Conflict, Cut, Finding, Report, Seen, Standing, milliseconds};
 use crate::cli::style::width;
@@ -34,13 +34,13 @@ struct Answer {
 
 /// Fills in what only a connection shows. All servers are stopped again.
 pub async fn connect(config: Config, report: &mut Report) -> Result<()> {
-    let (page_size, patience) = (config.policies.page_size, config.policies.start_timeout);
+    let (terms, patience) = (Terms::new(&config), config.policies.start_timeout);
     let begin = Instant::now();
     let app = App::start(config, own_executable()?, ProxyEnvironment::from_process(), Arc::default());
     let backends: Vec<_> = app.backends().cloned().collect();
     let answers = ask_all(&backends, begin, patience).await;
     let source = |backend: &Arc<Backend>| Source { backend: Arc::clone(backend), listing: backend.listing() };
-    let catalog = build(0, page_size, backends.iter().map(source).collect());
+    let catalog = build(0, &terms, backends.iter().map(source).collect());
     for (index, (backend, answer)) in backends.iter().zip(answers).enumerate() {
         let Some(server) = report.servers.iter_mut().find(|server| server.id == backend.id.as_str()) else { continue };
         match answer {

@@ -1,0 +1,150 @@
+//! What is left of a catalog for the clients of a profile. Pure.
+//!
+//! It is a catalog of its own: what the profile hides is not in it, so no request of such a client can find it, and no
+//! answer or error can name it. Names are those of the whole catalog, but for those that the profile renames.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::catalog::build::{Terms, instructions};
+use crate::catalog::name::{self, Wish};
+use crate::catalog::resources::{Resource, Resources, TemplateEntry};
+use crate::catalog::{Catalog, Entry, Listed, Names, Source, definition};
+use crate::config::Filter;
+use crate::config::exposure::{Profile, ProfileTools};
+
+/// Narrows `whole` to what `profile` lets through.
+pub fn narrow(whole: &Catalog, profile: &Profile, terms: &Terms) -> Catalog {
+    let is_kept = |source: &Source| profile.servers.iter().any(|glob| glob.matches(source.backend.id.as_str()));
+    let sources: Vec<Source> = whole.sources.iter().filter(|source| is_kept(source)).cloned().collect();
+    let mut next = 0..;
+    let places = whole.sources.iter().map(|source| is_kept(source).then(|| next.next().expect("there is no end")));
+    let places = Places(places.collect());
+    let tools = places.tools(whole, &profile.tools, terms);
+    let listed = Listed::new(&tools, terms);
+    Catalog {
+        version: whole.version,
+        instructions: instructions(&sources, &listed, &terms.meta),
+        listed,
+        tools,
+        prompts: places.prompts(&whole.prompts, &profile.prompts),
+        resources: places.resources(whole, &profile.resources),
+        meta: Arc::clone(&terms.meta),
+        page_size: whole.page_size,
+        views: Default::default(),
+        sources,
+    }
+}
+
+/// Where each source of the whole catalog stands in the narrowed one.
+struct Places(Vec<Option<usize>>);
+
+impl Places {
+    fn of(&self, source: usize) -> Option<usize> {
+        self.0[source]
+    }
+
+    fn tools(&self, whole: &Catalog, rules: &ProfileTools, terms: &Terms) -> Names {
+        let kept = self.kept(&whole.tools, &rules.filter);
+        let wishes: Vec<_> = kept
+            .iter()
+            .map(|(_, entry)| {
+                let backend = &whole.sources[entry.source].backend;
+                let name = rules.rename.get(&*entry.exposed).map_or(&*entry.exposed, String::as_str).to_owned();
+                let longest = backend.config.namespacing.max_length;
+                Wish { server: &backend.id, native: &entry.native, name, longest }
+            })
+            .collect();
+        let minted = name::mint(&wishes, |name| terms.meta.find(name).is_some());
+        let renamed: HashMap<&str, &str> =
+            kept.iter().zip(&minted.names).map(|((_, entry), name)| (&*entry.exposed, name.as_str())).collect();
+        let mut names = Names { contested: minted.contested.clone(), ..Names::default() };
+        for (bare, candidates) in &whole.tools.contested {
+            let visible = candidates.iter().filter_map(|name| renamed.get(name.as_str()));
+            let visible: Vec<String> = visible.map(|name| (*name).to_owned()).collect();
+            if !visible.is_empty() {
+                names.contested.entry(bare.clone()).or_default().extend(visible);
+            }
+        }
+        for ((source, entry), exposed) in kept.iter().zip(&minted.names) {
+            let server = whole.sources[entry.source].backend.id.as_str();
+            let description = rules.describe.get(&*entry.exposed);
+            let mut shown = entry.definition.clone();
+            if *exposed != *entry.exposed {
+                shown = definition::renamed(&shown, exposed, &entry.native, server);
+            }
+            if let Some(description) = description {
+                shown = definition::redescribed(&shown, description);
+            }
+            names.enter(Entry {
+                source: *source,
+                native: entry.native.clone(),
+                exposed: exposed.as_str().into(),
+                definition: shown,
+                schema: Arc::clone(&entry.schema),
+                mirrors: entry.mirrors.clone(),
+            });
+        }
+        names
+    }
+
+    fn prompts(&self, whole: &Names, filter: &Filter) -> Names {
+        let mut names = Names::default();
+        for (bare, candidates) in &whole.contested {
+            let visible: Vec<_> = candidates.iter().filter(|name| self.sees(whole, name, filter)).cloned().collect();
+            if !visible.is_empty() {
+                names.contested.insert(bare.clone(), visible);
+            }
+        }
+        for (source, entry) in self.kept(whole, filter) {
+            names.enter(Entry {
+                source,
+                native: entry.native.clone(),
+                exposed: entry.exposed.clone(),
+                definition: entry.definition.clone(),
+                schema: Arc::clone(&entry.schema),
+                mirrors: entry.mirrors.clone(),
+            });
+        }
+        names
+    }
+
+    fn sees(&self, whole: &Names, exposed: &str, filter: &Filter) -> bool {
+        let source = whole.find(exposed).ok().map(|(_, entry)| entry.source);
+        filter.admits(exposed) && source.is_some_and(|source| self.of(source).is_some())
+    }
+
+    fn kept<'a>(&self, whole: &'a Names, filter: &Filter) -> Vec<(usize, &'a Entry)> {
+        let admitted = whole.entries.iter().filter(|entry| filter.admits(&entry.exposed));
+        admitted.filter_map(|entry| Some((self.of(entry.source)?, entry))).collect()
+    }
+
+    fn resources(&self, whole: &Catalog, filter: &Filter) -> Resources {
+        let mut resources = Resources { filter: Some(filter.clone()), ..Resources::default() };
+        for entry in &whole.resources.entries {
+            let Some(source) = self.of(entry.source) else { continue };
+            let (native, exposed) = (entry.native.clone(), entry.exposed.clone());
+            if !filter.admits(&exposed) {
+                resources.hidden.insert((source, native), exposed);
+                continue;
+            }
+            let (identifier, definition) = (entry.identifier.clone(), entry.definition.clone());
+            resources.enter(Resource { source, native, exposed, identifier, definition, mime: entry.mime });
+        }
+        for entry in whole.resources.templates.iter().filter(|entry| filter.admits(&entry.exposed)) {
+            let Some(source) = self.of(entry.source) else { continue };
+            resources.templates.push(TemplateEntry {
+                source,
+                native: entry.native.clone(),
+                exposed: entry.exposed.clone(),
+                definition: entry.definition.clone(),
+                template: entry.template.clone(),
+            });
+        }
+        let mentioned = whole.resources.mentioned.iter();
+        resources.mentioned = mentioned.filter_map(|(source, uri)| Some((self.of(*source)?, uri.clone()))).collect();
+        let ids = whole.resources.by_folded_id.iter();
+        resources.by_folded_id = ids.filter_map(|(id, source)| Some((id.clone(), self.of(*source)?))).collect();
+        resources
+    }
+}
