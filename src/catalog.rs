@@ -11,6 +11,7 @@ pub mod meta;
 pub mod name;
 pub mod profile;
 pub mod resources;
+pub mod search;
 pub mod uri;
 
 use std::collections::{BTreeMap, HashMap};

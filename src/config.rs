@@ -1,7 +1,7 @@
 //! The configuration: what the operator's file says, as types that cannot be wrong.
 //!
 //! Text becomes a tree with positions (`document`), the tree is read member by member (`read`, `server`, `transport`,
-//! `rules`), and what comes out is a [`Config`] or every problem at once. Nothing here starts, opens or watches anything:
+//! `rules`, `views`), and what comes out is a [`Config`] or every problem at once. Nothing here starts, opens or watches anything:
 //! `diff` says what to do about a new configuration and somebody else does it. The environment is passed in; the only
 //! I/O is reading the file itself and the files that `${file:/path}` names.
 //!
@@ -47,7 +47,8 @@ mod rules;
 mod server;
 mod sharing;
 mod transport;
-pub(crate) mod vocabulary;
+mod views;
+mod vocabulary;
 
 #[cfg(test)]
 mod tests;
@@ -498,7 +499,7 @@ pub struct Rules {
     pub rename: BTreeMap<String, String>,
 }
 
-/// Which native names or URIs of a server are offered at all. An empty `allow` offers none.
+/// Which names or URIs are offered at all: of a server native ones, of a profile exposed ones. An empty `allow` offers none.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Filter {
     pub allow: Vec<Glob>,
@@ -513,8 +514,8 @@ impl Default for Filter {
 
 impl Filter {
     /// `deny` wins.
-    pub fn admits(&self, native: &str) -> bool {
-        let hit = |globs: &[Glob]| globs.iter().any(|glob| glob.matches(native));
+    pub fn admits(&self, name: &str) -> bool {
+        let hit = |globs: &[Glob]| globs.iter().any(|glob| glob.matches(name));
         !hit(&self.deny) && hit(&self.allow)
     }
 }

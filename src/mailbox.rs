@@ -12,13 +12,14 @@ pub mod updates;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
 use bytes::Bytes;
 use tokio::sync::Notify;
 
 use crate::caller::{Introduction, Level};
+use crate::config::exposure::Profile;
 use crate::mailbox::asks::Asks;
 use crate::mailbox::replay::{KEPT_FOR, Replay};
 use crate::mailbox::tally::Tally;
@@ -58,6 +59,8 @@ pub struct Mailbox {
     waiting: Mutex<Waiting>,
     /// Rung for whoever holds a stream of the client, and for whoever waits for the client's end.
     bell: Notify,
+    /// What the client may know of, where it has a profile.
+    scope: OnceLock<Arc<Profile>>,
     /// Tools that the client had described, and sees on its list since.
     revealed: Mutex<VecDeque<Box<str>>>,
     /// Streams that what belongs to no call can go on.
@@ -118,6 +121,7 @@ impl Mailbox {
             told: Mutex::new(Told { last: now, sure: now, newest: now, at: Instant::now() }),
             waiting: Mutex::default(),
             bell: Notify::new(),
+            scope: OnceLock::new(),
             revealed: Mutex::default(),
             streams: AtomicUsize::new(0),
             holds: AtomicUsize::new(0),
@@ -210,6 +214,17 @@ impl Mailbox {
         let message = waiting.messages.pop_front()?;
         waiting.bytes -= message.len();
         Some(message)
+    }
+
+    /// From now on the client hears of nothing but what `profile` shows.
+    pub fn confine(&self, profile: Arc<Profile>) {
+        // Nobody's profile ever changes, so the first stands.
+        let _ = self.scope.set(profile);
+    }
+
+    /// Whether the client may hear of a resource, as clients know it.
+    pub fn may_hear_of(&self, uri: &str) -> bool {
+        self.scope.get().is_none_or(|profile| profile.resources.admits(uri))
     }
 
     /// Puts a tool on the client's own list, and says that the list changed. Of too many the oldest goes.

@@ -426,6 +426,10 @@ impl Once {
 /// Puts an update where it waits for one client.
 fn put(affected: &Affected<'_>, name: &Arc<Name>, message: &Bytes) {
     let subscription = affected.subscription;
+    // A pattern may cover more than its client may know of, and so may what is inside a resource.
+    if subscription.name.native != name.native && !subscription.mailbox.may_hear_of(&name.exposed) {
+        return;
+    }
     let whole = affected.within.map_or_else(Bytes::new, |within| updated(&within.exposed));
     subscription.mailbox.update(&Update {
         native: &name.native,

@@ -254,4 +254,4 @@ pub(super) fn instructions(sources: &[Source], listed: &Listed, meta: &MetaSet) 
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -74,6 +74,11 @@ impl Directory {
         self.profiles.contains_key(name)
     }
 
+    /// What a profile shows.
+    pub fn profile(&self, name: Option<&ProfileName>) -> Option<Arc<Profile>> {
+        self.profiles.get(name?).map(|(profile, _)| Arc::clone(profile))
+    }
+
     /// All there is.
     pub fn catalog(&self) -> Guard<Arc<Catalog>> {
         self.whole.current.load()

@@ -148,3 +148,6 @@ impl Places {
         resources
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,22 +3,26 @@
 //! What is found becomes a [`report::Report`], which is shown as a table or as one JSON document. Nothing is left running.
 
 mod connect;
+mod profile;
 mod report;
 pub mod table;
 mod target;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
 
+use crate::cli::check::profile::ProfileReport;
 use crate::cli::check::report::{Finding, Report, ServerReport};
 use crate::cli::load::{self, Found, From, Given, Trouble};
 use crate::cli::log::LogFlags;
 use crate::cli::style::{is_colourful, print, width};
 use crate::cli::{BAD_CONFIGURATION, Source, log};
+use crate::config::exposure::{Profile, ProfileName};
 use crate::config::file::LoadError;
 use crate::config::{Log, LogLevel};
 
@@ -64,6 +68,8 @@ async fn examine(mut given: Given, arguments: &Check) -> Result<Report> {
         .iter()
         .map(|(id, server)| ServerReport::new(id, server, target::of(&server.transport, &given.variables)))
         .collect();
+    let profile = |(name, profile): (&ProfileName, &Arc<Profile>)| ProfileReport::new(name, profile, &given.config);
+    report.profiles = given.config.profiles.iter().map(profile).collect();
     if arguments.connect {
         // A failed server is part of the report; the log would only say it again.
         log::start(&Log { level: Some(LogLevel::Error), ..given.config.log.clone() }, &arguments.log);

@@ -169,9 +169,9 @@ impl Call {
 
 /// The content of a result; where there is none, what it says to programs.
 fn blocks(outcomes: &Outcomes) -> Vec<Block> {
-    let content = outcomes.value["content"].as_array().map(Vec::as_slice).unwrap_or_default();
-    match outcomes.value.get("structuredContent") {
-        Some(structure) if content.is_empty() => vec![Block::Text(format!("{structure:#}"))],
+    let content = outcomes.content();
+    match outcomes.structure() {
+        Some(structure) if content.is_empty() => vec![Block::Text(structure.to_owned())],
         _ => content.iter().map(Block::read).collect(),
     }
 }

@@ -100,6 +100,11 @@ impl ProfileName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The path of its endpoint.
+    pub fn path(&self) -> String {
+        format!("/mcp/p/{self}")
+    }
 }
 
 impl fmt::Display for ProfileName {

@@ -54,6 +54,11 @@ impl<'a> Field<'a> {
         self.context.report.problem(self.key, &self.path, fault);
     }
 
+    /// For what is not wrong but seldom meant.
+    pub(crate) fn warning(&self, fault: Fault) {
+        self.context.report.warning(self.value.start(), &self.path, fault);
+    }
+
     /// Takes the outcome of a check, reporting the fault.
     pub(crate) fn accept<T>(&self, outcome: Result<T, Fault>) -> Option<T> {
         outcome.map_err(|fault| self.problem(fault)).ok()
@@ -68,6 +73,11 @@ impl<'a> Field<'a> {
             }
         }
         Some(section)
+    }
+
+    /// Likewise, where something else may stand for the object, which this is not.
+    pub(crate) fn section_or(&self, short: &str, keys: &Keys) -> Option<Section<'a>> {
+        if self.is_object() { self.section(keys) } else { self.wrong(&format!("{short} or an object")) }
     }
 
     /// An object whose keys the operator chooses.
@@ -92,6 +102,14 @@ impl<'a> Field<'a> {
 
     pub(crate) fn is_object(&self) -> bool {
         matches!(self.value, Value::Object(_))
+    }
+
+    pub(crate) fn is_array(&self) -> bool {
+        matches!(self.value, Value::Array(_))
+    }
+
+    pub(crate) fn is_flag(&self) -> bool {
+        matches!(self.value, Value::BooleanLit(_))
     }
 
     pub(crate) fn is_string(&self) -> bool {
@@ -196,7 +214,7 @@ impl<'a> Field<'a> {
         if literal && self.context.origin.is_world_readable() {
             let fault = Fault::new("a secret in a file that everybody can read")
                 .cure(format!("write ${{VAR}} instead, or {}", self.context.origin.chmod("o-r")));
-            self.context.report.warning(self.value.start(), &self.path, fault);
+            self.warning(fault);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Patterns for native names and URIs: `*` is any run of characters, `?` is one; all else is literal.
+//! Patterns for names and URIs: `*` is any run of characters, `?` is one; all else is literal.
 //!
 //! Brackets and braces are literal on purpose: names and URI templates hold them. Matching goes back to the last `*`
 //! only, so there is no recursion and the worst case is the product of the two lengths.
@@ -41,6 +41,11 @@ impl Glob {
 
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Whether it can match more than its own text.
+    pub fn has_wildcard(&self) -> bool {
+        self.0.contains(['*', '?'])
     }
 
     pub fn matches(&self, text: &str) -> bool {

@@ -1,12 +1,14 @@
 //! The file as a whole: from text to a configuration, or to everything that is wrong with it.
 
+use crate::config::exposure::Exposure;
 use crate::config::field::{Context, Field, Section};
 use crate::config::file::Origin;
 use crate::config::problem::{Fault, Problems, Report};
 use crate::config::secret::Secret;
+use crate::config::views::Surroundings;
 use crate::config::{
     Config, Environment, Gateway, Loaded, Log, LogFormat, LogLevel, Namespacing, Policies, SubscriptionLimits, Timeout,
-    document, network, rules, server, vocabulary,
+    document, network, rules, server, views, vocabulary,
 };
 
 pub(crate) fn read(text: &str, origin: &Origin, environment: Environment<'_>) -> Result<Loaded, Problems> {
@@ -37,11 +39,27 @@ fn root(field: &Field<'_>) -> Config {
     section.set(&mut config.log, "log", log);
     let mut namespacing = Namespacing::default();
     section.set(&mut namespacing, "namespacing", |field| rules::namespacing(field, &Namespacing::default()));
-    match section.one_of(&vocabulary::SERVERS) {
-        Some(field) => config.servers = server::servers(&field, &namespacing),
+    let servers = section.one_of(&vocabulary::SERVERS);
+    match &servers {
+        Some(field) => config.servers = server::servers(field, &namespacing),
         None => field.problem(Fault::new("there is no \"mcpServers\"").cure("add \"mcpServers\": {}")),
     }
+    views(&section, servers.as_ref(), namespacing.max_length, &mut config);
     config
+}
+
+fn views(section: &Section<'_>, servers: Option<&Field<'_>>, max_length: usize, config: &mut Config) {
+    section.set(&mut config.meta_tools, "metaTools", views::meta_tools);
+    let meta_tools = &config.meta_tools;
+    section.set(&mut config.exposure, "exposure", |field| views::exposure(field, &Exposure::default(), meta_tools));
+    let servers = servers.filter(|field| field.is_object()).and_then(Field::map);
+    let surroundings = Surroundings {
+        meta_tools,
+        exposure: &config.exposure,
+        server_ids: servers.map(|servers| servers.fields().map(|(id, _)| id).collect()),
+        max_length,
+    };
+    section.set(&mut config.profiles, "profiles", |field| views::profiles(field, &surroundings));
 }
 
 fn gateway(field: &Field<'_>) -> Option<Gateway> {

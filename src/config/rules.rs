@@ -1,4 +1,4 @@
-//! Which names of a server are offered, and what they are called outside.
+//! Which names are offered, and what they are called outside.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -94,35 +94,42 @@ fn rules(
     rules
 }
 
-fn filter(section: &Section<'_>) -> Filter {
+pub(crate) fn filter(section: &Section<'_>) -> Filter {
     let mut filter = Filter::default();
     section.set(&mut filter.allow, "allow", globs);
     section.set(&mut filter.deny, "deny", globs);
     filter
 }
 
-fn globs(field: &Field<'_>) -> Option<Vec<Glob>> {
-    field.list(|field| field.accept(Glob::new(field.text()?).map_err(|error| Fault::new(error.to_string()))))
+pub(crate) fn globs(field: &Field<'_>) -> Option<Vec<Glob>> {
+    field.list(glob)
 }
 
-/// Native name to exposed name. Two that would become one are refused, as neither could be reached under it.
-fn rename(field: &Field<'_>, check_target: impl Fn(&str) -> Result<(), Fault>) -> Option<BTreeMap<String, String>> {
+pub(crate) fn glob(field: &Field<'_>) -> Option<Glob> {
+    field.accept(Glob::new(field.text()?).map_err(|error| Fault::new(error.to_string())))
+}
+
+/// A name to another. Two that would become one are refused, as neither could be reached under it.
+pub(crate) fn rename(
+    field: &Field<'_>,
+    check_target: impl Fn(&str) -> Result<(), Fault>,
+) -> Option<BTreeMap<String, String>> {
     let mut renamed = BTreeMap::new();
     let mut taken: HashMap<&str, &str> = HashMap::new();
-    for (native, field) in field.map()?.fields() {
+    for (name, field) in field.map()?.fields() {
         let target = field.text().filter(|target| field.accept(check_target(target)).is_some());
         let Some(target) = target else { continue };
-        // The same native name twice is a duplicate key, which was reported.
-        if let Some(other) = taken.insert(target, native).filter(|other| *other != native) {
-            let message = format!("{} and {} are both renamed to {}", quoted(other), quoted(native), quoted(target));
+        // The same name twice is a duplicate key, which was reported.
+        if let Some(other) = taken.insert(target, name).filter(|other| *other != name) {
+            let message = format!("{} and {} are both renamed to {}", quoted(other), quoted(name), quoted(target));
             field.problem(Fault::new(message).cure("use two names"));
         }
-        renamed.insert(native.to_owned(), target.to_owned());
+        renamed.insert(name.to_owned(), target.to_owned());
     }
     Some(renamed)
 }
 
-fn check_name(text: &str, max_length: usize) -> Result<(), Fault> {
+pub(crate) fn check_name(text: &str, max_length: usize) -> Result<(), Fault> {
     if (1..=max_length).contains(&text.len()) && text.chars().all(is_name_character) {
         return Ok(());
     }

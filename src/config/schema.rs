@@ -8,10 +8,11 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
+use crate::config::exposure::ProfileName;
 use crate::config::vocabulary::{
     self, ASK_MEMBERS, Change, FILES_MEMBERS, HTTP_MEMBERS, Key, Keys, STDIO_MEMBERS, Shape,
 };
-use crate::config::{ServerId, quantity, roots};
+use crate::config::{ServerId, quantity, roots, views};
 
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 
@@ -37,6 +38,8 @@ pub fn schema() -> Value {
             "title": "The configuration of Goblin, an MCP gateway",
             "description": "x-goblin-change says when a change takes effect: live on reload, restart at the next start",
             "oneOf": servers,
+            "if": { "required": ["metaTools"], "properties": { "metaTools": disabled() } },
+            "then": lists_all(),
             "$defs": definitions(),
         }),
     );
@@ -56,6 +59,8 @@ pub fn keys() -> BTreeSet<&'static str> {
     collect(&vocabulary::NAMESPACING, &mut keys);
     collect(&vocabulary::SERVER, &mut keys);
     collect(&vocabulary::NAMED_ROOT, &mut keys);
+    collect(&vocabulary::EXPOSURE, &mut keys);
+    collect(&vocabulary::PROFILE, &mut keys);
     keys
 }
 
@@ -98,7 +103,23 @@ fn definitions() -> Value {
         },
         "namespacing": object(&vocabulary::NAMESPACING),
         "server": server(),
+        "exposure": object(&vocabulary::EXPOSURE),
+        "profile": object(&vocabulary::PROFILE),
     })
+}
+
+/// `metaTools` that are not there.
+fn disabled() -> Value {
+    either(json!({ "const": false }), json!({ "type": "object", "allOf": [is("enabled", false)] }))
+}
+
+/// Nothing has to be searched for.
+fn lists_all() -> Value {
+    let other = json!({ "enum": ["search", "auto"] });
+    let inner = json!({ "type": "object", "required": ["mode"], "properties": { "mode": other } });
+    let all = json!({ "properties": { "exposure": not(either(other, inner)) } });
+    let profiles = json!({ "properties": { "profiles": { "additionalProperties": all } } });
+    json!({ "allOf": [all, profiles] })
 }
 
 fn pattern(pattern: &str) -> Value {
@@ -168,6 +189,13 @@ fn shape(shape: &Shape) -> Value {
         Shape::Choice(words) => json!({ "enum": words }),
         Shape::List(element) => json!({ "type": "array", "items": self::shape(element) }),
         Shape::Map(value) => json!({ "type": "object", "additionalProperties": self::shape(value) }),
+        Shape::Exposure => reference("exposure"),
+        Shape::Profiles => json!({
+            "type": "object",
+            "maxProperties": views::MAX_PROFILES,
+            "propertyNames": { "pattern": format!("^[A-Za-z0-9_-]{{1,{}}}$", ProfileName::MAX_LENGTH) },
+            "additionalProperties": reference("profile"),
+        }),
         Shape::Namespacing => reference("namespacing"),
         Shape::Place => reference("place"),
         Shape::Roots => json!({
@@ -201,7 +229,7 @@ fn server() -> Value {
         "a directory to serve",
         &["files"],
         &[&STDIO_MEMBERS, &HTTP_MEMBERS, &ASK_MEMBERS],
-        json!([either(has("root"), named), not(is("session", "per-client"))]),
+        json!([either(has("root"), named), not(is("session", "per-client")), not(is("protocol", "modern"))]),
     );
     let both = |one: Value, other: Value| not(json!({ "allOf": [one, other] }));
     let inner = |member: &str| json!({ "required": ["tools"], "properties": { "tools": has(member) } });
@@ -217,6 +245,7 @@ fn server() -> Value {
                 both(has("includeTools"), inner("allow")),
                 both(has("excludeTools"), inner("deny")),
                 both(object_command, either(has("args"), has("env"))),
+                both(is("protocol", "modern"), either(is("type", "sse"), is("transport", "sse"))),
                 both(is("session", "per-client"), has("roots")),
                 both(not(is("session", "per-client")), has("maxClients")),
             ],
@@ -244,8 +273,8 @@ fn has(name: &str) -> Value {
     json!({ "type": "object", "required": [name], "properties": { name: { "not": { "type": "null" } } } })
 }
 
-fn is(name: &str, word: &str) -> Value {
-    json!({ "required": [name], "properties": { name: { "const": word } } })
+fn is(name: &str, value: impl Into<Value>) -> Value {
+    json!({ "required": [name], "properties": { name: { "const": value.into() } } })
 }
 
 fn extend(object: &mut Value, members: Value) {

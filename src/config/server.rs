@@ -76,7 +76,7 @@ fn server(name: &str, field: &Field<'_>, namespacing: &Namespacing) -> Option<Se
     let mut own = namespacing.clone();
     section.set(&mut own, "namespacing", |field| rules::namespacing(field, namespacing));
     let mut prefix = name.to_owned();
-    section.set(&mut prefix, "prefix", |field| field.accept(check_prefix(field.text()?)));
+    section.set(&mut prefix, "prefix", |field| field.accept(check_prefix(field.text()?, MAX_PREFIX_LENGTH)));
     let mut timeout = None;
     section.set(&mut timeout, "timeout", |field| field.timeout_or_milliseconds().map(Some));
     let mut poll = None;
@@ -132,9 +132,9 @@ fn poll(field: &Field<'_>) -> Option<Option<Duration>> {
     field.accept(if poll < SHORTEST_POLL { Err(wrong()) } else { Ok(Some(poll)) })
 }
 
-fn check_prefix(text: &str) -> Result<String, Fault> {
-    if text.len() > MAX_PREFIX_LENGTH {
-        return Err(Fault::new(format!("has at most {MAX_PREFIX_LENGTH} characters")));
+pub(crate) fn check_prefix(text: &str, max_length: usize) -> Result<String, Fault> {
+    if text.len() > max_length {
+        return Err(Fault::new(format!("has at most {max_length} characters")));
     }
     if !text.chars().all(rules::is_name_character) {
         return Err(Fault::new("may hold letters, digits, \"_\" and \"-\" only"));

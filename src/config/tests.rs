@@ -13,6 +13,7 @@ use crate::config::{
 mod permissions;
 mod problems;
 mod properties;
+mod views;
 
 fn environment(name: &str) -> Option<String> {
     match name {
@@ -53,6 +54,15 @@ const FULL: &str = r#"{
   },
   "subscriptions": { "maxPerClient": 7, "maxTotal": 8, "maxUpstream": 9 },
   "log": { "level": "debug", "format": "json" },
+  "exposure": { "mode": "auto", "pinned": ["local_*"], "autoAbove": 0, "reveal": true },
+  "metaTools": { "enabled": true, "prefix": "goblin_" },
+  "profiles": {
+    "review": {
+      "servers": ["local", "re*"], "exposure": "search", "prompts": ["local_*"], "resources": { "deny": ["docs://a"] },
+      "tools": { "allow": ["seek*"], "deny": ["seek_x"], "rename": { "seek": "find" }, "describe": { "seek": "Finds.\nAll." } },
+    },
+    "all": {},
+  },
   "mcpServers": {
     "local": { // a command
       "type": "stdio", "command": "${HOME}/bin/x", "args": ["-t", "${TOKEN}"], "env": { "T": "${env:TOKEN}" }, "cwd": "./sub/../w",
@@ -92,7 +102,7 @@ fn defaults_are_those_of_the_architecture() {
 
 #[test]
 fn every_key_is_accepted() {
-    let tables: [&Keys; 12] = [
+    let tables: [&Keys; 17] = [
         &vocabulary::ROOT,
         &vocabulary::GATEWAY,
         &vocabulary::POLICIES,
@@ -105,6 +115,11 @@ fn every_key_is_accepted() {
         &vocabulary::TOOLS,
         &vocabulary::PROMPTS,
         &vocabulary::RESOURCES,
+        &vocabulary::EXPOSURE,
+        &vocabulary::META_TOOLS,
+        &vocabulary::PROFILE,
+        &vocabulary::PROFILE_TOOLS,
+        &vocabulary::PROFILE_FILTER,
     ];
     let elsewhere = ["disabled", "includeTools", "excludeTools"];
     let names = tables.iter().flat_map(|keys| keys.read).map(|key| key.name);

@@ -8,7 +8,7 @@
 //! without effect is worse.
 
 use crate::config::problem::{Fault, quoted};
-use crate::config::{field, read, rules, server, sharing, transport};
+use crate::config::{field, read, rules, server, sharing, transport, views};
 
 /// The keys of one object.
 pub(crate) struct Keys {
@@ -67,6 +67,9 @@ pub(crate) enum Shape {
     Roots,
     /// The servers by id.
     Servers,
+    Exposure,
+    /// The profiles by name.
+    Profiles,
     Either(&'static Shape, &'static Shape),
 }
 
@@ -108,6 +111,8 @@ const GLOB: Shape = Shape::Text("^.+$");
 const GLOBS: Shape = Shape::List(&GLOB);
 const NAMES: Shape = Shape::Choice(&words(&rules::NAMES));
 const NAMING: Shape = Shape::Either(&NAMES, &Shape::Namespacing);
+const MODE: Shape = Shape::Choice(&words(&views::MODES));
+const EXPOSED: Shape = Shape::Either(&MODE, &Shape::Exposure);
 
 pub(crate) const ROOT: Keys = Keys {
     read: &[
@@ -116,11 +121,19 @@ pub(crate) const ROOT: Keys = Keys {
         restart("policies", Shape::Object(&POLICIES), "{}", "limits for every server"),
         live("namespacing", NAMING, "\"prefix\"", "how exposed names are made"),
         restart("subscriptions", Shape::Object(&SUBSCRIPTIONS), "{}", "limits of resource subscriptions"),
+        restart("exposure", EXPOSED, "\"all\"", "which tools are listed; the others are searched for"),
+        restart(
+            "metaTools",
+            Shape::Either(&Shape::Flag, &Shape::Object(&META_TOOLS)),
+            "true",
+            "the gateway's own tools to find others with; true or false is short for enabled",
+        ),
+        restart("profiles", Shape::Profiles, "{}", "named views, each with an endpoint of its own: /mcp/p/NAME"),
         restart("log", Shape::Object(&LOG), "{}", "what is logged on stderr"),
     ],
     aliases: &[("servers", "mcpServers"), ("context_servers", "mcpServers"), ("mcp_servers", "mcpServers")],
     passed_over: &["$schema"],
-    later: &["exposure", "profiles", "metaTools", "admin", "telemetry"],
+    later: &["admin", "telemetry"],
 };
 
 const HOST_NAME: Shape = Shape::Text(r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?$");
@@ -237,6 +250,66 @@ pub(crate) const NAMESPACING: Keys = Keys {
     passed_over: &[],
     later: &[],
 };
+
+pub(crate) const EXPOSURE: Keys = Keys {
+    read: &[
+        restart("mode", MODE, "\"all\"", "all; search: the pinned ones only; auto: all while there are few"),
+        restart("pinned", GLOBS, "[]", "exposed names that are listed in any mode"),
+        restart("autoAbove", Shape::Whole(0, field::LARGEST_COUNT), "60", "with auto: more tools than this are many"),
+        restart("reveal", Shape::Flag, "false", "list a tool to the client that had it described"),
+    ],
+    aliases: &[],
+    passed_over: &[],
+    later: &[],
+};
+
+pub(crate) const META_TOOLS: Keys = Keys {
+    read: &[
+        restart("enabled", Shape::Flag, "true", "whether they are there; needed by search and auto"),
+        restart("prefix", Shape::Text("^[A-Za-z0-9_-]{0,32}$"), "\"\"", "stands before their names"),
+    ],
+    aliases: &[],
+    passed_over: &[],
+    later: &[],
+};
+
+const VIEW: Shape = Shape::Either(&GLOBS, &Shape::Object(&PROFILE_FILTER));
+
+pub(crate) const PROFILE: Keys = Keys {
+    read: &[
+        restart("servers", GLOBS, "[\"*\"]", "ids of servers"),
+        restart(
+            "tools",
+            Shape::Either(&GLOBS, &Shape::Object(&PROFILE_TOOLS)),
+            "[\"*\"]",
+            "which tools it has, and how; a list is short for allow",
+        ),
+        restart("prompts", VIEW, "[\"*\"]", "which prompts it has; a list is short for allow"),
+        restart("resources", VIEW, "[\"*\"]", "which resources and templates it has; a list is short for allow"),
+        restart("exposure", EXPOSED, "", "for this profile alone; what it leaves out is as in the global one"),
+    ],
+    aliases: &[],
+    passed_over: &[],
+    later: &[],
+};
+
+const VIEW_ALLOW: Key = restart("allow", GLOBS, "[\"*\"]", "exposed names or URIs that it has; [] for none");
+const VIEW_DENY: Key = restart("deny", GLOBS, "[]", "stands over allow");
+
+pub(crate) const PROFILE_TOOLS: Keys = Keys {
+    read: &[
+        VIEW_ALLOW,
+        VIEW_DENY,
+        restart("rename", Shape::Map(&NAME), "{}", "exposed name to the one that clients of the profile see"),
+        restart("describe", Shape::Map(&Shape::Text(r"\S")), "{}", "exposed name to another description"),
+    ],
+    aliases: &[],
+    passed_over: &[],
+    later: &[],
+};
+
+pub(crate) const PROFILE_FILTER: Keys =
+    Keys { read: &[VIEW_ALLOW, VIEW_DENY], aliases: &[], passed_over: &[], later: &[] };
 
 pub(crate) const SERVER: Keys = Keys {
     read: &[

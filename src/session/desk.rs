@@ -118,6 +118,9 @@ impl Desk {
         let versions = *self.router.directory.watch_of(profile).borrow();
         let introduction = Introduction::read(text, &request.params);
         let session = self.sessions.open(place()?, profile.cloned(), dialect, introduction, versions);
+        if let Some(profile) = self.router.directory.profile(profile) {
+            session.mailbox.confine(profile);
+        }
         Ok((session, protocol::reply(&request.id, self.hello(profile, dialect))))
     }
 

@@ -82,6 +82,63 @@ async fn servers_are_listed_without_secrets_and_without_being_started() {
 }
 
 #[tokio::test]
+async fn profiles_are_listed_with_their_endpoint_and_what_they_hold() {
+    let scratch = Scratch::new();
+    let config = json!({
+        "exposure": { "mode": "auto", "pinned": ["git_log"] },
+        "mcpServers": {
+            "git": fixture_server(&[]),
+            "github": fixture_server(&[]),
+            "notes": { "type": "files" },
+            "old": { "command": "git", "enabled": false },
+        },
+        "profiles": {
+            "review": { "servers": ["git*"], "tools": { "allow": ["git_*"], "deny": ["git_push"] }, "prompts": [], "exposure": "search" },
+            "all": {},
+            "none": { "servers": ["old"] },
+        },
+    });
+    let checked = check(&scratch, &config, &[]).await;
+    assert_eq!(checked.code, Some(0), "{}", checked.stdout);
+    assert!(checked.stdout.contains("no problem, 4 servers, 3 profiles"), "{}", checked.stdout);
+    let table: Vec<&str> = checked.stdout.lines().skip_while(|line| !line.starts_with("PROFILE")).collect();
+    let expected = [
+        "PROFILE  ENDPOINT       SERVERS      OF TOOLS            OF PROMPTS  OF RESOURCES  EXPOSURE",
+        "all      /mcp/p/all     all          all                 all         all           auto above 60",
+        "none     /mcp/p/none    none         all                 all         all           auto above 60",
+        "review   /mcp/p/review  git, github  git_* but git_push  none        all           search",
+    ];
+    assert_eq!(table, expected);
+
+    let report = check(&scratch, &config, &["--connect", "--json"]).await.json();
+    let profile = |name: &str| {
+        let profiles = report["profiles"].as_array().expect("a list");
+        profiles.iter().find(|profile| profile["name"] == name).unwrap_or_else(|| panic!("{name}: {report}"))
+    };
+    assert_eq!(
+        *profile("review"),
+        json!({
+            "name": "review", "path": "/mcp/p/review", "servers": ["git", "github"],
+            "tools": { "allow": ["git_*"], "deny": ["git_push"] },
+            "prompts": { "allow": [], "deny": [] }, "resources": { "allow": ["*"], "deny": [] },
+            "exposure": { "mode": "search", "pinned": ["git_log"], "autoAbove": 60, "reveal": false },
+        })
+    );
+    assert_eq!(profile("all")["servers"], json!(["git", "github", "notes"]));
+}
+
+#[tokio::test]
+async fn a_profile_of_a_server_that_is_not_there_is_a_problem() {
+    let scratch = Scratch::new();
+    let config =
+        json!({ "mcpServers": { "github": fixture_server(&[]) }, "profiles": { "p": { "servers": ["githb"] } } });
+    let checked = check(&scratch, &config, &[]).await;
+    assert_eq!(checked.code, Some(2), "{}", checked.stdout);
+    let words = "profiles.p.servers[0]: there is no server \"githb\", did you mean \"github\"?";
+    assert!(checked.stdout.contains(words), "{}", checked.stdout);
+}
+
+#[tokio::test]
 async fn connecting_tells_what_each_server_is_and_offers() {
     let scratch = Scratch::new();
     let pids = scratch.path().join("pids");

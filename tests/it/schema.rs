@@ -93,6 +93,10 @@ fn gateway(members: Value) -> Value {
     json!({ "mcpServers": {}, "gateway": members })
 }
 
+fn profile(members: Value) -> Value {
+    json!({ "mcpServers": {}, "profiles": { "p": members } })
+}
+
 #[test]
 fn both_accept_what_is_good() {
     let validator = validator();
@@ -104,6 +108,16 @@ fn both_accept_what_is_good() {
         json!({ "mcpServers": {}, "namespacing": { "tools": "none", "resources": "identifier", "separator": "__", "maxLength": 16 } }),
         json!({ "mcpServers": {}, "log": { "level": "trace", "format": "json" } }),
         json!({ "mcpServers": {}, "policies": { "defaultTimeout": 0, "maxTimeout": "0", "askTimeout": 0, "startTimeout": "200ms", "maxMessageSize": 65536, "pageSize": 1 } }),
+        json!({ "mcpServers": {}, "exposure": "auto", "metaTools": true, "profiles": {} }),
+        json!({ "mcpServers": {}, "exposure": { "mode": "search", "pinned": ["a_*"], "autoAbove": 0, "reveal": true } }),
+        json!({ "mcpServers": {}, "metaTools": false, "exposure": { "mode": "all" }, "profiles": { "p": { "exposure": "all" } } }),
+        json!({ "mcpServers": {}, "metaTools": null, "exposure": "search" }),
+        json!({ "mcpServers": {}, "metaTools": { "enabled": null, "prefix": "goblin_" }, "profiles": { "p": { "exposure": "search" } } }),
+        json!({ "mcpServers": { "a": { "command": "x" } }, "profiles": { "A_b-1": { "servers": ["a", "b*"], "tools": ["a_*"], "prompts": [], "resources": { "allow": ["*"], "deny": ["a+file:///x"] } } } }),
+        profile(
+            json!({ "tools": { "allow": ["*"], "deny": [], "rename": { "a": "b" }, "describe": { "a": "\nB" } }, "exposure": null }),
+        ),
+        profile(json!({})),
         gateway(json!({ "host": "::1", "port": 0, "token": "${TOKEN}", "grace": "5 m", "maxBodySize": "1 gb" })),
         gateway(
             json!({ "allowedHosts": ["[::1]:80", "goblin.example"], "allowedOrigins": ["https://app.example", "http://[::1]:80"] }),
@@ -127,6 +141,9 @@ fn both_accept_what_is_good() {
         server(json!({ "command": "x", "roots": vec!["x"; 100] })),
         server(json!({ "type": "files", "session": "shared", "maxClients": null, "declare": null, "roots": null })),
         server(json!({ "type": "files" })),
+        server(json!({ "type": "files", "protocol": "match-client" })),
+        server(json!({ "type": "sse", "url": "https://x", "protocol": "legacy" })),
+        server(json!({ "url": "https://x", "protocol": "modern" })),
         server(json!({ "root": ".", "hidden": true, "ignored": true, "maxFiles": 5 })),
         server(
             json!({ "command": "x", "tools": { "allow": [], "deny": ["*"], "rename": { "a": "b" }, "timeouts": { "a": "0", "b": 0 } } }),
@@ -173,6 +190,34 @@ fn both_refuse_what_is_bad() {
         gateway(json!({ "allowedHosts": "x" })),
         gateway(json!({ "allowedOrigins": ["app.example"] })),
         gateway(json!({ "token": 1 })),
+        json!({ "mcpServers": {}, "exposure": "none" }),
+        json!({ "mcpServers": {}, "exposure": true }),
+        json!({ "mcpServers": {}, "exposure": { "mode": "none" } }),
+        json!({ "mcpServers": {}, "exposure": { "pinned": "a" } }),
+        json!({ "mcpServers": {}, "exposure": { "autoAbove": -1 } }),
+        json!({ "mcpServers": {}, "exposure": { "above": 1 } }),
+        json!({ "mcpServers": {}, "metaTools": "no" }),
+        json!({ "mcpServers": {}, "metaTools": { "prefix": "a.b" } }),
+        json!({ "mcpServers": {}, "metaTools": { "prefix": "p".repeat(33) } }),
+        json!({ "mcpServers": {}, "metaTools": false, "exposure": "search" }),
+        json!({ "mcpServers": {}, "metaTools": { "enabled": false }, "exposure": { "mode": "auto" } }),
+        json!({ "mcpServers": {}, "metaTools": false, "profiles": { "p": { "exposure": "auto" } } }),
+        json!({ "mcpServers": {}, "metaTools": false, "profiles": { "p": { "exposure": { "mode": "search" } } } }),
+        json!({ "mcpServers": {}, "profiles": [] }),
+        json!({ "mcpServers": {}, "profiles": { "a b": {} } }),
+        json!({ "mcpServers": {}, "profiles": { "": {} } }),
+        json!({ "mcpServers": {}, "profiles": { "p".repeat(65): {} } }),
+        json!({ "mcpServers": {}, "profiles": (0..101).map(|index| (index.to_string(), json!({}))).collect::<serde_json::Map<_, _>>() }),
+        json!({ "mcpServers": {}, "profiles": { "p": null } }),
+        profile(json!({ "servers": "a" })),
+        profile(json!({ "servers": [""] })),
+        profile(json!({ "tools": "a" })),
+        profile(json!({ "tools": { "timeouts": {} } })),
+        profile(json!({ "tools": { "rename": { "a": "b c" } } })),
+        profile(json!({ "tools": { "describe": { "a": "" } } })),
+        profile(json!({ "tools": { "describe": { "a": 1 } } })),
+        profile(json!({ "prompts": { "rename": {} } })),
+        profile(json!({ "exposure": "some" })),
         json!({ "mcpServers": { "": { "command": "x" } } }),
         json!({ "mcpServers": { "a": null } }),
         json!({ "mcpServers": { "a": "x" } }),
@@ -183,6 +228,10 @@ fn both_refuse_what_is_bad() {
         server(json!({ "type": "http", "command": "x" })),
         server(json!({ "type": "sse" })),
         server(json!({ "type": "sse", "url": "https://x", "args": [] })),
+        server(json!({ "type": "sse", "url": "https://x", "protocol": "modern" })),
+        server(json!({ "transport": "sse", "url": "https://x", "protocol": "modern" })),
+        server(json!({ "type": "files", "protocol": "modern" })),
+        server(json!({ "root": ".", "protocol": "modern" })),
         server(json!({ "type": "stdio", "transport": "stdio", "command": "x" })),
         server(json!({ "command": "x", "headers": {} })),
         server(json!({ "url": "https://x", "args": [] })),
@@ -258,7 +307,7 @@ fn every_key_is_in_the_schema_with_its_meaning() {
     let schema = schema::schema();
     let mut found = Vec::new();
     properties(&schema, &mut found);
-    let later = ["exposure", "profiles", "metaTools", "admin", "telemetry"];
+    let later = ["admin", "telemetry"];
     for key in schema::keys() {
         assert_eq!(found.iter().any(|(name, _)| *name == key), !later.contains(&key), "{key}");
     }
@@ -280,13 +329,25 @@ fn defaults_are_what_leaving_out_means() {
     };
     let section = |name: &str| defaults(&schema["properties"][name]["anyOf"][0]["properties"]);
     let namespacing = defaults(&schema["$defs"]["namespacing"]["properties"]);
+    let exposure = defaults(&schema["$defs"]["exposure"]["properties"]);
+    let meta_tools = defaults(&schema["properties"]["metaTools"]["anyOf"][0]["anyOf"][1]["properties"]);
+    assert_eq!(meta_tools.as_object().map(|members| members.len()), Some(2), "{meta_tools}");
     let text = json!({
         "gateway": section("gateway"), "policies": section("policies"), "log": section("log"),
-        "namespacing": namespacing, "mcpServers": { "a": { "command": "x" } },
+        "exposure": exposure, "metaTools": meta_tools, "namespacing": namespacing, "mcpServers": { "a": { "command": "x" } },
     });
     let written = reader_accepts(&text.to_string()).expect("defaults are good");
     let left_out = reader_accepts(r#"{ "mcpServers": { "a": { "command": "x" } } }"#).expect("so is nothing");
     assert_eq!(written, left_out);
+
+    let of_profile = |profile: Value| {
+        let text = json!({ "mcpServers": {}, "profiles": { "p": profile } });
+        reader_accepts(&text.to_string()).expect("defaults are good")
+    };
+    let members = defaults(&schema["$defs"]["profile"]["properties"]);
+    assert_eq!(of_profile(members), of_profile(json!({})));
+    let entries = &schema["$defs"]["profile"]["properties"]["tools"]["anyOf"][0]["anyOf"][1]["properties"];
+    assert_eq!(of_profile(json!({ "tools": defaults(entries) })), of_profile(json!({})));
 
     let members = defaults(&schema["$defs"]["server"]["properties"]);
     for (own, foreign) in [

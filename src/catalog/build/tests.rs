@@ -12,7 +12,7 @@ use crate::protocol::dialect::Dialect;
 use crate::protocol::{Text, json};
 
 /// A backend with `settings` in the configuration and these entries, without any connection.
-struct Offer<'a> {
+pub struct Offer<'a> {
     id: &'a str,
     settings: &'a str,
     tools: Vec<String>,
@@ -20,11 +20,11 @@ struct Offer<'a> {
     templates: Vec<String>,
 }
 
-fn tools<'a>(id: &'a str, names: &[&str]) -> Offer<'a> {
+pub fn tools<'a>(id: &'a str, names: &[&str]) -> Offer<'a> {
     Offer { id, settings: "", tools: owned(names), resources: vec![], templates: vec![] }
 }
 
-fn resources<'a>(id: &'a str, uris: &[&str], templates: &[&str]) -> Offer<'a> {
+pub fn resources<'a>(id: &'a str, uris: &[&str], templates: &[&str]) -> Offer<'a> {
     Offer { id, settings: "", tools: vec![], resources: owned(uris), templates: owned(templates) }
 }
 
@@ -32,7 +32,7 @@ fn owned(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-fn with<'a>(settings: &'a str, offer: Offer<'a>) -> Offer<'a> {
+pub fn with<'a>(settings: &'a str, offer: Offer<'a>) -> Offer<'a> {
     Offer { settings, ..offer }
 }
 
@@ -46,7 +46,7 @@ fn definitions(list: List, natives: &[String]) -> Arc<Vec<Definition>> {
 }
 
 /// Those of a gateway whose own tools are not listed.
-fn terms() -> Terms {
+pub fn terms() -> Terms {
     let mut config = Config::empty();
     config.meta_tools.enabled = false;
     Terms::new(&config)
@@ -70,11 +70,11 @@ fn source(offer: &Offer<'_>) -> Source {
     }
 }
 
-fn catalog(offers: &[Offer<'_>]) -> Catalog {
+pub fn catalog(offers: &[Offer<'_>]) -> Catalog {
     build(1, &terms(), offers.iter().map(source).collect())
 }
 
-fn caller() -> Caller {
+pub fn caller() -> Caller {
     Caller {
         session: None,
         principal: Principal::Anonymous,
@@ -86,7 +86,7 @@ fn caller() -> Caller {
 }
 
 /// Who owns `uri`, as `id native`, or the candidates of an ambiguous one.
-fn owner(catalog: &Catalog, uri: &str) -> String {
+pub fn owner(catalog: &Catalog, uri: &str) -> String {
     match catalog.resources.find(&catalog.sources, uri) {
         Ok(owner) => format!("{} {}", catalog.source(owner.source).backend.id, owner.native),
         Err(crate::protocol::error::Error::ResourceNotFound { candidates, .. }) => candidates.join(" or "),

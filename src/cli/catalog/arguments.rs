@@ -4,8 +4,8 @@
 
 use std::io::Read;
 
+use crate::catalog::search::nearest;
 use crate::cli::catalog::schema::Schema;
-use crate::config::vocabulary::nearest;
 use crate::observe::clean;
 use crate::protocol::json::{self, quote};
 
@@ -124,18 +124,18 @@ fn check_name(owner: &str, key: &str, schema: Schema<'_>) -> Result<(), String> 
     }
     // One letter is as near to another as to a third.
     let names = schema.properties().map(|(name, _)| name).filter(|name| name.len() > 2);
-    let near = nearest(key, names);
+    let near = nearest(key, names, 1);
     let known = || schema.properties().map(|(name, _)| clean(name)).collect::<Vec<_>>().join(", ");
-    match near {
-        Some(near) => Err(format!(
+    match near[..] {
+        [near, ..] => Err(format!(
             "{owner} has no argument {}; did you mean {}? (key:=JSON is not checked)",
             quote(&clean(key)),
             clean(near)
         )),
-        None if schema.is_closed() => {
+        [] if schema.is_closed() => {
             Err(format!("{owner} has no argument {}; it takes {}", quote(&clean(key)), known()))
         }
-        None => Ok(()),
+        [] => Ok(()),
     }
 }
 

@@ -5,9 +5,9 @@
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use crate::catalog::search::nearest;
 use crate::cli::catalog::client::{Client, Outcomes};
 use crate::cli::catalog::{Failure, Filter};
-use crate::config::vocabulary::nearest;
 use crate::observe::clean;
 use crate::protocol::json::{self, quote};
 use crate::protocol::method::Method;
@@ -189,8 +189,7 @@ async fn of_catalog(client: &mut Client, kind: Kind, filter: &Filter) -> Result<
 
 /// What a tool of the gateway says, as JSON.
 fn structure(outcomes: &Outcomes) -> Result<&str, Failure> {
-    let text = outcomes.raw.get();
-    let structure = json::member(text, json::whole(text), "structuredContent").map(|at| at.get(text));
+    let structure = outcomes.structure();
     structure.ok_or_else(|| Failure::Unavailable("the gateway answered without structuredContent".to_owned()))
 }
 
@@ -281,5 +280,6 @@ pub async fn describe(client: &mut Client, kind: Kind, name: &str) -> Result<Def
 }
 
 fn did_you_mean<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> String {
-    nearest(wrong, known).map(|near| format!("; did you mean {}?", quote(&clean(near)))).unwrap_or_default()
+    let near = nearest(wrong, known, 1).into_iter().map(|near| quote(&clean(near)));
+    near.map(|near| format!("; did you mean {near}?")).collect()
 }

@@ -12,7 +12,7 @@ use crate::cli::catalog::{Failure, form};
 use crate::cli::peer::{Heard, Peer};
 use crate::cli::style::note;
 use crate::observe::clean;
-use crate::protocol::json::quote;
+use crate::protocol::json::{self, quote};
 use crate::protocol::method::Method;
 use crate::protocol::{Id, Notification, Outcome, Response};
 
@@ -32,26 +32,37 @@ pub struct Client {
     progress: Progress,
 }
 
-/// The result of a tool.
+/// The result of a tool. Parts of it may be nested deeper than can be read; they are shown as they came, or not at all.
 pub struct Outcomes {
     pub raw: Box<RawValue>,
-    pub value: Value,
 }
 
 impl Outcomes {
-    fn new(raw: Box<RawValue>) -> Outcomes {
-        let value = serde_json::from_str(raw.get()).unwrap_or_default();
-        Outcomes { raw, value }
+    fn member(&self, key: &str) -> Option<&str> {
+        let text = self.raw.get();
+        json::member(text, json::whole(text), key).map(|at| at.get(text))
     }
 
     pub fn is_error(&self) -> bool {
-        self.value["isError"] == true
+        self.member("isError") == Some("true")
+    }
+
+    /// The blocks of content.
+    pub fn content(&self) -> Vec<Value> {
+        let list = self.member("content").unwrap_or_default();
+        let blocks = json::elements(list, json::whole(list)).map(|at| at.get(list));
+        blocks.map(|block| serde_json::from_str(block).unwrap_or_default()).collect()
+    }
+
+    /// What it says to programs, as it came.
+    pub fn structure(&self) -> Option<&str> {
+        self.member("structuredContent")
     }
 
     /// The text blocks together.
     pub fn text(&self) -> String {
-        let blocks = self.value["content"].as_array().map(Vec::as_slice).unwrap_or_default();
-        blocks.iter().filter_map(|block| block["text"].as_str()).collect::<Vec<_>>().join("\n")
+        let texts = self.content().into_iter().filter_map(|block| block["text"].as_str().map(str::to_owned));
+        texts.collect::<Vec<_>>().join("\n")
     }
 }
 
@@ -107,7 +118,7 @@ impl Client {
     /// Calls a tool with these arguments, a JSON object.
     pub async fn call(&mut self, name: &str, arguments: &str) -> Result<Outcomes, Failure> {
         let params = format!(r#"{{"name":{},"arguments":{arguments},"_meta":{{"progressToken":1}}}}"#, quote(name));
-        self.request(&Method::ToolsCall, &params).await.map(Outcomes::new)
+        self.request(&Method::ToolsCall, &params).await.map(|raw| Outcomes { raw })
     }
 
     /// Whether the gateway serves tools of its own.

@@ -102,8 +102,14 @@ async fn servers_of(client: &mut Client) -> Result<Vec<String>, Failure> {
         return Ok(ids.into_iter().collect());
     }
     let outcomes = client.ask("list_servers", &json!({})).await?;
-    let servers = outcomes.value["structuredContent"]["servers"].as_array().cloned().unwrap_or_default();
-    Ok(servers.iter().filter_map(|server| server["serverId"].as_str()).map(str::to_owned).collect())
+    let told: Value = serde_json::from_str(outcomes.structure().unwrap_or_default()).unwrap_or_default();
+    Ok(told["servers"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|server| server["serverId"].as_str())
+        .map(str::to_owned)
+        .collect())
 }
 
 /// `key=` for all that is not there yet.

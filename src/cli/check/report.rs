@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::cli::check::profile::ProfileReport;
 use crate::config::problem::Problem;
 use crate::config::{HttpKind, Server, ServerId, Transport, pin};
 
@@ -19,6 +20,7 @@ pub struct Report {
     pub problems: Vec<Finding>,
     pub warnings: Vec<Finding>,
     pub servers: Vec<ServerReport>,
+    pub profiles: Vec<ProfileReport>,
     pub conflicts: Vec<Conflict>,
     pub cut: Vec<Cut>,
 }
@@ -109,6 +111,7 @@ impl Report {
             problems: Vec::new(),
             warnings: Vec::new(),
             servers: Vec::new(),
+            profiles: Vec::new(),
             conflicts: Vec::new(),
             cut: Vec::new(),
         }

@@ -26,6 +26,10 @@ pub fn render(report: &Report, width: Option<usize>, colourful: bool) -> String 
         text.push('\n');
         text.push_str(&lay_out(&rows(report), width, colourful));
     }
+    if !report.profiles.is_empty() {
+        text.push('\n');
+        text.push_str(&lay_out(&profiles(report), width, colourful));
+    }
     let notes = notes(report, colourful);
     if !notes.is_empty() {
         text.push('\n');
@@ -40,13 +44,27 @@ fn headline(report: &Report) -> String {
         (None, Some(path)) => format!("no configuration, the files of {}", path.display()),
         (None, None) => "no configuration".to_owned(),
     };
-    let count = |standing| report.servers.iter().filter(|server| server.state == standing).count();
-    let enabled = report.servers.len() - count(Standing::Disabled);
-    match (report.problems.len(), report.connected) {
-        (0, false) => format!("{place}: no problem, {}", plural(report.servers.len(), "server")),
-        (0, true) => format!("{place}: {} of {} ready", count(Standing::Ready), plural(enabled, "server")),
-        (problems, _) => format!("{place}: {}", plural(problems, "problem")),
+    let enabled = report.servers.len() - count(report, Standing::Disabled);
+    match (report.problems.len(), report.connected, report.profiles.len()) {
+        (0, false, 0) => format!("{place}: no problem, {}", plural(report.servers.len(), "server")),
+        (0, false, profiles) => {
+            let servers = plural(report.servers.len(), "server");
+            format!("{place}: no problem, {servers}, {}", plural(profiles, "profile"))
+        }
+        (0, true, _) => format!("{place}: {} of {} ready", count(report, Standing::Ready), plural(enabled, "server")),
+        (problems, _, _) => format!("{place}: {}", plural(problems, "problem")),
     }
+}
+
+fn count(report: &Report, standing: Standing) -> usize {
+    report.servers.iter().filter(|server| server.state == standing).count()
+}
+
+fn profiles(report: &Report) -> Vec<Vec<String>> {
+    let enabled = report.servers.len() - count(report, Standing::Disabled);
+    let head = ["PROFILE", "ENDPOINT", "SERVERS", "OF TOOLS", "OF PROMPTS", "OF RESOURCES", "EXPOSURE"];
+    let head = head.iter().map(|word| (*word).to_owned()).collect();
+    [head].into_iter().chain(report.profiles.iter().map(|profile| profile.row(enabled))).collect()
 }
 
 fn rows(report: &Report) -> Vec<Vec<String>> {

@@ -3,7 +3,7 @@
 use super::{environment, origin};
 use crate::config::parse;
 
-fn check(text: &str, expected: &[&str]) {
+pub(super) fn check(text: &str, expected: &[&str]) {
     match parse(text, &origin(), &environment) {
         Ok(_) => panic!("accepted: {text}"),
         Err(problems) => assert_eq!(problems.to_string().lines().collect::<Vec<_>>(), expected, "in {text}"),
@@ -56,7 +56,7 @@ fn of_the_file_as_a_whole() {
         &["goblin.json:1:3: servers: \"servers\" and \"mcpServers\" mean the same, keep one"],
     );
     check(r#"{ "mcpServers": [] }"#, &["goblin.json:1:17: mcpServers: must be an object, not an array"]);
-    for key in ["exposure", "profiles", "metaTools", "admin", "telemetry"] {
+    for key in ["admin", "telemetry"] {
         let expected = format!("goblin.json:1:21: {key}: known but not available in this version yet, remove it");
         check(&format!("{{ \"mcpServers\": {{}}, \"{key}\": {{}} }}"), &[&expected]);
     }
@@ -298,6 +298,17 @@ fn of_a_server() {
         (r#""tools": { "timeouts": { "x": 5 } }"#, 31, &format!("tools.timeouts.x: {duration}")),
     ] {
         check_server(&format!("\"command\": \"x\",\n{members}"), &[(&format!("4:{column}"), &format!("a.{expected}"))]);
+    }
+    for (members, column, kind) in [
+        (r#""type": "files", "protocol": "modern""#, 30, "files"),
+        (r#""root": ".", "protocol": "modern""#, 26, "files"),
+        (r#""type": "sse", "url": "http://x", "protocol": "modern""#, 47, "sse"),
+        (r#""protocol": "modern", "transport": "sse", "serverUrl": "http://x""#, 13, "sse"),
+    ] {
+        let expected = format!(
+            "a.protocol: a server of type {kind} has no version without a handshake, use \"auto\" or \"legacy\""
+        );
+        check_server(members, &[(&format!("3:{column}"), &expected)]);
     }
     check_server(r#""command": "x", "poll": "99ms""#, &[("3:25", "a.poll: is too often, use \"100ms\" at least")]);
 }

@@ -11,10 +11,11 @@ use proptest::prelude::*;
 
 use super::{FULL, accept, environment, origin};
 use crate::config::diff::{Depth, apply, diff};
+use crate::config::exposure::{Exposure, MetaTools, Mode, Profile, ProfileName, ProfileTools};
 use crate::config::glob::Glob;
 use crate::config::secret::Secret;
 use crate::config::{
-    Config, Declare, Filter, Gateway, HttpKind, LogLevel, Namespacing, Policies, Protocol, Root, Rules, Server,
+    Config, Declare, Filter, Gateway, HttpKind, Log, LogLevel, Namespacing, Policies, Protocol, Root, Rules, Server,
     ServerId, Sharing, Timeout, ToolRules, Transport, parse,
 };
 
@@ -65,15 +66,41 @@ fn servers() -> impl Strategy<Value = Arc<Server>> {
     })
 }
 
+fn exposures() -> impl Strategy<Value = Exposure> {
+    let mode = prop_oneof![Just(Mode::All), Just(Mode::Search), Just(Mode::Auto)];
+    (mode, 0usize..2, any::<bool>()).prop_map(|(mode, auto_above, reveal)| Exposure {
+        mode,
+        auto_above,
+        reveal,
+        ..Exposure::default()
+    })
+}
+
+fn profiles() -> impl Strategy<Value = BTreeMap<ProfileName, Arc<Profile>>> {
+    let name = "[pq]".prop_map(|text| ProfileName::new(&text).unwrap());
+    let profile = (exposures(), btree_map("[ab]", "[xy]", 0..2)).prop_map(|(exposure, rename)| {
+        let tools = ProfileTools { rename, ..ProfileTools::default() };
+        Arc::new(Profile { exposure, tools, ..Profile::default() })
+    });
+    btree_map(name, profile, 0..3)
+}
+
 fn configs() -> impl Strategy<Value = Config> {
     let id = "[a-f]".prop_map(|text| ServerId::new(&text).unwrap());
-    (vec((id, servers()), 0..6), 1u16..3, 1usize..3, any::<bool>()).prop_map(|(servers, port, page_size, debug)| {
-        let mut config = Config::empty();
-        config.gateway = Gateway { port, ..Gateway::default() };
-        config.policies = Policies { page_size, ..Policies::default() };
-        config.log.level = debug.then_some(LogLevel::Debug);
-        config.servers = servers.into_iter().collect();
-        config
+    let settings = (1u16..3, 1usize..3, any::<bool>());
+    let views = (exposures(), any::<bool>(), profiles());
+    (vec((id, servers()), 0..6), settings, views).prop_map(|(servers, settings, views)| {
+        let (port, page_size, debug) = settings;
+        let (exposure, enabled, profiles) = views;
+        Config {
+            gateway: Gateway { port, ..Gateway::default() },
+            policies: Policies { page_size, ..Policies::default() },
+            log: Log { level: debug.then_some(LogLevel::Debug), ..Log::default() },
+            exposure,
+            meta_tools: MetaTools { enabled, ..MetaTools::default() },
+            profiles,
+            servers: servers.into_iter().collect(),
+        }
     })
 }
 
@@ -142,6 +169,7 @@ fn start_up_is_the_plan_from_nothing() {
     assert_eq!(plan.start.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(), ["remote", "workspace"]);
     assert_eq!(plan.disabled.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(), ["local"]);
     assert!(plan.gateway.is_some() && plan.policies.is_some() && plan.log.is_some());
+    assert!(plan.exposure.is_some() && plan.meta_tools.is_some() && plan.profiles.is_some());
     assert!(plan.stop.is_empty() && plan.change.is_empty());
     assert_eq!(apply(&Config::empty(), &plan), config);
     assert!(diff(&config, &config).is_empty());

@@ -1,0 +1,136 @@
+use super::*;
+use crate::backend::inbox::List;
+use crate::catalog::build::tests::{caller, catalog, owner, resources, terms, tools, with};
+use crate::config::exposure::{Exposure, Mode};
+use crate::config::glob::Glob;
+use crate::protocol::error::Error;
+
+fn globs(texts: &[&str]) -> Vec<Glob> {
+    texts.iter().map(|text| Glob::new(text).expect("a glob")).collect()
+}
+
+fn only(texts: &[&str]) -> Filter {
+    Filter { allow: globs(texts), deny: Vec::new() }
+}
+
+fn names(catalog: &Catalog) -> Vec<&str> {
+    catalog.tools.entries.iter().map(|entry| &*entry.exposed).collect()
+}
+
+fn page(catalog: &Catalog, list: List) -> String {
+    let page = catalog.view(&caller()).page(list, 0).expect("a first page");
+    String::from_utf8_lossy(&page).into_owned()
+}
+
+#[test]
+fn reg5_what_a_profile_hides_is_not_there() {
+    let whole = catalog(&[
+        tools("a", &["read", "write"]),
+        tools("b", &["read"]),
+        resources("r", &["file:///open", "file:///secret/x"], &["file:///{name}", "db:///{row}"]),
+        resources("s", &["file:///other"], &[]),
+    ]);
+    let profile = Profile {
+        servers: globs(&["a", "r"]),
+        tools: ProfileTools { filter: only(&["*_read"]), ..ProfileTools::default() },
+        resources: only(&["r+file:///open", "r+file:///{name}", "r+file:///sh*"]),
+        ..Profile::default()
+    };
+    let narrowed = narrow(&whole, &profile, &terms());
+    assert_eq!(narrowed.sources.len(), 2);
+    assert_eq!(names(&narrowed), ["a_read"]);
+    assert_eq!(&*narrowed.view(&caller()).tool("a_read").expect("it is shown").1.native, "read");
+    for hidden in ["a_write", "b_read"] {
+        assert!(narrowed.view(&caller()).tool(hidden).is_err(), "{hidden}");
+    }
+    assert_eq!(owner(&narrowed, "r+file:///open"), "r file:///open");
+    assert_eq!(owner(&narrowed, "r+file:///shown"), "r file:///shown", "by its template");
+    for hidden in [
+        "r+file:///secret/x",
+        "file:///secret/x",
+        "r_file_secret_x",
+        "r+file:///unseen",
+        "r+db:///1",
+        "s+file:///other",
+        "file:///other",
+        "s_file_other",
+    ] {
+        assert_eq!(owner(&narrowed, hidden), "", "{hidden}");
+    }
+    assert!(narrowed.resources.find_template("r+db:///{row}").is_none());
+    assert!(narrowed.resources.find_template("db:///{row}").is_none());
+    assert!(narrowed.resources.find_server(&narrowed.sources, "s+file:///*").is_err());
+}
+
+#[test]
+fn d4_candidates_are_named_only_as_far_as_they_are_shown() {
+    let whole = catalog(&[tools("a", &["b_c"]), tools("a_b", &["c"])]);
+    let candidates = |catalog: &Catalog| match catalog.view(&caller()).tool("a_b_c") {
+        Err(Error::ToolNotFound { candidates, .. }) => candidates,
+        _ => panic!("the bare name is nobody's"),
+    };
+    let all = candidates(&whole);
+    assert_eq!(all.len(), 2);
+    let narrowed = narrow(&whole, &Profile { servers: globs(&["a"]), ..Profile::default() }, &terms());
+    assert_eq!(candidates(&narrowed), all[..1]);
+    let nothing = narrow(&whole, &Profile { servers: Vec::new(), ..Profile::default() }, &terms());
+    assert_eq!(candidates(&nothing), Vec::<String>::new());
+}
+
+#[test]
+fn reg9_a_profile_renames_and_describes_and_conflicts_are_settled() {
+    let whole = catalog(&[tools("a", &["t", "u", "v"])]);
+    let rules = ProfileTools {
+        rename: [("a_t".into(), "go".into()), ("a_u".into(), "a_v".into())].into(),
+        describe: [("a_t".into(), "Goes \"there\".".into())].into(),
+        ..ProfileTools::default()
+    };
+    let narrowed = narrow(&whole, &Profile { tools: rules, ..Profile::default() }, &terms());
+    assert_eq!(names(&narrowed)[0], "go");
+    assert!(narrowed.view(&caller()).tool("a_t").is_err() && narrowed.view(&caller()).tool("a_v").is_err());
+    assert_eq!(narrowed.tools.contested["a_v"].len(), 2);
+    let page = page(&narrowed, List::Tools);
+    assert!(
+        page.starts_with(concat!(
+            r#"{"tools":[{"description":"Goes \"there\".","name":"go","x":1.0,"#,
+            r#""_meta":{"dev.goblin/native":"t","dev.goblin/server":"a"}}"#
+        )),
+        "{page}"
+    );
+}
+
+#[test]
+fn res6_a_hidden_resource_is_not_taken_for_another_of_the_same_name() {
+    let none = r#","namespacing":"none""#;
+    let whole =
+        catalog(&[with(none, resources("a", &["file:///x"], &[])), with(none, resources("b", &["file:///x"], &[]))]);
+    let profile = Profile { resources: only(&["a+file:///x"]), ..Profile::default() };
+    let narrowed = narrow(&whole, &profile, &terms());
+    assert_eq!(narrowed.resources.expose(&narrowed.sources, 1, "file:///x"), "b+file:///x");
+    assert_eq!(owner(&narrowed, "b+file:///x"), "");
+    assert_eq!(owner(&narrowed, "file:///x"), "a file:///x");
+}
+
+#[test]
+fn reg6_only_what_is_pinned_is_listed_and_all_can_be_called() {
+    let whole = catalog(&[tools("a", &["t", "u", "v"])]);
+    let check = |mode, auto_above, expected: &[&str]| {
+        let exposure = Exposure { mode, pinned: globs(&["*_u"]), auto_above, reveal: true };
+        let terms = Terms { exposure, ..terms() };
+        let narrowed = narrow(&whole, &Profile::default(), &terms);
+        let page = page(&narrowed, List::Tools);
+        let value: serde_json::Value = serde_json::from_str(&page).expect("JSON");
+        let listed: Vec<_> = value["tools"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|tool| tool["name"].as_str().expect("a name"))
+            .collect();
+        assert_eq!(listed, expected, "{mode:?} {auto_above}");
+        assert_eq!(names(&narrowed).len(), 3, "all can be called");
+    };
+    check(Mode::All, 0, &["a_t", "a_u", "a_v"]);
+    check(Mode::Search, 99, &["a_u"]);
+    check(Mode::Auto, 3, &["a_t", "a_u", "a_v"]);
+    check(Mode::Auto, 2, &["a_u"]);
+}

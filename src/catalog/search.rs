@@ -1,0 +1,251 @@
+//! Search over what is offered: the tool an agent needs, from the words it has for it.
+//!
+//! An [`Index`] belongs to one snapshot of the catalog: it is built once from all entries, never changes, and goes with
+//! the snapshot. It knows documents by their place; what a client may see is for the caller to say. Everything is
+//! decided by the texts alone: no clock, no chance, no learning, so that the same question has the same answer on
+//! every node. `docs/search.md` tells how the order comes about and why no search engine is used.
+
+pub mod dictionary;
+pub mod distance;
+pub mod document;
+pub mod postings;
+pub mod query;
+pub mod stem;
+pub mod synonyms;
+pub mod words;
+
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use crate::catalog::search::dictionary::Dictionary;
+use crate::catalog::search::distance::distance;
+use crate::catalog::search::postings::{Builder, Field, Postings};
+use crate::catalog::search::query::{Lexicon, Term};
+
+/// More of these texts is not read: what a thing is for stands at the beginning.
+const LONGEST_DESCRIPTION: usize = 4 << 10;
+const LONGEST_ARGUMENT: usize = 256;
+const LONGEST_NAME: usize = 256;
+
+/// What lifts a name that is what was asked for above names that begin so, and those above all others. No sum of
+/// weights comes near.
+const NAME_STEP: f32 = 1000.0;
+/// How much of its score a document keeps that has hardly anything of the question.
+const LEAST_COVERED: f32 = 0.4;
+
+/// What one thing may be found by.
+#[derive(Clone, Debug, Default)]
+pub struct Document<'a> {
+    /// As clients know it.
+    pub name: Cow<'a, str>,
+    /// As its server knows it.
+    pub native: &'a str,
+    pub title: Cow<'a, str>,
+    pub description: Cow<'a, str>,
+    /// Names and descriptions.
+    pub arguments: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+    pub uri: &'a str,
+    pub server: &'a str,
+}
+
+pub struct Index {
+    words: Dictionary,
+    postings: Postings,
+    /// Concepts that a concept may stand for.
+    synonyms: HashMap<u32, Vec<u32>>,
+    /// The names and URIs of documents, for those who know what they want.
+    names: Dictionary,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Hit {
+    /// Its place in what the index was built from.
+    pub document: usize,
+    pub score: f32,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Found {
+    /// Best first, at most as many as were asked for.
+    pub hits: Vec<Hit>,
+    /// How many matched at all.
+    pub total: usize,
+}
+
+/// What a document got so far.
+#[derive(Clone, Copy, Default)]
+struct Tally {
+    score: f32,
+    /// The rarities of the terms it has.
+    covered: f32,
+    /// Of the term at hand: the best meaning counts, not their number.
+    best: f32,
+    sureness: f32,
+}
+
+impl Index {
+    pub fn build<'a>(documents: impl IntoIterator<Item = Document<'a>>) -> Index {
+        let mut builder = Builder::default();
+        let mut names = Vec::new();
+        for (place, document) in (0..).zip(documents) {
+            read(&document, &mut builder);
+            let keys =
+                [&*document.name, document.native, document.uri].map(|name| words::key(words::cut(name, LONGEST_NAME)));
+            names.extend(keys.into_iter().filter(|key| !key.is_empty()).map(|key| (key.into_boxed_str(), place)));
+        }
+        let mut synonyms: HashMap<u32, Vec<u32>> = HashMap::new();
+        for group in synonyms::GROUPS {
+            let concepts: Vec<u32> = group.iter().map(|word| builder.concept(word)).collect();
+            for concept in &concepts {
+                let others = concepts.iter().filter(|other| *other != concept);
+                synonyms.entry(*concept).or_default().extend(others);
+            }
+        }
+        let (words, postings) = builder.build();
+        Index { words: Dictionary::build(words), postings, synonyms, names: Dictionary::build(names) }
+    }
+
+    /// The documents that `admits` lets through and that have to do with `query`, best first; ties by place. A query
+    /// without a word is one for everything, in its order.
+    pub fn search(&self, query: &str, limit: usize, admits: impl Fn(usize) -> bool) -> Found {
+        let query = query::cut(query);
+        let key = words::key(query);
+        if key.is_empty() {
+            let all: Vec<_> = (0..self.postings.documents()).filter(|document| admits(*document)).collect();
+            let hits = all.iter().take(limit).map(|document| Hit { document: *document, score: 0.0 });
+            return Found { hits: hits.collect(), total: all.len() };
+        }
+        let lexicon = Lexicon { words: &self.words, postings: &self.postings, synonyms: &self.synonyms };
+        let terms = lexicon.terms(query);
+        let mut tallies = self.tally(&terms);
+        for (name, document) in self.names.starting_with(&key) {
+            let tally = &mut tallies[document as usize];
+            let steps = if name.len() == key.len() { 2.0 } else { 1.0 };
+            tally.best = f32::max(tally.best, steps * NAME_STEP);
+        }
+        let all = terms.iter().map(|term| term.rarity).sum::<f32>().max(f32::MIN_POSITIVE);
+        let score =
+            |tally: &Tally| tally.score * (LEAST_COVERED + (1.0 - LEAST_COVERED) * tally.covered / all) + tally.best;
+        let scored = tallies.iter().enumerate().map(|(document, tally)| Hit { document, score: score(tally) });
+        best(scored.filter(|hit| hit.score > 0.0 && admits(hit.document)).collect(), limit)
+    }
+
+    /// The bytes it holds, without what the allocator adds.
+    pub fn size(&self) -> usize {
+        let synonyms = self.synonyms.values().map(|others| size_of::<(u32, Vec<u32>)>() + size_of_val(&**others));
+        self.words.size() + self.names.size() + self.postings.size() + synonyms.sum::<usize>()
+    }
+
+    fn tally(&self, terms: &[Term]) -> Vec<Tally> {
+        let mut tallies = vec![Tally::default(); self.postings.documents()];
+        let mut touched = Vec::new();
+        for term in terms {
+            for meaning in &term.meanings {
+                let rarity = self.postings.rarity(meaning.concept).min(term.rarity);
+                for posting in self.postings.of(meaning.concept) {
+                    let tally = &mut tallies[posting.document as usize];
+                    let value = meaning.sureness * rarity * posting.weight;
+                    if tally.best == 0.0 {
+                        touched.push(posting.document);
+                    }
+                    if value > tally.best {
+                        (tally.best, tally.sureness) = (value, meaning.sureness);
+                    }
+                }
+            }
+            for document in touched.drain(..) {
+                let tally = &mut tallies[document as usize];
+                tally.score += tally.best;
+                tally.covered += tally.sureness * term.rarity;
+                (tally.best, tally.sureness) = (0.0, 0.0);
+            }
+        }
+        tallies
+    }
+}
+
+/// The first `limit` of what was found, in order.
+fn best(mut hits: Vec<Hit>, limit: usize) -> Found {
+    let total = hits.len();
+    let order = |one: &Hit, other: &Hit| other.score.total_cmp(&one.score).then(one.document.cmp(&other.document));
+    if limit < total {
+        hits.select_nth_unstable_by(limit, order);
+        hits.truncate(limit);
+    }
+    hits.sort_unstable_by(order);
+    Found { hits, total }
+}
+
+/// Gives the words of a document to the builder.
+fn read(document: &Document<'_>, builder: &mut Builder) {
+    let description = words::cut(&document.description, LONGEST_DESCRIPTION);
+    let (summary, rest) = description.split_at(end_of_summary(description));
+    read_names(document, builder);
+    let mut read = |text: &str, field| {
+        words::each_word(text, |word| {
+            if !words::is_stop_word(word) {
+                builder.word(word, field);
+            }
+        });
+    };
+    read(words::cut(&document.title, LONGEST_NAME), Field::Title);
+    read(summary, Field::Summary);
+    read(rest, Field::Description);
+    for (name, description) in &document.arguments {
+        read(words::cut(name, LONGEST_NAME), Field::Argument);
+        read(words::cut(description, LONGEST_ARGUMENT), Field::ArgumentDescription);
+    }
+    builder.end_document();
+}
+
+/// The words that a name only has from its server's say whose it is, not what it is.
+fn read_names(document: &Document<'_>, builder: &mut Builder) {
+    let collect = |text: &str| {
+        let mut found = Vec::new();
+        words::each_word(words::cut(text, LONGEST_NAME), |word| found.push(word.to_owned()));
+        found
+    };
+    let (native, server) = (collect(document.native), collect(document.server));
+    let own = |word: &String| native.contains(word) || !server.contains(word);
+    let mut name = collect(&document.name);
+    name.retain(own);
+    name.extend(native.iter().filter(|word| !name.contains(word)).cloned().collect::<Vec<_>>());
+    name.iter().for_each(|word| builder.word(word, Field::Name));
+    collect(document.uri).iter().filter(|word| own(word)).for_each(|word| builder.word(word, Field::Uri));
+    server.iter().for_each(|word| builder.word(word, Field::Server));
+}
+
+/// Where the first sentence or line ends.
+fn end_of_summary(description: &str) -> usize {
+    let line = description.find('\n').unwrap_or(description.len());
+    description[..line].find(". ").map_or(line, |at| at + 1)
+}
+
+/// The names nearest to one that does not exist, best first: for "did you mean".
+pub fn nearest<'a>(wrong: &str, names: impl Iterator<Item = &'a str>, most: usize) -> Vec<&'a str> {
+    let letters_of =
+        |name: &str| words::cut(name, LONGEST_NAME).chars().flat_map(char::to_lowercase).collect::<Vec<_>>();
+    let (letters, words) = (letters_of(wrong), words::key(words::cut(wrong, LONGEST_NAME)));
+    let forgiven = (letters.len() / 3).max(1);
+    let mut near: Vec<_> = names
+        .filter_map(|name| {
+            let slips = distance(&letters, &letters_of(name), forgiven);
+            // A name without what a gateway puts before it, or with only a part of it.
+            let holds = || {
+                (!words.is_empty() && format!(" {} ", words::key(name)).contains(&format!(" {words} ")))
+                    .then_some(forgiven + 1)
+            };
+            slips.or_else(holds).map(|cost| (cost, name))
+        })
+        .collect();
+    near.sort_by_key(|(cost, name)| (*cost, name.len(), Reverse(common_start(wrong, name)), *name));
+    near.into_iter().take(most).map(|(_, name)| name).collect()
+}
+
+fn common_start(one: &str, other: &str) -> usize {
+    one.bytes().zip(other.bytes()).take_while(|(one, other)| one == other).count()
+}
+
+#[cfg(test)]
+mod tests;

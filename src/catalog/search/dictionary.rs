@@ -1,0 +1,103 @@
+//! Sorted texts in one piece of memory, each with a number: the words of an index, and the names of its documents.
+
+use crate::catalog::search::distance::{distance, letters, may_be_near};
+
+#[derive(Debug, Default)]
+pub struct Dictionary {
+    text: String,
+    /// Sorted by their texts.
+    entries: Vec<Entry>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    start: u32,
+    length: u16,
+    value: u32,
+    letters: u32,
+}
+
+impl Dictionary {
+    pub fn build(mut pairs: Vec<(Box<str>, u32)>) -> Dictionary {
+        pairs.sort_unstable();
+        pairs.dedup();
+        let mut dictionary = Dictionary {
+            text: String::with_capacity(pairs.iter().map(|(text, _)| text.len()).sum()),
+            entries: Vec::with_capacity(pairs.len()),
+        };
+        for (text, value) in pairs {
+            let start = u32::try_from(dictionary.text.len()).expect("the texts of a catalog are far below 4 GiB");
+            let length = u16::try_from(text.len()).expect("words and names are cut before");
+            dictionary.text.push_str(&text);
+            dictionary.entries.push(Entry { start, length, value, letters: letters(&text) });
+        }
+        dictionary
+    }
+
+    /// The number of a text; the smallest where it has several.
+    pub fn find(&self, text: &str) -> Option<u32> {
+        let place = self.entries.partition_point(|entry| self.text_of(*entry) < text);
+        self.entries.get(place).filter(|entry| self.text_of(**entry) == text).map(|entry| entry.value)
+    }
+
+    /// All that begin with `prefix`, in order.
+    pub fn starting_with<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, u32)> {
+        let place = self.entries.partition_point(|entry| self.text_of(*entry) < prefix);
+        let pairs = self.entries[place..].iter().map(|entry| (self.text_of(*entry), entry.value));
+        pairs.take_while(move |(text, _)| text.starts_with(prefix))
+    }
+
+    /// All within `most` slips of `word`, with how many.
+    pub fn near(&self, word: &str, most: usize) -> Vec<(usize, u32)> {
+        let (wanted, own) = (word.chars().collect::<Vec<_>>(), letters(word));
+        let mut other = Vec::new();
+        let candidates = self.entries.iter().filter(|entry| {
+            usize::from(entry.length).abs_diff(word.len()) <= most && may_be_near(entry.letters, own, most)
+        });
+        candidates
+            .filter_map(|entry| {
+                other.clear();
+                other.extend(self.text_of(*entry).chars());
+                distance(&wanted, &other, most).map(|slips| (slips, entry.value))
+            })
+            .collect()
+    }
+
+    /// The bytes it holds.
+    pub fn size(&self) -> usize {
+        self.text.capacity() + self.entries.capacity() * size_of::<Entry>()
+    }
+
+    fn text_of(&self, entry: Entry) -> &str {
+        &self.text[entry.start as usize..entry.start as usize + usize::from(entry.length)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dictionary() -> Dictionary {
+        let words = ["issue", "list", "issues", "issuer", "pull", "é", "issue"];
+        Dictionary::build(
+            words.into_iter().zip([0, 1, 2, 3, 4, 5, 0]).map(|(word, value)| (word.into(), value)).collect(),
+        )
+    }
+
+    #[test]
+    fn texts_are_found_whole_by_their_beginning_and_with_slips() {
+        let dictionary = dictionary();
+        assert_eq!(dictionary.find("issue"), Some(0));
+        assert_eq!(dictionary.find("é"), Some(5));
+        assert_eq!(dictionary.find("issu"), None);
+        assert_eq!(dictionary.find("zzz"), None);
+        let begin = |prefix| dictionary.starting_with(prefix).map(|(_, value)| value).collect::<Vec<_>>();
+        assert_eq!(begin("issue"), [0, 3, 2]);
+        assert_eq!(begin(""), [0, 3, 2, 1, 4, 5]);
+        assert_eq!(begin("q"), [0_u32; 0]);
+        assert_eq!(dictionary.near("isue", 1), [(1, 0)]);
+        assert_eq!(dictionary.near("issuee", 1), [(1, 0), (1, 3), (1, 2)]);
+        assert!(dictionary.near("quux", 2).is_empty());
+        assert_eq!(Dictionary::build(Vec::new()).find("x"), None);
+    }
+}

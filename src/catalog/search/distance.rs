@@ -1,0 +1,89 @@
+//! How many slips of the finger lie between two words.
+
+/// Words longer than this are not compared; names are shorter.
+const LONGEST: usize = 128;
+
+/// Letters that were left out, added, changed or swapped with their neighbour, where that is at most `most`.
+pub fn distance(one: &[char], other: &[char], most: usize) -> Option<usize> {
+    if one.len().abs_diff(other.len()) > most || one.len().max(other.len()) > LONGEST {
+        return None;
+    }
+    // Three rows of the table: swapping looks two back.
+    let width = other.len() + 1;
+    let mut rows = [[0_u8; LONGEST + 1]; 3];
+    for (column, cell) in rows[0][..width].iter_mut().enumerate() {
+        *cell = column as u8;
+    }
+    for (index, letter) in one.iter().enumerate() {
+        let (here, before, earlier) = ((index + 1) % 3, index % 3, (index + 2) % 3);
+        rows[here][0] = index as u8 + 1;
+        let mut least = rows[here][0];
+        for column in 1..width {
+            let same = *letter == other[column - 1];
+            let replaced = rows[before][column - 1] + u8::from(!same);
+            let mut cost = replaced.min(rows[before][column] + 1).min(rows[here][column - 1] + 1);
+            if index > 0 && column > 1 && *letter == other[column - 2] && one[index - 1] == other[column - 1] {
+                cost = cost.min(rows[earlier][column - 2] + 1);
+            }
+            rows[here][column] = cost;
+            least = least.min(cost);
+        }
+        if usize::from(least) > most {
+            return None;
+        }
+    }
+    let cost = usize::from(rows[one.len() % 3][width - 1]);
+    (cost <= most).then_some(cost)
+}
+
+/// Which letters a word has, so that most words need not be compared: one slip changes at most two of these bits.
+pub fn letters(word: &str) -> u32 {
+    word.chars().fold(0, |letters, letter| {
+        let bit =
+            if letter.is_ascii_lowercase() { u32::from(letter) - u32::from('a') } else { 26 + u32::from(letter) % 6 };
+        letters | 1 << bit
+    })
+}
+
+/// Whether two words may be within `most` slips, by their letters.
+pub fn may_be_near(one: u32, other: u32, most: usize) -> bool {
+    (one ^ other).count_ones() as usize <= 2 * most
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn between(one: &str, other: &str, most: usize) -> Option<usize> {
+        distance(&one.chars().collect::<Vec<_>>(), &other.chars().collect::<Vec<_>>(), most)
+    }
+
+    #[test]
+    fn slips_are_counted() {
+        let check = |one: &str, other: &str, most, expected| {
+            assert_eq!(between(one, other, most), expected, "{one} {other}");
+            assert_eq!(between(other, one, most), expected, "{other} {one}");
+        };
+        check("issue", "issue", 0, Some(0));
+        check("isue", "issue", 1, Some(1));
+        check("isseu", "issue", 1, Some(1));
+        check("isxue", "issue", 1, Some(1));
+        check("repositry", "repository", 2, Some(1));
+        check("reposotiry", "repository", 2, Some(2));
+        check("create", "delete", 2, None);
+        check("a", "abcd", 2, None);
+        check("", "ab", 2, Some(2));
+        check(&"x".repeat(1000), &"x".repeat(1000), 2, None);
+    }
+
+    proptest! {
+        #[test]
+        fn it_agrees_with_a_plain_one_and_letters_lose_nothing(one in "[a-f0-9é]{0,9}", other in "[a-f0-9é]{0,9}", most in 0_usize..4) {
+            let plain = strsim::osa_distance(&one, &other);
+            prop_assert_eq!(between(&one, &other, most), (plain <= most).then_some(plain));
+            prop_assert!(plain > most || may_be_near(letters(&one), letters(&other), most));
+        }
+    }
+}

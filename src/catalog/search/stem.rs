@@ -1,0 +1,165 @@
+//! One form for the forms of an English word: `issues`, `creating` and `creation` find `issue` and `create`.
+//!
+//! It is lighter than Porter's stemmer on purpose. That one also makes `organ` of `organization`, `import` of `important` and
+//! `gener` of both `general` and `generate`; in a catalog of tools these are different things, and endings other than
+//! those of plurals, verbs and their nouns hardly occur. The forms are no words and are shown to nobody.
+
+/// What is left of a verb when `at` (of `validate`, `validation`, `validator`) goes.
+const LEAST_BEFORE_AT: usize = 5;
+/// What is left when `ment` goes: `deployment`, not `statement`.
+const LEAST_BEFORE_MENT: usize = 6;
+
+/// Brings `word`, which is in lower case, to its form.
+pub fn stem(word: &mut String) {
+    if word.len() < 3 || !word.bytes().all(|byte| byte.is_ascii_lowercase()) {
+        return;
+    }
+    strip_plural(word);
+    strip_verb(word);
+    strip_noun(word);
+    finish(word);
+}
+
+fn strip_plural(word: &mut String) {
+    let length = word.len();
+    if word.ends_with("sses") {
+        word.truncate(length - 2);
+    } else if word.ends_with("ies") {
+        word.truncate(if length > 4 { length - 2 } else { length - 1 });
+    } else if word.ends_with('s') && !word.ends_with("ss") && !word.ends_with("us") && !word.ends_with("is") {
+        word.truncate(length - 1);
+    }
+}
+
+fn strip_verb(word: &mut String) {
+    let length = word.len();
+    let left = if word.ends_with("eed") {
+        return;
+    } else if word.ends_with("ied") && length > 4 {
+        return word.truncate(length - 1);
+    } else if word.ends_with("ing") {
+        length - 3
+    } else if word.ends_with("ed") {
+        length - 2
+    } else {
+        return;
+    };
+    if left < 2 || !has_vowel(&word[..left]) {
+        return;
+    }
+    word.truncate(left);
+    let bytes = word.as_bytes();
+    if let [.., before, last] = bytes
+        && before == last
+        && !matches!(last, b'l' | b's' | b'z' | b'a' | b'e' | b'i' | b'o' | b'u')
+    {
+        word.pop();
+    }
+}
+
+fn strip_noun(word: &mut String) {
+    let length = word.len();
+    if word.ends_with("ification") {
+        return word.truncate(length - "cation".len());
+    }
+    if (word.ends_with("tion") || word.ends_with("sion")) && length > 5 {
+        word.truncate(length - 3);
+    } else if word.ends_with("ator") {
+        word.truncate(length - 2);
+    } else if word.ends_with("ment") && length >= LEAST_BEFORE_MENT + 4 {
+        word.truncate(length - 4);
+    }
+}
+
+/// The spellings that the endings leave behind.
+fn finish(word: &mut String) {
+    if word.len() > 3 && word.ends_with('e') {
+        word.pop();
+    }
+    let length = word.len();
+    if word.ends_with("at") && length >= LEAST_BEFORE_AT + 2 {
+        word.truncate(length - 2);
+    } else if word.ends_with("ll") && length > 5 {
+        word.pop();
+    } else if let [.., before, b'y'] = word.as_bytes()
+        && length > 2
+        && !is_vowel(*before)
+    {
+        word.pop();
+        word.push('i');
+    }
+}
+
+fn has_vowel(word: &str) -> bool {
+    word.bytes().any(|byte| is_vowel(byte) || byte == b'y')
+}
+
+fn is_vowel(byte: u8) -> bool {
+    matches!(byte, b'a' | b'e' | b'i' | b'o' | b'u')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stemmed(word: &str) -> String {
+        let mut form = word.to_owned();
+        stem(&mut form);
+        form
+    }
+
+    #[test]
+    fn forms_of_one_word_are_one() {
+        for family in [
+            &["issue", "issues"][..],
+            &["query", "queries", "queried", "querying"],
+            &["create", "creates", "created", "creating", "creation", "creator"],
+            &["delete", "deleted", "deleting", "deletion"],
+            &["repository", "repositories"],
+            &["box", "boxes"],
+            &["cache", "caches", "cached", "caching"],
+            &["class", "classes"],
+            &["plan", "plans", "planned", "planning"],
+            &["cancel", "cancelled", "canceled"],
+            &["install", "installs", "installed", "installing"],
+            &["configure", "configuration", "configured"],
+            &["validate", "validation", "validator", "validating"],
+            &["organize", "organization", "organizations"],
+            &["document", "documents", "documentation"],
+            &["notify", "notifies", "notification", "notifications"],
+            &["deploy", "deployment", "deployments", "deployed"],
+            &["manage", "management", "managing"],
+            &["execute", "executing", "execution"],
+            &["need", "needed"],
+        ] {
+            for word in family {
+                assert_eq!(stemmed(word), stemmed(family[0]), "{word} of {family:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn different_words_stay_different() {
+        for (one, other) in [
+            ("organ", "organization"),
+            ("import", "important"),
+            ("general", "generate"),
+            ("use", "user"),
+            ("serve", "server"),
+            ("state", "statement"),
+            ("new", "news2"),
+            ("status", "state"),
+            ("string", "stre"),
+            ("id", "ide"),
+        ] {
+            assert_ne!(stemmed(one), stemmed(other), "{one}, {other}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_english_word_stays_as_it_is() {
+        for word in ["", "a", "is", "s3", "öffnungen", "天气", "thing", "king", "red", "bus", "this", "access"] {
+            assert_eq!(stemmed(word), word);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What a profile holds, as far as the file tells.
+
+use serde::Serialize;
+
+use crate::config::exposure::{Exposure, Mode, Profile, ProfileName};
+use crate::config::glob::Glob;
+use crate::config::{Config, Filter};
+
+#[derive(Debug, Serialize)]
+pub struct ProfileReport {
+    pub name: String,
+    /// Where its clients connect.
+    pub path: String,
+    /// The enabled ones that it takes in.
+    pub servers: Vec<String>,
+    pub tools: FilterReport,
+    pub prompts: FilterReport,
+    pub resources: FilterReport,
+    pub exposure: ExposureReport,
+}
+
+#[derive(Debug, Serialize)]
+pub struct FilterReport {
+    pub allow: Vec<String>,
+    pub deny: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ExposureReport {
+    pub mode: &'static str,
+    pub pinned: Vec<String>,
+    pub auto_above: usize,
+    pub reveal: bool,
+}
+
+impl ProfileReport {
+    pub fn new(name: &ProfileName, profile: &Profile, config: &Config) -> ProfileReport {
+        let enabled = config.servers.iter().filter(|(_, server)| server.enabled).map(|(id, _)| id);
+        let has = |id: &str| profile.servers.iter().any(|glob| glob.matches(id));
+        ProfileReport {
+            name: name.to_string(),
+            path: name.path(),
+            servers: enabled.filter(|id| has(id.as_str())).map(ToString::to_string).collect(),
+            tools: FilterReport::new(&profile.tools.filter),
+            prompts: FilterReport::new(&profile.prompts),
+            resources: FilterReport::new(&profile.resources),
+            exposure: ExposureReport::new(&profile.exposure),
+        }
+    }
+
+    /// The cells of its row; `enabled` is how many servers there are.
+    pub fn row(&self, enabled: usize) -> Vec<String> {
+        let servers = match self.servers.len() {
+            0 => "none".to_owned(),
+            count if count == enabled => "all".to_owned(),
+            _ => self.servers.join(", "),
+        };
+        let exposure = match self.exposure.mode {
+            "auto" => format!("auto above {}", self.exposure.auto_above),
+            mode => mode.to_owned(),
+        };
+        let filters = [&self.tools, &self.prompts, &self.resources].map(FilterReport::words);
+        [self.name.clone(), self.path.clone(), servers].into_iter().chain(filters).chain([exposure]).collect()
+    }
+}
+
+impl FilterReport {
+    fn new(filter: &Filter) -> FilterReport {
+        FilterReport { allow: texts(&filter.allow), deny: texts(&filter.deny) }
+    }
+
+    fn words(&self) -> String {
+        let allow = match self.allow.as_slice() {
+            [] => return "none".to_owned(),
+            allow if allow.iter().any(|glob| glob == "*") => "all".to_owned(),
+            allow => allow.join(", "),
+        };
+        if self.deny.is_empty() { allow } else { format!("{allow} but {}", self.deny.join(", ")) }
+    }
+}
+
+impl ExposureReport {
+    fn new(exposure: &Exposure) -> ExposureReport {
+        let mode = match exposure.mode {
+            Mode::All => "all",
+            Mode::Search => "search",
+            Mode::Auto => "auto",
+        };
+        let Exposure { pinned, auto_above, reveal, .. } = exposure;
+        ExposureReport { mode, pinned: texts(pinned), auto_above: *auto_above, reveal: *reveal }
+    }
+}
+
+fn texts(globs: &[Glob]) -> Vec<String> {
+    globs.iter().map(ToString::to_string).collect()
+}
