@@ -49,11 +49,11 @@ pub fn answer_completion_script() {
 }
 
 /// Bash, whose words end at `:` and `=` too: those of a URI and of `key=value` are put together again, and what stands
-/// before the last of these characters is cut from the answers, as bash keeps it.
+/// before the last of these characters is cut from the answers, as bash keeps it. Flags are offered to who began one.
 struct WholeWords;
 
 const BASH: &str = r#"_goblin() {
-    local IFS=$'\013' rest=$COMP_LINE words=() count=0 index word kept
+    local IFS=$'\013' rest=$COMP_LINE words=() count=0 index word kept answer
     for ((index = 0; index <= COMP_CWORD; index++)); do
         word=${COMP_WORDS[index]}
         if ((index > 0)) && [[ $rest != [[:space:]]* ]]; then
@@ -66,10 +66,12 @@ const BASH: &str = r#"_goblin() {
     done
     word=${words[count - 1]}
     kept=${word%"${word##*[:=]}"}
-    COMPREPLY=($(_CLAP_IFS="$IFS" _CLAP_COMPLETE_INDEX=$((count - 1)) VARIABLE=bash goblin -- "${words[@]}" 2>/dev/null))
-    for index in "${!COMPREPLY[@]}"; do
-        printf -v word '%q' "${COMPREPLY[index]#"$kept"}"
-        COMPREPLY[index]=$word
+    COMPREPLY=()
+    for answer in $(_CLAP_IFS="$IFS" _CLAP_COMPLETE_INDEX=$((count - 1)) VARIABLE=bash goblin -- "${words[@]}" 2>/dev/null); do
+        if [[ $word == -* || $answer != -* ]]; then
+            printf -v answer '%q' "${answer#"$kept"}"
+            COMPREPLY+=("$answer")
+        fi
     done
     if [[ ${#COMPREPLY[@]} -eq 1 && $COMPREPLY == *[=/:] ]]; then
         compopt -o nospace 2>/dev/null

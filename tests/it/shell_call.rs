@@ -4,7 +4,7 @@ use std::process::Stdio;
 
 use serde_json::json;
 
-use crate::harness::{eventually, fixture_server, signal};
+use crate::harness::{Scratch, eventually, fixture_server, signal};
 use crate::home::Home;
 use crate::terminal::Terminal;
 
@@ -117,18 +117,28 @@ async fn a_person_at_a_terminal_answers_what_a_server_asks() {
 async fn a_signal_cancels_the_call() {
     let home = home();
     let (_gateway, client) = home.gateway("a_echo").await;
-    for last in [&[][..], &["--config", home.config()]] {
-        let mut command = home.goblin(&[&["tools", "call", "a_ask", "method=ping", "then=hang"], last].concat());
-        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("goblin starts");
-        if last.is_empty() {
-            let called = || async { (client.call_text("a_call_count", json!({})).await != "1").then_some(()) };
-            eventually("the call has begun", called).await;
-        }
-        signal(child.id().expect("it runs"), "INT");
-        assert_eq!(child.wait().await.expect("it ends").code(), Some(130), "{last:?}");
-    }
+    let mut child = home.goblin(&["tools", "call", "a_hang"]).stderr(Stdio::piped()).spawn().expect("goblin starts");
+    let called = || async { (client.call_text("a_call_count", json!({})).await != "1").then_some(()) };
+    client.call_text("a_call_count", json!({})).await;
+    eventually("the call has begun", called).await;
+    signal(child.id().expect("it runs"), "INT");
+    assert_eq!(child.wait().await.expect("it ends").code(), Some(130));
     let cancelled = || async { (client.call_text("a_cancelled", json!({})).await != "[]").then_some(()) };
     eventually("the server is told", cancelled).await;
+}
+
+#[tokio::test]
+async fn a_signal_ends_servers_of_its_own() {
+    let scratch = Scratch::new();
+    let pid_file = scratch.path().join("pid").display().to_string();
+    let home = Home::new(&json!({ "mcpServers": { "a": fixture_server(&["--pid-file", &pid_file]) } }));
+    let mut command = home.goblin(&["tools", "call", "a_hang", "--config", home.config()]);
+    let mut child = command.stderr(Stdio::piped()).spawn().expect("goblin starts");
+    let pid = || async { std::fs::read_to_string(&pid_file).ok().filter(|pid| pid.ends_with('\n')) };
+    let pid = eventually("the server has started", pid).await;
+    signal(child.id().expect("it runs"), "INT");
+    assert_eq!(child.wait().await.expect("it ends").code(), Some(130));
+    assert!(!std::path::Path::new("/proc").join(pid.trim()).exists(), "the server has ended with it");
 }
 
 #[tokio::test]
