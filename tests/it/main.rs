@@ -3,6 +3,7 @@
 mod ask_player;
 mod fixture_http;
 mod harness;
+mod home;
 mod interop_features;
 mod interop_player;
 mod interop_rmcp_client;
@@ -22,6 +23,7 @@ mod stage;
 mod subscriber;
 mod support;
 mod tasks_client;
+mod terminal;
 
 mod admin;
 mod asks;
@@ -97,6 +99,9 @@ mod schema;
 mod sdk_rust;
 mod sdk_tour;
 mod seeds;
+mod shell;
+mod shell_call;
+mod shell_completion;
 mod shutdown;
 mod smoke;
 mod subscriptions;
