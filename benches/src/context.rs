@@ -30,6 +30,8 @@ const QUERIES: usize = 30;
 /// What was counted.
 #[derive(Serialize)]
 pub struct Context {
+    /// The tools as their servers give them, by their number.
+    pub direct: Vec<(usize, Size)>,
     pub lists: Vec<Listed>,
     /// The gateway's own tools, each by its name.
     pub own: Vec<(String, Size)>,
@@ -123,10 +125,12 @@ impl Context {
 /// None when Goblin is not measured.
 pub async fn measure(yard: &Yard) -> Result<Option<Context>> {
     let published = sample::published()?;
-    let mut context = Context { lists: Vec::new(), own: Vec::new(), walks: Vec::new() };
+    let mut context = Context { direct: Vec::new(), lists: Vec::new(), own: Vec::new(), walks: Vec::new() };
     for tools in TOOLS {
         let chosen = sample::choose(&published, tools);
-        // Of the last gateway that lists everything: what its tools are called by their servers.
+        let definitions = chosen.iter().flat_map(|server| &server.tools).map(|tool| tool.definition.clone());
+        context.direct.push((tools, Size::of_list(&definitions.collect::<Vec<_>>())?));
+        // What the tools of the list are called by their servers.
         let mut natives = HashMap::new();
         for setting in Setting::ALL {
             let Some(mut gateway) = Gateway::start(yard, setting, &chosen).await? else { return Ok(None) };

@@ -1,7 +1,7 @@
 //! The tables of what lists of tools cost in context.
 
 use super::{line, median};
-use crate::context::{Context, Setting, Step, Terms, Use, Walk, break_even, requests};
+use crate::context::{Context, Setting, Size, Step, Terms, Use, Walk, break_even, requests};
 
 const USES: [usize; 3] = [1, 3, 10];
 /// What a tool answers, in tokens.
@@ -36,13 +36,15 @@ fn lists_table(context: &Context) -> String {
     let mut text =
         "\n| tools | exposure | listed | tokens | each | name, description, input schema only | each |\n".to_owned();
     text += "|--:|---|--:|--:|--:|--:|--:|\n";
-    for listed in &context.lists {
-        let (tools, title, entries, size) = (listed.tools, listed.setting.title(), listed.entries, listed.size);
-        let (whole, bare) = (size.whole / entries.max(1), size.bare / entries.max(1));
-        line(
-            &mut text,
-            format_args!("| {tools} | {title} | {entries} | {} | {whole} | {} | {bare} |", size.whole, size.bare),
-        );
+    let mut row = |tools: usize, title: &str, entries: usize, Size { whole, bare }: Size| {
+        let (each, bare_each) = (whole / entries.max(1), bare / entries.max(1));
+        line(&mut text, format_args!("| {tools} | {title} | {entries} | {whole} | {each} | {bare} | {bare_each} |"));
+    };
+    for (tools, size) in &context.direct {
+        row(*tools, "the servers, no gateway", *tools, *size);
+        for listed in context.lists.iter().filter(|listed| listed.tools == *tools) {
+            row(*tools, listed.setting.title(), listed.entries, listed.size);
+        }
     }
     text
 }
@@ -64,11 +66,12 @@ fn walks_table(context: &Context) -> String {
     let found = walks.iter().filter(|walk| walk.found).count();
     let (count, tools) = (walks.len(), context.most_tools());
     let mut text = format!("\n{count} queries among {tools} tools; {found} found a right tool with one search.\n");
-    text += "\n| one use of a tool, in tokens | median | worst |\n|---|--:|--:|\n";
+    text += "\n| one use of a tool, in tokens | median | mean | worst |\n|---|--:|--:|--:|\n";
     let mut row = |title: &str, of: &dyn Fn(&Walk) -> usize| {
         let values = walks.iter().map(of);
-        let (middle, worst) = (median(values.clone().map(|value| value as f64).collect()), values.max().unwrap_or(0));
-        line(&mut text, format_args!("| {title} | {middle:.0} | {worst} |"));
+        let (middle, mean) = (median(values.clone().map(|value| value as f64).collect()), mean(walks, of));
+        let worst = values.max().unwrap_or(0);
+        line(&mut text, format_args!("| {title} | {middle:.0} | {mean:.0} | {worst} |"));
     };
     row("`search_tools`, asked", &|walk| walk.search.asked);
     for (name, shown) in SHOWN {
@@ -116,13 +119,16 @@ fn break_even_table(context: &Context) -> String {
     text
 }
 
-/// The use of a tool with the median of each of its parts.
+/// The use of a tool with the mean of each of its parts: a list is paid for by the mean of its tools, too.
 fn typical(walks: &[Walk], shown: Shown) -> Use {
-    let of = |part: &dyn Fn(&Walk) -> usize| median(walks.iter().map(|walk| part(walk) as f64).collect());
     Use {
-        search: of(&|walk| walk.search.asked + shown(&walk.search)),
-        describe: of(&|walk| walk.describe.asked + shown(&walk.describe)),
-        call: of(&|walk| walk.call),
-        direct: of(&|walk| walk.direct),
+        search: mean(walks, &|walk| walk.search.asked + shown(&walk.search)),
+        describe: mean(walks, &|walk| walk.describe.asked + shown(&walk.describe)),
+        call: mean(walks, &|walk| walk.call),
+        direct: mean(walks, &|walk| walk.direct),
     }
+}
+
+fn mean(walks: &[Walk], of: &dyn Fn(&Walk) -> usize) -> f64 {
+    walks.iter().map(of).sum::<usize>() as f64 / walks.len().max(1) as f64
 }
