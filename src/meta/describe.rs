@@ -53,7 +53,7 @@ impl Look<'_> {
         Ok(self.describe_unlisted(&owner, members))
     }
 
-    /// A resource that can be read and stands in no list: a template has it, or its server named it.
+    /// A resource that may be read and stands in no list: a template takes it, or its server named it.
     fn describe_unlisted(&self, owner: &Owner, mut members: Members) -> Answer {
         let backend = &self.catalog.source(owner.source).backend;
         let exposed = self.catalog.resources.expose(&self.catalog.sources, owner.source, &owner.native);
@@ -64,7 +64,7 @@ impl Look<'_> {
         members.raw("resource", Some(&definition));
         members.raw("template", template.map(|entry| utf8(&entry.definition)));
         let mut text = resource_text(&definition, &exposed, &identifier, backend.id.as_str());
-        text.push_str("\nnot listed by its server; it can be read");
+        text.push_str("\nnot listed by its server, which may have it all the same");
         if let Some(template) = template {
             text.push_str(&format!("\ntemplate: {} - {}", template.exposed, summary(utf8(&template.definition))));
         }
