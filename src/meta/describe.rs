@@ -224,7 +224,8 @@ mod tests {
 
     #[test]
     fn meta2_a_resource_is_told_with_all_that_is_known_of_it() {
-        let definition = r#"{"uri":"u","name":"n","title":"T","description":"d","size":1.0,"annotations":{ "priority": 1 }}"#;
+        let definition =
+            r#"{"uri":"u","name":"n","title":"T","description":"d","size":1.0,"annotations":{ "priority": 1 }}"#;
         let expected = "s+u (s)\nT\nd\nid: s_u\nname: n\nsize: 1.0\nannotations: {\"priority\":1}";
         assert_eq!(resource_text(definition, "s+u", "s_u", "s"), expected);
     }

@@ -150,6 +150,18 @@ async fn meta5_a_call_is_cancelled_at_the_server() {
 }
 
 #[tokio::test]
+async fn meta5_a_call_may_become_a_task() {
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&["--tasks"]) })).await;
+    let client = gateway.client_seeing("a_task_slow").await;
+    let mut params = both("a_task_slow", &json!({"text": "done", "ms": 1}))[1].clone();
+    params["task"] = json!({});
+    let begun = client.request("tools/call", params).await;
+    let id = begun["result"]["task"]["taskId"].as_str().unwrap_or_else(|| panic!("no task in {begun}"));
+    let done = client.request("tasks/result", json!({ "taskId": id })).await;
+    assert_eq!(text(&done["result"]), "done", "{done}");
+}
+
+#[tokio::test]
 async fn meta5_headers_name_call_tool_and_the_server_gets_its_own() {
     let server = HttpFixture::start(&["--era", "modern", "--header-tools"]).await;
     let gateway = Gateway::with_servers(json!({ "m": server.server() })).await;
