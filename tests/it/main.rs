@@ -50,6 +50,7 @@ mod conformance_client;
 mod connect;
 mod documents;
 mod edit;
+mod exposure;
 mod files;
 mod files_escape;
 mod files_watch;
