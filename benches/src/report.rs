@@ -1,5 +1,6 @@
 //! From samples to medians, from medians to bars, and both to Markdown. Pure: nothing here measures or prints.
 
+mod context;
 mod subscriptions;
 
 use std::fmt::Write;
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::context::Context;
 use crate::fan::FanOut;
 use crate::ledger::Ledger;
 use crate::memory::Footprint;
@@ -46,6 +48,7 @@ pub struct Measured {
     pub starts: Vec<Starts>,
     pub fan_out: Option<FanOut>,
     pub subscriptions: Option<Ledger>,
+    pub context: Option<Context>,
 }
 
 #[derive(Serialize)]
@@ -133,6 +136,7 @@ impl Report {
         text += &start_table(&self.measured.starts);
         text.extend(self.measured.fan_out.iter().map(subscriptions::fan_table));
         text.extend(self.measured.subscriptions.iter().map(subscriptions::ledger_table));
+        text.extend(self.measured.context.iter().map(context::tables));
         if !self.bars.is_empty() {
             text += "\n| bar | limit | measured | |\n|---|--:|--:|---|\n";
         }

@@ -12,6 +12,7 @@ use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
+use crate::context;
 use crate::fan;
 use crate::fleet::{Fleet, Yard};
 use crate::ledger;
@@ -63,6 +64,7 @@ enum Part {
     Start,
     FanOut,
     Subscriptions,
+    Context,
 }
 
 impl Part {
@@ -70,7 +72,18 @@ impl Part {
         let [first, second, third, fourth, fifth] = Scenario::ALL;
         let (first, second) = (Self::Load(first), Self::Load(second));
         let (third, fourth, fifth) = (Self::Load(third), Self::Load(fourth), Self::Load(fifth));
-        &[first, second, third, fourth, fifth, Self::Memory, Self::Start, Self::FanOut, Self::Subscriptions]
+        &[
+            first,
+            second,
+            third,
+            fourth,
+            fifth,
+            Self::Memory,
+            Self::Start,
+            Self::FanOut,
+            Self::Subscriptions,
+            Self::Context,
+        ]
     };
 }
 
@@ -86,6 +99,7 @@ impl ValueEnum for Part {
             Self::Start => "start",
             Self::FanOut => "fan-out",
             Self::Subscriptions => "subscriptions",
+            Self::Context => "context",
         }))
     }
 }
@@ -115,6 +129,7 @@ pub async fn run(options: &Options) -> Result<Report> {
                 measured.fan_out = fan::measure(&yard, sessions, options.rounds.into()).await?;
             }
             Part::Subscriptions => measured.subscriptions = Some(ledger::measure()?),
+            Part::Context => measured.context = context::measure(&yard).await?,
         }
     }
     let report = Report::new(machine, options.rounds.into(), options.seconds, measured);
