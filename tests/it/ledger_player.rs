@@ -62,15 +62,20 @@ pub enum Manner {
     Leaves,
 }
 
-/// The ledger, what the errors said, and whether it is time to go.
+/// The ledger, what the errors said, and whether more is to be booked.
 #[derive(Default)]
 pub struct Books {
     pub ledger: Ledger,
-    pub over: AtomicBool,
+    are_closed: AtomicBool,
     errors: Mutex<BTreeMap<String, u64>>,
 }
 
 impl Books {
+    /// Who has played as long as was asked of it, plays no longer.
+    pub fn close(&self) {
+        self.are_closed.store(true, Ordering::Relaxed);
+    }
+
     fn book(&self, call: &Call, answer: &Value) {
         match answer["result"]["content"][0]["text"].as_str() {
             Some(text) => self.ledger.answered(&call.nonce, text),
@@ -111,10 +116,10 @@ pub enum Way {
 }
 
 impl Player {
-    /// Plays so many rounds, or fewer when it is over.
+    /// Plays at least so many rounds, and on until the books are closed.
     pub async fn play(mut self, books: Arc<Books>, manner: Manner, rounds: u64) {
-        for round in 0..rounds {
-            if books.over.load(Ordering::Relaxed) {
+        for round in 0.. {
+            if round >= rounds && books.are_closed.load(Ordering::Relaxed) {
                 break;
             }
             let calls: Vec<_> = (1..=WIDTH).map(|place| self.call(&books, manner, round, place)).collect();

@@ -10,6 +10,7 @@ mod interop_rmcp_client;
 mod interop_rmcp_server;
 mod interop_table;
 mod ledger_player;
+mod ledger_subscriptions_listener;
 mod ledger_subscriptions_player;
 mod meta_client;
 mod modern_client;
