@@ -20,6 +20,7 @@ use crate::memory;
 use crate::procfs;
 use crate::report::{Measured, Report, Row, Sample};
 use crate::scenario::Scenario;
+use crate::search;
 use crate::start;
 
 /// Descriptors of a process that are no sessions.
@@ -63,6 +64,7 @@ enum Part {
     Start,
     FanOut,
     Subscriptions,
+    Search,
 }
 
 impl Part {
@@ -70,7 +72,18 @@ impl Part {
         let [first, second, third, fourth, fifth] = Scenario::ALL;
         let (first, second) = (Self::Load(first), Self::Load(second));
         let (third, fourth, fifth) = (Self::Load(third), Self::Load(fourth), Self::Load(fifth));
-        &[first, second, third, fourth, fifth, Self::Memory, Self::Start, Self::FanOut, Self::Subscriptions]
+        &[
+            first,
+            second,
+            third,
+            fourth,
+            fifth,
+            Self::Memory,
+            Self::Start,
+            Self::FanOut,
+            Self::Subscriptions,
+            Self::Search,
+        ]
     };
 }
 
@@ -86,6 +99,7 @@ impl ValueEnum for Part {
             Self::Start => "start",
             Self::FanOut => "fan-out",
             Self::Subscriptions => "subscriptions",
+            Self::Search => "search",
         }))
     }
 }
@@ -115,6 +129,7 @@ pub async fn run(options: &Options) -> Result<Report> {
                 measured.fan_out = fan::measure(&yard, sessions, options.rounds.into()).await?;
             }
             Part::Subscriptions => measured.subscriptions = Some(ledger::measure()?),
+            Part::Search => measured.searches = search::measure(options.rounds.into()),
         }
     }
     let report = Report::new(machine, options.rounds.into(), options.seconds, measured);
