@@ -17,7 +17,8 @@ use http::{HeaderValue, StatusCode};
 use percent_encoding::percent_decode_str;
 use tokio::sync::watch;
 
-use crate::admin::readiness::{Readiness, Servers, Standing};
+use crate::admin::readiness::{Readiness, Servers};
+use crate::backend::standing::Standing;
 use crate::observe::Observe;
 use crate::observe::metrics::{self, Reading, ServerReading};
 use crate::protocol::error::Error;

@@ -29,6 +29,7 @@ pub mod own;
 pub mod register;
 pub mod sse;
 pub mod stamp;
+pub mod standing;
 pub mod stdio;
 pub mod trouble;
 pub mod twin;

@@ -7,6 +7,7 @@
 pub mod build;
 pub mod definition;
 pub mod directory;
+pub mod indexes;
 pub mod meta;
 pub mod name;
 pub mod profile;
@@ -24,7 +25,8 @@ use crate::backend::inbox::List;
 use crate::backend::listing::Listing;
 use crate::caller::Caller;
 use crate::catalog::build::Terms;
-use crate::catalog::meta::{MetaSet, MetaTool};
+use crate::catalog::indexes::Indexes;
+use crate::catalog::meta::MetaSet;
 use crate::catalog::resources::Resources;
 use crate::config::exposure::Mode;
 use crate::protocol::dialect::DialectClass;
@@ -47,6 +49,7 @@ pub struct Catalog {
     pub listed: Listed,
     page_size: usize,
     views: [Pages; 2],
+    indexes: Indexes,
 }
 
 /// A backend and the listing this catalog was built from.
@@ -149,7 +152,7 @@ impl Catalog {
                 places.iter().map(|place| &self.tools.entries[*place].definition).collect()
             }
         };
-        let ours = self.meta.definitions.iter().filter(|_| self.meta.listed);
+        let ours = self.meta.entries.iter().filter(|_| self.meta.listed).map(|entry| &entry.definition);
         theirs.into_iter().chain(ours).collect()
     }
 
@@ -160,10 +163,9 @@ impl Catalog {
             List::Resources => "resources",
             List::Templates => "resourceTemplates",
         };
-        let shown = |definition: &Bytes| match (list, class) {
-            (List::Tools, DialectClass::Legacy) => definition::for_older(definition),
-            (List::Tools, DialectClass::Modern) => definition::for_newer(definition),
-            _ => definition.clone(),
+        let shown = |definition: &Bytes| match list {
+            List::Tools => shown_tool(definition, class),
+            List::Prompts | List::Resources | List::Templates => definition.clone(),
         };
         let definitions: Vec<_> = self.definitions(list).into_iter().map(shown).collect();
         let kind = match class {
@@ -198,15 +200,23 @@ impl Catalog {
     }
 }
 
+/// A tool's definition as clients of this class can read it.
+fn shown_tool(definition: &Bytes, class: DialectClass) -> Bytes {
+    match class {
+        DialectClass::Legacy => definition::for_older(definition),
+        DialectClass::Modern => definition::for_newer(definition),
+    }
+}
+
 impl<'a> View<'a> {
     /// A tool and its place among all.
     pub fn tool(self, name: &str) -> Result<(usize, &'a Entry), Error> {
         self.catalog.tools.find(name).map_err(|candidates| Error::ToolNotFound { name: name.to_owned(), candidates })
     }
 
-    /// One of the gateway's own tools.
-    pub fn meta_tool(self, name: &str) -> Option<MetaTool> {
-        self.catalog.meta.find(name)
+    /// A tool's definition as this client gets it in lists.
+    pub fn shown_tool(self, definition: &Bytes) -> Bytes {
+        shown_tool(definition, self.class)
     }
 
     pub fn prompt(self, name: &str) -> Result<(usize, &'a Entry), Error> {

@@ -3,7 +3,7 @@
 //! `resolve` is pure: a view of the catalog and a request in, a route or an error out. `dispatch` takes the route. The
 //! result is untouched but for URIs and what an older client cannot parse (`content`).
 
-mod arguments;
+pub mod arguments;
 mod content;
 pub mod inputs;
 pub mod introspection;
@@ -224,7 +224,7 @@ impl Router {
     }
 
     /// Looks something up in the catalog. What nobody offers is looked for again where lists are being fetched.
-    async fn look_up<T>(
+    pub async fn look_up<T>(
         &self,
         find: impl Fn(View<'_>) -> Result<T, Error>,
         caller: &Caller,

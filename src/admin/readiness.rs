@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use crate::backend::{Backend, State};
+use crate::backend::Backend;
+use crate::backend::standing::Standing;
 use crate::catalog::directory::Directory;
 use crate::config::ServerId;
 
@@ -75,30 +76,6 @@ pub async fn settle(directory: &Directory) -> (Duration, Vec<ServerId>) {
     (begin.elapsed(), waiting.collect())
 }
 
-/// How one server stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    Ready,
-    Starting,
-    Failed,
-}
-
-impl Standing {
-    pub fn of(backend: &Backend) -> Standing {
-        Standing::judge(&backend.state(), backend.has_settled())
-    }
-
-    fn judge(state: &State, has_settled: bool) -> Standing {
-        match state {
-            // Connected, but what it offers is not known yet.
-            State::Ready if !has_settled => Standing::Starting,
-            State::Ready => Standing::Ready,
-            State::Starting => Standing::Starting,
-            State::Lost(_) | State::Stopped => Standing::Failed,
-        }
-    }
-}
-
 /// How many servers stand how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Servers {
@@ -134,21 +111,6 @@ impl FromIterator<Standing> for Servers {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_server_is_ready_when_it_is_connected_and_listed() {
-        let lost = State::Lost("gone".to_owned());
-        for (state, has_settled, standing) in [
-            (&State::Starting, false, Standing::Starting),
-            (&State::Ready, false, Standing::Starting),
-            (&State::Ready, true, Standing::Ready),
-            (&lost, true, Standing::Failed),
-            (&lost, false, Standing::Failed),
-            (&State::Stopped, true, Standing::Failed),
-        ] {
-            assert_eq!(Standing::judge(state, has_settled), standing, "{state:?} {has_settled}");
-        }
-    }
 
     #[test]
     fn servers_are_counted_by_standing() {

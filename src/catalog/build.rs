@@ -48,6 +48,7 @@ pub fn build(version: u64, terms: &Terms, sources: Vec<Source>) -> Catalog {
         meta: Arc::clone(&terms.meta),
         page_size: terms.page_size.max(1),
         views: Default::default(),
+        indexes: Default::default(),
         sources,
     }
 }

@@ -137,15 +137,36 @@ impl Directory {
         catalog.sources.len() == roster.len() && catalog.sources.iter().zip(roster.iter()).all(holds)
     }
 
-    /// Publishes a catalog whenever the bell rings, until told to stop.
+    /// Publishes a catalog whenever the bell rings, and makes it searchable, until told to stop.
     pub async fn run(&self, observe: &Observe, mut stop: watch::Receiver<bool>) {
+        tokio::select! {
+            () = stopped(&mut stop) => {}
+            () = self.publish_all(observe) => {}
+            () = self.index_all() => {}
+        }
+    }
+
+    async fn publish_all(&self, observe: &Observe) {
         loop {
-            tokio::select! {
-                () = stopped(&mut stop) => return,
-                () = self.bell.notified() => {}
-            }
+            self.bell.notified().await;
             self.publish(observe);
             tokio::time::sleep(GATHER).await;
+        }
+    }
+
+    /// Builds the indexes of each catalog; where catalogs come faster than that, of the newest. Those of profiles wait for
+    /// the first question.
+    async fn index_all(&self) {
+        let mut versions = self.watch();
+        while versions.changed().await.is_ok() {
+            let catalog = self.whole.current.load_full();
+            let built = tokio::task::spawn_blocking(move || {
+                for list in List::ALL {
+                    catalog.index(list);
+                }
+            });
+            // Where it failed, the first question will fail in the same way and say so.
+            let _ = built.await;
         }
     }
 
@@ -207,8 +228,9 @@ impl Shelf {
     }
 
     /// Puts a catalog in the place of the one before it.
-    fn put(&self, catalog: Catalog) -> Changed {
+    fn put(&self, mut catalog: Catalog) -> Changed {
         let old = self.current.load_full();
+        catalog.inherit(&old);
         let changed = |list| old.definitions(list) != catalog.definitions(list);
         let (tools, prompts) = (changed(List::Tools), changed(List::Prompts));
         let resources = changed(List::Resources) || changed(List::Templates);

@@ -2,8 +2,10 @@
 //!
 //! Their names belong to them: a backend's tool that would have one gets another, and is told among the conflicts.
 
+pub mod definitions;
+
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
@@ -60,29 +62,54 @@ impl MetaTool {
     }
 }
 
+/// How many entries a call may ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    pub default: usize,
+    pub most: usize,
+}
+
+impl Limit {
+    pub const SEARCH: Limit = Limit { default: 10, most: 100 };
+    pub const CATALOG: Limit = Limit { default: 100, most: 1000 };
+}
+
 /// All of them under the names that clients know.
 pub struct MetaSet {
     /// Whether they stand in the list of tools.
     pub listed: bool,
     prefix: String,
-    names: HashMap<Box<str>, MetaTool>,
+    names: HashMap<Box<str>, usize>,
     /// In the order of [`MetaTool::ALL`].
-    pub definitions: Vec<Bytes>,
+    pub entries: Vec<MetaEntry>,
+}
+
+/// One of them.
+pub struct MetaEntry {
+    pub tool: MetaTool,
+    /// As clients call it.
+    pub name: Box<str>,
+    pub definition: Bytes,
+    /// The compiled input schema.
+    pub schema: OnceLock<Option<jsonschema::Validator>>,
 }
 
 impl MetaSet {
     pub fn new(config: &MetaTools) -> Arc<MetaSet> {
-        let name = |tool: &MetaTool| format!("{}{}", config.prefix, tool.name());
-        Arc::new(MetaSet {
-            listed: config.enabled,
-            prefix: config.prefix.clone(),
-            names: MetaTool::ALL.iter().map(|tool| (name(tool).into(), *tool)).collect(),
-            definitions: MetaTool::ALL.iter().map(|tool| definition(*tool, &name(tool))).collect(),
-        })
+        let prefix = config.prefix.clone();
+        let entry = |tool: MetaTool| MetaEntry {
+            tool,
+            name: format!("{prefix}{}", tool.name()).into(),
+            definition: definitions::definition(tool, &prefix),
+            schema: OnceLock::new(),
+        };
+        let entries: Vec<_> = MetaTool::ALL.into_iter().map(entry).collect();
+        let names = entries.iter().enumerate().map(|(place, entry)| (entry.name.clone(), place)).collect();
+        Arc::new(MetaSet { listed: config.enabled, prefix, names, entries })
     }
 
-    pub fn find(&self, name: &str) -> Option<MetaTool> {
-        self.names.get(name).copied()
+    pub fn find(&self, name: &str) -> Option<&MetaEntry> {
+        self.names.get(name).map(|place| &self.entries[*place])
     }
 
     /// Whether this is the tool that calls others. Asked for every call, so it does not hash.
@@ -108,6 +135,5 @@ impl MetaSet {
     }
 }
 
-fn definition(_tool: MetaTool, name: &str) -> Bytes {
-    format!(r#"{{"name":"{name}","inputSchema":{{"type":"object"}}}}"#).into()
-}
+#[cfg(test)]
+mod tests;

@@ -32,6 +32,7 @@ pub fn narrow(whole: &Catalog, profile: &Profile, terms: &Terms) -> Catalog {
         meta: Arc::clone(&terms.meta),
         page_size: whole.page_size,
         views: Default::default(),
+        indexes: Default::default(),
         sources,
     }
 }

@@ -12,7 +12,7 @@ use crate::config::glob::Glob;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Exposure {
     pub mode: Mode,
-    /// Exposed names that are listed in any mode.
+    /// Names, as clients see them, that are listed in any mode.
     pub pinned: Vec<Glob>,
     /// With [`Mode::Auto`]: more tools than this are too many to list.
     pub auto_above: usize,

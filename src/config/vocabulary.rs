@@ -254,7 +254,7 @@ pub(crate) const NAMESPACING: Keys = Keys {
 pub(crate) const EXPOSURE: Keys = Keys {
     read: &[
         restart("mode", MODE, "\"all\"", "all; search: the pinned ones only; auto: all while there are few"),
-        restart("pinned", GLOBS, "[]", "exposed names that are listed in any mode"),
+        restart("pinned", GLOBS, "[]", "names, as clients see them, that are listed in any mode"),
         restart("autoAbove", Shape::Whole(0, field::LARGEST_COUNT), "60", "with auto: more tools than this are many"),
         restart("reveal", Shape::Flag, "false", "list a tool to the client that had it described"),
     ],
@@ -265,7 +265,7 @@ pub(crate) const EXPOSURE: Keys = Keys {
 
 pub(crate) const META_TOOLS: Keys = Keys {
     read: &[
-        restart("enabled", Shape::Flag, "true", "whether they are there; needed by search and auto"),
+        restart("enabled", Shape::Flag, "true", "whether they are listed; search and auto need them"),
         restart("prefix", Shape::Text("^[A-Za-z0-9_-]{0,32}$"), "\"\"", "stands before their names"),
     ],
     aliases: &[],

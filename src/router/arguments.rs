@@ -3,15 +3,26 @@
 //! By default the backend is the judge. A schema that cannot be compiled, for instance because it points to another
 //! document, is no reason to refuse a call: nothing is ever fetched, and the backend judges again.
 
+use std::sync::OnceLock;
+
 use crate::catalog::Entry;
 use crate::protocol::json;
 
 /// What is wrong with `arguments`, in the schema's words; nothing when they fit or cannot be judged.
 pub fn problem(entry: &Entry, arguments: &str) -> Option<String> {
-    let validator = entry.schema.get_or_init(|| compile(&entry.definition)).as_ref()?;
     let value: serde_json::Value = serde_json::from_str(arguments).ok()?;
+    judge(&entry.schema, &entry.definition, &value)
+}
+
+/// The same for arguments that were read; `schema` holds what was compiled from `definition`.
+pub fn judge(
+    schema: &OnceLock<Option<jsonschema::Validator>>,
+    definition: &[u8],
+    arguments: &serde_json::Value,
+) -> Option<String> {
+    let validator = schema.get_or_init(|| compile(definition)).as_ref()?;
     let problems: Vec<_> = validator
-        .iter_errors(&value)
+        .iter_errors(arguments)
         .take(5)
         .map(|error| {
             let path = error.instance_path().to_string();

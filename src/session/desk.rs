@@ -207,10 +207,7 @@ impl Desk {
     }
 
     fn begin_call(self: &Arc<Desk>, session: &Arc<Session>, caller: Caller, request: Request) -> Begun {
-        let request = match self.router.unwrap_call(&caller, &request) {
-            Ok(unwrapped) => unwrapped.unwrap_or(request),
-            Err(answer) => return Begun::Ready(answer.pieces),
-        };
+        let request = self.router.unwrap_call(&caller, &request).unwrap_or(request);
         let token = params::progress_token(request.raw.as_str(), &request.params);
         let token = token.map(|at| at.slice(request.raw.bytes()));
         let call = Arc::new(Call::new(caller, Arc::clone(&session.mailbox), request, token));

@@ -83,12 +83,11 @@ impl Desk {
             | Method::TasksCancel => {
                 let caller = caller()?;
                 match self.router.unwrap_call(&caller, &request) {
-                    Ok(None) => self.visit_backend(guest, caller, request, meta),
-                    Ok(Some(unwrapped)) => {
+                    None => self.visit_backend(guest, caller, request, meta),
+                    Some(unwrapped) => {
                         let meta = Meta::read(unwrapped.raw.as_str(), &unwrapped.params);
                         self.visit_backend(guest, caller, unwrapped, &meta)
                     }
-                    Err(answer) => Ok(Visited::Ready(answer.pieces)),
                 }
             }
             Method::Listen => Listening::begin(self, guest, caller()?, &request).map(Visited::Listening),

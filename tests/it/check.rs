@@ -85,7 +85,7 @@ async fn servers_are_listed_without_secrets_and_without_being_started() {
 async fn profiles_are_listed_with_their_endpoint_and_what_they_hold() {
     let scratch = Scratch::new();
     let config = json!({
-        "exposure": { "mode": "auto", "pinned": ["git_log"] },
+        "exposure": { "mode": "auto", "pinned": ["git_echo"] },
         "mcpServers": {
             "git": fixture_server(&[]),
             "github": fixture_server(&[]),
@@ -110,21 +110,37 @@ async fn profiles_are_listed_with_their_endpoint_and_what_they_hold() {
     ];
     assert_eq!(table, expected);
 
+    let connected = check(&scratch, &config, &["--connect"]).await;
+    let head = "PROFILE  ENDPOINT       SERVERS      TOOLS  LISTED  PROMPTS  RESOURCES  TEMPLATES  EXPOSURE";
+    let row = "none     /mcp/p/none    none             0       0        0          0          0  auto above 60";
+    assert!(connected.stdout.contains(&format!("{head}\n")), "{}", connected.stdout);
+    assert!(connected.stdout.contains(&format!("{row}\n")), "{}", connected.stdout);
     let report = check(&scratch, &config, &["--connect", "--json"]).await.json();
     let profile = |name: &str| {
         let profiles = report["profiles"].as_array().expect("a list");
         profiles.iter().find(|profile| profile["name"] == name).unwrap_or_else(|| panic!("{name}: {report}"))
     };
+    let mut review = profile("review").clone();
+    let seen = review["seen"].take();
     assert_eq!(
-        *profile("review"),
+        review,
         json!({
             "name": "review", "path": "/mcp/p/review", "servers": ["git", "github"],
             "tools": { "allow": ["git_*"], "deny": ["git_push"] },
             "prompts": { "allow": [], "deny": [] }, "resources": { "allow": ["*"], "deny": [] },
-            "exposure": { "mode": "search", "pinned": ["git_log"], "autoAbove": 60, "reveal": false },
+            "exposure": { "mode": "search", "pinned": ["git_echo"], "autoAbove": 60, "reveal": false },
+            "seen": null,
         })
     );
+    let offered = |id: &str, what: &str| server(&report, id)["seen"][what].as_u64().expect("a count");
+    let held = json!({
+        "tools": offered("git", "tools"), "listed": 1, "prompts": 0,
+        "resources": offered("git", "resources") + offered("github", "resources"),
+        "templates": offered("git", "templates") + offered("github", "templates"),
+    });
+    assert_eq!(seen, held);
     assert_eq!(profile("all")["servers"], json!(["git", "github", "notes"]));
+    assert!(profile("all")["seen"]["tools"].as_u64() > seen["tools"].as_u64(), "{report}");
 }
 
 #[tokio::test]

@@ -122,6 +122,9 @@ fn servers_are_removed_and_the_rest_stays() {
     place.put(&OWN.replace("\"b\"", "\"branch\""));
     place.bad(&["remove", "brunch"], "did you mean branch?");
     place.put(OWN);
+    place.put(&OWN.replacen('{', "{ \"profiles\": { \"p\": { \"servers\": [\"b\"] } },", 1));
+    place.bad(&["remove", "b"], "profiles.p.servers[0]: there is no server \"b\"");
+    place.put(OWN);
     place.good(&["remove", "b"], "removed b from");
     assert_eq!(place.text(), OWN.replace("\t\t\"b\": { \"command\": \"y\" }, // two\n", ""));
     place.put(OWN);

@@ -251,6 +251,7 @@ impl Answer {
 pub struct Client {
     http: HttpClient<HttpConnector, Full<Bytes>>,
     pub address: std::net::SocketAddr,
+    pub endpoint: String,
     pub session: Option<String>,
     pub version: Option<String>,
     next: Arc<std::sync::atomic::AtomicU64>,
@@ -262,7 +263,7 @@ impl Client {
         let http = HttpClient::builder(TokioExecutor::new())
             .pool_idle_timeout(Duration::from_secs(3))
             .build(HttpConnector::new());
-        Client { http, address, session: None, version: None, next: Arc::default() }
+        Client { http, address, endpoint: "/mcp".to_owned(), session: None, version: None, next: Arc::default() }
     }
 
     /// A request with exactly these headers besides `Host`.
@@ -286,9 +287,14 @@ impl Client {
         headers
     }
 
-    /// POSTs these bytes to `/mcp` in this session.
+    /// The same at another endpoint.
+    pub fn at(self, endpoint: &str) -> Client {
+        Client { endpoint: endpoint.to_owned(), ..self }
+    }
+
+    /// POSTs these bytes to its endpoint in this session.
     pub async fn post(&self, body: impl Into<Bytes>) -> Answer {
-        self.send(Method::POST, "/mcp", &self.headers(), body).await
+        self.send(Method::POST, &self.endpoint, &self.headers(), body).await
     }
 
     /// POSTs these bytes; gives the answer as soon as its head is there.
@@ -298,7 +304,8 @@ impl Client {
 
     /// The same with exactly these headers besides `Host`.
     pub async fn open_with(&self, headers: &[(&str, &str)], body: impl Into<Bytes>) -> (Parts, Listener) {
-        let mut request = Request::builder().method(Method::POST).uri(format!("http://{}/mcp", self.address));
+        let mut request =
+            Request::builder().method(Method::POST).uri(format!("http://{}{}", self.address, self.endpoint));
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
@@ -382,7 +389,7 @@ impl Client {
 
     /// Opens the GET stream.
     pub async fn listen(&self) -> Listener {
-        self.listen_at("/mcp").await
+        self.listen_at(&self.endpoint).await
     }
 
     pub async fn listen_at(&self, path: &str) -> Listener {

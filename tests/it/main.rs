@@ -82,6 +82,7 @@ mod park;
 mod park_faults;
 mod per_client;
 mod per_client_talk;
+mod profiles;
 mod prompts;
 mod readme;
 mod real_servers;

@@ -126,8 +126,13 @@ impl ModernClient {
         ModernClient { client: Client::new(address), capabilities, next: AtomicU64::new(1) }
     }
 
+    /// The same at another endpoint.
+    pub fn at(self, endpoint: &str) -> ModernClient {
+        ModernClient { client: self.client.at(endpoint), ..self }
+    }
+
     pub async fn send(&self, draft: &Draft) -> Answer {
-        self.client.send(Method::POST, "/mcp", &draft.pairs(), draft.body.clone()).await
+        self.client.send(Method::POST, &self.client.endpoint, &draft.pairs(), draft.body.clone()).await
     }
 
     /// Gives the answer as soon as its head is there.

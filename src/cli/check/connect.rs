@@ -16,6 +16,7 @@ use crate::backend::listing::LeftOut;
 use crate::backend::{Backend, State};
 use crate::catalog::build::{Terms, build};
 use crate::catalog::{Catalog, Names, Source, name};
+use crate::cli::check::profile::Held;
 use crate::cli::check::report::{Conflict, Cut, Finding, Report, Seen, Standing, milliseconds};
 use crate::cli::style::width;
 use crate::config::{Config, NamePolicy, Namespacing, ServerId};
@@ -35,6 +36,7 @@ struct Answer {
 /// Fills in what only a connection shows. All servers are stopped again.
 pub async fn connect(config: Config, report: &mut Report) -> Result<()> {
     let (terms, patience) = (Terms::new(&config), config.policies.start_timeout);
+    let profiles = config.profiles.clone();
     let begin = Instant::now();
     let app = App::start(config, own_executable()?, ProxyEnvironment::from_process(), Arc::default());
     let backends: Vec<_> = app.backends().cloned().collect();
@@ -62,6 +64,9 @@ pub async fn connect(config: Config, report: &mut Report) -> Result<()> {
             |(name, exposed): (&String, &Vec<String>)| Conflict { kind, name: name.clone(), exposed: exposed.clone() };
         report.conflicts.extend(names.contested.iter().map(conflict));
         report.cut.extend(cut(&catalog, kind, names));
+    }
+    for (profile, report) in profiles.values().zip(&mut report.profiles) {
+        report.seen = Some(Held::new(&catalog, profile, &terms));
     }
     report.connected = true;
     app.stop().await;

@@ -1,7 +1,12 @@
-//! What a profile holds, as far as the file tells.
+//! What a profile holds: what the file tells, and what a connection shows.
+
+use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::catalog::build::Terms;
+use crate::catalog::profile::narrow;
+use crate::catalog::{Catalog, Listed};
 use crate::config::exposure::{Exposure, Mode, Profile, ProfileName};
 use crate::config::glob::Glob;
 use crate::config::{Config, Filter};
@@ -17,6 +22,19 @@ pub struct ProfileReport {
     pub prompts: FilterReport,
     pub resources: FilterReport,
     pub exposure: ExposureReport,
+    /// Nothing unless the servers were connected to.
+    pub seen: Option<Held>,
+}
+
+/// How much of what the servers offer.
+#[derive(Debug, Serialize)]
+pub struct Held {
+    pub tools: usize,
+    /// Those of them that are listed.
+    pub listed: usize,
+    pub prompts: usize,
+    pub resources: usize,
+    pub templates: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -46,6 +64,7 @@ impl ProfileReport {
             prompts: FilterReport::new(&profile.prompts),
             resources: FilterReport::new(&profile.resources),
             exposure: ExposureReport::new(&profile.exposure),
+            seen: None,
         }
     }
 
@@ -60,8 +79,31 @@ impl ProfileReport {
             "auto" => format!("auto above {}", self.exposure.auto_above),
             mode => mode.to_owned(),
         };
-        let filters = [&self.tools, &self.prompts, &self.resources].map(FilterReport::words);
-        [self.name.clone(), self.path.clone(), servers].into_iter().chain(filters).chain([exposure]).collect()
+        let held = match &self.seen {
+            Some(Held { tools, listed, prompts, resources, templates }) => {
+                [tools, listed, prompts, resources, templates].map(ToString::to_string).to_vec()
+            }
+            None => [&self.tools, &self.prompts, &self.resources].map(FilterReport::words).to_vec(),
+        };
+        [self.name.clone(), self.path.clone(), servers].into_iter().chain(held).chain([exposure]).collect()
+    }
+}
+
+impl Held {
+    pub fn new(whole: &Catalog, profile: &Profile, terms: &Terms) -> Held {
+        let (page_size, exposure) = (terms.page_size, profile.exposure.clone());
+        let catalog = narrow(whole, profile, &Terms { page_size, exposure, meta: Arc::clone(&terms.meta) });
+        let tools = catalog.tools.entries.len();
+        Held {
+            tools,
+            listed: match &catalog.listed {
+                Listed::All => tools,
+                Listed::Pinned { places, .. } => places.len(),
+            },
+            prompts: catalog.prompts.entries.len(),
+            resources: catalog.resources.entries.len(),
+            templates: catalog.resources.templates.len(),
+        }
     }
 }
 

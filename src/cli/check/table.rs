@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use crate::cli::check::report::{Report, ServerReport, Standing};
 use crate::cli::style::{paint_if, plural};
 
-/// Columns whose cells stand to the right.
+/// Columns whose cells stand to the right: of servers, and one more of profiles.
 const NUMBERS: [&str; 6] = ["HANDSHAKE", "PING", "TOOLS", "PROMPTS", "RESOURCES", "TEMPLATES"];
+const LISTED: &str = "LISTED";
 const STATE: &str = "STATE";
 const GAP: usize = 2;
 /// Names that were cut, as long as they are of interest.
@@ -61,7 +62,11 @@ fn count(report: &Report, standing: Standing) -> usize {
 
 fn profiles(report: &Report) -> Vec<Vec<String>> {
     let enabled = report.servers.len() - count(report, Standing::Disabled);
-    let head = ["PROFILE", "ENDPOINT", "SERVERS", "OF TOOLS", "OF PROMPTS", "OF RESOURCES", "EXPOSURE"];
+    let held: &[&str] = match report.connected {
+        true => &["TOOLS", LISTED, "PROMPTS", "RESOURCES", "TEMPLATES"],
+        false => &["OF TOOLS", "OF PROMPTS", "OF RESOURCES"],
+    };
+    let head = [&["PROFILE", "ENDPOINT", "SERVERS"], held, &["EXPOSURE"]].concat();
     let head = head.iter().map(|word| (*word).to_owned()).collect();
     [head].into_iter().chain(report.profiles.iter().map(|profile| profile.row(enabled))).collect()
 }
@@ -103,15 +108,15 @@ fn lay_out(rows: &[Vec<String>], width: Option<usize>, colourful: bool) -> Strin
         for (column, cell) in row.iter().enumerate() {
             let is_last = column + 1 == row.len();
             let wide = lengths[column];
-            let padded = match NUMBERS.contains(&rows[0][column].as_str()) {
+            let title = rows[0][column].as_str();
+            let padded = match title == LISTED || NUMBERS.contains(&title) {
                 true => format!("{cell:>wide$}"),
                 false if is_last => cell.clone(),
                 false => format!("{cell:wide$}"),
             };
             let shown = fit(&padded, room);
             room = room.saturating_sub(shown.chars().count() + GAP);
-            let is_state = rows[0][column] == STATE;
-            line.push_str(&paint_if(colourful && is_state, &shown, colour(cell)));
+            line.push_str(&paint_if(colourful && title == STATE, &shown, colour(cell)));
             line.push_str(&" ".repeat(if is_last { 0 } else { GAP }));
             if room == 0 {
                 break;

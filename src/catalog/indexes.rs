@@ -1,0 +1,91 @@
+//! The entries of any list alike, and the indexes by which they are searched.
+//!
+//! An index is built once, after its catalog is published or when the first question comes, whichever is sooner; a list
+//! that stayed as it was keeps the one it had. With many entries that takes a while, so no thread of the runtime may ask.
+
+use std::sync::{Arc, OnceLock};
+
+use crate::backend::inbox::List;
+use crate::catalog::search::{Document, Index, document};
+use crate::catalog::{Catalog, Entry};
+
+#[derive(Default)]
+pub struct Indexes([Arc<OnceLock<Index>>; 4]);
+
+/// An entry of any list.
+#[derive(Clone, Copy, PartialEq)]
+pub struct Shown<'a> {
+    /// The id of its server.
+    pub server: &'a str,
+    /// The name that clients know; of a resource its URI, of a template its pattern.
+    pub exposed: &'a str,
+    pub native: &'a str,
+    pub definition: &'a str,
+    /// Of a resource.
+    pub identifier: Option<&'a str>,
+}
+
+impl Catalog {
+    /// How many entries a list has.
+    pub fn count(&self, list: List) -> usize {
+        match list {
+            List::Tools => self.tools.entries.len(),
+            List::Prompts => self.prompts.entries.len(),
+            List::Resources => self.resources.entries.len(),
+            List::Templates => self.resources.templates.len(),
+        }
+    }
+
+    /// The entry at this place of a list.
+    pub fn shown(&self, list: List, place: usize) -> Shown<'_> {
+        match list {
+            List::Tools => self.shown_name(&self.tools.entries[place]),
+            List::Prompts => self.shown_name(&self.prompts.entries[place]),
+            List::Resources => {
+                let entry = &self.resources.entries[place];
+                let identifier = Some(&*entry.identifier);
+                Shown { identifier, ..self.shown_of(entry.source, &entry.exposed, &entry.native, &entry.definition) }
+            }
+            List::Templates => {
+                let entry = &self.resources.templates[place];
+                self.shown_of(entry.source, &entry.exposed, &entry.native, &entry.definition)
+            }
+        }
+    }
+
+    fn shown_name<'a>(&'a self, entry: &'a Entry) -> Shown<'a> {
+        self.shown_of(entry.source, &entry.exposed, &entry.native, &entry.definition)
+    }
+
+    fn shown_of<'a>(&'a self, source: usize, exposed: &'a str, native: &'a str, definition: &'a [u8]) -> Shown<'a> {
+        let server = self.source(source).backend.id.as_str();
+        // Definitions are parts of messages, which are UTF-8.
+        let definition = std::str::from_utf8(definition).unwrap_or("{}");
+        Shown { server, exposed, native, definition, identifier: None }
+    }
+
+    /// The index of a list; its documents have the places of the entries. Not for threads of the runtime.
+    pub fn index(&self, list: List) -> &Index {
+        let documents = (0..self.count(list)).map(|place| document_of(list, self.shown(list, place)));
+        self.indexes.0[list as usize].get_or_init(|| Index::build(documents))
+    }
+
+    /// Takes over the indexes of the catalog before this one, where they still fit.
+    pub(super) fn inherit(&mut self, before: &Catalog) {
+        for list in List::ALL {
+            let is_same = |place| self.shown(list, place) == before.shown(list, place);
+            if self.count(list) == before.count(list) && (0..self.count(list)).all(is_same) {
+                self.indexes.0[list as usize] = Arc::clone(&before.indexes.0[list as usize]);
+            }
+        }
+    }
+}
+
+fn document_of(list: List, shown: Shown<'_>) -> Document<'_> {
+    let Shown { server, exposed, native, definition, .. } = shown;
+    match list {
+        List::Tools => document::tool(definition, exposed, native, server),
+        List::Prompts => document::prompt(definition, exposed, native, server),
+        List::Resources | List::Templates => document::resource(definition, exposed, server),
+    }
+}

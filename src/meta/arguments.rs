@@ -1,0 +1,125 @@
+//! What a call of one of the gateway's own tools asks for, checked against the schema that clients were shown.
+
+use serde_json::Value;
+
+use crate::catalog::Cursor;
+use crate::catalog::meta::{Limit, MetaTool};
+use crate::meta::Look;
+use crate::meta::words::{LONGEST_PROBLEM, cut, did_you_mean};
+use crate::router::arguments::judge;
+
+/// What is absent is empty, none or its default.
+#[derive(Debug, Default)]
+pub struct Arguments {
+    pub name: String,
+    pub uri: String,
+    pub query: String,
+    pub mime: Option<String>,
+    /// The one server that is meant.
+    pub server: Option<String>,
+    pub limit: usize,
+    /// Where a list goes on.
+    pub cursor: Option<String>,
+    /// What was not taken as it was said.
+    pub note: Option<String>,
+}
+
+impl Arguments {
+    pub fn read(look: &Look<'_>) -> Result<Arguments, String> {
+        let (entry, request) = (look.entry, &look.call.request);
+        let text = request.params.arguments.map_or("{}", |at| at.get(request.raw.as_str()));
+        let refused =
+            |problem: &str| format!("invalid arguments for {}: {}", entry.name, cut(problem, LONGEST_PROBLEM));
+        let mut value: Value = serde_json::from_str(text).map_err(|error| refused(&error.to_string()))?;
+        let (limit, note) = take_limit(&mut value, limit_of(entry.tool));
+        if let Some(problem) = judge(&entry.schema, &entry.definition, &value) {
+            return Err(refused(&problem));
+        }
+        let word = |key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
+        let server = word("serverId");
+        if let Some(id) = &server {
+            check_server(look, id)?;
+        }
+        Ok(Arguments {
+            name: word("name").unwrap_or_default(),
+            uri: word("uri").unwrap_or_default(),
+            query: word("query").unwrap_or_default(),
+            mime: word("mimeType"),
+            server,
+            limit,
+            cursor: word("cursor"),
+            note,
+        })
+    }
+}
+
+fn limit_of(tool: MetaTool) -> Limit {
+    match tool {
+        MetaTool::SearchTools | MetaTool::SearchPrompts | MetaTool::SearchResources => Limit::SEARCH,
+        _ => Limit::CATALOG,
+    }
+}
+
+/// A whole number out of range is brought into it, and told; an agent need not ask again for that.
+fn take_limit(value: &mut Value, Limit { default, most }: Limit) -> (usize, Option<String>) {
+    let Some(asked) = value.get_mut("limit") else { return (default, None) };
+    let Some(number) = asked.as_f64().filter(|number| number.fract() == 0.0) else { return (default, None) };
+    let taken = number.clamp(1.0, most as f64);
+    let note = (taken != number).then(|| format!("limit is from 1 to {most}, so {taken} was taken"));
+    *asked = Value::from(taken as usize);
+    (taken as usize, note)
+}
+
+fn check_server(look: &Look<'_>, id: &str) -> Result<(), String> {
+    let ids = || look.catalog.sources.iter().map(|source| source.backend.id.as_str());
+    if ids().any(|known| known == id) {
+        return Ok(());
+    }
+    let list = || format!("; `{}` tells which there are", look.catalog.meta.name(MetaTool::ListServers));
+    Err(format!("no server `{}`{}", cut(id, LONGEST_PROBLEM), did_you_mean(id, ids()).unwrap_or_else(list)))
+}
+
+/// Where a catalog goes on. Written unlike the cursors of lists, so that neither is taken for the other; those begin with
+/// a digit of base 16.
+pub fn write_cursor(cursor: Cursor) -> String {
+    format!("p{cursor}")
+}
+
+pub fn read_cursor(text: &str) -> Option<Cursor> {
+    text.strip_prefix('p')?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::inbox::List;
+
+    #[test]
+    fn meta5_a_limit_out_of_range_is_brought_into_it_and_told() {
+        let check = |asked: &str, taken: usize, is_told: bool| {
+            let mut value: Value = serde_json::from_str(&format!(r#"{{"limit":{asked}}}"#)).expect("JSON");
+            let (limit, note) = take_limit(&mut value, Limit::SEARCH);
+            assert_eq!((limit, note.is_some()), (taken, is_told), "{asked}");
+        };
+        check("1", 1, false);
+        check("100", 100, false);
+        check("7.0", 7, false);
+        check("0", 1, true);
+        check("-3", 1, true);
+        check("101", 100, true);
+        check("1e300", 100, true);
+        // These are for the schema to refuse.
+        check("2.5", 10, false);
+        check("\"7\"", 10, false);
+        assert_eq!(take_limit(&mut Value::Null, Limit::CATALOG), (100, None));
+    }
+
+    #[test]
+    fn meta5_cursors_of_catalogs_are_not_those_of_lists() {
+        let cursor = Cursor { version: 0xc0ffee, list: List::Prompts, page: 31 };
+        assert_eq!(read_cursor(&write_cursor(cursor)), Some(cursor));
+        assert_eq!(read_cursor(&cursor.to_string()), None);
+        assert!(write_cursor(cursor).parse::<Cursor>().is_err());
+        assert_eq!(read_cursor(""), None);
+    }
+}

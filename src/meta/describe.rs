@@ -1,0 +1,230 @@
+//! One entry, whole: its definition as lists show it, byte for byte, and the same for readers.
+
+use crate::catalog::meta::MetaTool;
+use crate::catalog::resources::{Owner, TemplateEntry};
+use crate::catalog::{Listed, uri};
+use crate::meta::cards::{Members, text_of};
+use crate::meta::words::{compact, did_you_mean, not_found, one_line, tool_not_found};
+use crate::meta::{Answer, Look};
+use crate::protocol::json::{self, Span, quote};
+use crate::router::find_resource;
+
+impl Look<'_> {
+    pub fn describe_tool(&self, name: &str) -> Result<Answer, String> {
+        if let Some(own) = self.catalog.meta.find(name) {
+            let shown = self.view.shown_tool(&own.definition);
+            return Ok(described("tool", None, utf8(&shown), tool_text(utf8(&shown), "the gateway itself")));
+        }
+        let (place, entry) = self.view.tool(name).map_err(|error| tool_not_found(self.catalog, name, &error))?;
+        self.reveal(place, &entry.exposed);
+        let shown = self.view.shown_tool(&entry.definition);
+        let server = self.server(entry.source);
+        Ok(described("tool", Some(server), utf8(&shown), tool_text(utf8(&shown), server)))
+    }
+
+    pub fn describe_prompt(&self, name: &str) -> Result<Answer, String> {
+        let (_, entry) = self.view.prompt(name).map_err(|error| {
+            let names = self.catalog.prompts.entries.iter().map(|entry| &*entry.exposed);
+            let find = format!("; `{}` finds prompts", self.catalog.meta.name(MetaTool::SearchPrompts));
+            not_found("prompt", name, &error, || did_you_mean(name, names), &find)
+        })?;
+        let (definition, server) = (utf8(&entry.definition), self.server(entry.source));
+        Ok(described("prompt", Some(server), definition, prompt_text(definition, server)))
+    }
+
+    pub fn describe_resource(&self, asked: &str) -> Result<Answer, String> {
+        let owner = find_resource(self.view, asked).map_err(|error| {
+            let uris = self.catalog.resources.entries.iter().map(|entry| &*entry.exposed);
+            let find = format!("; `{}` finds resources", self.catalog.meta.name(MetaTool::SearchResources));
+            not_found("resource", asked, &error, || did_you_mean(asked, uris), &find)
+        })?;
+        let server = self.server(owner.source);
+        let listed = self.catalog.resources.entries.iter();
+        let listed = listed.into_iter().find(|it| it.source == owner.source && *it.native == *owner.native);
+        let mut members = Members::default();
+        members.string("serverId", Some(server));
+        if let Some(entry) = listed {
+            let definition = utf8(&entry.definition);
+            members.string("id", Some(&entry.identifier));
+            members.raw("resource", Some(definition));
+            let text = resource_text(definition, &entry.exposed, &entry.identifier, server);
+            return Ok(Answer { structured: members.object(), text });
+        }
+        Ok(self.describe_unlisted(&owner, members))
+    }
+
+    /// A resource that can be read and stands in no list: a template has it, or its server named it.
+    fn describe_unlisted(&self, owner: &Owner, mut members: Members) -> Answer {
+        let backend = &self.catalog.source(owner.source).backend;
+        let exposed = self.catalog.resources.expose(&self.catalog.sources, owner.source, &owner.native);
+        let identifier = uri::identifier(&backend.id, &owner.native);
+        let template = self.template_of(owner);
+        let definition = format!(r#"{{"uri":{},"name":{}}}"#, quote(&exposed), quote(&owner.native));
+        members.string("id", Some(&identifier));
+        members.raw("resource", Some(&definition));
+        members.raw("template", template.map(|entry| utf8(&entry.definition)));
+        let mut text = resource_text(&definition, &exposed, &identifier, backend.id.as_str());
+        text.push_str("\nnot listed by its server; it can be read");
+        if let Some(template) = template {
+            text.push_str(&format!("\ntemplate: {} - {}", template.exposed, summary(utf8(&template.definition))));
+        }
+        Answer { structured: members.object(), text }
+    }
+
+    /// The template that offers a URI; of several the most literal one.
+    fn template_of(&self, owner: &Owner) -> Option<&TemplateEntry> {
+        let own = || self.catalog.resources.templates.iter().filter(|entry| entry.source == owner.source);
+        let literal = |entry: &&TemplateEntry| entry.template.as_ref().map(|template| template.literal_bytes());
+        let is_strict =
+            |entry: &&TemplateEntry| entry.template.as_ref().is_some_and(|it| it.matches(&owner.native).is_some());
+        let is_lenient = |entry: &&TemplateEntry| {
+            entry.template.as_ref().is_some_and(|it| it.matches_lenient(&owner.native).is_some())
+        };
+        own().filter(is_strict).max_by_key(literal).or_else(|| own().filter(is_lenient).max_by_key(literal))
+    }
+
+    /// Puts a tool on its client's own list, where that is wished and the client can hear of it.
+    fn reveal(&self, place: usize, exposed: &str) {
+        let Listed::Pinned { places, reveal: true } = &self.catalog.listed else { return };
+        let caller = &self.call.caller;
+        if caller.session.is_some() && caller.dialect.has_handshake() && !places.contains(&place) {
+            self.call.mailbox.reveal(exposed);
+        }
+    }
+
+    fn server(&self, source: usize) -> &str {
+        self.catalog.source(source).backend.id.as_str()
+    }
+}
+
+fn utf8(definition: &[u8]) -> &str {
+    std::str::from_utf8(definition).unwrap_or("{}")
+}
+
+fn described(member: &str, server: Option<&str>, definition: &str, text: String) -> Answer {
+    let mut members = Members::default();
+    members.string("serverId", server);
+    members.raw(member, Some(definition));
+    Answer { structured: members.object(), text }
+}
+
+/// The name, whose it is, and what it is for.
+fn head(definition: &str, name: &str, server: &str) -> Vec<String> {
+    let mut lines = vec![format!("{name} ({server})")];
+    lines.extend(text_of(definition, "title").filter(|title| title != name));
+    lines.extend(text_of(definition, "description").map(|description| description.trim().to_owned()));
+    lines
+}
+
+fn tool_text(definition: &str, server: &str) -> String {
+    let whole = json::whole(definition);
+    let mut lines = head(definition, &text_of(definition, "name").unwrap_or_default(), server);
+    if let Some(schema) = json::member(definition, whole, "inputSchema") {
+        let required = json::member(definition, schema, "required");
+        let required: Vec<_> = required.into_iter().flat_map(|list| json::elements(definition, list)).collect();
+        let is_required = |key: &str| required.iter().any(|at| json::string(definition, *at).as_deref() == Some(key));
+        let properties = json::member(definition, schema, "properties");
+        let properties = properties.into_iter().flat_map(|properties| json::members(definition, properties));
+        let arguments: Vec<_> = properties
+            .map(|property| {
+                let key = property.key(definition);
+                let kind = kind_of(definition, property.value);
+                argument(&key, Some(&kind), is_required(&key), &string_in(definition, property.value, "description"))
+            })
+            .collect();
+        lines.push(if arguments.is_empty() { "no arguments".to_owned() } else { "arguments:".to_owned() });
+        lines.extend(arguments);
+        // Where a schema says more than lines can, nothing is lost.
+        lines.push(format!("inputSchema: {}", compact(schema.get(definition))));
+    }
+    lines.join("\n")
+}
+
+fn prompt_text(definition: &str, server: &str) -> String {
+    let mut lines = head(definition, &text_of(definition, "name").unwrap_or_default(), server);
+    let list = json::member(definition, json::whole(definition), "arguments");
+    let arguments = list.into_iter().flat_map(|list| json::elements(definition, list)).map(|at| {
+        let is_required = json::member(definition, at, "required").is_some_and(|at| at.get(definition) == "true");
+        let [name, description] = ["name", "description"].map(|key| string_in(definition, at, key));
+        argument(&name, None, is_required, &description)
+    });
+    let arguments: Vec<_> = arguments.collect();
+    lines.push(if arguments.is_empty() { "no arguments".to_owned() } else { "arguments:".to_owned() });
+    lines.extend(arguments);
+    lines.join("\n")
+}
+
+fn resource_text(definition: &str, exposed: &str, identifier: &str, server: &str) -> String {
+    let mut lines = head(definition, exposed, server);
+    lines.push(format!("id: {identifier}"));
+    let told = ["name", "mimeType", "size"].into_iter().filter_map(|key| {
+        let at = json::member(definition, json::whole(definition), key)?;
+        let value = json::string(definition, at).map_or_else(|| at.get(definition).to_owned(), String::from);
+        Some(format!("{key}: {value}"))
+    });
+    lines.extend(told);
+    lines.join("\n")
+}
+
+/// What a template says of itself, on one line.
+fn summary(definition: &str) -> String {
+    let words = ["name", "description"].into_iter().filter_map(|key| text_of(definition, key));
+    one_line(&words.collect::<Vec<_>>().join(": "))
+}
+
+fn argument(name: &str, kind: Option<&str>, is_required: bool, description: &str) -> String {
+    let hints: Vec<_> = kind.into_iter().chain(is_required.then_some("required")).collect();
+    let hints = if hints.is_empty() { String::new() } else { format!(" ({})", hints.join(", ")) };
+    let description = one_line(description);
+    let description = if description.is_empty() { String::new() } else { format!(" - {description}") };
+    format!("  {name}{hints}{description}")
+}
+
+/// The type of an argument, as far as its schema says it plainly.
+fn kind_of(text: &str, schema: Span) -> String {
+    let written = |at: Span| json::string(text, at).map_or_else(|| compact(at.get(text)), String::from);
+    let joined = |list: Span| {
+        let kinds: Vec<_> = json::elements(text, list).map(written).collect();
+        if kinds.is_empty() { written(list) } else { kinds.join("|") }
+    };
+    let stated = ["enum", "type", "const"].into_iter().find_map(|key| json::member(text, schema, key));
+    stated.map_or_else(|| "any".to_owned(), joined)
+}
+
+fn string_in(text: &str, object: Span, key: &str) -> String {
+    json::member(text, object, key).and_then(|at| json::string(text, at)).map(String::from).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reg7_a_tool_is_told_with_its_arguments_and_its_whole_schema() {
+        let definition = r#"{"name":"s_t","title":"T","description":"Does it.\nWell.","inputSchema":{ "type":"object","properties":
+            {"a":{"type":"string","description":"the\n first"},"b":{"enum":["x","y"]},"c":{"type":["integer","null"]},"d":{}},"required":["a"] }}"#;
+        let expected = concat!(
+            "s_t (s)\nT\nDoes it.\nWell.\narguments:\n  a (string, required) - the first\n  b (x|y)\n",
+            "  c (integer|null)\n  d (any)\n",
+            r#"inputSchema: {"type":"object","properties":{"a":{"type":"string","description":"the\n first"},"#,
+            r#""b":{"enum":["x","y"]},"c":{"type":["integer","null"]},"d":{}},"required":["a"]}"#,
+        );
+        assert_eq!(tool_text(definition, "s"), expected);
+    }
+
+    #[test]
+    fn meta5_a_prompt_is_told_with_its_arguments() {
+        let definition = r#"{"name":"s_p","arguments":[{"name":"a","required":true,"description":"d"},{"name":"b"}]}"#;
+        assert_eq!(prompt_text(definition, "s"), "s_p (s)\narguments:\n  a (required) - d\n  b");
+        assert_eq!(prompt_text(r#"{"name":"s_p"}"#, "s"), "s_p (s)\nno arguments");
+    }
+
+    #[test]
+    fn definitions_of_any_shape_can_be_told() {
+        for definition in ["{}", "[]", "7", r#"{"inputSchema":[],"arguments":7,"size":null,"description":[]}"#] {
+            tool_text(definition, "s");
+            prompt_text(definition, "s");
+            resource_text(definition, "u", "i", "s");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Texts for agents: cut short, on one line, and what to say of a name that does not exist.
+
+use crate::catalog::Catalog;
+use crate::catalog::meta::MetaTool;
+use crate::catalog::search::nearest;
+use crate::protocol::error::Error;
+
+/// What is repeated of a call in the words that refuse it.
+pub const LONGEST_PROBLEM: usize = 300;
+/// How many names are proposed for one that does not exist.
+const MOST_PROPOSED: usize = 3;
+
+/// At most `most` characters of a text, up to the end of a word where there is one.
+pub fn cut(text: &str, most: usize) -> String {
+    let Some((end, _)) = text.char_indices().nth(most) else { return text.to_owned() };
+    let kept = &text[..end];
+    let at_word = kept.rfind(char::is_whitespace).filter(|at| *at > end / 2).unwrap_or(end);
+    format!("{}…", kept[..at_word].trim_end())
+}
+
+/// A text on one line.
+pub fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// JSON without the blanks between its tokens.
+pub fn compact(json: &str) -> String {
+    let mut compact = String::with_capacity(json.len());
+    let (mut in_string, mut is_escaped) = (false, false);
+    for character in json.chars() {
+        if !in_string && character.is_ascii_whitespace() {
+            continue;
+        }
+        compact.push(character);
+        in_string = in_string != (character == '"' && !is_escaped);
+        is_escaped = in_string && character == '\\' && !is_escaped;
+    }
+    compact
+}
+
+/// Names between backticks.
+pub fn quoted<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// The known names that somebody may have meant, if there are any near.
+pub fn did_you_mean<'a>(wrong: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {
+    let near = nearest(wrong, names, MOST_PROPOSED);
+    (!near.is_empty()).then(|| format!("; did you mean {}?", quoted(near.into_iter())))
+}
+
+/// What is said of a tool that is not there.
+pub fn tool_not_found(catalog: &Catalog, name: &str, error: &Error) -> String {
+    let names = catalog.tools.entries.iter().map(|entry| &*entry.exposed);
+    let find = format!("; `{}` finds tools by what they do", catalog.meta.name(MetaTool::SearchTools));
+    not_found("tool", name, error, || did_you_mean(name, names), &find)
+}
+
+/// The same for anything that is found by its name: several that could be meant, near ones, or where to look.
+pub fn not_found(kind: &str, name: &str, error: &Error, near: impl FnOnce() -> Option<String>, find: &str) -> String {
+    let shown = cut(name, LONGEST_PROBLEM);
+    let candidates = match error {
+        Error::ToolNotFound { candidates, .. }
+        | Error::PromptNotFound { candidates, .. }
+        | Error::ResourceNotFound { candidates, .. } => &candidates[..],
+        other => return other.to_string(),
+    };
+    if !candidates.is_empty() {
+        let candidates = quoted(candidates.iter().map(String::as_str));
+        return format!("`{shown}` may be any of several {kind}s: say which of {candidates}");
+    }
+    format!("no {kind} `{shown}`{}", near().as_deref().unwrap_or(find))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_cut_between_words_and_characters() {
+        for (text, most, expected) in [
+            ("short", 5, "short"),
+            ("a few words more", 12, "a few words…"),
+            ("a few words more", 9, "a few…"),
+            ("äöüäöüäöü", 4, "äöüä…"),
+            ("one verylongwordindeed", 12, "one verylong…"),
+            ("", 3, ""),
+        ] {
+            assert_eq!(cut(text, most), expected, "{text} {most}");
+        }
+        assert_eq!(one_line(" a\n\n b\tc "), "a b c");
+    }
+
+    #[test]
+    fn json_is_compact_and_its_strings_are_not_touched() {
+        for (json, expected) in [
+            ("{ \"a\" : [ 1 ,\n2 ] }", r#"{"a":[1,2]}"#),
+            (r#"{"a b": "c \" d", "e": "\\" , "f":" "}"#, r#"{"a b":"c \" d","e":"\\","f":" "}"#),
+            (r#"["\\\" ", 1]"#, r#"["\\\" ",1]"#),
+        ] {
+            assert_eq!(compact(json), expected);
+        }
+    }
+
+    #[test]
+    fn meta5_what_is_not_there_is_told_with_what_could_be_meant() {
+        let missing = |candidates: &[&str]| Error::ToolNotFound {
+            name: "x".to_owned(),
+            candidates: candidates.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        let names = ["github_search", "github_issue"];
+        let say = |name: &str, candidates: &[&str]| {
+            not_found("tool", name, &missing(candidates), || did_you_mean(name, names.into_iter()), "; look there")
+        };
+        assert_eq!(say("githb_search", &[]), "no tool `githb_search`; did you mean `github_search`?");
+        assert_eq!(say("zzz", &[]), "no tool `zzz`; look there");
+        assert_eq!(say("x", &["a_x", "b_x"]), "`x` may be any of several tools: say which of `a_x`, `b_x`");
+        assert!(say(&"z".repeat(9999), &[]).len() < 500);
+    }
+}

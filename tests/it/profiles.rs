@@ -1,0 +1,283 @@
+//! Profiles: what they hide is not there, however a client asks for it.
+
+use std::process::Stdio;
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::harness::{Client, Gateway, Scratch, StdioClient, eventually, fixture_server, goblin};
+use crate::listen_front::uris;
+use crate::modern_client::ModernClient;
+use crate::subscriber::{UPDATED, subscribe};
+use crate::support::path_text;
+
+const NARROW: &str = "/mcp/p/narrow";
+/// Nobody who may not see them may read any of these words.
+const SECRETS: [&str; 4] = ["hush", "a_add", "note:///beta", "db://"];
+
+/// Two servers, and a profile that shows one of them in part.
+fn config() -> Value {
+    let profile = json!({
+        "servers": ["a"],
+        "tools": {"allow": ["a_echo", "a_touch", "a_subscribed", "a_link", "a_change_*", "a_nonce"], "rename": {"a_nonce": "once"},
+                  "describe": {"a_echo": "Says it again."}},
+        "prompts": ["a_greet"],
+        "resources": {"allow": ["a+note:///*", "a+blob:*"], "deny": ["a+note:///b*"]},
+    });
+    json!({
+        "metaTools": {"enabled": true},
+        "profiles": {"narrow": profile, "all": {}},
+        "mcpServers": {"a": fixture_server(&[]), "hush": fixture_server(&[])},
+    })
+}
+
+async fn start() -> Gateway {
+    let gateway = Gateway::start(config()).await;
+    gateway.client_seeing("a_echo").await;
+    gateway.client_seeing("hush_echo").await;
+    gateway
+}
+
+async fn narrow(gateway: &Gateway) -> Client {
+    let mut client = Client::new(gateway.address).at(NARROW);
+    client.initialize("2025-11-25").await;
+    client
+}
+
+fn assert_mum(answer: &str, about: &str) {
+    for secret in SECRETS {
+        // What the client said itself may be said back.
+        if !about.contains(secret) {
+            assert!(!answer.contains(secret), "{secret} is given away by {about}: {answer}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn reg5_lists_of_a_profile_hold_what_it_shows() {
+    let gateway = start().await;
+    let client = narrow(&gateway).await;
+    let names = client.tool_names().await;
+    let theirs: Vec<_> = names.iter().filter(|name| name.starts_with("a_") || *name == "once").collect();
+    assert_eq!(
+        theirs,
+        [
+            "a_echo",
+            "once",
+            "a_link",
+            "a_change_tools",
+            "a_change_prompts",
+            "a_change_resources",
+            "a_touch",
+            "a_subscribed"
+        ]
+    );
+    assert!(
+        names.contains(&"search_tools".to_owned()) && !names.iter().any(|name| name.starts_with("hush")),
+        "{names:?}"
+    );
+    let tools = client.list("tools/list", "tools").await;
+    let echo = tools.iter().find(|tool| tool["name"] == "a_echo").expect("it is shown");
+    assert_eq!(echo["description"], "Says it again.");
+    let once = tools.iter().find(|tool| tool["name"] == "once").expect("it is renamed");
+    assert_eq!(once["_meta"]["dev.goblin/native"], "nonce");
+    for (method, member, key, expected) in [
+        ("prompts/list", "prompts", "name", json!(["a_greet"])),
+        ("resources/list", "resources", "uri", json!(["a+blob:///bin", "a+note:///alpha"])),
+        ("resources/templates/list", "resourceTemplates", "uriTemplate", json!(["a+note:///{name}"])),
+    ] {
+        let listed: Vec<_> = client.list(method, member).await.iter().map(|entry| entry[key].clone()).collect();
+        assert_eq!(Value::from(listed), expected, "{method}");
+    }
+    // A profile that hides nothing shows everything.
+    let mut all = Client::new(gateway.address).at("/mcp/p/all");
+    all.initialize("2025-11-25").await;
+    assert_eq!(all.tool_names().await, gateway.client().await.tool_names().await);
+}
+
+#[tokio::test]
+async fn route2_what_a_profile_hides_cannot_be_used_and_is_not_spoken_of() {
+    let gateway = start().await;
+    let client = narrow(&gateway).await;
+    let modern = ModernClient::new(gateway.address).at(NARROW);
+    assert_eq!(client.call_text("a_echo", json!({"text": "x"})).await, r#"{"text":"x"}"#);
+    assert!(client.request("resources/read", json!({"uri": "a+note:///alpha"})).await["result"].is_object());
+    let reference =
+        |uri: &str| json!({"ref": {"type": "ref/resource", "uri": uri}, "argument": {"name": "x", "value": ""}});
+    let prompt = json!({"ref": {"type": "ref/prompt", "name": "a_linked"}, "argument": {"name": "x", "value": ""}});
+    let hidden = [
+        ("tools/call", json!({"name": "a_add", "arguments": {"a": 1, "b": 2}})),
+        ("tools/call", json!({"name": "hush_echo", "arguments": {}})),
+        ("tools/call", json!({"name": "a_nonce", "arguments": {}})),
+        ("prompts/get", json!({"name": "a_linked"})),
+        ("prompts/get", json!({"name": "hush_greet"})),
+        ("resources/read", json!({"uri": "a+note:///beta"})),
+        ("resources/read", json!({"uri": "note:///beta"})),
+        ("resources/read", json!({"uri": "a_note_beta"})),
+        ("resources/read", json!({"uri": "a+note:///b"})),
+        ("resources/read", json!({"uri": "a+db://t/1"})),
+        ("resources/read", json!({"uri": "hush+note:///alpha"})),
+        ("resources/read", json!({"uri": "hush_note_alpha"})),
+        ("completion/complete", reference("a+db://{table}/{id}")),
+        ("completion/complete", reference("hush+note:///{name}")),
+        ("completion/complete", prompt),
+    ];
+    for (method, params) in &hidden {
+        for answer in [client.request(method, params.clone()).await, modern.request(method, params.clone()).await] {
+            assert!(answer["error"].is_object(), "{method} {params}: {answer}");
+            assert_mum(&answer.to_string(), &params.to_string());
+        }
+    }
+    for uri in ["a+note:///beta", "note:///beta", "a+db://t/1", "hush+note:///alpha"] {
+        let answer = client.request("resources/subscribe", json!({ "uri": uri })).await;
+        assert_eq!(answer["error"]["code"], -32602, "{uri}: {answer}");
+        assert_mum(&answer.to_string(), uri);
+    }
+    let pattern = json!({"uri": "hush+note:///*", "_meta": {"dev.goblin/pattern": "glob"}});
+    let answer = client.request("resources/subscribe", pattern).await;
+    assert!(answer["error"].is_object(), "{answer}");
+    // The native URI is that of the one server which is shown, so it is not ambiguous.
+    assert!(client.request("resources/read", json!({"uri": "note:///alpha"})).await["result"].is_object());
+}
+
+#[tokio::test]
+async fn meta5_own_tools_of_a_profile_know_nothing_of_what_it_hides() {
+    let gateway = start().await;
+    let client = narrow(&gateway).await;
+    for (tool, arguments) in [
+        ("list_servers", json!({})),
+        ("catalog_tools", json!({})),
+        ("catalog_prompts", json!({})),
+        ("catalog_resources", json!({})),
+        ("catalog_resource_templates", json!({})),
+        ("search_tools", json!({"query": "add two numbers"})),
+        ("search_tools", json!({"query": ""})),
+        ("search_prompts", json!({"query": "greet linked"})),
+        ("search_resources", json!({"query": "note"})),
+        ("search_tools", json!({"query": "echo", "serverId": "hus"})),
+        ("describe_tool", json!({"name": "a_ad"})),
+        ("describe_prompt", json!({"name": "a_linke"})),
+        ("describe_resource", json!({"uri": "a+note:///bet"})),
+        ("call_tool", json!({"name": "a_ad"})),
+        ("call_tool", json!({"name": "a_add", "arguments": {"a": 1, "b": 2}})),
+        ("call_tool", json!({"name": "hush_echo"})),
+    ] {
+        let answer = client.request("tools/call", json!({"name": tool, "arguments": arguments})).await;
+        assert!(answer["result"].is_object(), "{tool} {arguments}: {answer}");
+        assert_mum(&answer.to_string(), &arguments.to_string());
+    }
+    let answer = client.call("call_tool", json!({"name": "once"})).await;
+    assert_ne!(answer["result"]["isError"], true, "{answer}");
+    let answer = client.call("call_tool", json!({"name": "a_add", "arguments": {"a": 1, "b": 2}})).await;
+    assert_eq!(answer["result"]["isError"], true, "{answer}");
+}
+
+#[tokio::test]
+async fn sub6_a_pattern_of_a_profile_covers_what_it_shows() {
+    let gateway = start().await;
+    let client = narrow(&gateway).await;
+    let mut stream = client.listen().await;
+    subscribe(&client, "a+note:///*", json!({"pattern": "glob"})).await;
+    let modern = ModernClient::new(gateway.address).at(NARROW);
+    let (honoured, mut listener) =
+        modern.listen(json!(7), json!({"resourceSubscriptions": ["a+note:///alpha", "a+note:///beta"]})).await;
+    assert_eq!(honoured, uris(&["a+note:///alpha"]));
+    let whole = gateway.client().await;
+    eventually("the server is asked for both", || async {
+        let said = whole.call_text("a_subscribed", json!({})).await;
+        (said.contains("alpha") && said.contains("beta")).then_some(())
+    })
+    .await;
+    for uri in ["note:///beta", "note:///alpha"] {
+        whole.call("a_touch", json!({ "uri": uri })).await;
+    }
+    let told = stream.await_method(UPDATED).await;
+    assert_eq!(told["params"]["uri"], "a+note:///alpha", "the other is hidden");
+    let told = listener.await_method(UPDATED).await;
+    assert_eq!(told["params"]["uri"], "a+note:///alpha");
+}
+
+#[tokio::test]
+async fn reg8_a_change_of_what_is_hidden_is_not_told() {
+    let gateway = start().await;
+    let client = narrow(&gateway).await;
+    let whole = gateway.client().await;
+    let mut narrow_stream = client.listen().await;
+    let mut whole_stream = whole.listen().await;
+    // Of the hidden server first: had it been told, it would come before the other.
+    let added = whole.call_text("hush_change_tools", json!({})).await;
+    whole_stream.await_method("notifications/tools/list_changed").await;
+    whole.await_tool(&format!("hush_{added}")).await;
+    whole.call("a_change_resources", json!({"remove": "blob:///bin"})).await;
+    let first = narrow_stream.next().await.expect("a message");
+    assert_eq!(first["method"], "notifications/resources/list_changed", "{first}");
+}
+
+#[tokio::test]
+async fn sess1_a_session_belongs_to_the_endpoint_that_began_it() {
+    let gateway = start().await;
+    let client = narrow(&gateway).await;
+    let elsewhere = client.clone().at("/mcp");
+    let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+    assert_eq!(elsewhere.post(ping).await.status, 404, "the whole is not for it");
+    assert_eq!(client.clone().at("/mcp/p/all").post(ping).await.status, 404);
+    assert_eq!(client.post(ping).await.status, 200);
+    let whole = gateway.client().await;
+    assert_eq!(whole.clone().at(NARROW).post(ping).await.status, 404);
+    let deleted = elsewhere.send(Method::DELETE, "/mcp", &elsewhere.headers(), "").await;
+    assert_eq!(deleted.status, 404);
+    assert_eq!(client.post(ping).await.status, 200, "it is still there");
+    for (path, status) in
+        [("/mcp/p/nobody", 404), ("/mcp/p/", 404), ("/mcp/p/narrow/x", 404), ("/messages/p/narrow", 404)]
+    {
+        let mut stranger = Client::new(gateway.address).at(path);
+        stranger.version = Some("2025-11-25".to_owned());
+        let answer = stranger.post(ping).await;
+        assert_eq!(answer.status, status, "{path}: {answer:?}");
+        assert!(!answer.body.contains("\"all\""), "other profiles are not named: {answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn http1_http3_every_transport_has_profiles() {
+    let gateway = start().await;
+    let http = Client::new(gateway.address);
+    let mut stream = http.listen_at("/sse/p/narrow").await;
+    let path = stream.next_text().await.expect("the endpoint");
+    let headers = [("content-type", "application/json")];
+    for body in [
+        json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2024-11-05",
+            "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}}),
+        json!({"jsonrpc": "2.0", "method": "notifications/initialized"}),
+        json!({"jsonrpc": "2.0", "id": 2, "method": "prompts/list"}),
+    ] {
+        http.send(Method::POST, &path, &headers, body.to_string()).await;
+    }
+    let listed = loop {
+        let message = stream.next().await.expect("an answer");
+        if message["id"] == 2 {
+            break message;
+        }
+    };
+    assert_eq!(listed["result"]["prompts"].as_array().map(Vec::len), Some(1), "{listed}");
+
+    let scratch = Scratch::new();
+    let file = scratch.write("goblin.json", &config().to_string());
+    let url = gateway.url();
+    for arguments in [["--config", path_text(&file)], ["--url", &url]] {
+        let mut command = goblin(scratch.path());
+        command.args(["stdio", "--profile", "narrow"]).args(arguments).stderr(Stdio::null());
+        let mut client = StdioClient::of(command);
+        client.initialize("2025-11-25").await;
+        client.await_tool("once").await;
+        let answer = client.request("prompts/list", json!({})).await;
+        assert_eq!(answer["result"]["prompts"].as_array().map(Vec::len), Some(1), "{arguments:?}: {answer}");
+        client.close().await;
+    }
+    let mut command = goblin(scratch.path());
+    command.args(["stdio", "--profile", "narow", "--config", path_text(&file)]).stdin(Stdio::null());
+    let output = command.output().await.expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("there is no profile narow; there are all, narrow"), "{said}");
+}
