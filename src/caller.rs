@@ -27,6 +27,9 @@ pub struct Caller {
 /// The name of our extension of subscriptions, among the capabilities of both sides.
 pub const SUBSCRIPTIONS: &str = "dev.goblin/subscriptions";
 
+/// Tells clients, among the capabilities of the gateway, what stands before the names of the tools that it serves itself.
+pub const META_TOOLS: &str = "dev.goblin/metaTools";
+
 /// The longest name or version of a client that is kept, in characters.
 const LONGEST_WORD: usize = 64;
 

@@ -4,18 +4,24 @@
 
 pub mod banner;
 pub mod bridge;
+pub mod catalog;
 pub mod check;
+pub mod door;
 pub mod edit;
 pub mod generate;
 pub mod import;
 pub mod load;
 pub mod log;
+pub mod peer;
 pub mod port;
+pub mod prompts;
+pub mod resources;
 pub mod runtime;
 pub mod schema;
 pub mod serve;
 pub mod stdio;
 pub mod style;
+pub mod tools;
 pub mod watch;
 
 use std::path::PathBuf;
@@ -55,6 +61,12 @@ pub enum Command {
     /// Tell when resources change, as it happens
     #[command(long_about = watch::LONG_ABOUT)]
     Watch(watch::Watch),
+    /// List, search, describe and call tools
+    Tools(tools::Tools),
+    /// List, search and read resources
+    Resources(resources::Resources),
+    /// List prompts and fill them in
+    Prompts(prompts::Prompts),
     /// Say what is wrong with a configuration, and with --connect how its servers are
     Check(check::Check),
     /// Take over the servers that other MCP clients on this machine have configured
@@ -77,6 +89,9 @@ impl Cli {
             Command::Serve(arguments) => serve::run(arguments).await,
             Command::Stdio(arguments) => stdio::run(arguments).await,
             Command::Watch(arguments) => watch::run(arguments).await,
+            Command::Tools(arguments) => tools::run(arguments).await,
+            Command::Resources(arguments) => resources::run(arguments).await,
+            Command::Prompts(arguments) => prompts::run(arguments).await,
             Command::Check(arguments) => check::run(arguments).await,
             Command::Import(arguments) => import::run(&arguments),
             Command::Add(arguments) => edit::add(&arguments),

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use goblin::backend::guard;
-use goblin::cli::{Cli, style};
+use goblin::cli::{Cli, generate, style};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -15,6 +15,7 @@ fn main() -> ExitCode {
     if arguments.nth(1) == Some(OsString::from("__guard")) {
         return ExitCode::from(u8::try_from(guard::run(arguments)).unwrap_or(1));
     }
+    generate::answer_completion_script();
     let cli = Cli::parse();
     let ran = tokio::runtime::Runtime::new().map_err(anyhow::Error::from).and_then(|runtime| {
         let code = runtime.block_on(cli.run());

@@ -8,6 +8,7 @@
 mod backend;
 mod child;
 mod client;
+mod context;
 mod envelope;
 mod expected;
 mod fan;
@@ -80,6 +81,14 @@ enum Role {
         #[arg(long)]
         silent: bool,
     },
+    /// A minimal MCP server on stdin and stdout, with tools of a published one
+    Shelf {
+        #[arg(long)]
+        server: String,
+        /// The first of its tools, in an order of chance
+        #[arg(long)]
+        tools: usize,
+    },
     /// Start everything, measure, print the table; fails when a bar is missed
     Run(run::Options),
 }
@@ -95,6 +104,7 @@ async fn main() -> Result<ExitCode> {
         }
         Role::Feed { uri } => feed::run(serve::bind().await?, uri).await?,
         Role::Pipe { silent } => pipe::run(silent)?,
+        Role::Shelf { server, tools } => context::shelf::run(&server, tools)?,
         Role::Run(options) => return measure(&options).await,
     }
     Ok(ExitCode::SUCCESS)

@@ -1,6 +1,7 @@
 //! From samples to medians, from medians to bars, and both to Markdown. Pure: nothing here measures or prints.
 
 mod search;
+mod context;
 mod subscriptions;
 
 use std::fmt::Write;
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::context::Context;
 use crate::fan::FanOut;
 use crate::ledger::Ledger;
 use crate::memory::Footprint;
@@ -49,6 +51,7 @@ pub struct Measured {
     pub fan_out: Option<FanOut>,
     pub subscriptions: Option<Ledger>,
     pub searches: Vec<Search>,
+    pub context: Option<Context>,
 }
 
 #[derive(Serialize)]
@@ -138,6 +141,7 @@ impl Report {
         text.extend(self.measured.fan_out.iter().map(subscriptions::fan_table));
         text.extend(self.measured.subscriptions.iter().map(subscriptions::ledger_table));
         text += &search::table(&self.measured.searches);
+        text.extend(self.measured.context.iter().map(context::tables));
         if !self.bars.is_empty() {
             text += "\n| bar | limit | measured | |\n|---|--:|--:|---|\n";
         }

@@ -12,6 +12,7 @@ use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
+use crate::context;
 use crate::fan;
 use crate::fleet::{Fleet, Yard};
 use crate::ledger;
@@ -65,6 +66,7 @@ enum Part {
     FanOut,
     Subscriptions,
     Search,
+    Context,
 }
 
 impl Part {
@@ -83,6 +85,7 @@ impl Part {
             Self::FanOut,
             Self::Subscriptions,
             Self::Search,
+            Self::Context,
         ]
     };
 }
@@ -100,6 +103,7 @@ impl ValueEnum for Part {
             Self::FanOut => "fan-out",
             Self::Subscriptions => "subscriptions",
             Self::Search => "search",
+            Self::Context => "context",
         }))
     }
 }
@@ -130,6 +134,7 @@ pub async fn run(options: &Options) -> Result<Report> {
             }
             Part::Subscriptions => measured.subscriptions = Some(ledger::measure()?),
             Part::Search => measured.searches = search::measure(options.rounds.into()),
+            Part::Context => measured.context = context::measure(&yard).await?,
         }
     }
     let report = Report::new(machine, options.rounds.into(), options.seconds, measured);

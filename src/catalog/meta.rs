@@ -129,6 +129,11 @@ impl MetaSet {
         )
     }
 
+    /// What stands before all their names.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
     /// As clients call it.
     pub fn name(&self, tool: MetaTool) -> String {
         format!("{}{}", self.prefix, tool.name())

@@ -5,7 +5,7 @@
 mod connect;
 mod profile;
 mod report;
-mod table;
+pub mod table;
 mod target;
 
 use std::path::PathBuf;

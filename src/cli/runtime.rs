@@ -154,7 +154,10 @@ impl Drop for Published {
 /// Why there is no gateway to speak to.
 #[derive(Debug, thiserror::Error)]
 pub enum FindError {
-    #[error("no gateway is running on this machine; start one (goblin serve) or name one (--url URL)")]
+    #[error(
+        "no gateway is running on this machine; start one (goblin serve), name one (--url URL), or \
+             start the servers of a configuration (--config FILE)"
+    )]
     None,
     #[error("{} gateways are running; say which one by --url URL:{}", .0.len(), list(.0))]
     Several(Vec<Record>),

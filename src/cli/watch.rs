@@ -5,46 +5,27 @@
 //! bridge does, and subscriptions end with its session. See [`watching`] for what it does with what it hears.
 
 pub mod exec;
-pub mod peer;
 pub mod show;
 pub mod watching;
 pub mod wish;
 
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
-use futures_util::future::join_all;
-use tokio::io::DuplexStream;
 use tokio::sync::watch;
 
-use crate::app::App;
-use crate::backend::child::own_executable;
-use crate::backend::connect::ProxyEnvironment;
-use crate::cli::bridge::wire::{Target, Wire};
-use crate::cli::load::environment;
+use crate::cli::door::{Closed, Door, PIPE_BYTES, Reach};
 use crate::cli::log::LogFlags;
-use crate::cli::runtime::identity::Identity;
-use crate::cli::runtime::{Places, Record};
+use crate::cli::peer::Peer;
 use crate::cli::serve::termination;
 use crate::cli::style::tell;
 use crate::cli::watch::exec::Commands;
-use crate::cli::watch::peer::Peer;
 use crate::cli::watch::show::Shown;
 use crate::cli::watch::watching::Watching;
 use crate::cli::watch::wish::{Kind, Options, Wishes};
-use crate::cli::{bridge, load, log, runtime, stdio};
 use crate::config::quantity;
-use crate::config::{Log, mask};
-
-/// What may be between us and the gateway behind the pipe; beyond it whoever writes waits.
-const PIPE_BYTES: usize = 64 * 1024;
-
-/// How long servers of our own may take to list what they offer.
-const SETTLING_PATIENCE: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
@@ -52,15 +33,8 @@ pub struct Watch {
     /// The resources, by the URI or the identifier that the gateway lists them under, or patterns of them
     #[arg(required = true, value_name = "URI")]
     pub uris: Vec<String>,
-    /// Start the servers of this configuration instead of asking a gateway that runs
-    #[arg(long, short, value_name = "FILE", conflicts_with = "url")]
-    pub config: Option<PathBuf>,
-    /// Ask the gateway at this URL instead of the one that runs on this machine
-    #[arg(long, value_name = "URL")]
-    pub url: Option<String>,
-    /// Read the token of the gateway at --url from this file (otherwise from the variable GOBLIN_TOKEN)
-    #[arg(long, value_name = "FILE", requires = "url")]
-    pub token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub reach: Reach,
     /// Print one JSON object per line
     #[arg(long)]
     pub json: bool,
@@ -115,15 +89,10 @@ fn duration(text: &str) -> Result<Duration, String> {
 pub async fn run(arguments: Watch) -> Result<ExitCode> {
     // Before there is anything that a signal must not leave behind.
     let mut terminated = termination()?;
-    let door = match &arguments.config {
-        Some(file) => match Door::of_configuration(file, &arguments.log)? {
-            Ok(door) => door,
-            Err(trouble) => return Ok(tell(&trouble)),
-        },
-        None => {
-            log::start_below_banner(&Log::default(), &arguments.log);
-            Door::to_running(&arguments).await?
-        }
+    let door = match Door::open(&arguments.reach, None, &arguments.log).await {
+        Ok(door) => door,
+        Err(Closed::Configuration(trouble)) => return Ok(tell(&trouble)),
+        Err(closed) => return Err(closed.into()),
     };
     let (near, far) = tokio::io::duplex(PIPE_BYTES);
     let watching = Watching::new(Peer::new(near), wishes(&arguments), shown(&arguments), door.place());
@@ -159,76 +128,4 @@ fn wishes(arguments: &Watch) -> Wishes {
 
 fn shown(arguments: &Watch) -> Shown {
     if arguments.json { Shown::Json } else { Shown::for_people() }
-}
-
-/// What is behind the pipe.
-enum Door {
-    Running(Wire),
-    Own { app: Box<App>, place: String },
-}
-
-impl Door {
-    /// The gateway that runs already.
-    async fn to_running(arguments: &Watch) -> Result<Door> {
-        let proxies = ProxyEnvironment::from_process();
-        if let Some(url) = &arguments.url {
-            let token = stdio::token(arguments.token_file.as_deref())?;
-            return Ok(Door::Running(Wire::to(Target::new(url, token.as_ref(), &proxies)?)));
-        }
-        let own = load::find(None).ok().map(|found| found.identity());
-        let record = runtime::find(own.as_ref()).await?;
-        let token =
-            record.token().with_context(|| format!("cannot read the token of the gateway at {}", record.url))?;
-        let identity = record.identity.clone();
-        let target = Target::of_record(record, token.as_ref(), &proxies)?;
-        Ok(Door::Running(Wire::to_successors(target, move || successor(&identity))))
-    }
-
-    /// A gateway of its own, or what is wrong with the configuration.
-    fn of_configuration(file: &Path, flags: &LogFlags) -> Result<Result<Door, String>> {
-        let given = match load::load(Some(file)) {
-            Ok(given) => given,
-            Err(trouble) => return Ok(Err(trouble)),
-        };
-        log::start_below_banner(&given.config.log, flags);
-        let place = given.identity.place();
-        let app = App::start(given.config, own_executable()?, ProxyEnvironment::from_process(), Arc::default());
-        Ok(Ok(Door::Own { app: Box::new(app), place }))
-    }
-
-    /// Where it is, for people.
-    fn place(&self) -> String {
-        match self {
-            Door::Running(wire) => mask::url(&wire.url()),
-            Door::Own { place, .. } => place.clone(),
-        }
-    }
-
-    /// Waits for servers that are starting: what they offer cannot be subscribed to before.
-    async fn settle(&self) {
-        let Door::Own { app, .. } = self else { return };
-        let all = join_all(app.backends().map(|backend| backend.settled()));
-        let _ = tokio::time::timeout(SETTLING_PATIENCE, all).await;
-    }
-
-    /// Carries what is said over the pipe until its other end is dropped.
-    async fn carry(self, far: DuplexStream) -> Result<()> {
-        let (input, output) = tokio::io::split(far);
-        let never = async || std::future::pending().await;
-        match self {
-            Door::Running(wire) => {
-                bridge::run(wire, input, output, never).await;
-                Ok(())
-            }
-            Door::Own { app, .. } => app.serve_stdio(None, input, output, never).await,
-        }
-    }
-}
-
-/// The gateway that was started in place of the one that ended, whatever its configuration says by now.
-fn successor(own: &Identity) -> Option<Target> {
-    let is_successor = |record: &Record| record.identity.is_same_place(own);
-    let record = Places::of(&environment).running().into_iter().find(is_successor)?;
-    let token = record.token().ok()?;
-    Target::of_record(record, token.as_ref(), &ProxyEnvironment::from_process()).ok()
 }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 
 use crate::backend::inbox::List;
-use crate::caller::{Caller, Introduction, Level, SUBSCRIPTIONS};
+use crate::caller::{Caller, Introduction, Level, META_TOOLS, SUBSCRIPTIONS};
 use crate::config::Policies;
 use crate::config::exposure::ProfileName;
 use crate::lane::{Call, Said};
@@ -133,10 +133,17 @@ impl Desk {
             concat!(
                 r#"{{"protocolVersion":"{}","capabilities":{{"tools":{{"listChanged":true}},"prompts":{{"listChanged":true}},"#,
                 r#""resources":{{"subscribe":true,"listChanged":true}},"completions":{{}},"logging":{{}},{}"#,
-                r#""experimental":{{"{}":{}}}}},"#,
+                r#""experimental":{{"{}":{},"{}":{{"prefix":{}}}}}}},"#,
                 r#""serverInfo":{}{}}}"#
             ),
-            dialect, tasks, SUBSCRIPTIONS, EXTENSION, IDENTITY, instructions,
+            dialect,
+            tasks,
+            SUBSCRIPTIONS,
+            EXTENSION,
+            META_TOOLS,
+            json::quote(catalog.meta.prefix()),
+            IDENTITY,
+            instructions,
         )
     }
 

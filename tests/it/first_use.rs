@@ -1,14 +1,12 @@
 //! What somebody meets who starts it for the first time.
 
-use std::fs::File;
-use std::io::Read;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::harness::{Gateway, PATIENCE, Scratch, eventually, fixture_server, goblin};
+use crate::terminal::Terminal;
 
 /// Without any configuration, in a project of its own.
 fn newcomer(scratch: &Scratch, arguments: &[&str]) -> Command {
@@ -24,41 +22,6 @@ async fn output(mut command: Command) -> (Option<i32>, String, String) {
     let output = tokio::time::timeout(PATIENCE, command.output()).await.expect("it ends").expect("it runs");
     let text = |bytes| String::from_utf8(bytes).expect("text");
     (output.status.code(), text(output.stdout), text(output.stderr))
-}
-
-/// A terminal of 100 columns, and what a program wrote to it.
-struct Terminal {
-    written: Arc<Mutex<String>>,
-}
-
-impl Terminal {
-    /// Gives it to `command` as stdout and stderr.
-    fn of(command: &mut Command) -> Terminal {
-        use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-        let keyboard = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
-        grantpt(&keyboard).expect("ours");
-        unlockpt(&keyboard).expect("open");
-        let name = ptsname(&keyboard, Vec::new()).expect("a name").into_string().expect("text");
-        let screen = File::options().read(true).write(true).open(name).expect("the other side");
-        command.stdout(screen.try_clone().expect("another")).stderr(screen);
-        let written = Arc::new(Mutex::new(String::new()));
-        let (mut keyboard, kept) = (File::from(keyboard), Arc::clone(&written));
-        std::thread::spawn(move || {
-            let mut buffer = [0; 4096];
-            while let Ok(count @ 1..) = keyboard.read(&mut buffer) {
-                kept.lock().expect("no test panics here").push_str(&String::from_utf8_lossy(&buffer[..count]));
-            }
-        });
-        Terminal { written }
-    }
-
-    async fn await_text(&self, words: &str) -> String {
-        eventually(&format!("the terminal shows {words:?}"), || async {
-            let written = self.written.lock().expect("no test panics here").clone();
-            written.contains(words).then_some(written)
-        })
-        .await
-    }
 }
 
 #[tokio::test]

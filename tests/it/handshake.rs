@@ -66,7 +66,7 @@ async fn srv1_cap1_d11_capabilities_are_the_same_whatever_stands_behind() {
             "version": 1,
             "options": ["pattern", "fields", "minIntervalMs", "batchMs", "priority"],
             "patterns": ["glob", "template"],
-        } },
+        }, "dev.goblin/metaTools": { "prefix": "" } },
     });
     let bare = fixture_server(&["--without", "prompts,resources,logging,completions"]);
     for config in [nothing_behind(), json!({ "mcpServers": { "a": bare } })] {

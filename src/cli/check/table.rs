@@ -8,6 +8,8 @@ use crate::cli::style::{paint_if, plural};
 /// Columns whose cells stand to the right: of servers, and one more of profiles.
 const NUMBERS: [&str; 6] = ["HANDSHAKE", "PING", "TOOLS", "PROMPTS", "RESOURCES", "TEMPLATES"];
 const LISTED: &str = "LISTED";
+/// Of resources, in other tables.
+pub const SIZE: &str = "SIZE";
 const STATE: &str = "STATE";
 const GAP: usize = 2;
 /// Names that were cut, as long as they are of interest.
@@ -97,7 +99,7 @@ fn rows(report: &Report) -> Vec<Vec<String>> {
 }
 
 /// Rows as aligned lines; the first is the head. A row may end early.
-fn lay_out(rows: &[Vec<String>], width: Option<usize>, colourful: bool) -> String {
+pub fn lay_out(rows: &[Vec<String>], width: Option<usize>, colourful: bool) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let length = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
     let lengths: Vec<usize> = (0..columns).map(|column| length(column).unwrap_or_default()).collect();
@@ -109,7 +111,7 @@ fn lay_out(rows: &[Vec<String>], width: Option<usize>, colourful: bool) -> Strin
             let is_last = column + 1 == row.len();
             let wide = lengths[column];
             let title = rows[0][column].as_str();
-            let padded = match title == LISTED || NUMBERS.contains(&title) {
+            let padded = match [LISTED, SIZE].contains(&title) || NUMBERS.contains(&title) {
                 true => format!("{cell:>wide$}"),
                 false if is_last => cell.clone(),
                 false => format!("{cell:wide$}"),

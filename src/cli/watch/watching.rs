@@ -4,14 +4,15 @@ use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 
+use crate::caller::SUBSCRIPTIONS;
 use crate::cli::bridge::message::complaint;
+use crate::cli::peer::{Heard, Peer};
 use crate::cli::style::{fail, note, plural};
 use crate::cli::watch::exec::Commands;
-use crate::cli::watch::peer::{Heard, Peer};
 use crate::cli::watch::show::{Shown, Update, now};
 use crate::cli::watch::wish::{Kind, Wish, Wishes};
 use crate::observe::clean;
@@ -92,7 +93,7 @@ impl Watching {
     }
 
     async fn watch(&mut self) -> Result<End> {
-        self.peer.begin().await?;
+        self.begin().await?;
         if self.wishes.is_doubtful() && self.look_for_exact().await.is_none() {
             return Ok(End::Gone);
         }
@@ -105,13 +106,28 @@ impl Watching {
             };
             let end = match heard {
                 Some(Heard::Answer(answer)) => self.on_answer(&answer),
-                Some(Heard::Updated(notification)) => self.on_update(&notification).await?,
+                Some(Heard::Told(notification)) if is_update(&notification.method) => {
+                    self.on_update(&notification).await?
+                }
+                Some(Heard::Told(_)) => None,
+                Some(Heard::Asked(ask)) => {
+                    self.peer.refuse(&ask);
+                    None
+                }
                 None => Some(End::Gone),
             };
             if let Some(end) = end {
                 return Ok(end);
             }
         }
+    }
+
+    /// We declare nothing but that we know what a deletion is: nobody is here to be asked.
+    async fn begin(&mut self) -> Result<()> {
+        let capabilities = format!(r#"{{"experimental":{{"{SUBSCRIPTIONS}":{{}}}}}}"#);
+        let answer = self.peer.begin("goblin watch", &capabilities).await;
+        let answer = answer.ok_or_else(|| anyhow!("the gateway ended before it answered"))?;
+        complaint(answer.raw.bytes()).map_or(Ok(()), |complaint| Err(anyhow!(complaint)))
     }
 
     /// What is listed is a resource, whatever it looks like. Nothing when the gateway is gone.
@@ -185,6 +201,10 @@ impl Watching {
         let around = self.standing.iter().filter(|standing| uri.starts_with(&standing.literal));
         around.max_by_key(|standing| standing.literal.len()).and_then(|standing| standing.server.as_deref())
     }
+}
+
+fn is_update(method: &Method) -> bool {
+    matches!(method, Method::ResourceUpdated | Method::ResourceDeleted)
 }
 
 async fn advance(commands: &mut Option<Commands>) {

@@ -1,16 +1,15 @@
-//! The client's side of a pipe to a gateway: lines out, lines in, and the manners of a client that can do nothing but listen.
+//! The client's side of a pipe to a gateway: lines out, messages in. It answers pings; the rest is for whoever listens.
 
-use anyhow::{Result, anyhow};
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 
-use crate::caller::SUBSCRIPTIONS;
-use crate::cli::bridge::{LARGEST_MESSAGE, message};
+use crate::cli::bridge::LARGEST_MESSAGE;
 use crate::protocol::dialect::Dialect;
 use crate::protocol::error::Error;
 use crate::protocol::framing::{Frame, Lines};
+use crate::protocol::json::quote;
 use crate::protocol::method::Method;
-use crate::protocol::{self, Id, Message, Notification, Request, Response};
+use crate::protocol::{self, Id, Message, Notification, Outcome, Request, Response};
 
 pub struct Peer {
     reader: ReadHalf<DuplexStream>,
@@ -21,14 +20,11 @@ pub struct Peer {
     requests: u64,
 }
 
-/// What concerns us.
 pub enum Heard {
     Answer(Response),
-    Updated(Notification),
-}
-
-fn is_update(method: &Method) -> bool {
-    matches!(method, Method::ResourceUpdated | Method::ResourceDeleted)
+    Told(Notification),
+    /// It waits for [`Peer::answer`] or [`Peer::refuse`].
+    Asked(Request),
 }
 
 impl Peer {
@@ -37,19 +33,17 @@ impl Peer {
         Peer { reader, writer, lines: Lines::new(LARGEST_MESSAGE), unsent: BytesMut::new(), requests: 0 }
     }
 
-    /// The handshake. We declare nothing but that we know what a deletion is: nobody is here to be asked.
-    pub async fn begin(&mut self) -> Result<()> {
+    /// The handshake, as a client of this name with these capabilities. Gives the answer; nothing at the end.
+    pub async fn begin(&mut self, name: &str, capabilities: &str) -> Option<Response> {
         let (version, own) = (Dialect::NEWEST_WITH_HANDSHAKE.as_str(), env!("CARGO_PKG_VERSION"));
-        let about = format!(r#"{{"name":"goblin watch","version":"{own}"}}"#);
-        let abilities = format!(r#"{{"experimental":{{"{SUBSCRIPTIONS}":{{}}}}}}"#);
-        let params = format!(r#"{{"protocolVersion":"{version}","capabilities":{abilities},"clientInfo":{about}}}"#);
+        let about = format!(r#"{{"name":{},"version":"{own}"}}"#, quote(name));
+        let params = format!(r#"{{"protocolVersion":"{version}","capabilities":{capabilities},"clientInfo":{about}}}"#);
         let number = self.request(&Method::Initialize, &params);
-        let answer = self.answer_to(number).await.ok_or_else(|| anyhow!("the gateway ended before it answered"))?;
-        if let Some(complaint) = message::complaint(answer.raw.bytes()) {
-            return Err(anyhow!(complaint));
+        let answer = self.answer_to(number).await?;
+        if let Outcome::Result(_) = answer.outcome {
+            self.notify(&Method::Initialized, None);
         }
-        self.send(&protocol::notification(&Method::Initialized, None));
-        Ok(())
+        Some(answer)
     }
 
     /// Sends a request; tells the number by which its answer is known.
@@ -59,24 +53,39 @@ impl Peer {
         self.requests
     }
 
+    pub fn notify(&mut self, method: &Method, params: Option<&str>) {
+        self.send(&protocol::notification(method, params));
+    }
+
+    pub fn answer(&mut self, ask: &Request, result: String) {
+        self.send(&protocol::reply(&ask.id, result).concat());
+    }
+
+    /// Says that we cannot do what we are asked for.
+    pub fn refuse(&mut self, ask: &Request) {
+        let error = Error::MethodNotFound(ask.method.to_string()).to_json();
+        self.send(&protocol::error_reply(Some(&ask.id), &error).concat());
+    }
+
     fn send(&mut self, message: &Bytes) {
         self.unsent.extend_from_slice(message);
         self.unsent.extend_from_slice(b"\n");
     }
 
-    /// The answer to a request before anything is subscribed to; nothing at the end.
+    /// The answer to a request, where nothing else is of interest; nothing at the end.
     pub async fn answer_to(&mut self, number: u64) -> Option<Response> {
         loop {
             match self.next().await? {
                 Heard::Answer(answer) if answer.id.as_ref().and_then(Id::as_u64) == Some(number) => {
                     return Some(answer);
                 }
-                Heard::Answer(_) | Heard::Updated(_) => {}
+                Heard::Asked(ask) => self.refuse(&ask),
+                Heard::Answer(_) | Heard::Told(_) => {}
             }
         }
     }
 
-    /// The next that concerns us; nothing at the end. May be dropped at any time.
+    /// The next message; nothing at the end. May be dropped at any time.
     pub async fn next(&mut self) -> Option<Heard> {
         loop {
             while let Some(frame) = self.lines.take() {
@@ -96,23 +105,21 @@ impl Peer {
         }
     }
 
-    fn hear(&mut self, line: Bytes) -> Option<Heard> {
-        match Message::parse(line) {
-            Ok(Message::Response(answer)) => Some(Heard::Answer(answer)),
-            Ok(Message::Notification(told)) if is_update(&told.method) => Some(Heard::Updated(told)),
-            Ok(Message::Request(ask)) => {
-                self.answer(&ask);
-                None
-            }
-            Ok(Message::Notification(_)) | Err(_) => None,
-        }
+    /// Sends what was not sent yet, without listening.
+    pub async fn flush(&mut self) {
+        // Where nobody takes it, nobody is there to be told.
+        let _ = self.writer.write_all_buf(&mut self.unsent).await;
     }
 
-    fn answer(&mut self, ask: &Request) {
-        let answer = match ask.method {
-            Method::Ping => protocol::reply(&ask.id, "{}"),
-            _ => protocol::error_reply(Some(&ask.id), &Error::MethodNotFound(ask.method.to_string()).to_json()),
-        };
-        self.send(&answer.concat());
+    fn hear(&mut self, line: Bytes) -> Option<Heard> {
+        match Message::parse(line).ok()? {
+            Message::Response(answer) => Some(Heard::Answer(answer)),
+            Message::Notification(told) => Some(Heard::Told(told)),
+            Message::Request(ask) if ask.method == Method::Ping => {
+                self.answer(&ask, "{}".to_owned());
+                None
+            }
+            Message::Request(ask) => Some(Heard::Asked(ask)),
+        }
     }
 }

@@ -1,0 +1,224 @@
+//! What lists of tools cost in the context of a model, in tokens of the bytes that a client gets from a running Goblin.
+//!
+//! Behind it stand tools of published servers, each server a process. The same tools are listed in each mode, and found
+//! and called as a model would that has queries to answer. Times are of no interest here, and nothing depends on them.
+
+mod gateway;
+mod price;
+mod sample;
+pub mod shelf;
+mod tokens;
+
+use std::collections::HashMap;
+
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use crate::context::gateway::{Gateway, Said};
+pub use crate::context::price::{Terms, Use, break_even, requests};
+use crate::context::sample::{Published, Query};
+pub use crate::context::tokens::Size;
+use crate::context::tokens::count;
+use crate::fleet::Yard;
+
+/// How many tools there are behind the gateway; the last one is the number that is searched among.
+const TOOLS: [usize; 3] = [10, 100, 1000];
+const QUERIES: usize = 30;
+
+/// What was counted.
+#[derive(Serialize)]
+pub struct Context {
+    pub lists: Vec<Listed>,
+    /// The gateway's own tools, each by its name.
+    pub own: Vec<(String, Size)>,
+    pub walks: Vec<Walk>,
+}
+
+/// How the tools are listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Setting {
+    /// All of them, without the gateway's own.
+    Plain,
+    All,
+    Search,
+    Auto,
+}
+
+/// One list of tools.
+#[derive(Serialize)]
+pub struct Listed {
+    pub setting: Setting,
+    /// Behind the gateway.
+    pub tools: usize,
+    /// In the list.
+    pub entries: usize,
+    pub size: Size,
+    /// What the gateway adds to the instructions.
+    pub instructions: usize,
+}
+
+/// The way from a query to the call of a tool.
+#[derive(Serialize)]
+pub struct Walk {
+    pub query: String,
+    /// Whether a right tool was among those found.
+    pub found: bool,
+    pub search: Step,
+    pub describe: Step,
+    /// Name and arguments of `call_tool`, with no arguments for the tool itself.
+    pub call: usize,
+    /// The same of a call by the tool's own name.
+    pub direct: usize,
+}
+
+/// A call of one of the gateway's own tools, in tokens.
+#[derive(Clone, Copy, Serialize)]
+pub struct Step {
+    /// Its name and arguments.
+    pub asked: usize,
+    /// What it answers, for readers and for programs; clients show one or the other.
+    pub text: usize,
+    pub structured: usize,
+}
+
+impl Setting {
+    pub const ALL: [Self; 4] = [Self::Plain, Self::All, Self::Search, Self::Auto];
+
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Plain => "`all`, no meta tools",
+            Self::All => "`all`",
+            Self::Search => "`search`",
+            Self::Auto => "`auto`",
+        }
+    }
+
+    fn mode(self) -> &'static str {
+        match self {
+            Self::Plain | Self::All => "all",
+            Self::Search => "search",
+            Self::Auto => "auto",
+        }
+    }
+
+    fn has_own(self) -> bool {
+        self != Self::Plain
+    }
+}
+
+impl Context {
+    pub fn list(&self, setting: Setting, tools: usize) -> Option<&Listed> {
+        self.lists.iter().find(|listed| listed.setting == setting && listed.tools == tools)
+    }
+
+    /// Among how many tools was searched.
+    pub fn most_tools(&self) -> usize {
+        TOOLS[TOOLS.len() - 1]
+    }
+}
+
+/// None when Goblin is not measured.
+pub async fn measure(yard: &Yard) -> Result<Option<Context>> {
+    let published = sample::published()?;
+    let mut context = Context { lists: Vec::new(), own: Vec::new(), walks: Vec::new() };
+    for tools in TOOLS {
+        let chosen = sample::choose(&published, tools);
+        // Of the last gateway that lists everything: what its tools are called by their servers.
+        let mut natives = HashMap::new();
+        for setting in Setting::ALL {
+            let Some(mut gateway) = Gateway::start(yard, setting, &chosen).await? else { return Ok(None) };
+            let list = gateway.list().await?;
+            let (entries, size) = (list.len(), Size::of_list(&list)?);
+            let instructions = count(&gateway.instructions);
+            eprintln!("context, {tools} tools, {}: {entries} listed", setting.title());
+            context.lists.push(Listed { setting, tools, entries, size, instructions });
+            if setting == Setting::Plain {
+                natives = list.iter().map(|it| named(it)).collect::<Result<_>>()?;
+            }
+            if setting == Setting::Search && tools == context.most_tools() {
+                context.own = list.iter().map(|it| Ok((name(it)?, Size::of_one(it)?))).collect::<Result<_>>()?;
+                context.walks = walks(&mut gateway, &chosen, &natives).await?;
+            }
+            gateway.end().await?;
+        }
+    }
+    Ok(Some(context))
+}
+
+async fn walks(gateway: &mut Gateway, chosen: &[Published], natives: &HashMap<String, String>) -> Result<Vec<Walk>> {
+    let mut walks = Vec::new();
+    for query in sample::queries(chosen, QUERIES)? {
+        let walk = walk(gateway, &query, natives).await;
+        walks.push(walk.with_context(|| format!("with the query `{}`", query.query))?);
+    }
+    Ok(walks)
+}
+
+/// As a model goes that knows the right tool when it sees it. Where the search did not find it, the rest of the way is
+/// gone all the same, as if another search had.
+async fn walk(gateway: &mut Gateway, query: &Query, natives: &HashMap<String, String>) -> Result<Walk> {
+    let is_right = |name: &String| natives.get(name).is_some_and(|native| query.answers.contains(native));
+    let (search, said) = step(gateway, "search_tools", json!({ "query": query.query })).await?;
+    let found: Found = serde_json::from_str(said.structured()?)?;
+    let hit = found.tools.into_iter().map(|card| card.name).find(is_right);
+    let right = hit.as_ref().or_else(|| natives.keys().filter(|name| is_right(name)).min());
+    let right = right.context("no tool in the list is an answer")?;
+    let (describe, _) = step(gateway, "describe_tool", json!({ "name": right })).await?;
+    let arguments = json!({ "name": right, "arguments": {} });
+    let call = asked("call_tool", &arguments);
+    gateway.call("call_tool", &arguments).await?.check_done()?;
+    let direct = asked(right, &json!({}));
+    Ok(Walk { query: query.query.clone(), found: hit.is_some(), search, describe, call, direct })
+}
+
+async fn step(gateway: &mut Gateway, tool: &str, arguments: Value) -> Result<(Step, Said)> {
+    let said = gateway.call(tool, &arguments).await?;
+    let (text, structured) = (count(said.text()?), count(said.structured()?));
+    Ok((Step { asked: asked(tool, &arguments), text, structured }, said))
+}
+
+/// What a model writes to call a tool, but for the marks around it, which each model has its own of.
+fn asked(tool: &str, arguments: &Value) -> usize {
+    count(tool) + count(&arguments.to_string())
+}
+
+#[derive(Deserialize)]
+struct Found {
+    tools: Vec<Card>,
+}
+
+#[derive(Deserialize)]
+struct Card {
+    name: String,
+}
+
+/// The members of a definition that tell where it comes from.
+#[derive(Deserialize)]
+struct Definition {
+    name: String,
+    #[serde(rename = "_meta")]
+    meta: Origin,
+}
+
+#[derive(Deserialize)]
+struct Origin {
+    #[serde(rename = "dev.goblin/server")]
+    server: String,
+    #[serde(rename = "dev.goblin/native")]
+    native: String,
+}
+
+fn name(definition: &RawValue) -> Result<String> {
+    let Card { name } = serde_json::from_str(definition.get())?;
+    Ok(name)
+}
+
+/// The name in the list, and `server/name` at the server.
+fn named(definition: &RawValue) -> Result<(String, String)> {
+    let definition: Definition = serde_json::from_str(definition.get()).context("a tool does not tell its origin")?;
+    let Origin { server, native } = definition.meta;
+    Ok((definition.name, format!("{server}/{native}")))
+}

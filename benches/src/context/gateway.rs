@@ -1,0 +1,169 @@
+//! A running Goblin before servers with chosen tools, and one client that asks it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use crate::child::Child;
+use crate::client::{Client, Template};
+use crate::context::Setting;
+use crate::context::sample::Published;
+use crate::context::shelf::DONE;
+use crate::fleet::Yard;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+pub struct Gateway {
+    client: Client,
+    /// What it tells clients when they come.
+    pub instructions: String,
+    _goblin: Child,
+}
+
+/// The result of a call.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Said {
+    content: Vec<Block>,
+    structured_content: Option<Box<RawValue>>,
+    #[serde(default)]
+    is_error: bool,
+}
+
+#[derive(Deserialize)]
+struct Block {
+    text: String,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    result: Box<RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Initialized {
+    #[serde(default)]
+    instructions: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Page {
+    tools: Vec<Box<RawValue>>,
+    next_cursor: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Total {
+    total: usize,
+}
+
+impl Gateway {
+    /// Once it has all tools of `servers`. None when Goblin is not measured.
+    pub async fn start(yard: &Yard, setting: Setting, servers: &[Published]) -> Result<Option<Self>> {
+        let Some(goblin) = yard.goblin(&config(setting, servers)?)? else { return Ok(None) };
+        let expected: usize = servers.iter().map(|server| server.tools.len()).sum();
+        let begin = Instant::now();
+        while begin.elapsed() < PATIENCE {
+            // What a client is told when it comes depends on what is there by then, so it comes anew each time.
+            let mut client = Client::connect(goblin.address).await?;
+            let (_, answer) = client.learn_setup().await?;
+            let Initialized { instructions } = result(&answer)?;
+            if tools(&mut client, setting).await? == expected {
+                return Ok(Some(Self { client, instructions, _goblin: goblin }));
+            }
+            client.close().await?;
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        bail!("goblin did not have {expected} tools in {PATIENCE:?}; it says:\n{}", goblin.last_lines())
+    }
+
+    /// All pages of the list of tools, each tool as it came.
+    pub async fn list(&mut self) -> Result<Vec<Box<RawValue>>> {
+        list(&mut self.client).await
+    }
+
+    pub async fn call(&mut self, tool: &str, arguments: &Value) -> Result<Said> {
+        call(&mut self.client, tool, arguments).await
+    }
+
+    pub async fn end(self) -> Result<()> {
+        self.client.close().await
+    }
+}
+
+impl Said {
+    pub fn text(&self) -> Result<&str> {
+        let [block] = &self.content[..] else { bail!("{} blocks where one was expected", self.content.len()) };
+        Ok(&block.text)
+    }
+
+    pub fn structured(&self) -> Result<&str> {
+        Ok(self.structured_content.as_deref().context("no structured content")?.get())
+    }
+
+    /// Whether it is what every tool of a [`shelf`](crate::context::shelf) answers.
+    pub fn check_done(&self) -> Result<()> {
+        ensure!(self.text()? == DONE, "not what the tool answers: {}", self.text()?);
+        Ok(())
+    }
+}
+
+fn config(setting: Setting, servers: &[Published]) -> Result<Value> {
+    let this = std::env::current_exe().context("cannot find the path of this binary")?;
+    let server = |server: &Published| {
+        let args = json!(["shelf", "--server", server.id, "--tools", server.tools.len().to_string()]);
+        (server.id.clone(), json!({ "command": this, "args": args }))
+    };
+    let servers: Map<_, _> = servers.iter().map(server).collect();
+    Ok(json!({
+        "gateway": { "port": 0 },
+        "exposure": setting.mode(),
+        "metaTools": setting.has_own(),
+        "mcpServers": servers,
+    }))
+}
+
+/// How many tools of its servers the gateway has by now, whether it lists them or not.
+async fn tools(client: &mut Client, setting: Setting) -> Result<usize> {
+    if !setting.has_own() {
+        return Ok(list(client).await?.len());
+    }
+    let said = call(client, "catalog_tools", &json!({ "limit": 1 })).await?;
+    let Total { total } = serde_json::from_str(said.structured()?)?;
+    Ok(total)
+}
+
+async fn list(client: &mut Client) -> Result<Vec<Box<RawValue>>> {
+    let (mut tools, mut params) = (Vec::new(), json!({}));
+    loop {
+        let page: Page = ask(client, "tools/list", &params).await?;
+        tools.extend(page.tools);
+        let Some(cursor) = page.next_cursor else { return Ok(tools) };
+        params = json!({ "cursor": cursor });
+    }
+}
+
+async fn call(client: &mut Client, tool: &str, arguments: &Value) -> Result<Said> {
+    let said: Said = ask(client, "tools/call", &json!({ "name": tool, "arguments": arguments })).await?;
+    ensure!(!said.is_error, "{tool} failed: {}", said.text()?);
+    Ok(said)
+}
+
+async fn ask<Content: DeserializeOwned>(client: &mut Client, method: &str, params: &Value) -> Result<Content> {
+    let (before, after) =
+        (r#"{"jsonrpc":"2.0","id":"#.to_owned(), format!(r#","method":"{method}","params":{params}}}"#));
+    let (_, answer) = client.learn(&Template { before, after, repeated: None }).await?;
+    result(&answer)
+}
+
+fn result<Content: DeserializeOwned>(answer: &[u8]) -> Result<Content> {
+    let unexpected = || format!("not the expected result: {}", String::from_utf8_lossy(answer));
+    let Answer { result } = serde_json::from_slice(answer).with_context(unexpected)?;
+    serde_json::from_str(result.get()).with_context(unexpected)
+}

@@ -1,0 +1,109 @@
+//! What a conversation pays for its tokens, and from how many tools on it pays less when it searches. Only arithmetic.
+//!
+//! The model: a client sends everything so far with each request, and a request ends with one call of a tool or with the
+//! last answer. What is sent for the first time is paid in full; what was sent before costs a part of it: all where
+//! nothing is cached, little where it is, nothing where only the room in the context counts.
+
+use serde::Serialize;
+
+/// What clients and models differ in.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Terms {
+    /// Of the price of a token, for one that was sent before.
+    pub again: f64,
+    /// Tokens that are there before any tool is: instructions and the question.
+    pub begin: f64,
+    /// Tokens of what a tool answers.
+    pub result: f64,
+}
+
+/// Tokens of finding one tool and calling it, arguments and answers together.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Use {
+    pub search: f64,
+    pub describe: f64,
+    /// The arguments of the call around those of the tool.
+    pub call: f64,
+    /// What a call takes that needs no such wrapping.
+    pub direct: f64,
+}
+
+/// Requests that a conversation makes, the one with the last answer among them.
+pub fn requests(uses: usize) -> (usize, usize) {
+    (uses + 1, 3 * uses + 1)
+}
+
+/// How many tools must be listed at least for the search to be cheaper, at `each` tokens for a tool in the list and
+/// `own` for the gateway's. Each use is of another tool, which is the worst for the search.
+pub fn break_even(terms: Terms, uses: usize, step: Use, own: f64, each: f64) -> usize {
+    let searching = [step.search, step.describe, step.call + terms.result];
+    let searched = paid(terms, terms.begin + own, (0..uses).flat_map(|_| searching));
+    let direct = || (0..uses).map(|_| step.direct + terms.result);
+    let unlisted = paid(terms, terms.begin, direct());
+    let of_one = paid(terms, terms.begin + each, direct()) - unlisted;
+    let least = ((searched - unlisted) / of_one).floor();
+    least.max(0.0) as usize + 1
+}
+
+/// The whole conversation: what it begins with, and what each step adds.
+fn paid(terms: Terms, begin: f64, steps: impl Iterator<Item = f64>) -> f64 {
+    let (mut context, mut paid) = (begin, begin);
+    for step in steps {
+        paid += terms.again * context + step;
+        context += step;
+    }
+    paid
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Terms, Use, break_even, paid, requests};
+
+    const STEP: Use = Use { search: 100.0, describe: 50.0, call: 20.0, direct: 10.0 };
+
+    fn terms(again: f64) -> Terms {
+        Terms { again, begin: 0.0, result: 0.0 }
+    }
+
+    #[test]
+    fn what_was_sent_before_is_paid_in_part() {
+        for (again, expected) in [(0.0, 130.0), (0.1, 130.0 + 10.0 + 11.0), (1.0, 100.0 + 110.0 + 130.0)] {
+            assert!((paid(terms(again), 100.0, [10.0, 20.0].into_iter()) - expected).abs() < 1e-9, "{again}");
+        }
+    }
+
+    #[test]
+    fn a_search_pays_from_some_number_of_tools_on() {
+        let own = 340.0;
+        // Room alone: own + uses * (100 + 50 + 20 - 10) tokens make place for that many tools of 100, and one more.
+        for (uses, expected) in [(0, 4), (1, 6), (3, 9), (10, 20)] {
+            assert_eq!(break_even(terms(0.0), uses, STEP, own, 100.0), expected, "{uses}");
+        }
+        // Nothing cached, one use: 340 + 440 + 490 + 510 less 10, where a tool costs 200 in two requests.
+        assert_eq!(break_even(terms(1.0), 1, STEP, own, 100.0), 1770 / 200 + 1);
+        // A long question is sent twice more.
+        let long = Terms { begin: 1000.0, ..terms(1.0) };
+        assert_eq!(break_even(long, 1, STEP, own, 100.0), 3770 / 200 + 1);
+        // As is what a tool answers, after the first of several.
+        let talkative = Terms { result: 1000.0, ..terms(1.0) };
+        assert_eq!(break_even(talkative, 1, STEP, own, 100.0), break_even(terms(1.0), 1, STEP, own, 100.0));
+        assert!(break_even(talkative, 2, STEP, own, 100.0) > break_even(terms(1.0), 2, STEP, own, 100.0));
+    }
+
+    #[test]
+    fn at_the_break_even_the_search_is_cheaper_and_one_tool_before_it_is_not() {
+        let terms = Terms { again: 0.1, begin: 2000.0, result: 300.0 };
+        let (own, each) = (1234.0, 321.0);
+        let listed = |tools: usize| paid(terms, terms.begin + each * tools as f64, std::iter::repeat_n(310.0, 3));
+        let steps = (0..3).flat_map(|_| [100.0, 50.0, 320.0]);
+        let searched = paid(terms, terms.begin + own, steps);
+        let least = break_even(terms, 3, STEP, own, each);
+        assert!(listed(least) > searched && listed(least - 1) <= searched, "{least}");
+    }
+
+    #[test]
+    fn a_search_takes_three_requests_for_each_use() {
+        assert_eq!(requests(1), (2, 4));
+        assert_eq!(requests(10), (11, 31));
+    }
+}

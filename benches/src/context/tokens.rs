@@ -1,0 +1,68 @@
+//! Texts as a model reads them: in tokens of `o200k_base`, whose vocabulary is part of this binary.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use tiktoken_rs::o200k_base_singleton;
+
+pub fn count(text: &str) -> usize {
+    o200k_base_singleton().encode_ordinary(text).len()
+}
+
+/// Definitions of tools, in tokens.
+#[derive(Clone, Copy, Default, Serialize)]
+pub struct Size {
+    /// As they came, with all their members.
+    pub whole: usize,
+    /// With nothing but what most clients give to a model.
+    pub bare: usize,
+}
+
+/// What most clients give to a model.
+#[derive(Serialize, Deserialize)]
+struct Bare<'a> {
+    #[serde(borrow)]
+    name: &'a RawValue,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    description: Option<&'a RawValue>,
+    #[serde(borrow, rename = "inputSchema")]
+    input_schema: &'a RawValue,
+}
+
+impl Size {
+    /// Of definitions that stand in a list together.
+    pub fn of_list(definitions: &[Box<RawValue>]) -> serde_json::Result<Self> {
+        let bare = definitions.iter().map(|it| serde_json::from_str(it.get())).collect::<Result<Vec<Bare<'_>>, _>>()?;
+        Ok(Self { whole: count(&serde_json::to_string(definitions)?), bare: count(&serde_json::to_string(&bare)?) })
+    }
+
+    pub fn of_one(definition: &RawValue) -> serde_json::Result<Self> {
+        let bare: Bare<'_> = serde_json::from_str(definition.get())?;
+        Ok(Self { whole: count(definition.get()), bare: count(&serde_json::to_string(&bare)?) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::value::RawValue;
+
+    use super::{Size, count};
+
+    #[test]
+    fn tokens_are_those_of_o200k() {
+        for (text, expected) in [("", 0), ("hello world", 2), (r#"{"query":"create github issue"}"#, 7)] {
+            assert_eq!(count(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn bare_definitions_have_three_members_in_their_own_spelling() {
+        let raw = |text: &str| RawValue::from_string(text.to_owned()).unwrap();
+        let bare = r#"{"name":"a","description":"says \u00e4","inputSchema":{"type": "object"}}"#;
+        let more = bare.replacen('{', r#"{"title":"A","_meta":{"x":1},"#, 1);
+        assert_eq!(Size::of_one(&raw(&more)).unwrap().bare, count(bare));
+        assert_eq!(Size::of_one(&raw(&more)).unwrap().whole, count(&more));
+        let listed = Size::of_list(&[raw(&more), raw(bare)]).unwrap();
+        assert_eq!(listed.whole, count(&format!("[{more},{bare}]")));
+        assert_eq!(listed.bare, count(&format!("[{bare},{bare}]")));
+    }
+}

@@ -1,0 +1,128 @@
+//! The tables of what lists of tools cost in context.
+
+use super::{line, median};
+use crate::context::{Context, Setting, Step, Terms, Use, Walk, break_even, requests};
+
+const USES: [usize; 3] = [1, 3, 10];
+/// What a tool answers, in tokens.
+const RESULT: f64 = 500.0;
+/// What a token costs that was sent before: nothing, as is usual where prompts are cached, and as much as any other. The
+/// conversation begins short, as in a chat, or long, as with an agent that has much to obey.
+const TERMS: [(&str, Terms); 5] = [
+    ("room alone", terms(0.0, 2_000.0)),
+    ("cached, 2,000 before", terms(0.1, 2_000.0)),
+    ("cached, 20,000 before", terms(0.1, 20_000.0)),
+    ("not cached, 2,000 before", terms(1.0, 2_000.0)),
+    ("not cached, 20,000 before", terms(1.0, 20_000.0)),
+];
+
+const fn terms(again: f64, begin: f64) -> Terms {
+    Terms { again, begin, result: RESULT }
+}
+
+/// A part of an answer that a client shows.
+type Shown = fn(&Step) -> usize;
+const SHOWN: [(&str, Shown); 2] = [("text", |step| step.text), ("structured", |step| step.structured)];
+
+pub fn tables(context: &Context) -> String {
+    let mut text = lists_table(context);
+    text += &own_table(context);
+    text += &walks_table(context);
+    text += &break_even_table(context);
+    text
+}
+
+fn lists_table(context: &Context) -> String {
+    let mut text =
+        "\n| tools | exposure | listed | tokens | each | name, description, input schema only | each |\n".to_owned();
+    text += "|--:|---|--:|--:|--:|--:|--:|\n";
+    for listed in &context.lists {
+        let (tools, title, entries, size) = (listed.tools, listed.setting.title(), listed.entries, listed.size);
+        let (whole, bare) = (size.whole / entries.max(1), size.bare / entries.max(1));
+        line(
+            &mut text,
+            format_args!("| {tools} | {title} | {entries} | {} | {whole} | {} | {bare} |", size.whole, size.bare),
+        );
+    }
+    text
+}
+
+fn own_table(context: &Context) -> String {
+    let mut text = "\n| meta tool | tokens | name, description, input schema only |\n|---|--:|--:|\n".to_owned();
+    for (name, size) in &context.own {
+        line(&mut text, format_args!("| `{name}` | {} | {} |", size.whole, size.bare));
+    }
+    if let Some(listed) = context.list(Setting::Search, context.most_tools()) {
+        line(&mut text, format_args!("| all, as a list | {} | {} |", listed.size.whole, listed.size.bare));
+        line(&mut text, format_args!("| what `search` adds to the instructions | {0} | {0} |", listed.instructions));
+    }
+    text
+}
+
+fn walks_table(context: &Context) -> String {
+    let walks = &context.walks;
+    let found = walks.iter().filter(|walk| walk.found).count();
+    let (count, tools) = (walks.len(), context.most_tools());
+    let mut text = format!("\n{count} queries among {tools} tools; {found} found a right tool with one search.\n");
+    text += "\n| one use of a tool, in tokens | median | worst |\n|---|--:|--:|\n";
+    let mut row = |title: &str, of: &dyn Fn(&Walk) -> usize| {
+        let values = walks.iter().map(of);
+        let (middle, worst) = (median(values.clone().map(|value| value as f64).collect()), values.max().unwrap_or(0));
+        line(&mut text, format_args!("| {title} | {middle:.0} | {worst} |"));
+    };
+    row("`search_tools`, asked", &|walk| walk.search.asked);
+    for (name, shown) in SHOWN {
+        row(&format!("`search_tools`, answer, {name}"), &|walk| shown(&walk.search));
+    }
+    row("`describe_tool`, asked", &|walk| walk.describe.asked);
+    for (name, shown) in SHOWN {
+        row(&format!("`describe_tool`, answer, {name}"), &|walk| shown(&walk.describe));
+    }
+    row("`call_tool`, asked, without the tool's own arguments", &|walk| walk.call);
+    row("a call by the tool's own name, likewise", &|walk| walk.direct);
+    for (name, shown) in SHOWN {
+        row(&format!("all three, {name}"), &|walk| {
+            let steps = [walk.search, walk.describe].iter().map(|step| step.asked + shown(step)).sum::<usize>();
+            steps + walk.call
+        });
+    }
+    text
+}
+
+/// From how many tools on a search is cheaper than a list that has no meta tools in it.
+fn break_even_table(context: &Context) -> String {
+    let tools = context.most_tools();
+    let (Some(plain), Some(search)) = (context.list(Setting::Plain, tools), context.list(Setting::Search, tools))
+    else {
+        return String::new();
+    };
+    let each = plain.size.bare as f64 / plain.entries as f64;
+    let own = (search.size.bare + search.instructions) as f64;
+    let mut text = format!("\nBreak-even: a tool in the list has {each:.0} tokens, what it answers {RESULT:.0}.\n");
+    text += "\n| uses | requests, `all` | requests, `search` |";
+    text.extend(TERMS.map(|(title, _)| format!(" {title} |")));
+    text += "\n|--:|--:|--:|";
+    text.extend(TERMS.map(|_| "--:|"));
+    text.push('\n');
+    for uses in USES {
+        let cells = TERMS.map(|(_, terms)| {
+            let [text, structured] =
+                SHOWN.map(|(_, shown)| break_even(terms, uses, typical(&context.walks, shown), own, each));
+            format!(" {text} / {structured} |")
+        });
+        let (all, searching) = requests(uses);
+        line(&mut text, format_args!("| {uses} | {all} | {searching} |{}", cells.concat()));
+    }
+    text
+}
+
+/// The use of a tool with the median of each of its parts.
+fn typical(walks: &[Walk], shown: Shown) -> Use {
+    let of = |part: &dyn Fn(&Walk) -> usize| median(walks.iter().map(|walk| part(walk) as f64).collect());
+    Use {
+        search: of(&|walk| walk.search.asked + shown(&walk.search)),
+        describe: of(&|walk| walk.describe.asked + shown(&walk.describe)),
+        call: of(&|walk| walk.call),
+        direct: of(&|walk| walk.direct),
+    }
+}

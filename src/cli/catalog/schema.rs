@@ -1,0 +1,237 @@
+//! The little of a JSON schema that it takes to write arguments in a shell: which types a value may have.
+//!
+//! It decides nothing: what it does not understand may be anything, and the server has the last word.
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::protocol::json::quote;
+
+/// References and alternatives are followed so deep.
+const DEEPEST: usize = 8;
+
+/// The schema of the arguments of a tool.
+#[derive(Clone, Copy)]
+pub struct Schema<'a> {
+    root: &'a Value,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Null,
+    Boolean,
+    Integer,
+    Number,
+    String,
+    Array,
+    Object,
+}
+
+impl Kind {
+    fn parse(word: &str) -> Option<Kind> {
+        Some(match word {
+            "null" => Kind::Null,
+            "boolean" => Kind::Boolean,
+            "integer" => Kind::Integer,
+            "number" => Kind::Number,
+            "string" => Kind::String,
+            "array" => Kind::Array,
+            "object" => Kind::Object,
+            _ => return None,
+        })
+    }
+
+    fn of(value: &Value) -> Kind {
+        match value {
+            Value::Null => Kind::Null,
+            Value::Bool(_) => Kind::Boolean,
+            Value::Number(number) if number.is_f64() => Kind::Number,
+            Value::Number(_) => Kind::Integer,
+            Value::String(_) => Kind::String,
+            Value::Array(_) => Kind::Array,
+            Value::Object(_) => Kind::Object,
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Kind::Null => "null",
+            Kind::Boolean => "boolean",
+            Kind::Integer => "integer",
+            Kind::Number => "number",
+            Kind::String => "string",
+            Kind::Array => "array",
+            Kind::Object => "object",
+        }
+    }
+}
+
+impl<'a> Schema<'a> {
+    pub fn new(root: &'a Value) -> Schema<'a> {
+        Schema { root }
+    }
+
+    /// The arguments that it names, with their schemas.
+    pub fn properties(&self) -> impl Iterator<Item = (&'a str, &'a Value)> + use<'a> {
+        self.root["properties"].as_object().into_iter().flatten().map(|(name, schema)| (name.as_str(), schema))
+    }
+
+    pub fn property(&self, name: &str) -> Option<&'a Value> {
+        self.root["properties"].get(name)
+    }
+
+    pub fn required(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        self.root["required"].as_array().into_iter().flatten().filter_map(Value::as_str)
+    }
+
+    pub fn is_required(&self, name: &str) -> bool {
+        self.required().any(|required| required == name)
+    }
+
+    /// Whether other arguments than those it names are refused.
+    pub fn is_closed(&self) -> bool {
+        self.root["additionalProperties"] == false
+    }
+
+    /// The types a value of `schema` may have; none where it may be anything.
+    fn kinds(&self, schema: &Value, depth: usize) -> Vec<Kind> {
+        if depth == DEEPEST {
+            return Vec::new();
+        }
+        if let Some(reference) = schema["$ref"].as_str() {
+            let target = reference.strip_prefix('#').and_then(|pointer| self.root.pointer(pointer));
+            return target.map_or_else(Vec::new, |target| self.kinds(target, depth + 1));
+        }
+        match &schema["type"] {
+            Value::String(word) => return Kind::parse(word).into_iter().collect(),
+            Value::Array(words) => {
+                return words.iter().filter_map(|word| Kind::parse(word.as_str()?)).collect();
+            }
+            _ => {}
+        }
+        if let Some(values) = schema["enum"].as_array() {
+            return values.iter().map(Kind::of).collect();
+        }
+        if let Some(value) = schema.get("const") {
+            return vec![Kind::of(value)];
+        }
+        let alternatives = ["anyOf", "oneOf"].iter().find_map(|key| schema[key].as_array());
+        let branches = alternatives.into_iter().flatten().map(|branch| self.kinds(branch, depth + 1));
+        let branches: Vec<_> = branches.collect();
+        match branches.iter().any(Vec::is_empty) {
+            true => Vec::new(),
+            false => branches.concat(),
+        }
+    }
+
+    /// What a person writes as `name=text`, as JSON; or what it must be instead.
+    pub fn token(&self, schema: Option<&Value>, text: &str) -> Result<String, String> {
+        let kinds = schema.map_or_else(Vec::new, |schema| self.kinds(schema, 0));
+        let may_be = |kind: Kind| kinds.contains(&kind);
+        let written = serde_json::from_str::<&RawValue>(text).map(RawValue::get).unwrap_or_default();
+        let is_whole = !written.is_empty()
+            && written.strip_prefix('-').unwrap_or(written).bytes().all(|digit| digit.is_ascii_digit());
+        let fits = match written.bytes().next() {
+            Some(b'-' | b'0'..=b'9') => may_be(Kind::Number) || (may_be(Kind::Integer) && is_whole),
+            Some(b't' | b'f') => may_be(Kind::Boolean),
+            Some(b'n') => may_be(Kind::Null) && !may_be(Kind::String),
+            Some(b'[') => may_be(Kind::Array),
+            Some(b'{') => may_be(Kind::Object),
+            _ => false,
+        };
+        match fits {
+            true => Ok(written.to_owned()),
+            false if kinds.is_empty() || may_be(Kind::String) => Ok(quote(text)),
+            false => Err(words(&kinds)),
+        }
+    }
+
+    /// The types of `schema` in a few words, as `array of string` or `low|high`.
+    pub fn describe(&self, schema: &Value) -> String {
+        if let Some(values) = schema["enum"].as_array() {
+            let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            return values.iter().map(plain).collect::<Vec<_>>().join("|");
+        }
+        match self.kinds(schema, 0)[..] {
+            [] => "any".to_owned(),
+            [Kind::Array] if schema["items"].is_object() => {
+                let items: Vec<_> = self.kinds(&schema["items"], 0).iter().map(|kind| kind.word()).collect();
+                if items.is_empty() { "array".to_owned() } else { format!("array of {}", items.join("|")) }
+            }
+            ref kinds => kinds.iter().map(|kind| kind.word()).collect::<Vec<_>>().join("|"),
+        }
+    }
+}
+
+fn words(kinds: &[Kind]) -> String {
+    let word = |kind: &Kind| match kind {
+        Kind::Null => "null",
+        Kind::Boolean => "true or false",
+        Kind::Integer => "an integer",
+        Kind::Number => "a number",
+        Kind::String => "a string",
+        Kind::Array => "an array, written as JSON",
+        Kind::Object => "an object, written as JSON",
+    };
+    kinds.iter().map(word).collect::<Vec<_>>().join(" or ")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_written_gets_the_type_that_the_schema_wants() {
+        let root = json!({"$defs": {"count": {"type": "integer"}, "loop": {"$ref": "#/$defs/loop"}}});
+        let check = |schema: Value, text: &str, expected: Result<&str, &str>| {
+            let token = Schema::new(&root).token(Some(&schema), text);
+            assert_eq!(token.as_deref().map_err(String::as_str), expected, "{schema} {text}");
+        };
+        check(json!({"type": "integer"}), "3", Ok("3"));
+        check(json!({"type": "integer"}), "3.5", Err("an integer"));
+        check(json!({"type": "integer"}), "many", Err("an integer"));
+        check(json!({"type": "number"}), "1.50e3", Ok("1.50e3"));
+        check(json!({"type": "number"}), "007", Err("a number"));
+        check(json!({"type": "string"}), "3", Ok(r#""3""#));
+        check(json!({"type": "string"}), "", Ok(r#""""#));
+        check(json!({"type": "string"}), "{\"a\":1}", Ok(r#""{\"a\":1}""#));
+        check(json!({"type": "boolean"}), "true", Ok("true"));
+        check(json!({"type": "boolean"}), "yes", Err("true or false"));
+        check(json!({"type": "array"}), "[1, 2]", Ok("[1, 2]"));
+        check(json!({"type": "array"}), "1", Err("an array, written as JSON"));
+        check(json!({"type": "object"}), "{\"a\": 1.0}", Ok("{\"a\": 1.0}"));
+        check(json!({"type": ["string", "null"]}), "null", Ok(r#""null""#));
+        check(json!({"type": ["integer", "null"]}), "null", Ok("null"));
+        check(json!({"type": ["integer", "string"]}), "3", Ok("3"));
+        check(json!({"type": ["integer", "string"]}), "3x", Ok(r#""3x""#));
+        check(json!({"anyOf": [{"type": "integer"}, {"type": "null"}]}), "4", Ok("4"));
+        check(json!({"anyOf": [{"type": "integer"}, {}]}), "4", Ok(r#""4""#));
+        check(json!({"enum": [1, 2]}), "1", Ok("1"));
+        check(json!({"enum": ["1", "2"]}), "1", Ok(r#""1""#));
+        check(json!({"const": true}), "true", Ok("true"));
+        check(json!({"$ref": "#/$defs/count"}), "5", Ok("5"));
+        check(json!({"$ref": "#/$defs/loop"}), "5", Ok(r#""5""#));
+        check(json!({"$ref": "elsewhere.json"}), "5", Ok(r#""5""#));
+        check(json!({}), "5", Ok(r#""5""#));
+        check(json!(true), "5", Ok(r#""5""#));
+        assert_eq!(Schema::new(&root).token(None, "true"), Ok(r#""true""#.to_owned()));
+    }
+
+    #[test]
+    fn types_are_told_in_a_few_words() {
+        let root = json!({"$defs": {"count": {"type": "integer"}}});
+        for (schema, expected) in [
+            (json!({"type": "string"}), "string"),
+            (json!({"type": ["string", "null"]}), "string|null"),
+            (json!({"type": "array", "items": {"type": "string"}}), "array of string"),
+            (json!({"type": "array", "items": {"$ref": "#/$defs/count"}}), "array of integer"),
+            (json!({"type": "array", "items": {}}), "array"),
+            (json!({"type": "string", "enum": ["low", "high"]}), "low|high"),
+            (json!({}), "any"),
+        ] {
+            assert_eq!(Schema::new(&root).describe(&schema), expected, "{schema}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! A person's directory: a configuration in it, the gateways that run there, and commands that find them.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use serde_json::Value;
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+use crate::harness::{Client, Gateway, PATIENCE, Scratch, goblin};
+
+pub struct Home {
+    pub scratch: Scratch,
+    pub config: PathBuf,
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: Option<i32>,
+    pub stdout: Vec<u8>,
+    pub stderr: String,
+}
+
+impl Ran {
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(&self.stdout).expect("text")
+    }
+
+    /// What it printed, once it is sure that all went well.
+    pub fn json(&self) -> Value {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        serde_json::from_slice(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+impl Home {
+    pub fn new(config: &Value) -> Home {
+        let scratch = Scratch::new();
+        let config = scratch.write("goblin.json", &config.to_string());
+        Home { scratch, config }
+    }
+
+    pub fn config(&self) -> &str {
+        self.config.to_str().expect("text")
+    }
+
+    pub fn goblin(&self, arguments: &[&str]) -> Command {
+        let mut command = goblin(self.scratch.path());
+        command.args(arguments).current_dir(self.scratch.path()).env("HOME", self.scratch.path());
+        command.env_remove("XDG_CONFIG_HOME").stdin(Stdio::null());
+        command
+    }
+
+    /// A gateway that shows this tool.
+    pub async fn gateway(&self, tool: &str) -> (Gateway, Client) {
+        let command = self.goblin(&["serve", "--port", "0", "--log-level", "debug", "--config", self.config()]);
+        let gateway = Gateway::of(command).await;
+        let client = gateway.client_seeing(tool).await;
+        (gateway, client)
+    }
+
+    pub async fn run(&self, arguments: &[&str]) -> Ran {
+        self.run_with(arguments, "").await
+    }
+
+    /// Runs a command that reads this.
+    pub async fn run_with(&self, arguments: &[&str], input: &str) -> Ran {
+        let mut command = self.goblin(arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("goblin starts");
+        let mut stdin = child.stdin.take().expect("it is piped");
+        // One that does not read has ended.
+        let _ = stdin.write_all(input.as_bytes()).await;
+        drop(stdin);
+        let output = tokio::time::timeout(PATIENCE, child.wait_with_output()).await.expect("it ends").expect("it ran");
+        let stderr = String::from_utf8(output.stderr).expect("text");
+        Ran { code: output.status.code(), stdout: output.stdout, stderr }
+    }
+}

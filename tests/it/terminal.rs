@@ -1,0 +1,63 @@
+//! A terminal that a program writes to and, where a test wants it, reads from.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::sync::{Arc, Mutex};
+
+use rustix::termios::{Winsize, tcsetwinsize};
+use tokio::process::Command;
+
+use crate::harness::eventually;
+
+pub struct Terminal {
+    written: Arc<Mutex<String>>,
+    keyboard: File,
+    screen: File,
+}
+
+impl Terminal {
+    /// Gives it to `command` as stdout and stderr.
+    pub fn of(command: &mut Command) -> Terminal {
+        use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+        let keyboard = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+        grantpt(&keyboard).expect("ours");
+        unlockpt(&keyboard).expect("open");
+        let name = ptsname(&keyboard, Vec::new()).expect("a name").into_string().expect("text");
+        let screen = File::options().read(true).write(true).open(name).expect("the other side");
+        command.stdout(screen.try_clone().expect("another")).stderr(screen.try_clone().expect("another"));
+        let written = Arc::new(Mutex::new(String::new()));
+        let keyboard = File::from(keyboard);
+        let (mut reader, kept) = (keyboard.try_clone().expect("another"), Arc::clone(&written));
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(count @ 1..) = reader.read(&mut buffer) {
+                kept.lock().expect("no test panics here").push_str(&String::from_utf8_lossy(&buffer[..count]));
+            }
+        });
+        Terminal { written, keyboard, screen }
+    }
+
+    /// Gives it to `command` as stdin too.
+    pub fn with_keyboard(self, command: &mut Command) -> Terminal {
+        command.stdin(self.screen.try_clone().expect("another"));
+        self
+    }
+
+    pub fn of_width(self, columns: u16) -> Terminal {
+        let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        tcsetwinsize(&self.screen, size).expect("it has a size");
+        self
+    }
+
+    pub fn type_in(&mut self, keys: &str) {
+        self.keyboard.write_all(keys.as_bytes()).expect("it is open");
+    }
+
+    pub async fn await_text(&self, words: &str) -> String {
+        eventually(&format!("the terminal shows {words:?}"), || async {
+            let written = self.written.lock().expect("no test panics here").clone();
+            written.contains(words).then_some(written)
+        })
+        .await
+    }
+}
