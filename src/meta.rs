@@ -58,8 +58,11 @@ impl Router {
         });
         match looked.await {
             Ok(result) => result,
-            // Whoever carries the call answers for it.
-            Err(error) => resume_unwind(error.into_panic()),
+            Err(error) => match error.try_into_panic() {
+                // Whoever carries the call answers for it.
+                Ok(panic) => resume_unwind(panic),
+                Err(_) => Some(tool_error("the gateway is shutting down: try again later")),
+            },
         }
     }
 

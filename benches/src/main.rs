@@ -24,6 +24,7 @@ mod proxy;
 mod report;
 mod run;
 mod scenario;
+mod search;
 mod serve;
 mod start;
 

@@ -1,5 +1,6 @@
 //! From samples to medians, from medians to bars, and both to Markdown. Pure: nothing here measures or prints.
 
+mod search;
 mod context;
 mod subscriptions;
 
@@ -14,6 +15,7 @@ use crate::ledger::Ledger;
 use crate::memory::Footprint;
 use crate::procfs::Memory;
 use crate::scenario::{Scenario, Through};
+use crate::search::Search;
 use crate::start::{Start, Starts};
 
 const MIB: u64 = 1 << 20;
@@ -48,6 +50,7 @@ pub struct Measured {
     pub starts: Vec<Starts>,
     pub fan_out: Option<FanOut>,
     pub subscriptions: Option<Ledger>,
+    pub searches: Vec<Search>,
     pub context: Option<Context>,
 }
 
@@ -103,6 +106,7 @@ impl Report {
         bars.extend(measured.memory.iter().flat_map(memory_bars));
         bars.extend(measured.fan_out.iter().map(subscriptions::fan_bar));
         bars.extend(measured.subscriptions.iter().flat_map(subscriptions::ledger_bars));
+        bars.extend(search::bars(&measured.searches));
         Self { machine, rounds, seconds, measured, bars }
     }
 
@@ -136,6 +140,7 @@ impl Report {
         text += &start_table(&self.measured.starts);
         text.extend(self.measured.fan_out.iter().map(subscriptions::fan_table));
         text.extend(self.measured.subscriptions.iter().map(subscriptions::ledger_table));
+        text += &search::table(&self.measured.searches);
         text.extend(self.measured.context.iter().map(context::tables));
         if !self.bars.is_empty() {
             text += "\n| bar | limit | measured | |\n|---|--:|--:|---|\n";

@@ -21,6 +21,7 @@ use crate::memory;
 use crate::procfs;
 use crate::report::{Measured, Report, Row, Sample};
 use crate::scenario::Scenario;
+use crate::search;
 use crate::start;
 
 /// Descriptors of a process that are no sessions.
@@ -64,6 +65,7 @@ enum Part {
     Start,
     FanOut,
     Subscriptions,
+    Search,
     Context,
 }
 
@@ -82,6 +84,7 @@ impl Part {
             Self::Start,
             Self::FanOut,
             Self::Subscriptions,
+            Self::Search,
             Self::Context,
         ]
     };
@@ -99,6 +102,7 @@ impl ValueEnum for Part {
             Self::Start => "start",
             Self::FanOut => "fan-out",
             Self::Subscriptions => "subscriptions",
+            Self::Search => "search",
             Self::Context => "context",
         }))
     }
@@ -129,6 +133,7 @@ pub async fn run(options: &Options) -> Result<Report> {
                 measured.fan_out = fan::measure(&yard, sessions, options.rounds.into()).await?;
             }
             Part::Subscriptions => measured.subscriptions = Some(ledger::measure()?),
+            Part::Search => measured.searches = search::measure(options.rounds.into()),
             Part::Context => measured.context = context::measure(&yard).await?,
         }
     }

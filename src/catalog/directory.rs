@@ -162,7 +162,7 @@ impl Directory {
             let catalog = self.whole.current.load_full();
             let built = tokio::task::spawn_blocking(move || {
                 for list in List::ALL {
-                    catalog.index(list);
+                    catalog.index_of(list);
                 }
             });
             // Where it failed, the first question will fail in the same way and say so.

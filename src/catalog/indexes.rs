@@ -65,7 +65,7 @@ impl Catalog {
     }
 
     /// The index of a list; its documents have the places of the entries. Not for threads of the runtime.
-    pub fn index(&self, list: List) -> &Index {
+    pub fn index_of(&self, list: List) -> &Index {
         let documents = (0..self.count(list)).map(|place| document_of(list, self.shown(list, place)));
         self.indexes.0[list as usize].get_or_init(|| Index::build(documents))
     }

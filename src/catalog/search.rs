@@ -22,6 +22,7 @@ use crate::catalog::search::dictionary::Dictionary;
 use crate::catalog::search::distance::distance;
 use crate::catalog::search::postings::{Builder, Field, Postings};
 use crate::catalog::search::query::{Lexicon, Term};
+use crate::catalog::search::synonyms::Deed;
 
 /// More of these texts is not read: what a thing is for stands at the beginning.
 const LONGEST_DESCRIPTION: usize = 4 << 10;
@@ -32,7 +33,14 @@ const LONGEST_NAME: usize = 256;
 /// weights comes near.
 const NAME_STEP: f32 = 1000.0;
 /// How much of its score a document keeps that has hardly anything of the question.
-const LEAST_COVERED: f32 = 0.4;
+const LEAST_COVERED: f32 = 0.1;
+/// And one whose name has nothing of it.
+const LEAST_NAMED: f32 = 0.8;
+/// What is of a server that the question names gains this.
+const SERVED: f32 = 0.4;
+const SERVER_SURENESS: f32 = 0.75;
+/// What is left to what reads, changes or destroys when nobody asked for that.
+const UNASKED: f32 = 0.85;
 
 /// What one thing may be found by.
 #[derive(Clone, Debug, Default)]
@@ -54,6 +62,8 @@ pub struct Index {
     postings: Postings,
     /// Concepts that a concept may stand for.
     synonyms: HashMap<u32, Vec<u32>>,
+    /// What each document does.
+    deeds: Vec<Deed>,
     /// The names and URIs of documents, for those who know what they want.
     names: Dictionary,
 }
@@ -82,14 +92,21 @@ struct Tally {
     /// Of the term at hand: the best meaning counts, not their number.
     best: f32,
     sureness: f32,
+    /// How surely its name has the terms so far, and the one at hand.
+    named: f32,
+    naming: f32,
+    /// How surely its server was named.
+    served: f32,
+    serving: f32,
 }
 
 impl Index {
     pub fn build<'a>(documents: impl IntoIterator<Item = Document<'a>>) -> Index {
         let mut builder = Builder::default();
-        let mut names = Vec::new();
+        let (mut names, mut deeds) = (Vec::new(), Vec::new());
         for (place, document) in (0..).zip(documents) {
             read(&document, &mut builder);
+            deeds.push(deed(&document));
             let keys =
                 [&*document.name, document.native, document.uri].map(|name| words::key(words::cut(name, LONGEST_NAME)));
             names.extend(keys.into_iter().filter(|key| !key.is_empty()).map(|key| (key.into_boxed_str(), place)));
@@ -103,7 +120,7 @@ impl Index {
             }
         }
         let (words, postings) = builder.build();
-        Index { words: Dictionary::build(words), postings, synonyms, names: Dictionary::build(names) }
+        Index { words: Dictionary::build(words), postings, synonyms, deeds, names: Dictionary::build(names) }
     }
 
     /// The documents that `admits` lets through and that have to do with `query`, best first; ties by place. A query
@@ -125,9 +142,16 @@ impl Index {
             tally.best = f32::max(tally.best, steps * NAME_STEP);
         }
         let all = terms.iter().map(|term| term.rarity).sum::<f32>().max(f32::MIN_POSITIVE);
-        let score =
-            |tally: &Tally| tally.score * (LEAST_COVERED + (1.0 - LEAST_COVERED) * tally.covered / all) + tally.best;
-        let scored = tallies.iter().enumerate().map(|(document, tally)| Hit { document, score: score(tally) });
+        let asked = deeds_of(query);
+        let scored = tallies.iter().enumerate().map(|(document, tally)| {
+            let covered = LEAST_COVERED + (1.0 - LEAST_COVERED) * tally.covered / all;
+            let length = f32::from(self.postings.name_length(document).max(1));
+            let named = LEAST_NAMED + (1.0 - LEAST_NAMED) * (tally.named / length).min(1.0);
+            let length = f32::from(self.postings.server_length(document).max(1));
+            let served = 1.0 + SERVED * (tally.served / length).min(1.0);
+            let unasked = if asked.contains(&self.deeds[document]) { 1.0 } else { UNASKED };
+            Hit { document, score: tally.score * covered * named * served * unasked + tally.best }
+        });
         best(scored.filter(|hit| hit.score > 0.0 && admits(hit.document)).collect(), limit)
     }
 
@@ -144,21 +168,31 @@ impl Index {
             for meaning in &term.meanings {
                 let rarity = self.postings.rarity(meaning.concept).min(term.rarity);
                 for posting in self.postings.of(meaning.concept) {
-                    let tally = &mut tallies[posting.document as usize];
+                    let tally = &mut tallies[posting.document()];
                     let value = meaning.sureness * rarity * posting.weight;
                     if tally.best == 0.0 {
-                        touched.push(posting.document);
+                        touched.push(posting.document());
                     }
                     if value > tally.best {
                         (tally.best, tally.sureness) = (value, meaning.sureness);
                     }
+                    if posting.is_in_name() {
+                        tally.naming = tally.naming.max(meaning.sureness);
+                    }
+                    if posting.is_in_server() {
+                        tally.serving = tally.serving.max(meaning.sureness);
+                    }
                 }
             }
             for document in touched.drain(..) {
-                let tally = &mut tallies[document as usize];
+                let tally = &mut tallies[document];
                 tally.score += tally.best;
                 tally.covered += tally.sureness * term.rarity;
-                (tally.best, tally.sureness) = (0.0, 0.0);
+                tally.named += tally.naming;
+                if tally.serving >= SERVER_SURENESS {
+                    tally.served += 1.0;
+                }
+                (tally.best, tally.sureness, tally.naming, tally.serving) = (0.0, 0.0, 0.0, 0.0);
             }
         }
         tallies
@@ -203,7 +237,7 @@ fn read(document: &Document<'_>, builder: &mut Builder) {
 fn read_names(document: &Document<'_>, builder: &mut Builder) {
     let collect = |text: &str| {
         let mut found = Vec::new();
-        words::each_word(words::cut(text, LONGEST_NAME), |word| found.push(word.to_owned()));
+        words::each_part(words::cut(text, LONGEST_NAME), |word| found.push(word.to_owned()));
         found
     };
     let (native, server) = (collect(document.native), collect(document.server));
@@ -214,6 +248,27 @@ fn read_names(document: &Document<'_>, builder: &mut Builder) {
     name.iter().for_each(|word| builder.word(word, Field::Name));
     collect(document.uri).iter().filter(|word| own(word)).for_each(|word| builder.word(word, Field::Uri));
     server.iter().for_each(|word| builder.word(word, Field::Server));
+}
+
+/// What a thing does, by its name.
+fn deed(document: &Document<'_>) -> Deed {
+    let name = if document.native.is_empty() { &*document.name } else { document.native };
+    let deeds = deeds_of(name);
+    let of = |deed| deeds.contains(&deed).then_some(deed);
+    of(Deed::Destroys).or(of(Deed::Changes)).unwrap_or(Deed::Reads)
+}
+
+/// What the verbs of a text ask for; to read, where there are none.
+fn deeds_of(text: &str) -> Vec<Deed> {
+    let mut deeds = Vec::new();
+    words::each_part(text, |word| {
+        let known = synonyms::DEEDS.iter().find(|(_, verbs)| verbs.contains(&word));
+        deeds.extend(known.map(|(deed, _)| *deed));
+    });
+    if deeds.is_empty() {
+        deeds.push(Deed::Reads);
+    }
+    deeds
 }
 
 /// Where the first sentence or line ends.

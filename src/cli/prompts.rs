@@ -37,6 +37,7 @@ pub enum Verb {
     /// Print the messages of a prompt
     #[command(after_long_help = GET_EXAMPLES)]
     Get {
+        /// The prompt, by the name that the gateway lists it under
         #[arg(add = ArgValueCompleter::new(complete::prompts))]
         name: String,
         /// key=value, a JSON object of strings, @FILE with one, or - for one on stdin

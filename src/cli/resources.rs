@@ -120,13 +120,5 @@ async fn search(client: &mut Client, wanted: Value, filter: &Filter, json: bool)
     if json {
         return Ok(print(&(found + "\n"))?);
     }
-    let templates = cards::read(Kind::Templates, &found);
-    let mut resources = cards::read(Kind::Resources, &found);
-    if !templates.cards.is_empty() {
-        // They are counted together.
-        resources.total -= templates.cards.len().min(resources.total);
-        show::table(Kind::Templates, &templates.cards)?;
-        print("\n")?;
-    }
-    Ok(show::cards(&resources)?)
+    Ok(show::both(&cards::read(Kind::Resources, &found), &cards::read(Kind::Templates, &found))?)
 }

@@ -35,6 +35,7 @@ pub enum Verb {
     },
     /// Show what a tool does and takes
     Describe {
+        /// The tool, by the name that the gateway lists it under
         #[arg(add = ArgValueCompleter::new(complete::tools))]
         name: String,
         #[command(flatten)]
@@ -54,6 +55,7 @@ pub enum Verb {
     /// Call a tool and print what it answers
     #[command(after_long_help = CALL_EXAMPLES)]
     Call {
+        /// The tool, by the name that the gateway lists it under
         #[arg(add = ArgValueCompleter::new(complete::tools))]
         name: String,
         /// key=value, key:=JSON, a JSON object, @FILE with one, or - for one on stdin

@@ -53,7 +53,7 @@ impl Look<'_> {
         Ok(self.describe_unlisted(&owner, members))
     }
 
-    /// A resource that can be read and stands in no list: a template has it, or its server named it.
+    /// A resource that may be read and stands in no list: a template takes it, or its server named it.
     fn describe_unlisted(&self, owner: &Owner, mut members: Members) -> Answer {
         let backend = &self.catalog.source(owner.source).backend;
         let exposed = self.catalog.resources.expose(&self.catalog.sources, owner.source, &owner.native);
@@ -64,7 +64,7 @@ impl Look<'_> {
         members.raw("resource", Some(&definition));
         members.raw("template", template.map(|entry| utf8(&entry.definition)));
         let mut text = resource_text(&definition, &exposed, &identifier, backend.id.as_str());
-        text.push_str("\nnot listed by its server; it can be read");
+        text.push_str("\nnot listed by its server, which may have it all the same");
         if let Some(template) = template {
             text.push_str(&format!("\ntemplate: {} - {}", template.exposed, summary(utf8(&template.definition))));
         }
@@ -157,10 +157,13 @@ fn prompt_text(definition: &str, server: &str) -> String {
 fn resource_text(definition: &str, exposed: &str, identifier: &str, server: &str) -> String {
     let mut lines = head(definition, exposed, server);
     lines.push(format!("id: {identifier}"));
-    let told = ["name", "mimeType", "size"].into_iter().filter_map(|key| {
-        let at = json::member(definition, json::whole(definition), key)?;
-        let value = json::string(definition, at).map_or_else(|| at.get(definition).to_owned(), String::from);
-        Some(format!("{key}: {value}"))
+    // With the URI, the title and the description it begins.
+    let rest = json::members(definition, json::whole(definition))
+        .filter(|member| !matches!(&*member.key(definition), "uri" | "title" | "description"));
+    let told = rest.map(|member| {
+        let value = json::string(definition, member.value);
+        let value = value.map_or_else(|| compact(member.value.get(definition)), |text| one_line(&text));
+        format!("{}: {value}", member.key(definition))
     });
     lines.extend(told);
     lines.join("\n")
@@ -217,6 +220,14 @@ mod tests {
         let definition = r#"{"name":"s_p","arguments":[{"name":"a","required":true,"description":"d"},{"name":"b"}]}"#;
         assert_eq!(prompt_text(definition, "s"), "s_p (s)\narguments:\n  a (required) - d\n  b");
         assert_eq!(prompt_text(r#"{"name":"s_p"}"#, "s"), "s_p (s)\nno arguments");
+    }
+
+    #[test]
+    fn meta2_a_resource_is_told_with_all_that_is_known_of_it() {
+        let definition =
+            r#"{"uri":"u","name":"n","title":"T","description":"d","size":1.0,"annotations":{ "priority": 1 }}"#;
+        let expected = "s+u (s)\nT\nd\nid: s_u\nname: n\nsize: 1.0\nannotations: {\"priority\":1}";
+        assert_eq!(resource_text(definition, "s+u", "s_u", "s"), expected);
     }
 
     #[test]

@@ -26,7 +26,7 @@ impl Look<'_> {
         let (mut parts, mut total) = (Vec::new(), 0);
         for list in lists.iter().copied() {
             let admits = |place| self.admits(list, place, arguments);
-            let found = self.catalog.index(list).search(&arguments.query, arguments.limit, admits);
+            let found = self.catalog.index_of(list).search(&arguments.query, arguments.limit, admits);
             total += found.total;
             parts.push((list, found.hits.iter().map(|hit| self.card(list, hit.document)).collect()));
         }

@@ -199,8 +199,15 @@ async fn completions_and_manual_pages_know_every_command() {
     for shell in ["bash", "zsh", "fish"] {
         let (code, script, stderr) = run(command(&scratch, &["completions", shell])).await;
         assert_eq!((code, stderr.as_str()), (Some(0), ""), "{shell}");
+        // What the script asks when a first word is wanted.
+        let asks = format!("GOBLIN_COMPLETE={shell}");
+        assert!(script.replace('"', "").contains(&asks), "{shell}: {script}");
+        let mut asking = command(&scratch, &["--", "goblin", ""]);
+        asking.env("GOBLIN_COMPLETE", shell).env("_CLAP_COMPLETE_INDEX", "1").env("_CLAP_IFS", "\n");
+        let (code, answer, stderr) = run(asking).await;
+        assert_eq!((code, stderr.as_str()), (Some(0), ""), "{shell}");
         for command in &commands {
-            assert!(script.contains(command.as_str()), "{shell} does not know {command}");
+            assert!(answer.lines().any(|line| line.starts_with(command.as_str())), "{shell} does not know {command}");
         }
     }
     let (code, page, _) = run(command(&scratch, &["man"])).await;

@@ -14,7 +14,7 @@ const ORDER: [&[&str]; 10] = [
     &["subscriptions"],
     &["backend"],
     &["catalog"],
-    &["router"],
+    &["meta", "router"],
     &["session"],
     &["admin", "front"],
     &["app"],

@@ -32,6 +32,14 @@ pub fn fixture_server(arguments: &[&str]) -> Value {
     json!({ "command": fixture(), "args": arguments })
 }
 
+/// A configuration that lists the tools of its servers and no others, unless it says what of the catalog is listed.
+pub fn servers_only(mut config: Value) -> Value {
+    if ["metaTools", "exposure", "profiles"].iter().all(|key| config.get(key).is_none()) {
+        config["metaTools"] = json!(false);
+    }
+    config
+}
+
 /// Waits until `look` gives something.
 pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
     let deadline = tokio::time::Instant::now() + PATIENCE;
@@ -116,7 +124,7 @@ impl Gateway {
 
     pub async fn start(config: Value) -> Gateway {
         let scratch = Scratch::new();
-        let path = scratch.write("goblin.json", &config.to_string());
+        let path = scratch.write("goblin.json", &servers_only(config).to_string());
         let mut command = goblin(scratch.path());
         command.args(["serve", "--port", "0", "--log-level", "debug", "--config"]).arg(&path);
         Gateway { _scratch: Some(scratch), ..Gateway::of(command).await }
@@ -500,7 +508,7 @@ impl StdioClient {
     /// Starts it, before any handshake.
     pub fn start(config: Value) -> StdioClient {
         let scratch = Scratch::new();
-        let path = scratch.write("goblin.json", &config.to_string());
+        let path = scratch.write("goblin.json", &servers_only(config).to_string());
         let mut command = goblin(scratch.path());
         command.args(["stdio", "--config"]).arg(&path).stderr(Stdio::null());
         StdioClient { _scratch: Some(scratch), ..StdioClient::of(command) }

@@ -1,267 +1,147 @@
 //! The wrong-recipient ledger: clients that all use the same request ids and progress tokens at the same time, and an
-//! account of every answer (P1, P2).
+//! account of every answer (P1, P2). It is kept for each pair of eras: clients with a session and without, and servers
+//! with one and without.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use goblin_fixture::fault::FaultProxy;
-use goblin_fixture::ledger::Ledger;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Client, Gateway, Scratch, StdioClient, fixture_server, signal};
+use crate::harness::{Client, Gateway, Scratch, StdioClient, eventually, fixture_server, signal};
+use crate::ledger_player::{Books, Caller, Era, Manner, Player, SERVERS, WIDTH, Way};
+use crate::ledger_subscriptions_player::bridge;
+use crate::modern_client::ModernClient;
 use crate::sse_client::SseClient;
-use crate::support::{FAULT_PAUSE, http_server, path_text};
+use crate::support::{FAULT_PAUSE, gauge, http_server, is_alive, path_text};
 
-const HTTP_CLIENTS: u64 = 24;
-const SSE_CLIENTS: u64 = 8;
-const STDIO_CLIENTS: u64 = 4;
-const CLIENTS: u64 = HTTP_CLIENTS + SSE_CLIENTS + STDIO_CLIENTS;
-/// Calls that each client has open at a time; their ids are the same in every client and every round.
-const WIDTH: u64 = 8;
-const END_OF_ROUND: &str = r#"{"jsonrpc":"2.0","id":"end of round","method":"ping"}"#;
-const SERVERS: [&str; 3] = ["pipe", "json", "sse"];
+const HTTP_CLIENTS: u64 = 16;
+/// HTTP+SSE is for clients with a session; of those without, more come over a bridge.
+const SSE_CLIENTS: u64 = 6;
+const BRIDGED_CLIENTS: u64 = 2;
+/// Each has a gateway of its own.
+const STDIO_CLIENTS: u64 = 3;
+const CLIENTS: u64 = HTTP_CLIENTS + SSE_CLIENTS + BRIDGED_CLIENTS + STDIO_CLIENTS;
 
 /// Backends of every kind behind one HTTP gateway and some stdio gateways.
 struct Stage {
+    clients: Era,
     scratch: Scratch,
     _fixtures: [HttpFixture; 2],
     proxies: [FaultProxy; 2],
     gateway: Gateway,
-    http: Vec<Client>,
-    sse: Vec<SseClient>,
-    stdio: Vec<StdioClient>,
+    config: Value,
 }
 
 impl Stage {
-    async fn set() -> Stage {
+    async fn set(clients: Era, servers: Era) -> Stage {
         let scratch = Scratch::new();
-        let fixtures = [HttpFixture::start(&[]).await, HttpFixture::start(&["--reply", "sse"]).await];
+        let era = ["--era", servers.name()];
+        let fixtures =
+            [HttpFixture::start(&era).await, HttpFixture::start(&[&era[..], &["--reply", "sse"]].concat()).await];
         let proxies = [FaultProxy::start(fixtures[0].address), FaultProxy::start(fixtures[1].address)];
-        let config = |number: u64| {
-            let file = scratch.path().join(format!("pid-{number}"));
-            json!({ "mcpServers": {
-                "pipe": fixture_server(&["--pid-file", path_text(&file)]),
-                "json": http_server(proxies[0].addr()),
-                "sse": http_server(proxies[1].addr()),
-            }})
-        };
-        let gateway = Gateway::start(config(0)).await;
-        let mut http = Vec::new();
+        let config = json!({ "mcpServers": {
+            "pipe": fixture_server(&era),
+            "json": http_server(proxies[0].addr()),
+            "sse": http_server(proxies[1].addr()),
+        }});
+        let gateway = Gateway::start(tracked(&config, &scratch, 0)).await;
+        let client = gateway.client().await;
+        for server in SERVERS {
+            client.await_tool(&format!("{server}_nonce")).await;
+        }
+        Stage { clients, scratch, _fixtures: fixtures, proxies, gateway, config }
+    }
+
+    async fn callers(&self) -> Vec<Caller> {
+        let mut callers = Vec::new();
         for _ in 0..HTTP_CLIENTS {
-            http.push(gateway.client().await);
+            callers.push(match self.clients {
+                Era::Legacy => Caller::Legacy(self.gateway.client().await),
+                Era::Modern => Caller::Modern(Arc::new(ModernClient::new(self.gateway.address))),
+            });
         }
-        let mut sse = Vec::new();
-        for _ in 0..SSE_CLIENTS {
-            sse.push(SseClient::connect(&gateway, "2024-11-05").await);
+        callers
+    }
+
+    /// All who play. Each sees all servers.
+    async fn players(&self) -> Vec<Player> {
+        let mut ways: Vec<_> = self.callers().await.into_iter().map(Way::Http).collect();
+        for number in 0..SSE_CLIENTS + BRIDGED_CLIENTS {
+            ways.push(match self.clients {
+                Era::Legacy if number < SSE_CLIENTS => Way::Sse(SseClient::connect(&self.gateway, "2024-11-05").await),
+                Era::Legacy | Era::Modern => Way::Stdio(self.greeted(bridge(self.gateway.address)).await),
+            });
         }
-        let mut stdio = Vec::new();
-        for number in 0..STDIO_CLIENTS {
-            stdio.push(StdioClient::initialized(config(number + 1), "2025-06-18").await);
+        for number in 1..=STDIO_CLIENTS {
+            let client = StdioClient::start(tracked(&self.config, &self.scratch, number));
+            ways.push(Way::Stdio(self.greeted(client).await));
+        }
+        (0..).zip(ways).map(|(number, way)| Player { era: self.clients, number, way }).collect()
+    }
+
+    async fn greeted(&self, mut client: StdioClient) -> StdioClient {
+        if self.clients == Era::Legacy {
+            client.initialize("2025-06-18").await;
         }
         for server in SERVERS {
             let tool = format!("{server}_nonce");
-            http[0].await_tool(&tool).await;
-            for client in &mut stdio {
-                client.await_tool(&tool).await;
+            match self.clients {
+                Era::Legacy => client.await_tool(&tool).await,
+                Era::Modern => client.await_modern_tool(&tool).await,
             }
         }
-        Stage { scratch, _fixtures: fixtures, proxies, gateway, http, sse, stdio }
+        client
     }
 
-    /// Every client makes `rounds` rounds of calls; resolves when all have their answers.
-    fn play(&mut self, books: &Arc<Books>, rounds: u64) -> JoinSet<()> {
-        let mut players = JoinSet::new();
-        for (number, client) in self.http.drain(..).enumerate() {
-            players.spawn(play_http(client, Arc::clone(books), number as u64, rounds));
+    /// Every client makes at least so many rounds of calls.
+    async fn play(&self, books: &Arc<Books>, manner: Manner, rounds: u64) -> JoinSet<()> {
+        let mut playing = JoinSet::new();
+        for player in self.players().await {
+            playing.spawn(player.play(Arc::clone(books), manner, rounds));
         }
-        for (number, client) in self.sse.drain(..).enumerate() {
-            players.spawn(play_sse(client, Arc::clone(books), number as u64, rounds));
-        }
-        for (number, client) in self.stdio.drain(..).enumerate() {
-            players.spawn(play_stdio(client, Arc::clone(books), number as u64, rounds));
-        }
-        players
+        playing
     }
 
-    fn pid_files(&self) -> Vec<PathBuf> {
-        (0..=STDIO_CLIENTS).map(|number| self.scratch.path().join(format!("pid-{number}"))).collect()
-    }
-}
-
-/// Call `id` of a round. Neighbours go to different servers and come back in another order than they went.
-fn request(client: u64, round: u64, id: u64, nonce: &str) -> String {
-    let server = SERVERS[((client + round + id) % 3) as usize];
-    let delay = (client * 7 + id * 13 + round * 5) % 23;
-    json!({
-        "jsonrpc": "2.0", "id": id, "method": "tools/call",
-        "params": {
-            "name": format!("{server}_nonce"), "arguments": { "nonce": nonce, "delayMs": delay },
-            "_meta": { "progressToken": id },
-        },
-    })
-    .to_string()
-}
-
-/// The ledger, and what the errors said.
-#[derive(Default)]
-struct Books {
-    ledger: Ledger,
-    errors: Mutex<BTreeMap<String, u64>>,
-}
-
-impl Books {
-    fn book(&self, nonce: &str, answer: &Value) {
-        match answer["result"]["content"][0]["text"].as_str() {
-            Some(text) => self.ledger.answered(nonce, text),
-            None => {
-                let words = answer["error"]["message"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
-                *self.errors.lock().expect("no panic").entry(words).or_default() += 1;
-                self.ledger.failed(nonce);
-            }
-        }
-    }
-
-    fn errors(&self) -> String {
-        let errors = self.errors.lock().expect("no panic");
-        errors.iter().map(|(words, count)| format!("\n  {count} x {words}")).collect()
-    }
-}
-
-async fn play_http(client: Client, books: Arc<Books>, number: u64, rounds: u64) {
-    for round in 0..rounds {
-        let calls = (1..=WIDTH).map(|id| {
-            let (client, books) = (&client, &books);
-            async move {
-                let nonce = books.ledger.issue();
-                let answer = client.post(request(number, round, id, &nonce)).await;
-                for message in answer.messages() {
-                    let message: Value = serde_json::from_str(&message).expect("a message");
-                    assert_eq!(message["id"], id, "{message}");
-                    books.book(&nonce, &message);
+    /// A fault that heals by itself: a killed process is started again, a cut line is mended.
+    async fn inject(&self, number: u64) {
+        match number % 3 {
+            0 => {
+                let file = pid_file(&self.scratch, (number / 3) % (STDIO_CLIENTS + 1));
+                let pid = std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok());
+                // It may be dead already, waiting for its restart.
+                if let Some(pid) = pid.filter(|pid| is_alive(*pid)) {
+                    signal(pid, "KILL");
                 }
             }
-        });
-        futures_util::future::join_all(calls).await;
+            1 => cut_for_a_moment(&self.proxies[0]).await,
+            _ => cut_for_a_moment(&self.proxies[1]).await,
+        }
+    }
+
+    /// No call is left, not even one whose client is gone, and nothing broke.
+    async fn is_quiet(&self) {
+        let client = Client::new(self.gateway.address);
+        for family in ["goblin_requests_in_flight", "goblin_backend_requests_in_flight"] {
+            eventually(&format!("{family} is 0"), || async { (gauge(&client, family).await == 0).then_some(()) }).await;
+        }
+        assert!(!self.gateway.log().iter().any(|line| line.contains("panicked")));
     }
 }
 
-async fn play_sse(mut client: SseClient, books: Arc<Books>, number: u64, rounds: u64) {
-    for round in 0..rounds {
-        let nonces: Vec<_> = (1..=WIDTH).map(|_| books.ledger.issue()).collect();
-        let calls: Vec<_> = (1..).zip(&nonces).map(|(id, nonce)| request(number, round, id, nonce)).collect();
-        futures_util::future::join_all(calls.iter().map(|call| client.write(call))).await;
-        for _ in 0..WIDTH {
-            book_line(&books, &nonces, &client.answer().await);
-        }
-        // What comes before this answer is one too many, and is booked as such.
-        client.write(END_OF_ROUND).await;
-        loop {
-            let answer = client.answer().await;
-            if answer["id"] == "end of round" {
-                break;
-            }
-            book_line(&books, &nonces, &answer);
-        }
-    }
+fn pid_file(scratch: &Scratch, gateway: u64) -> PathBuf {
+    scratch.path().join(format!("pid-{gateway}"))
 }
 
-async fn play_stdio(mut client: StdioClient, books: Arc<Books>, number: u64, rounds: u64) {
-    for round in 0..rounds {
-        let nonces: Vec<_> = (1..=WIDTH).map(|_| books.ledger.issue()).collect();
-        for (id, nonce) in (1..).zip(&nonces) {
-            client.write(&request(number, round, id, nonce)).await;
-        }
-        for _ in 0..WIDTH {
-            book_line(&books, &nonces, &next_answer(&mut client).await);
-        }
-        // What comes before this answer is one too many, and is booked as such.
-        client.write(END_OF_ROUND).await;
-        loop {
-            let answer = next_answer(&mut client).await;
-            if answer["id"] == "end of round" {
-                break;
-            }
-            book_line(&books, &nonces, &answer);
-        }
-    }
-    assert!(client.close().await.success());
-}
-
-/// Passes over `list_changed`, which a backend that comes back may cause.
-async fn next_answer(client: &mut StdioClient) -> Value {
-    loop {
-        let message = client.message().await;
-        if !message["id"].is_null() {
-            return message;
-        }
-        assert!(message["method"].as_str().is_some_and(|method| method.ends_with("list_changed")), "{message}");
-    }
-}
-
-fn book_line(books: &Books, nonces: &[String], answer: &Value) {
-    let index = answer["id"].as_u64().unwrap_or_else(|| panic!("{answer}")) as usize - 1;
-    books.book(&nonces[index], answer);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn p2_every_answer_comes_once_and_to_the_right_client() {
-    const ROUNDS: u64 = 10;
-    let mut stage = Stage::set().await;
-    let books = Arc::new(Books::default());
-    stage.play(&books, ROUNDS).join_all().await;
-    let report = books.ledger.report();
-    eprintln!("ledger, healthy: {report}{}", books.errors());
-    assert_eq!(report.issued, CLIENTS * WIDTH * ROUNDS);
-    assert_eq!(report.answered, report.issued, "{report}");
-    assert!(report.is_clean(), "{report}");
-    assert!(stage.gateway.terminate().await.success());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn f1_every_call_is_answered_once_while_backends_are_killed() {
-    const ROUNDS: u64 = 30;
-    const MOST_FAULTS: usize = 15;
-    let mut stage = Stage::set().await;
-    let books = Arc::new(Books::default());
-    let mut players = stage.play(&books, ROUNDS);
-    let files = stage.pid_files();
-    let mut faults = 0;
-    while !players.is_empty() {
-        tokio::select! {
-            player = players.join_next() => player.expect("there are some").expect("no panic"),
-            () = tokio::time::sleep(FAULT_PAUSE), if faults < MOST_FAULTS => {
-                inject(&stage.proxies, &files, faults).await;
-                faults += 1;
-            }
-        }
-    }
-    let report = books.ledger.report();
-    eprintln!("ledger, {faults} faults: {report}{}", books.errors());
-    assert_eq!(report.issued, CLIENTS * WIDTH * ROUNDS);
-    assert!(report.is_clean(), "{report}");
-    assert!(report.answered > 0 && report.failed > 0, "{report}");
-    assert!(!books.errors().contains("did not answer"), "a lost backend is an error at once, not a time-out");
-    let panics = stage.gateway.log().iter().filter(|line| line.contains("panicked")).count();
-    assert_eq!(panics, 0);
-}
-
-/// A fault that heals by itself: a killed process is started again, a cut line is mended.
-async fn inject(proxies: &[FaultProxy; 2], files: &[PathBuf], number: usize) {
-    match number % 3 {
-        0 => {
-            let file = &files[(number / 3) % files.len()];
-            let pid = std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok());
-            // It may be dead already, waiting for its restart.
-            if let Some(pid) = pid.filter(|pid| crate::support::is_alive(*pid)) {
-                signal(pid, "KILL");
-            }
-        }
-        kind => cut_for_a_moment(&proxies[kind - 1]).await,
-    }
+/// The configuration for one gateway, whose process is known.
+fn tracked(config: &Value, scratch: &Scratch, gateway: u64) -> Value {
+    let mut config = config.clone();
+    let arguments = config["mcpServers"]["pipe"]["args"].as_array_mut().expect("a list");
+    arguments.extend([json!("--pid-file"), json!(path_text(&pid_file(scratch, gateway)))]);
+    config
 }
 
 pub async fn cut_for_a_moment(proxy: &FaultProxy) {
@@ -270,31 +150,63 @@ pub async fn cut_for_a_moment(proxy: &FaultProxy) {
     proxy.pass().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn p2_every_progress_notification_belongs_to_its_own_call() {
-    let mut stage = Stage::set().await;
+async fn check_healthy(clients: Era, servers: Era) {
+    const ROUNDS: u64 = 6;
+    let mut stage = Stage::set(clients, servers).await;
+    let books = Arc::new(Books::default());
+    books.close();
+    stage.play(&books, Manner::Waits, ROUNDS).await.join_all().await;
+    let report = books.ledger.report();
+    eprintln!("ledger, {clients:?} to {servers:?}, healthy: {report}{}", books.errors());
+    assert_eq!(report.issued, CLIENTS * WIDTH * ROUNDS);
+    assert_eq!(report.answered, report.issued, "{report}");
+    assert!(report.is_clean(), "{report}");
+    stage.is_quiet().await;
+    assert!(stage.gateway.terminate().await.success());
+}
+
+async fn check_faults(clients: Era, servers: Era) {
+    const FAULTS: u64 = 12;
+    const ROUNDS: u64 = 10;
+    let stage = Stage::set(clients, servers).await;
+    let books = Arc::new(Books::default());
+    let playing = stage.play(&books, Manner::Leaves, ROUNDS).await;
+    for fault in 0..FAULTS {
+        tokio::time::sleep(FAULT_PAUSE).await;
+        stage.inject(fault).await;
+    }
+    books.close();
+    playing.join_all().await;
+    let report = books.ledger.report();
+    eprintln!("ledger, {clients:?} to {servers:?}, {FAULTS} faults: {report}{}", books.errors());
+    assert!(report.issued >= CLIENTS * WIDTH * ROUNDS && report.is_clean(), "{report}");
+    assert!(report.answered > 0 && report.failed > 0 && report.left > 0, "{report}");
+    assert!(!books.errors().contains("did not answer"), "a lost backend is an error at once, not a time-out");
+    stage.is_quiet().await;
+}
+
+async fn check_progress(clients: Era, servers: Era) {
+    let stage = Stage::set(clients, servers).await;
     let mut players = JoinSet::new();
-    for (number, client) in stage.http.drain(..).enumerate() {
+    for (number, caller) in (0..).zip(stage.callers().await) {
         for (id, server) in (1..).zip(SERVERS) {
-            players.spawn(watch_progress(client.clone(), server, id, number as u64 * 3 + id));
+            players.spawn(watch_progress(clients, caller.clone(), server, id, number * 3 + id));
         }
     }
-    let seen = players.join_all().await;
-    let most: u64 = (0..HTTP_CLIENTS).flat_map(|number| (1..=3).map(move |id| number * 3 + id)).sum();
-    let seen: u64 = seen.into_iter().sum();
+    let seen: u64 = players.join_all().await.into_iter().sum();
+    let most: u64 = (1..=HTTP_CLIENTS * 3).sum();
     // Some may be dropped on the way to a slow client, none may be doubled.
-    eprintln!("progress: {seen} of {most} seen, all by their own clients");
+    eprintln!("progress, {clients:?} to {servers:?}: {seen} of {most} seen, all by their own clients");
     assert!(seen <= most && seen > most / 2, "{seen} of {most}");
 }
 
 /// Makes one call with `steps` steps, a number that no other call has; tells how many were seen.
-async fn watch_progress(client: Client, server: &str, id: u64, steps: u64) -> u64 {
+async fn watch_progress(era: Era, caller: Caller, server: &str, id: u64, steps: u64) -> u64 {
     let params = json!({
         "name": format!("{server}_progress"), "arguments": { "steps": steps, "delayMs": 1 },
         "_meta": { "progressToken": "the same" },
     });
-    let answer =
-        client.post(json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}).to_string()).await;
+    let answer = caller.post(&era.request(id, "tools/call", params)).await;
     let messages: Vec<Value> =
         answer.messages().iter().map(|message| serde_json::from_str(message).expect("a message")).collect();
     let (last, before) = messages.split_last().expect("an answer");
@@ -308,4 +220,64 @@ async fn watch_progress(client: Client, server: &str, id: u64, steps: u64) -> u6
         step = next;
     }
     before.len() as u64
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn p2_every_answer_comes_once_and_to_the_right_client_legacy_to_legacy() {
+    check_healthy(Era::Legacy, Era::Legacy).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn p2_every_answer_comes_once_and_to_the_right_client_legacy_to_modern() {
+    check_healthy(Era::Legacy, Era::Modern).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn p2_every_answer_comes_once_and_to_the_right_client_modern_to_legacy() {
+    check_healthy(Era::Modern, Era::Legacy).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn p2_every_answer_comes_once_and_to_the_right_client_modern_to_modern() {
+    check_healthy(Era::Modern, Era::Modern).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f1_every_call_is_answered_once_while_backends_are_killed_legacy_to_legacy() {
+    check_faults(Era::Legacy, Era::Legacy).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f1_every_call_is_answered_once_while_backends_are_killed_legacy_to_modern() {
+    check_faults(Era::Legacy, Era::Modern).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f1_every_call_is_answered_once_while_backends_are_killed_modern_to_legacy() {
+    check_faults(Era::Modern, Era::Legacy).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f1_every_call_is_answered_once_while_backends_are_killed_modern_to_modern() {
+    check_faults(Era::Modern, Era::Modern).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn p2_every_progress_notification_belongs_to_its_own_call_legacy_to_legacy() {
+    check_progress(Era::Legacy, Era::Legacy).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn p2_every_progress_notification_belongs_to_its_own_call_legacy_to_modern() {
+    check_progress(Era::Legacy, Era::Modern).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn p2_every_progress_notification_belongs_to_its_own_call_modern_to_legacy() {
+    check_progress(Era::Modern, Era::Legacy).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn p2_every_progress_notification_belongs_to_its_own_call_modern_to_modern() {
+    check_progress(Era::Modern, Era::Modern).await;
 }

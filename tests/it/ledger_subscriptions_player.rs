@@ -18,13 +18,14 @@ use crate::stage::Front;
 use crate::subscriber::{UPDATED, meta};
 
 /// The longest a player does nothing but listen.
-const LISTENS_MS: u64 = 100;
+pub const LISTENS_MS: u64 = 100;
 /// How long a slow player reads next to nothing, and how little that is, in bytes a second.
-const SLOW: Duration = Duration::from_millis(300);
-const SLOW_RATE: u64 = 100;
+pub const SLOW: Duration = Duration::from_millis(300);
+pub const SLOW_RATE: u64 = 100;
 /// For how long, at most, nothing gets through before a line is cut.
-const STUCK_MS: u64 = 200;
-const AGAIN_AFTER: Duration = Duration::from_millis(50);
+pub const STUCK_MS: u64 = 200;
+const PLAYERS: [(Front, u64); 3] = [(Front::Http, 4), (Front::Sse, 3), (Front::Stdio, 2)];
+pub const AGAIN_AFTER: Duration = Duration::from_millis(50);
 /// What is booked for a resource that is another each time it is read: that it was told.
 pub const TOLD: &str = "told";
 
@@ -121,38 +122,91 @@ pub struct Place {
     pub restless: BTreeSet<String>,
 }
 
+/// What a client of either era does for the ledger.
+pub trait Plays: Send + Sized + 'static {
+    /// All who play; each wants something.
+    fn come(place: &Arc<Place>, seed: u64) -> impl Future<Output = Vec<Self>> + Send;
+
+    /// Does this and that.
+    fn live(&mut self, deeds: u64) -> impl Future<Output = ()> + Send;
+
+    /// Hears what comes, and looks; whether there was anything in time.
+    fn hear_before(&mut self, deadline: Instant) -> impl Future<Output = bool> + Send;
+
+    /// Hears what is on its way.
+    fn hear_out(&mut self) -> impl Future<Output = ()> + Send;
+
+    fn sight(&mut self) -> &mut Sight;
+
+    /// How many the gateway should count.
+    fn subscriptions(&self) -> usize;
+
+    /// Goes away for good.
+    fn leave(self) -> impl Future<Output = ()> + Send;
+
+    /// Listens until it has seen what there is to see; what it has not seen in time is lost.
+    fn catch_up(&mut self, truth: &BTreeMap<String, String>, deadline: Instant) -> impl Future<Output = ()> + Send {
+        async move {
+            while !self.sight().behind(truth).is_empty() {
+                if !self.hear_before(deadline).await {
+                    let sight = self.sight();
+                    let lost = sight.behind(truth);
+                    sight.place.books.report().lost.extend(lost);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// What a client has seen.
+pub struct Sight {
+    pub name: String,
+    pub place: Arc<Place>,
+    /// What it is subscribed to, and what it saw when it last looked.
+    pub wanted: BTreeMap<String, Option<String>>,
+}
+
+impl Sight {
+    pub fn new(name: String, place: &Arc<Place>) -> Sight {
+        Sight { name, place: Arc::clone(place), wanted: BTreeMap::new() }
+    }
+
+    fn behind(&self, truth: &BTreeMap<String, String>) -> Vec<String> {
+        let wanted = self.wanted.iter().filter_map(|(uri, seen)| Some((uri, seen, truth.get(uri)?)));
+        let behind = wanted.filter(|(_, seen, truth)| seen.as_ref() != Some(truth));
+        behind.map(|(uri, seen, truth)| format!("{} saw {seen:?} of {uri}, not {truth:?}", self.name)).collect()
+    }
+
+    /// As if it had not yet been told of what reads differently each time.
+    pub fn forget_restless(&mut self) {
+        let restless = self.wanted.iter_mut().filter(|(uri, _)| self.place.restless.contains(*uri));
+        restless.for_each(|(_, seen)| *seen = None);
+    }
+}
+
+/// One with a session.
 pub struct Player {
-    name: String,
+    sight: Sight,
     front: Front,
-    place: Arc<Place>,
     /// All that it hears comes this way.
     line: FaultProxy,
-    pub peer: Peer,
+    peer: Peer,
     random: Random,
-    /// What it is subscribed to, and what it saw when it last looked.
-    wanted: BTreeMap<String, Option<String>>,
     /// What it has unsubscribed from, and the last version that may still be on its way.
     left: BTreeMap<String, u64>,
     /// The last version it was told of.
     versions: BTreeMap<String, u64>,
 }
 
-impl Player {
-    pub async fn come(place: &Arc<Place>, front: Front, number: u64, seed: u64) -> Player {
-        let line = FaultProxy::start(place.gateway);
-        let peer = connect(front, &line, place.gateway).await;
-        let (name, place) = (format!("{front:?} {number}"), Arc::clone(place));
-        let random = Random::new(seed.wrapping_add(number));
-        let (wanted, left, versions) = Default::default();
-        let mut player = Player { name, front, place, line, peer, random, wanted, left, versions };
-        for _ in 0..player.place.uris.len() / 2 {
-            player.subscribe_to_any().await;
-        }
-        player
+impl Plays for Player {
+    async fn come(place: &Arc<Place>, seed: u64) -> Vec<Player> {
+        let fronts = PLAYERS.iter().flat_map(|(front, count)| (0..*count).map(|_| *front));
+        let coming = (0..).zip(fronts).map(|(number, front)| Player::new(place, front, number, seed));
+        futures_util::future::join_all(coming).await
     }
 
-    /// Does this and that.
-    pub async fn live(&mut self, deeds: u64) {
+    async fn live(&mut self, deeds: u64) {
         for _ in 0..deeds {
             match self.random.below(10) {
                 0..3 => self.subscribe_to_any().await,
@@ -168,14 +222,59 @@ impl Player {
         }
     }
 
+    /// Hears an update, and all that came with it, and looks at what they are about; whether there was one in time.
+    async fn hear_before(&mut self, deadline: Instant) -> bool {
+        let Ok(update) = tokio::time::timeout_at(deadline, self.peer.updated()).await else { return false };
+        let mut messages = self.peer.meanwhile();
+        messages.retain(|message| message["method"] == UPDATED);
+        messages.insert(0, update.json());
+        let updates: Vec<_> = messages.iter().map(|message| message["params"].clone()).collect();
+        self.take_in(&updates).await;
+        true
+    }
+
+    /// Hears what is on its way. Nothing more can come of what it has unsubscribed from.
+    async fn hear_out(&mut self) {
+        let updates = self.peer.updates().await;
+        self.take_in(&updates).await;
+        self.left.clear();
+    }
+
+    fn sight(&mut self) -> &mut Sight {
+        &mut self.sight
+    }
+
+    fn subscriptions(&self) -> usize {
+        self.sight.wanted.len()
+    }
+
+    async fn leave(self) {
+        self.peer.leave().await;
+    }
+}
+
+impl Player {
+    async fn new(place: &Arc<Place>, front: Front, number: u64, seed: u64) -> Player {
+        let line = FaultProxy::start(place.gateway);
+        let peer = connect(front, &line, place.gateway).await;
+        let sight = Sight::new(format!("{front:?} {number}"), place);
+        let random = Random::new(seed.wrapping_add(number));
+        let (left, versions) = Default::default();
+        let mut player = Player { sight, front, line, peer, random, left, versions };
+        for _ in 0..place.uris.len() / 2 {
+            player.subscribe_to_any().await;
+        }
+        player
+    }
+
     async fn subscribe_to_any(&mut self) {
-        let uri = self.random.pick(&self.place.uris).clone();
+        let uri = self.random.pick(&self.sight.place.uris).clone();
         self.subscribe(uri).await;
     }
 
     async fn subscribe(&mut self, uri: String) {
         self.left.remove(&uri);
-        self.wanted.entry(uri.clone()).or_default();
+        self.sight.wanted.entry(uri.clone()).or_default();
         let answer = self.insist("resources/subscribe", &uri).await;
         assert_eq!(meta(&answer)["dev.goblin/uri"], uri);
         // What it was before is told to nobody.
@@ -183,12 +282,12 @@ impl Player {
     }
 
     async fn unsubscribe_from_any(&mut self) {
-        let uri = self.random.pick(&self.place.uris).clone();
-        if self.wanted.remove(&uri).is_some() {
+        let uri = self.random.pick(&self.sight.place.uris).clone();
+        if self.sight.wanted.remove(&uri).is_some() {
             self.left.insert(uri.clone(), u64::MAX);
         }
         self.insist("resources/unsubscribe", &uri).await;
-        let last = self.place.books.last_version(&uri);
+        let last = self.sight.place.books.last_version(&uri);
         self.left.entry(uri).and_modify(|limit| *limit = last);
     }
 
@@ -198,11 +297,11 @@ impl Player {
             Front::Http => {
                 self.cut().await;
                 self.peer.resume().await;
-                self.place.books.report().resumed += 1;
+                self.sight.place.books.report().resumed += 1;
             }
             Front::Stdio => {
                 self.cut().await;
-                self.place.books.report().resumed += 1;
+                self.sight.place.books.report().resumed += 1;
             }
             Front::Sse => {
                 self.cut().await;
@@ -216,7 +315,7 @@ impl Player {
             Front::Http => {
                 self.cut().await;
                 self.peer.listen_again().await;
-                self.place.books.report().reopened += 1;
+                self.sight.place.books.report().reopened += 1;
             }
             Front::Stdio | Front::Sse => self.is_cut().await,
         }
@@ -231,22 +330,22 @@ impl Player {
     }
 
     async fn goes_and_comes(&mut self) {
-        let next = connect(self.front, &self.line, self.place.gateway).await;
+        let next = connect(self.front, &self.line, self.sight.place.gateway).await;
         std::mem::replace(&mut self.peer, next).leave().await;
         self.settle_in().await;
     }
 
     async fn come_again(&mut self) {
-        self.peer = connect(self.front, &self.line, self.place.gateway).await;
+        self.peer = connect(self.front, &self.line, self.sight.place.gateway).await;
         self.settle_in().await;
     }
 
     /// A new session knows nothing of the last one.
     async fn settle_in(&mut self) {
-        self.place.books.report().came_again += 1;
+        self.sight.place.books.report().came_again += 1;
         self.left.clear();
         self.versions.clear();
-        for uri in std::mem::take(&mut self.wanted).into_keys() {
+        for uri in std::mem::take(&mut self.sight.wanted).into_keys() {
             self.subscribe(uri).await;
         }
     }
@@ -255,18 +354,7 @@ impl Player {
         self.line.throttle(SLOW_RATE).await;
         tokio::time::sleep(SLOW).await;
         self.line.pass().await;
-        self.place.books.report().slow += 1;
-    }
-
-    /// Hears an update, and all that came with it, and looks at what they are about; whether there was one in time.
-    pub async fn hear_before(&mut self, deadline: Instant) -> bool {
-        let Ok(update) = tokio::time::timeout_at(deadline, self.peer.updated()).await else { return false };
-        let mut messages = self.peer.meanwhile();
-        messages.retain(|message| message["method"] == UPDATED);
-        messages.insert(0, update.json());
-        let updates: Vec<_> = messages.iter().map(|message| message["params"].clone()).collect();
-        self.take_in(&updates).await;
-        true
+        self.sight.place.books.report().slow += 1;
     }
 
     async fn take_in(&mut self, updates: &[Value]) {
@@ -278,33 +366,33 @@ impl Player {
 
     /// Books an update; which resource to look at.
     fn book(&mut self, params: &Value) -> Option<String> {
-        let uri = params["uri"].as_str().unwrap_or_else(|| panic!("{}: {params}", self.name)).to_owned();
+        let uri = params["uri"].as_str().unwrap_or_else(|| panic!("{}: {params}", self.sight.name)).to_owned();
         let version = params["version"].as_u64();
-        let mut report = self.place.books.report();
+        let mut report = self.sight.place.books.report();
         report.delivered += 1;
         if let Some(version) = version {
             let last = self.versions.insert(uri.clone(), version);
             report.doubled += u64::from(last == Some(version));
         }
-        if self.wanted.contains_key(&uri) {
+        if self.sight.wanted.contains_key(&uri) {
             return Some(uri);
         }
         match self.left.get(&uri) {
             Some(limit) if version.is_none_or(|version| version <= *limit) => report.late += 1,
-            _ => report.wrong.push(format!("{} heard {params}, and had left {:?}", self.name, self.left)),
+            _ => report.wrong.push(format!("{} heard {params}, and had left {:?}", self.sight.name, self.left)),
         }
         None
     }
 
     async fn look(&mut self, uri: &str) {
-        let seen = if self.place.restless.contains(uri) {
+        let seen = if self.sight.place.restless.contains(uri) {
             TOLD.to_owned()
         } else {
             let answer = self.insist("resources/read", uri).await;
-            self.place.books.report().reads += 1;
+            self.sight.place.books.report().reads += 1;
             text_of(&answer)
         };
-        self.wanted.insert(uri.to_owned(), Some(seen));
+        self.sight.wanted.insert(uri.to_owned(), Some(seen));
     }
 
     /// Asks until there is an answer that is no error: servers are lost and come back, and so is the bridge's gateway.
@@ -315,44 +403,10 @@ impl Player {
                 return answer;
             }
             let name = answer["error"]["data"]["code"].as_str();
-            assert_eq!(name, Some("BACKEND_UNAVAILABLE"), "{}: {method} of {uri}: {answer}", self.name);
-            self.place.books.report().retries += 1;
+            assert_eq!(name, Some("BACKEND_UNAVAILABLE"), "{}: {method} of {uri}: {answer}", self.sight.name);
+            self.sight.place.books.report().retries += 1;
             tokio::time::sleep(AGAIN_AFTER).await;
         }
-    }
-
-    /// Listens until it has seen what there is to see; what it has not seen in time is lost.
-    pub async fn catch_up(&mut self, truth: &BTreeMap<String, String>, deadline: Instant) {
-        while !self.behind(truth).is_empty() {
-            if !self.hear_before(deadline).await {
-                let lost = self.behind(truth);
-                self.place.books.report().lost.extend(lost);
-                return;
-            }
-        }
-    }
-
-    fn behind(&self, truth: &BTreeMap<String, String>) -> Vec<String> {
-        let wanted = self.wanted.iter().filter_map(|(uri, seen)| Some((uri, seen, truth.get(uri)?)));
-        let behind = wanted.filter(|(_, seen, truth)| seen.as_ref() != Some(truth));
-        behind.map(|(uri, seen, truth)| format!("{} saw {seen:?} of {uri}, not {truth:?}", self.name)).collect()
-    }
-
-    /// Hears what is on its way. Nothing more can come of what it has unsubscribed from.
-    pub async fn hear_out(&mut self) {
-        let updates = self.peer.updates().await;
-        self.take_in(&updates).await;
-        self.left.clear();
-    }
-
-    /// As if it had not yet been told of what reads differently each time.
-    pub fn forget_restless(&mut self) {
-        let restless = self.wanted.iter_mut().filter(|(uri, _)| self.place.restless.contains(*uri));
-        restless.for_each(|(_, seen)| *seen = None);
-    }
-
-    pub fn wants(&self) -> usize {
-        self.wanted.len()
     }
 }
 

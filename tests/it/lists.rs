@@ -8,7 +8,9 @@ use goblin::backend::connect::ProxyEnvironment;
 use goblin::config::file::Origin;
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Frozen, GOBLIN, Gateway, Listener, Scratch, eventually, fixture, fixture_server};
+use crate::harness::{
+    Client, Frozen, GOBLIN, Gateway, Listener, Scratch, eventually, fixture, fixture_server, servers_only,
+};
 
 const LISTS: [(&str, &str); 4] = [
     ("tools/list", "tools"),
@@ -314,7 +316,7 @@ async fn res13_a_change_of_one_server_asks_no_other() {
 
 /// The configuration with these servers, as `goblin serve` would read it.
 pub fn config(servers: Value) -> goblin::config::Config {
-    let text = json!({ "mcpServers": servers }).to_string();
+    let text = servers_only(json!({ "mcpServers": servers })).to_string();
     let loaded = goblin::config::parse(&text, &Origin::new("test", "/"), &|_| None);
     loaded.unwrap_or_else(|problems| panic!("{problems}")).config
 }

@@ -174,7 +174,7 @@ async fn every_command_of_the_readme_does_what_it_says() {
                 let left = read(&configuration);
                 assert!(!left.contains("notes") && left.contains("everything"), "{left}");
             }
-            inspect if inspect.starts_with("npx ") => {
+            inspect if inspect.starts_with("npx ") || inspect.starts_with("goblin tools ") => {
                 let told = machine.run(&line).await;
                 assert!(told.contains("files_read"), "{told}");
             }

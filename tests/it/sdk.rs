@@ -7,7 +7,7 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
-use crate::harness::{GOBLIN, PATIENCE, Scratch, eventually};
+use crate::harness::{GOBLIN, PATIENCE, Scratch, eventually, servers_only};
 
 /// A file or directory below `target/tools`.
 pub fn tool(path: &str) -> PathBuf {
@@ -91,7 +91,7 @@ impl Sdk {
             Over::Http(url) => command.args(["http", url]).arg(script),
             Over::Sse(url) => command.args(["sse", url]).arg(script),
             Over::Goblin(config) => {
-                let config = scratch.write("goblin.json", &config.to_string());
+                let config = scratch.write("goblin.json", &servers_only(config.clone()).to_string());
                 command.arg("stdio").arg(script).args(["--", GOBLIN, "stdio", "--config"]).arg(config)
             }
             Over::Program(program) => command.arg("stdio").arg(script).arg("--").args(program),

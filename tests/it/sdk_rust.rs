@@ -12,7 +12,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::Notify;
 
 use crate::fixture_http::HttpFixture;
-use crate::harness::{GOBLIN, PATIENCE, Scratch, eventually, fixture_server};
+use crate::harness::{GOBLIN, PATIENCE, Scratch, eventually, fixture_server, servers_only};
 
 /// Hears of changed tools.
 #[derive(Clone, Default)]
@@ -36,7 +36,7 @@ impl Client {
     async fn start() -> Client {
         let scratch = Scratch::new();
         let config = json!({ "policies": { "pageSize": 7 }, "mcpServers": { "a": fixture_server(&[]) } });
-        let path = scratch.write("goblin.json", &config.to_string());
+        let path = scratch.write("goblin.json", &servers_only(config).to_string());
         let mut command = Command::new(GOBLIN);
         command.args(["stdio", "--config"]).arg(path).env_remove("GOBLIN_CONFIG");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);

@@ -3,6 +3,7 @@
 use std::process::Stdio;
 
 use serde_json::json;
+use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::harness::{Scratch, eventually, fixture_server, signal};
 use crate::home::Home;
@@ -117,10 +118,11 @@ async fn a_person_at_a_terminal_answers_what_a_server_asks() {
 async fn a_signal_cancels_the_call() {
     let home = home();
     let (_gateway, client) = home.gateway("a_echo").await;
-    let mut child = home.goblin(&["tools", "call", "a_hang"]).stderr(Stdio::piped()).spawn().expect("goblin starts");
-    let called = || async { (client.call_text("a_call_count", json!({})).await != "1").then_some(()) };
-    client.call_text("a_call_count", json!({})).await;
-    eventually("the call has begun", called).await;
+    let arguments = ["tools", "call", "a_ask", "method=elicitation/create", "then=hang"];
+    let mut child = home.goblin(&arguments).stderr(Stdio::piped()).spawn().expect("goblin starts");
+    let mut stderr = BufReader::new(child.stderr.take().expect("it is piped")).lines();
+    let told = stderr.next_line().await.expect("it can be read").expect("a line");
+    assert!(told.contains("the server asks"), "{told}");
     signal(child.id().expect("it runs"), "INT");
     assert_eq!(child.wait().await.expect("it ends").code(), Some(130));
     let cancelled = || async { (client.call_text("a_cancelled", json!({})).await != "[]").then_some(()) };

@@ -26,22 +26,46 @@ const FIELDS: usize = 8;
 
 /// How much a field counts, and how much less each word of a long one does (BM25's `b`).
 const WEIGHTS: [(f32, f32); FIELDS] =
-    [(4.0, 0.5), (2.5, 0.5), (2.0, 0.5), (1.0, 0.6), (0.6, 0.5), (0.3, 0.6), (2.0, 0.5), (1.5, 0.3)];
+    [(4.0, 0.5), (2.5, 0.5), (6.0, 0.5), (0.6, 0.4), (0.6, 0.5), (0.3, 0.6), (2.0, 0.5), (3.0, 0.3)];
 
 /// How soon saying it again counts no more (BM25's `k1`).
-const SATURATION: f32 = 1.2;
+const SATURATION: f32 = 2.5;
+
+/// How much rare words count for more than common ones.
+const RARITY: f32 = 0.8;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Posting {
-    pub document: u32,
+    /// With a bit for what stands in the name and one for the server's, so that a posting stays small.
+    place: u32,
     /// Between 0 and 1.
     pub weight: f32,
+}
+
+const IN_NAME: u32 = 1 << 31;
+const IN_SERVER: u32 = 1 << 30;
+
+impl Posting {
+    pub fn document(self) -> usize {
+        (self.place & !(IN_NAME | IN_SERVER)) as usize
+    }
+
+    /// Whether the name has it.
+    pub fn is_in_name(self) -> bool {
+        self.place & IN_NAME != 0
+    }
+
+    /// Whether the server's id has it.
+    pub fn is_in_server(self) -> bool {
+        self.place & IN_SERVER != 0
+    }
 }
 
 /// The postings of each concept: of all words with one stem.
 #[derive(Debug)]
 pub struct Postings {
-    documents: usize,
+    /// How many different words the name of each document has, and the id of its server.
+    lengths: Vec<(u16, u16)>,
     /// Where the postings of each concept begin, and behind the last where they end.
     starts: Vec<u32>,
     postings: Vec<Posting>,
@@ -49,7 +73,16 @@ pub struct Postings {
 
 impl Postings {
     pub fn documents(&self) -> usize {
-        self.documents
+        self.lengths.len()
+    }
+
+    /// How many different words the name of a document has.
+    pub fn name_length(&self, document: usize) -> u16 {
+        self.lengths[document].0
+    }
+
+    pub fn server_length(&self, document: usize) -> u16 {
+        self.lengths[document].1
     }
 
     /// In the order of documents.
@@ -60,13 +93,14 @@ impl Postings {
 
     /// How much it tells that a document has the concept.
     pub fn rarity(&self, concept: u32) -> f32 {
-        let (all, with) = (self.documents as f32, self.of(concept).len() as f32);
-        (1.0 + (all - with + 0.5) / (with + 0.5)).ln()
+        let (all, with) = (self.documents() as f32, self.of(concept).len() as f32);
+        (1.0 + (all - with + 0.5) / (with + 0.5)).ln().powf(RARITY)
     }
 
     /// The bytes it holds.
     pub fn size(&self) -> usize {
-        self.starts.capacity() * size_of::<u32>() + self.postings.capacity() * size_of::<Posting>()
+        let lengths = self.lengths.capacity() * size_of::<(u16, u16)>();
+        lengths + self.starts.capacity() * size_of::<u32>() + self.postings.capacity() * size_of::<Posting>()
     }
 }
 
@@ -133,20 +167,27 @@ impl Builder {
         let usual = usual_lengths(&self.lengths);
         let mut starts = Vec::with_capacity(self.stems.len() + 1);
         let mut postings: Vec<Posting> = Vec::new();
+        let mut lengths = vec![(0_u16, 0_u16); self.lengths.len()];
         let same_place =
             |one: &Occurrence, other: &Occurrence| (one.concept, one.document) == (other.concept, other.document);
         for occurrences in self.occurrences.chunk_by(same_place) {
             let Occurrence { concept, document, .. } = occurrences[0];
             starts.resize(starts.len().max(concept as usize + 1), postings.len() as u32);
             let sum = occurrences.iter().map(|one| one.weight(&self.lengths[document as usize], &usual)).sum::<f32>();
-            postings.push(Posting { document, weight: sum / (sum + SATURATION) });
+            let is_in = |field| occurrences.iter().any(|one| one.field == field);
+            let (name, server) = &mut lengths[document as usize];
+            *name += u16::from(is_in(Field::Name));
+            *server += u16::from(is_in(Field::Server));
+            let in_name = if is_in(Field::Name) { IN_NAME } else { 0 };
+            let in_server = if is_in(Field::Server) { IN_SERVER } else { 0 };
+            postings.push(Posting { place: document | in_name | in_server, weight: sum / (sum + SATURATION) });
         }
         starts.resize(self.stems.len() + 1, postings.len() as u32);
         postings.shrink_to_fit();
         for (stem, concept) in self.stems {
             self.words.entry(stem).or_insert(concept);
         }
-        (self.words.into_iter().collect(), Postings { documents: self.lengths.len(), starts, postings })
+        (self.words.into_iter().collect(), Postings { lengths, starts, postings })
     }
 }
 

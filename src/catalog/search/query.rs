@@ -20,7 +20,7 @@ const SYNONYM: f32 = 0.5;
 const BEGINNING: f32 = 0.4;
 /// Of a word that nothing has.
 const BEGINNING_OF_UNKNOWN: f32 = 0.8;
-const ABBREVIATION: f32 = 0.4;
+const ABBREVIATION: f32 = 0.2;
 const ONE_SLIP: f32 = 0.8;
 const TWO_SLIPS: f32 = 0.6;
 
@@ -64,45 +64,50 @@ impl Lexicon<'_> {
     /// The terms of a question; words that nothing is known by have none.
     pub fn terms(&self, query: &str) -> Vec<Term> {
         let words = self.words_of(query);
+        // Words that mean nothing count if there is no other, and beside one that means something: `look up`.
+        let only_stop_words = words.iter().all(|word| words::is_stop_word(word));
         let mut terms = Vec::new();
         for (index, word) in words.iter().enumerate() {
-            if words[..index].contains(word) {
+            if words[..index].contains(word) || (words::is_stop_word(word) && !only_stop_words) {
                 continue;
             }
             let mut meanings = self.meanings(word);
-            let beside = [index.checked_sub(1).map(|before| (before, index)), Some((index, index + 1))];
-            for (first, second) in beside.into_iter().flatten() {
-                self.mean_compound(words.get(first), words.get(second), &mut meanings);
+            let before = words[..index].last().map(|before| format!("{before}{word}"));
+            let after = words.get(index + 1).map(|after| format!("{word}{after}"));
+            for compound in before.into_iter().chain(after) {
+                self.mean_compound(&compound, &mut meanings);
             }
             terms.extend(self.term(meanings));
+            if terms.len() == MOST_TERMS {
+                break;
+            }
         }
         terms
     }
 
-    /// Without words that mean nothing, unless there is no other. A word that no document has as a whole is taken in parts.
+    /// The words of a question. One that no document has as a whole is taken in parts.
     fn words_of(&self, query: &str) -> Vec<String> {
         let mut found = Vec::new();
         let mut word = String::new();
         for run in words::runs(query) {
             words::fold(run, &mut word);
-            let parts = words::parts(run);
-            if parts.len() == 1 || self.known(&word).is_some() {
-                found.push(word.clone());
-                continue;
-            }
-            for part in parts {
-                words::fold(part, &mut word);
-                found.push(word.clone());
+            if words::parts(run).len() == 1 || self.known(&word).is_some() {
+                found.extend(self.halves(&word).unwrap_or_else(|| vec![word.clone()]));
+            } else {
+                words::each_part(run, |part| found.push(part.to_owned()));
             }
         }
-        let telling = |word: &String| !words::is_stop_word(word);
-        if found.iter().any(telling) {
-            found.retain(telling);
-        }
-        let mut found: Vec<_> =
-            found.into_iter().flat_map(|word| self.halves(&word).unwrap_or_else(|| vec![word])).collect();
-        found.truncate(MOST_TERMS);
         found
+    }
+
+    /// Two words that documents write as one, or that mean another together.
+    fn mean_compound(&self, compound: &str, meanings: &mut SmallVec<[Meaning; 8]>) {
+        if compound.len() >= 2 * LEAST_HALF
+            && let Some(concept) = self.words.find(compound)
+        {
+            self.mean(concept, 1.0, meanings);
+            self.mean_synonyms(concept, meanings);
+        }
     }
 
     /// The concept of a word, where any document has it.
@@ -135,8 +140,8 @@ impl Lexicon<'_> {
         if let Some(concept) = known {
             self.mean(concept, 1.0, &mut meanings);
         }
-        for other in concept.and_then(|concept| self.synonyms.get(&concept)).into_iter().flatten() {
-            self.mean(*other, SYNONYM, &mut meanings);
+        if let Some(concept) = concept {
+            self.mean_synonyms(concept, &mut meanings);
         }
         if word.len() >= LEAST_BEGINNING && word.is_ascii() {
             let sureness = if known.is_some() { BEGINNING } else { BEGINNING_OF_UNKNOWN };
@@ -172,14 +177,9 @@ impl Lexicon<'_> {
         }
     }
 
-    /// Two words that documents write as one: `time zone` for `timezone`.
-    fn mean_compound(&self, one: Option<&String>, other: Option<&String>, meanings: &mut SmallVec<[Meaning; 8]>) {
-        let (Some(one), Some(other)) = (one, other) else { return };
-        if one.len() >= LEAST_HALF
-            && other.len() >= LEAST_HALF
-            && let Some(concept) = self.known(&format!("{one}{other}"))
-        {
-            self.mean(concept, 1.0, meanings);
+    fn mean_synonyms(&self, concept: u32, meanings: &mut SmallVec<[Meaning; 8]>) {
+        for other in self.synonyms.get(&concept).into_iter().flatten() {
+            self.mean(*other, SYNONYM, meanings);
         }
     }
 

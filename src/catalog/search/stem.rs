@@ -9,10 +9,26 @@ const LEAST_BEFORE_AT: usize = 5;
 /// What is left when `ment` goes: `deployment`, not `statement`.
 const LEAST_BEFORE_MENT: usize = 6;
 
+/// Forms that no rule makes, of words that tools are asked for with.
+#[rustfmt::skip]
+const IRREGULAR: [(&str, &str); 40] = [
+    ("began", "begin"), ("bought", "buy"), ("built", "build"), ("children", "child"), ("chosen", "choose"),
+    ("criteria", "criterion"), ("done", "do"), ("drawn", "draw"), ("drew", "draw"), ("found", "find"),
+    ("gave", "give"), ("given", "give"), ("got", "get"), ("held", "hold"), ("indexes", "index"),
+    ("indices", "index"), ("kept", "keep"), ("made", "make"), ("matrices", "matrix"), ("met", "meet"),
+    ("paid", "pay"), ("people", "person"), ("ran", "run"), ("said", "say"), ("saw", "see"), ("seen", "see"),
+    ("sent", "send"), ("shown", "show"), ("sold", "sell"), ("spent", "spend"), ("spoken", "speak"),
+    ("taken", "take"), ("taught", "teach"), ("thought", "think"), ("told", "tell"), ("took", "take"),
+    ("vertices", "vertex"), ("went", "go"), ("written", "write"), ("wrote", "write"),
+];
+
 /// Brings `word`, which is in lower case, to its form.
 pub fn stem(word: &mut String) {
     if word.len() < 3 || !word.bytes().all(|byte| byte.is_ascii_lowercase()) {
         return;
+    }
+    if let Ok(place) = IRREGULAR.binary_search_by_key(&word.as_str(), |(form, _)| form) {
+        IRREGULAR[place].1.clone_into(word);
     }
     strip_plural(word);
     strip_verb(word);

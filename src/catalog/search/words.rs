@@ -10,12 +10,24 @@ use smallvec::SmallVec;
 pub const LONGEST_WORD: usize = 40;
 
 /// English words that tell nothing about what is wanted. Sorted.
-const STOP_WORDS: [&str; 76] = [
-    "a", "about", "all", "am", "an", "and", "any", "are", "as", "at", "be", "been", "but", "by", "can", "could", "did",
-    "do", "does", "each", "for", "from", "had", "has", "have", "how", "i", "if", "in", "into", "is", "it", "its",
-    "just", "let", "may", "me", "might", "must", "my", "need", "of", "on", "or", "our", "please", "shall", "she",
-    "should", "so", "some", "such", "than", "that", "the", "their", "them", "then", "there", "these", "they", "this",
-    "those", "to", "us", "want", "was", "we", "were", "what", "which", "will", "with", "would", "you", "your",
+#[rustfmt::skip]
+const STOP_WORDS: [&str; 195] = [
+    "a", "about", "above", "across", "after", "again", "against", "all", "along", "also", "although", "am", "amid",
+    "among", "an", "and", "another", "any", "anybody", "anyone", "anything", "are", "around", "as", "at", "be",
+    "because", "been", "before", "being", "below", "beneath", "beside", "besides", "between", "beyond", "both",
+    "but", "by", "can", "cannot", "could", "did", "do", "does", "doing", "don", "during", "each", "either", "else",
+    "every", "everybody", "everyone", "everything", "except", "few", "for", "from", "further", "had", "has", "have",
+    "having", "he", "her", "here", "hers", "herself", "him", "himself", "his", "how", "however", "i", "if", "in",
+    "inside", "into", "is", "it", "its", "itself", "just", "let", "lets", "like", "many", "may", "me", "might",
+    "more", "most", "much", "must", "my", "myself", "near", "need", "needed", "neither", "no", "nor", "not", "now",
+    "of", "off", "on", "once", "one", "ones", "only", "onto", "or", "other", "others", "ought", "our", "ours",
+    "ourselves", "outside", "over", "own", "please", "rather", "same", "several", "shall", "she", "should", "since",
+    "so", "some", "somebody", "someone", "something", "such", "than", "that", "the", "their", "theirs", "them",
+    "themselves", "then", "there", "these", "they", "thing", "things", "this", "those", "though", "through", "to",
+    "together", "too", "toward", "towards", "under", "underneath", "until", "unto", "upon", "us", "very", "via",
+    "want", "wanted", "wants", "was", "we", "were", "what", "whatever", "when", "where", "whether", "which",
+    "while", "who", "whom", "whose", "why", "will", "with", "within", "without", "would", "yes", "yet", "you",
+    "your", "yours", "yourself",
 ];
 
 pub fn is_stop_word(word: &str) -> bool {
@@ -66,16 +78,24 @@ pub fn each_word(text: &str, mut each: impl FnMut(&str)) {
     }
 }
 
-/// `text` as names are compared: its parts in lower case with one blank between them.
-pub fn key(text: &str) -> String {
-    let (mut key, mut word) = (String::new(), String::new());
+/// The parts of `text` in lower case. A name is made of these; runs of them would only make it longer.
+pub fn each_part(text: &str, mut each: impl FnMut(&str)) {
+    let mut word = String::with_capacity(LONGEST_WORD);
     for part in runs(text).flat_map(parts) {
         fold(part, &mut word);
+        each(&word);
+    }
+}
+
+/// `text` as names are compared: its parts in lower case with one blank between them.
+pub fn key(text: &str) -> String {
+    let mut key = String::new();
+    each_part(text, |word| {
         if !key.is_empty() {
             key.push(' ');
         }
-        key.push_str(&word);
-    }
+        key.push_str(word);
+    });
     key
 }
 

@@ -50,7 +50,8 @@ fn rows(schema: Schema<'_>) -> Vec<Vec<String>> {
         let words = description.split_whitespace().collect::<Vec<_>>().join(" ") + &default.unwrap_or_default();
         vec![clean(name), clean(&schema.describe(property)), needed.to_owned(), words.trim().to_owned()]
     };
-    std::iter::once(head).chain(schema.properties().map(row)).collect()
+    let (needed, other): (Vec<_>, Vec<_>) = schema.properties().partition(|(name, _)| schema.is_required(name));
+    std::iter::once(head).chain(needed.into_iter().chain(other).map(row)).collect()
 }
 
 fn facts(definition: &Value) -> Vec<String> {
@@ -105,8 +106,8 @@ Shows commits
 Newest first.
 
 ARGUMENT  TYPE     NEEDED  DESCRIPTION
-count     integer  no      (otherwise 10)
 repo      string   yes     The repository
+count     integer  no      (otherwise 10)
 
 The server says that it reads only, stays inside its world.
 Its result has commits (array of object).

@@ -8,19 +8,36 @@ use crate::observe::clean;
 /// Prints the cards; what is left out is told on stderr.
 pub fn cards(cards: &Cards) -> std::io::Result<()> {
     table(cards.kind, &cards.cards)?;
-    let (kind, shown) = (cards.kind.noun(), cards.cards.len());
-    match cards.total {
-        0 => note(&format!("no {kind}s")),
-        total if shown < total => note(&format!("{shown} of {}; --limit {total} shows all", plural(total, kind))),
-        _ => {}
+    left_out(cards.cards.len(), cards, cards.kind.noun());
+    Ok(())
+}
+
+/// Prints what was found of two kinds, which the gateway counts together.
+pub fn both(first: &Cards, second: &Cards) -> std::io::Result<()> {
+    table(first.kind, &first.cards)?;
+    if !first.cards.is_empty() && !second.cards.is_empty() {
+        print("\n")?;
+    }
+    table(second.kind, &second.cards)?;
+    left_out(first.cards.len() + second.cards.len(), first, "result");
+    Ok(())
+}
+
+fn left_out(shown: usize, cards: &Cards, noun: &str) {
+    let total = cards.total;
+    if total == 0 {
+        // What the gateway says of it is meant for agents.
+        return note(&format!("no {noun}s"));
+    }
+    if shown < total {
+        note(&format!("{shown} of {}; --limit {total} shows all", plural(total, noun)));
     }
     if let Some(words) = &cards.note {
         note(&clean(words));
     }
-    Ok(())
 }
 
-pub fn table(kind: Kind, cards: &[Card]) -> std::io::Result<()> {
+fn table(kind: Kind, cards: &[Card]) -> std::io::Result<()> {
     if cards.is_empty() {
         return Ok(());
     }

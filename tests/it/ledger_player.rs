@@ -1,0 +1,279 @@
+//! Clients of either era for the ledger of calls: each makes round after round of calls, waits for the answers or takes a call
+//! back, and books what came of each.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use goblin_fixture::ledger::Ledger;
+use serde_json::{Value, json};
+
+use crate::harness::{Answer, Client, StdioClient};
+use crate::modern_client::{Draft, ModernClient, with_meta};
+use crate::sse_client::SseClient;
+
+/// Calls that each client has open at a time; their ids are the same in every client.
+pub const WIDTH: u64 = 8;
+pub const SERVERS: [&str; 3] = ["pipe", "json", "sse"];
+/// Longer than any test waits.
+const NEVER_MS: u64 = 3_600_000;
+const END_OF_ROUND: &str = "end of round";
+
+/// With a handshake, or with all that there is to know in each request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Era {
+    Legacy,
+    Modern,
+}
+
+impl Era {
+    /// As the switch of the fixture has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Era::Legacy => "legacy",
+            Era::Modern => "modern",
+        }
+    }
+
+    pub fn request(self, id: impl Into<Value>, method: &str, params: Value) -> Value {
+        let params = match self {
+            Era::Legacy => params,
+            Era::Modern => with_meta(params, &json!({})),
+        };
+        json!({ "jsonrpc": "2.0", "id": id.into(), "method": method, "params": params })
+    }
+
+    /// A request that the gateway answers by itself, in order with all else.
+    fn end_of_round(self) -> String {
+        let method = match self {
+            Era::Legacy => "ping",
+            Era::Modern => "server/discover",
+        };
+        self.request(END_OF_ROUND, method, json!({})).to_string()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manner {
+    Waits,
+    /// Takes back one call in each round.
+    Leaves,
+}
+
+/// The ledger, what the errors said, and whether more is to be booked.
+#[derive(Default)]
+pub struct Books {
+    pub ledger: Ledger,
+    are_closed: AtomicBool,
+    errors: Mutex<BTreeMap<String, u64>>,
+}
+
+impl Books {
+    /// Who has played as long as was asked of it, plays no longer.
+    pub fn close(&self) {
+        self.are_closed.store(true, Ordering::Relaxed);
+    }
+
+    fn book(&self, call: &Call, answer: &Value) {
+        match answer["result"]["content"][0]["text"].as_str() {
+            Some(text) => self.ledger.answered(&call.nonce, text),
+            None => {
+                let words = answer["error"]["message"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
+                *self.errors.lock().expect("no panic").entry(words).or_default() += 1;
+                self.ledger.failed(&call.nonce);
+            }
+        }
+    }
+
+    pub fn errors(&self) -> String {
+        let errors = self.errors.lock().expect("no panic");
+        errors.iter().map(|(words, count)| format!("\n  {count} x {words}")).collect()
+    }
+}
+
+/// A call before it is made.
+struct Call {
+    id: u64,
+    nonce: String,
+    message: Value,
+    /// When it is taken back.
+    left_after: Option<Duration>,
+}
+
+/// One client. Where it has a line of its own, all answers come on that.
+pub struct Player {
+    pub era: Era,
+    pub number: u64,
+    pub way: Way,
+}
+
+pub enum Way {
+    Http(Caller),
+    Sse(SseClient),
+    Stdio(StdioClient),
+}
+
+impl Player {
+    /// Plays at least so many rounds, and on until the books are closed.
+    pub async fn play(mut self, books: Arc<Books>, manner: Manner, rounds: u64) {
+        for round in 0.. {
+            if round >= rounds && books.are_closed.load(Ordering::Relaxed) {
+                break;
+            }
+            let calls: Vec<_> = (1..=WIDTH).map(|place| self.call(&books, manner, round, place)).collect();
+            match &mut self.way {
+                Way::Http(caller) => {
+                    futures_util::future::join_all(calls.iter().map(|call| caller.play(&books, call))).await;
+                }
+                Way::Sse(_) | Way::Stdio(_) => self.play_line(&books, &calls).await,
+            }
+        }
+        if let Way::Stdio(client) = self.way {
+            assert!(client.close().await.success());
+        }
+    }
+
+    /// Neighbours go to different servers and come back in another order than they went.
+    fn call(&self, books: &Books, manner: Manner, round: u64, place: u64) -> Call {
+        let (nonce, number) = (books.ledger.issue(), self.number);
+        let is_left = manner == Manner::Leaves && (number + round * 3 + place) % WIDTH == 0;
+        // In a session an id is not used again where somebody may still speak of it.
+        let id = if is_left && self.era == Era::Legacy { WIDTH + 1 + round } else { place };
+        // Of those that are left, half race with their answers, and half would never have any.
+        let is_endless = is_left && round % 2 == 0;
+        let delay = if is_endless { NEVER_MS } else { (number * 7 + place * 13 + round * 5) % 23 };
+        let server = SERVERS[((number + round + place) % 3) as usize];
+        let params = json!({
+            "name": format!("{server}_nonce"), "arguments": { "nonce": nonce, "delayMs": delay },
+            "_meta": { "progressToken": id },
+        });
+        let message = self.era.request(id, "tools/call", params);
+        let left_after = is_left.then(|| Duration::from_millis(1 + (number * 5 + round * 11) % 19));
+        Call { id, nonce, message, left_after }
+    }
+
+    async fn play_line(&mut self, books: &Books, calls: &[Call]) {
+        self.write(calls.iter().map(|call| call.message.to_string()).collect()).await;
+        for call in calls {
+            if let Some(after) = call.left_after {
+                tokio::time::sleep(after).await;
+                self.write(vec![cancelled(call.id)]).await;
+            }
+        }
+        let mut waiting = calls.iter().filter(|call| call.left_after.is_none()).count();
+        while waiting > 0 {
+            let answer = self.answer().await;
+            waiting -= usize::from(book_line(books, calls, &answer).left_after.is_none());
+        }
+        // What comes before this answer is one too many, or crossed with its cancel; nothing comes behind it.
+        self.write(vec![self.era.end_of_round()]).await;
+        loop {
+            let answer = self.answer().await;
+            if answer["id"] == END_OF_ROUND {
+                break;
+            }
+            book_line(books, calls, &answer);
+        }
+        for call in calls.iter().filter(|call| call.left_after.is_some()) {
+            books.ledger.left(&call.nonce);
+        }
+    }
+
+    async fn write(&mut self, messages: Vec<String>) {
+        match &mut self.way {
+            Way::Http(_) => panic!("it has no line of its own"),
+            Way::Sse(client) => {
+                futures_util::future::join_all(messages.iter().map(|message| client.write(message))).await;
+            }
+            Way::Stdio(client) => {
+                for message in messages {
+                    client.write(&message).await;
+                }
+            }
+        }
+    }
+
+    /// Passes over `list_changed`, which a backend that comes back may cause, where a session is told of that.
+    async fn answer(&mut self) -> Value {
+        loop {
+            let message = match &mut self.way {
+                Way::Http(_) => panic!("it has no line of its own"),
+                Way::Sse(client) => client.message().await,
+                Way::Stdio(client) => client.message().await,
+            };
+            if !message["id"].is_null() {
+                return message;
+            }
+            let is_list = message["method"].as_str().is_some_and(|method| method.ends_with("list_changed"));
+            assert!(is_list && self.era == Era::Legacy, "{message}");
+        }
+    }
+}
+
+fn cancelled(id: u64) -> String {
+    json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": id } }).to_string()
+}
+
+fn book_line<'calls>(books: &Books, calls: &'calls [Call], answer: &Value) -> &'calls Call {
+    let call = calls.iter().find(|call| answer["id"] == call.id);
+    let call = call.unwrap_or_else(|| panic!("no call of this round has the answer {answer}"));
+    books.book(call, answer);
+    call
+}
+
+/// A client over Streamable HTTP, where each answer comes on the stream of its own call.
+#[derive(Clone)]
+pub enum Caller {
+    Legacy(Client),
+    Modern(Arc<ModernClient>),
+}
+
+impl Caller {
+    async fn play(&self, books: &Books, call: &Call) {
+        let answer = match call.left_after {
+            None => Some(self.post(&call.message).await),
+            Some(after) => self.post_and_leave(call, after).await,
+        };
+        for message in answer.iter().flat_map(Answer::messages) {
+            let message: Value = serde_json::from_str(&message).expect("a message");
+            assert_eq!(message["id"], call.id, "{message}");
+            books.book(call, &message);
+        }
+        if call.left_after.is_some() {
+            books.ledger.left(&call.nonce);
+        }
+    }
+
+    pub async fn post(&self, message: &Value) -> Answer {
+        match self {
+            Caller::Legacy(client) => client.post(message.to_string()).await,
+            Caller::Modern(client) => {
+                let answer = client.send(&Draft::of(message)).await;
+                assert!(answer.headers.get("mcp-session-id").is_none(), "{answer:?}");
+                answer
+            }
+        }
+    }
+
+    /// What came before it was taken back, if that was all.
+    async fn post_and_leave(&self, call: &Call, after: Duration) -> Option<Answer> {
+        match self {
+            Caller::Legacy(client) => {
+                let mut posted = pin!(self.post(&call.message));
+                loop {
+                    tokio::select! {
+                        answer = &mut posted => return Some(answer),
+                        // The call may not even be there yet, so once is not enough.
+                        () = tokio::time::sleep(after) => {
+                            client.notify("notifications/cancelled", json!({ "requestId": call.id })).await;
+                        }
+                    }
+                }
+            }
+            // Its connection is closed with it.
+            Caller::Modern(_) => tokio::time::timeout(after, self.post(&call.message)).await.ok(),
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! A call with `call_tool` is the call that it stands for: the same result, byte for byte, and all that happens on the way.
+
+use goblin_fixture::lossless::LOSSLESS;
+use serde_json::{Value, json};
+
+use crate::fixture_http::HttpFixture;
+use crate::harness::{Gateway, eventually, fixture_server};
+use crate::meta_client::{Asker, text};
+use crate::modern_client::{Draft, ModernClient, Scene};
+use crate::park::{ELICITATION, ask, required, retry, to_all};
+use crate::peer::raw_member;
+use crate::stage::Back;
+
+/// The params of a call, direct and with `call_tool`.
+fn both(tool: &str, arguments: &Value) -> [Value; 2] {
+    [
+        json!({"name": tool, "arguments": arguments}),
+        json!({"name": "call_tool", "arguments": {"name": tool, "arguments": arguments}}),
+    ]
+}
+
+async fn gateway() -> (Gateway, HttpFixture) {
+    let http = HttpFixture::start(&[]).await;
+    let mut strict = fixture_server(&[]);
+    strict["validate"] = json!(true);
+    strict["tools"] = json!({ "timeouts": { "hang": "200ms" } });
+    let gateway =
+        Gateway::with_servers(json!({ "a": fixture_server(&[]), "h": http.server(), "strict": strict })).await;
+    let client = gateway.client_seeing("a_echo").await;
+    client.await_tool("h_echo").await;
+    client.await_tool("strict_echo").await;
+    (gateway, http)
+}
+
+#[tokio::test]
+async fn meta5_results_and_errors_are_those_of_a_direct_call_byte_for_byte() {
+    let (gateway, _http) = gateway().await;
+    let (session, visitor) = (gateway.client().await, ModernClient::new(gateway.address));
+    for (tool, arguments) in [
+        ("a_lossless", json!({})),
+        ("h_lossless", json!({})),
+        ("a_add", json!({"a": 1, "b": 2})),
+        ("a_fail", json!({})),
+        ("a_error", json!({"code": -32050, "message": "no", "data": {"x": [1.5]}})),
+        ("h_error", json!({"code": -32601, "message": "no"})),
+        ("a_link", json!({"uri": "note:///alpha"})),
+        ("strict_add", json!({"a": "no number"})),
+    ] {
+        let mut seen = Vec::new();
+        for params in both(tool, &arguments) {
+            let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+            let old = session.post(body.to_string()).await.messages().pop().expect("an answer");
+            let new = visitor.send(&Draft::new("tools/call", params)).await;
+            seen.push((old, new.status, new.messages().pop().expect("an answer")));
+        }
+        assert_eq!(seen[0], seen[1], "{tool}");
+        if tool.ends_with("lossless") {
+            assert!(seen[1].0.contains(LOSSLESS) || tool.starts_with("h_"), "{}", seen[1].0);
+        }
+    }
+}
+
+#[tokio::test]
+async fn meta5_a_call_has_the_deadline_of_its_tool() {
+    let (gateway, _http) = gateway().await;
+    let client = gateway.client().await;
+    let answer = client.request("tools/call", both("strict_hang", &json!({}))[1].clone()).await;
+    let data = json!({"code": "TIMEOUT", "serverId": "strict", "method": "tools/call"});
+    assert_eq!(answer["error"]["data"], data, "{answer}");
+}
+
+#[tokio::test]
+async fn meta5_arguments_reach_the_server_as_they_are_spelled() {
+    let (gateway, _http) = gateway().await;
+    let client = gateway.client().await;
+    let odd =
+        r#"{"n":[1.0,1e3,-0,123456789012345678901234567890],"caf\u00e9":"\/ 😀","name":"call_tool","arguments":{}}"#;
+    for spelled in [
+        format!(r#"{{"name":"a_echo","arguments":{odd}}}"#),
+        format!(r#"{{ "arguments" : {odd} , "name" : "a\u005fecho" }}"#),
+    ] {
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"arguments":{spelled},"name":"call_tool"}}}}"#
+        );
+        let answer = client.post(body).await.body;
+        let result = raw_member(&answer, "result").unwrap_or_else(|| panic!("{answer}"));
+        assert_eq!(raw_member(&result, "structuredContent").as_deref(), Some(odd));
+    }
+    // Without arguments it is called with none.
+    let echoed = client.call("call_tool", json!({"name": "a_echo"})).await;
+    assert_eq!(echoed["structuredContent"], json!({}));
+}
+
+#[tokio::test]
+async fn meta5_it_works_over_every_transport() {
+    let config = json!({ "mcpServers": { "a": fixture_server(&[]) } });
+    let gateway = Gateway::start(config.clone()).await;
+    for mut asker in Asker::all(&gateway, &config, &["a_echo"]).await {
+        let sum = asker.call("call_tool", json!({"name": "a_add", "arguments": {"a": 2, "b": 3}})).await;
+        assert_eq!(sum["structuredContent"], json!({"sum": 5}), "{}", asker.name());
+        let failed = asker.call("call_tool", json!({"name": "a_fail"})).await;
+        assert_eq!(failed["isError"], true, "{failed}");
+    }
+}
+
+#[tokio::test]
+async fn meta5_progress_comes_under_the_token_of_the_call() {
+    let (gateway, _http) = gateway().await;
+    let client = gateway.client().await;
+    for server in ["a", "h"] {
+        let mut params = both(&format!("{server}_progress"), &json!({"steps": 3, "delayMs": 1}))[1].clone();
+        params["_meta"] = json!({"progressToken": "mine"});
+        let body = json!({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": params});
+        let messages = client.post(body.to_string()).await.messages();
+        let messages: Vec<Value> = messages.iter().map(|text| serde_json::from_str(text).expect("JSON")).collect();
+        let (answer, progress) = messages.split_last().expect("an answer");
+        assert_eq!(text(&answer["result"]), "3 steps", "{answer}");
+        assert_eq!(progress.len(), 3, "{progress:?}");
+        assert!(progress.iter().all(|told| told["params"]["progressToken"] == "mine"), "{progress:?}");
+    }
+}
+
+#[tokio::test]
+async fn meta5_a_call_is_cancelled_at_the_server() {
+    let (gateway, _http) = gateway().await;
+    let client = gateway.client().await;
+    for server in ["a", "h"] {
+        let before = client.call_text(&format!("{server}_call_count"), json!({})).await;
+        let body = json!({"jsonrpc": "2.0", "id": server, "method": "tools/call", "params": both(&format!("{server}_hang"), &json!({}))[1]});
+        let hanging = tokio::spawn({
+            let client = client.clone();
+            async move { client.post(body.to_string()).await }
+        });
+        let before: u64 = before.parse().expect("a number");
+        let asked = std::sync::atomic::AtomicU64::new(0);
+        eventually("the call has arrived", || async {
+            let own = asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
+            let count: u64 =
+                client.call_text(&format!("{server}_call_count"), json!({})).await.parse().expect("a number");
+            (count == before + own + 1).then_some(())
+        })
+        .await;
+        client.notify("notifications/cancelled", json!({"requestId": server, "reason": "enough"})).await;
+        eventually("the server was told", || async {
+            (client.call_text(&format!("{server}_cancelled"), json!({})).await != "[]").then_some(())
+        })
+        .await;
+        hanging.abort();
+    }
+}
+
+#[tokio::test]
+async fn meta5_a_call_may_become_a_task() {
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&["--tasks"]) })).await;
+    let client = gateway.client_seeing("a_task_slow").await;
+    let mut params = both("a_task_slow", &json!({"text": "done", "ms": 1}))[1].clone();
+    params["task"] = json!({});
+    let begun = client.request("tools/call", params).await;
+    let id = begun["result"]["task"]["taskId"].as_str().unwrap_or_else(|| panic!("no task in {begun}"));
+    let done = client.request("tasks/result", json!({ "taskId": id })).await;
+    assert_eq!(text(&done["result"]), "done", "{done}");
+}
+
+#[tokio::test]
+async fn meta5_headers_name_call_tool_and_the_server_gets_its_own() {
+    let server = HttpFixture::start(&["--era", "modern", "--header-tools"]).await;
+    let gateway = Gateway::with_servers(json!({ "m": server.server() })).await;
+    let visitor = ModernClient::new(gateway.address);
+    visitor.await_tool("m_headed").await;
+    let params = both("m_headed", &json!({"region": "north", "priority": 3}))[1].clone();
+    let draft = Draft::new("tools/call", params);
+    assert!(draft.headers.contains(&("mcp-name".to_owned(), "call_tool".to_owned())));
+    let answer = visitor.send(&draft).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let told = answer.body;
+    assert!(told.contains("north") && told.contains("headed"), "{told}");
+    assert!(!told.contains("call_tool"), "{told}");
+    let wrong = visitor.send(&draft.with("mcp-name", "m_headed")).await;
+    assert_eq!(wrong.status, 400, "{wrong:?}");
+}
+
+#[tokio::test]
+async fn meta5_a_call_that_needs_an_input_goes_on_with_call_tool() {
+    for back in [Back::Stdio, Back::Post] {
+        let scene = Scene::start(back, json!({}), json!({})).await;
+        let inner = ask(&scene.backend, ELICITATION, r#","params":{"message":"m"}"#);
+        let call = json!({"name": "call_tool", "arguments": inner});
+        let (asked, state) = required(&scene.client.request("tools/call", call.clone()).await);
+        let said = json!({"action": "accept", "content": {"n": 1}});
+        // The state belongs to this call, not to another.
+        let other = json!({"name": "call_tool", "arguments": {"name": "a_echo"}});
+        let refused = scene.client.request("tools/call", retry(&other, to_all(&asked, said.clone()), &state)).await;
+        assert!(refused["error"].is_object(), "{refused}");
+        let done = scene.client.request("tools/call", retry(&call, to_all(&asked, said.clone()), &state)).await;
+        let told: Value = serde_json::from_str(text(&done["result"])).expect("JSON");
+        assert_eq!(told, json!({ "result": said }), "{back:?}");
+        assert_eq!(scene.runs().await, 1, "{back:?}: the tool ran once");
+    }
+}

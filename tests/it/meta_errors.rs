@@ -1,0 +1,150 @@
+//! What goes wrong with the gateway's own tools is told to the agent, as an error of the tool that it can mend.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Gateway, fixture_server};
+use crate::meta_client::{Asker, text};
+
+fn config() -> Value {
+    let servers = json!({ "github": fixture_server(&[]), "notes": fixture_server(&["--resources", "2"]) });
+    json!({ "metaTools": true, "mcpServers": servers })
+}
+
+/// Each call, and what its refusal must say.
+fn mistakes() -> Vec<(&'static str, Value, &'static str)> {
+    vec![
+        ("search_tools", json!({}), r#"invalid arguments for search_tools: arguments: "query" is a required property"#),
+        ("search_tools", json!({"query": 7}), r#"/query: 7 is not of type "string""#),
+        ("search_tools", json!({"query": "x", "limit": "many"}), r#"/limit: "many" is not of type "integer""#),
+        ("search_tools", json!({"query": "x", "limit": 2.5}), r#"/limit: 2.5 is not of type "integer""#),
+        ("search_tools", json!({"query": "x", "server": "a"}), "'server' was unexpected"),
+        ("search_tools", json!({"query": "x", "serverId": "githb"}), "no server `githb`; did you mean `github`?"),
+        ("search_tools", json!({"query": "x", "serverId": "zzzzzz"}), "no server `zzzzzz`; `list_servers` tells which"),
+        ("search_resources", json!({"query": "x", "mimeType": ["a"]}), r#"/mimeType: ["a"] is not of type "string""#),
+        ("list_servers", json!({"all": true}), "'all' was unexpected"),
+        ("list_servers", json!([]), r#"[] is not of type "object""#),
+        ("catalog_tools", json!({"cursor": "nonsense"}), "no cursor of `catalog_tools`: begin again without one"),
+        ("catalog_tools", json!({"cursor": "p0-0-1"}), "the catalog has changed since this cursor was given"),
+        ("catalog_prompts", json!({"cursor": "p0-0-1"}), "no cursor of `catalog_prompts`"),
+        ("catalog_resources", json!({"serverId": "note"}), "no server `note`; did you mean `notes`?"),
+        ("describe_tool", json!({"name": "githb_echo"}), "no tool `githb_echo`; did you mean `github_echo`"),
+        ("describe_tool", json!({"name": "qqqqqqqqqq"}), "no tool `qqqqqqqqqq`; `search_tools` finds tools"),
+        ("describe_tool", json!({"name": ""}), "no tool ``"),
+        ("describe_tool", json!({}), r#""name" is a required property"#),
+        ("describe_prompt", json!({"name": "github_gret"}), "no prompt `github_gret`; did you mean `github_greet`"),
+        ("describe_prompt", json!({"name": "qqqqqqqqqq"}), "no prompt `qqqqqqqqqq`; `search_prompts` finds prompts"),
+        ("describe_resource", json!({"uri": "github+blob:///bim"}), "did you mean `github+blob:///bin`"),
+        (
+            "describe_resource",
+            json!({"uri": "mail:///qqqqqqqqqq"}),
+            "no resource `mail:///qqqqqqqqqq`; `search_resources`",
+        ),
+        (
+            "describe_resource",
+            json!({"uri": "note:///alpha"}),
+            "say which of `github+note:///alpha`, `notes+note:///alpha`",
+        ),
+        ("describe_resource", json!({"uri": "a\u{1}b"}), "control characters"),
+        ("call_tool", json!({}), r#""name" is a required property"#),
+        ("call_tool", json!({"name": 3}), r#"/name: 3 is not of type "string""#),
+        ("call_tool", json!({"name": "github_echo", "arguments": "x"}), r#"/arguments: "x" is not of type "object""#),
+        ("call_tool", json!({"name": "github_echo", "arguments": null}), r#"/arguments: null is not of type "object""#),
+        ("call_tool", json!({"name": "github_echo", "timeout": 3}), "'timeout' was unexpected"),
+        ("call_tool", json!({"name": "githb_echo"}), "no tool `githb_echo`; did you mean `github_echo`"),
+        (
+            "call_tool",
+            json!({"name": "search_tools", "arguments": {"query": "x"}}),
+            "`search_tools` is one of the gateway's own tools",
+        ),
+        (
+            "call_tool",
+            json!({"name": "call_tool", "arguments": {"name": "github_echo"}}),
+            "`call_tool` is one of the gateway's own tools",
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn meta5_mistakes_are_told_as_errors_of_the_tool_with_a_cure() {
+    let gateway = Gateway::start(config()).await;
+    for mut asker in Asker::all(&gateway, &config(), &["github_echo", "notes_echo"]).await {
+        let before = asker.call("github_call_count", json!({})).await;
+        for (tool, arguments, expected) in mistakes() {
+            let result = asker.call(tool, arguments.clone()).await;
+            let case = format!("{} {tool} {arguments}: {result}", asker.name());
+            assert_eq!(result["isError"], true, "{case}");
+            assert!(result.get("structuredContent").is_none(), "{case}");
+            assert!(text(&result).contains(expected), "{case}");
+        }
+        let after = asker.call("github_call_count", json!({})).await;
+        let number = |result: &Value| text(result).parse::<u64>().expect("a number");
+        assert_eq!(number(&after), number(&before) + 1, "no server has heard of any of it");
+    }
+}
+
+#[tokio::test]
+async fn meta5_a_limit_out_of_range_is_brought_into_it_and_told() {
+    let gateway = Gateway::start(config()).await;
+    for mut asker in Asker::all(&gateway, &config(), &["github_echo", "notes_echo"]).await {
+        for (tool, limit, taken, note) in [
+            ("search_tools", json!(0), Some(1), "limit is from 1 to 100, so 1 was taken"),
+            ("search_tools", json!(-5), Some(1), "so 1 was taken"),
+            ("search_tools", json!(101), None, "limit is from 1 to 100, so 100 was taken"),
+            ("catalog_tools", json!(1001), None, "limit is from 1 to 1000, so 1000 was taken"),
+            ("catalog_tools", json!(0), Some(1), "limit is from 1 to 1000, so 1 was taken"),
+        ] {
+            let arguments =
+                if tool == "search_tools" { json!({"query": "", "limit": limit}) } else { json!({"limit": limit}) };
+            let result = asker.call(tool, arguments).await;
+            let structured = &result["structuredContent"];
+            assert!(structured["note"].as_str().expect("a note").contains(note), "{result}");
+            assert!(text(&result).contains(note), "{result}");
+            if let Some(taken) = taken {
+                assert_eq!(structured["tools"].as_array().map(Vec::len), Some(taken), "{result}");
+            }
+        }
+    }
+}
+
+/// What stands twice could mean two things; it is called as neither.
+#[tokio::test]
+async fn meta5_a_call_that_says_something_twice_reaches_no_server() {
+    let gateway = Gateway::start(config()).await;
+    let client = gateway.client_seeing("github_echo").await;
+    for arguments in [
+        r#"{"name":"github_echo","name":"github_crash","arguments":{}}"#,
+        r#"{"name":"github_echo","arguments":{},"arguments":{"a":1}}"#,
+    ] {
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"call_tool","arguments":{arguments}}}}}"#
+        );
+        let answer = client.post(body).await.json();
+        assert_eq!(answer["result"]["isError"], true, "{answer}");
+    }
+    assert_eq!(client.call_text("github_call_count", json!({})).await, "1");
+}
+
+#[tokio::test]
+async fn meta5_a_contested_name_is_told_with_the_names_it_may_mean() {
+    let config = json!({
+        "metaTools": true, "namespacing": "none",
+        "mcpServers": { "a": fixture_server(&[]), "b": fixture_server(&[]) },
+    });
+    let gateway = Gateway::start(config).await;
+    let client = gateway.client().await;
+    let names = crate::harness::eventually("both are there", || async {
+        let names = client.tool_names().await;
+        let echoes: Vec<String> = names.into_iter().filter(|name| name.starts_with("echo_")).collect();
+        (echoes.len() == 2).then_some(echoes)
+    })
+    .await;
+    for tool in ["describe_tool", "call_tool"] {
+        let result = client.call(tool, json!({"name": "echo"})).await;
+        assert_eq!(result["isError"], true, "{result}");
+        let words = text(&result);
+        assert!(words.starts_with("`echo` may be any of several tools: say which of "), "{words}");
+        assert!(names.iter().all(|name| words.contains(&format!("`{name}`"))), "{words}");
+    }
+    let result = client.call("call_tool", json!({"name": names[0], "arguments": {"x": 1}})).await;
+    assert_eq!(result["structuredContent"], json!({"x": 1}));
+}

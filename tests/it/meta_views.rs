@@ -1,0 +1,125 @@
+//! The gateway's own tools under other circumstances: a prefix, few tools listed, a profile, servers that come and change.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::harness::{Client, Gateway, eventually, fixture_server};
+use crate::meta_client::{NAMES, column, text};
+
+#[tokio::test]
+async fn meta5_a_prefix_stands_before_all_names_and_in_all_words() {
+    let config = json!({ "metaTools": { "prefix": "gw_" }, "mcpServers": { "a": fixture_server(&[]) } });
+    let gateway = Gateway::start(config).await;
+    let client = gateway.client_seeing("a_echo").await;
+    let tools = client.list("tools/list", "tools").await;
+    let ours: Vec<&Value> = tools.iter().filter(|tool| tool["_meta"]["dev.goblin/meta"].is_string()).collect();
+    let names: Vec<String> = ours.iter().map(|tool| tool["name"].as_str().expect("a name").to_owned()).collect();
+    assert_eq!(names, NAMES.map(|name| format!("gw_{name}")));
+    let plain: Vec<&Value> = ours.iter().map(|tool| &tool["_meta"]["dev.goblin/meta"]).collect();
+    assert_eq!(plain, NAMES.iter().map(|name| Value::from(*name)).collect::<Vec<_>>().iter().collect::<Vec<_>>());
+    let sum = client.call("gw_call_tool", json!({"name": "a_add", "arguments": {"a": 1, "b": 1}})).await;
+    assert_eq!(sum["structuredContent"], json!({"sum": 2}));
+    let missing = client.call("gw_describe_tool", json!({"name": "qqqqqqqqqq"})).await;
+    assert!(text(&missing).contains("`gw_search_tools`"), "{missing}");
+    let unknown = client.request("tools/call", json!({"name": "search_tools", "arguments": {"query": "x"}})).await;
+    assert_eq!(unknown["error"]["data"]["code"], "TOOL_NOT_FOUND", "{unknown}");
+}
+
+#[tokio::test]
+async fn meta5_a_tool_that_is_not_listed_is_found_described_and_called() {
+    let config = json!({
+        "exposure": { "mode": "search", "pinned": ["a_echo"], "reveal": true },
+        "mcpServers": { "a": fixture_server(&[]) },
+    });
+    let gateway = Gateway::start(config).await;
+    let client = gateway.client_seeing("a_echo").await;
+    let mut stream = client.listen().await;
+    let names = client.tool_names().await;
+    assert_eq!(names[0], "a_echo");
+    assert_eq!(names[1..], NAMES);
+    let found = client.call("search_tools", json!({"query": "add two numbers"})).await;
+    assert_eq!(found["structuredContent"]["tools"][0]["name"], "a_add");
+    assert_eq!(client.tool_names().await, names, "to be found is not to be described");
+    let described = client.call("describe_tool", json!({"name": "a_add"})).await;
+    assert_eq!(described["structuredContent"]["tool"]["name"], "a_add");
+    let sum = client.call("call_tool", json!({"name": "a_add", "arguments": {"a": 1, "b": 1}})).await;
+    assert_eq!(sum["structuredContent"], json!({"sum": 2}));
+    stream.await_method("notifications/tools/list_changed").await;
+    let revealed = client.tool_names().await;
+    assert!(revealed.contains(&"a_add".to_owned()), "{revealed:?}");
+    assert_eq!(revealed.len(), names.len() + 1);
+    assert_eq!(gateway.client().await.tool_names().await, names, "other clients had nothing described");
+}
+
+/// A session at another endpoint.
+async fn client_at(gateway: &Gateway, path: &str) -> impl AsyncFn(&str, Value) -> Value {
+    let (client, path) = (Client::new(gateway.address), path.to_owned());
+    let params =
+        json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}});
+    let body = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}).to_string();
+    let answer = client.send(Method::POST, &path, &client.headers(), body).await;
+    let session = answer.headers["mcp-session-id"].to_str().expect("text").to_owned();
+    async move |tool: &str, arguments: Value| {
+        let params = json!({"name": tool, "arguments": arguments});
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string();
+        let mut headers = client.headers();
+        headers.extend([("mcp-session-id", session.as_str()), ("mcp-protocol-version", "2025-06-18")]);
+        client.send(Method::POST, &path, &headers, body).await.json()["result"].clone()
+    }
+}
+
+#[tokio::test]
+async fn meta5_clients_of_a_profile_see_what_the_profile_lets_through() {
+    let config = json!({
+        "profiles": { "few": {
+            "servers": ["a"], "tools": ["a_add", "a_echo"], "prompts": ["a_greet"], "resources": ["a+note:///*"],
+        } },
+        "mcpServers": { "a": fixture_server(&[]), "b": fixture_server(&[]) },
+    });
+    let gateway = Gateway::start(config).await;
+    gateway.client_seeing("a_echo").await.await_tool("b_echo").await;
+    let call = client_at(&gateway, "/mcp/p/few").await;
+    let ask = async |tool: &str, arguments: Value| call(tool, arguments).await["structuredContent"].clone();
+    let servers = ask("list_servers", json!({})).await;
+    assert_eq!(column(&servers["servers"], "serverId"), ["a"]);
+    assert_eq!((&servers["servers"][0]["tools"], &servers["servers"][0]["prompts"]), (&json!(2), &json!(1)));
+    let tools = ask("catalog_tools", json!({})).await;
+    assert_eq!(column(&tools["tools"], "name"), ["a_echo", "a_add"]);
+    let found = ask("search_tools", json!({"query": "sleep hang crash echo", "limit": 100})).await;
+    assert_eq!(column(&found["tools"], "name"), ["a_echo"], "{found}");
+    let resources = ask("search_resources", json!({"query": "", "limit": 100})).await;
+    assert!(column(&resources["resources"], "uri").iter().all(|uri| uri.starts_with("a+note:///")), "{resources}");
+    for (tool, arguments) in [
+        ("describe_tool", json!({"name": "a_sleep"})),
+        ("describe_tool", json!({"name": "b_echo"})),
+        ("call_tool", json!({"name": "b_echo"})),
+        ("describe_prompt", json!({"name": "a_linked"})),
+        ("describe_resource", json!({"uri": "b+note:///alpha"})),
+        ("search_tools", json!({"query": "", "serverId": "b"})),
+    ] {
+        let result = call(tool, arguments.clone()).await;
+        assert_eq!(result["isError"], true, "{tool} {arguments}: {result}");
+        let words = text(&result);
+        assert!(!words.contains("`b_echo`, ") && !words.contains("mean `b"), "nothing hidden is proposed: {words}");
+    }
+}
+
+#[tokio::test]
+async fn meta5_what_changed_is_found_and_what_is_gone_is_not() {
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
+    let client = gateway.client_seeing("a_echo").await;
+    let first = async |query: &str| {
+        let found = client.call("search_tools", json!({"query": query, "limit": 1})).await;
+        found["structuredContent"]["tools"][0]["name"].clone()
+    };
+    assert_eq!(first("add numbers").await, "a_add");
+    client.call("a_change_tools", json!({"remove": "add"})).await;
+    eventually("it is gone", || async { (first("a_add").await != "a_add").then_some(()) }).await;
+    let missing = client.call("describe_tool", json!({"name": "a_add"})).await;
+    assert_eq!(missing["isError"], true, "{missing}");
+    client.call("a_change_tools", json!({"restore": "add"})).await;
+    eventually("it is back", || async { (first("a_add").await == "a_add").then_some(()) }).await;
+    // The prompts have not changed, so their index is that of an earlier catalog; it still fits.
+    let found = client.call("search_prompts", json!({"query": "greet"})).await;
+    assert_eq!(found["structuredContent"]["prompts"][0]["name"], "a_greet");
+}
