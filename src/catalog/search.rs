@@ -5,6 +5,7 @@
 //! decided by the texts alone: no clock, no chance, no learning, so that the same question has the same answer on
 //! every node. `docs/search.md` tells how the order comes about and why no search engine is used.
 
+pub mod deeds;
 pub mod dictionary;
 pub mod distance;
 pub mod document;
@@ -18,11 +19,11 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
+use crate::catalog::search::deeds::Deeds;
 use crate::catalog::search::dictionary::Dictionary;
 use crate::catalog::search::distance::distance;
 use crate::catalog::search::postings::{Builder, Field, Postings};
 use crate::catalog::search::query::{Lexicon, Term};
-use crate::catalog::search::synonyms::Deed;
 
 /// More of these texts is not read: what a thing is for stands at the beginning.
 const LONGEST_DESCRIPTION: usize = 4 << 10;
@@ -32,15 +33,11 @@ const LONGEST_NAME: usize = 256;
 /// What lifts a name that is what was asked for above names that begin so, and those above all others. No sum of
 /// weights comes near.
 const NAME_STEP: f32 = 1000.0;
-/// How much of its score a document keeps that has hardly anything of the question.
-const LEAST_COVERED: f32 = 0.1;
-/// And one whose name has nothing of it.
-const LEAST_NAMED: f32 = 0.8;
+/// How much of its score a document keeps whose name has nothing of the question.
+const LEAST_NAMED: f32 = 0.75;
 /// What is of a server that the question names gains this.
-const SERVED: f32 = 0.4;
-const SERVER_SURENESS: f32 = 0.75;
-/// What is left to what reads, changes or destroys when nobody asked for that.
-const UNASKED: f32 = 0.85;
+const SERVED: f32 = 0.5;
+const SERVER_SURENESS: f32 = 0.7;
 
 /// What one thing may be found by.
 #[derive(Clone, Debug, Default)]
@@ -63,7 +60,7 @@ pub struct Index {
     /// Concepts that a concept may stand for.
     synonyms: HashMap<u32, Vec<u32>>,
     /// What each document does.
-    deeds: Vec<Deed>,
+    deeds: Deeds,
     /// The names and URIs of documents, for those who know what they want.
     names: Dictionary,
 }
@@ -103,10 +100,12 @@ struct Tally {
 impl Index {
     pub fn build<'a>(documents: impl IntoIterator<Item = Document<'a>>) -> Index {
         let mut builder = Builder::default();
-        let (mut names, mut deeds) = (Vec::new(), Vec::new());
+        let mut deeds = Deeds::new(&mut builder);
+        let mut names = Vec::new();
         for (place, document) in (0..).zip(documents) {
             read(&document, &mut builder);
-            deeds.push(deed(&document));
+            let name = if document.native.is_empty() { &*document.name } else { document.native };
+            deeds.add(words::cut(name, LONGEST_NAME), &mut builder);
             let keys =
                 [&*document.name, document.native, document.uri].map(|name| words::key(words::cut(name, LONGEST_NAME)));
             names.extend(keys.into_iter().filter(|key| !key.is_empty()).map(|key| (key.into_boxed_str(), place)));
@@ -142,15 +141,15 @@ impl Index {
             tally.best = f32::max(tally.best, steps * NAME_STEP);
         }
         let all = terms.iter().map(|term| term.rarity).sum::<f32>().max(f32::MIN_POSITIVE);
-        let asked = deeds_of(query);
+        let asked = self.deeds.asked(&terms);
         let scored = tallies.iter().enumerate().map(|(document, tally)| {
-            let covered = LEAST_COVERED + (1.0 - LEAST_COVERED) * tally.covered / all;
+            let covered = tally.covered / all;
             let length = f32::from(self.postings.name_length(document).max(1));
             let named = LEAST_NAMED + (1.0 - LEAST_NAMED) * (tally.named / length).min(1.0);
             let length = f32::from(self.postings.server_length(document).max(1));
             let served = 1.0 + SERVED * (tally.served / length).min(1.0);
-            let unasked = if asked.contains(&self.deeds[document]) { 1.0 } else { UNASKED };
-            Hit { document, score: tally.score * covered * named * served * unasked + tally.best }
+            let fit = self.deeds.fit(&asked, document);
+            Hit { document, score: tally.score * covered * named * served * fit + tally.best }
         });
         best(scored.filter(|hit| hit.score > 0.0 && admits(hit.document)).collect(), limit)
     }
@@ -158,7 +157,7 @@ impl Index {
     /// The bytes it holds, without what the allocator adds.
     pub fn size(&self) -> usize {
         let synonyms = self.synonyms.values().map(|others| size_of::<(u32, Vec<u32>)>() + size_of_val(&**others));
-        self.words.size() + self.names.size() + self.postings.size() + synonyms.sum::<usize>()
+        self.words.size() + self.names.size() + self.postings.size() + self.deeds.size() + synonyms.sum::<usize>()
     }
 
     fn tally(&self, terms: &[Term]) -> Vec<Tally> {
@@ -217,11 +216,12 @@ fn read(document: &Document<'_>, builder: &mut Builder) {
     let (summary, rest) = description.split_at(end_of_summary(description));
     read_names(document, builder);
     let mut read = |text: &str, field| {
-        words::each_word(text, |word| {
+        let each = |word: &str| {
             if !words::is_stop_word(word) {
                 builder.word(word, field);
             }
-        });
+        };
+        if field == Field::Argument { words::each_part(text, each) } else { words::each_word(text, each) }
     };
     read(words::cut(&document.title, LONGEST_NAME), Field::Title);
     read(summary, Field::Summary);
@@ -233,42 +233,22 @@ fn read(document: &Document<'_>, builder: &mut Builder) {
     builder.end_document();
 }
 
-/// The words that a name only has from its server's say whose it is, not what it is.
+/// The exposed name is the native one with its server's before it, and where that is too long, with a hash behind: none
+/// of that says what the thing is. A name that somebody gave it in its place does.
 fn read_names(document: &Document<'_>, builder: &mut Builder) {
     let collect = |text: &str| {
         let mut found = Vec::new();
         words::each_part(words::cut(text, LONGEST_NAME), |word| found.push(word.to_owned()));
         found
     };
-    let (native, server) = (collect(document.native), collect(document.server));
-    let own = |word: &String| native.contains(word) || !server.contains(word);
-    let mut name = collect(&document.name);
-    name.retain(own);
-    name.extend(native.iter().filter(|word| !name.contains(word)).cloned().collect::<Vec<_>>());
-    name.iter().for_each(|word| builder.word(word, Field::Name));
-    collect(document.uri).iter().filter(|word| own(word)).for_each(|word| builder.word(word, Field::Uri));
-    server.iter().for_each(|word| builder.word(word, Field::Server));
-}
-
-/// What a thing does, by its name.
-fn deed(document: &Document<'_>) -> Deed {
-    let name = if document.native.is_empty() { &*document.name } else { document.native };
-    let deeds = deeds_of(name);
-    let of = |deed| deeds.contains(&deed).then_some(deed);
-    of(Deed::Destroys).or(of(Deed::Changes)).unwrap_or(Deed::Reads)
-}
-
-/// What the verbs of a text ask for; to read, where there are none.
-fn deeds_of(text: &str) -> Vec<Deed> {
-    let mut deeds = Vec::new();
-    words::each_part(text, |word| {
-        let known = synonyms::DEEDS.iter().find(|(_, verbs)| verbs.contains(&word));
-        deeds.extend(known.map(|(deed, _)| *deed));
-    });
-    if deeds.is_empty() {
-        deeds.push(Deed::Reads);
+    let (native, mut name, server) = (collect(document.native), collect(&document.name), collect(document.server));
+    if name.iter().any(|word| native.contains(word)) {
+        name.clear();
     }
-    deeds
+    native.iter().chain(&name).for_each(|word| builder.word(word, Field::Name));
+    let uri = collect(document.uri);
+    uri.iter().filter(|word| !server.contains(word)).for_each(|word| builder.word(word, Field::Uri));
+    server.iter().for_each(|word| builder.word(word, Field::Server));
 }
 
 /// Where the first sentence or line ends.

@@ -26,13 +26,13 @@ const FIELDS: usize = 8;
 
 /// How much a field counts, and how much less each word of a long one does (BM25's `b`).
 const WEIGHTS: [(f32, f32); FIELDS] =
-    [(4.0, 0.5), (2.5, 0.5), (6.0, 0.5), (0.6, 0.4), (0.6, 0.5), (0.3, 0.6), (2.0, 0.5), (3.0, 0.3)];
+    [(5.0, 0.5), (3.0, 0.8), (6.0, 0.8), (0.3, 0.8), (0.8, 0.9), (0.2, 0.9), (2.0, 0.5), (4.0, 0.0)];
 
 /// How soon saying it again counts no more (BM25's `k1`).
 const SATURATION: f32 = 2.5;
 
 /// How much rare words count for more than common ones.
-const RARITY: f32 = 0.8;
+const RARITY: f32 = 0.75;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Posting {

@@ -12,15 +12,14 @@ use crate::catalog::search::words;
 /// More of a question is not read.
 const LONGEST_QUERY: usize = 2 << 10;
 const MOST_TERMS: usize = 32;
-/// Of one word, and of its beginnings that are looked at for them.
-const MOST_MEANINGS: usize = 24;
+/// Of one word.
+const MOST_MEANINGS: usize = 48;
+/// Words that one may begin.
+const MOST_BEGINNINGS: usize = 24;
 
 /// How surely a word means another than itself.
 const SYNONYM: f32 = 0.5;
-const BEGINNING: f32 = 0.4;
-/// Of a word that nothing has.
-const BEGINNING_OF_UNKNOWN: f32 = 0.8;
-const ABBREVIATION: f32 = 0.2;
+const BEGINNING: f32 = 0.7;
 const ONE_SLIP: f32 = 0.8;
 const TWO_SLIPS: f32 = 0.6;
 
@@ -29,10 +28,10 @@ const LEAST_BEGINNING: usize = 3;
 /// Slips are forgiven from here on, and two of them from there on.
 const LEAST_FOR_ONE_SLIP: usize = 4;
 const LEAST_FOR_TWO_SLIPS: usize = 8;
-/// Of a word that is written as two, and of either of two that are written as one.
-const LEAST_HALF: usize = 3;
-/// From this length on a word may be meant by its beginning: `environment` by `env`.
-const LEAST_ABBREVIATED: usize = 7;
+/// Of either of two words that may be one.
+const LEAST_HALF: usize = 2;
+/// Of either of two that one is taken for.
+const LEAST_SPLIT: usize = 3;
 
 /// One word of a question.
 #[derive(Debug)]
@@ -71,13 +70,9 @@ impl Lexicon<'_> {
             if words[..index].contains(word) || (words::is_stop_word(word) && !only_stop_words) {
                 continue;
             }
-            let mut meanings = self.meanings(word);
-            let before = words[..index].last().map(|before| format!("{before}{word}"));
-            let after = words.get(index + 1).map(|after| format!("{word}{after}"));
-            for compound in before.into_iter().chain(after) {
-                self.mean_compound(&compound, &mut meanings);
-            }
-            terms.extend(self.term(meanings));
+            let before = words[..index].last().map(|before| (before.as_str(), word.as_str()));
+            let after = words.get(index + 1).map(|after| (word.as_str(), after.as_str()));
+            terms.extend(self.term(word, before.into_iter().chain(after)));
             if terms.len() == MOST_TERMS {
                 break;
             }
@@ -100,16 +95,6 @@ impl Lexicon<'_> {
         found
     }
 
-    /// Two words that documents write as one, or that mean another together.
-    fn mean_compound(&self, compound: &str, meanings: &mut SmallVec<[Meaning; 8]>) {
-        if compound.len() >= 2 * LEAST_HALF
-            && let Some(concept) = self.words.find(compound)
-        {
-            self.mean(concept, 1.0, meanings);
-            self.mean_synonyms(concept, meanings);
-        }
-    }
-
     /// The concept of a word, where any document has it.
     fn known(&self, word: &str) -> Option<u32> {
         self.concept(word).filter(|concept| !self.postings.of(*concept).is_empty())
@@ -125,41 +110,46 @@ impl Lexicon<'_> {
 
     /// A word that no document has, as two that some have: `timezone` for `time_zone`.
     fn halves(&self, word: &str) -> Option<Vec<String>> {
-        if self.concept(word).is_some() || !word.is_ascii() || word.len() < 2 * LEAST_HALF {
+        if self.concept(word).is_some() || !word.is_ascii() || word.len() < 2 * LEAST_SPLIT {
             return None;
         }
-        let split = (LEAST_HALF..=word.len() - LEAST_HALF).rev().map(|at| word.split_at(at));
+        let split = (LEAST_SPLIT..=word.len() - LEAST_SPLIT).rev().map(|at| word.split_at(at));
         let mut known = split.filter(|(one, other)| self.known(one).is_some() && self.known(other).is_some());
         known.next().map(|(one, other)| vec![one.to_owned(), other.to_owned()])
     }
 
-    fn meanings(&self, word: &str) -> SmallVec<[Meaning; 8]> {
+    /// A word with what it may mean: itself, what it is part of with a neighbour, its synonyms, what it begins.
+    fn term<'w>(&self, word: &str, pairs: impl Iterator<Item = (&'w str, &'w str)>) -> Option<Term> {
         let mut meanings = SmallVec::new();
         let concept = self.concept(word);
-        let known = concept.filter(|concept| !self.postings.of(*concept).is_empty());
+        let known = self.known(word);
         if let Some(concept) = known {
             self.mean(concept, 1.0, &mut meanings);
+        }
+        // Two words that documents write as one, or that mean another together: `time zone`, `set up`.
+        let long_enough = |(one, other): &(&str, &str)| one.len() >= LEAST_HALF && other.len() >= LEAST_HALF;
+        let compounds = pairs.filter(long_enough).filter_map(|(one, other)| self.words.find(&format!("{one}{other}")));
+        for compound in compounds {
+            self.mean(compound, 1.0, &mut meanings);
+            self.mean_synonyms(compound, &mut meanings);
         }
         if let Some(concept) = concept {
             self.mean_synonyms(concept, &mut meanings);
         }
         if word.len() >= LEAST_BEGINNING && word.is_ascii() {
-            let sureness = if known.is_some() { BEGINNING } else { BEGINNING_OF_UNKNOWN };
-            for (_, longer) in self.words.starting_with(word).take(MOST_MEANINGS) {
-                self.mean(longer, sureness, &mut meanings);
+            for (_, longer) in self.words.starting_with(word).take(MOST_BEGINNINGS) {
+                self.mean(longer, BEGINNING, &mut meanings);
             }
         }
         if meanings.is_empty() {
             self.mean_near(word, &mut meanings);
         }
-        if word.len() >= LEAST_ABBREVIATED && word.is_ascii() {
-            for length in LEAST_BEGINNING..word.len() - 2 {
-                if let Some(shorter) = self.words.find(&word[..length]) {
-                    self.mean(shorter, ABBREVIATION, &mut meanings);
-                }
-            }
-        }
-        meanings
+        // As rare as itself, or as what it means most surely.
+        let surest = meanings.iter().map(|meaning| meaning.sureness).fold(0.0, f32::max);
+        let sure = meanings.iter().filter(|meaning| meaning.sureness == surest).map(|meaning| meaning.concept);
+        let rarities = sure.map(|concept| self.postings.rarity(concept)).fold(0.0, f32::max);
+        let rarity = known.map_or(rarities, |concept| self.postings.rarity(concept));
+        (!meanings.is_empty()).then_some(Term { rarity, meanings })
     }
 
     /// Words that may have been meant where the one that was written is not known.
@@ -192,13 +182,5 @@ impl Lexicon<'_> {
         } else if meanings.len() < MOST_MEANINGS {
             meanings.push(Meaning { concept, sureness });
         }
-    }
-
-    /// A word is as rare as what it means most surely.
-    fn term(&self, meanings: SmallVec<[Meaning; 8]>) -> Option<Term> {
-        let surest = meanings.iter().map(|meaning| meaning.sureness).fold(0.0, f32::max);
-        let rarities = meanings.iter().filter(|meaning| meaning.sureness == surest);
-        let rarity = rarities.map(|meaning| self.postings.rarity(meaning.concept)).fold(0.0, f32::max);
-        (!meanings.is_empty()).then_some(Term { rarity, meanings })
     }
 }

@@ -6,6 +6,8 @@
 
 /// What is left of a verb when `at` (of `validate`, `validation`, `validator`) goes.
 const LEAST_BEFORE_AT: usize = 5;
+/// What is left when `ion` goes: `creation`, not `notion`.
+const LEAST_BEFORE_ION: usize = 5;
 /// What is left when `ment` goes: `deployment`, not `statement`.
 const LEAST_BEFORE_MENT: usize = 6;
 
@@ -78,7 +80,7 @@ fn strip_noun(word: &mut String) {
     if word.ends_with("ification") {
         return word.truncate(length - "cation".len());
     }
-    if (word.ends_with("tion") || word.ends_with("sion")) && length > 5 {
+    if (word.ends_with("tion") || word.ends_with("sion")) && length >= LEAST_BEFORE_ION + 3 {
         word.truncate(length - 3);
     } else if word.ends_with("ator") {
         word.truncate(length - 2);
@@ -167,6 +169,8 @@ mod tests {
             ("status", "state"),
             ("string", "stre"),
             ("id", "ide"),
+            ("note", "notion"),
+            ("state", "station"),
         ] {
             assert_ne!(stemmed(one), stemmed(other), "{one}, {other}");
         }

@@ -9,25 +9,28 @@ use smallvec::SmallVec;
 /// Longer words are no words; what is left of them still finds what begins so.
 pub const LONGEST_WORD: usize = 40;
 
+/// Letters that are a word of their own beside digits.
+const LEAST_BESIDE_DIGITS: usize = 3;
+
 /// English words that tell nothing about what is wanted. Sorted.
 #[rustfmt::skip]
-const STOP_WORDS: [&str; 195] = [
+const STOP_WORDS: [&str; 206] = [
     "a", "about", "above", "across", "after", "again", "against", "all", "along", "also", "although", "am", "amid",
-    "among", "an", "and", "another", "any", "anybody", "anyone", "anything", "are", "around", "as", "at", "be",
-    "because", "been", "before", "being", "below", "beneath", "beside", "besides", "between", "beyond", "both",
-    "but", "by", "can", "cannot", "could", "did", "do", "does", "doing", "don", "during", "each", "either", "else",
-    "every", "everybody", "everyone", "everything", "except", "few", "for", "from", "further", "had", "has", "have",
-    "having", "he", "her", "here", "hers", "herself", "him", "himself", "his", "how", "however", "i", "if", "in",
-    "inside", "into", "is", "it", "its", "itself", "just", "let", "lets", "like", "many", "may", "me", "might",
-    "more", "most", "much", "must", "my", "myself", "near", "need", "needed", "neither", "no", "nor", "not", "now",
-    "of", "off", "on", "once", "one", "ones", "only", "onto", "or", "other", "others", "ought", "our", "ours",
-    "ourselves", "outside", "over", "own", "please", "rather", "same", "several", "shall", "she", "should", "since",
-    "so", "some", "somebody", "someone", "something", "such", "than", "that", "the", "their", "theirs", "them",
-    "themselves", "then", "there", "these", "they", "thing", "things", "this", "those", "though", "through", "to",
-    "together", "too", "toward", "towards", "under", "underneath", "until", "unto", "upon", "us", "very", "via",
-    "want", "wanted", "wants", "was", "we", "were", "what", "whatever", "when", "where", "whether", "which",
-    "while", "who", "whom", "whose", "why", "will", "with", "within", "without", "would", "yes", "yet", "you",
-    "your", "yours", "yourself",
+    "among", "an", "and", "another", "any", "anybody", "anyone", "anything", "are", "around", "as", "at", "away",
+    "be", "because", "been", "before", "being", "below", "beneath", "beside", "besides", "between", "beyond",
+    "both", "but", "by", "can", "cannot", "could", "d", "did", "do", "does", "doing", "don", "down", "during",
+    "each", "either", "else", "every", "everybody", "everyone", "everything", "except", "few", "for", "from",
+    "further", "had", "has", "have", "having", "he", "her", "here", "hers", "herself", "him", "himself", "his",
+    "how", "however", "i", "if", "in", "inside", "into", "is", "it", "its", "itself", "just", "let", "lets", "like",
+    "ll", "m", "many", "may", "me", "might", "more", "most", "much", "must", "my", "myself", "near", "need",
+    "needed", "neither", "no", "nor", "not", "now", "of", "off", "on", "once", "one", "ones", "only", "onto", "or",
+    "other", "others", "ought", "our", "ours", "ourselves", "out", "outside", "over", "own", "please", "rather",
+    "re", "s", "same", "several", "shall", "she", "should", "since", "so", "some", "somebody", "someone",
+    "something", "such", "t", "than", "that", "the", "their", "theirs", "them", "themselves", "then", "there",
+    "these", "they", "thing", "things", "this", "those", "though", "through", "to", "together", "too", "toward",
+    "towards", "under", "underneath", "until", "unto", "up", "upon", "us", "ve", "very", "via", "want", "wanted",
+    "wants", "was", "we", "were", "what", "whatever", "when", "where", "whether", "which", "while", "who", "whom",
+    "whose", "why", "will", "with", "within", "without", "would", "yes", "yet", "you", "your", "yours", "yourself",
 ];
 
 pub fn is_stop_word(word: &str) -> bool {
@@ -124,8 +127,17 @@ fn is_letter(part: &str) -> bool {
 fn is_boundary(characters: &[(usize, char)], index: usize) -> bool {
     let (before, here) = (characters[index - 1].1, characters[index].1);
     let after = |further: usize| characters.get(index + further).map(|(_, character)| *character);
-    if before.is_numeric() != here.is_numeric() || is_unspaced(before) != is_unspaced(here) {
+    if is_unspaced(before) != is_unspaced(here) {
         return true;
+    }
+    if before.is_numeric() != here.is_numeric() {
+        // `s3`, `k8s` and `mp4` are words; `base64` and `sheet1` are two.
+        let letters = |character: &&(usize, char)| character.1.is_alphabetic();
+        let side = match here.is_numeric() {
+            true => characters[..index].iter().rev().take_while(letters).count(),
+            false => characters[index..].iter().take_while(letters).count(),
+        };
+        return side >= LEAST_BESIDE_DIGITS;
     }
     if before.is_uppercase() && here.is_uppercase() {
         // The last capital of several belongs to what follows, unless that is the plural's: `URLs`.
@@ -162,7 +174,7 @@ mod tests {
         check("HTTPServer2", &["httpserver2", "http", "server", "2"]);
         check("GitHub iPhone", &["github", "git", "hub", "iphone", "phone"]);
         check("URLs and IDs", &["urls", "and", "ids"]);
-        check("s3 base64", &["s3", "3", "base64", "base", "64"]);
+        check("s3 k8s base64", &["s3", "k8s", "base64", "base", "64"]);
         check("file:///logs/app.log", &["file", "logs", "app", "log"]);
         check("Straßen-ÖPNV", &["straßen", "öpnv"]);
         check("查询天气 x", &["查询", "询天", "天气", "x"]);

@@ -1,0 +1,89 @@
+//! What a tool does to the world, as far as the verb in its name tells, and what a question asks for.
+//!
+//! Who asks for a list is not helped by what deletes it, though all other words fit. So what does something else than was
+//! asked for loses a part of its score; a question without a verb asks to read.
+
+use std::collections::HashMap;
+
+use smallvec::SmallVec;
+
+use crate::catalog::search::postings::Builder;
+use crate::catalog::search::query::Term;
+use crate::catalog::search::words;
+
+/// What is left of the score of what does something else.
+const UNASKED: f32 = 0.85;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deed {
+    Reads,
+    Changes,
+    Destroys,
+}
+
+#[rustfmt::skip]
+const VERBS: [(Deed, &[&str]); 3] = [
+    (Deed::Reads, &[
+        "get", "list", "show", "search", "find", "read", "fetch", "view", "describe", "query", "browse", "count",
+        "check", "display", "see", "look", "lookup", "retrieve", "inspect", "compare", "analyze", "monitor",
+        "watch", "track", "tell", "explain", "summarize", "enumerate", "download", "export",
+    ]),
+    (Deed::Changes, &[
+        "create", "add", "make", "insert", "update", "edit", "modify", "change", "set", "write", "send", "post",
+        "publish", "put", "append", "replace", "rename", "move", "copy", "merge", "assign", "upload", "import",
+        "install", "enable", "disable", "start", "stop", "restart", "run", "execute", "trigger", "cancel",
+        "approve", "reject", "close", "open", "reply", "share", "invite", "attach", "apply", "deploy", "submit",
+        "save", "store", "register", "draft", "compose", "schedule", "book", "build", "fork", "restore", "revert",
+        "reset", "archive", "lock", "protect", "link", "connect", "associate", "convert", "turn", "give", "rotate",
+        "resize", "format", "pause", "resume", "retry", "rerun", "raise", "propose", "grant", "transfer",
+        "duplicate", "clone",
+    ]),
+    (Deed::Destroys, &[
+        "delete", "remove", "erase", "destroy", "drop", "discard", "purge", "clear", "wipe", "trash", "uninstall",
+        "unlink", "forget", "getrid",
+    ]),
+];
+
+/// The verbs of an index, by their concepts, and what its documents do.
+pub struct Deeds {
+    verbs: HashMap<u32, Deed>,
+    documents: Vec<Deed>,
+}
+
+impl Deeds {
+    pub fn new(builder: &mut Builder) -> Deeds {
+        let verbs = VERBS.iter().flat_map(|(deed, words)| words.iter().map(|word| (*word, *deed)));
+        Deeds { verbs: verbs.map(|(word, deed)| (builder.concept(word), deed)).collect(), documents: Vec::new() }
+    }
+
+    /// The next document has this name. Its first verb counts, but what destroys is known wherever that stands.
+    pub fn add(&mut self, name: &str, builder: &mut Builder) {
+        let mut found = None;
+        words::each_part(name, |word| {
+            let deed = self.verbs.get(&builder.concept(word)).copied();
+            found = if deed == Some(Deed::Destroys) { deed } else { found.or(deed) };
+        });
+        self.documents.push(found.unwrap_or(Deed::Reads));
+    }
+
+    /// What a question asks for, by its words themselves and not by what else they may mean.
+    pub fn asked(&self, terms: &[Term]) -> SmallVec<[Deed; 4]> {
+        let said = terms.iter().filter_map(|term| term.meanings.first());
+        let mut asked: SmallVec<[Deed; 4]> =
+            said.filter_map(|meaning| self.verbs.get(&meaning.concept)).copied().collect();
+        if asked.is_empty() {
+            asked.push(Deed::Reads);
+        }
+        asked
+    }
+
+    /// The part of its score that a document keeps.
+    pub fn fit(&self, asked: &[Deed], document: usize) -> f32 {
+        if asked.contains(&self.documents[document]) { 1.0 } else { UNASKED }
+    }
+
+    /// The bytes it holds.
+    pub fn size(&self) -> usize {
+        self.documents.capacity() * size_of::<Deed>() + self.verbs.len() * size_of::<(u32, Deed)>()
+    }
+}
