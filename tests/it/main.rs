@@ -105,6 +105,7 @@ mod runtime;
 mod schema;
 mod sdk_rust;
 mod sdk_tour;
+mod search_quality;
 mod seeds;
 mod shell;
 mod shell_call;
