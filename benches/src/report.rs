@@ -1,7 +1,7 @@
 //! From samples to medians, from medians to bars, and both to Markdown. Pure: nothing here measures or prints.
 
-mod search;
 mod context;
+mod search;
 mod subscriptions;
 
 use std::fmt::Write;
