@@ -43,11 +43,13 @@ impl Stage {
         let fixtures =
             [HttpFixture::start(&era).await, HttpFixture::start(&[&era[..], &["--reply", "sse"]].concat()).await];
         let proxies = [FaultProxy::start(fixtures[0].address), FaultProxy::start(fixtures[1].address)];
-        let config = json!({ "mcpServers": {
+        let servers = json!({
             "pipe": fixture_server(&era),
             "json": http_server(proxies[0].addr()),
             "sse": http_server(proxies[1].addr()),
-        }});
+        });
+        // No call ends because it took too long: what was lost or taken back is over at once, or the test waits in vain.
+        let config = json!({ "policies": { "defaultTimeout": "10m" }, "mcpServers": servers });
         let gateway = Gateway::start(tracked(&config, &scratch, 0)).await;
         let client = gateway.client().await;
         for server in SERVERS {
@@ -60,7 +62,7 @@ impl Stage {
         let mut callers = Vec::new();
         for _ in 0..HTTP_CLIENTS {
             callers.push(match self.clients {
-                Era::Legacy => Caller::Legacy(self.gateway.client().await),
+                Era::Legacy => Caller::Legacy(Arc::new(self.gateway.client().await)),
                 Era::Modern => Caller::Modern(Arc::new(ModernClient::new(self.gateway.address))),
             });
         }
@@ -80,7 +82,7 @@ impl Stage {
             let client = StdioClient::start(tracked(&self.config, &self.scratch, number));
             ways.push(Way::Stdio(self.greeted(client).await));
         }
-        (0..).zip(ways).map(|(number, way)| Player { era: self.clients, number, way }).collect()
+        (0..).zip(ways).map(|(number, way)| Player::new(self.clients, number, way)).collect()
     }
 
     async fn greeted(&self, mut client: StdioClient) -> StdioClient {
@@ -181,7 +183,6 @@ async fn check_faults(clients: Era, servers: Era) {
     eprintln!("ledger, {clients:?} to {servers:?}, {FAULTS} faults: {report}{}", books.errors());
     assert!(report.issued >= CLIENTS * WIDTH * ROUNDS && report.is_clean(), "{report}");
     assert!(report.answered > 0 && report.failed > 0 && report.left > 0, "{report}");
-    assert!(!books.errors().contains("did not answer"), "a lost backend is an error at once, not a time-out");
     stage.is_quiet().await;
 }
 

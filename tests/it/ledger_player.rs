@@ -104,9 +104,11 @@ struct Call {
 
 /// One client. Where it has a line of its own, all answers come on that.
 pub struct Player {
-    pub era: Era,
-    pub number: u64,
-    pub way: Way,
+    era: Era,
+    number: u64,
+    way: Way,
+    /// Calls of earlier rounds that it took back.
+    left: Vec<Call>,
 }
 
 pub enum Way {
@@ -116,6 +118,10 @@ pub enum Way {
 }
 
 impl Player {
+    pub fn new(era: Era, number: u64, way: Way) -> Player {
+        Player { era, number, way, left: Vec::new() }
+    }
+
     /// Plays at least so many rounds, and on until the books are closed.
     pub async fn play(mut self, books: Arc<Books>, manner: Manner, rounds: u64) {
         for round in 0.. {
@@ -127,7 +133,7 @@ impl Player {
                 Way::Http(caller) => {
                     futures_util::future::join_all(calls.iter().map(|call| caller.play(&books, call))).await;
                 }
-                Way::Sse(_) | Way::Stdio(_) => self.play_line(&books, &calls).await,
+                Way::Sse(_) | Way::Stdio(_) => self.play_line(&books, calls).await,
             }
         }
         if let Way::Stdio(client) = self.way {
@@ -138,11 +144,12 @@ impl Player {
     /// Neighbours go to different servers and come back in another order than they went.
     fn call(&self, books: &Books, manner: Manner, round: u64, place: u64) -> Call {
         let (nonce, number) = (books.ledger.issue(), self.number);
-        let is_left = manner == Manner::Leaves && (number + round * 3 + place) % WIDTH == 0;
-        // In a session an id is not used again where somebody may still speak of it.
-        let id = if is_left && self.era == Era::Legacy { WIDTH + 1 + round } else { place };
+        let is_left = manner == Manner::Leaves && (number + round * 3 + place).is_multiple_of(WIDTH);
+        // Who takes a call back may use its id again where the answer, which may be under way, has no way any more.
+        let hangs_up = matches!(self.way, Way::Http(Caller::Modern(_)));
+        let id = if is_left && !hangs_up { WIDTH + 1 + round } else { place };
         // Of those that are left, half race with their answers, and half would never have any.
-        let is_endless = is_left && round % 2 == 0;
+        let is_endless = is_left && round.is_multiple_of(2);
         let delay = if is_endless { NEVER_MS } else { (number * 7 + place * 13 + round * 5) % 23 };
         let server = SERVERS[((number + round + place) % 3) as usize];
         let params = json!({
@@ -154,9 +161,9 @@ impl Player {
         Call { id, nonce, message, left_after }
     }
 
-    async fn play_line(&mut self, books: &Books, calls: &[Call]) {
+    async fn play_line(&mut self, books: &Books, calls: Vec<Call>) {
         self.write(calls.iter().map(|call| call.message.to_string()).collect()).await;
-        for call in calls {
+        for call in &calls {
             if let Some(after) = call.left_after {
                 tokio::time::sleep(after).await;
                 self.write(vec![cancelled(call.id)]).await;
@@ -165,20 +172,29 @@ impl Player {
         let mut waiting = calls.iter().filter(|call| call.left_after.is_none()).count();
         while waiting > 0 {
             let answer = self.answer().await;
-            waiting -= usize::from(book_line(books, calls, &answer).left_after.is_none());
+            waiting -= usize::from(self.book_line(books, &calls, &answer));
         }
-        // What comes before this answer is one too many, or crossed with its cancel; nothing comes behind it.
+        // What comes before this answer is one too many, or crossed with its cancel.
         self.write(vec![self.era.end_of_round()]).await;
         loop {
             let answer = self.answer().await;
             if answer["id"] == END_OF_ROUND {
                 break;
             }
-            book_line(books, calls, &answer);
+            self.book_line(books, &calls, &answer);
         }
-        for call in calls.iter().filter(|call| call.left_after.is_some()) {
+        for call in calls.into_iter().filter(|call| call.left_after.is_some()) {
             books.ledger.left(&call.nonce);
+            self.left.push(call);
         }
+    }
+
+    /// Whether it was waited for.
+    fn book_line(&self, books: &Books, calls: &[Call], answer: &Value) -> bool {
+        let call = calls.iter().chain(&self.left).find(|call| answer["id"] == call.id);
+        let call = call.unwrap_or_else(|| panic!("no call has the answer {answer}"));
+        books.book(call, answer);
+        call.left_after.is_none()
     }
 
     async fn write(&mut self, messages: Vec<String>) {
@@ -216,17 +232,10 @@ fn cancelled(id: u64) -> String {
     json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": id } }).to_string()
 }
 
-fn book_line<'calls>(books: &Books, calls: &'calls [Call], answer: &Value) -> &'calls Call {
-    let call = calls.iter().find(|call| answer["id"] == call.id);
-    let call = call.unwrap_or_else(|| panic!("no call of this round has the answer {answer}"));
-    books.book(call, answer);
-    call
-}
-
 /// A client over Streamable HTTP, where each answer comes on the stream of its own call.
 #[derive(Clone)]
 pub enum Caller {
-    Legacy(Client),
+    Legacy(Arc<Client>),
     Modern(Arc<ModernClient>),
 }
 
