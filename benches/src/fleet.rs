@@ -159,6 +159,8 @@ fn goblin_config(backends: &[Child]) -> Value {
         .collect();
     json!({
         "gateway": { "host": "127.0.0.1", "port": 0 },
+        // Lists of the servers' tools alone, as they are without a gateway.
+        "metaTools": false,
         "mcpServers": servers
     })
 }

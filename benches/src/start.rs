@@ -67,7 +67,7 @@ async fn once(yard: &Yard, mute: usize) -> Result<Option<Start>> {
         (format!("s{number}"), json!({ "command": this, "args": args }))
     };
     let servers: Map<_, _> = (0..SERVERS).map(server).collect();
-    let config = json!({ "gateway": { "port": 0 }, "mcpServers": servers });
+    let config = json!({ "gateway": { "port": 0 }, "metaTools": false, "mcpServers": servers });
     let begin = Instant::now();
     let Some(goblin) = yard.goblin(&config)? else { return Ok(None) };
     let listening = begin.elapsed();

@@ -142,7 +142,8 @@ fn is_boundary(characters: &[(usize, char)], index: usize) -> bool {
     if before.is_uppercase() && here.is_uppercase() {
         // The last capital of several belongs to what follows, unless that is the plural's: `URLs`.
         let follows = after(1).is_some_and(char::is_lowercase);
-        return follows && !(after(1) == Some('s') && !after(2).is_some_and(char::is_lowercase));
+        let is_plural = after(1) == Some('s') && !after(2).is_some_and(char::is_lowercase);
+        return follows && !is_plural;
     }
     before.is_lowercase() && here.is_uppercase()
 }
