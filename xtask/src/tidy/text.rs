@@ -22,6 +22,9 @@ const REGISTRY_HOSTS: [&str; 6] = [
 const DEVELOPER_PATHS: [&str; 4] =
     [concat!("/ho", "me/"), concat!("/ro", "ot/"), concat!("/wo", "rk/"), concat!("/tmp", "/h-")];
 
+/// What others wrote and is kept as they did: their examples name such paths.
+const CAPTURED: &str = "tests/search/catalogs";
+
 pub fn check(path: &Path, text: &str) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -32,7 +35,9 @@ pub fn check(path: &Path, text: &str) -> Vec<Problem> {
         if sets_registry(path, line) {
             report("sets a package registry".to_string());
         }
-        if let Some(start) = DEVELOPER_PATHS.iter().find(|start| begins_path(line, start)) {
+        if let Some(start) =
+            DEVELOPER_PATHS.iter().find(|start| !path.starts_with(CAPTURED) && begins_path(line, start))
+        {
             report(format!("names a path of a developer's machine, {start}..."));
         }
     }
