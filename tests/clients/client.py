@@ -384,9 +384,21 @@ class Player:
         return await self.follow_pages(self.client.list_tools, "tools")
 
     async def await_tool(self, step, index):
+        return await self.await_listed(self.list_tools, "tools", "name", step, index)
+
+    async def await_prompt(self, step, index):
+        return await self.await_listed(self.list_prompts, "prompts", "name", step, index)
+
+    async def await_resource(self, step, index):
+        return await self.await_listed(self.list_resources, "resources", "uri", step, index)
+
+    async def await_template(self, step, index):
+        return await self.await_listed(self.list_templates, "resourceTemplates", "uriTemplate", step, index)
+
+    async def await_listed(self, list_all, member, key, step, index):
         while True:
-            listed = await self.list_tools(step, index)
-            if any(tool["name"] == step["name"] for tool in listed["result"]["tools"]):
+            listed = await list_all(step, index)
+            if any(entry[key] == step[key] for entry in listed["result"][member]):
                 return listed
             await anyio.sleep(POLL_SECONDS)
 
@@ -539,7 +551,7 @@ class Begun:
 STEPS = {
     name: getattr(Player, name)
     for name in (
-        "initialize list_tools await_tool call_tool list_prompts get_prompt list_resources list_templates "
+        "initialize list_tools await_tool await_prompt await_resource await_template call_tool list_prompts get_prompt list_resources list_templates "
         "read_resource subscribe unsubscribe listen complete set_level ping wait_notification "
         "await_text begin_call await_progress cancel_call call_as_task count_notifications"
     ).split()

@@ -15,9 +15,16 @@ const CLOSE_TIMEOUT_MS = 10_000;
 const POLL_MS = 20;
 
 const STEPS = [
-  "initialize", "list_tools", "await_tool", "call_tool", "list_prompts", "get_prompt", "list_resources", "list_templates",
+  "initialize", "list_tools", "await_tool", "await_prompt", "await_resource", "await_template", "call_tool", "list_prompts", "get_prompt", "list_resources", "list_templates",
   "read_resource", "subscribe", "unsubscribe", "listen", "complete", "set_level", "ping", "wait_notification",
 ];
+/** Steps that list again and again until an entry is there: by which list, in which member, known by what. */
+const AWAITED = {
+  await_tool: ["list_tools", "tools", "name"],
+  await_prompt: ["list_prompts", "prompts", "name"],
+  await_resource: ["list_resources", "resources", "uri"],
+  await_template: ["list_templates", "resourceTemplates", "uriTemplate"],
+};
 /** Of a step of a feature: those that fail must not use up the patience of a whole test. */
 const FEATURE_TIMEOUT_MS = 15_000;
 /** Of a call that is to be cancelled. */
@@ -182,7 +189,6 @@ async function playStep(steps, journal, describe, step, index, state = {}) {
     };
     const own = {
       wait_notification: () => journal.take(step, timeout),
-      await_tool: () => awaitTool(() => steps.list_tools({}, context), step, timeout),
       count_notifications: () => ({ result: journal.count(step) }),
       await_text: () => awaitText(() => steps.call_tool(step, context), step, timeout),
       begin_call: () => {
@@ -194,6 +200,7 @@ async function playStep(steps, journal, describe, step, index, state = {}) {
       await_progress: () => within(timeout, state.begun.progress(step.count)),
       cancel_call: () => within(timeout, state.begun.cancel()),
     };
+    if (step.do in AWAITED) own[step.do] = () => awaitListed((list) => steps[list]({}, context), step, timeout);
     const play = own[step.do] ?? (() => within(timeout + 1000, steps[step.do](step, context)));
     outcome = { do: step.do, ok: true, ...(await play()) };
   } catch (error) {
@@ -205,15 +212,16 @@ async function playStep(steps, journal, describe, step, index, state = {}) {
   return outcome;
 }
 
-/** Lists the tools again and again until one of this name is there. */
-async function awaitTool(listTools, { name }, timeout) {
+/** Lists again and again until the entry that the step names is there. */
+async function awaitListed(play, step, timeout) {
+  const [list, member, key] = AWAITED[step.do];
   const deadline = Date.now() + timeout;
   while (Date.now() < deadline) {
-    const listed = await listTools();
-    if (listed.result.tools.some((tool) => tool.name === name)) return listed;
+    const listed = await play(list);
+    if (listed.result[member].some((entry) => entry[key] === step[key])) return listed;
     await new Promise((resolve) => setTimeout(resolve, POLL_MS));
   }
-  throw new Error(`await_tool did not end within ${timeout} ms`);
+  throw new Error(`${step.do} did not end within ${timeout} ms`);
 }
 
 /** Calls a tool again and again until its first text is this. */

@@ -27,10 +27,25 @@ pub fn script(sdk: Sdk, files: &Path) -> Vec<Step> {
     script
 }
 
-/// Until everything is there: over stdio the client starts the gateway, and with it the backends.
+/// Until everything is there: over stdio the client starts the gateway, and with it the backends. A server that is slow to
+/// list its prompts or resources has its tools published before them, so one list says nothing of the others.
 fn arrival() -> Vec<Step> {
-    let last = ["pipe_widget", "web_widget", "every_simulate-research-query", "files_list_allowed_directories"];
-    let mut steps: Vec<Step> = last.map(|name| ok(json!({"do": "await_tool", "name": name}))).into();
+    let of_tools = ["pipe_widget", "web_widget", "every_simulate-research-query", "files_list_allowed_directories"];
+    let mut steps: Vec<Step> = of_tools.map(|name| ok(json!({"do": "await_tool", "name": name}))).into();
+    for (id, prompt, resource, template) in [
+        ("pipe", "greet", "note:///alpha", "note:///{name}"),
+        ("web", "greet", "note:///alpha", "note:///{name}"),
+        (
+            "every",
+            "simple-prompt",
+            "demo://resource/static/document/features.md",
+            "demo://resource/dynamic/text/{resourceId}",
+        ),
+    ] {
+        steps.push(ok(json!({"do": "await_prompt", "name": format!("{id}_{prompt}")})));
+        steps.push(ok(json!({"do": "await_resource", "uri": format!("{id}+{resource}")})));
+        steps.push(ok(json!({"do": "await_template", "uriTemplate": format!("{id}+{template}")})));
+    }
     for list in ["list_tools", "list_prompts", "list_resources", "list_templates"] {
         steps.push(ok(json!({ "do": list })));
     }
