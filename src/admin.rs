@@ -3,6 +3,8 @@
 //! `/healthz` and `/readyz` pass before the gate: a probe has no token and names any host, and they tell nothing but
 //! counts. `/metrics` and `/api` stand behind it like everything else.
 
+pub mod api;
+pub mod command;
 pub mod process;
 pub mod readiness;
 
