@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, UNIX_EPOCH};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::backend::Backend;
@@ -24,7 +25,7 @@ use crate::subscriptions::Subscription;
 const MOST_LISTED: usize = 10_000;
 
 /// The subscriptions asked for, oldest first.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SubscriptionList {
     pub total: usize,
@@ -36,7 +37,7 @@ pub struct SubscriptionList {
     pub subscriptions: Vec<SubscriptionInfo>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClientCount {
     #[serde(flatten)]
@@ -44,7 +45,7 @@ pub struct ClientCount {
     pub count: usize,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClientInfo {
     /// The end of its session's id.
@@ -55,7 +56,7 @@ pub struct ClientInfo {
     pub version: Box<str>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SubscriptionInfo {
     pub id: String,
@@ -71,7 +72,7 @@ pub struct SubscriptionInfo {
 }
 
 /// What was asked for beyond the protocol. Each is named as in `_meta`, without the prefix.
-#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Options {
     #[serde(skip_serializing_if = "Option::is_none")]
