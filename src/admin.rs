@@ -28,6 +28,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::admin::api::{Ready, Refused, ServerList, ServerStatus, Trouble};
+use crate::admin::command::Commands;
 use crate::admin::configuration::Configuration;
 use crate::admin::readiness::{Readiness, Servers};
 use crate::admin::routes::{Action, Found, Parameter, Route};
@@ -50,6 +51,8 @@ pub struct Admin {
     pub readiness: watch::Receiver<Readiness>,
     pub configuration: watch::Receiver<Configuration>,
     pub started: SystemTime,
+    /// Nothing where nobody carries them out.
+    pub commands: Option<Commands>,
 }
 
 /// Why a request is not served.
@@ -221,6 +224,7 @@ mod tests {
             readiness: readiness.subscribe(),
             configuration: watch::Sender::new(Configuration::new(String::new(), &Config::empty())).subscribe(),
             started: SystemTime::now(),
+            commands: None,
         });
         let waiting = vec![ServerId::new("late").expect("a valid id")];
         let ready = Readiness::Ready { took: std::time::Duration::ZERO, waiting };

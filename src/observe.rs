@@ -227,6 +227,9 @@ pub enum Event<'a> {
     ConfigRejected {
         reason: &'a str,
     },
+    ConfigWarning {
+        warning: &'a str,
+    },
     /// By an operator: `restart`, `enable` or `disable`.
     ServerCommanded {
         server: &'a str,
@@ -339,6 +342,7 @@ kinds!(
     AdminRefused "admin_refused" Warn,
     ConfigReloaded "config_reloaded" Info,
     ConfigRejected "config_rejected" Error,
+    ConfigWarning "config_warning" Warn,
     ServerCommanded "server_commanded" Info,
     Panic "panic" Error,
     ShuttingDown "shutting_down" Info,

@@ -2,23 +2,25 @@
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::app::operate::Source;
 use crate::app::{self, App};
 use crate::backend::child::own_executable;
 use crate::backend::connect::ProxyEnvironment;
 use crate::cli::banner::{self, Banner};
+use crate::cli::follow::{Amend, Record};
 use crate::cli::load::{From, Given, environment};
 use crate::cli::log::LogFlags;
 use crate::cli::runtime::identity::Fingerprints;
-use crate::cli::runtime::{Places, Published, Record};
+use crate::cli::runtime::{self, Places, Published};
 use crate::cli::style::{shell_word, tell, warn};
-use crate::cli::{Source, load, log, port};
+use crate::cli::{self, follow, load, log, port};
 use crate::config::Gateway;
 use crate::config::secret::Secret;
 use crate::observe::Observe;
@@ -26,7 +28,7 @@ use crate::observe::Observe;
 #[derive(Debug, Args)]
 pub struct Serve {
     #[command(flatten)]
-    pub source: Source,
+    pub source: cli::Source,
     #[command(flatten)]
     pub log: LogFlags,
     /// Listen on this address instead of gateway.host
@@ -45,11 +47,9 @@ pub async fn run(arguments: Serve) -> Result<ExitCode> {
         Ok(given) => given,
         Err(problem) => return Ok(tell(&problem)),
     };
-    let gateway = &mut given.config.gateway;
-    if let Some(host) = &arguments.host {
-        gateway.host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-    }
-    gateway.port = arguments.port.unwrap_or(gateway.port);
+    let amend = amend(&arguments);
+    amend(&mut given.config);
+    let gateway = &given.config.gateway;
     if gateway.token.is_none() && !gateway.is_loopback() {
         return Ok(tell(&format!(
             "refusing to listen on {} without a token: anyone on the network could use your servers\n\
@@ -67,20 +67,35 @@ pub async fn run(arguments: Serve) -> Result<ExitCode> {
     let terminated = termination()?;
     let listener = bind(gateway, &arguments).await?;
     let url = reachable_url(&listener)?;
-    let published = publish(&url, &given);
-    serve(given, listener, published, has_banner.then_some(url), terminated).await
+    let record = Arc::new(Mutex::new(publish(&url, &given)));
+    let (source, _following) =
+        follow::follow(arguments.source.config.as_deref(), &given.from, amend, Arc::clone(&record))?;
+    serve(given, source, listener, record, has_banner.then_some(url), terminated).await
+}
+
+/// What the flags say instead of the file.
+fn amend(arguments: &Serve) -> Amend {
+    let (host, port) = (arguments.host.clone(), arguments.port);
+    Arc::new(move |config| {
+        if let Some(host) = &host {
+            config.gateway.host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        }
+        config.gateway.port = port.unwrap_or(config.gateway.port);
+    })
 }
 
 async fn serve(
     given: Given,
+    source: Source,
     listener: TcpListener,
-    mut published: Option<Published>,
+    record: Record,
     banner_url: Option<String>,
     mut terminated: impl AsyncFnMut(),
 ) -> Result<ExitCode> {
     let Given { config, from, .. } = given;
     let has_token = config.gateway.token.is_some();
-    let app = App::start(config, own_executable()?, ProxyEnvironment::from_process(), Arc::new(Observe::default()));
+    let mut app = App::start(config, own_executable()?, ProxyEnvironment::from_process(), Arc::new(Observe::default()));
+    app.follow(shown(&from), source);
     let told = banner_url.map(|url| {
         let banner = Banner { url, from: shown(&from), has_token };
         tokio::spawn(banner::show(banner, app.readiness(), Arc::clone(app.directory())))
@@ -88,7 +103,7 @@ async fn serve(
     let shutdown = async move || {
         terminated().await;
         // First, so that nobody new comes while the rest ends.
-        drop(published.take());
+        drop(record.lock().unwrap_or_else(PoisonError::into_inner).take());
     };
     let served = app.serve_http(listener, shutdown).await;
     if let Some(told) = told {
@@ -129,7 +144,8 @@ fn reachable_url(listener: &TcpListener) -> Result<String> {
 fn publish(url: &str, given: &Given) -> Option<Published> {
     let mut salt = [0; 16];
     let published = getrandom::fill(&mut salt).map_err(std::io::Error::other).and_then(|()| {
-        let record = Record::new(url.to_owned(), given.identity.clone(), Fingerprints::new(salt, &given.variables));
+        let record =
+            runtime::Record::new(url.to_owned(), given.identity.clone(), Fingerprints::new(salt, &given.variables));
         let token: Option<&Secret> = given.config.gateway.token.as_ref();
         Places::of(&environment).publish(record, token)
     });

@@ -115,6 +115,60 @@ pub fn apply(old: &Config, plan: &Plan) -> Config {
     }
 }
 
+/// What differs and cannot be changed while the gateway runs, by the names in the file. Spelled out member by member, so that
+/// a new one must be thought about.
+pub fn frozen(old: &Config, new: &Config) -> Vec<&'static str> {
+    let Config { gateway, policies, log, exposure, meta_tools, profiles, servers: _ } = new;
+    let Gateway {
+        host,
+        port,
+        allowed_hosts,
+        allowed_origins,
+        max_sessions,
+        session_idle_timeout,
+        max_body_size,
+        grace,
+        token,
+    } = gateway;
+    let Policies {
+        default_timeout,
+        max_timeout,
+        ask_timeout,
+        start_timeout,
+        max_in_flight,
+        max_in_flight_per_backend,
+        max_message_size,
+        page_size,
+        subscriptions,
+    } = policies;
+    let (before, policed) = (&old.gateway, &old.policies);
+    let same = [
+        ("gateway.host", before.host == *host),
+        ("gateway.port", before.port == *port),
+        ("gateway.allowedHosts", before.allowed_hosts == *allowed_hosts),
+        ("gateway.allowedOrigins", before.allowed_origins == *allowed_origins),
+        ("gateway.maxSessions", before.max_sessions == *max_sessions),
+        ("gateway.sessionIdleTimeout", before.session_idle_timeout == *session_idle_timeout),
+        ("gateway.maxBodySize", before.max_body_size == *max_body_size),
+        ("gateway.grace", before.grace == *grace),
+        ("gateway.token", before.token == *token),
+        ("policies.defaultTimeout", policed.default_timeout == *default_timeout),
+        ("policies.maxTimeout", policed.max_timeout == *max_timeout),
+        ("policies.askTimeout", policed.ask_timeout == *ask_timeout),
+        ("policies.startTimeout", policed.start_timeout == *start_timeout),
+        ("policies.maxInFlight", policed.max_in_flight == *max_in_flight),
+        ("policies.maxInFlightPerBackend", policed.max_in_flight_per_backend == *max_in_flight_per_backend),
+        ("policies.maxMessageSize", policed.max_message_size == *max_message_size),
+        ("policies.pageSize", policed.page_size == *page_size),
+        ("subscriptions", policed.subscriptions == *subscriptions),
+        ("log", old.log == *log),
+        ("exposure", old.exposure == *exposure),
+        ("metaTools", old.meta_tools == *meta_tools),
+        ("profiles", old.profiles == *profiles),
+    ];
+    same.into_iter().filter(|(_, is_same)| !is_same).map(|(name, _)| name).collect()
+}
+
 /// Those that run and are not mentioned any more.
 fn removed(old: &Config, new: &Config) -> Vec<ServerId> {
     let gone = old.servers.iter().filter(|(id, server)| server.enabled && !new.servers.contains_key(*id));

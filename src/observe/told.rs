@@ -251,6 +251,7 @@ impl<'a> Told<'a> {
             Event::ConfigRejected { reason } => {
                 told("configuration not reloaded; everything stays as it was").with(Field::Reason, reason)
             }
+            Event::ConfigWarning { warning } => told("in the configuration").with(Field::Reason, warning),
             Event::ServerCommanded { server, command } => {
                 told("told by an operator").with(Field::Server, server).with(Field::Command, command)
             }

@@ -96,6 +96,7 @@ mod profiles;
 mod prompts;
 mod readme;
 mod real_servers;
+mod reload;
 mod resources;
 mod resume;
 mod resume_backend;
