@@ -4,6 +4,7 @@
 //! outside in: no new work, open calls within `grace`, then links and processes.
 
 mod accept;
+mod telemetry;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use crate::front::{http, stdio};
 use crate::observe::{Event, Observe};
 use crate::router::Router;
 use crate::session::Sessions;
+use crate::session::account::Accounts;
 use crate::session::desk::Desk;
 
 /// Connections beyond the sessions: a client may hold a few.
@@ -51,6 +53,8 @@ pub struct App {
     stop_fronts: watch::Sender<bool>,
     background: Vec<JoinHandle<()>>,
     stop_catalog: watch::Sender<bool>,
+    /// Sends traces, where that is wanted.
+    exporter: Option<JoinHandle<()>>,
 }
 
 struct Running {
@@ -75,11 +79,15 @@ impl App {
             bell: Arc::clone(&directory.bell),
             level: sessions.levels.watch(),
         };
-        let desk = Arc::new(Desk::new(sessions, router, config.policies.clone()));
+        let stop_catalog = watch::Sender::new(false);
+        let (spans, exporter) =
+            telemetry::start(&config.telemetry, &surroundings.proxies, &observe, &stop_catalog).unzip();
+        let mut desk = Desk::new(sessions, router, config.policies.clone());
+        desk.accounts = Accounts::new(config.log.audit, spans);
         let mut app = App {
             started: SystemTime::now(),
             readiness: Arc::default(),
-            desk,
+            desk: Arc::new(desk),
             directory,
             observe,
             config: Config::empty(),
@@ -88,7 +96,8 @@ impl App {
             surroundings,
             stop_fronts: watch::Sender::new(false),
             background: Vec::new(),
-            stop_catalog: watch::Sender::new(false),
+            stop_catalog,
+            exporter,
         };
         app.spawn_background();
         let plan = diff(&app.config, &config);
@@ -292,6 +301,9 @@ impl App {
             let _ = actor.await;
         }
         self.stop_catalog.send_replace(true);
+        if let Some(exporter) = self.exporter {
+            telemetry::finish(exporter).await;
+        }
         for task in self.background {
             task.abort();
         }
