@@ -6,6 +6,7 @@
 mod accept;
 mod fleet;
 pub mod operate;
+mod telemetry;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,6 +37,7 @@ use crate::front::{http, stdio};
 use crate::observe::{Event, Observe};
 use crate::router::Router;
 use crate::session::Sessions;
+use crate::session::account::Accounts;
 use crate::session::desk::Desk;
 
 /// Connections beyond the sessions: a client may hold a few.
@@ -57,6 +59,8 @@ pub struct App {
     stop_fronts: watch::Sender<bool>,
     background: Vec<JoinHandle<()>>,
     stop_catalog: watch::Sender<bool>,
+    /// Sends traces, where that is wanted.
+    exporter: Option<JoinHandle<()>>,
 }
 
 impl App {
@@ -75,6 +79,11 @@ impl App {
             bell: Arc::clone(&directory.bell),
             level: sessions.levels.watch(),
         };
+        let stop_catalog = watch::Sender::new(false);
+        let (spans, exporter) =
+            telemetry::start(&config.telemetry, &surroundings.proxies, &observe, &stop_catalog).unzip();
+        let mut desk = Desk::new(sessions, router, config.policies.clone());
+        desk.accounts = Accounts::new(config.log.audit, spans);
         let fleet = Fleet::new(Arc::clone(&directory), surroundings, gateway.grace);
         let (commands, waiting) = mpsc::channel(MOST_WAITING);
         let configuration = Arc::new(watch::Sender::new(Configuration::new(String::new(), &config)));
@@ -83,7 +92,7 @@ impl App {
         let mut app = App {
             started: SystemTime::now(),
             readiness: Arc::default(),
-            desk: Arc::new(Desk::new(sessions, router, config.policies.clone())),
+            desk: Arc::new(desk),
             directory,
             observe,
             gateway: config.gateway.clone(),
@@ -94,7 +103,8 @@ impl App {
             commands,
             stop_fronts: watch::Sender::new(false),
             background: Vec::new(),
-            stop_catalog: watch::Sender::new(false),
+            stop_catalog,
+            exporter,
         };
         app.spawn_background();
         app.fleet.become_as(config);
@@ -282,6 +292,9 @@ impl App {
         self.desk.sessions.end_all("the gateway stops");
         self.fleet.stop().await;
         self.stop_catalog.send_replace(true);
+        if let Some(exporter) = self.exporter {
+            telemetry::finish(exporter).await;
+        }
         for task in self.background {
             task.abort();
         }

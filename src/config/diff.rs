@@ -10,7 +10,7 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 
 use crate::config::exposure::{Exposure, MetaTools, Profile, ProfileName};
-use crate::config::{Config, Gateway, Log, Policies, Server, ServerId};
+use crate::config::{Config, Gateway, Log, Policies, Server, ServerId, Telemetry};
 
 /// The steps. Names, filters and limits take effect with the next catalog; order among servers does not matter to running
 /// ones.
@@ -24,6 +24,7 @@ pub struct Plan {
     pub gateway: Option<Gateway>,
     pub policies: Option<Policies>,
     pub log: Option<Log>,
+    pub telemetry: Option<Telemetry>,
     pub exposure: Option<Exposure>,
     pub meta_tools: Option<MetaTools>,
     pub profiles: Option<BTreeMap<ProfileName, Arc<Profile>>>,
@@ -57,6 +58,7 @@ impl Plan {
             && self.gateway.is_none()
             && self.policies.is_none()
             && self.log.is_none()
+            && self.telemetry.is_none()
             && self.exposure.is_none()
             && self.meta_tools.is_none()
             && self.profiles.is_none()
@@ -72,6 +74,7 @@ pub fn diff(old: &Config, new: &Config) -> Plan {
         gateway: (old.gateway != new.gateway).then(|| new.gateway.clone()),
         policies: (old.policies != new.policies).then(|| new.policies.clone()),
         log: (old.log != new.log).then(|| new.log.clone()),
+        telemetry: (old.telemetry != new.telemetry).then(|| new.telemetry.clone()),
         exposure: (old.exposure != new.exposure).then(|| new.exposure.clone()),
         meta_tools: (old.meta_tools != new.meta_tools).then(|| new.meta_tools.clone()),
         profiles: (old.profiles != new.profiles).then(|| new.profiles.clone()),
@@ -108,6 +111,7 @@ pub fn apply(old: &Config, plan: &Plan) -> Config {
         gateway: plan.gateway.as_ref().unwrap_or(&old.gateway).clone(),
         policies: plan.policies.as_ref().unwrap_or(&old.policies).clone(),
         log: plan.log.as_ref().unwrap_or(&old.log).clone(),
+        telemetry: plan.telemetry.as_ref().unwrap_or(&old.telemetry).clone(),
         exposure: plan.exposure.as_ref().unwrap_or(&old.exposure).clone(),
         meta_tools: plan.meta_tools.as_ref().unwrap_or(&old.meta_tools).clone(),
         profiles: plan.profiles.as_ref().unwrap_or(&old.profiles).clone(),
@@ -118,7 +122,7 @@ pub fn apply(old: &Config, plan: &Plan) -> Config {
 /// What differs and cannot be changed while the gateway runs, by the names in the file. Spelled out member by member, so that
 /// a new one must be thought about.
 pub fn frozen(old: &Config, new: &Config) -> Vec<&'static str> {
-    let Config { gateway, policies, log, exposure, meta_tools, profiles, servers: _ } = new;
+    let Config { gateway, policies, log, telemetry, exposure, meta_tools, profiles, servers: _ } = new;
     let Gateway {
         host,
         port,
@@ -162,6 +166,7 @@ pub fn frozen(old: &Config, new: &Config) -> Vec<&'static str> {
         ("policies.pageSize", policed.page_size == *page_size),
         ("subscriptions", policed.subscriptions == *subscriptions),
         ("log", old.log == *log),
+        ("telemetry", old.telemetry == *telemetry),
         ("exposure", old.exposure == *exposure),
         ("metaTools", old.meta_tools == *meta_tools),
         ("profiles", old.profiles == *profiles),
