@@ -6,7 +6,7 @@
 /// Each word may stand for the others of its group. A word may be in several groups; it then stands for all of them,
 /// they do not stand for each other. What is often written as two words is written as one here.
 #[rustfmt::skip]
-pub const GROUPS: [&[&str]; 496] = [
+pub const GROUPS: [&[&str]; 495] = [
     // What is done.
     &["delete", "remove", "erase", "destroy", "drop", "discard", "purge", "clear", "wipe", "trash", "uninstall", "getrid", "rm", "unlink", "forget"],
     &["remove", "detach", "exclude", "unassign", "strip"],
@@ -96,7 +96,7 @@ pub const GROUPS: [&[&str]; 496] = [
     &["column", "field", "attribute", "property"], &["cell", "cells", "range"],
     &["formula", "calculation", "function"], &["presentation", "slides", "pptx", "deck", "slide", "slideshow"],
     &["layout", "arrangement", "structure"], &["shape", "figure"], &["theme", "style"], &["font", "typeface"],
-    &["color", "colour"], &["template", "boilerplate"], &["preview", "draft", "view"], &["note", "memo", "memory"],
+    &["template", "boilerplate"], &["preview", "draft", "view"], &["note", "memo", "memory"],
     &["example", "sample", "demo"], &["dictionary", "glossary", "terminology"],
     &["word", "term", "keyword", "phrase"], &["language", "locale", "translation"],
     &["pattern", "regex", "wildcard"], &["tree", "hierarchy", "hierarchical", "nested", "recursive"],
