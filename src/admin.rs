@@ -16,6 +16,7 @@ pub mod routes;
 mod status;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use axum::extract::Request;
@@ -35,7 +36,7 @@ use crate::admin::routes::{Action, Found, Parameter, Route};
 use crate::backend::standing::Standing;
 use crate::config::ServerId;
 use crate::meta::words::{LONGEST_PROBLEM, cut, did_you_mean};
-use crate::observe::metrics::{self, Reading, ServerReading};
+use crate::observe::metrics::{self, Histogram, Reading, ServerReading};
 use crate::observe::{Observe, clean};
 use crate::session::desk::Desk;
 
@@ -150,11 +151,13 @@ impl Admin {
         let catalog = directory.catalog();
         let server = |backend: &Arc<crate::backend::Backend>| ServerReading {
             id: backend.id.clone(),
-            is_up: Standing::of(backend) == Standing::Ready,
+            state: Standing::of(backend).word(),
             requests_in_flight: backend.calls_in_flight(),
             own_links: backend.own_links(),
             meter: Arc::clone(&backend.meter),
         };
+        let fates = &self.desk.router.subscriptions.fates;
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Reading {
             started: self.started,
             events: self.observe.counts(),
@@ -162,6 +165,14 @@ impl Admin {
             streams: self.desk.sessions.open_streams(),
             requests_in_flight: self.desk.sessions.open_calls(),
             subscriptions: self.desk.router.subscriptions.count(),
+            updates: [
+                ("delivered", load(&fates.delivered)),
+                ("coalesced", load(&fates.coalesced)),
+                ("dropped", load(&fates.dropped)),
+            ],
+            updates_waiting: self.desk.sessions.updates_waiting(),
+            pages: [("ready", load(&directory.pages.ready)), ("made", load(&directory.pages.made))],
+            overhead: Histogram::from(&self.observe.overhead),
             catalog: [
                 ("tool", catalog.tools.entries.len()),
                 ("prompt", catalog.prompts.entries.len()),

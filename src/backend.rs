@@ -7,7 +7,7 @@
 
 pub mod actor;
 pub mod ask;
-mod call;
+pub mod call;
 pub mod child;
 pub mod connect;
 pub mod dial;

@@ -30,6 +30,7 @@ use crate::catalog::indexes::Indexes;
 use crate::catalog::meta::MetaSet;
 use crate::catalog::resources::Resources;
 use crate::config::exposure::Mode;
+use crate::observe::meter::Endings;
 use crate::protocol::dialect::DialectClass;
 use crate::protocol::error::Error;
 use crate::protocol::json::quote;
@@ -91,6 +92,8 @@ pub struct Entry {
     pub schema: Arc<OnceLock<Option<jsonschema::Validator>>>,
     /// The arguments that HTTP requests without a handshake repeat in headers.
     pub mirrors: Mirrors,
+    /// Where calls of a tool are counted.
+    pub endings: Option<Arc<Endings>>,
 }
 
 /// Which of the tools are listed; all of them can be called.
@@ -289,6 +292,11 @@ impl<'a> View<'a> {
             self.catalog.has_begun_lists.store(true, Ordering::Relaxed);
         }
         pages.first().cloned()
+    }
+
+    /// Whether the pages of a list are there to be sent.
+    pub fn is_made(self, list: List) -> bool {
+        self.pages.0[list as usize].get().is_some()
     }
 
     fn pages_of(self, list: List) -> &'a [Bytes] {

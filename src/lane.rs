@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -129,6 +130,8 @@ pub struct Call {
     wake: AtomicWaker,
     /// Rung when the call is over.
     over: Notify,
+    /// For how long backends had it, in nanoseconds.
+    upstream: AtomicU64,
 }
 
 #[derive(Default)]
@@ -174,7 +177,17 @@ impl Call {
     pub fn new(caller: Caller, mailbox: Arc<Mailbox>, request: Request, progress_token: Option<Bytes>) -> Call {
         let control = Mutex::new(Control { token: progress_token, ..Control::default() });
         let (lane, wake, over) = (Lane::default(), AtomicWaker::new(), Notify::new());
-        Call { caller, request, lane, mailbox, control, wake, over }
+        Call { caller, request, lane, mailbox, control, wake, over, upstream: AtomicU64::new(0) }
+    }
+
+    /// A backend has answered after this time.
+    pub fn count_upstream(&self, took: Duration) {
+        self.upstream.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// For how long backends had it; nothing where none has answered.
+    pub fn upstream(&self) -> Option<Duration> {
+        Some(Duration::from_nanos(self.upstream.load(Ordering::Relaxed))).filter(|took| !took.is_zero())
     }
 
     /// Some call, for tests.

@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use crate::config::LogLevel;
 use crate::observe::feed::Feed;
+use crate::observe::meter::{Durations, FINE_BOUNDS};
 use crate::observe::told::Told;
 
 /// Something worth telling an operator.
@@ -369,11 +370,17 @@ kinds!(
 pub struct Observe {
     counts: [AtomicU64; Kind::ALL.len()],
     feed: Arc<Feed>,
+    /// What the gateway itself adds to calls.
+    pub overhead: Durations,
 }
 
 impl Default for Observe {
     fn default() -> Observe {
-        Observe { counts: std::array::from_fn(|_| AtomicU64::new(0)), feed: Arc::default() }
+        Observe {
+            counts: std::array::from_fn(|_| AtomicU64::new(0)),
+            feed: Arc::default(),
+            overhead: Durations::within(&FINE_BOUNDS),
+        }
     }
 }
 

@@ -19,6 +19,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::backend::ask::Translate;
+use crate::backend::call::ending;
 use crate::backend::{Answered, Backend, CallEnd, Outgoing};
 use crate::caller::{Caller, SessionId};
 use crate::catalog::directory::Directory;
@@ -27,7 +28,7 @@ use crate::catalog::{Catalog, View, uri};
 use crate::config::{Policies, ServerId};
 use crate::lane::{Call, Patience};
 use crate::mailbox::tally::Tally;
-use crate::observe::meter::ReadStatus;
+use crate::observe::meter::{Endings, ReadStatus};
 use crate::observe::mime::Mime;
 use crate::observe::{Event, Observe};
 use crate::protocol::dialect::{Dialect, Era};
@@ -75,6 +76,13 @@ pub enum Target {
 }
 
 impl Target {
+    fn endings<'a>(&self, catalog: &'a Catalog) -> Option<&'a Endings> {
+        match self {
+            Target::Tool(index) => catalog.tools.entries[*index].endings.as_deref(),
+            Target::Prompt(_) | Target::Uri(_) | Target::Other => None,
+        }
+    }
+
     fn name<'a>(&'a self, catalog: &'a Catalog) -> Option<&'a str> {
         match self {
             Target::Tool(index) => Some(&catalog.tools.entries[*index].native),
@@ -95,7 +103,7 @@ impl Target {
 pub struct Router {
     pub directory: Arc<Directory>,
     policies: Policies,
-    observe: Arc<Observe>,
+    pub observe: Arc<Observe>,
     /// The subscriptions of all clients.
     pub subscriptions: Arc<Tally>,
     pub states: States,
@@ -204,6 +212,9 @@ impl Router {
             let is_result = |answered: &Answered| matches!(answered.response.outcome, Outcome::Result(_));
             let success = called.as_ref().is_ok_and(is_result);
             backend.meter.read(mime, if success { ReadStatus::Success } else { ReadStatus::Failure });
+        }
+        if let Some(endings) = route.target.endings(&catalog) {
+            endings.ended(ending(&called));
         }
         let mut answered = called?;
         if wish.may_come_true(request, &answered) {

@@ -277,6 +277,12 @@ impl Sessions {
         self.len() == 0
     }
 
+    /// Updates of resources that no stream of their client has taken yet.
+    pub fn updates_waiting(&self) -> usize {
+        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        sessions.values().map(|open| open.session.mailbox.updates.len()).sum()
+    }
+
     /// Ends a session and all it holds.
     pub fn end(&self, id: SessionId, reason: &str) {
         self.end_if(id, reason, |_| true);

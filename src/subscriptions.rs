@@ -85,7 +85,7 @@ impl Subscription {
             name,
             pattern: wish.pattern,
             created,
-            receipt: Arc::default(),
+            receipt: Arc::new(Receipt::among(place.fates())),
             terms: ArcSwapOption::empty(),
             _place: place,
         }

@@ -137,7 +137,9 @@ impl Backend {
             biased;
             answer = link.request(id, body, about, Some(call)) => {
                 if answer.is_ok() {
-                    self.meter.took(Asked::from(&request.method), begun.elapsed());
+                    let took = begun.elapsed();
+                    self.meter.took(Asked::from(&request.method), took);
+                    call.count_upstream(took);
                 }
                 Ok(answer.map(|response| Answered { response, dialect }))
             }
@@ -256,7 +258,7 @@ impl Backend {
     }
 }
 
-fn ending(ended: &Result<Answered, CallEnd>) -> Ending {
+pub fn ending(ended: &Result<Answered, CallEnd>) -> Ending {
     match ended {
         Ok(answered) => match answered.response.outcome {
             Outcome::Result(_) => Ending::Ok,

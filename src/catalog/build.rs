@@ -114,8 +114,10 @@ fn build_names(sources: &[Source], resources: &Resources, list: List, is_reserve
         let server = sources[source].backend.id.as_str();
         let shown =
             definition::exposed(definition, &exposed, server, |native| resources.expose(sources, source, native));
+        let meter = &sources[source].backend.meter;
         names.enter(Entry {
             source,
+            endings: (list == List::Tools).then(|| meter.tool(&definition.native)),
             native: definition.native.clone(),
             exposed: exposed.into(),
             definition: shown,

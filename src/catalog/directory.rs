@@ -4,6 +4,7 @@
 //! each profile have a catalog of their own, made from the same listings and published with the whole one.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -37,10 +38,19 @@ pub struct Directory {
     profiles: HashMap<ProfileName, (Arc<Profile>, Shelf)>,
     /// For clients of a profile that is not there.
     nothing: Shelf,
+    /// How often a list was there to be sent, and how often it had to be made.
+    pub pages: PageCounts,
     /// The running backends, in the order of the configuration.
     roster: ArcSwap<Vec<Arc<Backend>>>,
     /// Rung when a listing or the roster changed.
     pub bell: Arc<Notify>,
+}
+
+/// Pages of lists that clients were given.
+#[derive(Debug, Default)]
+pub struct PageCounts {
+    pub ready: AtomicU64,
+    pub made: AtomicU64,
 }
 
 /// The catalogs of the clients that see the same.
@@ -66,6 +76,7 @@ impl Directory {
                 .map(|(name, profile)| (name.clone(), (Arc::clone(profile), shelf(&profile.exposure))))
                 .collect(),
             nothing: shelf(&Exposure::default()),
+            pages: PageCounts::default(),
             roster: ArcSwap::default(),
             bell: Arc::default(),
         }
@@ -116,7 +127,10 @@ impl Directory {
 
     /// One page of a list, from the catalog the client began with.
     pub fn page(&self, caller: &Caller, list: List, cursor: Option<&str>) -> Result<Bytes, Error> {
-        self.shelf(caller.profile.as_ref()).page(caller, list, cursor)
+        let shelf = self.shelf(caller.profile.as_ref());
+        let count = if shelf.current.load().view(caller).is_made(list) { &self.pages.ready } else { &self.pages.made };
+        count.fetch_add(1, Ordering::Relaxed);
+        shelf.page(caller, list, cursor)
     }
 
     /// Waits until the catalog holds the listings that the backends have now, or newer ones.

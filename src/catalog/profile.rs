@@ -84,6 +84,7 @@ impl Places {
                 exposed: exposed.as_str().into(),
                 definition: shown,
                 schema: Arc::clone(&entry.schema),
+                endings: entry.endings.clone(),
                 mirrors: entry.mirrors.clone(),
             });
         }
@@ -105,6 +106,7 @@ impl Places {
                 exposed: entry.exposed.clone(),
                 definition: entry.definition.clone(),
                 schema: Arc::clone(&entry.schema),
+                endings: entry.endings.clone(),
                 mirrors: entry.mirrors.clone(),
             });
         }

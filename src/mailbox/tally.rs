@@ -1,20 +1,35 @@
 //! How many subscriptions there are, of one client and of all, and how many there may be.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 #[derive(Debug, Default)]
-pub struct Tally(AtomicUsize);
+pub struct Tally {
+    count: AtomicUsize,
+    /// Of the updates for them.
+    pub fates: Arc<Fates>,
+}
+
+/// What became of updates.
+#[derive(Debug, Default)]
+pub struct Fates {
+    /// Written to the client's stream.
+    pub delivered: AtomicU64,
+    /// A newer one took its place before it was written.
+    pub coalesced: AtomicU64,
+    /// The client was gone before it was written.
+    pub dropped: AtomicU64,
+}
 
 impl Tally {
     pub fn count(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+        self.count.load(Ordering::Relaxed)
     }
 
     /// Room for one more, unless there are `most`.
     fn enter(self: &Arc<Tally>, most: usize) -> Option<Entered> {
         let grown = |count: usize| (count < most).then_some(count + 1);
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown).ok()?;
+        self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown).ok()?;
         Some(Entered(Arc::clone(self)))
     }
 }
@@ -23,14 +38,14 @@ struct Entered(Arc<Tally>);
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// A place among the subscriptions of one client and of all; given back when dropped.
 pub struct Place {
     _own: Entered,
-    _all: Entered,
+    all: Entered,
 }
 
 /// Which limit leaves no room.
@@ -46,7 +61,12 @@ impl Place {
     pub fn new((own, most): (&Arc<Tally>, usize), (all, most_in_all): (&Arc<Tally>, usize)) -> Result<Place, Full> {
         let own = own.enter(most).ok_or(Full::Client)?;
         let all = all.enter(most_in_all).ok_or(Full::All)?;
-        Ok(Place { _own: own, _all: all })
+        Ok(Place { _own: own, all })
+    }
+
+    /// Where the updates of all subscriptions are counted.
+    pub fn fates(&self) -> &Arc<Fates> {
+        &self.all.0.fates
     }
 }
 

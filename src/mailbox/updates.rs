@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use indexmap::IndexMap;
 
+use crate::mailbox::tally::Fates;
+
 /// How many updates of things inside one subscribed resource may wait.
 const MOST_INSIDE: usize = 64;
 /// Of how many URIs it is remembered when they were told, before that of one inside another is not: nothing else bounds how
@@ -34,6 +36,24 @@ pub struct Pace {
 pub struct Receipt {
     pub delivered: AtomicU32,
     pub coalesced: AtomicU32,
+    /// The same for all subscriptions.
+    all: Arc<Fates>,
+}
+
+impl Receipt {
+    pub fn among(all: &Arc<Fates>) -> Receipt {
+        Receipt { all: Arc::clone(all), ..Receipt::default() }
+    }
+
+    fn count_delivered(&self) {
+        self.delivered.fetch_add(1, Ordering::Relaxed);
+        self.all.delivered.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn count_coalesced(&self, count: usize) {
+        self.coalesced.fetch_add(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);
+        self.all.coalesced.fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
 }
 
 /// An update for one client.
@@ -97,8 +117,7 @@ impl Updates {
         }
         let before = queue.pending.len();
         queue.pending.retain(|_, pending| !of_parent(pending));
-        let folded = u32::try_from(before - queue.pending.len()).unwrap_or(u32::MAX);
-        update.receipt.coalesced.fetch_add(folded, Ordering::Relaxed);
+        update.receipt.count_coalesced(before - queue.pending.len());
         let Whole { native, uri, message } = whole;
         queue.put(&Update { native, uri, message, inside: None, ..*update }, now)
     }
@@ -131,7 +150,7 @@ impl Updates {
         }
         queue.told.retain(|_, until| *until > now);
         for (uri, pending) in &due {
-            pending.receipt.delivered.fetch_add(1, Ordering::Relaxed);
+            pending.receipt.count_delivered();
             let has_room = pending.inside.is_none() || queue.told.len() < MOST_TOLD_INSIDE;
             if has_room && !pending.min_interval.is_zero() {
                 queue.told.insert(Arc::clone(uri), now + pending.min_interval);
@@ -165,8 +184,12 @@ impl Updates {
         self.len() == 0
     }
 
+    /// The client is gone.
     pub fn close(&self) {
-        *self.lock() = Queue { closed: true, ..Queue::default() };
+        let left = std::mem::replace(&mut *self.lock(), Queue { closed: true, ..Queue::default() });
+        for pending in left.pending.values() {
+            pending.receipt.all.dropped.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// No code that holds this lock can panic.
@@ -184,7 +207,7 @@ impl Queue {
                 // It is wanted by its own name by now, so it is not for another to stand for it.
                 pending.inside = None;
             }
-            update.receipt.coalesced.fetch_add(1, Ordering::Relaxed);
+            update.receipt.count_coalesced(1);
             return false;
         }
         let gathered = match update.pace.batch.is_zero() {

@@ -1,8 +1,8 @@
 //! Every metric, in one place: its name, its help, its labels and where its value comes from.
 //!
 //! A [`Reading`] is everything as it is at the moment of a scrape. What is counted lives where it happens, in atomics; what
-//! merely is (sessions, open calls) is asked for then, so nothing is kept twice. Labels hold server ids and words of
-//! closed lists, never what a client wrote.
+//! merely is (sessions, open calls) is asked for then, so nothing is kept twice. Labels hold server ids, names
+//! that servers list, and words of closed lists, never what a client wrote.
 
 use std::fmt::{Error, Write};
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::config::ServerId;
-use crate::observe::meter::{Asked, Ending, Meter, ReadStatus};
+use crate::observe::clean;
+use crate::observe::meter::{Asked, Durations, Ending, Meter, ReadStatus};
 use crate::observe::mime::Mime;
 
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -29,6 +30,12 @@ pub struct Reading {
     pub streams: usize,
     pub requests_in_flight: usize,
     pub subscriptions: usize,
+    /// What became of updates, by fate.
+    pub updates: [(&'static str, u64); 3],
+    pub updates_waiting: usize,
+    /// Pages of lists, by where they came from.
+    pub pages: [(&'static str, u64); 2],
+    pub overhead: Histogram,
     /// Kinds of entries and how many there are.
     pub catalog: [(&'static str, usize); 4],
     pub servers: Vec<ServerReading>,
@@ -38,11 +45,28 @@ pub struct Reading {
 #[derive(Debug)]
 pub struct ServerReading {
     pub id: ServerId,
-    pub is_up: bool,
+    /// One of [`STATES`].
+    pub state: &'static str,
     pub requests_in_flight: usize,
     /// How many clients have a connection of their own; nothing where they share one.
     pub own_links: Option<usize>,
     pub meter: Arc<Meter>,
+}
+
+/// How a server may stand.
+pub const STATES: [&str; 3] = ["ready", "starting", "failed"];
+
+/// Durations as they are at one moment: the sum in seconds, and each bucket with its bound and count.
+#[derive(Debug, Default)]
+pub struct Histogram {
+    pub sum: f64,
+    pub buckets: Vec<(f64, u64)>,
+}
+
+impl From<&Durations> for Histogram {
+    fn from(durations: &Durations) -> Histogram {
+        Histogram { sum: durations.sum(), buckets: durations.buckets() }
+    }
 }
 
 /// What the operating system says of us, where it does.
@@ -79,6 +103,29 @@ struct ServerLabel {
 }
 
 #[derive(Clone, Debug, EncodeLabelSet)]
+struct FateLabel {
+    fate: &'static str,
+}
+
+#[derive(Clone, Debug, EncodeLabelSet)]
+struct SourceLabel {
+    source: &'static str,
+}
+
+#[derive(Clone, Debug, EncodeLabelSet)]
+struct StateLabels {
+    server_id: String,
+    state: &'static str,
+}
+
+#[derive(Clone, Debug, EncodeLabelSet)]
+struct ToolLabels {
+    server_id: String,
+    tool: String,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, EncodeLabelSet)]
 struct RequestLabels {
     server_id: String,
     method: &'static str,
@@ -101,6 +148,7 @@ struct ReadLabels {
 impl Collector for Reading {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), Error> {
         self.encode_gateway(&mut encoder)?;
+        self.encode_traffic(&mut encoder)?;
         self.encode_servers(&mut encoder)?;
         self.encode_requests(&mut encoder)?;
         self.encode_process(&mut encoder)
@@ -134,11 +182,37 @@ impl Reading {
         Ok(())
     }
 
+    fn encode_traffic(&self, encoder: &mut DescriptorEncoder) -> Result<(), Error> {
+        let help = "What became of updates of resources on their way to clients";
+        let mut family = encoder.encode_descriptor("mcp_resource_updates", help, None, MetricType::Counter)?;
+        for (fate, count) in self.updates {
+            counter(&mut family, &FateLabel { fate }, count)?;
+        }
+        gauge(encoder, "goblin_updates_waiting", "Updates that no stream has taken yet", self.updates_waiting)?;
+        let help = "Pages of lists that clients were given: ready to be sent, or made first";
+        let mut family = encoder.encode_descriptor("goblin_list_pages", help, None, MetricType::Counter)?;
+        for (source, count) in self.pages {
+            counter(&mut family, &SourceLabel { source }, count)?;
+        }
+        let help = "What the gateway itself adds to a call";
+        let unit = Some(&Unit::Seconds);
+        let mut metric = encoder.encode_descriptor("goblin_overhead", help, unit, MetricType::Histogram)?;
+        let Histogram { sum, buckets } = &self.overhead;
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        metric.encode_histogram::<NoLabelSet>(*sum, count, buckets, None)
+    }
+
     fn encode_servers(&self, encoder: &mut DescriptorEncoder) -> Result<(), Error> {
         let help = "Whether the server is connected";
         let mut family = encoder.encode_descriptor("goblin_backend_up", help, None, MetricType::Gauge)?;
         for server in &self.servers {
-            family.encode_family(&server.label())?.encode_gauge(&u64::from(server.is_up))?;
+            family.encode_family(&server.label())?.encode_gauge(&u64::from(server.state == "ready"))?;
+        }
+        let help = "How the server stands: 1 for its state, 0 for the others";
+        let mut family = encoder.encode_descriptor("goblin_backend_state", help, None, MetricType::Gauge)?;
+        for (server, state) in self.servers.iter().flat_map(|server| STATES.map(|state| (server, state))) {
+            let labels = StateLabels { server_id: server.id.to_string(), state };
+            family.encode_family(&labels)?.encode_gauge(&u64::from(server.state == state))?;
         }
         let help = "Requests of clients that the server has not answered yet";
         let mut family =
@@ -169,6 +243,17 @@ impl Reading {
                 let (server_id, method, outcome) = (server.id.to_string(), asked.as_str(), ending.as_str());
                 if count > 0 {
                     counter(&mut family, &RequestLabels { server_id, method, outcome }, count)?;
+                }
+            }
+        }
+        let help = "Calls of a tool, by how they ended";
+        let mut family = encoder.encode_descriptor("mcp_tool_calls", help, None, MetricType::Counter)?;
+        for server in &self.servers {
+            for (tool, endings) in server.meter.tools() {
+                for ending in Ending::ALL.iter().filter(|ending| endings.count_of(**ending) > 0) {
+                    let (server_id, outcome) = (server.id.to_string(), ending.as_str());
+                    let labels = ToolLabels { server_id, tool: clean(&tool), outcome };
+                    counter(&mut family, &labels, endings.count_of(*ending))?;
                 }
             }
         }
@@ -251,6 +336,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::observe::meter::FINE_BOUNDS;
 
     fn reading(servers: Vec<ServerReading>) -> Reading {
         Reading {
@@ -260,6 +346,10 @@ mod tests {
             streams: 2,
             requests_in_flight: 4,
             subscriptions: 0,
+            updates: [("delivered", 5), ("coalesced", 6), ("dropped", 0)],
+            updates_waiting: 1,
+            pages: [("ready", 9), ("made", 1)],
+            overhead: Histogram::from(&Durations::within(&FINE_BOUNDS)),
             catalog: [("tool", 1), ("prompt", 2), ("resource", 3), ("template", 4)],
             servers,
             process: Process::default(),
@@ -272,15 +362,25 @@ mod tests {
         meter.ended(Asked::ToolsCall, Ending::Ok);
         meter.took(Asked::ToolsCall, Duration::from_millis(3));
         meter.read(Mime::Plain, ReadStatus::Failure);
+        meter.tool("say\u{202e}\"hi").ended(Ending::Error);
+        meter.tool("unused");
         let id = ServerId::new("a \"b\\").expect("any printable id");
-        let text = reading(vec![ServerReading { id, is_up: true, requests_in_flight: 1, own_links: Some(7), meter }])
-            .to_text();
+        let text =
+            reading(vec![ServerReading { id, state: "ready", requests_in_flight: 1, own_links: Some(7), meter }])
+                .to_text();
         for line in [
             "goblin_start_time_seconds 5.0",
             r#"goblin_events_total{kind="backend_ready"} 2"#,
             "goblin_sessions_active 3",
             "goblin_streams_active 2",
             r#"goblin_backend_up{server_id="a \"b\\"} 1"#,
+            r#"goblin_backend_state{server_id="a \"b\\",state="ready"} 1"#,
+            r#"goblin_backend_state{server_id="a \"b\\",state="failed"} 0"#,
+            r#"mcp_tool_calls_total{server_id="a \"b\\",tool="say\"hi",outcome="error"} 1"#,
+            r#"mcp_resource_updates_total{fate="coalesced"} 6"#,
+            r#"goblin_list_pages_total{source="ready"} 9"#,
+            "goblin_updates_waiting 1",
+            "goblin_overhead_seconds_count 0",
             r#"goblin_backend_requests_in_flight{server_id="a \"b\\"} 1"#,
             r#"goblin_backend_client_links{server_id="a \"b\\"} 7"#,
             r#"mcp_requests_total{server_id="a \"b\\",method="tools/call",outcome="ok"} 1"#,
@@ -292,6 +392,7 @@ mod tests {
             assert!(text.lines().any(|told| told == line), "{line} is not in\n{text}");
         }
         assert_eq!(text.matches("mcp_requests_total{").count(), 1);
+        assert_eq!(text.matches("mcp_tool_calls_total{").count(), 1);
         assert!(!text.contains("process_"), "what is not known is not told");
     }
 }

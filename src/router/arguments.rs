@@ -54,6 +54,7 @@ mod tests {
             native: "t".into(),
             exposed: "t".into(),
             definition: definition.into(),
+            endings: None,
             schema: Arc::default(),
             mirrors: Default::default(),
         };

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -246,11 +247,15 @@ impl Desk {
         done: impl FnOnce() + Send + 'static,
     ) -> Pending {
         let (router, carried) = (Arc::clone(&self.router), Arc::clone(&call));
+        let begun = Instant::now();
         let answer = Box::pin(async move {
             // A bug in one call must end neither the process nor the client's wait.
             let dispatched = AssertUnwindSafe(router.dispatch(&carried)).catch_unwind().await;
             let answer = dispatched.unwrap_or_else(|_| Some(router.after_panic(&carried)));
             carried.finish();
+            if let Some(upstream) = carried.upstream() {
+                router.observe.overhead.add(begun.elapsed().saturating_sub(upstream));
+            }
             if let Some(account) = account {
                 account.close(&router, &carried, answer.as_ref());
             }

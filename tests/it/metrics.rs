@@ -188,3 +188,99 @@ async fn d7_every_family_is_documented_and_every_documented_one_is_there() {
     }
     assert_eq!(rows.len(), told.len(), "{rows:?} {told:?}");
 }
+
+#[tokio::test]
+async fn d7_the_example_dashboard_asks_for_what_there_is() {
+    let page = include_str!("../../docs/metrics.md");
+    let families = families(page.lines());
+    let dashboard: Value = serde_json::from_str(include_str!("../../examples/grafana.json")).expect("JSON");
+    let targets = dashboard["panels"].as_array().expect("panels").iter().flat_map(|panel| panel["targets"].as_array());
+    let mut asked = BTreeSet::new();
+    for expression in targets.flatten().map(|target| target["expr"].as_str().expect("an expression")) {
+        let words = expression.split(|character: char| !character.is_ascii_alphanumeric() && character != '_');
+        for name in words.filter(|word| ["goblin_", "mcp_", "process_"].iter().any(|it| word.starts_with(it))) {
+            let family = ["_total", "_bucket"].iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name);
+            assert!(families.contains(family), "{family} of {expression} is no metric");
+            asked.insert(family.to_owned());
+        }
+    }
+    let unasked: Vec<_> = families.difference(&asked).collect();
+    assert_eq!(unasked, ["goblin_build"], "each is shown, or marks a line in time");
+}
+
+/// Reads a scrape with the parser of the Prometheus project and prints the families with their samples.
+const READER: &str = r#"
+import json, sys
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+families = text_string_to_metric_families(sys.stdin.read())
+print(json.dumps({f.name: [f.type, len(f.samples), f.documentation] for f in families}))
+"#;
+
+#[tokio::test]
+async fn d7_an_independent_reader_understands_a_scrape() {
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]), "odd \"one\"": fixture_server(&[]) })).await;
+    let client = gateway.client_seeing("a_echo").await;
+    for _ in 0..3 {
+        client.call("a_nonce", json!({"nonce": "x"})).await;
+    }
+    client.request("resources/read", json!({"uri": "a+note:///alpha"})).await;
+    scraped(&client, &[r#"mcp_tool_calls_total{server_id="a",tool="nonce",outcome="ok"} 3"#]).await;
+    let scrape = scrape(&client).await.join("\n") + "\n";
+    let mut reader = tokio::process::Command::new(crate::sdk::tool("py1/bin/python"))
+        .args(["-c", READER])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("python starts");
+    let mut input = reader.stdin.take().expect("it is piped");
+    tokio::io::AsyncWriteExt::write_all(&mut input, scrape.as_bytes()).await.expect("it reads");
+    drop(input);
+    let output = reader.wait_with_output().await.expect("it ends");
+    assert!(output.status.success(), "{scrape}");
+    let read: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let read = read.as_object().expect("families");
+    assert_eq!(read.keys().cloned().collect::<BTreeSet<_>>(), families(scrape.lines()));
+    for (name, kind, samples) in [
+        ("mcp_request_duration_seconds", "histogram", 36),
+        ("mcp_tool_calls", "counter", 1),
+        ("goblin_overhead_seconds", "histogram", 18),
+    ] {
+        assert_eq!((read[name][0].as_str(), read[name][1].as_u64()), (Some(kind), Some(samples)), "{}", read[name]);
+    }
+    assert!(read.values().all(|family| family[2] != ""), "each has its help");
+}
+
+#[tokio::test]
+async fn met2_updates_lists_and_the_gateways_own_share_are_told() {
+    let gateway =
+        Gateway::with_servers(json!({ "a": fixture_server(&[]), "bad": { "command": "no-such-program" } })).await;
+    let mut peer = crate::peer::Peer::over_http(gateway.address, json!({})).await;
+    peer.await_tool("a_touch").await;
+    peer.subscribe("a+note:///alpha").await;
+    peer.touch("note:///alpha", 1).await;
+    peer.updated().await;
+    let client = gateway.client().await;
+    scraped(
+        &client,
+        &[
+            r#"mcp_resource_updates_total{fate="delivered"} 1"#,
+            r#"mcp_resource_updates_total{fate="coalesced"} 0"#,
+            r#"mcp_resource_updates_total{fate="dropped"} 0"#,
+            "goblin_updates_waiting 0",
+            r#"goblin_backend_state{server_id="a",state="ready"} 1"#,
+            r#"goblin_backend_state{server_id="bad",state="failed"} 1"#,
+            r#"goblin_backend_state{server_id="bad",state="ready"} 0"#,
+            "goblin_overhead_seconds_count 1",
+        ],
+    )
+    .await;
+    client.list("tools/list", "tools").await;
+    let count = async |source: &str| {
+        let start = format!("goblin_list_pages_total{{source=\"{source}\"}} ");
+        let told = scrape(&client).await;
+        told.iter().find_map(|line| line.strip_prefix(&start)?.parse::<u64>().ok()).expect("it is told")
+    };
+    let (ready, made) = (count("ready").await, count("made").await);
+    client.list("tools/list", "tools").await;
+    assert_eq!((count("ready").await, count("made").await), (ready + 1, made), "it was there");
+}
