@@ -94,13 +94,15 @@ async fn commands_are_passed_on_and_answered_as_they_end() {
     let done = play("/api/reload", &|command| match command {
         Command::Reload(done) => done.send(Ok(reloaded.clone())).expect("it is waited for"),
         Command::Server { .. } => panic!("another command"),
-    });
-    assert_eq!(done.await, (200, json!({"started": ["a"], "changed": [], "stopped": [], "unchanged": 2})));
+    })
+    .await;
+    assert_eq!(done, (200, json!({"started": ["a"], "changed": [], "stopped": [], "unchanged": 2})));
     let refused = play("/api/reload", &|command| match command {
         Command::Reload(done) => done.send(Err(Refusal::Configuration("bad".to_owned()))).expect("it is waited for"),
         Command::Server { .. } => panic!("another command"),
-    });
-    assert_eq!(refused.await, (422, message("bad")));
+    })
+    .await;
+    assert_eq!(refused, (422, message("bad")));
     for wish in Wish::ALL {
         for (outcome, status) in [
             (Ok(()), 200),
