@@ -17,7 +17,7 @@ const TRACESTATE: &str = "tracestate";
 const PARENT: HeaderName = HeaderName::from_static(TRACEPARENT);
 const STATE: HeaderName = HeaderName::from_static(TRACESTATE);
 const BAGGAGE: HeaderName = HeaderName::from_static("baggage");
-/// Of a header; the largest that any of them must be let through.
+/// Of a header, and of what is kept; none must be let through that is longer.
 const LONGEST: usize = 8192;
 
 /// One step of a trace.
@@ -72,7 +72,8 @@ pub fn read(request: &Request) -> Option<(Context, String)> {
     let meta = meta(request)?;
     let word = |name| json::member(text, meta, name).and_then(|at| json::string(text, at));
     let context = Context::parse(&word(TRACEPARENT)?)?;
-    Some((context, word(TRACESTATE).unwrap_or_default().into_owned()))
+    let state = word(TRACESTATE).filter(|state| state.len() <= LONGEST);
+    Some((context, state.unwrap_or_default().into_owned()))
 }
 
 /// Where it says something of a trace at all. Most do not, which is soon seen.
