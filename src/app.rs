@@ -8,6 +8,7 @@ mod fleet;
 pub mod operate;
 mod telemetry;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -15,12 +16,14 @@ use std::time::{Instant, SystemTime};
 use anyhow::{Context, Result, bail};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::admin::api::Reloaded;
 use crate::admin::command::{Commands, MOST_WAITING};
 use crate::admin::configuration::Configuration;
+use crate::admin::events::MOST_READERS;
+use crate::admin::permit::Permit;
 use crate::admin::readiness::{self, Cell, Readiness};
 use crate::admin::{self, Admin};
 use crate::app::fleet::Fleet;
@@ -30,9 +33,11 @@ use crate::backend::actor::Surroundings;
 use crate::backend::ask::Translate;
 use crate::backend::connect::ProxyEnvironment;
 use crate::catalog::directory::Directory;
+use crate::config::admin::{AdminSettings, Listen};
 use crate::config::exposure::ProfileName;
 use crate::config::{Config, Gateway, Policies, ServerId};
 use crate::front::gate::Gate;
+use crate::front::http::Audience;
 use crate::front::{http, stdio};
 use crate::observe::{Event, Observe};
 use crate::router::Router;
@@ -46,6 +51,10 @@ const CONNECTIONS_PER_SESSION: usize = 4;
 /// A gateway that runs: backends, catalog and desk, without a front.
 pub struct App {
     started: SystemTime,
+    permit: Permit,
+    admin_settings: AdminSettings,
+    /// Where operators are served, if that is another address.
+    operators_at: Option<SocketAddr>,
     readiness: Arc<Cell>,
     desk: Arc<Desk>,
     directory: Arc<Directory>,
@@ -91,6 +100,9 @@ impl App {
         let operator = Operator::new(config.clone(), Arc::clone(&fleet), Arc::clone(&observe), waiting, told);
         let mut app = App {
             started: SystemTime::now(),
+            permit: Permit::new(&config.gateway),
+            admin_settings: config.admin.clone(),
+            operators_at: None,
             readiness: Arc::default(),
             desk: Arc::new(desk),
             directory,
@@ -183,6 +195,11 @@ impl App {
         self.end(drained, shutdown()).await
     }
 
+    /// Who may change something; before anybody is served.
+    pub fn set_permit(&mut self, permit: Permit) {
+        self.permit = permit;
+    }
+
     /// Does what operators want until `end`.
     async fn operate(&mut self, end: impl Future<Output = ()>) {
         let operator = self.operator.take();
@@ -201,27 +218,58 @@ impl App {
     /// Serves HTTP on `listener` in a task of its own, which ends when the fronts are stopped and their work is done.
     pub fn accept_http(&self, listener: TcpListener) -> Result<JoinHandle<()>> {
         let address = listener.local_addr().context("the listener has no address")?;
+        let settings = &self.admin_settings;
+        let has_operators = settings.enabled && settings.listen.is_none();
+        let admin = self.admin();
+        let operators = if has_operators { admin::routes(&admin) } else { admin::probes(&admin) };
+        let gate = Gate::new(&self.gateway);
+        let accepting = self.accept(listener, Audience::Clients, gate, http::routes().merge(operators));
+        self.observe.emit(&Event::Listening { url: &format!("http://{address}/mcp") });
+        if let Some(address) = self.operators_at {
+            self.observe.emit(&Event::Listening { url: &format!("http://{address}/api") });
+        }
+        Ok(accepting)
+    }
+
+    /// Serves operators on an address of their own, until everything stops; before clients are served.
+    pub fn accept_operators(&mut self, listener: TcpListener, listen: &Listen) {
+        self.operators_at = listener.local_addr().ok();
+        let gateway = Gateway { host: listen.host.clone(), ..self.gateway.clone() };
+        let gate = match listen.is_loopback() {
+            true => Gate::new(&gateway),
+            false => Gate::with_admin_token(&gateway, self.permit.token().clone()),
+        };
+        let routes = http::routes().merge(admin::routes(&self.admin()));
+        let accepting = self.accept(listener, Audience::Operators, gate, routes);
+        self.background.push(accepting);
+    }
+
+    fn admin(&self) -> Arc<Admin> {
+        Arc::new(Admin {
+            desk: Arc::clone(&self.desk),
+            observe: Arc::clone(&self.observe),
+            readiness: self.readiness(),
+            configuration: self.configuration.subscribe(),
+            commands: Some(self.commands.clone()),
+            permit: self.permit.clone(),
+            started: self.started,
+            readers: Arc::new(Semaphore::new(MOST_READERS)),
+        })
+    }
+
+    fn accept(&self, listener: TcpListener, audience: Audience, gate: Gate, routes: axum::Router) -> JoinHandle<()> {
         let front = Arc::new(http::Front {
             desk: Arc::clone(&self.desk),
+            audience,
             profile: None,
-            gate: Arc::new(Gate::new(&self.gateway)),
+            gate: Arc::new(gate),
             observe: Arc::clone(&self.observe),
             max_body_size: self.gateway.max_body_size,
             streams: Arc::default(),
             stop: self.stop_fronts.subscribe(),
         });
-        let routes = http::routes().merge(admin::routes(Admin {
-            desk: Arc::clone(&self.desk),
-            observe: Arc::clone(&self.observe),
-            readiness: self.readiness(),
-            started: self.started,
-            configuration: self.configuration.subscribe(),
-            commands: Some(self.commands.clone()),
-        }));
         let most = self.gateway.max_sessions.saturating_mul(CONNECTIONS_PER_SESSION);
-        let accepting = tokio::spawn(accept::accept(listener, front, routes, most, self.stop_fronts.subscribe()));
-        self.observe.emit(&Event::Listening { url: &format!("http://{address}/mcp") });
-        Ok(accepting)
+        tokio::spawn(accept::accept(listener, front, routes, most, self.stop_fronts.subscribe()))
     }
 
     /// Serves one client of `profile` on `input` and `output` until the input or `shutdown` ends, then stops everything in order; when
@@ -305,4 +353,11 @@ impl App {
 pub async fn bind(gateway: &Gateway) -> std::io::Result<TcpListener> {
     let host = gateway.host.trim_start_matches('[').trim_end_matches(']');
     TcpListener::bind((host, gateway.port)).await
+}
+
+/// Binds the address of operators, where they have one.
+pub async fn bind_admin(settings: &AdminSettings) -> Result<Option<(TcpListener, Listen)>> {
+    let Some(listen) = settings.listen.clone().filter(|_| settings.enabled) else { return Ok(None) };
+    let bound = TcpListener::bind((listen.host.as_str(), listen.port)).await;
+    Ok(Some((bound.with_context(|| format!("cannot listen on {listen} (admin.listen)"))?, listen)))
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use indexmap::IndexMap;
 
+use crate::config::admin::AdminSettings;
 use crate::config::exposure::{Exposure, MetaTools, Profile, ProfileName};
 use crate::config::{Config, Gateway, Log, Policies, Server, ServerId, Telemetry};
 
@@ -24,6 +25,7 @@ pub struct Plan {
     pub gateway: Option<Gateway>,
     pub policies: Option<Policies>,
     pub log: Option<Log>,
+    pub admin: Option<AdminSettings>,
     pub telemetry: Option<Telemetry>,
     pub exposure: Option<Exposure>,
     pub meta_tools: Option<MetaTools>,
@@ -58,6 +60,7 @@ impl Plan {
             && self.gateway.is_none()
             && self.policies.is_none()
             && self.log.is_none()
+            && self.admin.is_none()
             && self.telemetry.is_none()
             && self.exposure.is_none()
             && self.meta_tools.is_none()
@@ -74,6 +77,7 @@ pub fn diff(old: &Config, new: &Config) -> Plan {
         gateway: (old.gateway != new.gateway).then(|| new.gateway.clone()),
         policies: (old.policies != new.policies).then(|| new.policies.clone()),
         log: (old.log != new.log).then(|| new.log.clone()),
+        admin: (old.admin != new.admin).then(|| new.admin.clone()),
         telemetry: (old.telemetry != new.telemetry).then(|| new.telemetry.clone()),
         exposure: (old.exposure != new.exposure).then(|| new.exposure.clone()),
         meta_tools: (old.meta_tools != new.meta_tools).then(|| new.meta_tools.clone()),
@@ -111,6 +115,7 @@ pub fn apply(old: &Config, plan: &Plan) -> Config {
         gateway: plan.gateway.as_ref().unwrap_or(&old.gateway).clone(),
         policies: plan.policies.as_ref().unwrap_or(&old.policies).clone(),
         log: plan.log.as_ref().unwrap_or(&old.log).clone(),
+        admin: plan.admin.as_ref().unwrap_or(&old.admin).clone(),
         telemetry: plan.telemetry.as_ref().unwrap_or(&old.telemetry).clone(),
         exposure: plan.exposure.as_ref().unwrap_or(&old.exposure).clone(),
         meta_tools: plan.meta_tools.as_ref().unwrap_or(&old.meta_tools).clone(),
@@ -122,7 +127,7 @@ pub fn apply(old: &Config, plan: &Plan) -> Config {
 /// What differs and cannot be changed while the gateway runs, by the names in the file. Spelled out member by member, so that
 /// a new one must be thought about.
 pub fn frozen(old: &Config, new: &Config) -> Vec<&'static str> {
-    let Config { gateway, policies, log, telemetry, exposure, meta_tools, profiles, servers: _ } = new;
+    let Config { gateway, policies, log, admin, telemetry, exposure, meta_tools, profiles, servers: _ } = new;
     let Gateway {
         host,
         port,
@@ -166,6 +171,7 @@ pub fn frozen(old: &Config, new: &Config) -> Vec<&'static str> {
         ("policies.pageSize", policed.page_size == *page_size),
         ("subscriptions", policed.subscriptions == *subscriptions),
         ("log", old.log == *log),
+        ("admin", old.admin == *admin),
         ("telemetry", old.telemetry == *telemetry),
         ("exposure", old.exposure == *exposure),
         ("metaTools", old.meta_tools == *meta_tools),

@@ -130,11 +130,12 @@ pub(crate) const ROOT: Keys = Keys {
         ),
         restart("profiles", Shape::Profiles, "{}", "named views, each with an endpoint of its own: /mcp/p/NAME"),
         restart("log", Shape::Object(&LOG), "{}", "what is logged on stderr"),
+        restart("admin", Shape::Object(&ADMIN), "{}", "what operators are served, and where"),
         restart("telemetry", Shape::Object(&TELEMETRY), "{}", "where traces go"),
     ],
     aliases: &[("servers", "mcpServers"), ("context_servers", "mcpServers"), ("mcp_servers", "mcpServers")],
     passed_over: &["$schema"],
-    later: &["admin"],
+    later: &[],
 };
 
 const HOST_NAME: Shape = Shape::Text(r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?$");
@@ -234,6 +235,22 @@ pub(crate) const LOG: Keys = Keys {
             "auto writes text, with colours on a terminal",
         ),
         restart("audit", Shape::Flag, "false", "a line for each call that ended, whatever the level"),
+    ],
+    aliases: &[],
+    passed_over: &[],
+    later: &[],
+};
+
+pub(crate) const ADMIN: Keys = Keys {
+    read: &[
+        restart("enabled", Shape::Flag, "true", "whether there are /api and /metrics at all"),
+        restart(
+            "listen",
+            Shape::Text(r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$"),
+            "",
+            "HOST:PORT for /api and /metrics, instead of the address for clients",
+        ),
+        restart("tokenFile", Shape::Path, "", "where the admin token is written; in the runtime directory when absent"),
     ],
     aliases: &[],
     passed_over: &[],
