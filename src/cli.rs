@@ -22,6 +22,7 @@ pub mod serve;
 pub mod stdio;
 pub mod style;
 pub mod tools;
+pub mod top;
 pub mod watch;
 
 use std::path::PathBuf;
@@ -61,6 +62,9 @@ pub enum Command {
     /// Tell when resources change, as it happens
     #[command(long_about = watch::LONG_ABOUT)]
     Watch(watch::Watch),
+    /// See how a running gateway is doing, and act on it, in the terminal
+    #[command(long_about = top::LONG_ABOUT)]
+    Top(top::Top),
     /// List, search, describe and call tools
     Tools(tools::Tools),
     /// List, search and read resources
@@ -89,6 +93,7 @@ impl Cli {
             Command::Serve(arguments) => serve::run(arguments).await,
             Command::Stdio(arguments) => stdio::run(arguments).await,
             Command::Watch(arguments) => watch::run(arguments).await,
+            Command::Top(arguments) => top::run(arguments).await,
             Command::Tools(arguments) => tools::run(arguments).await,
             Command::Resources(arguments) => resources::run(arguments).await,
             Command::Prompts(arguments) => prompts::run(arguments).await,

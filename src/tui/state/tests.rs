@@ -1,0 +1,1 @@
+//! Tables of messages and what they make of the state.

@@ -1,0 +1,68 @@
+//! The terminal while it is ours. Whatever happens, it is given back as it was.
+
+use std::io::{Stdout, Write, stdout};
+use std::sync::Once;
+use std::thread;
+
+use crossterm::cursor::{Hide, Show};
+use crossterm::event::{DisableMouseCapture, EnableMouseCapture};
+use crossterm::execute;
+use crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
+use ratatui::backend::CrosstermBackend;
+
+use crate::tui::state::State;
+use crate::tui::view::theme::Theme;
+use crate::tui::view::{self, Drawn};
+
+pub struct Terminal {
+    inner: ratatui::Terminal<CrosstermBackend<Stdout>>,
+    theme: Theme,
+}
+
+impl Terminal {
+    pub fn open(theme: Theme) -> std::io::Result<Terminal> {
+        restore_on_panic();
+        let inner = ratatui::Terminal::new(CrosstermBackend::new(stdout()))?;
+        // From here on dropping it gives the terminal back, also when the next step fails.
+        let terminal = Terminal { inner, theme };
+        enable_raw_mode()?;
+        execute!(stdout(), EnterAlternateScreen, EnableMouseCapture, Hide)?;
+        Ok(terminal)
+    }
+
+    pub fn draw(&mut self, state: &State) -> std::io::Result<Drawn> {
+        let mut drawn = Drawn::default();
+        self.inner.draw(|frame| drawn = view::draw(frame, state, self.theme))?;
+        Ok(drawn)
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        restore();
+    }
+}
+
+/// May be done twice. A terminal that is gone needs nothing.
+fn restore() {
+    let mut stdout = stdout();
+    let _ = execute!(stdout, Show, DisableMouseCapture, LeaveAlternateScreen);
+    let _ = stdout.flush();
+    let _ = disable_raw_mode();
+}
+
+/// What a panic says must not go to a screen that is about to vanish. One of another thread is of a gateway in the same
+/// process, which goes on; its words would spoil the screen.
+fn restore_on_panic() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let ours = thread::current().id();
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if thread::current().id() == ours {
+                restore();
+                before(panic);
+            }
+        }));
+    });
+}
