@@ -16,6 +16,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::admin::configuration::Configuration;
 use crate::admin::readiness::{self, Cell, Readiness};
 use crate::admin::{self, Admin};
 use crate::backend::Backend;
@@ -39,6 +40,7 @@ const CONNECTIONS_PER_SESSION: usize = 4;
 /// A gateway that runs: backends, catalog and desk, without a front.
 pub struct App {
     started: SystemTime,
+    configuration: watch::Sender<Configuration>,
     readiness: Arc<Cell>,
     desk: Arc<Desk>,
     directory: Arc<Directory>,
@@ -78,6 +80,7 @@ impl App {
         let desk = Arc::new(Desk::new(sessions, router, config.policies.clone()));
         let mut app = App {
             started: SystemTime::now(),
+            configuration: watch::Sender::new(Configuration::new(String::new(), &config)),
             readiness: Arc::default(),
             desk,
             directory,
@@ -213,6 +216,7 @@ impl App {
             desk: Arc::clone(&self.desk),
             observe: Arc::clone(&self.observe),
             readiness: self.readiness(),
+            configuration: self.configuration.subscribe(),
             started: self.started,
         }));
         let most = self.config.gateway.max_sessions.saturating_mul(CONNECTIONS_PER_SESSION);

@@ -290,6 +290,11 @@ impl Backend {
         self.registers().flat_map(|register| register.all()).collect()
     }
 
+    /// How many there are.
+    pub fn count_of_subscriptions(&self) -> usize {
+        self.registers().map(|register| register.count()).sum()
+    }
+
     fn registers(&self) -> impl Iterator<Item = Arc<Register>> {
         std::iter::once(Arc::clone(&self.register)).chain(self.own.iter().flat_map(OwnLinks::registers))
     }

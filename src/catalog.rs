@@ -59,6 +59,15 @@ pub struct Source {
     pub listing: Arc<Listing>,
 }
 
+/// How many entries of each kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub tools: usize,
+    pub prompts: usize,
+    pub resources: usize,
+    pub templates: usize,
+}
+
 /// Tools or prompts.
 #[derive(Default)]
 pub struct Names {
@@ -134,6 +143,21 @@ impl Catalog {
 
     pub fn source(&self, index: usize) -> &Source {
         &self.sources[index]
+    }
+
+    /// Which catalog this is among those of this run, for people.
+    pub fn number(&self) -> u64 {
+        self.version & 0x00ff_ffff
+    }
+
+    /// How many entries each source has.
+    pub fn counts(&self) -> Vec<Counts> {
+        let mut counts = vec![Counts::default(); self.sources.len()];
+        self.tools.entries.iter().for_each(|entry| counts[entry.source].tools += 1);
+        self.prompts.entries.iter().for_each(|entry| counts[entry.source].prompts += 1);
+        self.resources.entries.iter().for_each(|entry| counts[entry.source].resources += 1);
+        self.resources.templates.iter().for_each(|entry| counts[entry.source].templates += 1);
+        counts
     }
 
     fn definitions(&self, list: List) -> Vec<&Bytes> {

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
 
 use crate::config::exposure::{Exposure, MetaTools, Profile, ProfileName};
 use crate::config::file::{LoadError, Located, Origin};
@@ -212,7 +213,9 @@ pub struct Log {
     pub format: LogFormat,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How grave something is that is told, gravest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum LogLevel {
     Error,
     Warn,

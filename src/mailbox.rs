@@ -311,8 +311,13 @@ impl Mailbox {
         };
     }
 
+    /// How many of them are open.
+    pub fn open_streams(&self) -> usize {
+        self.streams.load(Ordering::Relaxed)
+    }
+
     pub fn has_stream(&self) -> bool {
-        self.streams.load(Ordering::Relaxed) > 0
+        self.open_streams() > 0
     }
 
     /// The client is gone: nobody is waited for, and nothing is kept.

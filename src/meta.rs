@@ -8,7 +8,7 @@ mod arguments;
 mod cards;
 mod describe;
 mod list;
-mod words;
+pub mod words;
 
 use std::collections::HashMap;
 use std::panic::resume_unwind;

@@ -1,18 +1,29 @@
-//! What happens, told once: each happening is one variant, emitted in one place, which logs and counts it.
+//! What happens, told once: each happening is one variant, emitted in one place, which counts it, logs it and keeps it for
+//! whoever looks on.
 //!
-//! What is counted per server is in its [`Meter`](meter::Meter); how all of it is told is in [`metrics`].
+//! What is told of each is one description ([`told`]), from which the line of the log is made ([`line`]) and the record
+//! of the [`feed`]. It is built only where the log or the feed wants it: otherwise a happening costs a count and a look at
+//! two levels. What is counted per server is in its [`Meter`](meter::Meter); how all of it is told is in [`metrics`].
 //!
-//! Text that a backend wrote is stripped of control and direction-changing characters before it reaches a log: a
+//! Text that others wrote is stripped of control and direction-changing characters before it reaches either of them: a
 //! terminal obeys them.
 
+pub mod feed;
 pub mod meter;
 pub mod metrics;
 pub mod mime;
 
+mod line;
+mod told;
+
+use std::borrow::Cow;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tracing::{debug, error, info, trace, warn};
+use crate::config::LogLevel;
+use crate::observe::feed::Feed;
+use crate::observe::told::Told;
 
 /// Something worth telling an operator.
 #[derive(Debug)]
@@ -202,6 +213,25 @@ pub enum Event<'a> {
     ClientRefused {
         status: u16,
     },
+    AdminRefused {
+        status: u16,
+    },
+    /// How many servers were started, begun anew, stopped and left as they were.
+    ConfigReloaded {
+        started: usize,
+        changed: usize,
+        stopped: usize,
+        unchanged: usize,
+    },
+    /// The file has problems; everything stays as it was.
+    ConfigRejected {
+        reason: &'a str,
+    },
+    /// By an operator: `restart`, `enable` or `disable`.
+    ServerCommanded {
+        server: &'a str,
+        command: &'a str,
+    },
     Panic {
         place: &'a str,
     },
@@ -230,13 +260,30 @@ pub enum Event<'a> {
 }
 
 macro_rules! kinds {
-    ($($kind:ident),+ $(,)?) => {
-        #[derive(Clone, Copy)]
+    ($($kind:ident $name:literal $loudest:ident,)+) => {
+        /// An event without its particulars.
+        #[derive(Clone, Copy, Debug)]
         enum Kind {
             $($kind,)+
         }
 
-        const KINDS: &[&str] = &[$(stringify!($kind),)+];
+        impl Kind {
+            const ALL: &[Kind] = &[$(Kind::$kind,)+];
+
+            /// As metrics, the feed and the log in JSON call it.
+            fn as_str(self) -> &'static str {
+                match self {
+                    $(Kind::$kind => $name,)+
+                }
+            }
+
+            /// The gravest level of this kind; some of its happenings may be told at a lesser one.
+            fn loudest(self) -> LogLevel {
+                match self {
+                    $(Kind::$kind => LogLevel::$loudest,)+
+                }
+            }
+        }
 
         impl Event<'_> {
             fn kind(&self) -> Kind {
@@ -249,208 +296,131 @@ macro_rules! kinds {
 }
 
 kinds!(
-    Listening,
-    Ready,
-    BackendReady,
-    BackendLost,
-    BackendFailed,
-    ToolLeftOut,
-    BackendListFailed,
-    ListenLost,
-    ListenFailed,
-    OwnLinkOpened,
-    OwnLinkFailed,
-    OwnLinkLost,
-    OwnLinkEnded,
-    BackendLine,
-    BackendGarbage,
-    BackendTooLong,
-    BackendAskRefused,
-    AsideDropped,
-    BackendLog,
-    UpdateHeard,
-    Subscribed,
-    Unsubscribed,
-    SubscriptionsReleased,
-    BackendNotification,
-    BackendError,
-    FilesLimited,
-    FilesPolled,
-    AnswerWithoutCall,
-    ProgressDropped,
-    LogDropped,
-    CatalogPublished,
-    NameConflict,
-    SessionOpened,
-    SessionEnded,
-    AnswerWithoutReader,
-    AnswerWithoutAsk,
-    ReplayGap,
-    MessageDropped,
-    ClientSlow,
-    ClientRefused,
-    Panic,
-    ShuttingDown,
-    CallCut,
-    CallsCut,
-    ConnectionsCut,
-    Stopped,
+    Listening "listening" Info,
+    Ready "ready" Warn,
+    BackendReady "backend_ready" Info,
+    BackendLost "backend_lost" Warn,
+    BackendFailed "backend_failed" Warn,
+    ToolLeftOut "tool_left_out" Warn,
+    BackendListFailed "backend_list_failed" Warn,
+    ListenLost "listen_lost" Debug,
+    ListenFailed "listen_failed" Warn,
+    OwnLinkOpened "own_link_opened" Debug,
+    OwnLinkFailed "own_link_failed" Warn,
+    OwnLinkLost "own_link_lost" Warn,
+    OwnLinkEnded "own_link_ended" Debug,
+    BackendLine "backend_line" Info,
+    BackendGarbage "backend_garbage" Debug,
+    BackendTooLong "backend_too_long" Warn,
+    BackendAskRefused "backend_ask_refused" Debug,
+    AsideDropped "aside_dropped" Warn,
+    BackendLog "backend_log" Debug,
+    UpdateHeard "update_heard" Debug,
+    Subscribed "subscribed" Debug,
+    Unsubscribed "unsubscribed" Debug,
+    SubscriptionsReleased "subscriptions_released" Debug,
+    BackendNotification "backend_notification" Trace,
+    BackendError "backend_error" Debug,
+    FilesLimited "files_limited" Warn,
+    FilesPolled "files_polled" Warn,
+    AnswerWithoutCall "answer_without_call" Debug,
+    ProgressDropped "progress_dropped" Debug,
+    LogDropped "log_dropped" Debug,
+    CatalogPublished "catalog_published" Info,
+    NameConflict "name_conflict" Warn,
+    SessionOpened "session_opened" Debug,
+    SessionEnded "session_ended" Debug,
+    AnswerWithoutReader "answer_without_reader" Debug,
+    AnswerWithoutAsk "answer_without_ask" Debug,
+    ReplayGap "replay_gap" Debug,
+    MessageDropped "message_dropped" Debug,
+    ClientSlow "client_slow" Warn,
+    ClientRefused "client_refused" Debug,
+    AdminRefused "admin_refused" Warn,
+    ConfigReloaded "config_reloaded" Info,
+    ConfigRejected "config_rejected" Error,
+    ServerCommanded "server_commanded" Info,
+    Panic "panic" Error,
+    ShuttingDown "shutting_down" Info,
+    CallCut "call_cut" Warn,
+    CallsCut "calls_cut" Warn,
+    ConnectionsCut "connections_cut" Warn,
+    Stopped "stopped" Info,
 );
 
-/// Counts and logs. One per gateway, handed to every part.
+/// Counts, logs and feeds. One per gateway, handed to every part.
 #[derive(Debug)]
 pub struct Observe {
-    counts: [AtomicU64; KINDS.len()],
+    counts: [AtomicU64; Kind::ALL.len()],
+    feed: Arc<Feed>,
 }
 
 impl Default for Observe {
     fn default() -> Observe {
-        Observe { counts: std::array::from_fn(|_| AtomicU64::new(0)) }
+        Observe { counts: std::array::from_fn(|_| AtomicU64::new(0)), feed: Arc::default() }
     }
 }
 
 impl Observe {
     pub fn emit(&self, event: &Event<'_>) {
-        self.counts[event.kind() as usize].fetch_add(1, Ordering::Relaxed);
-        log(event);
+        let kind = event.kind();
+        self.counts[kind as usize].fetch_add(1, Ordering::Relaxed);
+        let loudest = kind.loudest();
+        if line::is_wanted(loudest) || self.feed.wants(loudest) {
+            self.tell(&Told::of(event));
+        }
+    }
+
+    #[cold]
+    fn tell(&self, told: &Told<'_>) {
+        if line::is_wanted(told.level) {
+            line::write(told);
+        }
+        if self.feed.wants(told.level) {
+            self.feed.push(told);
+        }
+    }
+
+    /// The last happenings, and those to come.
+    pub fn feed(&self) -> &Arc<Feed> {
+        &self.feed
     }
 
     /// How often each kind of happening was emitted, those that never were included.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed));
-        KINDS.iter().copied().zip(counts).collect()
+        kinds().zip(counts).collect()
     }
 }
 
-fn log(event: &Event<'_>) {
-    match *event {
-        Event::Listening { url } => info!("listening on {url}"),
-        Event::Ready { took, servers, waiting } => {
-            if waiting.is_empty() {
-                info!(servers, ?took, "ready");
-            } else {
-                warn!(servers, ?took, waiting, "ready; some servers have not answered yet and are not waited for");
-            }
-        }
-        Event::BackendReady { server, transport, version, took } => {
-            info!(server, transport, version, ?took, "backend ready");
-        }
-        Event::BackendLost { server, reason } => warn!(server, reason = clean(reason), "backend lost"),
-        Event::BackendFailed { server, reason, retry_in, repeated: false } => {
-            warn!(server, reason = clean(reason), ?retry_in, "cannot connect to backend");
-        }
-        Event::BackendFailed { server, reason, retry_in, repeated: true } => {
-            debug!(server, reason = clean(reason), ?retry_in, "cannot connect to backend, as before");
-        }
-        Event::ToolLeftOut { server, tool, reason } => {
-            warn!(server, tool = clean(tool), reason = clean(reason), "tool left out");
-        }
-        Event::BackendListFailed { server, method, reason } => {
-            warn!(server, method, reason = clean(reason), "backend did not list");
-        }
-        Event::ListenLost { server, reason } => {
-            debug!(server, reason = clean(reason), "backend tells of changes no more; asked again");
-        }
-        Event::ListenFailed { server, reason, repeated: false } => {
-            warn!(server, reason = clean(reason), "backend does not tell of changes; tried again");
-        }
-        Event::ListenFailed { server, reason, repeated: true } => {
-            debug!(server, reason = clean(reason), "backend does not tell of changes, as before");
-        }
-        Event::OwnLinkOpened { server, session, took } => {
-            debug!(server, session, ?took, "the client has its own connection");
-        }
-        Event::OwnLinkFailed { server, session, reason, repeated: false } => {
-            warn!(server, session, reason = clean(reason), "cannot connect to backend for one client");
-        }
-        Event::OwnLinkFailed { server, session, reason, repeated: true } => {
-            debug!(server, session, reason = clean(reason), "cannot connect to backend for one client, as before");
-        }
-        Event::OwnLinkLost { server, session, reason } => {
-            warn!(server, session, reason = clean(reason), "backend of one client lost");
-        }
-        Event::OwnLinkEnded { server, session } => debug!(server, session, "the client's own connection ended"),
-        Event::BackendLine { server, line, repeated: false } => info!(server, "{}", clean(line)),
-        Event::BackendLine { server, line, repeated: true } => debug!(server, "{}", clean(line)),
-        Event::BackendGarbage { server, reason } => debug!(server, reason = clean(reason), "backend wrote no message"),
-        Event::BackendTooLong { server } => warn!(server, "backend wrote a message beyond maxMessageSize; dropped"),
-        Event::BackendAskRefused { server, method, reason } => {
-            debug!(server, method = clean(method), reason = clean(reason), "backend asked what cannot be relayed");
-        }
-        Event::AsideDropped { server } => {
-            warn!(server, "backend takes answers to what it asked too slowly; one was dropped");
-        }
-        Event::BackendLog { server, line } => debug!(server, "{}", clean(line)),
-        Event::UpdateHeard { server, uri, count } => debug!(server, uri = clean(uri), count, "resource updated"),
-        Event::Subscribed { server, uri, session, state } => {
-            debug!(server, uri = clean(uri), session, state, "subscribed");
-        }
-        Event::Unsubscribed { server, session } => debug!(server, session, "unsubscribed"),
-        Event::SubscriptionsReleased { server, count } => {
-            debug!(server, count, "subscriptions ended with their client");
-        }
-        Event::BackendNotification { server, method } => {
-            trace!(server, method = clean(method), "notification without a recipient");
-        }
-        Event::BackendError { server, method, error } => {
-            debug!(server, method, code = "BACKEND_ERROR", error = clean(error), "backend answered an error");
-        }
-        Event::FilesLimited { server, listed } => {
-            warn!(
-                server,
-                listed, "more files than maxFiles; the others are reached by the tools and the template only"
-            );
-        }
-        Event::FilesPolled { server, reason } => {
-            warn!(server, reason = clean(reason), "files cannot be watched; changes are looked for every few seconds");
-        }
-        Event::AnswerWithoutCall { server } => debug!(server, "backend answered what nobody waits for; dropped"),
-        Event::ProgressDropped { server } => debug!(server, "progress dropped"),
-        Event::LogDropped { server } => debug!(server, "log line dropped"),
-        Event::CatalogPublished { version, tools, prompts, resources, templates, conflicts } => {
-            info!(version, tools, prompts, resources, templates, conflicts, "catalog published");
-        }
-        Event::NameConflict { name } => warn!(name = clean(name), "several entries want this name; all got a suffix"),
-        Event::SessionOpened { session, version } => debug!(session, version, "session opened"),
-        Event::SessionEnded { session, reason } => debug!(session, reason, "session ended"),
-        Event::AnswerWithoutReader { session } => debug!(session, "the client left before the answer; dropped"),
-        Event::AnswerWithoutAsk { session } => {
-            debug!(session, "the client answered what nobody asks, or asks any more; dropped");
-        }
-        Event::ReplayGap { session } => debug!(session, "the client came back to what is not kept any more; told so"),
-        Event::MessageDropped { session } => {
-            debug!(session, "no room for progress or a log line, or no stream; dropped")
-        }
-        Event::ClientSlow { session } => {
-            warn!(session, "the client does not read its answers; its stream is closed and its session ended");
-        }
-        Event::ClientRefused { status } => debug!(status, "request refused"),
-        Event::Panic { place } => error!(place, "bug: a request panicked"),
-        Event::ShuttingDown { open, grace } => info!(open, ?grace, "shutting down; open calls have the grace to end"),
-        Event::CallCut { server, method, name, session, age } => {
-            warn!(server, method, name = clean(name), session, ?age, "call cut by the shutdown");
-        }
-        Event::CallsCut { count, unnamed } => warn!(count, unnamed, "calls cut by the shutdown"),
-        Event::ConnectionsCut => warn!("connections cut by the shutdown; their clients did not read"),
-        Event::Stopped { took, drained_in, closed_in } => info!(?took, ?drained_in, ?closed_in, "stopped"),
-    }
+/// The kinds of happenings by name.
+pub fn kinds() -> impl Iterator<Item = &'static str> {
+    Kind::ALL.iter().map(|kind| kind.as_str())
 }
 
 /// `text` on one line, without characters that a terminal or a reader's eye would obey, cut at a sane length.
 pub fn clean(text: &str) -> String {
+    cleaned(text).into_owned()
+}
+
+/// Likewise; text that is clean stays where it is.
+fn cleaned(text: &str) -> Cow<'_, str> {
     const LONGEST: usize = 2000;
-    let harmless = |character: &char| {
+    let is_harmless = |character: char| {
         let directions =
-            matches!(*character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}');
-        let tags = matches!(*character, '\u{e0000}'..='\u{e007f}');
+            matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}');
+        let tags = matches!(character, '\u{e0000}'..='\u{e007f}');
         !character.is_control() && !directions && !tags
     };
+    if text.len() <= LONGEST && text.chars().all(is_harmless) {
+        return Cow::Borrowed(text);
+    }
     let spaced = text.chars().map(|character| if matches!(character, '\n' | '\t') { ' ' } else { character });
-    let mut clean: String = spaced.filter(harmless).take(LONGEST).collect();
+    let mut clean: String = spaced.filter(|character| is_harmless(*character)).take(LONGEST).collect();
     if text.len() > clean.len() && clean.chars().count() == LONGEST {
         clean.push('…');
     }
-    clean
+    Cow::Owned(clean)
 }
 
 #[cfg(test)]
@@ -460,6 +430,8 @@ mod tests {
     #[test]
     fn hostile_text_is_defused() {
         assert_eq!(clean("a\u{1b}[31mred\nnext\u{202e}x\u{e0041}"), "a[31mred nextx");
+        assert_eq!(clean(&"é".repeat(2001)), "é".repeat(2000) + "…");
+        assert_eq!(clean(&"é".repeat(2000)), "é".repeat(2000));
     }
 
     #[test]
@@ -469,6 +441,13 @@ mod tests {
         observe.emit(&Event::AnswerWithoutCall { server: "a" });
         observe.emit(&Event::AnswerWithoutCall { server: "b" });
         let counted: Vec<_> = observe.counts().into_iter().filter(|(_, count)| *count > 0).collect();
-        assert_eq!(counted, [("AnswerWithoutCall", 2), ("ConnectionsCut", 1)]);
+        assert_eq!(counted, [("answer_without_call", 2), ("connections_cut", 1)]);
+    }
+
+    #[test]
+    fn kinds_are_called_as_their_variants() {
+        for kind in Kind::ALL {
+            assert_eq!(kind.as_str().replace('_', ""), format!("{kind:?}").to_lowercase());
+        }
     }
 }

@@ -14,7 +14,7 @@ pub mod visit;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -48,6 +48,7 @@ pub struct Session {
     all_streams: Arc<AtomicUsize>,
     /// Who reads the rest of a call's stream that was cut.
     readers: AtomicUsize,
+    pub opened: SystemTime,
     /// When the book was begun.
     begin: Instant,
     /// Milliseconds from then to the last sign of the client.
@@ -95,6 +96,16 @@ impl Session {
     /// Whether the client has neither an open stream nor a request.
     fn is_unused(&self) -> bool {
         !self.mailbox.has_stream() && self.readers.load(Ordering::Relaxed) == 0 && self.inflight.is_empty()
+    }
+
+    /// How long nothing was seen of the client; one that reads or waits is there.
+    pub fn idle(&self) -> Duration {
+        if self.is_unused() { self.silence() } else { Duration::ZERO }
+    }
+
+    fn silence(&self) -> Duration {
+        let last_seen = Duration::from_millis(self.last_seen.load(Ordering::Relaxed));
+        self.begin.elapsed().saturating_sub(last_seen)
     }
 
     /// Whether the client has had a stream of the session.
@@ -231,6 +242,7 @@ impl Sessions {
             had_stream: AtomicBool::new(false),
             all_streams: Arc::clone(&self.streams),
             readers: AtomicUsize::new(0),
+            opened: SystemTime::now(),
             begin: self.begin,
             last_seen: AtomicU64::new(millis(self.begin.elapsed())),
         });
@@ -247,6 +259,12 @@ impl Sessions {
         // While the book is held: whoever ends the idle looks at this again.
         session.touch();
         Some(session)
+    }
+
+    /// All of them, in no order.
+    pub fn all(&self) -> Vec<Arc<Session>> {
+        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        sessions.values().map(|open| Arc::clone(&open.session)).collect()
     }
 
     /// How many there are, with those that have a place and no handshake yet.
@@ -368,8 +386,7 @@ impl Sessions {
     }
 
     fn is_idle(&self, session: &Session) -> bool {
-        let silent = millis(self.begin.elapsed()).saturating_sub(session.last_seen.load(Ordering::Relaxed));
-        silent >= millis(self.patience(session)) && session.is_unused()
+        session.silence() >= self.patience(session) && session.is_unused()
     }
 
     /// How long a session may be silent.

@@ -282,6 +282,24 @@ pub struct EventInfo {
     pub fields: BTreeMap<String, String>,
 }
 
+/// `GET /readyz`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Ready {
+    pub ready: bool,
+    pub servers: ServerCounts,
+}
+
+/// How many servers stand how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServerCounts {
+    pub total: usize,
+    pub ready: usize,
+    pub starting: usize,
+    pub failed: usize,
+}
+
 /// What `POST /api/reload` did: servers by id.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]

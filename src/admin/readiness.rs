@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
+use crate::admin::api::ServerCounts;
 use crate::backend::Backend;
 use crate::backend::standing::Standing;
 use crate::catalog::directory::Directory;
@@ -91,6 +92,13 @@ impl Servers {
 
     pub fn total(self) -> usize {
         self.ready + self.starting + self.failed
+    }
+}
+
+impl From<Servers> for ServerCounts {
+    fn from(servers: Servers) -> ServerCounts {
+        let Servers { ready, starting, failed } = servers;
+        ServerCounts { total: servers.total(), ready, starting, failed }
     }
 }
 

@@ -212,6 +212,11 @@ impl Register {
         book.interests.all().map(|(subscription, state)| (Arc::clone(subscription), state)).collect()
     }
 
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.book().interests.all().count()
+    }
+
     /// The backend says that a resource changed.
     pub fn hear(&self, notification: &Notification) {
         let text = notification.raw.as_str();

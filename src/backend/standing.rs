@@ -1,6 +1,8 @@
 //! How a server stands, in the words that operators and agents are told.
 
 use crate::backend::{Backend, State};
+use crate::observe::clean;
+use crate::protocol::dialect::Era;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
@@ -31,6 +33,40 @@ impl Standing {
             Standing::Failed => "failed",
         }
     }
+}
+
+/// What a server said of itself when it was connected to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// What it calls itself, with its version.
+    pub software: String,
+    /// The version that it speaks with us.
+    pub protocol: &'static str,
+    /// `legacy`, `modern` or `both`.
+    pub era: &'static str,
+}
+
+impl Seen {
+    /// Nothing where it has never been connected to.
+    pub fn of(backend: &Backend) -> Option<Seen> {
+        let hello = backend.listing().hello.clone()?;
+        let era = match hello.dialect.era() {
+            _ if backend.has_both_eras() => "both",
+            Era::Legacy => "legacy",
+            Era::Modern => "modern",
+        };
+        Some(Seen { software: clean(&hello.software), protocol: hello.dialect.as_str(), era })
+    }
+}
+
+/// What a server does not offer though it should: lists that failed, and tools that were left out.
+pub fn lacking(backend: &Backend) -> Vec<String> {
+    let failed = backend.failed_lists().into_iter();
+    let failed = failed.map(|(list, reason)| format!("{} failed: {}", list.method(), clean(&reason)));
+    let left_out = backend.left_out().into_iter();
+    let left_out =
+        left_out.map(|left_out| format!("the tool {} is left out: {}", clean(&left_out.tool), clean(&left_out.reason)));
+    failed.chain(left_out).collect()
 }
 
 #[cfg(test)]

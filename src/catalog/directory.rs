@@ -179,7 +179,7 @@ impl Directory {
             observe.emit(&Event::NameConflict { name });
         }
         observe.emit(&Event::CatalogPublished {
-            version: catalog.version & 0x00ff_ffff,
+            version: catalog.number(),
             tools: catalog.tools.entries.len(),
             prompts: catalog.prompts.entries.len(),
             resources: catalog.resources.entries.len(),

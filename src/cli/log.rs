@@ -1,10 +1,16 @@
 //! Where the log goes: always to stderr, because stdout may carry the protocol.
 
+use std::fmt;
+
 use clap::Args;
 use tracing::Level;
+use tracing::field::{Field, Visit};
+use tracing_subscriber::field::{RecordFields, VisitOutput};
+use tracing_subscriber::fmt::FormatFields;
+use tracing_subscriber::fmt::format::{DefaultVisitor, Writer};
 
 use crate::cli::style::is_colourful;
-use crate::config::{Log, LogFormat, LogLevel};
+use crate::config::{Log, LogFormat};
 
 #[derive(Debug, Args)]
 pub struct LogFlags {
@@ -24,14 +30,7 @@ pub fn start_below_banner(log: &Log, flags: &LogFlags) {
 
 /// The flag, else the configuration, else what fits the place.
 fn level(log: &Log, flags: &LogFlags, default: Level) -> Level {
-    let configured = log.level.map(|level| match level {
-        LogLevel::Error => Level::ERROR,
-        LogLevel::Warn => Level::WARN,
-        LogLevel::Info => Level::INFO,
-        LogLevel::Debug => Level::DEBUG,
-        LogLevel::Trace => Level::TRACE,
-    });
-    flags.log_level.or(configured).unwrap_or(default)
+    flags.log_level.or(log.level.map(Level::from)).unwrap_or(default)
 }
 
 fn start_at(level: Level, log: &Log) {
@@ -44,14 +43,40 @@ fn start_at(level: Level, log: &Log) {
     match log.format {
         LogFormat::Json => builder.json().init(),
         LogFormat::Text | LogFormat::Auto => {
-            builder.with_ansi(is_colourful(&std::io::stderr())).init();
+            builder.fmt_fields(ForPeople).with_ansi(is_colourful(&std::io::stderr())).init();
         }
+    }
+}
+
+/// The fields of a line, less its kind: that is for programs, and people read the message.
+struct ForPeople;
+
+impl<'writer> FormatFields<'writer> for ForPeople {
+    fn format_fields<R: RecordFields>(&self, writer: Writer<'writer>, fields: R) -> fmt::Result {
+        let mut visitor = WithoutKind(DefaultVisitor::new(writer, true));
+        fields.record(&mut visitor);
+        visitor.0.finish()
+    }
+}
+
+struct WithoutKind<'writer>(DefaultVisitor<'writer>);
+
+impl Visit for WithoutKind<'_> {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() != "kind" {
+            self.0.record_str(field, value);
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0.record_debug(field, value);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::LogLevel;
 
     #[test]
     fn who_asks_for_a_level_gets_it() {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, UNIX_EPOCH};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::Backend;
@@ -26,7 +27,7 @@ const MOST_LISTED: usize = 10_000;
 
 /// The subscriptions asked for, oldest first. A reader passes over members that it does not know, and has defaults for those
 /// that it misses.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SubscriptionList {
     pub total: usize,
@@ -38,7 +39,7 @@ pub struct SubscriptionList {
     pub subscriptions: Vec<SubscriptionInfo>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClientCount {
     #[serde(flatten)]
@@ -46,7 +47,7 @@ pub struct ClientCount {
     pub count: usize,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClientInfo {
     /// The end of its session's id.
@@ -57,7 +58,7 @@ pub struct ClientInfo {
     pub version: Box<str>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SubscriptionInfo {
     pub id: String,
@@ -73,7 +74,7 @@ pub struct SubscriptionInfo {
 }
 
 /// What was asked for beyond the protocol. Each is named as in `_meta`, without the prefix.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Options {
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -8,6 +8,7 @@ pub mod calls;
 
 use std::time::Duration;
 
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -175,7 +176,9 @@ async fn change(api: &Api, command: &Command, id: &str, done: &str) -> Result<St
         Command::Disable(_) => "disable",
         Command::Reload => "reload",
     };
-    let _: serde_json::Value = api.post(&format!("/api/servers/{id}/{verb}")).await?;
+    // An id may hold any character.
+    let segment = utf8_percent_encode(id, NON_ALPHANUMERIC);
+    let _: serde_json::Value = api.post(&format!("/api/servers/{segment}/{verb}")).await?;
     Ok(format!("{id} is {done}"))
 }
 

@@ -108,7 +108,7 @@ async fn sub15_the_subscribers_of_a_uri_are_found_however_it_is_spelled() {
     for query in ["?uri=", "?url=x", "?uri=a&uri=b", "?uri=%ff"] {
         let answer = client.send(Method::GET, &format!("/api/subscriptions{query}"), &[], "").await;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{query}: {answer:?}");
-        assert_eq!(answer.json()["error"]["data"]["code"], "INVALID_PARAMS", "{query}");
+        assert!(answer.json()["error"]["message"].as_str().is_some_and(|it| it.contains("uri")), "{query}: {answer:?}");
     }
 }
 

@@ -11,17 +11,15 @@ use futures_util::stream::FuturesUnordered;
 use crate::app::App;
 use crate::backend::child::own_executable;
 use crate::backend::connect::ProxyEnvironment;
-use crate::backend::inbox::List;
-use crate::backend::listing::LeftOut;
+use crate::backend::standing::{self, lacking};
 use crate::backend::{Backend, State};
 use crate::catalog::build::{Terms, build};
-use crate::catalog::{Catalog, Names, Source, name};
+use crate::catalog::{Catalog, Counts, Names, Source, name};
 use crate::cli::check::profile::Held;
 use crate::cli::check::report::{Conflict, Cut, Finding, Report, Seen, Standing, milliseconds};
 use crate::cli::style::width;
-use crate::config::{Config, NamePolicy, Namespacing, ServerId};
+use crate::config::{Config, NamePolicy, Namespacing};
 use crate::observe::clean;
-use crate::protocol::dialect::Era;
 
 /// How one server answered.
 struct Answer {
@@ -29,8 +27,6 @@ struct Answer {
     ping: Option<Duration>,
     /// Which of the two a URL turned out to speak.
     transport: Option<&'static str>,
-    /// It is known to speak versions with a handshake and versions without.
-    has_both_eras: bool,
 }
 
 /// Fills in what only a connection shows. All servers are stopped again.
@@ -50,8 +46,9 @@ pub async fn connect(config: Config, report: &mut Report) -> Result<()> {
                 server.state = Standing::Ready;
                 server.transport = answer.transport.unwrap_or(server.transport);
                 server.seen = see(&catalog, index, &answer);
-                report.warnings.extend(backend.failed_lists().iter().map(|failed| unlisted(&backend.id, failed)));
-                report.warnings.extend(backend.left_out().iter().map(|left_out| unoffered(&backend.id, left_out)));
+                let path = || Some(format!("mcpServers.{}", backend.id));
+                let lacking = lacking(backend).into_iter().map(|it| Finding { path: path(), ..Finding::bare(it) });
+                report.warnings.extend(lacking);
             }
             Err(reason) => {
                 server.state = Standing::Failed;
@@ -71,16 +68,6 @@ pub async fn connect(config: Config, report: &mut Report) -> Result<()> {
     report.connected = true;
     app.stop().await;
     Ok(())
-}
-
-fn unlisted(server: &ServerId, (list, reason): &(List, String)) -> Finding {
-    let message = format!("{} failed: {}", list.method(), clean(reason));
-    Finding { path: Some(format!("mcpServers.{server}")), ..Finding::bare(message) }
-}
-
-fn unoffered(server: &ServerId, LeftOut { tool, reason }: &LeftOut) -> Finding {
-    let message = format!("the tool {} is left out: {}", clean(tool), clean(reason));
-    Finding { path: Some(format!("mcpServers.{server}")), ..Finding::bare(message) }
 }
 
 /// The answers in the order of `backends`.
@@ -122,26 +109,22 @@ async fn ask(backend: &Backend, begin: Instant, patience: Duration) -> Result<An
         return Err(reason);
     }
     let ping = matches!(ping, Ok(Ok(()))).then(|| asked.elapsed());
-    Ok(Answer { handshake, ping, transport: backend.transport(), has_both_eras: backend.has_both_eras() })
+    Ok(Answer { handshake, ping, transport: backend.transport() })
 }
 
 fn see(catalog: &Catalog, index: usize, answer: &Answer) -> Option<Seen> {
-    let hello = catalog.source(index).listing.hello.clone()?;
-    let count = |sources: &mut dyn Iterator<Item = usize>| sources.filter(|source| *source == index).count();
+    let standing::Seen { software, protocol, era } = standing::Seen::of(&catalog.source(index).backend)?;
+    let Counts { tools, prompts, resources, templates } = catalog.counts()[index];
     Some(Seen {
-        software: clean(&hello.software),
-        protocol: hello.dialect.as_str(),
-        era: match hello.dialect.era() {
-            _ if answer.has_both_eras => "both",
-            Era::Legacy => "legacy",
-            Era::Modern => "modern",
-        },
+        software,
+        protocol,
+        era,
         handshake_ms: milliseconds(answer.handshake),
         ping_ms: answer.ping.map(milliseconds),
-        tools: count(&mut catalog.tools.entries.iter().map(|entry| entry.source)),
-        prompts: count(&mut catalog.prompts.entries.iter().map(|entry| entry.source)),
-        resources: count(&mut catalog.resources.entries.iter().map(|entry| entry.source)),
-        templates: count(&mut catalog.resources.templates.iter().map(|entry| entry.source)),
+        tools,
+        prompts,
+        resources,
+        templates,
     })
 }
 

@@ -65,8 +65,10 @@ fn of_item(kind: Kind, item: &Item) -> Detail {
     let mut detail = Detail::new(if item.name.is_empty() { &item.exposed } else { &item.name });
     detail.field(label, &item.exposed);
     detail.field("server", &item.server);
-    detail.field("there", &item.native);
-    detail.field("title", &item.name);
+    detail.field("native", &item.native);
+    if item.name != item.exposed {
+        detail.field(if label == "name" { "title" } else { "name" }, &item.name);
+    }
     detail.field("MIME type", &item.mime);
     detail.field("size", item.size.map(|size| format!("{} ({size} bytes)", bytes(size))).unwrap_or_default());
     detail.field("arguments", &item.arguments);

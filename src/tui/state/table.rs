@@ -20,29 +20,35 @@ pub struct Column {
     pub most: usize,
     pub grows: bool,
     pub is_number: bool,
+    /// Whether the end is what matters where there is no room for all.
+    pub keeps_end: bool,
 }
 
 const fn text(title: &'static str, most: usize) -> Column {
-    Column { title, most, grows: false, is_number: false }
+    Column { title, most, grows: false, is_number: false, keeps_end: false }
 }
 
 const fn number(title: &'static str) -> Column {
-    Column { title, most: 9, grows: false, is_number: true }
+    Column { title, most: 9, grows: false, is_number: true, keeps_end: false }
 }
 
 const fn wide(title: &'static str, most: usize) -> Column {
-    Column { title, most, grows: true, is_number: false }
+    Column { title, most, grows: true, is_number: false, keeps_end: false }
+}
+
+/// URIs of one server begin alike, and the newest of a curve is at its end.
+const fn ending(title: &'static str, most: usize) -> Column {
+    Column { title, most, grows: true, is_number: false, keeps_end: true }
 }
 
 const OVERVIEW: &[Column] = &[
-    text("SERVER", 24),
+    text("SERVER", 16),
     text("STATE", 10),
     number("CALLS/S"),
-    number("P50"),
     number("P95"),
     number("FAILED"),
-    number("IN FLIGHT"),
-    wide("LATENCY", 60),
+    number("OPEN"),
+    ending("LATENCY", 60),
 ];
 const SERVERS: &[Column] = &[
     text("SERVER", 24),
@@ -60,10 +66,10 @@ const SERVERS: &[Column] = &[
 const TOOLS: &[Column] = &[text("TOOL", 40), text("SERVER", 16), wide("DESCRIPTION", 400)];
 const PROMPTS: &[Column] = &[text("PROMPT", 40), text("SERVER", 16), text("ARGUMENTS", 24), wide("DESCRIPTION", 400)];
 const RESOURCES: &[Column] =
-    &[wide("URI", 400), text("NAME", 24), text("MIME TYPE", 20), number("SIZE"), text("UPDATES", 14)];
-const TEMPLATES: &[Column] = &[wide("PATTERN", 400), wide("DESCRIPTION", 400)];
+    &[ending("URI", 400), text("NAME", 24), text("MIME TYPE", 20), number("SIZE"), text("UPDATES", 14)];
+const TEMPLATES: &[Column] = &[ending("PATTERN", 400), wide("DESCRIPTION", 400)];
 const SUBSCRIPTIONS: &[Column] = &[
-    wide("URI", 400),
+    ending("URI", 400),
     text("CLIENT", 24),
     text("SERVER", 16),
     text("STATE", 10),
@@ -321,7 +327,6 @@ fn overview_row(server: &ServerStatus, rate_of: &ServerRate) -> Vec<Cell> {
         Cell::text(&server.id),
         state_cell(&server.state),
         Cell::ranked(rate(calls), calls),
-        Cell::milliseconds(server.latency.p50_ms),
         Cell::milliseconds(server.latency.p95_ms),
         Cell::failures(server.calls.failed()),
         Cell::count(server.in_flight),

@@ -11,7 +11,7 @@ use crate::tui::view::framed;
 use crate::tui::view::text::{fit, pad, wrap};
 use crate::tui::view::theme::Theme;
 
-const LABEL: usize = 11;
+const LABEL: usize = 12;
 
 /// Gives how far it can be scrolled.
 pub fn draw(frame: &mut Frame<'_>, area: Rect, pane: Pane, detail: &Detail, theme: Theme) -> usize {
@@ -27,16 +27,20 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, pane: Pane, detail: &Detail, them
     let scroll = pane.scroll.min(most);
     let shown: Vec<_> = lines.into_iter().skip(scroll).take(usize::from(inner.height)).collect();
     frame.render_widget(Paragraph::new(shown), inner);
-    if most > 0 {
-        let mark = match (scroll == 0, scroll == most) {
-            (true, _) => " ↓ more, l scrolls ",
-            (_, true) => " ↑ ",
-            _ => " ↑ ↓ ",
-        };
-        let place = Rect { x: area.x + 1, y: area.bottom() - 1, width: area.width.saturating_sub(2), height: 1 };
-        frame.render_widget(Line::styled(mark, theme.title()).right_aligned(), place);
-    }
+    draw_scroll(frame, inner, scroll, most, if pane.is_focused { "j" } else { "l" }, theme);
     most
+}
+
+/// Says on the lower border of `inner` that there is more, and which key goes there.
+pub fn draw_scroll(frame: &mut Frame<'_>, inner: Rect, scroll: usize, most: usize, key: &str, theme: Theme) {
+    let mark = match (most, scroll) {
+        (0, _) => return,
+        (_, 0) => format!(" ↓ more: {key} "),
+        (most, scroll) if scroll == most => " ↑ ".to_owned(),
+        _ => " ↑ ↓ ".to_owned(),
+    };
+    let place = Rect { y: inner.bottom(), height: 1, ..inner };
+    frame.render_widget(Line::styled(mark, theme.title()).right_aligned(), place);
 }
 
 fn lines(detail: &Detail, room: usize, theme: Theme) -> Vec<Line<'static>> {

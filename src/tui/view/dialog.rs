@@ -11,6 +11,7 @@ use crate::tui::state::State;
 use crate::tui::state::dialog::{Dialog, Reader};
 use crate::tui::state::form::{Entry, Field, Form};
 use crate::tui::state::table::{Tone, state_cell};
+use crate::tui::view::details::draw_scroll;
 use crate::tui::view::framed;
 use crate::tui::view::text::{fit, pad, width, wrap};
 use crate::tui::view::theme::Theme;
@@ -43,10 +44,12 @@ fn open(frame: &mut Frame<'_>, body: Rect, title: &str, columns: u16, rows: usiz
     inner
 }
 
-fn draw_lines(frame: &mut Frame<'_>, inner: Rect, lines: Vec<Line<'static>>, scroll: usize) -> usize {
+fn draw_lines(frame: &mut Frame<'_>, inner: Rect, lines: Vec<Line<'static>>, scroll: usize, theme: Theme) -> usize {
     let most = lines.len().saturating_sub(usize::from(inner.height));
-    let shown: Vec<_> = lines.into_iter().skip(scroll.min(most)).take(usize::from(inner.height)).collect();
+    let scroll = scroll.min(most);
+    let shown: Vec<_> = lines.into_iter().skip(scroll).take(usize::from(inner.height)).collect();
     frame.render_widget(Paragraph::new(shown), inner);
+    draw_scroll(frame, inner, scroll, most, "j", theme);
     most
 }
 
@@ -62,7 +65,7 @@ fn draw_help(frame: &mut Frame<'_>, body: Rect, scroll: usize, theme: Theme) -> 
         .collect();
     lines.push(Line::styled(" The mouse works too: tabs, rows, the wheel.", theme.dim()));
     let inner = open(frame, body, "Keys (Esc closes)", 72, lines.len(), theme);
-    draw_lines(frame, inner, lines, scroll)
+    draw_lines(frame, inner, lines, scroll, theme)
 }
 
 fn draw_picker(frame: &mut Frame<'_>, body: Rect, at: usize, state: &State, theme: Theme) -> usize {
@@ -86,7 +89,7 @@ fn draw_picker(frame: &mut Frame<'_>, body: Rect, at: usize, state: &State, them
         })
         .collect();
     let scroll = (at + 1).saturating_sub(usize::from(inner.height));
-    draw_lines(frame, inner, lines, scroll);
+    draw_lines(frame, inner, lines, scroll, theme);
     0
 }
 
@@ -95,7 +98,7 @@ fn draw_question(frame: &mut Frame<'_>, body: Rect, question: &str, theme: Theme
     lines.push(Line::default());
     lines.push(Line::styled(" y yes   n no", theme.strong()));
     let inner = open(frame, body, "Sure?", 58, lines.len(), theme);
-    draw_lines(frame, inner, lines, 0)
+    draw_lines(frame, inner, lines, 0, theme)
 }
 
 fn draw_form(frame: &mut Frame<'_>, body: Rect, form: &Form, theme: Theme) -> usize {
@@ -117,7 +120,7 @@ fn draw_form(frame: &mut Frame<'_>, body: Rect, form: &Form, theme: Theme) -> us
     lines.push(Line::styled(" Enter calls it   Tab next field   ←→ choose   Esc leaves   * needed", theme.dim()));
     let inner = open(frame, body, &format!("Call {}", clean(&form.tool)), columns, lines.len(), theme);
     let scroll = focus.saturating_sub(usize::from(inner.height));
-    draw_lines(frame, inner, lines, scroll);
+    draw_lines(frame, inner, lines, scroll, theme);
     0
 }
 
@@ -128,6 +131,7 @@ fn field_lines(field: &Field, is_focused: bool, label: usize, room: usize, theme
     let entry_room = room.saturating_sub(label + 4);
     let shown = match &field.entry {
         Entry::Written(_) => tail(&field.shown(), entry_room),
+        Entry::Chosen { at: None, .. } => "‹ not given ›".to_owned(),
         Entry::Chosen { .. } => format!("‹ {} ›", fit(&field.shown(), entry_room.saturating_sub(4))),
     };
     let mut spans = vec![name, Span::raw(shown)];
@@ -165,5 +169,5 @@ fn draw_reader(frame: &mut Frame<'_>, body: Rect, reader: &Reader, theme: Theme)
     };
     let title = if reader.is_error { format!("✗ {} failed", reader.title) } else { reader.title.clone() };
     let inner = open(frame, body, &format!("{title} (Esc closes)"), columns, lines.len(), theme);
-    draw_lines(frame, inner, lines, reader.scroll)
+    draw_lines(frame, inner, lines, reader.scroll, theme)
 }

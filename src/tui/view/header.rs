@@ -71,7 +71,7 @@ pub fn draw_foot(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme)
         let (mark, style) = if notice.is_error { ("✗", theme.error()) } else { ("»", theme.tone(Tone::Good)) };
         Line::styled(fit(&format!(" {mark} {}", notice.text), room), style)
     } else if let Link::Lost { reason, again_in } = &state.link {
-        let words = format!(" ✗ {reason}; trying again in {} s", again_in.as_secs().max(1));
+        let words = format!(" ✗ trying again in {} s: {reason}", again_in.as_secs().max(1));
         Line::styled(fit(&words, room), theme.error())
     } else {
         Line::styled(fit(hints(state.panel), room), theme.dim())
@@ -82,7 +82,7 @@ pub fn draw_foot(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme)
 fn hints(panel: Panel) -> &'static str {
     match panel {
         Panel::Overview | Panel::Servers => {
-            " ? help  Enter details  / search  f server  s sort  R restart  D disable  L reload  q quit"
+            " ? help  Enter details  / search  f server  R restart  D disable  L reload"
         }
         Panel::Tools => " ? help  Enter details  / search  f server  s sort  c call  q quit",
         Panel::Resources => " ? help  Enter details  / search  f server  s sort  r read  w watch  q quit",

@@ -6,7 +6,7 @@ use ratatui::text::{Line, Span};
 
 use crate::tui::state::State;
 use crate::tui::state::table::{Column, Row, Section, find};
-use crate::tui::view::text::{pad, width};
+use crate::tui::view::text::{fit_end, pad, width};
 use crate::tui::view::theme::Theme;
 use crate::tui::view::{Drawn, Rows, framed};
 
@@ -122,7 +122,8 @@ fn row_line(
 ) -> Line<'static> {
     let mut spans = vec![Span::raw(if is_selected { "> " } else { "  " })];
     for ((cell, column), columns) in row.cells.iter().zip(columns).zip(widths).filter(|(_, width)| **width > 0) {
-        let text = pad(&cell.text, *columns, column.is_number);
+        let text = if column.keeps_end { &fit_end(&cell.text, *columns) } else { &cell.text };
+        let text = pad(text, *columns, column.is_number);
         let style = theme.tone(cell.tone);
         match find(&text, query) {
             Some(found) => {

@@ -146,7 +146,7 @@ fn details_can_be_scrolled_to_their_end_and_no_further() {
     act(&mut state, Action::Down);
     act(&mut state, Action::Right);
     let top = text(&buffer(&mut state, 80, 24, Theme::Monochrome));
-    assert!(top.contains("more, l scrolls") && !top.contains("destructiveHint"), "{top}");
+    assert!(top.contains("↓ more: j") && !top.contains("destructiveHint"), "{top}");
     act(&mut state, Action::Last);
     let end = text(&buffer(&mut state, 80, 24, Theme::Monochrome));
     assert!(end.contains("destructiveHint"), "{end}");

@@ -20,6 +20,20 @@ pub fn fit(text: &str, most: usize) -> String {
     cut
 }
 
+/// The end of the text in at most `most` columns.
+pub fn fit_end(text: &str, most: usize) -> String {
+    if text.width() <= most {
+        return text.to_owned();
+    }
+    let room = most.saturating_sub(1);
+    let mut begin = 0;
+    while text[begin..].width() > room {
+        begin += text[begin..].chars().next().map_or(1, char::len_utf8);
+    }
+    let sign = if most > 0 { ELLIPSIS } else { "" };
+    format!("{sign}{}", &text[begin..])
+}
+
 /// The text in exactly `columns` columns.
 pub fn pad(text: &str, columns: usize, is_right: bool) -> String {
     let text = fit(text, columns);
@@ -82,6 +96,10 @@ mod tests {
             ("a", 0, ""),
         ] {
             assert_eq!(fit(text, most), expected, "{text} in {most}");
+        }
+        for (text, most, expected) in [("abcd", 3, "…cd"), ("日本語", 5, "…本語"), ("日本語", 4, "…語"), ("abc", 0, "")]
+        {
+            assert_eq!(fit_end(text, most), expected, "the end of {text} in {most}");
         }
         assert_eq!((pad("日", 4, false), pad("7", 3, true)), ("日  ".to_owned(), "  7".to_owned()));
     }

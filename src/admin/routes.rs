@@ -1,0 +1,212 @@
+//! Every route for operators, in one table: the router looks requests up in it, the OpenAPI document is made from it, and a
+//! test holds the page about it against it.
+
+use http::Method as Verb;
+use percent_encoding::percent_decode_str;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+
+use crate::admin::api::{EntryList, Ready, ServerList, ServerStatus, SessionList, Status};
+use crate::backend::inbox::List;
+use crate::router::introspection::SubscriptionList;
+
+/// Beyond this nothing is near to a route.
+const LONGEST_COMPARED: usize = 128;
+/// Stands for the id of a server in a path.
+const ID: &str = "{id}";
+
+#[derive(Clone, Copy)]
+pub struct Route {
+    /// May hold `{id}`, for one segment.
+    pub path: &'static str,
+    pub access: Access,
+    pub action: Action,
+    /// The one parameter that its query may have.
+    pub parameter: Option<Parameter>,
+    pub answer: Answer,
+    pub summary: &'static str,
+}
+
+impl Route {
+    pub fn verb(&self) -> Verb {
+        match self.access {
+            Access::Probe | Access::Read => Verb::GET,
+            Access::Change => Verb::POST,
+        }
+    }
+
+    /// Whether it is about one server.
+    pub fn has_id(&self) -> bool {
+        self.path.contains(ID)
+    }
+}
+
+/// Who may use a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Anybody, from anywhere.
+    Probe,
+    /// Whoever may speak to the gateway.
+    Read,
+    /// Whoever has the admin token.
+    Change,
+}
+
+/// What a route does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    Alive,
+    Ready,
+    Metrics,
+    Status,
+    Servers,
+    Server,
+    Entries(List),
+    Subscriptions,
+    Sessions,
+    OpenApi,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Parameter {
+    pub name: &'static str,
+    pub about: &'static str,
+}
+
+/// What the body of a good answer is.
+#[derive(Clone, Copy)]
+pub enum Answer {
+    Text(&'static str),
+    Json(fn(&mut SchemaGenerator) -> Schema),
+}
+
+const SERVER: Option<Parameter> = Some(Parameter { name: "server", about: "the id of a server: what it offers alone" });
+const URI: Option<Parameter> =
+    Some(Parameter { name: "uri", about: "a URI as clients spell it: the subscriptions that an update of it reaches" });
+
+const fn read(path: &'static str, action: Action, answer: Answer, summary: &'static str) -> Route {
+    Route { path, access: Access::Read, action, parameter: None, answer, summary }
+}
+
+const fn probe(path: &'static str, action: Action, answer: Answer, summary: &'static str) -> Route {
+    Route { access: Access::Probe, ..read(path, action, answer, summary) }
+}
+
+const fn entries(path: &'static str, list: List, summary: &'static str) -> Route {
+    Route { parameter: SERVER, ..read(path, Action::Entries(list), json::<EntryList>(), summary) }
+}
+
+const fn json<T: JsonSchema>() -> Answer {
+    Answer::Json(|generator| generator.subschema_for::<T>())
+}
+
+const OPENAPI: Answer =
+    Answer::Json(|_| schemars::json_schema!({ "type": "object", "required": ["openapi", "paths"] }));
+
+pub const ROUTES: &[Route] = &[
+    probe("/healthz", Action::Alive, Answer::Text("text/plain; charset=utf-8"), "whether the process answers"),
+    probe("/readyz", Action::Ready, json::<Ready>(), "whether it is ready to be used; 503 while it is not"),
+    read(
+        "/metrics",
+        Action::Metrics,
+        Answer::Text(crate::observe::metrics::CONTENT_TYPE),
+        "everything that is counted, for Prometheus",
+    ),
+    read("/api/status", Action::Status, json::<Status>(), "everything at a glance"),
+    read("/api/servers", Action::Servers, json::<ServerList>(), "how each server stands, the disabled ones too"),
+    read("/api/servers/{id}", Action::Server, json::<ServerStatus>(), "how one server stands"),
+    entries("/api/tools", List::Tools, "the tools of all servers"),
+    entries("/api/prompts", List::Prompts, "the prompts of all servers"),
+    entries("/api/resources", List::Resources, "the resources of all servers"),
+    entries("/api/templates", List::Templates, "the resource templates of all servers"),
+    Route {
+        parameter: URI,
+        ..read("/api/subscriptions", Action::Subscriptions, json::<SubscriptionList>(), "who is subscribed to what")
+    },
+    read("/api/sessions", Action::Sessions, json::<SessionList>(), "the sessions of clients, those seen last first"),
+    read("/api/openapi.json", Action::OpenApi, OPENAPI, "this API as an OpenAPI document"),
+];
+
+/// What a path and a verb lead to.
+pub enum Found {
+    Route(&'static Route, Option<String>),
+    /// There is something, for other verbs.
+    OtherVerb(String),
+    /// There is nothing; this is the nearest.
+    Nothing(&'static Route),
+}
+
+/// HEAD is answered wherever GET is.
+pub fn find(verb: &Verb, path: &str) -> Found {
+    let at_path: Vec<_> = ROUTES.iter().filter_map(|route| Some((route, capture(route.path, path)?))).collect();
+    let wanted = if *verb == Verb::HEAD { &Verb::GET } else { verb };
+    match at_path.iter().find(|(route, _)| route.verb() == *wanted) {
+        Some((route, id)) => Found::Route(route, id.clone()),
+        None if at_path.is_empty() => Found::Nothing(nearest(path)),
+        None => Found::OtherVerb(allowed(at_path.iter().map(|(route, _)| route.verb()))),
+    }
+}
+
+fn allowed(verbs: impl Iterator<Item = Verb>) -> String {
+    let words = verbs.map(|verb| if verb == Verb::GET { "GET, HEAD".to_owned() } else { verb.to_string() });
+    words.collect::<Vec<_>>().join(", ")
+}
+
+/// Whether a path is of this form, and the id in it. Segments are told apart before they are decoded: ids may hold a `/`.
+fn capture(form: &str, path: &str) -> Option<Option<String>> {
+    let mut id = None;
+    let (mut wanted, mut given) = (form.split('/'), path.split('/'));
+    loop {
+        match (wanted.next(), given.next()) {
+            (None, None) => return Some(id),
+            (Some(ID), Some(segment)) if !segment.is_empty() => {
+                id = Some(percent_decode_str(segment).decode_utf8().ok()?.into_owned());
+            }
+            (Some(wanted), Some(given)) if wanted == given => {}
+            _ => return None,
+        }
+    }
+}
+
+fn nearest(path: &str) -> &'static Route {
+    let path: String = path.chars().take(LONGEST_COMPARED).collect();
+    let given: Vec<_> = path.split('/').collect();
+    let distance = |route: &&Route| {
+        let segments = route.path.split('/').enumerate();
+        let filled = segments.map(|(at, segment)| match (segment, given.get(at)) {
+            (ID, Some(given)) if !given.is_empty() => given,
+            _ => segment,
+        });
+        strsim::damerau_levenshtein(&path, &filled.collect::<Vec<_>>().join("/"))
+    };
+    // Whoever asks for something of the API is not told of the rest.
+    ROUTES.iter().filter(|route| route.path.starts_with("/api/")).min_by_key(distance).expect("there are some")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_and_a_verb_lead_to_one_route_or_say_what_would() {
+        let word = |verb: &str, path: &str| match find(&verb.parse().expect("a verb"), path) {
+            Found::Route(route, Some(id)) => format!("{} {} of {id}", route.verb(), route.path),
+            Found::Route(route, None) => format!("{} {}", route.verb(), route.path),
+            Found::OtherVerb(allowed) => format!("only {allowed}"),
+            Found::Nothing(route) => format!("near {}", route.path),
+        };
+        for (verb, path, expected) in [
+            ("GET", "/api/status", "GET /api/status"),
+            ("HEAD", "/api/status", "GET /api/status"),
+            ("PUT", "/api/status", "only GET, HEAD"),
+            ("GET", "/api/servers/a%2Fb%20c", "GET /api/servers/{id} of a/b c"),
+            ("GET", "/api/servers/", "near /api/servers"),
+            ("GET", "/api/servers/%ff", "near /api/servers/{id}"),
+            ("GET", "/api/servers/a/b", "near /api/servers/{id}"),
+            ("GET", "/api/Status", "near /api/status"),
+            ("GET", "/api/tool", "near /api/tools"),
+            ("GET", "/api", "near /api/tools"),
+        ] {
+            assert_eq!(word(verb, path), expected, "{verb} {path}");
+        }
+    }
+}
