@@ -9,10 +9,12 @@ use crossterm::event::{DisableMouseCapture, EnableMouseCapture};
 use crossterm::execute;
 use crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
 use ratatui::backend::CrosstermBackend;
+use ratatui::layout::Rect;
+use ratatui::{TerminalOptions, Viewport};
 
 use crate::tui::state::State;
 use crate::tui::view::theme::Theme;
-use crate::tui::view::{self, Drawn};
+use crate::tui::view::{self, Drawn, LEAST_COLUMNS, LEAST_ROWS};
 
 pub struct Terminal {
     inner: ratatui::Terminal<CrosstermBackend<Stdout>>,
@@ -22,7 +24,8 @@ pub struct Terminal {
 impl Terminal {
     pub fn open(theme: Theme) -> std::io::Result<Terminal> {
         restore_on_panic();
-        let inner = ratatui::Terminal::new(CrosstermBackend::new(stdout()))?;
+        let options = TerminalOptions { viewport: Viewport::Fixed(size()) };
+        let inner = ratatui::Terminal::with_options(CrosstermBackend::new(stdout()), options)?;
         // From here on dropping it gives the terminal back, also when the next step fails.
         let terminal = Terminal { inner, theme };
         enable_raw_mode()?;
@@ -32,6 +35,10 @@ impl Terminal {
 
     pub fn draw(&mut self, state: &State) -> std::io::Result<Drawn> {
         let mut drawn = Drawn::default();
+        let size = size();
+        if self.inner.get_frame().area() != size {
+            self.inner.resize(size)?;
+        }
         self.inner.draw(|frame| drawn = view::draw(frame, state, self.theme))?;
         Ok(drawn)
     }
@@ -41,6 +48,15 @@ impl Drop for Terminal {
     fn drop(&mut self) {
         restore();
     }
+}
+
+/// Of the terminal that is drawn on, which need not be the one that the process belongs to.
+fn size() -> Rect {
+    let (columns, rows) = match rustix::termios::tcgetwinsize(stdout()) {
+        Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col, size.ws_row),
+        _ => (LEAST_COLUMNS, LEAST_ROWS),
+    };
+    Rect::new(0, 0, columns, rows)
 }
 
 /// May be done twice. A terminal that is gone needs nothing.
