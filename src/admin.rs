@@ -5,41 +5,51 @@
 //! ([`routes`]); what they say, in types ([`api`]).
 
 pub mod api;
+mod changes;
 pub mod command;
 pub mod configuration;
+pub mod events;
 pub mod latency;
 mod lists;
 pub mod openapi;
+pub mod permit;
 pub mod process;
 pub mod readiness;
 pub mod routes;
 mod status;
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
+use futures_util::FutureExt;
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::admin::api::{Ready, Refused, ServerList, ServerStatus, Trouble};
+use crate::admin::command::Commands;
 use crate::admin::configuration::Configuration;
+use crate::admin::permit::Permit;
 use crate::admin::readiness::{Readiness, Servers};
-use crate::admin::routes::{Action, Found, Parameter, Route};
+use crate::admin::routes::{Action, Change, Found, Look, Parameter, Route};
 use crate::backend::standing::Standing;
 use crate::config::ServerId;
 use crate::meta::words::{LONGEST_PROBLEM, cut, did_you_mean};
 use crate::observe::metrics::{self, Reading, ServerReading};
-use crate::observe::{Observe, clean};
+use crate::observe::{Event, Observe, clean};
 use crate::session::desk::Desk;
 
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
+
+/// How the paths of the API begin.
+const API: &str = "/api/";
 
 /// The paths that answer anybody.
 pub const PROBES: [&str; 2] = ["/healthz", "/readyz"];
@@ -49,7 +59,12 @@ pub struct Admin {
     pub observe: Arc<Observe>,
     pub readiness: watch::Receiver<Readiness>,
     pub configuration: watch::Receiver<Configuration>,
+    /// The way to whoever carries commands out, where there is one.
+    pub commands: Option<Commands>,
+    pub permit: Permit,
     pub started: SystemTime,
+    /// Room for those who read events.
+    pub readers: Arc<Semaphore>,
 }
 
 /// Why a request is not served.
@@ -66,25 +81,58 @@ impl Denied {
 
 impl IntoResponse for Denied {
     fn into_response(self) -> Response {
-        json(self.status, &Refused { error: Trouble { message: self.message } })
+        let mut response = json(self.status, &Refused { error: Trouble { message: self.message } });
+        match self.status {
+            StatusCode::UNAUTHORIZED => {
+                response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
+            }
+            StatusCode::SERVICE_UNAVAILABLE => {
+                response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"))
+            }
+            _ => None,
+        };
+        response
     }
 }
 
-/// The routes of this module, and all of `/api`.
-pub fn routes(admin: Admin) -> axum::Router {
-    let admin = Arc::new(admin);
-    let serve = any(async move |request: Request| admin.serve(&request));
-    let others = routes::ROUTES.iter().map(|route| route.path).filter(|path| !path.starts_with("/api/"));
-    let paths = others.chain(["/api", "/api/", "/api/{*rest}"]);
+/// Where operators are served: everything for them.
+pub fn routes(admin: &Arc<Admin>) -> axum::Router {
+    let others = routes::ROUTES.iter().map(|route| route.path).filter(|path| !path.starts_with(API));
+    serving(admin, others.chain(["/api", "/api/", "/api/{*rest}"]))
+}
+
+/// Where they are not: what anybody may ask.
+pub fn probes(admin: &Arc<Admin>) -> axum::Router {
+    serving(admin, PROBES.into_iter())
+}
+
+fn serving(admin: &Arc<Admin>, paths: impl Iterator<Item = &'static str>) -> axum::Router {
+    let admin = Arc::clone(admin);
+    let serve = any(move |request: Request| {
+        let admin = Arc::clone(&admin);
+        async move { admin.serve(request).await }
+    });
     paths.fold(axum::Router::new(), |router, path| router.route(path, serve.clone()))
 }
 
 impl Admin {
-    fn serve(&self, request: &Request) -> Response {
+    async fn serve(&self, request: Request) -> Response {
+        match AssertUnwindSafe(self.find(request)).catch_unwind().await {
+            Ok(response) => response,
+            Err(_) => {
+                self.observe.emit(&Event::Panic { place: "admin" });
+                Denied::new(StatusCode::INTERNAL_SERVER_ERROR, "see the gateway's log").into_response()
+            }
+        }
+    }
+
+    async fn find(&self, request: Request) -> Response {
         match routes::find(request.method(), request.uri().path()) {
             Found::Route(route, id) => {
-                let asked = read_query(route, request.uri().query().unwrap_or_default());
-                let done = asked.and_then(|asked| self.act(route.action, id.or(asked).as_deref()));
+                let done = match route.action {
+                    Action::Look(look) => self.look(route, look, id, &request),
+                    Action::Change(change) => self.change(route, change, id, request).await,
+                };
                 done.unwrap_or_else(Denied::into_response)
             }
             Found::OtherVerb(allowed) => {
@@ -101,22 +149,42 @@ impl Admin {
         }
     }
 
-    /// `asked` is the id in the path, or the parameter of the query.
-    fn act(&self, action: Action, asked: Option<&str>) -> Result<Response, Denied> {
-        Ok(match action {
-            Action::Alive => answer(StatusCode::OK, TEXT, "ok\n".to_owned()),
-            Action::Ready => self.ready(),
-            Action::Metrics => answer(StatusCode::OK, metrics::CONTENT_TYPE, self.reading().to_text()),
-            Action::Status => ok(&self.status()),
-            Action::Servers => ok(&ServerList { servers: self.servers() }),
-            Action::Server => ok(&self.server(asked.unwrap_or_default())?),
-            Action::Entries(list) => {
+    async fn change(
+        &self,
+        route: &Route,
+        change: Change,
+        id: Option<String>,
+        request: Request,
+    ) -> Result<Response, Denied> {
+        let permitted = self.permit.check(request.headers());
+        permitted.inspect_err(|denied| self.observe.emit(&Event::AdminRefused { status: denied.status.as_u16() }))?;
+        read_query(route, request.uri().query().unwrap_or_default())?;
+        changes::check_empty(request.into_body()).await?;
+        match change {
+            Change::Configuration => self.reload().await,
+            Change::Server(wish) => self.wish(wish, &id.unwrap_or_default()).await,
+        }
+    }
+
+    fn look(&self, route: &Route, look: Look, id: Option<String>, request: &Request) -> Result<Response, Denied> {
+        let parameter = read_query(route, request.uri().query().unwrap_or_default())?;
+        let asked = id.or(parameter);
+        let asked = asked.as_deref();
+        Ok(match look {
+            Look::Alive => answer(StatusCode::OK, TEXT, "ok\n".to_owned()),
+            Look::Ready => self.ready(),
+            Look::Metrics => answer(StatusCode::OK, metrics::CONTENT_TYPE, self.reading().to_text()),
+            Look::Status => ok(&self.status()),
+            Look::Servers => ok(&ServerList { servers: self.servers() }),
+            Look::Server => ok(&self.server(asked.unwrap_or_default())?),
+            Look::Entries(list) => {
                 asked.map(|id| self.known(id)).transpose()?;
                 ok(&self.entries(list, asked))
             }
-            Action::Subscriptions => ok(&self.desk.router.subscriptions(asked)),
-            Action::Sessions => ok(&self.sessions()),
-            Action::OpenApi => ok(&openapi::document()),
+            Look::Subscriptions => ok(&self.desk.router.subscriptions(asked)),
+            Look::Sessions => ok(&self.sessions()),
+            Look::Events => self.events(request.headers())?,
+            Look::OpenApi => ok(&openapi::document()),
         })
     }
 
@@ -176,7 +244,7 @@ impl Admin {
 fn read_query(route: &Route, query: &str) -> Result<Option<String>, Denied> {
     let denied = |message: String| Denied::new(StatusCode::BAD_REQUEST, message);
     let mut parts = query.split('&').filter(|part| !part.is_empty());
-    let Some(part) = parts.next().filter(|_| route.path.starts_with("/api/")) else { return Ok(None) };
+    let Some(part) = parts.next().filter(|_| route.path.starts_with(API)) else { return Ok(None) };
     let Some(Parameter { name, .. }) = route.parameter else {
         return Err(denied("this route takes no query".to_owned()));
     };
@@ -206,53 +274,4 @@ fn answer(status: StatusCode, kind: &'static str, body: String) -> Response {
 }
 
 #[cfg(test)]
-mod tests {
-    use tower_service::Service;
-
-    use super::*;
-    use crate::config::Config;
-
-    #[tokio::test]
-    async fn sess2_it_is_ready_neither_before_the_start_is_over_nor_after_the_stop_began() {
-        let readiness = watch::Sender::new(Readiness::Starting);
-        let mut routes = routes(Admin {
-            desk: Arc::new(Desk::example(9)),
-            observe: Arc::default(),
-            readiness: readiness.subscribe(),
-            configuration: watch::Sender::new(Configuration::new(String::new(), &Config::empty())).subscribe(),
-            started: SystemTime::now(),
-        });
-        let waiting = vec![ServerId::new("late").expect("a valid id")];
-        let ready = Readiness::Ready { took: std::time::Duration::ZERO, waiting };
-        for (state, status) in [(Readiness::Starting, 503), (ready, 200), (Readiness::Stopping, 503)] {
-            readiness.send_replace(state.clone());
-            for (path, status) in [("/readyz", status), ("/healthz", 200)] {
-                let request = http::Request::get(path).body(axum::body::Body::empty()).expect("a request");
-                let response = routes.call(request).await.expect("it cannot fail");
-                assert_eq!(response.status().as_u16(), status, "{path} {state:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn sub15_the_query_has_one_uri_or_none() {
-        for (query, expected) in [
-            ("", Ok(None)),
-            ("uri=a+note:///b", Ok(Some("a+note:///b"))),
-            ("uri=a%2Bb%26c=d?e", Ok(Some("a+b&c=d?e"))),
-            ("uri=", Err("nothing else")),
-            ("uri", Err("nothing else")),
-            ("uri=a&uri=b", Err("nothing else")),
-            ("url=a", Err("nothing else")),
-            ("uri=%ff", Err("UTF-8")),
-        ] {
-            let Found::Route(route, _) = routes::find(&http::Method::GET, "/api/subscriptions") else { panic!("none") };
-            match (read_query(route, query), expected) {
-                (Ok(uri), Ok(expected)) => assert_eq!(uri.as_deref(), expected, "{query}"),
-                (Err(denied), Err(words)) => assert!(denied.message.contains(words), "{query}: {}", denied.message),
-                (Ok(uri), Err(_)) => panic!("{query}: {uri:?}"),
-                (Err(denied), Ok(_)) => panic!("{query}: {}", denied.message),
-            }
-        }
-    }
-}
+mod tests;

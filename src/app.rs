@@ -13,10 +13,12 @@ use anyhow::{Context, Result, bail};
 use indexmap::IndexMap;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
 use crate::admin::configuration::Configuration;
+use crate::admin::events::MOST_READERS;
+use crate::admin::permit::Permit;
 use crate::admin::readiness::{self, Cell, Readiness};
 use crate::admin::{self, Admin};
 use crate::backend::Backend;
@@ -24,10 +26,12 @@ use crate::backend::actor::{self, Surroundings};
 use crate::backend::ask::Translate;
 use crate::backend::connect::ProxyEnvironment;
 use crate::catalog::directory::Directory;
+use crate::config::admin::{AdminSettings, Listen};
 use crate::config::diff::{Plan, diff};
 use crate::config::exposure::ProfileName;
 use crate::config::{Config, Gateway, Server, ServerId};
 use crate::front::gate::Gate;
+use crate::front::http::Audience;
 use crate::front::{http, stdio};
 use crate::observe::{Event, Observe};
 use crate::router::Router;
@@ -41,6 +45,7 @@ const CONNECTIONS_PER_SESSION: usize = 4;
 pub struct App {
     started: SystemTime,
     configuration: watch::Sender<Configuration>,
+    permit: Permit,
     readiness: Arc<Cell>,
     desk: Arc<Desk>,
     directory: Arc<Directory>,
@@ -81,6 +86,7 @@ impl App {
         let mut app = App {
             started: SystemTime::now(),
             configuration: watch::Sender::new(Configuration::new(String::new(), &config)),
+            permit: Permit::new(&config.gateway),
             readiness: Arc::default(),
             desk,
             directory,
@@ -200,29 +206,62 @@ impl App {
         self.end(drained, shutdown()).await
     }
 
+    /// Who may change something; before anybody is served.
+    pub fn set_permit(&mut self, permit: Permit) {
+        self.permit = permit;
+    }
+
     /// Serves HTTP on `listener` in a task of its own, which ends when the fronts are stopped and their work is done.
     pub fn accept_http(&self, listener: TcpListener) -> Result<JoinHandle<()>> {
         let address = listener.local_addr().context("the listener has no address")?;
+        let settings = &self.config.admin;
+        let has_operators = settings.enabled && settings.listen.is_none();
+        let admin = self.admin();
+        let operators = if has_operators { admin::routes(&admin) } else { admin::probes(&admin) };
+        let gate = Gate::new(&self.config.gateway);
+        let accepting = self.accept(listener, Audience::Clients, gate, http::routes().merge(operators));
+        self.observe.emit(&Event::Listening { url: &format!("http://{address}/mcp") });
+        Ok(accepting)
+    }
+
+    /// Serves operators on an address of their own, until everything stops.
+    pub fn accept_operators(&mut self, listener: TcpListener, listen: &Listen) {
+        let gateway = Gateway { host: listen.host.clone(), ..self.config.gateway.clone() };
+        let gate = match listen.is_loopback() {
+            true => Gate::new(&gateway),
+            false => Gate::with_admin_token(&gateway, self.permit.token().clone()),
+        };
+        let routes = http::routes().merge(admin::routes(&self.admin()));
+        let accepting = self.accept(listener, Audience::Operators, gate, routes);
+        self.background.push(accepting);
+    }
+
+    fn admin(&self) -> Arc<Admin> {
+        Arc::new(Admin {
+            desk: Arc::clone(&self.desk),
+            observe: Arc::clone(&self.observe),
+            readiness: self.readiness(),
+            configuration: self.configuration.subscribe(),
+            commands: None,
+            permit: self.permit.clone(),
+            started: self.started,
+            readers: Arc::new(Semaphore::new(MOST_READERS)),
+        })
+    }
+
+    fn accept(&self, listener: TcpListener, audience: Audience, gate: Gate, routes: axum::Router) -> JoinHandle<()> {
         let front = Arc::new(http::Front {
             desk: Arc::clone(&self.desk),
+            audience,
             profile: None,
-            gate: Arc::new(Gate::new(&self.config.gateway)),
+            gate: Arc::new(gate),
             observe: Arc::clone(&self.observe),
             max_body_size: self.config.gateway.max_body_size,
             streams: Arc::default(),
             stop: self.stop_fronts.subscribe(),
         });
-        let routes = http::routes().merge(admin::routes(Admin {
-            desk: Arc::clone(&self.desk),
-            observe: Arc::clone(&self.observe),
-            readiness: self.readiness(),
-            configuration: self.configuration.subscribe(),
-            started: self.started,
-        }));
         let most = self.config.gateway.max_sessions.saturating_mul(CONNECTIONS_PER_SESSION);
-        let accepting = tokio::spawn(accept::accept(listener, front, routes, most, self.stop_fronts.subscribe()));
-        self.observe.emit(&Event::Listening { url: &format!("http://{address}/mcp") });
-        Ok(accepting)
+        tokio::spawn(accept::accept(listener, front, routes, most, self.stop_fronts.subscribe()))
     }
 
     /// Serves one client of `profile` on `input` and `output` until the input or `shutdown` ends, then stops everything in order; when
@@ -306,4 +345,11 @@ impl App {
 pub async fn bind(gateway: &Gateway) -> std::io::Result<TcpListener> {
     let host = gateway.host.trim_start_matches('[').trim_end_matches(']');
     TcpListener::bind((host, gateway.port)).await
+}
+
+/// Binds the address of operators, where they have one.
+pub async fn bind_admin(settings: &AdminSettings) -> Result<Option<(TcpListener, Listen)>> {
+    let Some(listen) = settings.listen.clone().filter(|_| settings.enabled) else { return Ok(None) };
+    let bound = TcpListener::bind((listen.host.as_str(), listen.port)).await;
+    Ok(Some((bound.with_context(|| format!("cannot listen on {listen} (admin.listen)"))?, listen)))
 }

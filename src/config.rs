@@ -18,12 +18,14 @@ use std::time::Duration;
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
+use crate::config::admin::AdminSettings;
 use crate::config::exposure::{Exposure, MetaTools, Profile, ProfileName};
 use crate::config::file::{LoadError, Located, Origin};
 use crate::config::glob::Glob;
 use crate::config::problem::{Problem, Problems};
 use crate::config::secret::Secret;
 
+pub mod admin;
 pub mod diff;
 pub mod edit;
 pub mod exposure;
@@ -86,6 +88,7 @@ pub struct Config {
     pub gateway: Gateway,
     pub policies: Policies,
     pub log: Log,
+    pub admin: AdminSettings,
     pub exposure: Exposure,
     pub meta_tools: MetaTools,
     pub profiles: BTreeMap<ProfileName, Arc<Profile>>,
@@ -100,6 +103,7 @@ impl Config {
             gateway: Gateway::default(),
             policies: Policies::default(),
             log: Log::default(),
+            admin: AdminSettings::default(),
             exposure: Exposure::default(),
             meta_tools: MetaTools::default(),
             profiles: BTreeMap::new(),

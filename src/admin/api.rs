@@ -282,6 +282,13 @@ pub struct EventInfo {
     pub fields: BTreeMap<String, String>,
 }
 
+/// What an event called `missed` says: so many before the next one came and went unread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Missed {
+    pub missed: u64,
+}
+
 /// `GET /readyz`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]

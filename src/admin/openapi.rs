@@ -4,7 +4,7 @@ use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Map, Value, json};
 
 use crate::admin::api::Refused;
-use crate::admin::routes::{Access, Answer, ROUTES, Route};
+use crate::admin::routes::{Access, Action, Answer, Look, ROUTES, Route};
 
 /// The name of the token among the ways to be let in.
 const TOKEN: &str = "adminToken";
@@ -39,6 +39,11 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
     let content = match route.answer {
         Answer::Text(kind) => json!({ kind: { "schema": { "type": "string" } } }),
         Answer::Json(schema) => json!({ "application/json": { "schema": schema(generator) } }),
+        Answer::Events(data, (name, other)) => {
+            let (data, other) = (data(generator), other(generator));
+            let events = json!({ "message": data, name: other });
+            json!({ "text/event-stream": { "schema": { "type": "string" }, "x-events": events } })
+        }
     };
     let mut responses = Map::new();
     responses.insert("200".to_owned(), json!({ "description": route.summary, "content": content }));
@@ -89,13 +94,16 @@ fn parameters(route: &Route) -> Vec<Value> {
 fn refusals(route: &Route) -> Vec<(u16, &'static str)> {
     let mut refusals = Vec::new();
     if route.access == Access::Probe {
-        return if route.path == "/readyz" { vec![(503, "not ready")] } else { refusals };
+        return if route.action == Action::Look(Look::Ready) { vec![(503, "not ready")] } else { refusals };
     }
     refusals.push((400, "the query or the body is not what the route takes"));
     refusals.push((401, "the token is missing or wrong"));
     refusals.push((403, "Host or Origin is not allowed"));
     if route.has_id() || route.parameter.is_some() {
         refusals.push((404, "there is no such server"));
+    }
+    if route.action == Action::Look(Look::Events) {
+        refusals.push((503, "too many read already"));
     }
     if route.access == Access::Change {
         refusals.push((409, "it is not in a state for this"));

@@ -5,7 +5,8 @@ use http::Method as Verb;
 use percent_encoding::percent_decode_str;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
-use crate::admin::api::{EntryList, Ready, ServerList, ServerStatus, SessionList, Status};
+use crate::admin::api::{EntryList, EventInfo, Missed, Ready, Reloaded, ServerList, ServerStatus, SessionList, Status};
+use crate::admin::command::Wish;
 use crate::backend::inbox::List;
 use crate::router::introspection::SubscriptionList;
 
@@ -28,9 +29,9 @@ pub struct Route {
 
 impl Route {
     pub fn verb(&self) -> Verb {
-        match self.access {
-            Access::Probe | Access::Read => Verb::GET,
-            Access::Change => Verb::POST,
+        match self.action {
+            Action::Look(_) => Verb::GET,
+            Action::Change(_) => Verb::POST,
         }
     }
 
@@ -54,6 +55,20 @@ pub enum Access {
 /// What a route does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
+    Look(Look),
+    Change(Change),
+}
+
+/// What a route changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    Configuration,
+    Server(Wish),
+}
+
+/// What a route tells of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
     Alive,
     Ready,
     Metrics,
@@ -63,6 +78,7 @@ pub enum Action {
     Entries(List),
     Subscriptions,
     Sessions,
+    Events,
     OpenApi,
 }
 
@@ -77,53 +93,88 @@ pub struct Parameter {
 pub enum Answer {
     Text(&'static str),
     Json(fn(&mut SchemaGenerator) -> Schema),
+    /// Server-sent events, each of which has data like this; or, if it is called so, like that.
+    Events(fn(&mut SchemaGenerator) -> Schema, (&'static str, fn(&mut SchemaGenerator) -> Schema)),
 }
 
 const SERVER: Option<Parameter> = Some(Parameter { name: "server", about: "the id of a server: what it offers alone" });
 const URI: Option<Parameter> =
     Some(Parameter { name: "uri", about: "a URI as clients spell it: the subscriptions that an update of it reaches" });
 
-const fn read(path: &'static str, action: Action, answer: Answer, summary: &'static str) -> Route {
-    Route { path, access: Access::Read, action, parameter: None, answer, summary }
+const fn read(path: &'static str, look: Look, answer: Answer, summary: &'static str) -> Route {
+    Route { path, access: Access::Read, action: Action::Look(look), parameter: None, answer, summary }
 }
 
-const fn probe(path: &'static str, action: Action, answer: Answer, summary: &'static str) -> Route {
-    Route { access: Access::Probe, ..read(path, action, answer, summary) }
+const fn probe(path: &'static str, look: Look, answer: Answer, summary: &'static str) -> Route {
+    Route { access: Access::Probe, ..read(path, look, answer, summary) }
 }
 
 const fn entries(path: &'static str, list: List, summary: &'static str) -> Route {
-    Route { parameter: SERVER, ..read(path, Action::Entries(list), json::<EntryList>(), summary) }
+    Route { parameter: SERVER, ..read(path, Look::Entries(list), json::<EntryList>(), summary) }
+}
+
+const fn change(path: &'static str, change: Change, answer: Answer, summary: &'static str) -> Route {
+    Route { path, access: Access::Change, action: Action::Change(change), parameter: None, answer, summary }
 }
 
 const fn json<T: JsonSchema>() -> Answer {
-    Answer::Json(|generator| generator.subschema_for::<T>())
+    Answer::Json(schema::<T>)
+}
+
+fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
 }
 
 const OPENAPI: Answer =
     Answer::Json(|_| schemars::json_schema!({ "type": "object", "required": ["openapi", "paths"] }));
 
 pub const ROUTES: &[Route] = &[
-    probe("/healthz", Action::Alive, Answer::Text("text/plain; charset=utf-8"), "whether the process answers"),
-    probe("/readyz", Action::Ready, json::<Ready>(), "whether it is ready to be used; 503 while it is not"),
+    probe("/healthz", Look::Alive, Answer::Text("text/plain; charset=utf-8"), "whether the process answers"),
+    probe("/readyz", Look::Ready, json::<Ready>(), "whether it is ready to be used; 503 while it is not"),
     read(
         "/metrics",
-        Action::Metrics,
+        Look::Metrics,
         Answer::Text(crate::observe::metrics::CONTENT_TYPE),
         "everything that is counted, for Prometheus",
     ),
-    read("/api/status", Action::Status, json::<Status>(), "everything at a glance"),
-    read("/api/servers", Action::Servers, json::<ServerList>(), "how each server stands, the disabled ones too"),
-    read("/api/servers/{id}", Action::Server, json::<ServerStatus>(), "how one server stands"),
+    read("/api/status", Look::Status, json::<Status>(), "everything at a glance"),
+    read("/api/servers", Look::Servers, json::<ServerList>(), "how each server stands, the disabled ones too"),
+    read("/api/servers/{id}", Look::Server, json::<ServerStatus>(), "how one server stands"),
     entries("/api/tools", List::Tools, "the tools of all servers"),
     entries("/api/prompts", List::Prompts, "the prompts of all servers"),
     entries("/api/resources", List::Resources, "the resources of all servers"),
     entries("/api/templates", List::Templates, "the resource templates of all servers"),
     Route {
         parameter: URI,
-        ..read("/api/subscriptions", Action::Subscriptions, json::<SubscriptionList>(), "who is subscribed to what")
+        ..read("/api/subscriptions", Look::Subscriptions, json::<SubscriptionList>(), "who is subscribed to what")
     },
-    read("/api/sessions", Action::Sessions, json::<SessionList>(), "the sessions of clients, those seen last first"),
-    read("/api/openapi.json", Action::OpenApi, OPENAPI, "this API as an OpenAPI document"),
+    read("/api/sessions", Look::Sessions, json::<SessionList>(), "the sessions of clients, those seen last first"),
+    read(
+        "/api/events",
+        Look::Events,
+        Answer::Events(schema::<EventInfo>, ("missed", schema::<Missed>)),
+        "what happens, as it happens; Last-Event-ID resumes",
+    ),
+    read("/api/openapi.json", Look::OpenApi, OPENAPI, "this API as an OpenAPI document"),
+    change("/api/reload", Change::Configuration, json::<Reloaded>(), "read the configuration file anew"),
+    change(
+        "/api/servers/{id}/restart",
+        Change::Server(Wish::Restart),
+        json::<ServerStatus>(),
+        "end the connection to a server and begin anew",
+    ),
+    change(
+        "/api/servers/{id}/enable",
+        Change::Server(Wish::Enable),
+        json::<ServerStatus>(),
+        "start a server that is disabled",
+    ),
+    change(
+        "/api/servers/{id}/disable",
+        Change::Server(Wish::Disable),
+        json::<ServerStatus>(),
+        "stop a server, until it is enabled or the gateway starts anew",
+    ),
 ];
 
 /// What a path and a verb lead to.
@@ -198,6 +249,9 @@ mod tests {
             ("GET", "/api/status", "GET /api/status"),
             ("HEAD", "/api/status", "GET /api/status"),
             ("PUT", "/api/status", "only GET, HEAD"),
+            ("GET", "/api/reload", "only POST"),
+            ("POST", "/api/servers/a/restart", "POST /api/servers/{id}/restart of a"),
+            ("POST", "/api/servers/a/restar", "near /api/servers/{id}/restart"),
             ("GET", "/api/servers/a%2Fb%20c", "GET /api/servers/{id} of a/b c"),
             ("GET", "/api/servers/", "near /api/servers"),
             ("GET", "/api/servers/%ff", "near /api/servers/{id}"),

@@ -48,6 +48,12 @@ pub struct Record {
     pub fingerprints: Fingerprints,
     /// Holds the token of the gateway where it wants one.
     pub token_file: Option<PathBuf>,
+    /// Where its admin API is, up to the path; nothing where it has none.
+    #[serde(default)]
+    pub admin_url: Option<String>,
+    /// Holds the admin token, where that is another one.
+    #[serde(default)]
+    pub admin_token_file: Option<PathBuf>,
     /// The file it was read from.
     #[serde(skip)]
     path: PathBuf,
@@ -65,6 +71,8 @@ impl Record {
             identity,
             fingerprints,
             token_file: None,
+            admin_url: None,
+            admin_token_file: None,
             path: PathBuf::new(),
         }
     }
@@ -77,10 +85,13 @@ impl Record {
 
     /// The token that the gateway wants, if any.
     pub fn token(&self) -> io::Result<Option<Secret>> {
-        let Some(path) = &self.token_file else { return Ok(None) };
-        let mut text = String::new();
-        open_own(path)?.take(LARGEST_RECORD).read_to_string(&mut text)?;
-        Ok(Some(Secret::new(text.trim_end())))
+        self.token_file.as_deref().map(read_token).transpose()
+    }
+
+    /// The token by which the gateway takes commands, if it takes any.
+    pub fn admin_token(&self) -> io::Result<Option<Secret>> {
+        let file = self.admin_token_file.as_deref().or(self.token_file.as_deref());
+        file.filter(|_| self.admin_url.is_some()).map(read_token).transpose()
     }
 
     /// Whether something that speaks as a gateway does answers at its URL. No token is sent: it may be somebody else.
@@ -112,10 +123,10 @@ impl Places {
     }
 
     /// Writes the record where gateways are looked for. It goes when the answer is dropped.
-    pub fn publish(&self, mut record: Record, token: Option<&Secret>) -> io::Result<Published> {
+    pub fn publish(&self, mut record: Record, tokens: Tokens<'_>) -> io::Result<Published> {
         let mut failed = io::Error::other("none of XDG_RUNTIME_DIR, XDG_STATE_HOME and HOME is set");
         for directory in &self.0 {
-            match prepare(directory).and_then(|()| write(directory, &mut record, token)) {
+            match prepare(directory).and_then(|()| write(directory, &mut record, tokens)) {
                 Ok(published) => return Ok(published),
                 Err(error) => failed = io::Error::new(error.kind(), format!("{}: {error}", directory.display())),
             }
@@ -137,12 +148,47 @@ impl Places {
     }
 }
 
+/// What is written beside a record.
+#[derive(Clone, Copy, Default)]
+pub struct Tokens<'a> {
+    /// What clients must have.
+    pub gateway: Option<&'a Secret>,
+    /// What operators must have, where that is another one and is written nowhere else.
+    pub admin: Option<&'a Secret>,
+}
+
+/// A token in a file that the operator chose, for as long as the gateway runs.
+#[derive(Debug)]
+pub struct TokenFile(PathBuf);
+
+impl TokenFile {
+    pub fn write(path: &Path, token: &Secret) -> io::Result<TokenFile> {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".new");
+        let unfinished = PathBuf::from(name);
+        // Left over by one that was killed in between.
+        let _ = std::fs::remove_file(&unfinished);
+        create(&unfinished)?.write_all(token.expose().as_bytes())?;
+        std::fs::rename(&unfinished, path)?;
+        Ok(TokenFile(path.to_owned()))
+    }
+}
+
+impl Drop for TokenFile {
+    fn drop(&mut self) {
+        // What is not there is as good as removed.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
 /// A record on disk, for as long as the gateway runs.
 #[derive(Debug)]
 pub struct Published {
     path: PathBuf,
     /// Its lock says that we live.
     file: File,
+    /// Where the admin token stands, if it was written.
+    pub admin_token_file: Option<PathBuf>,
 }
 
 impl Drop for Published {
@@ -209,21 +255,28 @@ fn is_own_directory(directory: &Path) -> bool {
         .is_ok_and(|found| found.is_dir() && found.uid() == user() && found.mode() & OTHERS == 0)
 }
 
-fn write(directory: &Path, record: &mut Record, token: Option<&Secret>) -> io::Result<Published> {
+fn write(directory: &Path, record: &mut Record, tokens: Tokens<'_>) -> io::Result<Published> {
     let mut random = [0; 4];
     getrandom::fill(&mut random).map_err(io::Error::other)?;
     let path = directory.join(format!("{}-{}.json", record.pid, hex(&random)));
     let unfinished = path.with_extension("new");
     let file = create(&unfinished)?;
     // From here on whatever fails leaves nothing behind.
-    let mut published = Published { path, file };
+    let mut published = Published { path, file, admin_token_file: None };
     // Before it can be seen: nobody shall take it for a leftover.
     published.file.lock()?;
-    if let Some(token) = token {
-        let file = published.path.with_extension("token");
+    let beside = |extension: &str, token: &Secret| -> io::Result<PathBuf> {
+        let file = published.path.with_extension(extension);
         create(&file)?.write_all(token.expose().as_bytes())?;
-        record.token_file = Some(file);
+        Ok(file)
+    };
+    if let Some(token) = tokens.gateway {
+        record.token_file = Some(beside("token", token)?);
     }
+    if let Some(token) = tokens.admin {
+        record.admin_token_file = Some(beside("admin", token)?);
+    }
+    published.admin_token_file = record.admin_token_file.clone();
     published.file.write_all(&serde_json::to_vec_pretty(record)?)?;
     std::fs::rename(&unfinished, &published.path)?;
     Ok(published)
@@ -241,6 +294,12 @@ fn open_own(path: &Path) -> io::Result<File> {
         true => Ok(file),
         false => Err(io::Error::other(format!("{} is not yours alone (chmod 600)", path.display()))),
     }
+}
+
+fn read_token(path: &Path) -> io::Result<Secret> {
+    let mut text = String::new();
+    open_own(path)?.take(LARGEST_RECORD).read_to_string(&mut text)?;
+    Ok(Secret::new(text.trim_end()))
 }
 
 fn read(path: &Path) -> Option<Record> {
@@ -263,7 +322,7 @@ fn read(path: &Path) -> Option<Record> {
 fn remove(record: &Path) {
     // What is not there is as good as removed.
     let _ = std::fs::remove_file(record);
-    for extension in ["token", "new"] {
+    for extension in ["token", "admin", "new"] {
         let _ = std::fs::remove_file(record.with_extension(extension));
     }
 }

@@ -1,6 +1,7 @@
 //! `goblin serve`: the gateway over HTTP.
 
 use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use clap::Args;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::admin::permit::Permit;
 use crate::app::{self, App};
 use crate::backend::child::own_executable;
 use crate::backend::connect::ProxyEnvironment;
@@ -16,11 +18,11 @@ use crate::cli::banner::{self, Banner};
 use crate::cli::load::{From, Given, environment};
 use crate::cli::log::LogFlags;
 use crate::cli::runtime::identity::Fingerprints;
-use crate::cli::runtime::{Places, Published, Record};
+use crate::cli::runtime::{Places, Published, Record, TokenFile, Tokens};
 use crate::cli::style::{shell_word, tell, warn};
 use crate::cli::{Source, load, log, port};
 use crate::config::Gateway;
-use crate::config::secret::Secret;
+use crate::config::admin::Listen;
 use crate::observe::Observe;
 
 #[derive(Debug, Args)]
@@ -66,21 +68,40 @@ pub async fn run(arguments: Serve) -> Result<ExitCode> {
     // Before there is anything that a signal must not leave behind.
     let terminated = termination()?;
     let listener = bind(gateway, &arguments).await?;
-    let url = reachable_url(&listener)?;
-    let published = publish(&url, &given);
-    serve(given, listener, published, has_banner.then_some(url), terminated).await
+    let url = reachable(&listener)?;
+    let operators = app::bind_admin(&given.config.admin).await?;
+    let admin_url = match &operators {
+        Some((listener, _)) => Some(reachable(listener)?),
+        None => given.config.admin.enabled.then(|| url.clone()),
+    };
+    let url = format!("{url}/mcp");
+    let public = publish(&url, admin_url, &given)?;
+    serve(given, (listener, operators), public, has_banner.then_some(url), terminated).await
+}
+
+/// What other programs of this machine can read of us, for as long as we run.
+struct Public {
+    record: Option<Published>,
+    token_file: Option<TokenFile>,
+    permit: Permit,
 }
 
 async fn serve(
     given: Given,
-    listener: TcpListener,
-    mut published: Option<Published>,
+    (listener, operators): (TcpListener, Option<(TcpListener, Listen)>),
+    public: Public,
     banner_url: Option<String>,
     mut terminated: impl AsyncFnMut(),
 ) -> Result<ExitCode> {
     let Given { config, from, .. } = given;
     let has_token = config.gateway.token.is_some();
-    let app = App::start(config, own_executable()?, ProxyEnvironment::from_process(), Arc::new(Observe::default()));
+    let Public { permit, record, token_file } = public;
+    let mut published = Some((record, token_file));
+    let mut app = App::start(config, own_executable()?, ProxyEnvironment::from_process(), Arc::new(Observe::default()));
+    app.set_permit(permit);
+    if let Some((listener, listen)) = operators {
+        app.accept_operators(listener, &listen);
+    }
     let told = banner_url.map(|url| {
         let banner = Banner { url, from: shown(&from), has_token };
         tokio::spawn(banner::show(banner, app.readiness(), Arc::clone(app.directory())))
@@ -116,30 +137,45 @@ async fn bind(gateway: &Gateway, arguments: &Serve) -> Result<TcpListener> {
 }
 
 /// How programs of this machine reach it: an address that means all of them is not one to connect to.
-fn reachable_url(listener: &TcpListener) -> Result<String> {
+fn reachable(listener: &TcpListener) -> Result<String> {
     let mut address = listener.local_addr().context("the listener has no address")?;
     if address.ip().is_unspecified() {
         let loopback = if address.is_ipv4() { [127, 0, 0, 1].into() } else { std::net::Ipv6Addr::LOCALHOST.into() };
         address.set_ip(loopback);
     }
-    Ok(format!("http://{address}/mcp"))
+    Ok(format!("http://{address}"))
 }
 
-/// Other commands find us by it. Without it we serve all the same.
-fn publish(url: &str, given: &Given) -> Option<Published> {
-    let mut salt = [0; 16];
-    let published = getrandom::fill(&mut salt).map_err(std::io::Error::other).and_then(|()| {
-        let record = Record::new(url.to_owned(), given.identity.clone(), Fingerprints::new(salt, &given.variables));
-        let token: Option<&Secret> = given.config.gateway.token.as_ref();
-        Places::of(&environment).publish(record, token)
+/// Other commands find us by it. Without it we serve all the same; but where the operator said where the admin token
+/// shall be, it must get there.
+fn publish(url: &str, admin_url: Option<String>, given: &Given) -> Result<Public> {
+    let (gateway, admin) = (&given.config.gateway, &given.config.admin);
+    let permit = Permit::new(gateway);
+    let chosen = admin.token_file.clone().filter(|_| admin.enabled);
+    let write = |path: &PathBuf| {
+        let written = TokenFile::write(path, permit.token());
+        written.with_context(|| format!("cannot write the admin token to {} (admin.tokenFile)", path.display()))
+    };
+    let token_file = chosen.as_ref().map(write).transpose()?;
+    let beside = Some(permit.token()).filter(|_| admin.enabled && chosen.is_none() && permit.is_new());
+    let record = record(url, given).and_then(|mut record| {
+        (record.admin_url, record.admin_token_file) = (admin_url, chosen.clone());
+        Places::of(&environment).publish(record, Tokens { gateway: gateway.token.as_ref(), admin: beside })
     });
-    match published {
-        Ok(published) => Some(published),
-        Err(error) => {
-            warn(&format!("other goblin commands will not find this gateway: {error}"));
-            None
-        }
-    }
+    let record = record.map_err(|error| warn(&format!("other goblin commands will not find this gateway: {error}")));
+    let record = record.ok();
+    let place = record.as_ref().and_then(|record| record.admin_token_file.clone()).or(chosen);
+    let permit = match place {
+        Some(place) => permit.written_to(place),
+        None => permit,
+    };
+    Ok(Public { record, token_file, permit })
+}
+
+fn record(url: &str, given: &Given) -> std::io::Result<Record> {
+    let mut salt = [0; 16];
+    getrandom::fill(&mut salt).map_err(std::io::Error::other)?;
+    Ok(Record::new(url.to_owned(), given.identity.clone(), Fingerprints::new(salt, &given.variables)))
 }
 
 /// Waits for Ctrl-C or SIGTERM, each time it is called.

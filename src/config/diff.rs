@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use indexmap::IndexMap;
 
+use crate::config::admin::AdminSettings;
 use crate::config::exposure::{Exposure, MetaTools, Profile, ProfileName};
 use crate::config::{Config, Gateway, Log, Policies, Server, ServerId};
 
@@ -24,6 +25,7 @@ pub struct Plan {
     pub gateway: Option<Gateway>,
     pub policies: Option<Policies>,
     pub log: Option<Log>,
+    pub admin: Option<AdminSettings>,
     pub exposure: Option<Exposure>,
     pub meta_tools: Option<MetaTools>,
     pub profiles: Option<BTreeMap<ProfileName, Arc<Profile>>>,
@@ -57,6 +59,7 @@ impl Plan {
             && self.gateway.is_none()
             && self.policies.is_none()
             && self.log.is_none()
+            && self.admin.is_none()
             && self.exposure.is_none()
             && self.meta_tools.is_none()
             && self.profiles.is_none()
@@ -72,6 +75,7 @@ pub fn diff(old: &Config, new: &Config) -> Plan {
         gateway: (old.gateway != new.gateway).then(|| new.gateway.clone()),
         policies: (old.policies != new.policies).then(|| new.policies.clone()),
         log: (old.log != new.log).then(|| new.log.clone()),
+        admin: (old.admin != new.admin).then(|| new.admin.clone()),
         exposure: (old.exposure != new.exposure).then(|| new.exposure.clone()),
         meta_tools: (old.meta_tools != new.meta_tools).then(|| new.meta_tools.clone()),
         profiles: (old.profiles != new.profiles).then(|| new.profiles.clone()),
@@ -108,6 +112,7 @@ pub fn apply(old: &Config, plan: &Plan) -> Config {
         gateway: plan.gateway.as_ref().unwrap_or(&old.gateway).clone(),
         policies: plan.policies.as_ref().unwrap_or(&old.policies).clone(),
         log: plan.log.as_ref().unwrap_or(&old.log).clone(),
+        admin: plan.admin.as_ref().unwrap_or(&old.admin).clone(),
         exposure: plan.exposure.as_ref().unwrap_or(&old.exposure).clone(),
         meta_tools: plan.meta_tools.as_ref().unwrap_or(&old.meta_tools).clone(),
         profiles: plan.profiles.as_ref().unwrap_or(&old.profiles).clone(),

@@ -8,7 +8,7 @@ use crate::config::secret::Secret;
 use crate::config::views::Surroundings;
 use crate::config::{
     Config, Environment, Gateway, Loaded, Log, LogFormat, LogLevel, Namespacing, Policies, SubscriptionLimits, Timeout,
-    document, network, rules, server, views, vocabulary,
+    admin, document, network, rules, server, views, vocabulary,
 };
 
 pub(crate) fn read(text: &str, origin: &Origin, environment: Environment<'_>) -> Result<Loaded, Problems> {
@@ -37,6 +37,7 @@ fn root(field: &Field<'_>) -> Config {
     section.set(&mut config.policies, "policies", policies);
     section.set(&mut config.policies.subscriptions, "subscriptions", subscriptions);
     section.set(&mut config.log, "log", log);
+    section.set(&mut config.admin, "admin", admin::admin);
     let mut namespacing = Namespacing::default();
     section.set(&mut namespacing, "namespacing", |field| rules::namespacing(field, &Namespacing::default()));
     let servers = section.one_of(&vocabulary::SERVERS);

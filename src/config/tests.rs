@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::config::admin::{AdminSettings, Listen};
 use crate::config::file::Origin;
 use crate::config::vocabulary::{self, Keys};
 use crate::config::{
@@ -54,6 +55,7 @@ const FULL: &str = r#"{
   },
   "subscriptions": { "maxPerClient": 7, "maxTotal": 8, "maxUpstream": 9 },
   "log": { "level": "debug", "format": "json" },
+  "admin": { "enabled": false, "listen": "[::1]:3001", "tokenFile": "admin.token" },
   "exposure": { "mode": "auto", "pinned": ["local_*"], "autoAbove": 0, "reveal": true },
   "metaTools": { "enabled": true, "prefix": "goblin_" },
   "profiles": {
@@ -102,12 +104,13 @@ fn defaults_are_those_of_the_architecture() {
 
 #[test]
 fn every_key_is_accepted() {
-    let tables: [&Keys; 17] = [
+    let tables: [&Keys; 18] = [
         &vocabulary::ROOT,
         &vocabulary::GATEWAY,
         &vocabulary::POLICIES,
         &vocabulary::SUBSCRIPTIONS,
         &vocabulary::LOG,
+        &vocabulary::ADMIN,
         &vocabulary::NAMESPACING,
         &vocabulary::SERVER,
         &vocabulary::NAMED_ROOT,
@@ -132,6 +135,9 @@ fn every_key_is_accepted() {
     assert_eq!(config.gateway.allowed_hosts, ["goblin.example:3000"]);
     assert_eq!(config.gateway.token.as_ref().unwrap().expose(), "s3cret");
     assert_eq!(config.gateway.grace, Duration::ZERO);
+    let listen = Listen { host: "::1".to_owned(), port: 3001 };
+    let token_file = Some("/etc/goblin/admin.token".into());
+    assert_eq!(config.admin, AdminSettings { enabled: false, listen: Some(listen), token_file });
     assert_eq!((config.gateway.max_sessions, config.gateway.max_body_size), (5, 1_000_000));
     assert_eq!(config.policies.default_timeout, Some(Duration::from_secs(10)));
     assert_eq!((config.policies.max_timeout, config.policies.ask_timeout), (None, Some(Duration::from_secs(120))));

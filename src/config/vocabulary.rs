@@ -130,10 +130,11 @@ pub(crate) const ROOT: Keys = Keys {
         ),
         restart("profiles", Shape::Profiles, "{}", "named views, each with an endpoint of its own: /mcp/p/NAME"),
         restart("log", Shape::Object(&LOG), "{}", "what is logged on stderr"),
+        restart("admin", Shape::Object(&ADMIN), "{}", "what operators are served, and where"),
     ],
     aliases: &[("servers", "mcpServers"), ("context_servers", "mcpServers"), ("mcp_servers", "mcpServers")],
     passed_over: &["$schema"],
-    later: &["admin", "telemetry"],
+    later: &["telemetry"],
 };
 
 const HOST_NAME: Shape = Shape::Text(r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?$");
@@ -232,6 +233,22 @@ pub(crate) const LOG: Keys = Keys {
             "\"auto\"",
             "auto writes text, with colours on a terminal",
         ),
+    ],
+    aliases: &[],
+    passed_over: &[],
+    later: &[],
+};
+
+pub(crate) const ADMIN: Keys = Keys {
+    read: &[
+        restart("enabled", Shape::Flag, "true", "whether there are /api and /metrics at all"),
+        restart(
+            "listen",
+            Shape::Text(r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$"),
+            "",
+            "HOST:PORT for /api and /metrics, instead of the address for clients",
+        ),
+        restart("tokenFile", Shape::Path, "", "where the admin token is written; in the runtime directory when absent"),
     ],
     aliases: &[],
     passed_over: &[],

@@ -18,11 +18,13 @@ pub struct Gate {
     /// Hosts with a port that must match.
     hosts_with_port: Vec<String>,
     origins: Vec<String>,
-    token: Option<Secret>,
+    /// What everybody must have, and what it is called.
+    token: Option<(Secret, &'static str)>,
 }
 
 impl Gate {
     pub fn new(gateway: &Gateway) -> Gate {
+        let token = gateway.token.clone().map(|token| (token, "gateway.token"));
         let mut hosts: Vec<String> = ["localhost", "127.0.0.1", "[::1]"].map(str::to_owned).to_vec();
         let own =
             if gateway.host.contains(':') { format!("[{}]", gateway.host) } else { gateway.host.to_ascii_lowercase() };
@@ -36,7 +38,12 @@ impl Gate {
             .partition(|host| split_port(host).1.is_some());
         hosts.extend(without);
         let origins = gateway.allowed_origins.iter().map(|origin| origin.to_ascii_lowercase()).collect();
-        Gate { hosts, hosts_with_port: with_port, origins, token: gateway.token.clone() }
+        Gate { hosts, hosts_with_port: with_port, origins, token }
+    }
+
+    /// For an address of operators, where other machines reach it: nobody reads anything without the admin token.
+    pub fn with_admin_token(gateway: &Gateway, token: Secret) -> Gate {
+        Gate { token: Some((token, "the admin token")), ..Gate::new(gateway) }
     }
 
     /// Refuses a request that no route may see.
@@ -56,12 +63,11 @@ impl Gate {
     }
 
     fn check_token(&self, headers: &HeaderMap) -> Result<(), Box<Response<Body>>> {
-        let Some(token) = &self.token else { return Ok(()) };
-        let given = single(headers, &AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
-        if bool::from(given.trim().as_bytes().ct_eq(token.expose().as_bytes())) {
+        let Some((token, name)) = &self.token else { return Ok(()) };
+        if has_token(headers, token) {
             return Ok(());
         }
-        let mut response = refuse(StatusCode::UNAUTHORIZED, "Authorization must be `Bearer` with gateway.token");
+        let mut response = refuse(StatusCode::UNAUTHORIZED, &format!("Authorization must be `Bearer` with {name}"));
         response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         Err(response)
     }
@@ -83,8 +89,14 @@ impl Gate {
     }
 }
 
+/// Whether a request shows this token. How long that takes does not tell how much of it is right.
+pub fn has_token(headers: &HeaderMap, token: &Secret) -> bool {
+    let given = single(headers, &AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
+    given.trim().as_bytes().ct_eq(token.expose().as_bytes()).into()
+}
+
 /// The only value of a header; two are as bad as none.
-fn single<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> Option<&'a str> {
+pub fn single<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter();
     let first = values.next()?;
     if values.next().is_some() { None } else { first.to_str().ok() }

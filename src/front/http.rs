@@ -47,6 +47,7 @@ const LONGEST_ID: usize = 256;
 #[derive(Clone)]
 pub struct Front {
     pub desk: Arc<Desk>,
+    pub audience: Audience,
     /// Whose clients are served.
     pub profile: Option<ProfileName>,
     pub gate: Arc<Gate>,
@@ -54,6 +55,14 @@ pub struct Front {
     pub max_body_size: usize,
     pub streams: Arc<Streams>,
     pub stop: watch::Receiver<bool>,
+}
+
+/// For whom an address is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audience {
+    Clients,
+    /// There the protocol is not spoken.
+    Operators,
 }
 
 /// The endpoints that speak the protocol.
@@ -116,7 +125,7 @@ impl Front {
             _ if request.method() == Verb::OPTIONS => {
                 preflight(request.headers().get("access-control-request-headers"))
             }
-            _ => match door(request.uri().path()) {
+            _ => match door(request.uri().path()).filter(|_| self.audience == Audience::Clients) {
                 Some((door, None)) => self.answer(door, request).await,
                 Some((door, Some(name))) => match self.of_profile(name) {
                     // Boxed, as all that is rare.

@@ -1,9 +1,16 @@
-//! What probes see: alive, ready, and what is not theirs to see.
+//! What probes see (alive, ready, and what is not theirs to see), and what operators are told under `/api`.
 
+use std::collections::BTreeMap;
+
+use goblin::admin::api::EntryList;
+use goblin::admin::events::MOST_READERS;
 use http::{Method, StatusCode};
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Client, Gateway, eventually, fixture_server};
+use crate::harness::{Answer, Client, Gateway, Listener, eventually, field, fixture_server};
+use crate::subscriber::subscribe;
 use crate::support::logged;
 
 /// A probe names no host we know, comes from anywhere and has no token.
@@ -89,4 +96,253 @@ async fn sess2_one_server_that_never_answers_does_not_hold_the_gateway_back() {
     let body = ready(&client).await;
     assert_eq!(body["servers"], json!({"total": 2, "ready": 1, "starting": 1, "failed": 0}));
     logged(&gateway, &["ready", "servers=2", "waiting=\"hanging\""]).await;
+}
+
+/// A gateway with a server that works, one that cannot start and one that is not meant to; and a client of it.
+async fn three_servers() -> (Gateway, Client) {
+    let servers = json!({
+        "a": fixture_server(&[]),
+        "broken": { "command": "no-such-program" },
+        "off": { "command": "no-such-program", "enabled": false },
+    });
+    let gateway = Gateway::with_servers(servers).await;
+    let client = gateway.client_seeing("a_echo").await;
+    (gateway, client)
+}
+
+async fn asked(client: &Client, path: &str) -> Value {
+    let answer = client.send(Method::GET, path, &[], "").await;
+    assert_eq!(answer.status, StatusCode::OK, "{path}: {answer:?}");
+    assert_eq!(answer.headers["content-type"], "application/json", "{path}");
+    assert_eq!(answer.headers["cache-control"], "no-store", "{path}");
+    serde_json::from_str(&answer.body).expect("JSON")
+}
+
+/// Waits until the status is so.
+async fn status_when(client: &Client, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    eventually(what, || async { Some(asked(client, "/api/status").await).filter(|status| is_so(status)) }).await
+}
+
+#[tokio::test]
+async fn met1_met2_d7_the_status_tells_everything_at_a_glance() {
+    let (gateway, client) = three_servers().await;
+    for name in ["x", "y"] {
+        client.call("a_echo", json!({ "name": name })).await;
+    }
+    client.request("resources/read", json!({ "uri": "a+note:///alpha" })).await;
+    client.request("resources/read", json!({ "uri": "a+note:///missing" })).await;
+    subscribe(&client, "a+note:///alpha", json!({})).await;
+    let status = status_when(&client, "all servers have settled and all is counted", |status| {
+        let calls = &status["servers"][0]["calls"];
+        let is_counted = (&calls["ok"], &calls["error"]) == (&json!(3), &json!(1));
+        status["state"] == "ready" && status["servers"][1]["state"] == "failed" && is_counted
+    })
+    .await;
+    assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(status["pid"], gateway.child.id().expect("it runs"));
+    assert_eq!(status["configuration"]["reloads"], 0);
+    assert_eq!((&status["subscriptions"], &status["sessions"]["total"]), (&json!(1), &json!(1)));
+    let states: Vec<_> =
+        status["servers"].as_array().expect("a list").iter().map(|it| (&it["id"], &it["state"])).collect();
+    let expected =
+        [("a", "ready"), ("broken", "failed"), ("off", "disabled")].map(|(id, state)| (json!(id), json!(state)));
+    assert_eq!(states, expected.iter().map(|(id, state)| (id, state)).collect::<Vec<_>>());
+    assert!(status["servers"][1]["reason"].as_str().is_some_and(|it| it.contains("no-such-program")), "{status}");
+
+    let server = &status["servers"][0];
+    for (key, expected) in [
+        ("transport", "stdio"),
+        ("protocol", "2025-11-25"),
+        ("era", "legacy"),
+        ("software", "goblin-fixture 0.0.0"),
+        ("session", "shared"),
+    ] {
+        assert_eq!(server[key], expected, "{key}");
+    }
+    let calls =
+        json!({"ok": 3, "error": 1, "timeout": 0, "cancelled": 0, "unavailable": 0, "overloaded": 0, "protocol": 0});
+    assert_eq!(server["calls"], calls, "two calls, a read, and one that failed");
+    assert_eq!((&server["subscriptions"], &server["latency"]["count"]), (&json!(1), &json!(4)));
+    let latency = |key: &str| server["latency"][key].as_f64().unwrap_or_else(|| panic!("{key}: {server}"));
+    assert!(latency("p50Ms") <= latency("p95Ms") && latency("p95Ms") <= latency("p99Ms") && latency("meanMs") > 0.0);
+    for (kind, method, member) in [
+        ("tools", "tools/list", "tools"),
+        ("prompts", "prompts/list", "prompts"),
+        ("resources", "resources/list", "resources"),
+        ("templates", "resources/templates/list", "resourceTemplates"),
+    ] {
+        let count = client.list(method, member).await.len();
+        assert!(count > 0 && server["entries"][kind] == count && status["catalog"][kind] == count, "{kind}: {server}");
+    }
+    // The same as on /metrics, in the other spelling.
+    let metrics = &status["metrics"];
+    assert_eq!(metrics["mcpResourceSubscriptionsActive"], 1);
+    let read = |mime: &str, status: &str| json!({"serverId": "a", "mimeType": mime, "status": status, "value": 1});
+    let reads = metrics["mcpResourceReadsTotal"].as_array().expect("a list");
+    assert_eq!(reads.len(), 2, "{metrics}");
+    assert!(reads.contains(&read("text/plain", "success")) && reads.contains(&read("unknown", "failure")), "{metrics}");
+    let request = json!({"serverId": "a", "method": "tools/call", "outcome": "ok", "value": 2});
+    assert!(metrics["mcpRequestsTotal"].as_array().expect("a list").contains(&request), "{metrics}");
+}
+
+#[tokio::test]
+async fn servers_are_told_one_by_one_too() {
+    let (_gateway, client) = three_servers().await;
+    for (id, state) in [("a", "ready"), ("broken", "failed"), ("off", "disabled")] {
+        eventually(&format!("{id} is {state}"), || async {
+            (asked(&client, &format!("/api/servers/{id}")).await["state"] == state).then_some(())
+        })
+        .await;
+    }
+    let list = asked(&client, "/api/servers").await;
+    assert_eq!(list["servers"].as_array().map(Vec::len), Some(3), "{list}");
+    for (path, words) in [
+        ("/api/servers/brokn", "there is no server `brokn`; did you mean `broken`?"),
+        ("/api/tools?server=of", "did you mean `off`?"),
+        ("/api/servres", "the nearest is GET /api/servers"),
+        ("/api/", "the nearest is"),
+    ] {
+        let answer = client.send(Method::GET, path, &[], "").await;
+        assert_eq!(answer.status, StatusCode::NOT_FOUND, "{path}: {answer:?}");
+        assert!(answer.json()["error"]["message"].as_str().is_some_and(|it| it.ends_with(words) || it.contains(words)));
+    }
+    for path in ["/api/status?x=1", "/api/tools?sever=a", "/api/tools?server=", "/api/tools?server=a&server=a"] {
+        let answer = client.send(Method::GET, path, &[], "").await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{path}: {answer:?}");
+    }
+}
+
+#[derive(Deserialize)]
+struct Listed {
+    result: BTreeMap<String, Vec<Box<RawValue>>>,
+}
+
+#[tokio::test]
+async fn entries_are_told_as_clients_get_them_token_for_token() {
+    let servers = json!({ "a": fixture_server(&[]), "b": fixture_server(&[]) });
+    let gateway = Gateway::with_servers(servers).await;
+    let client = gateway.client_seeing("a_echo").await;
+    client.await_tool("b_echo").await;
+    for (path, method, member) in [
+        ("/api/tools", "tools/list", "tools"),
+        ("/api/prompts", "prompts/list", "prompts"),
+        ("/api/resources", "resources/list", "resources"),
+        ("/api/templates", "resources/templates/list", "resourceTemplates"),
+    ] {
+        let body = client.post(json!({"jsonrpc": "2.0", "id": 1, "method": method}).to_string()).await.body;
+        let listed: Listed = serde_json::from_str(&body).expect("a list");
+        let listed: Vec<_> = listed.result[member].iter().map(|definition| definition.get().to_owned()).collect();
+        let entries = async |query: &str| {
+            let answer = client.send(Method::GET, &format!("{path}{query}"), &[], "").await;
+            serde_json::from_str::<EntryList>(&answer.body).expect("entries")
+        };
+        let all = entries("").await;
+        assert_eq!(all.entries.iter().map(|entry| entry.definition.get()).collect::<Vec<_>>(), listed, "{path}");
+        assert_eq!(asked(&client, "/api/status").await["catalog"]["version"], all.version, "{path}");
+        let of = |id: &str| entries(if id == "a" { "?server=a" } else { "?server=b" });
+        let (a, b) = (of("a").await.entries, of("b").await.entries);
+        assert!(!a.is_empty() && a.len() + b.len() == all.entries.len(), "{path}");
+        assert!(a.iter().all(|entry| entry.server == "a") && b.iter().all(|entry| entry.server == "b"), "{path}");
+        assert!(a.iter().all(|entry| entry.exposed.contains('a') && entry.exposed != entry.native), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn sub15_sessions_are_listed_and_no_id_is_told_whole() {
+    let config = json!({ "mcpServers": { "a": fixture_server(&[]) }, "profiles": { "p": {} }, "metaTools": false });
+    let gateway = Gateway::start(config).await;
+    let first = gateway.client_seeing("a_touch").await;
+    let mut second = Client::new(gateway.address).at("/mcp/p/p");
+    second.initialize("2025-06-18").await;
+    subscribe(&first, "a+note:///alpha", json!({})).await;
+    let _stream = first.listen().await;
+    let list = eventually("the stream is told", || async {
+        let list = asked(&first, "/api/sessions").await;
+        let has_stream = |session: &Value| session["streams"] == 1;
+        list["sessions"].as_array().expect("a list").iter().any(has_stream).then_some(list)
+    })
+    .await;
+    assert_eq!((&list["total"], &list["omitted"]), (&json!(2), &json!(0)));
+    let ends: Vec<_> = [&first, &second].map(|client| client.session.clone().expect("a session")).to_vec();
+    let of = |whole: &str| {
+        let sessions = list["sessions"].as_array().expect("a list");
+        sessions.iter().find(|it| whole.ends_with(it["id"].as_str().expect("an id"))).expect("it is listed").clone()
+    };
+    let (one, other) = (of(&ends[0]), of(&ends[1]));
+    assert_eq!((&one["client"], &one["clientVersion"]), (&json!("test"), &json!("0")));
+    assert_eq!(
+        (&one["protocol"], &one["subscriptions"], &one["streams"]),
+        (&json!("2025-11-25"), &json!(1), &json!(1))
+    );
+    assert_eq!((&other["protocol"], &other["profile"]), (&json!("2025-06-18"), &json!("p")));
+    assert!(ends.iter().all(|whole| !list.to_string().contains(whole)), "whoever knows an id can use it: {list}");
+}
+
+/// Opens the stream of events.
+async fn events(client: &Client, headers: &[(&str, &str)]) -> Listener {
+    let (parts, listener) = client.get("/api/events", headers).await;
+    assert_eq!(
+        (parts.status, &parts.headers["content-type"]),
+        (StatusCode::OK, &"text/event-stream".parse().expect("a value"))
+    );
+    listener
+}
+
+/// Reads on until something of this kind comes.
+async fn await_kind(listener: &mut Listener, kind: &str) -> (Value, String) {
+    loop {
+        let event = listener.next_event().await.expect("the stream is open");
+        let data: Value = serde_json::from_str(field(&event, "data").expect("data")).expect("JSON");
+        assert_eq!(field(&event, "id").map(str::to_owned), Some(data["seq"].to_string()), "{event}");
+        if data["kind"] == kind {
+            return (data, event);
+        }
+    }
+}
+
+#[tokio::test]
+async fn events_are_told_as_they_happen_and_a_reader_may_come_back() {
+    let (gateway, client) = three_servers().await;
+    let mut reader = events(&client, &[]).await;
+    let (ready, _) = await_kind(&mut reader, "backend_ready").await;
+    assert_eq!((&ready["server"], &ready["level"]), (&json!("a"), &json!("info")), "what is over is told too");
+    let mut new = gateway.client().await;
+    let (opened, _) = await_kind(&mut reader, "session_opened").await;
+    let whole = new.session.take().expect("a session");
+    assert!(whole.ends_with(opened["session"].as_str().expect("a session")), "{opened}");
+    let last = opened["seq"].to_string();
+    drop(reader);
+    // Whoever comes back sees what it has not seen, and nothing twice.
+    new.session = Some(whole.clone());
+    new.send(Method::DELETE, "/mcp", &[("mcp-session-id", &whole)], "").await;
+    let mut reader = events(&client, &[("last-event-id", &last)]).await;
+    let first = reader.next_event().await.expect("an event");
+    let seq: u64 = field(&first, "id").expect("an id").parse().expect("a number");
+    assert_eq!(seq, last.parse::<u64>().expect("a number") + 1, "{first}");
+    let answer = client.send(Method::GET, "/api/events", &[("last-event-id", "x")], "").await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{answer:?}");
+}
+
+#[tokio::test]
+async fn exactly_so_many_may_read_the_events_and_none_holds_the_end_up() {
+    let mut gateway = Gateway::with_servers(json!({})).await;
+    let client = Client::new(gateway.address);
+    let mut readers = Vec::new();
+    for _ in 0..MOST_READERS {
+        readers.push(events(&client, &[]).await);
+    }
+    let refused = client.send(Method::GET, "/api/events", &[], "").await;
+    assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE, "{refused:?}");
+    readers.pop();
+    let back = eventually("the room of one that went is free", || async {
+        let (parts, listener) = client.get("/api/events", &[]).await;
+        (parts.status == StatusCode::OK).then_some(listener)
+    });
+    readers.push(back.await);
+    assert!(gateway.terminate().await.success());
+    for mut reader in readers {
+        while reader.next_event().await.is_some() {}
+    }
+    let cut = gateway.log().iter().filter(|line| line.contains("grace") && line.contains("cut")).count();
+    assert_eq!(cut, 0, "{:?}", gateway.log());
 }

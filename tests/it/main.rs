@@ -29,6 +29,7 @@ mod tasks_client;
 mod terminal;
 
 mod admin;
+mod admin_gate;
 mod asks;
 mod asks_faults;
 mod asks_sdk;

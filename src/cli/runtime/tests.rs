@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::LazyLock;
 
 use super::*;
 
@@ -38,6 +39,12 @@ impl Drop for Scratch {
     }
 }
 
+static TOKENS: LazyLock<[Secret; 2]> = LazyLock::new(|| ["s3cret", "s3cret of operators"].map(Secret::new));
+
+fn tokens() -> Tokens<'static> {
+    Tokens { gateway: Some(&TOKENS[0]), admin: Some(&TOKENS[1]) }
+}
+
 fn record(port: u16, config: &str) -> Record {
     let identity = Identity::of_file(Path::new(config), "{}", Path::new("/"));
     Record::new(format!("http://127.0.0.1:{port}/mcp"), identity, Fingerprints::new([0; 16], &BTreeMap::new()))
@@ -52,13 +59,18 @@ fn a_record_lives_as_long_as_its_gateway_and_is_ours_alone() {
     let scratch = Scratch::new("life");
     let places = scratch.places();
     assert_eq!(places.running(), []);
-    let published = places.publish(record(1, "/a.json"), Some(&Secret::new("s3cret"))).unwrap();
+    let published = places.publish(record(1, "/a.json"), tokens()).unwrap();
     let running = places.running();
     assert_eq!(running.len(), 1);
-    assert_eq!(running[0].token().unwrap(), Some(Secret::new("s3cret")));
+    assert_eq!(running[0].token().unwrap().as_ref(), tokens().gateway);
+    assert_eq!(running[0].admin_token().unwrap(), None, "it has no admin API");
+    let with_api = Record { admin_url: Some("http://127.0.0.1:1".to_owned()), ..running[0].clone() };
+    assert_eq!(with_api.admin_token().unwrap().as_ref(), tokens().admin);
+    let with_one = Record { admin_token_file: None, ..with_api };
+    assert_eq!(with_one.admin_token().unwrap().as_ref(), tokens().gateway);
     assert_eq!(mode(&scratch.0.join("goblin")), 0o700);
     let files = scratch.files();
-    assert_eq!(files.len(), 2, "{files:?}");
+    assert_eq!(files.len(), 3, "{files:?}");
     for file in files {
         assert_eq!(mode(&file), 0o600, "{}", file.display());
         let is_record = file.extension().unwrap() == "json";
@@ -73,10 +85,10 @@ fn a_record_lives_as_long_as_its_gateway_and_is_ours_alone() {
 fn what_a_killed_gateway_left_is_removed() {
     let scratch = Scratch::new("stale");
     let places = scratch.places();
-    let mut published = places.publish(record(1, "/a.json"), Some(&Secret::new("s3cret"))).unwrap();
+    let mut published = places.publish(record(1, "/a.json"), tokens()).unwrap();
     // As the end of a process does: the lock goes, the files stay.
     published.file = File::open("/dev/null").unwrap();
-    assert_eq!(scratch.files().len(), 2);
+    assert_eq!(scratch.files().len(), 3);
     assert_eq!(places.running(), []);
     assert_eq!(scratch.files().len(), 0);
 }
@@ -85,7 +97,7 @@ fn what_a_killed_gateway_left_is_removed() {
 fn what_others_could_have_written_is_passed_over() {
     let scratch = Scratch::new("loose");
     let places = scratch.places();
-    let published = places.publish(record(1, "/a.json"), Some(&Secret::new("s3cret"))).unwrap();
+    let published = places.publish(record(1, "/a.json"), tokens()).unwrap();
     let change = |path: &Path, mode: u32| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
     let running = places.running();
     for path in [published.path.clone(), scratch.0.join("goblin")] {
@@ -103,7 +115,7 @@ fn what_others_could_have_written_is_passed_over() {
 fn a_directory_that_cannot_be_used_is_passed_over_for_the_next() {
     let scratch = Scratch::new("next");
     std::fs::write(scratch.0.join("goblin"), "in the way").unwrap();
-    let published = scratch.places().publish(record(1, "/a.json"), None).unwrap();
+    let published = scratch.places().publish(record(1, "/a.json"), Tokens::default()).unwrap();
     assert!(published.path.starts_with(scratch.0.join("state/goblin/run")), "{published:?}");
     assert_eq!(scratch.places().running().len(), 1);
 }
@@ -139,7 +151,20 @@ fn a_record_that_cannot_be_finished_leaves_no_token_behind() {
     let mut unwritable = record(1, "/a.json");
     // A path that is no text cannot be part of a JSON document.
     unwritable.identity.config = Some(std::ffi::OsString::from_vec(vec![b'/', 0xff]).into());
-    let written = write(&directory, &mut unwritable, Some(&Secret::new("s3cret")));
+    let written = write(&directory, &mut unwritable, tokens());
     assert!(written.is_err(), "{written:?}");
     assert_eq!(scratch.files().len(), 0);
+}
+
+#[test]
+fn a_token_file_of_the_operators_choice_is_ours_alone_and_goes_with_us() {
+    let scratch = Scratch::new("chosen");
+    let path = scratch.0.join("admin.token");
+    std::fs::write(&path, "old").unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
+    let written = TokenFile::write(&path, &TOKENS[1]).unwrap();
+    assert_eq!((mode(&path), read_token(&path).unwrap()), (0o600, TOKENS[1].clone()));
+    drop(written);
+    assert!(!path.exists());
+    assert!(TokenFile::write(&scratch.0.join("no/such"), &TOKENS[1]).is_err());
 }

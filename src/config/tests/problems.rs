@@ -56,9 +56,24 @@ fn of_the_file_as_a_whole() {
         &["goblin.json:1:3: servers: \"servers\" and \"mcpServers\" mean the same, keep one"],
     );
     check(r#"{ "mcpServers": [] }"#, &["goblin.json:1:17: mcpServers: must be an object, not an array"]);
-    for key in ["admin", "telemetry"] {
+    for key in ["telemetry"] {
         let expected = format!("goblin.json:1:21: {key}: known but not available in this version yet, remove it");
         check(&format!("{{ \"mcpServers\": {{}}, \"{key}\": {{}} }}"), &[&expected]);
+    }
+}
+
+#[test]
+fn of_the_admin_api() {
+    let address = "must be an address with a port, write it like \"127.0.0.1:3001\"";
+    for (members, expected) in [
+        (r#""enabled": "yes""#, "12: admin.enabled: must be true or false, not a string".to_owned()),
+        (r#""listen": "localhost""#, format!("11: admin.listen: {address}")),
+        (r#""listen": "::1:80""#, format!("11: admin.listen: {address}")),
+        (r#""tokenFile": "~/token""#, "14: admin.tokenFile: \"~\" is not expanded, write ${HOME}".to_owned()),
+        (r#""lisen": 1"#, "1: admin.lisen: unknown key, did you mean \"listen\"?".to_owned()),
+    ] {
+        let expected = format!("goblin.json:2:{expected}");
+        check(&format!("{{ \"mcpServers\": {{}}, \"admin\": {{\n{members} }} }}"), &[&expected]);
     }
 }
 

@@ -10,6 +10,7 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::{FULL, accept, environment, origin};
+use crate::config::admin::AdminSettings;
 use crate::config::diff::{Depth, apply, diff};
 use crate::config::exposure::{Exposure, MetaTools, Mode, Profile, ProfileName, ProfileTools};
 use crate::config::glob::Glob;
@@ -96,6 +97,7 @@ fn configs() -> impl Strategy<Value = Config> {
             gateway: Gateway { port, ..Gateway::default() },
             policies: Policies { page_size, ..Policies::default() },
             log: Log { level: debug.then_some(LogLevel::Debug), ..Log::default() },
+            admin: AdminSettings { enabled: !debug, ..AdminSettings::default() },
             exposure,
             meta_tools: MetaTools { enabled, ..MetaTools::default() },
             profiles,
@@ -168,7 +170,7 @@ fn start_up_is_the_plan_from_nothing() {
     let plan = diff(&Config::empty(), &config);
     assert_eq!(plan.start.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(), ["remote", "workspace"]);
     assert_eq!(plan.disabled.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(), ["local"]);
-    assert!(plan.gateway.is_some() && plan.policies.is_some() && plan.log.is_some());
+    assert!(plan.gateway.is_some() && plan.policies.is_some() && plan.log.is_some() && plan.admin.is_some());
     assert!(plan.exposure.is_some() && plan.meta_tools.is_some() && plan.profiles.is_some());
     assert!(plan.stop.is_empty() && plan.change.is_empty());
     assert_eq!(apply(&Config::empty(), &plan), config);

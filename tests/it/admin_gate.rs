@@ -1,0 +1,268 @@
+//! Who is let in under `/api`, walked over every route of the table; and whether routes answer what the OpenAPI document
+//! says.
+
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use goblin::admin::routes::{Access, Answer, ROUTES, Route};
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::harness::{Client, Gateway, Scratch, eventually, fixture_server, goblin, servers_only};
+
+/// A gateway and all it writes.
+struct Stage {
+    gateway: Gateway,
+    client: Client,
+    scratch: Scratch,
+}
+
+impl Stage {
+    async fn new(config: Value) -> Stage {
+        let scratch = Scratch::new();
+        let path = scratch.write("goblin.json", &servers_only(config).to_string());
+        let mut command = goblin(scratch.path());
+        command.args(["serve", "--port", "0", "--config"]).arg(&path);
+        let gateway = Gateway::of(command).await;
+        let client = Client::new(gateway.address);
+        Stage { gateway, client, scratch }
+    }
+
+    fn record(&self) -> Value {
+        let mut files = std::fs::read_dir(self.scratch.path().join("goblin")).expect("a directory").flatten();
+        let record = files.find(|file| file.path().extension().is_some_and(|it| it == "json")).expect("a record");
+        serde_json::from_slice(&std::fs::read(record.path()).expect("it is ours")).expect("JSON")
+    }
+
+    fn admin_address(&self) -> SocketAddr {
+        let url = self.record()["adminUrl"].as_str().expect("a URL").to_owned();
+        url.strip_prefix("http://").expect("http").parse().expect("an address")
+    }
+
+    fn admin_token(&self) -> String {
+        std::fs::read_to_string(self.record()["adminTokenFile"].as_str().expect("a file")).expect("it is ours")
+    }
+}
+
+/// A path of this route.
+fn path(route: &Route) -> String {
+    route.path.replace("{id}", "a")
+}
+
+/// The status of a request to this route with these headers. Streams are not read to their end.
+async fn status(client: &Client, route: &Route, headers: &[(&str, &str)]) -> (StatusCode, http::HeaderMap) {
+    if matches!(route.answer, Answer::Events(..)) {
+        let (parts, _) = client.get(&path(route), headers).await;
+        return (parts.status, parts.headers);
+    }
+    let answer = client.send(route.verb(), &path(route), headers, "").await;
+    (answer.status, answer.headers)
+}
+
+/// What was not done, for whatever reason but that of the gate or the router.
+fn passed(status: StatusCode) -> bool {
+    ![400, 401, 403, 405].contains(&status.as_u16())
+}
+
+#[tokio::test]
+async fn strange_hosts_and_pages_see_nothing_but_probes() {
+    let stage = Stage::new(json!({ "mcpServers": {} })).await;
+    let bearer = format!("Bearer {}", stage.admin_token());
+    let walked = ROUTES.iter().filter(|route| route.path.starts_with("/api/")).count();
+    assert!(walked > 10, "only {walked} routes");
+    for route in ROUTES {
+        let name = format!("{} {}", route.verb(), route.path);
+        for evil in [("host", "evil.example"), ("origin", "http://evil.example"), ("origin", "null")] {
+            let (status, headers) = status(&stage.client, route, &[evil, ("authorization", &bearer)]).await;
+            match route.access {
+                Access::Probe => assert!(status != StatusCode::FORBIDDEN, "{name}"),
+                Access::Read | Access::Change => assert_eq!(status, StatusCode::FORBIDDEN, "{name} {evil:?}"),
+            }
+            assert!(!headers.contains_key("access-control-allow-origin"), "{name} {evil:?}");
+        }
+        // Pages of this machine may look on, and change nothing.
+        let local = [("origin", "http://localhost:5173"), ("authorization", bearer.as_str())];
+        let (status, _) = status(&stage.client, route, &local).await;
+        assert_eq!(status == StatusCode::FORBIDDEN, route.access == Access::Change, "{name}: {status}");
+    }
+}
+
+#[tokio::test]
+async fn pages_that_the_configuration_names_may_change_something() {
+    let config = json!({ "mcpServers": {}, "gateway": { "allowedOrigins": ["https://app.example"] } });
+    let stage = Stage::new(config).await;
+    let bearer = format!("Bearer {}", stage.admin_token());
+    for route in ROUTES {
+        let page = [("origin", "https://app.example"), ("authorization", bearer.as_str())];
+        let (status, _) = status(&stage.client, route, &page).await;
+        assert!(passed(status), "{} {}: {status}", route.verb(), route.path);
+    }
+}
+
+#[tokio::test]
+async fn reading_is_free_on_loopback_and_changes_need_the_token() {
+    let stage = Stage::new(json!({ "mcpServers": {} })).await;
+    let token = stage.admin_token();
+    assert!(token.len() == 64 && token.bytes().all(|byte| byte.is_ascii_hexdigit()), "{token}");
+    let file = stage.record()["adminTokenFile"].as_str().expect("a file").to_owned();
+    assert_eq!(std::fs::metadata(&file).expect("it is there").permissions().mode() & 0o777, 0o600);
+    for route in ROUTES {
+        let name = format!("{} {}", route.verb(), route.path);
+        for wrong in [None, Some("Bearer "), Some("Bearer 00"), Some(token.as_str())] {
+            let wrong = wrong.map(|value| ("authorization", value));
+            let (status, headers) = status(&stage.client, route, wrong.as_slice()).await;
+            let is_refused = status == StatusCode::UNAUTHORIZED;
+            assert_eq!(is_refused, route.access == Access::Change, "{name}: {status}");
+            assert_eq!(headers.contains_key("www-authenticate"), is_refused, "{name}");
+        }
+        let right = format!("Bearer {token}");
+        let (status, _) = status(&stage.client, route, &[("authorization", &right)]).await;
+        assert!(passed(status), "{name}: {status}");
+    }
+    let refused = stage.client.send(Method::POST, "/api/reload", &[], "").await;
+    assert!(refused.body.contains(&file) && !refused.body.contains(&token), "{refused:?}");
+    let asked =
+        stage.client.send(Method::POST, "/api/reload", &[("authorization", &format!("Bearer {token}"))], "[]").await;
+    assert_eq!(asked.status, StatusCode::BAD_REQUEST, "{asked:?}");
+}
+
+#[tokio::test]
+async fn the_token_of_the_gateway_is_that_of_operators_too() {
+    let stage = Stage::new(json!({ "mcpServers": {}, "gateway": { "token": "s3cret" } })).await;
+    assert_eq!(stage.record()["adminTokenFile"], Value::Null, "there is no second one");
+    for route in ROUTES {
+        let name = format!("{} {}", route.verb(), route.path);
+        let (without, _) = status(&stage.client, route, &[]).await;
+        assert_eq!(without == StatusCode::UNAUTHORIZED, route.access != Access::Probe, "{name}: {without}");
+        let (with, _) = status(&stage.client, route, &[("authorization", "Bearer s3cret")]).await;
+        assert!(passed(with), "{name}: {with}");
+    }
+}
+
+#[tokio::test]
+async fn other_verbs_are_told_which_ones_there_are() {
+    let stage = Stage::new(json!({ "mcpServers": {} })).await;
+    let bearer = format!("Bearer {}", stage.admin_token());
+    for route in ROUTES {
+        let others = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+        for verb in others.into_iter().filter(|verb| *verb != route.verb()) {
+            let headers = [("authorization", bearer.as_str())];
+            let answer = stage.client.send(verb.clone(), &path(route), &headers, "").await;
+            assert_eq!(answer.status, StatusCode::METHOD_NOT_ALLOWED, "{verb} {}", route.path);
+            let allowed = answer.headers["allow"].to_str().expect("text");
+            assert!(allowed.split(", ").any(|allowed| route.verb().as_str() == allowed), "{} {allowed}", route.path);
+        }
+    }
+}
+
+#[tokio::test]
+async fn without_the_api_there_are_probes_only() {
+    let stage = Stage::new(json!({ "mcpServers": {}, "admin": { "enabled": false } })).await;
+    for route in ROUTES {
+        let (status, _) = status(&stage.client, route, &[]).await;
+        let is_there = status != StatusCode::NOT_FOUND;
+        assert_eq!(is_there, route.access == Access::Probe, "{} {}: {status}", route.verb(), route.path);
+    }
+    let record = stage.record();
+    assert_eq!((&record["adminUrl"], &record["adminTokenFile"]), (&Value::Null, &Value::Null));
+}
+
+#[tokio::test]
+async fn operators_may_have_an_address_of_their_own() {
+    let config = json!({ "mcpServers": { "a": fixture_server(&[]) }, "admin": { "listen": "127.0.0.1:0" } });
+    let stage = Stage::new(config).await;
+    let operators = Client::new(stage.admin_address());
+    assert_ne!(operators.address, stage.client.address);
+    for route in ROUTES {
+        let name = format!("{} {}", route.verb(), route.path);
+        let (theirs, _) = status(&operators, route, &[]).await;
+        assert!(theirs != StatusCode::NOT_FOUND, "{name}: {theirs}");
+        let (ours, _) = status(&stage.client, route, &[]).await;
+        assert_eq!(ours != StatusCode::NOT_FOUND, route.access == Access::Probe, "{name}: {ours}");
+    }
+    for path in ["/mcp", "/sse", "/messages", "/mcp/p/x"] {
+        let answer = operators.send(Method::POST, path, &[("content-type", "application/json")], "{}").await;
+        assert_eq!(answer.status, StatusCode::NOT_FOUND, "{path}: {answer:?}");
+    }
+    stage.gateway.client_seeing("a_echo").await;
+}
+
+#[tokio::test]
+async fn from_other_machines_nobody_reads_without_the_token() {
+    let stage = Stage::new(json!({ "mcpServers": {}, "admin": { "listen": "0.0.0.0:0" } })).await;
+    let operators = Client::new(stage.admin_address());
+    let bearer = format!("Bearer {}", stage.admin_token());
+    for route in ROUTES {
+        let name = format!("{} {}", route.verb(), route.path);
+        let (without, _) = status(&operators, route, &[]).await;
+        assert_eq!(without == StatusCode::UNAUTHORIZED, route.access != Access::Probe, "{name}: {without}");
+        let (with, _) = status(&operators, route, &[("authorization", &bearer)]).await;
+        assert!(passed(with), "{name}: {with}");
+    }
+}
+
+#[tokio::test]
+async fn the_token_is_written_where_the_operator_wants_it_and_goes_with_the_gateway() {
+    let mut stage = Stage::new(json!({ "mcpServers": {}, "admin": { "tokenFile": "secret.token" } })).await;
+    let file: PathBuf = stage.scratch.path().join("secret.token");
+    assert_eq!(stage.record()["adminTokenFile"].as_str().map(Path::new), Some(file.as_path()));
+    assert_eq!(std::fs::metadata(&file).expect("it is there").permissions().mode() & 0o777, 0o600);
+    let bearer = format!("Bearer {}", std::fs::read_to_string(&file).expect("it is ours"));
+    let answer = stage.client.send(Method::POST, "/api/reload", &[("authorization", &bearer)], "{}").await;
+    assert!(passed(answer.status), "{answer:?}");
+    assert!(stage.gateway.terminate().await.success());
+    assert!(!file.exists());
+}
+
+#[tokio::test]
+async fn routes_answer_what_the_document_says() {
+    let servers = json!({
+        "a": fixture_server(&[]),
+        "broken": { "command": "no-such-program" },
+        "off": { "command": "x", "enabled": false },
+    });
+    let stage = Stage::new(json!({ "mcpServers": servers })).await;
+    let client = stage.gateway.client_seeing("a_echo").await;
+    client.call("a_echo", json!({})).await;
+    client.request("resources/subscribe", json!({ "uri": "a+note:///alpha" })).await;
+    eventually("the start is over", || async {
+        let ready = client.send(Method::GET, "/readyz", &[], "").await;
+        (ready.status == StatusCode::OK).then_some(())
+    })
+    .await;
+    let document = client.send(Method::GET, "/api/openapi.json", &[], "").await.json();
+    assert_eq!(document["openapi"], "3.1.0");
+    let described: usize =
+        document["paths"].as_object().expect("paths").values().map(|it| it.as_object().expect("verbs").len()).sum();
+    assert_eq!(described, ROUTES.len());
+    let valid = |schema: &Value, value: &Value, name: &str| {
+        assert!(!schema.is_null(), "{name} has no schema");
+        let schema = json!({ "allOf": [schema], "components": document["components"] });
+        let validator = jsonschema::validator_for(&schema).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let problems: Vec<_> = validator.iter_errors(value).map(|error| error.to_string()).collect();
+        assert!(problems.is_empty(), "{name}: {problems:?} in {value}");
+    };
+    for route in ROUTES {
+        let name = format!("{} {}", route.verb(), route.path);
+        let operation = &document["paths"][route.path][route.verb().as_str().to_lowercase()];
+        let content = |status: StatusCode| operation["responses"][status.as_str()]["content"].clone();
+        match route.answer {
+            Answer::Text(kind) => {
+                let answer = client.send(route.verb(), &path(route), &[], "").await;
+                assert_eq!(answer.headers["content-type"], kind, "{name}");
+                assert!(!content(answer.status)[kind].is_null(), "{name}");
+            }
+            Answer::Json(_) => {
+                let answer = client.send(route.verb(), &path(route), &[], "").await;
+                assert_eq!(answer.status == StatusCode::OK, route.access != Access::Change, "{name}: {answer:?}");
+                valid(&content(answer.status)["application/json"]["schema"], &answer.json(), &name);
+            }
+            Answer::Events(..) => {
+                let (_, mut listener) = client.get(&path(route), &[]).await;
+                let event = listener.next().await.expect("an event");
+                valid(&content(StatusCode::OK)["text/event-stream"]["x-events"]["message"], &event, &name);
+            }
+        }
+    }
+}
