@@ -13,8 +13,9 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use crate::admin::api::{EntryList, EventInfo, Reloaded, SessionList, Status};
+use crate::admin::api::{EntryList, EventInfo, Missed, Reloaded, SessionList, Status};
 use crate::cli::bridge::wire::Answers;
+use crate::protocol::framing::Event;
 use crate::router::introspection::SubscriptionList;
 use crate::tui::remote::api::{Api, Gateway};
 use crate::tui::state::data::{Item, Kind};
@@ -68,17 +69,17 @@ fn pause(attempts: u32) -> Duration {
 /// sees them.
 async fn look(api: &Api, news: &mpsc::Sender<Message>, mut looked_at: watch::Receiver<Panel>) {
     let begun = Instant::now();
-    let (mut attempts, mut version) = (0, None);
+    let (mut attempts, mut known) = (0, Known::default());
     loop {
         let panel = *looked_at.borrow_and_update();
-        let wait = match look_once(api, news, begun, &mut version, panel).await {
+        let wait = match look_once(api, news, begun, &mut known, panel).await {
             Ok(()) => {
                 attempts = 0;
                 PERIOD
             }
             Err(reason) => {
                 let again_in = pause(attempts);
-                (attempts, version) = (attempts + 1, None);
+                (attempts, known.version) = (attempts + 1, None);
                 if tell(news, Message::Link(Link::Lost { reason, again_in })).await.is_none() {
                     return;
                 }
@@ -94,24 +95,39 @@ async fn look(api: &Api, news: &mpsc::Sender<Message>, mut looked_at: watch::Rec
     }
 }
 
+/// What the last look saw.
+#[derive(Default)]
+struct Known {
+    /// When the gateway was started: another time means another gateway.
+    started: String,
+    /// Of the catalog; nothing where its lists are to be read.
+    version: Option<u64>,
+}
+
 async fn look_once(
     api: &Api,
     news: &mpsc::Sender<Message>,
     begun: Instant,
-    version: &mut Option<u64>,
+    known: &mut Known,
     panel: Panel,
 ) -> Result<(), String> {
     let status: Status = api.get("/api/status").await?;
     let (at, now) = (begun.elapsed(), status.catalog.version);
+    if known.started != status.started {
+        if !known.started.is_empty() {
+            api.begin_anew();
+        }
+        *known = Known { started: status.started.clone(), version: None };
+    }
     let _ = tell(news, Message::Link(Link::Live)).await;
     let _ = tell(news, Message::Status { at, status: Box::new(status) }).await;
-    if *version != Some(now) {
+    if known.version != Some(now) {
         for kind in Kind::ALL {
             let list: EntryList = api.get(&format!("/api/{}", kind.word())).await?;
             let items = list.entries.iter().map(Item::read).collect();
             let _ = tell(news, Message::Items(kind, items)).await;
         }
-        *version = Some(now);
+        known.version = Some(now);
     }
     match panel {
         Panel::Subscriptions => {
@@ -132,25 +148,55 @@ async fn tell(news: &mpsc::Sender<Message>, message: Message) -> Option<()> {
     news.send(message).await.ok()
 }
 
-/// Follows the events; a stream that ends goes on where it was.
+/// Follows the events; a stream that ends goes on where it was, and that of another gateway begins at its beginning.
 async fn follow(api: &Api, news: &mpsc::Sender<Message>) {
     let (mut attempts, mut last) = (0, None);
+    let mut gateways = api.gateways();
     while !news.is_closed() {
+        if gateways.has_changed().is_ok_and(|changed| changed) {
+            gateways.mark_unchanged();
+            last = None;
+        }
         if let Ok(response) = api.stream("/api/events", last.as_deref()).await {
             attempts = 0;
             let mut answers = Answers::new(response);
-            while let Ok(Some(event)) = answers.next().await {
+            let is_other = loop {
+                let event = tokio::select! {
+                    event = answers.next() => event,
+                    _ = gateways.changed() => break true,
+                };
+                let Ok(Some(event)) = event else { break false };
+                let told = told(&event);
                 last = event.id.or(last);
-                if let Ok(event) = serde_json::from_slice::<EventInfo>(&event.data)
+                if let Some(event) = told
                     && tell(news, Message::Event(event)).await.is_none()
                 {
                     return;
                 }
+            };
+            if is_other {
+                last = None;
+                continue;
             }
         }
         tokio::time::sleep(pause(attempts)).await;
         attempts += 1;
     }
+}
+
+/// What an event of the stream says; that some were missed is one too.
+fn told(event: &Event) -> Option<EventInfo> {
+    if event.name.as_deref() == Some("missed") {
+        let Missed { missed } = serde_json::from_slice(&event.data).ok()?;
+        let message = format!("{missed} events came too fast to be shown");
+        return Some(EventInfo {
+            level: "warn".to_owned(),
+            kind: "missed".to_owned(),
+            message,
+            ..EventInfo::default()
+        });
+    }
+    serde_json::from_slice(&event.data).ok().filter(|event: &EventInfo| !event.kind.is_empty())
 }
 
 /// Makes changes, one after the other.
@@ -208,6 +254,18 @@ mod tests {
     fn attempts_get_rarer_up_to_a_limit() {
         let seconds: Vec<_> = [0, 1, 2, 3, 9, 1000].map(|attempts| pause(attempts).as_secs()).to_vec();
         assert_eq!(seconds, [1, 2, 4, 8, 8, 8]);
+    }
+
+    #[test]
+    fn what_was_missed_is_an_event_and_nothing_is_none() {
+        let read = |name: Option<&str>, data: &'static str| {
+            let event = Event { name: name.map(str::to_owned), data: data.into(), ..Event::default() };
+            told(&event).map(|event| (event.kind, event.message))
+        };
+        let missed = ("missed".to_owned(), "3 events came too fast to be shown".to_owned());
+        assert_eq!(read(Some("missed"), r#"{"missed":3}"#), Some(missed));
+        assert_eq!(read(None, r#"{"kind":"a","message":"b"}"#), Some(("a".to_owned(), "b".to_owned())));
+        assert_eq!((read(None, "{}"), read(None, ""), read(None, "[")), (None, None, None));
     }
 
     #[test]

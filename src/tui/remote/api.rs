@@ -12,6 +12,7 @@ use http::header::{ACCEPT, AUTHORIZATION, HeaderName, HeaderValue};
 use http::{Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use serde::de::DeserializeOwned;
+use tokio::sync::watch;
 
 use crate::admin::api::Refused;
 use crate::backend::connect::{HttpClient, ProxyEnvironment};
@@ -59,6 +60,8 @@ impl Gateway {
 
 pub struct Api {
     target: ArcSwap<Target>,
+    /// How many gateways it has spoken to, one after the other: numbers of events mean something within one only.
+    gateways: watch::Sender<u64>,
 }
 
 struct Target {
@@ -73,7 +76,7 @@ impl Target {
     fn new(gateway: Gateway) -> anyhow::Result<Target> {
         let (url, token) = match &gateway {
             Gateway::Named { url, token } => (url, token.clone()),
-            Gateway::Recorded(record) => (&record.url, record.token()?),
+            Gateway::Recorded(record) => (record.admin_url.as_ref().unwrap_or(&record.url), record.admin_token()?),
         };
         let uri: Uri =
             url.parse().map_err(|error| anyhow::anyhow!("the URL {} cannot be used: {error}", mask::url(url)))?;
@@ -104,7 +107,7 @@ fn bearer(token: &Secret) -> anyhow::Result<HeaderValue> {
 
 impl Api {
     pub fn new(gateway: Gateway) -> anyhow::Result<Api> {
-        Ok(Api { target: ArcSwap::from_pointee(Target::new(gateway)?) })
+        Ok(Api { target: ArcSwap::from_pointee(Target::new(gateway)?), gateways: watch::Sender::new(0) })
     }
 
     /// Turns to the gateway that took the place of one that ended.
@@ -116,6 +119,15 @@ impl Api {
         if let Some(Ok(successor)) = target.gateway.successor().map(Target::new) {
             self.target.store(Arc::new(successor));
         }
+    }
+
+    /// Another gateway answers by now.
+    pub fn begin_anew(&self) {
+        self.gateways.send_modify(|gateways| *gateways += 1);
+    }
+
+    pub fn gateways(&self) -> watch::Receiver<u64> {
+        self.gateways.subscribe()
     }
 
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {

@@ -240,7 +240,8 @@ pub fn sections(panel: Panel, wanted: &Wanted<'_>) -> Vec<Section> {
         Panel::Events => {
             let all = data.events.iter().enumerate();
             let own = all.filter(|(_, event)| wanted.server.is_none() || event.server.as_deref() == wanted.server);
-            let rows = own.map(|(at, event)| row(&event.seq.to_string(), What::Event(at), event_row(event)));
+            let rows =
+                own.map(|(at, event)| row(&format!("{} {}", event.seq, event.time), What::Event(at), event_row(event)));
             vec![wanted.section("Events", EVENTS, rows.collect())]
         }
     }
