@@ -116,9 +116,9 @@ fn tui2_the_filter_is_picked_from_the_servers_and_taken_back() {
     act(&mut state, Action::Close);
     assert_eq!((state.server.as_deref(), ids(&state).len()), (None, 4));
     act(&mut state, Action::Show(Panel::Servers));
-    act(&mut state, Action::Down);
+    act(&mut state, Action::Last);
     act(&mut state, Action::Filter);
-    assert_eq!(state.dialog, Some(Dialog::Picker { at: 2 }), "the selected server");
+    assert_eq!(state.dialog, Some(Dialog::Picker { at: 5 }), "the selected server");
     state.update(Message::Cancel);
     assert_eq!(state.server, None);
 }
