@@ -4,38 +4,44 @@
 //! outside in: no new work, open calls within `grace`, then links and processes.
 
 mod accept;
+mod fleet;
+pub mod operate;
+mod telemetry;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
-use indexmap::IndexMap;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
+use crate::admin::api::Reloaded;
+use crate::admin::command::{Commands, MOST_WAITING};
 use crate::admin::configuration::Configuration;
 use crate::admin::events::MOST_READERS;
 use crate::admin::permit::Permit;
 use crate::admin::readiness::{self, Cell, Readiness};
 use crate::admin::{self, Admin};
+use crate::app::fleet::Fleet;
+use crate::app::operate::{Operator, Source};
 use crate::backend::Backend;
-use crate::backend::actor::{self, Surroundings};
+use crate::backend::actor::Surroundings;
 use crate::backend::ask::Translate;
 use crate::backend::connect::ProxyEnvironment;
 use crate::catalog::directory::Directory;
 use crate::config::admin::{AdminSettings, Listen};
-use crate::config::diff::{Plan, diff};
 use crate::config::exposure::ProfileName;
-use crate::config::{Config, Gateway, Server, ServerId};
+use crate::config::{Config, Gateway, Policies, ServerId};
 use crate::front::gate::Gate;
 use crate::front::http::Audience;
 use crate::front::{http, stdio};
 use crate::observe::{Event, Observe};
 use crate::router::Router;
 use crate::session::Sessions;
+use crate::session::account::Accounts;
 use crate::session::desk::Desk;
 
 /// Connections beyond the sessions: a client may hold a few.
@@ -44,26 +50,23 @@ const CONNECTIONS_PER_SESSION: usize = 4;
 /// A gateway that runs: backends, catalog and desk, without a front.
 pub struct App {
     started: SystemTime,
-    configuration: watch::Sender<Configuration>,
     permit: Permit,
+    admin_settings: AdminSettings,
     readiness: Arc<Cell>,
     desk: Arc<Desk>,
     directory: Arc<Directory>,
     pub observe: Arc<Observe>,
-    config: Config,
-    running: IndexMap<ServerId, Running>,
-    /// The actors of servers that were removed or replaced and may not be through with it.
-    leaving: Vec<JoinHandle<()>>,
-    surroundings: Surroundings,
+    gateway: Gateway,
+    policies: Policies,
+    fleet: Arc<Fleet>,
+    configuration: Arc<watch::Sender<Configuration>>,
+    operator: Option<Operator>,
+    commands: Commands,
     stop_fronts: watch::Sender<bool>,
     background: Vec<JoinHandle<()>>,
     stop_catalog: watch::Sender<bool>,
-}
-
-struct Running {
-    backend: Arc<Backend>,
-    stop: watch::Sender<bool>,
-    actor: JoinHandle<()>,
+    /// Sends traces, where that is wanted.
+    exporter: Option<JoinHandle<()>>,
 }
 
 impl App {
@@ -82,28 +85,47 @@ impl App {
             bell: Arc::clone(&directory.bell),
             level: sessions.levels.watch(),
         };
-        let desk = Arc::new(Desk::new(sessions, router, config.policies.clone()));
+        let stop_catalog = watch::Sender::new(false);
+        let (spans, exporter) =
+            telemetry::start(&config.telemetry, &surroundings.proxies, &observe, &stop_catalog).unzip();
+        let mut desk = Desk::new(sessions, router, config.policies.clone());
+        desk.accounts = Accounts::new(config.log.audit, spans);
+        let fleet = Fleet::new(Arc::clone(&directory), surroundings, gateway.grace);
+        let (commands, waiting) = mpsc::channel(MOST_WAITING);
+        let configuration = Arc::new(watch::Sender::new(Configuration::new(String::new(), &config)));
+        let told = Arc::clone(&configuration);
+        let operator = Operator::new(config.clone(), Arc::clone(&fleet), Arc::clone(&observe), waiting, told);
         let mut app = App {
             started: SystemTime::now(),
-            configuration: watch::Sender::new(Configuration::new(String::new(), &config)),
             permit: Permit::new(&config.gateway),
+            admin_settings: config.admin.clone(),
             readiness: Arc::default(),
-            desk,
+            desk: Arc::new(desk),
             directory,
             observe,
-            config: Config::empty(),
-            running: IndexMap::new(),
-            leaving: Vec::new(),
-            surroundings,
+            gateway: config.gateway.clone(),
+            policies: config.policies.clone(),
+            fleet,
+            configuration,
+            operator: Some(operator),
+            commands,
             stop_fronts: watch::Sender::new(false),
             background: Vec::new(),
-            stop_catalog: watch::Sender::new(false),
+            stop_catalog,
+            exporter,
         };
         app.spawn_background();
-        let plan = diff(&app.config, &config);
-        app.apply(&plan, config);
+        app.fleet.become_as(config);
         app.spawn_settling();
         app
+    }
+
+    /// The configuration is read from there again, when it changed or somebody wants it. `shown` tells people where that is.
+    pub fn follow(&mut self, shown: String, source: Source) {
+        self.configuration.send_modify(|configuration| configuration.source = shown);
+        if let Some(operator) = &mut self.operator {
+            operator.follow(source);
+        }
     }
 
     fn spawn_background(&mut self) {
@@ -132,46 +154,9 @@ impl App {
         }));
     }
 
-    /// Makes the running backends what `config` says; `plan` is the difference.
-    fn apply(&mut self, plan: &Plan, config: Config) {
-        self.leaving.retain(|actor| !actor.is_finished());
-        for id in &plan.stop {
-            self.stop_backend(id, Backend::close_subscriptions);
-        }
-        for (id, server) in &plan.start {
-            self.start_backend(id, server);
-        }
-        for change in &plan.change {
-            let handed = self.stop_backend(&change.id, Backend::hand_over);
-            self.start_backend(&change.id, &change.server).take_over(handed.unwrap_or_default());
-        }
-        self.config = config;
-        let order = |id: &ServerId| self.config.servers.get_index_of(id).unwrap_or(usize::MAX);
-        self.running.sort_by(|one, _, other, _| order(one).cmp(&order(other)));
-        self.directory.set_backends(self.running.values().map(|running| Arc::clone(&running.backend)).collect());
-    }
-
-    /// Stops a backend. `settle` comes first: what stops takes its subscriptions with it.
-    fn stop_backend<T>(&mut self, id: &ServerId, settle: impl FnOnce(&Backend) -> T) -> Option<T> {
-        let running = self.running.shift_remove(id)?;
-        let settled = settle(&running.backend);
-        running.stop.send_replace(true);
-        self.leaving.push(running.actor);
-        Some(settled)
-    }
-
-    fn start_backend(&mut self, id: &ServerId, server: &Arc<Server>) -> Arc<Backend> {
-        let stop = watch::Sender::new(false);
-        let (backend, actor) =
-            actor::start(id.clone(), Arc::clone(server), self.surroundings.clone(), stop.subscribe());
-        self.running.insert(id.clone(), Running { backend: Arc::clone(&backend), stop, actor });
-        backend
-    }
-
     /// Replaces the configuration of the servers while running. The gateway's own settings stay as they began.
-    pub fn reload(&mut self, config: Config) {
-        let plan = diff(&self.config, &config);
-        self.apply(&plan, config);
+    pub fn reload(&mut self, config: Config) -> Reloaded {
+        self.fleet.become_as(config)
     }
 
     /// What is offered, and by whom.
@@ -180,8 +165,8 @@ impl App {
     }
 
     /// The running backends, in the order of the configuration.
-    pub fn backends(&self) -> impl Iterator<Item = &Arc<Backend>> {
-        self.running.values().map(|running| &running.backend)
+    pub fn backends(&self) -> Vec<Arc<Backend>> {
+        self.fleet.backends()
     }
 
     /// Whether it is ready to be used, now and from now on.
@@ -191,10 +176,10 @@ impl App {
 
     /// Serves HTTP on `listener` until `shutdown` ends, then stops everything in order; when it ends a second time
     /// before that is done, at once.
-    pub async fn serve_http(self, listener: TcpListener, mut shutdown: impl AsyncFnMut()) -> Result<()> {
+    pub async fn serve_http(mut self, listener: TcpListener, mut shutdown: impl AsyncFnMut()) -> Result<()> {
         let accepting = self.accept_http(listener)?;
-        shutdown().await;
-        let (desk, observe, grace) = (Arc::clone(&self.desk), Arc::clone(&self.observe), self.config.gateway.grace);
+        self.operate(shutdown()).await;
+        let (desk, observe, grace) = (Arc::clone(&self.desk), Arc::clone(&self.observe), self.gateway.grace);
         observe.emit(&Event::ShuttingDown { open: desk.sessions.open_calls(), grace });
         let drained = async move {
             let is_late = tokio::time::timeout(grace, accepting).await.is_err();
@@ -211,14 +196,29 @@ impl App {
         self.permit = permit;
     }
 
+    /// Does what operators want until `end`.
+    async fn operate(&mut self, end: impl Future<Output = ()>) {
+        let operator = self.operator.take();
+        let operating = async {
+            match operator {
+                Some(operator) => operator.run().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = end => {}
+            () = operating => {}
+        }
+    }
+
     /// Serves HTTP on `listener` in a task of its own, which ends when the fronts are stopped and their work is done.
     pub fn accept_http(&self, listener: TcpListener) -> Result<JoinHandle<()>> {
         let address = listener.local_addr().context("the listener has no address")?;
-        let settings = &self.config.admin;
+        let settings = &self.admin_settings;
         let has_operators = settings.enabled && settings.listen.is_none();
         let admin = self.admin();
         let operators = if has_operators { admin::routes(&admin) } else { admin::probes(&admin) };
-        let gate = Gate::new(&self.config.gateway);
+        let gate = Gate::new(&self.gateway);
         let accepting = self.accept(listener, Audience::Clients, gate, http::routes().merge(operators));
         self.observe.emit(&Event::Listening { url: &format!("http://{address}/mcp") });
         Ok(accepting)
@@ -226,7 +226,7 @@ impl App {
 
     /// Serves operators on an address of their own, until everything stops.
     pub fn accept_operators(&mut self, listener: TcpListener, listen: &Listen) {
-        let gateway = Gateway { host: listen.host.clone(), ..self.config.gateway.clone() };
+        let gateway = Gateway { host: listen.host.clone(), ..self.gateway.clone() };
         let gate = match listen.is_loopback() {
             true => Gate::new(&gateway),
             false => Gate::with_admin_token(&gateway, self.permit.token().clone()),
@@ -242,7 +242,7 @@ impl App {
             observe: Arc::clone(&self.observe),
             readiness: self.readiness(),
             configuration: self.configuration.subscribe(),
-            commands: None,
+            commands: Some(self.commands.clone()),
             permit: self.permit.clone(),
             started: self.started,
             readers: Arc::new(Semaphore::new(MOST_READERS)),
@@ -256,18 +256,18 @@ impl App {
             profile: None,
             gate: Arc::new(gate),
             observe: Arc::clone(&self.observe),
-            max_body_size: self.config.gateway.max_body_size,
+            max_body_size: self.gateway.max_body_size,
             streams: Arc::default(),
             stop: self.stop_fronts.subscribe(),
         });
-        let most = self.config.gateway.max_sessions.saturating_mul(CONNECTIONS_PER_SESSION);
+        let most = self.gateway.max_sessions.saturating_mul(CONNECTIONS_PER_SESSION);
         tokio::spawn(accept::accept(listener, front, routes, most, self.stop_fronts.subscribe()))
     }
 
     /// Serves one client of `profile` on `input` and `output` until the input or `shutdown` ends, then stops everything in order; when
     /// `shutdown` ends a second time before that is done, at once.
     pub async fn serve_stdio(
-        self,
+        mut self,
         profile: Option<ProfileName>,
         input: impl AsyncRead + Unpin,
         output: impl AsyncWrite + Unpin + Send + 'static,
@@ -277,8 +277,8 @@ impl App {
             desk: Arc::clone(&self.desk),
             profile,
             observe: Arc::clone(&self.observe),
-            max_message_size: self.config.policies.max_message_size,
-            grace: self.config.gateway.grace,
+            max_message_size: self.policies.max_message_size,
+            grace: self.gateway.grace,
             stop: self.stop_fronts.subscribe(),
         };
         let mut readiness = self.readiness();
@@ -289,10 +289,14 @@ impl App {
             stdio::serve(front, input, output).await;
         };
         tokio::pin!(serving);
-        let is_over = tokio::select! {
-            () = &mut serving => true,
-            () = shutdown() => false,
-        };
+        let mut is_over = false;
+        self.operate(async {
+            tokio::select! {
+                () = &mut serving => is_over = true,
+                () = shutdown() => {}
+            }
+        })
+        .await;
         let drained = async {
             if !is_over {
                 serving.await;
@@ -324,17 +328,13 @@ impl App {
     }
 
     /// Ends sessions, links and processes.
-    pub async fn stop(mut self) {
+    pub async fn stop(self) {
         self.desk.sessions.end_all("the gateway stops");
-        for running in self.running.values() {
-            running.stop.send_replace(true);
-        }
-        let running = std::mem::take(&mut self.running).into_values().map(|running| running.actor);
-        for actor in running.chain(self.leaving) {
-            // A panic has been reported by the runtime; the process group ends with its guard.
-            let _ = actor.await;
-        }
+        self.fleet.stop().await;
         self.stop_catalog.send_replace(true);
+        if let Some(exporter) = self.exporter {
+            telemetry::finish(exporter).await;
+        }
         for task in self.background {
             task.abort();
         }

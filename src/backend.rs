@@ -90,6 +90,8 @@ pub struct Backend {
     slots: Semaphore,
     most_calls: usize,
     handed: Mutex<Handed>,
+    /// Takes its place once it can.
+    pub successor: ArcSwapOption<Backend>,
 }
 
 /// Where a backend is in its life.
@@ -193,6 +195,7 @@ impl Backend {
             slots: Semaphore::new(most_calls),
             most_calls,
             handed: Mutex::default(),
+            successor: ArcSwapOption::empty(),
         }
     }
 
@@ -335,6 +338,10 @@ impl Backend {
 
     /// Takes them over. Whose were shared, and can be so no more, are gone: nobody can dial for a client that did not call.
     pub fn take_over(&self, handed: Vec<HandedOver>) {
+        if !handed.is_empty() {
+            // What it listed before was not compared with what is subscribed.
+            self.inbox.mark(&[List::Resources]);
+        }
         for HandedOver { client, subscriptions } in handed {
             match (&self.own, client) {
                 (None, _) => self.register.take_over(subscriptions),

@@ -16,6 +16,7 @@ pub mod search;
 pub mod uri;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::{Bytes, BytesMut};
@@ -48,6 +49,8 @@ pub struct Catalog {
     /// Which of the tools are listed.
     pub listed: Listed,
     page_size: usize,
+    /// Some client has got the first page of a list and not the last.
+    has_begun_lists: AtomicBool,
     views: [Pages; 2],
     indexes: Indexes,
 }
@@ -134,6 +137,11 @@ impl Catalog {
             DialectClass::Modern => &self.views[1],
         };
         View { catalog: self, pages, class }
+    }
+
+    /// Whether some client may come back with a cursor of it.
+    fn has_begun_lists(&self) -> bool {
+        self.has_begun_lists.load(Ordering::Relaxed)
     }
 
     /// The arguments of a tool that headers repeat; nothing for one that is not offered.
@@ -271,8 +279,20 @@ impl<'a> View<'a> {
 
     /// One page of a list as the `result` of an answer, ready to be sent.
     pub fn page(self, list: List, number: usize) -> Option<Bytes> {
-        let pages = self.pages.0[list as usize].get_or_init(|| self.catalog.make_pages(list, self.class));
-        pages.get(number).cloned()
+        self.pages_of(list).get(number).cloned()
+    }
+
+    /// The first page. Where others follow, the catalog is kept for them.
+    pub fn begin(self, list: List) -> Option<Bytes> {
+        let pages = self.pages_of(list);
+        if pages.len() > 1 {
+            self.catalog.has_begun_lists.store(true, Ordering::Relaxed);
+        }
+        pages.first().cloned()
+    }
+
+    fn pages_of(self, list: List) -> &'a [Bytes] {
+        self.pages.0[list as usize].get_or_init(|| self.catalog.make_pages(list, self.class))
     }
 }
 

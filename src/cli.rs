@@ -8,6 +8,7 @@ pub mod catalog;
 pub mod check;
 pub mod door;
 pub mod edit;
+pub mod follow;
 pub mod generate;
 pub mod import;
 pub mod load;

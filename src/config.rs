@@ -89,6 +89,7 @@ pub struct Config {
     pub policies: Policies,
     pub log: Log,
     pub admin: AdminSettings,
+    pub telemetry: Telemetry,
     pub exposure: Exposure,
     pub meta_tools: MetaTools,
     pub profiles: BTreeMap<ProfileName, Arc<Profile>>,
@@ -104,6 +105,7 @@ impl Config {
             policies: Policies::default(),
             log: Log::default(),
             admin: AdminSettings::default(),
+            telemetry: Telemetry::default(),
             exposure: Exposure::default(),
             meta_tools: MetaTools::default(),
             profiles: BTreeMap::new(),
@@ -215,6 +217,15 @@ pub struct Log {
     /// Nothing where the configuration leaves it to the command.
     pub level: Option<LogLevel>,
     pub format: LogFormat,
+    /// One line for each call that ended, whatever the level.
+    pub audit: bool,
+}
+
+/// Where traces go.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Telemetry {
+    /// The URL of a collector that speaks OTLP over HTTP.
+    pub otlp: Option<String>,
 }
 
 /// How grave something is that is told, gravest first.
@@ -235,6 +246,12 @@ pub enum LogFormat {
     Auto,
     Text,
     Json,
+}
+
+impl LogFormat {
+    /// With the words of the file and of the command line.
+    pub const ALL: [(&str, LogFormat); 3] =
+        [("auto", LogFormat::Auto), ("text", LogFormat::Text), ("json", LogFormat::Json)];
 }
 
 /// How exposed names are made, as it holds for one server: its own words over the global ones.

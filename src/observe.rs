@@ -8,10 +8,12 @@
 //! Text that others wrote is stripped of control and direction-changing characters before it reaches either of them: a
 //! terminal obeys them.
 
+pub mod audit;
 pub mod feed;
 pub mod meter;
 pub mod metrics;
 pub mod mime;
+pub mod spans;
 
 mod line;
 mod told;
@@ -227,10 +229,21 @@ pub enum Event<'a> {
     ConfigRejected {
         reason: &'a str,
     },
+    ConfigWarning {
+        warning: &'a str,
+    },
     /// By an operator: `restart`, `enable` or `disable`.
     ServerCommanded {
         server: &'a str,
         command: &'a str,
+    },
+    /// A call that no trace has, since too many wait to be sent.
+    SpanDropped,
+    /// A collector of traces did not take what was sent; it is lost.
+    SpansFailed {
+        reason: &'a str,
+        /// So was what was sent before.
+        repeated: bool,
     },
     Panic {
         place: &'a str,
@@ -339,7 +352,10 @@ kinds!(
     AdminRefused "admin_refused" Warn,
     ConfigReloaded "config_reloaded" Info,
     ConfigRejected "config_rejected" Error,
+    ConfigWarning "config_warning" Warn,
     ServerCommanded "server_commanded" Info,
+    SpanDropped "span_dropped" Debug,
+    SpansFailed "spans_failed" Warn,
     Panic "panic" Error,
     ShuttingDown "shutting_down" Info,
     CallCut "call_cut" Warn,
@@ -389,13 +405,13 @@ impl Observe {
     /// How often each kind of happening was emitted, those that never were included.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed));
-        kinds().zip(counts).collect()
+        Kind::ALL.iter().map(|kind| kind.as_str()).zip(counts).collect()
     }
 }
 
-/// The kinds of happenings by name.
-pub fn kinds() -> impl Iterator<Item = &'static str> {
-    Kind::ALL.iter().map(|kind| kind.as_str())
+/// The kinds of happenings by name, and the gravest level at which each is told.
+pub fn kinds() -> impl Iterator<Item = (&'static str, LogLevel)> {
+    Kind::ALL.iter().map(|kind| (kind.as_str(), kind.loudest()))
 }
 
 /// `text` on one line, without characters that a terminal or a reader's eye would obey, cut at a sane length.

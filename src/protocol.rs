@@ -17,6 +17,7 @@ pub mod mirror;
 pub mod modern;
 pub mod params;
 pub mod template;
+pub mod trace;
 
 use std::borrow::Cow;
 use std::fmt;

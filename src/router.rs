@@ -152,8 +152,14 @@ impl Router {
     /// The server that a call goes to, as far as the catalog knows it now.
     pub fn server_of(&self, call: &Call) -> Option<ServerId> {
         let catalog = self.directory.catalog_of(call.caller.profile.as_ref());
-        let route = resolve(catalog.view(&call.caller), &self.policies, &call.request).ok()?;
-        Some(catalog.source(route.source).backend.id.clone())
+        let (view, request) = (catalog.view(&call.caller), &call.request);
+        let source = match request.method {
+            Method::Subscribe | Method::Unsubscribe => {
+                find_resource(view, &required(request.raw.as_str(), request.params.uri, "uri").ok()?).ok()?.source
+            }
+            _ => resolve(view, &self.policies, request).ok()?.source,
+        };
+        Some(catalog.source(source).backend.id.clone())
     }
 
     async fn answer(&self, call: &Arc<Call>) -> Result<Reply, CallEnd> {

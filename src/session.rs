@@ -3,6 +3,7 @@
 //! [`Sessions`] is the book of all of them. [`Desk`] is where a session's messages are handled, whatever transport they
 //! came over: what the snapshot can answer is answered at once, the rest becomes a [`Pending`] call.
 
+pub mod account;
 pub mod cut;
 pub mod desk;
 pub mod inflight;

@@ -21,7 +21,12 @@ pub struct Configuration {
 impl Configuration {
     /// As it is at the start.
     pub fn new(source: String, config: &Config) -> Configuration {
-        let disabled = config.servers.iter().filter(|(_, server)| !server.enabled).map(|(id, _)| id.clone());
-        Configuration { source, loaded: SystemTime::now(), reloads: 0, problem: None, disabled: disabled.collect() }
+        let disabled = Configuration::disabled_of(config);
+        Configuration { source, loaded: SystemTime::now(), reloads: 0, problem: None, disabled }
+    }
+
+    pub fn disabled_of(config: &Config) -> Vec<ServerId> {
+        let disabled = config.servers.iter().filter(|(_, server)| !server.enabled);
+        disabled.map(|(id, _)| id.clone()).collect()
     }
 }

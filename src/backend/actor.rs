@@ -29,6 +29,7 @@ use crate::backend::twin::Twin;
 use crate::backend::{Backend, State};
 use crate::caller::Level;
 use crate::config::{Policies, Server, ServerId, Sharing};
+use crate::observe::meter::Meter;
 use crate::observe::{Event, Observe};
 use crate::protocol::method::Method;
 
@@ -36,7 +37,7 @@ use crate::protocol::method::Method;
 const REFRESH_INTERVAL: Duration = Duration::from_millis(300);
 
 /// Lists that come within this time are published together.
-const LISTS_TOGETHER: Duration = Duration::from_millis(500);
+const LISTS_TOGETHER: Duration = Duration::from_secs(2);
 /// A list that could not be fetched is tried again after this.
 const LIST_RETRY: Duration = Duration::from_secs(30);
 /// A session that was forgotten sooner than this was a short one; the second in a row counts as a failure.
@@ -57,16 +58,18 @@ pub struct Surroundings {
     pub level: watch::Receiver<Option<Level>>,
 }
 
-/// Starts a backend. It lives until the sender of `stop` says so or is gone.
+/// Starts a backend, which goes on with `meter`. It lives until the sender of `stop` says so or is gone.
 pub fn start(
     id: ServerId,
     config: Arc<Server>,
+    meter: Arc<Meter>,
     surroundings: Surroundings,
     stop: watch::Receiver<bool>,
 ) -> (Arc<Backend>, JoinHandle<()>) {
     let dialler = Arc::new(Dialler::new(Arc::clone(&config), &surroundings));
     let (observe, translate) = (Arc::clone(&surroundings.observe), Arc::clone(&surroundings.translate));
     let mut backend = Backend::new(id, config, &surroundings.policies, observe, translate);
+    backend.meter = meter;
     if backend.config.session == Sharing::PerClient {
         let patience = surroundings.policies.ask_timeout;
         backend.own = Some(OwnLinks::new(&backend, Arc::clone(&dialler), patience, stop.clone()));

@@ -26,7 +26,7 @@ use crate::protocol::json::{self, Span, quote};
 use crate::protocol::method::Method;
 use crate::protocol::mirror::Mirrors;
 use crate::protocol::modern::{SERVER_INFO, TASKS};
-use crate::protocol::{Id, Outcome, Request, Response};
+use crate::protocol::{Id, Outcome, Request, Response, trace};
 
 /// How long the acknowledgement of a stream of news is waited for.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(10);
@@ -174,7 +174,13 @@ impl Link {
     ) -> Result<Response, LinkError> {
         match &self.wire {
             Wire::Stdio(link) => link.request(id, body, call).await,
-            Wire::Http(link) => link.request(id, body, self.headers(about), call).await,
+            Wire::Http(link) => {
+                let mut headers = self.headers(about);
+                if let Some(call) = call {
+                    trace::headers(&call.request, &mut headers);
+                }
+                link.request(id, body, headers, call).await
+            }
             Wire::Sse(link) => link.request(id, body, call).await,
             Wire::Files(link) => link.request(id, body, call).await,
         }

@@ -59,14 +59,20 @@ impl Seen {
     }
 }
 
-/// What a server does not offer though it should: lists that failed, and tools that were left out.
+/// What a server does not offer though it should: lists that failed, tools that were left out, and a new configuration that
+/// does not work yet.
 pub fn lacking(backend: &Backend) -> Vec<String> {
     let failed = backend.failed_lists().into_iter();
     let failed = failed.map(|(list, reason)| format!("{} failed: {}", list.method(), clean(&reason)));
     let left_out = backend.left_out().into_iter();
     let left_out =
         left_out.map(|left_out| format!("the tool {} is left out: {}", clean(&left_out.tool), clean(&left_out.reason)));
-    failed.chain(left_out).collect()
+    let successor = backend.successor.load();
+    let unready = successor.as_ref().map(|successor| match successor.state() {
+        State::Lost(reason) => format!("its new configuration is not in force: {}", clean(&reason)),
+        _ => "its new configuration is not in force yet".to_owned(),
+    });
+    failed.chain(left_out).chain(unready).collect()
 }
 
 #[cfg(test)]

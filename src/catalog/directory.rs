@@ -24,8 +24,9 @@ use crate::mailbox::Versions;
 use crate::observe::{Event, Observe};
 use crate::protocol::error::Error;
 
-/// How many catalogs before the current one are kept, and for how long.
-const KEPT: usize = 4;
+/// How many catalogs before the current one are kept of which some client has seen a part of a list, and for how long. While
+/// servers start one catalog follows the other, and a client that lists meanwhile may be slow.
+const KEPT: usize = 16;
 const KEPT_FOR: Duration = Duration::from_secs(60);
 /// Listings that change within this time are published together.
 const GATHER: Duration = Duration::from_millis(20);
@@ -213,7 +214,7 @@ impl Shelf {
 
     fn page(&self, caller: &Caller, list: List, cursor: Option<&str>) -> Result<Bytes, Error> {
         let catalog = self.current.load();
-        let Some(cursor) = cursor else { return catalog.view(caller).page(list, 0).ok_or(Error::InvalidCursor) };
+        let Some(cursor) = cursor else { return catalog.view(caller).begin(list).ok_or(Error::InvalidCursor) };
         let cursor: Cursor = cursor.parse()?;
         let page = |catalog: &Catalog| {
             let ours = catalog.version == cursor.version && cursor.list == list;
@@ -236,7 +237,9 @@ impl Shelf {
         let resources = changed(List::Resources) || changed(List::Templates);
         self.current.store(Arc::new(catalog));
         let mut before = self.before();
-        before.push_front((Instant::now(), old));
+        if old.has_begun_lists() {
+            before.push_front((Instant::now(), old));
+        }
         before.truncate(KEPT);
         before.retain(|(replaced, _)| replaced.elapsed() < KEPT_FOR);
         Changed { tools, prompts, resources }

@@ -123,7 +123,8 @@ impl Door {
     /// Waits for servers that are starting: what they offer is not there before.
     pub async fn settle(&self) {
         let Door::Own { app, .. } = self else { return };
-        let all = join_all(app.backends().map(|backend| backend.settled()));
+        let backends = app.backends();
+        let all = join_all(backends.iter().map(|backend| backend.settled()));
         let _ = tokio::time::timeout(SETTLING_PATIENCE, all).await;
     }
 

@@ -1,31 +1,44 @@
 //! Where the log goes: always to stderr, because stdout may carry the protocol.
 
-use std::fmt;
+use std::fmt::{Debug, Result as Written};
+use std::time::Duration;
 
 use clap::Args;
 use tracing::Level;
 use tracing::field::{Field, Visit};
 use tracing_subscriber::field::{RecordFields, VisitOutput};
-use tracing_subscriber::fmt::FormatFields;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::{DefaultVisitor, Writer};
+use tracing_subscriber::fmt::{self, FormatFields};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::cli::style::is_colourful;
 use crate::config::{Log, LogFormat};
+use crate::observe::audit::TARGET;
 
 #[derive(Debug, Args)]
 pub struct LogFlags {
     /// How much to log on stderr: error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL")]
     pub log_level: Option<Level>,
+    /// How to write it: auto (text, with colours on a terminal), text or json
+    #[arg(long, value_name = "FORMAT", value_parser = format)]
+    pub log_format: Option<LogFormat>,
+}
+
+fn format(word: &str) -> Result<LogFormat, String> {
+    let known = LogFormat::ALL.iter().find(|(name, _)| *name == word).map(|(_, format)| *format);
+    known.ok_or_else(|| format!("it is none of {}", LogFormat::ALL.map(|(name, _)| name).join(", ")))
 }
 
 pub fn start(log: &Log, flags: &LogFlags) {
-    start_at(level(log, flags, Level::INFO), log);
+    start_at(Level::INFO, log, flags);
 }
 
 /// The banner tells what `info` would; what comes after it on the same terminal shall be worth reading.
 pub fn start_below_banner(log: &Log, flags: &LogFlags) {
-    start_at(level(log, flags, Level::WARN), log);
+    start_at(Level::WARN, log, flags);
 }
 
 /// The flag, else the configuration, else what fits the place.
@@ -33,42 +46,54 @@ fn level(log: &Log, flags: &LogFlags, default: Level) -> Level {
     flags.log_level.or(log.level.map(Level::from)).unwrap_or(default)
 }
 
-fn start_at(level: Level, log: &Log) {
-    let builder = tracing_subscriber::fmt()
-        .with_max_level(level)
+/// Who wants to know of each call wants to know whatever the rest may tell.
+fn filter(level: Level, audit: bool) -> Targets {
+    let audited = if audit { level.max(Level::INFO) } else { level };
+    Targets::new().with_default(level).with_target(TARGET, audited)
+}
+
+fn start_at(default: Level, log: &Log, flags: &LogFlags) {
+    let lines = fmt::layer()
         .with_writer(std::io::stderr)
         .with_target(false)
         // It would complain on the very stderr that cannot be written to, and panic.
         .log_internal_errors(false);
-    match log.format {
-        LogFormat::Json => builder.json().init(),
+    let registry = tracing_subscriber::registry().with(filter(level(log, flags, default), log.audit));
+    match flags.log_format.unwrap_or(log.format) {
+        LogFormat::Json => registry.with(lines.json().with_target(true)).init(),
         LogFormat::Text | LogFormat::Auto => {
-            builder.fmt_fields(ForPeople).with_ansi(is_colourful(&std::io::stderr())).init();
+            registry.with(lines.fmt_fields(ForPeople).with_ansi(is_colourful(&std::io::stderr()))).init();
         }
     }
 }
 
-/// The fields of a line, less its kind: that is for programs, and people read the message.
+/// The fields of a line as people want them: without its kind, since they read the message, and with units.
 struct ForPeople;
 
 impl<'writer> FormatFields<'writer> for ForPeople {
-    fn format_fields<R: RecordFields>(&self, writer: Writer<'writer>, fields: R) -> fmt::Result {
-        let mut visitor = WithoutKind(DefaultVisitor::new(writer, true));
+    fn format_fields<R: RecordFields>(&self, writer: Writer<'writer>, fields: R) -> Written {
+        let mut visitor = Fields(DefaultVisitor::new(writer, true));
         fields.record(&mut visitor);
         visitor.0.finish()
     }
 }
 
-struct WithoutKind<'writer>(DefaultVisitor<'writer>);
+struct Fields<'writer>(DefaultVisitor<'writer>);
 
-impl Visit for WithoutKind<'_> {
+impl Visit for Fields<'_> {
     fn record_str(&mut self, field: &Field, value: &str) {
         if field.name() != "kind" {
             self.0.record_str(field, value);
         }
     }
 
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+    /// All of them are durations, in seconds.
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        let duration = Duration::try_from_secs_f64(value).unwrap_or_default();
+        self.0.record_debug(field, &duration);
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         self.0.record_debug(field, value);
     }
 }
@@ -79,6 +104,15 @@ mod tests {
     use crate::config::LogLevel;
 
     #[test]
+    fn an_audit_is_written_at_any_level_and_nothing_else_is() {
+        for level in [Level::ERROR, Level::WARN, Level::INFO, Level::TRACE] {
+            let filter = filter(level, true);
+            assert!(filter.would_enable(TARGET, &Level::INFO), "{level}");
+            assert_eq!(filter.would_enable("goblin", &Level::INFO), level >= Level::INFO, "{level}");
+        }
+    }
+
+    #[test]
     fn who_asks_for_a_level_gets_it() {
         for (flag, configured, expected) in [
             (None, None, Level::WARN),
@@ -87,7 +121,7 @@ mod tests {
             (Some(Level::INFO), None, Level::INFO),
         ] {
             let log = Log { level: configured, ..Log::default() };
-            assert_eq!(level(&log, &LogFlags { log_level: flag }, Level::WARN), expected);
+            assert_eq!(level(&log, &LogFlags { log_level: flag, log_format: None }, Level::WARN), expected);
         }
     }
 }

@@ -21,7 +21,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use serde::{Deserialize, Serialize};
 
 use crate::backend::connect::{HttpClient, ProxyEnvironment};
-use crate::cli::load::environment;
+use crate::cli::load::{Variables, environment};
 use crate::cli::runtime::identity::{Fingerprints, Identity, hex};
 use crate::config::Environment;
 use crate::config::secret::Secret;
@@ -187,8 +187,29 @@ pub struct Published {
     path: PathBuf,
     /// Its lock says that we live.
     file: File,
+    record: Record,
+}
+
+impl Published {
     /// Where the admin token stands, if it was written.
-    pub admin_token_file: Option<PathBuf>,
+    pub fn admin_token_file(&self) -> Option<&Path> {
+        self.record.admin_token_file.as_deref()
+    }
+
+    /// From now on the gateway runs this configuration.
+    pub fn replace(&mut self, identity: Identity, variables: &Variables) -> io::Result<()> {
+        let fingerprints = self.record.fingerprints.of(variables);
+        let record = Record { identity, fingerprints, ..self.record.clone() };
+        let unfinished = self.path.with_extension("new");
+        // Of a try that failed.
+        let _ = std::fs::remove_file(&unfinished);
+        let mut file = create(&unfinished)?;
+        file.lock()?;
+        file.write_all(&serde_json::to_vec_pretty(&record)?)?;
+        std::fs::rename(&unfinished, &self.path)?;
+        (self.file, self.record) = (file, record);
+        Ok(())
+    }
 }
 
 impl Drop for Published {
@@ -262,7 +283,7 @@ fn write(directory: &Path, record: &mut Record, tokens: Tokens<'_>) -> io::Resul
     let unfinished = path.with_extension("new");
     let file = create(&unfinished)?;
     // From here on whatever fails leaves nothing behind.
-    let mut published = Published { path, file, admin_token_file: None };
+    let mut published = Published { path, file, record: record.clone() };
     // Before it can be seen: nobody shall take it for a leftover.
     published.file.lock()?;
     let beside = |extension: &str, token: &Secret| -> io::Result<PathBuf> {
@@ -276,9 +297,9 @@ fn write(directory: &Path, record: &mut Record, tokens: Tokens<'_>) -> io::Resul
     if let Some(token) = tokens.admin {
         record.admin_token_file = Some(beside("admin", token)?);
     }
-    published.admin_token_file = record.admin_token_file.clone();
     published.file.write_all(&serde_json::to_vec_pretty(record)?)?;
     std::fs::rename(&unfinished, &published.path)?;
+    published.record = record.clone();
     Ok(published)
 }
 

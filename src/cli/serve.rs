@@ -1,9 +1,9 @@
 //! `goblin serve`: the gateway over HTTP.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
@@ -12,16 +12,18 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::admin::permit::Permit;
+use crate::app::operate::Source;
 use crate::app::{self, App};
 use crate::backend::child::own_executable;
 use crate::backend::connect::ProxyEnvironment;
 use crate::cli::banner::{self, Banner};
+use crate::cli::follow::{Amend, Record};
 use crate::cli::load::{From, Given, environment};
 use crate::cli::log::LogFlags;
 use crate::cli::runtime::identity::Fingerprints;
-use crate::cli::runtime::{Places, Published, Record, TokenFile, Tokens};
+use crate::cli::runtime::{self, Places, Published, TokenFile, Tokens};
 use crate::cli::style::{shell_word, tell, warn};
-use crate::cli::{Source, load, log, port, top};
+use crate::cli::{self, follow, load, log, port, top};
 use crate::config::Gateway;
 use crate::config::admin::Listen;
 use crate::observe::Observe;
@@ -31,7 +33,7 @@ use crate::tui::remote::Remote;
 #[derive(Debug, Args)]
 pub struct Serve {
     #[command(flatten)]
-    pub source: Source,
+    pub source: cli::Source,
     #[command(flatten)]
     pub log: LogFlags,
     /// Listen on this address instead of gateway.host
@@ -59,11 +61,9 @@ pub async fn run(arguments: Serve) -> Result<ExitCode> {
         Ok(given) => given,
         Err(problem) => return Ok(tell(&problem)),
     };
-    let gateway = &mut given.config.gateway;
-    if let Some(host) = &arguments.host {
-        gateway.host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-    }
-    gateway.port = arguments.port.unwrap_or(gateway.port);
+    let amend = amend(&arguments);
+    amend(&mut given.config);
+    let gateway = &given.config.gateway;
     if gateway.token.is_none() && !gateway.is_loopback() {
         return Ok(tell(&format!(
             "refusing to listen on {} without a token: anyone on the network could use your servers\n\
@@ -89,28 +89,45 @@ pub async fn run(arguments: Serve) -> Result<ExitCode> {
         None => given.config.admin.enabled.then(|| url.clone()),
     };
     let url = format!("{url}/mcp");
-    let public = publish(&url, admin_url, &given)?;
+    let Public { record, permit, _token_file } = publish(&url, admin_url, &given)?;
+    let (source, _following) =
+        follow::follow(arguments.source.config.as_deref(), &given.from, amend, Arc::clone(&record))?;
+    let doors = Doors { clients: listener, operators, permit };
     if arguments.tui {
-        return serve_shown(given, (listener, operators), public, url).await;
+        return serve_shown(given, source, doors, record, url).await;
     }
-    serve(given, (listener, operators), public, has_banner.then_some(url), terminated).await
+    serve(given, source, doors, record, has_banner.then_some(url), terminated).await
+}
+
+/// Where others come in.
+struct Doors {
+    clients: TcpListener,
+    /// An address of their own, where they have one.
+    operators: Option<(TcpListener, Listen)>,
+    permit: Permit,
 }
 
 /// What other programs of this machine can read of us, for as long as we run.
 struct Public {
-    record: Option<Published>,
-    token_file: Option<TokenFile>,
+    record: Record,
     permit: Permit,
+    _token_file: Option<TokenFile>,
+}
+
+/// What the flags say instead of the file.
+fn amend(arguments: &Serve) -> Amend {
+    let (host, port) = (arguments.host.clone(), arguments.port);
+    Arc::new(move |config| {
+        if let Some(host) = &host {
+            config.gateway.host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        }
+        config.gateway.port = port.unwrap_or(config.gateway.port);
+    })
 }
 
 /// Serves for as long as somebody looks at it.
-async fn serve_shown(
-    given: Given,
-    listeners: (TcpListener, Option<(TcpListener, Listen)>),
-    public: Public,
-    url: String,
-) -> Result<ExitCode> {
-    let own = |record: &Record| record.pid == std::process::id() && record.url == url;
+async fn serve_shown(given: Given, source: Source, doors: Doors, record: Record, url: String) -> Result<ExitCode> {
+    let own = |record: &runtime::Record| record.pid == std::process::id() && record.url == url;
     let gateway = match Places::of(&environment).running().into_iter().find(own) {
         Some(record) => tui::remote::api::Gateway::Recorded(record),
         None => tui::remote::api::Gateway::Named { url, token: given.config.gateway.token.clone() },
@@ -127,24 +144,24 @@ async fn serve_shown(
         over.send_replace(true);
         shown
     };
-    let (served, shown) = tokio::join!(serve(given, listeners, public, None, terminated), shown);
+    let (served, shown) = tokio::join!(serve(given, source, doors, record, None, terminated), shown);
     shown.and(served)
 }
 
 async fn serve(
     given: Given,
-    (listener, operators): (TcpListener, Option<(TcpListener, Listen)>),
-    public: Public,
+    source: Source,
+    doors: Doors,
+    record: Record,
     banner_url: Option<String>,
     mut terminated: impl AsyncFnMut(),
 ) -> Result<ExitCode> {
     let Given { config, from, .. } = given;
     let has_token = config.gateway.token.is_some();
-    let Public { permit, record, token_file } = public;
-    let mut published = Some((record, token_file));
     let mut app = App::start(config, own_executable()?, ProxyEnvironment::from_process(), Arc::new(Observe::default()));
-    app.set_permit(permit);
-    if let Some((listener, listen)) = operators {
+    app.follow(shown(&from), source);
+    app.set_permit(doors.permit);
+    if let Some((listener, listen)) = doors.operators {
         app.accept_operators(listener, &listen);
     }
     let told = banner_url.map(|url| {
@@ -154,9 +171,9 @@ async fn serve(
     let shutdown = async move || {
         terminated().await;
         // First, so that nobody new comes while the rest ends.
-        drop(published.take());
+        drop(record.lock().unwrap_or_else(PoisonError::into_inner).take());
     };
-    let served = app.serve_http(listener, shutdown).await;
+    let served = app.serve_http(doors.clients, shutdown).await;
     if let Some(told) = told {
         told.abort();
     }
@@ -209,18 +226,18 @@ fn publish(url: &str, admin_url: Option<String>, given: &Given) -> Result<Public
     });
     let record = record.map_err(|error| warn(&format!("other goblin commands will not find this gateway: {error}")));
     let record = record.ok();
-    let place = record.as_ref().and_then(|record| record.admin_token_file.clone()).or(chosen);
+    let place = record.as_ref().and_then(Published::admin_token_file).map(Path::to_owned).or(chosen);
     let permit = match place {
         Some(place) => permit.written_to(place),
         None => permit,
     };
-    Ok(Public { record, token_file, permit })
+    Ok(Public { record: Arc::new(Mutex::new(record)), permit, _token_file: token_file })
 }
 
-fn record(url: &str, given: &Given) -> std::io::Result<Record> {
+fn record(url: &str, given: &Given) -> std::io::Result<runtime::Record> {
     let mut salt = [0; 16];
     getrandom::fill(&mut salt).map_err(std::io::Error::other)?;
-    Ok(Record::new(url.to_owned(), given.identity.clone(), Fingerprints::new(salt, &given.variables)))
+    Ok(runtime::Record::new(url.to_owned(), given.identity.clone(), Fingerprints::new(salt, &given.variables)))
 }
 
 /// Waits for Ctrl-C or SIGTERM, each time it is called.

@@ -11,7 +11,7 @@ use indexmap::IndexMap;
 
 use crate::config::admin::AdminSettings;
 use crate::config::exposure::{Exposure, MetaTools, Profile, ProfileName};
-use crate::config::{Config, Gateway, Log, Policies, Server, ServerId};
+use crate::config::{Config, Gateway, Log, Policies, Server, ServerId, Telemetry};
 
 /// The steps. Names, filters and limits take effect with the next catalog; order among servers does not matter to running
 /// ones.
@@ -26,6 +26,7 @@ pub struct Plan {
     pub policies: Option<Policies>,
     pub log: Option<Log>,
     pub admin: Option<AdminSettings>,
+    pub telemetry: Option<Telemetry>,
     pub exposure: Option<Exposure>,
     pub meta_tools: Option<MetaTools>,
     pub profiles: Option<BTreeMap<ProfileName, Arc<Profile>>>,
@@ -60,6 +61,7 @@ impl Plan {
             && self.policies.is_none()
             && self.log.is_none()
             && self.admin.is_none()
+            && self.telemetry.is_none()
             && self.exposure.is_none()
             && self.meta_tools.is_none()
             && self.profiles.is_none()
@@ -76,6 +78,7 @@ pub fn diff(old: &Config, new: &Config) -> Plan {
         policies: (old.policies != new.policies).then(|| new.policies.clone()),
         log: (old.log != new.log).then(|| new.log.clone()),
         admin: (old.admin != new.admin).then(|| new.admin.clone()),
+        telemetry: (old.telemetry != new.telemetry).then(|| new.telemetry.clone()),
         exposure: (old.exposure != new.exposure).then(|| new.exposure.clone()),
         meta_tools: (old.meta_tools != new.meta_tools).then(|| new.meta_tools.clone()),
         profiles: (old.profiles != new.profiles).then(|| new.profiles.clone()),
@@ -113,11 +116,68 @@ pub fn apply(old: &Config, plan: &Plan) -> Config {
         policies: plan.policies.as_ref().unwrap_or(&old.policies).clone(),
         log: plan.log.as_ref().unwrap_or(&old.log).clone(),
         admin: plan.admin.as_ref().unwrap_or(&old.admin).clone(),
+        telemetry: plan.telemetry.as_ref().unwrap_or(&old.telemetry).clone(),
         exposure: plan.exposure.as_ref().unwrap_or(&old.exposure).clone(),
         meta_tools: plan.meta_tools.as_ref().unwrap_or(&old.meta_tools).clone(),
         profiles: plan.profiles.as_ref().unwrap_or(&old.profiles).clone(),
         servers: plan.order.iter().filter_map(server).collect(),
     }
+}
+
+/// What differs and cannot be changed while the gateway runs, by the names in the file. Spelled out member by member, so that
+/// a new one must be thought about.
+pub fn frozen(old: &Config, new: &Config) -> Vec<&'static str> {
+    let Config { gateway, policies, log, admin, telemetry, exposure, meta_tools, profiles, servers: _ } = new;
+    let Gateway {
+        host,
+        port,
+        allowed_hosts,
+        allowed_origins,
+        max_sessions,
+        session_idle_timeout,
+        max_body_size,
+        grace,
+        token,
+    } = gateway;
+    let Policies {
+        default_timeout,
+        max_timeout,
+        ask_timeout,
+        start_timeout,
+        max_in_flight,
+        max_in_flight_per_backend,
+        max_message_size,
+        page_size,
+        subscriptions,
+    } = policies;
+    let (before, policed) = (&old.gateway, &old.policies);
+    let same = [
+        ("gateway.host", before.host == *host),
+        ("gateway.port", before.port == *port),
+        ("gateway.allowedHosts", before.allowed_hosts == *allowed_hosts),
+        ("gateway.allowedOrigins", before.allowed_origins == *allowed_origins),
+        ("gateway.maxSessions", before.max_sessions == *max_sessions),
+        ("gateway.sessionIdleTimeout", before.session_idle_timeout == *session_idle_timeout),
+        ("gateway.maxBodySize", before.max_body_size == *max_body_size),
+        ("gateway.grace", before.grace == *grace),
+        ("gateway.token", before.token == *token),
+        ("policies.defaultTimeout", policed.default_timeout == *default_timeout),
+        ("policies.maxTimeout", policed.max_timeout == *max_timeout),
+        ("policies.askTimeout", policed.ask_timeout == *ask_timeout),
+        ("policies.startTimeout", policed.start_timeout == *start_timeout),
+        ("policies.maxInFlight", policed.max_in_flight == *max_in_flight),
+        ("policies.maxInFlightPerBackend", policed.max_in_flight_per_backend == *max_in_flight_per_backend),
+        ("policies.maxMessageSize", policed.max_message_size == *max_message_size),
+        ("policies.pageSize", policed.page_size == *page_size),
+        ("subscriptions", policed.subscriptions == *subscriptions),
+        ("log", old.log == *log),
+        ("admin", old.admin == *admin),
+        ("telemetry", old.telemetry == *telemetry),
+        ("exposure", old.exposure == *exposure),
+        ("metaTools", old.meta_tools == *meta_tools),
+        ("profiles", old.profiles == *profiles),
+    ];
+    same.into_iter().filter(|(_, is_same)| !is_same).map(|(name, _)| name).collect()
 }
 
 /// Those that run and are not mentioned any more.

@@ -7,8 +7,8 @@ use crate::config::problem::{Fault, Problems, Report};
 use crate::config::secret::Secret;
 use crate::config::views::Surroundings;
 use crate::config::{
-    Config, Environment, Gateway, Loaded, Log, LogFormat, LogLevel, Namespacing, Policies, SubscriptionLimits, Timeout,
-    admin, document, network, rules, server, views, vocabulary,
+    Config, Environment, Gateway, Loaded, Log, LogFormat, LogLevel, Namespacing, Policies, SubscriptionLimits,
+    Telemetry, Timeout, admin, document, network, rules, server, views, vocabulary,
 };
 
 pub(crate) fn read(text: &str, origin: &Origin, environment: Environment<'_>) -> Result<Loaded, Problems> {
@@ -38,6 +38,7 @@ fn root(field: &Field<'_>) -> Config {
     section.set(&mut config.policies.subscriptions, "subscriptions", subscriptions);
     section.set(&mut config.log, "log", log);
     section.set(&mut config.admin, "admin", admin::admin);
+    section.set(&mut config.telemetry, "telemetry", telemetry);
     let mut namespacing = Namespacing::default();
     section.set(&mut namespacing, "namespacing", |field| rules::namespacing(field, &Namespacing::default()));
     let servers = section.one_of(&vocabulary::SERVERS);
@@ -131,13 +132,22 @@ pub(crate) const LEVELS: [(&str, LogLevel); 5] = [
     ("debug", LogLevel::Debug),
     ("trace", LogLevel::Trace),
 ];
-pub(crate) const FORMATS: [(&str, LogFormat); 3] =
-    [("auto", LogFormat::Auto), ("text", LogFormat::Text), ("json", LogFormat::Json)];
 
 fn log(field: &Field<'_>) -> Option<Log> {
     let section = field.section(&vocabulary::LOG)?;
     let mut log = Log::default();
     section.set(&mut log.level, "level", |field| field.choice(&LEVELS, &[]).map(Some));
-    section.set(&mut log.format, "format", |field| field.choice(&FORMATS, &[]));
+    section.set(&mut log.format, "format", |field| field.choice(&LogFormat::ALL, &[]));
+    section.set(&mut log.audit, "audit", Field::flag);
     Some(log)
+}
+
+fn telemetry(field: &Field<'_>) -> Option<Telemetry> {
+    let section = field.section(&vocabulary::TELEMETRY)?;
+    let mut telemetry = Telemetry::default();
+    section.set(&mut telemetry.otlp, "otlp", |field| {
+        let url = field.expanded()?;
+        field.accept(network::check_url(&url)).map(|()| Some(url))
+    });
+    Some(telemetry)
 }

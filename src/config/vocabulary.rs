@@ -8,7 +8,7 @@
 //! without effect is worse.
 
 use crate::config::problem::{Fault, quoted};
-use crate::config::{field, read, rules, server, sharing, transport, views};
+use crate::config::{LogFormat, field, read, rules, server, sharing, transport, views};
 
 /// The keys of one object.
 pub(crate) struct Keys {
@@ -131,10 +131,11 @@ pub(crate) const ROOT: Keys = Keys {
         restart("profiles", Shape::Profiles, "{}", "named views, each with an endpoint of its own: /mcp/p/NAME"),
         restart("log", Shape::Object(&LOG), "{}", "what is logged on stderr"),
         restart("admin", Shape::Object(&ADMIN), "{}", "what operators are served, and where"),
+        restart("telemetry", Shape::Object(&TELEMETRY), "{}", "where traces go"),
     ],
     aliases: &[("servers", "mcpServers"), ("context_servers", "mcpServers"), ("mcp_servers", "mcpServers")],
     passed_over: &["$schema"],
-    later: &["telemetry"],
+    later: &[],
 };
 
 const HOST_NAME: Shape = Shape::Text(r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?$");
@@ -229,10 +230,11 @@ pub(crate) const LOG: Keys = Keys {
         ),
         restart(
             "format",
-            Shape::Choice(&words(&read::FORMATS)),
+            Shape::Choice(&words(&LogFormat::ALL)),
             "\"auto\"",
             "auto writes text, with colours on a terminal",
         ),
+        restart("audit", Shape::Flag, "false", "a line for each call that ended, whatever the level"),
     ],
     aliases: &[],
     passed_over: &[],
@@ -250,6 +252,18 @@ pub(crate) const ADMIN: Keys = Keys {
         ),
         restart("tokenFile", Shape::Path, "", "where the admin token is written; in the runtime directory when absent"),
     ],
+    aliases: &[],
+    passed_over: &[],
+    later: &[],
+};
+
+pub(crate) const TELEMETRY: Keys = Keys {
+    read: &[restart(
+        "otlp",
+        Shape::Url,
+        "",
+        "a collector of OpenTelemetry, by OTLP over HTTP; each call becomes a span when it is set",
+    )],
     aliases: &[],
     passed_over: &[],
     later: &[],

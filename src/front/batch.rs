@@ -18,7 +18,7 @@ use crate::front::stream::Carried;
 use crate::mailbox::replay::{Kind, Replay};
 use crate::protocol::error::Error;
 use crate::protocol::json::Pieces;
-use crate::protocol::{Message, error_reply};
+use crate::protocol::{Message, error_reply, trace};
 use crate::session::Session;
 use crate::session::desk::{Begun, Next};
 
@@ -37,7 +37,7 @@ impl Front {
         if batch.is_empty() {
             return Err(Error::InvalidRequest("an empty batch".to_owned()).into());
         }
-        let mut batch = self.begin_batch(&session, batch);
+        let mut batch = self.begin_batch(headers, &session, batch);
         if !accepted.stream {
             batch.end().await;
         } else if !accepted.json || !batch.settle().await {
@@ -46,16 +46,19 @@ impl Front {
         Ok(batch.into_json())
     }
 
-    fn begin_batch(&self, session: &Arc<Session>, messages: Vec<Bytes>) -> Batch {
+    fn begin_batch(&self, headers: &HeaderMap, session: &Arc<Session>, messages: Vec<Bytes>) -> Batch {
         let mut batch = Batch::default();
         for raw in messages {
             match Message::parse(raw) {
-                Ok(Message::Request(request)) => match self.desk.begin(session, request) {
-                    Begun::Ready(answer) => batch.answers.push(answer),
-                    Begun::Pending(pending) => {
-                        batch.calls.push(Carried::new(pending, Arc::clone(session), Arc::clone(&self.observe)));
+                Ok(Message::Request(mut request)) => {
+                    trace::take_headers(&mut request, headers);
+                    match self.desk.begin(session, request) {
+                        Begun::Ready(answer) => batch.answers.push(answer),
+                        Begun::Pending(pending) => {
+                            batch.calls.push(Carried::new(pending, Arc::clone(session), Arc::clone(&self.observe)));
+                        }
                     }
-                },
+                }
                 Ok(Message::Notification(notification)) => self.desk.hear(session, &notification),
                 Ok(Message::Response(response)) => self.desk.hear_answer(session, response),
                 Err(malformed) => {

@@ -30,7 +30,7 @@ use crate::protocol::dialect::{Dialect, Era};
 use crate::protocol::error::Error;
 use crate::protocol::method::Method;
 use crate::protocol::modern::Meta;
-use crate::protocol::{Message, Request, error_reply};
+use crate::protocol::{Message, Request, error_reply, trace};
 use crate::session::Session;
 use crate::session::desk::{Begun, Desk, Next};
 
@@ -263,7 +263,8 @@ impl Front {
             return Box::pin(self.batch(&parts.headers, accepted, batch?)).await;
         }
         match Message::parse(raw)? {
-            Message::Request(request) => {
+            Message::Request(mut request) => {
+                trace::take_headers(&mut request, &parts.headers);
                 let (headers, meta) = (&parts.headers, Meta::read(request.raw.as_str(), &request.params));
                 if meta.version.is_some() {
                     return self.visit(headers, request, &meta, accepted).await;

@@ -5,8 +5,6 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use tracing::field::DebugValue;
-
 use crate::config::LogLevel;
 use crate::observe::line::Field;
 use crate::observe::{Event, Kind, cleaned};
@@ -24,8 +22,7 @@ pub(super) struct Told<'a> {
 pub(super) enum Value<'a> {
     Text(Cow<'a, str>),
     Number(u64),
-    /// As people write it: `1.5s`.
-    Duration(DebugValue<Duration>),
+    Duration(Duration),
 }
 
 impl<'a> From<&'a str> for Value<'a> {
@@ -54,7 +51,7 @@ impl From<u16> for Value<'_> {
 
 impl From<Duration> for Value<'_> {
     fn from(duration: Duration) -> Self {
-        Value::Duration(tracing::field::debug(duration))
+        Value::Duration(duration)
     }
 }
 
@@ -63,7 +60,8 @@ impl Value<'_> {
         match self {
             Value::Text(text) => Box::new(&**text),
             Value::Number(number) => Box::new(number),
-            Value::Duration(duration) => Box::new(duration),
+            // In seconds for programs; the log for people writes it as they do.
+            Value::Duration(duration) => Box::new(duration.as_secs_f64()),
         }
     }
 }
@@ -251,8 +249,17 @@ impl<'a> Told<'a> {
             Event::ConfigRejected { reason } => {
                 told("configuration not reloaded; everything stays as it was").with(Field::Reason, reason)
             }
+            Event::ConfigWarning { warning } => told("in the configuration").with(Field::Reason, warning),
             Event::ServerCommanded { server, command } => {
                 told("told by an operator").with(Field::Server, server).with(Field::Command, command)
+            }
+            Event::SpanDropped => told("too many spans wait to be sent; one was dropped"),
+            Event::SpansFailed { reason, repeated } => {
+                let message = match repeated {
+                    false => "cannot send traces; they are dropped until it works again",
+                    true => "cannot send traces, as before",
+                };
+                again(told(message), repeated).with(Field::Reason, reason)
             }
             Event::Panic { place } => told("bug: a request panicked").with(Field::Place, place),
             Event::ShuttingDown { open, grace } => told("shutting down; open calls have the grace to end")

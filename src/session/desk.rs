@@ -21,6 +21,7 @@ use crate::protocol::modern::IDENTITY;
 use crate::protocol::params::{self, required};
 use crate::protocol::{self, Id, Notification, Request, Response};
 use crate::router::{Reply, Router};
+use crate::session::account::{Account, Accounts};
 use crate::session::park::Park;
 use crate::session::{Place, Session, Sessions};
 
@@ -38,6 +39,8 @@ pub struct Desk {
     pub router: Arc<Router>,
     pub(super) policies: Policies,
     pub(super) park: Park,
+    /// Nothing where nobody wants to know of each call.
+    pub accounts: Option<Accounts>,
 }
 
 /// What became of a request.
@@ -88,7 +91,7 @@ impl Pending {
 
 impl Desk {
     pub fn new(sessions: Sessions, router: Arc<Router>, policies: Policies) -> Desk {
-        Desk { sessions, router, policies, park: Park::default() }
+        Desk { sessions, router, policies, park: Park::default(), accounts: None }
     }
 
     /// How many requests a client may have open.
@@ -214,7 +217,8 @@ impl Desk {
     }
 
     fn begin_call(self: &Arc<Desk>, session: &Arc<Session>, caller: Caller, request: Request) -> Begun {
-        let request = self.router.unwrap_call(&caller, &request).unwrap_or(request);
+        let mut request = self.router.unwrap_call(&caller, &request).unwrap_or(request);
+        let account = self.open_account(&mut request);
         let token = params::progress_token(request.raw.as_str(), &request.params);
         let token = token.map(|at| at.slice(request.raw.bytes()));
         let call = Arc::new(Call::new(caller, Arc::clone(&session.mailbox), request, token));
@@ -223,20 +227,33 @@ impl Desk {
             Err(error) => return Begun::Ready(self.router.error(&call.request, &call.caller, &error).pieces),
         };
         let session = Arc::clone(session);
-        Begun::Pending(self.carry(call, move || {
+        Begun::Pending(self.carry(call, account, move || {
             session.touch();
             drop(ticket);
         }))
     }
 
+    /// For a call that begins with `request`.
+    pub(super) fn open_account(&self, request: &mut Request) -> Option<Box<Account>> {
+        self.accounts.as_ref().map(|accounts| accounts.open(request))
+    }
+
     /// Sends a call on its way; `done` comes after its end.
-    pub(super) fn carry(&self, call: Arc<Call>, done: impl FnOnce() + Send + 'static) -> Pending {
+    pub(super) fn carry(
+        &self,
+        call: Arc<Call>,
+        account: Option<Box<Account>>,
+        done: impl FnOnce() + Send + 'static,
+    ) -> Pending {
         let (router, carried) = (Arc::clone(&self.router), Arc::clone(&call));
         let answer = Box::pin(async move {
             // A bug in one call must end neither the process nor the client's wait.
             let dispatched = AssertUnwindSafe(router.dispatch(&carried)).catch_unwind().await;
             let answer = dispatched.unwrap_or_else(|_| Some(router.after_panic(&carried)));
             carried.finish();
+            if let Some(account) = account {
+                account.close(&router, &carried, answer.as_ref());
+            }
             done();
             answer
         });

@@ -117,7 +117,13 @@ impl Desk {
         )
     }
 
-    fn visit_backend(&self, guest: &Guest, caller: Caller, request: Request, meta: &Meta) -> Result<Visited, Error> {
+    fn visit_backend(
+        &self,
+        guest: &Guest,
+        caller: Caller,
+        mut request: Request,
+        meta: &Meta,
+    ) -> Result<Visited, Error> {
         // A string or a number; whoever writes something else cannot mean it.
         let is_token =
             |at: &Span| at.get(request.raw.as_str()).starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9'));
@@ -136,13 +142,14 @@ impl Desk {
             }
         };
         let level = caller.level;
+        let account = self.open_account(&mut request);
         let call = Arc::new(Call::new(caller, mailbox, request, token));
         let ticket = self.sessions.admit_visit(&call)?;
         if level.is_some() {
             self.sessions.levels.replace(None, level);
         }
         let levels = Arc::clone(&self.sessions.levels);
-        Ok(Visited::Pending(self.carry(call, move || {
+        Ok(Visited::Pending(self.carry(call, account, move || {
             if level.is_some() {
                 levels.replace(level, None);
             }

@@ -101,7 +101,20 @@ async fn res11_a_sequence_of_pages_stays_on_one_version_or_is_refused() {
     assert_eq!(seen, before, "as it was when the client began");
     assert!(!seen.contains(&added));
 
-    for _ in 0..5 {
+    // Catalogs of which nobody lists anything take no room.
+    for count in (before.len() + 1..).take(20) {
+        client.call("a_change_tools", json!({})).await;
+        let line = format!(r#"goblin_catalog_entries{{kind="tool"}} {count}"#);
+        eventually(&line, || async {
+            let metrics = client.send(http::Method::GET, "/metrics", &[], "").await.body;
+            metrics.lines().any(|told| told == line).then_some(())
+        })
+        .await;
+    }
+    let second = client.request("tools/list", json!({"cursor": first["nextCursor"]})).await;
+    assert_eq!(second["result"]["tools"].as_array().map(Vec::len), Some(10), "{second}");
+
+    for _ in 0..17 {
         add_tool(&client).await;
     }
     let refused = client.request("tools/list", json!({"cursor": first["nextCursor"]})).await;

@@ -35,7 +35,7 @@ pub async fn connect(config: Config, report: &mut Report) -> Result<()> {
     let profiles = config.profiles.clone();
     let begin = Instant::now();
     let app = App::start(config, own_executable()?, ProxyEnvironment::from_process(), Arc::default());
-    let backends: Vec<_> = app.backends().cloned().collect();
+    let backends = app.backends();
     let answers = ask_all(&backends, begin, patience).await;
     let source = |backend: &Arc<Backend>| Source { backend: Arc::clone(backend), listing: backend.listing() };
     let catalog = build(0, &terms, backends.iter().map(source).collect());

@@ -59,7 +59,12 @@ pub struct Fingerprints {
 
 impl Fingerprints {
     pub fn new(salt: [u8; 16], variables: &Variables) -> Fingerprints {
-        let salt = hex(&salt);
+        Fingerprints { salt: hex(&salt), variables: BTreeMap::new() }.of(variables)
+    }
+
+    /// Of other values, with the same salt.
+    pub fn of(&self, variables: &Variables) -> Fingerprints {
+        let salt = self.salt.clone();
         let fingerprint = |(name, value): (&String, &Option<String>)| {
             (name.clone(), value.as_ref().map(|value| fingerprint(&salt, name, value)))
         };

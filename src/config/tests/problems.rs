@@ -56,10 +56,9 @@ fn of_the_file_as_a_whole() {
         &["goblin.json:1:3: servers: \"servers\" and \"mcpServers\" mean the same, keep one"],
     );
     check(r#"{ "mcpServers": [] }"#, &["goblin.json:1:17: mcpServers: must be an object, not an array"]);
-    for key in ["telemetry"] {
-        let expected = format!("goblin.json:1:21: {key}: known but not available in this version yet, remove it");
-        check(&format!("{{ \"mcpServers\": {{}}, \"{key}\": {{}} }}"), &[&expected]);
-    }
+    let url =
+        "goblin.json:1:44: telemetry.otlp: must be a complete http or https URL, write it like \"https://host/mcp\"";
+    check(r#"{ "mcpServers": {}, "telemetry": { "otlp": "127.0.0.1:4318" } }"#, &[url]);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::config::glob::Glob;
 use crate::config::secret::Secret;
 use crate::config::{
     Config, Declare, Filter, Gateway, HttpKind, Log, LogLevel, Namespacing, Policies, Protocol, Root, Rules, Server,
-    ServerId, Sharing, Timeout, ToolRules, Transport, parse,
+    ServerId, Sharing, Telemetry, Timeout, ToolRules, Transport, parse,
 };
 
 /// Few values for each member, so that two arbitrary configurations often agree in some.
@@ -98,6 +98,7 @@ fn configs() -> impl Strategy<Value = Config> {
             policies: Policies { page_size, ..Policies::default() },
             log: Log { level: debug.then_some(LogLevel::Debug), ..Log::default() },
             admin: AdminSettings { enabled: !debug, ..AdminSettings::default() },
+            telemetry: Telemetry { otlp: debug.then(|| "http://127.0.0.1:4318".to_owned()) },
             exposure,
             meta_tools: MetaTools { enabled, ..MetaTools::default() },
             profiles,

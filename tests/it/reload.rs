@@ -1,0 +1,307 @@
+//! The configuration file changes while the gateway runs.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::harness::{Client, Gateway, Scratch, eventually, fixture_server, goblin, servers_only, signal};
+use crate::peer::Peer;
+use crate::subscriber::{UPDATED, states};
+use crate::support::{is_gone, logged, path_text, pid_in, started_and_alive};
+
+/// A gateway and its file.
+struct Served {
+    gateway: Gateway,
+    scratch: Scratch,
+    path: PathBuf,
+}
+
+impl Served {
+    async fn start(servers: Value) -> Served {
+        let scratch = Scratch::new();
+        let path = scratch.write("goblin.json", &text(servers));
+        let mut command = goblin(scratch.path());
+        command.args(["serve", "--port", "0", "--log-level", "debug", "--config"]).arg(&path);
+        Served { gateway: Gateway::of(command).await, scratch, path }
+    }
+
+    /// Puts a file in the place of the one before, as editors do.
+    fn put(&self, text: &str) {
+        let new = self.scratch.write("goblin.json.new", text);
+        std::fs::rename(new, &self.path).expect("it can be renamed");
+    }
+
+    fn hang_up(&self) {
+        signal(self.gateway.child.id().expect("it runs"), "HUP");
+    }
+
+    async fn status(&self) -> Value {
+        let answer = Client::new(self.gateway.address).send(Method::GET, "/api/status", &[], "").await;
+        answer.json()
+    }
+
+    /// Waits until the configuration was read so many times.
+    async fn reloads(&self, count: u64) -> Value {
+        eventually(&format!("the configuration was read {count} times"), || async {
+            let status = self.status().await;
+            (status["configuration"]["reloads"] == count).then_some(status)
+        })
+        .await
+    }
+
+    /// Waits until the file is told to be bad, for a reason with these words.
+    async fn is_rejected(&self, words: &[&str]) -> String {
+        eventually(&format!("the file is rejected with {words:?}"), || async {
+            let status = self.status().await;
+            let problem = status["configuration"]["problem"].as_str()?;
+            words.iter().all(|word| problem.contains(word)).then(|| problem.to_owned())
+        })
+        .await
+    }
+}
+
+fn text(servers: Value) -> String {
+    servers_only(json!({ "mcpServers": servers })).to_string()
+}
+
+#[tokio::test]
+async fn a_file_that_changed_is_read_again_and_servers_come_and_go() {
+    let mut served = Served::start(json!({ "kept": fixture_server(&[]), "gone": fixture_server(&[]) })).await;
+    let client = served.gateway.client_seeing("gone_echo").await;
+    client.await_tool("kept_nonce").await;
+    client.call("kept_change_tools", json!({})).await;
+    served.put(&text(json!({ "new": fixture_server(&[]), "kept": fixture_server(&[]) })));
+    client.await_tool("new_echo").await;
+    eventually("its tools are gone", || async {
+        (!client.tool_names().await.iter().any(|name| name.starts_with("gone_"))).then_some(())
+    })
+    .await;
+    client.await_tool("kept_added_0001").await;
+    let status = served.status().await;
+    assert_eq!(status["configuration"]["reloads"], 1, "{status}");
+    assert_eq!(status["configuration"]["source"], path_text(&served.path));
+    let ids: Vec<_> = status["servers"].as_array().expect("servers").iter().map(|server| &server["id"]).collect();
+    assert_eq!(ids, ["kept", "new"], "in the order of the file");
+    logged(&served.gateway, &["configuration reloaded", "started=1", "stopped=1", "unchanged=1"]).await;
+    assert!(served.gateway.terminate().await.success());
+}
+
+#[tokio::test]
+async fn a_signal_reads_it_again_and_what_is_the_same_is_left_alone() {
+    let served = Served::start(json!({ "a": fixture_server(&[]) })).await;
+    let client = served.gateway.client_seeing("a_echo").await;
+    client.call("a_change_tools", json!({})).await;
+    client.await_tool("a_added_0001").await;
+    served.hang_up();
+    served.reloads(1).await;
+    client.await_tool("a_added_0001").await;
+    logged(&served.gateway, &["configuration reloaded", "started=0", "changed=0", "stopped=0", "unchanged=1"]).await;
+}
+
+#[tokio::test]
+async fn a_broken_file_changes_nothing_and_says_why() {
+    let served = Served::start(json!({ "a": fixture_server(&[]) })).await;
+    let client = served.gateway.client_seeing("a_echo").await;
+    for (bad, words) in [
+        ("{ \"mcpServers\": ".to_owned(), &["goblin.json"][..]),
+        (text(json!({ "a": { "command": "" } })), &["mcpServers.a.command"]),
+        (text(json!({ "a": { "command": "x", "tiemout": "1s" } })), &["tiemout", "timeout"]),
+    ] {
+        served.put(&bad);
+        served.hang_up();
+        let problem = served.is_rejected(words).await;
+        logged(&served.gateway, &["configuration not reloaded", words[0]]).await;
+        assert_eq!(client.call_text("a_nonce", json!({"nonce": "still"})).await, "still", "{problem}");
+    }
+    std::fs::remove_file(&served.path).expect("it is there");
+    served.is_rejected(&["goblin.json", "No such file"]).await;
+    served.put(&text(json!({ "a": fixture_server(&[]), "b": fixture_server(&[]) })));
+    client.await_tool("b_echo").await;
+    let status = served.reloads(1).await;
+    assert_eq!(status["configuration"].get("problem"), None, "{status}");
+}
+
+#[tokio::test]
+async fn what_needs_a_restart_is_refused_by_name() {
+    let served = Served::start(json!({ "a": fixture_server(&[]) })).await;
+    let client = served.gateway.client_seeing("a_echo").await;
+    let wanted = json!({
+        "gateway": { "maxSessions": 5, "grace": "1s" },
+        "policies": { "pageSize": 3 },
+        "exposure": "search",
+        "mcpServers": { "b": fixture_server(&[]) },
+    });
+    served.put(&wanted.to_string());
+    served.hang_up();
+    let problem = served.is_rejected(&["gateway.maxSessions", "gateway.grace", "policies.pageSize", "exposure"]).await;
+    assert!(problem.contains("restart"), "{problem}");
+    assert!(!problem.contains("gateway.port"), "the flag says it, not the file: {problem}");
+    assert!(client.tool_names().await.iter().all(|name| name.starts_with("a_")), "nothing of it is done");
+}
+
+#[tokio::test]
+async fn a_changed_server_serves_until_the_next_is_ready_and_its_calls_end_well() {
+    let scratch = Scratch::new();
+    let pid_file = scratch.path().join("pid");
+    let marked = |mark: &str| {
+        let mut server = fixture_server(&["--pid-file", path_text(&pid_file)]);
+        server["env"] = json!({ "MARK": mark });
+        json!({ "a": server })
+    };
+    let served = Served::start(marked("old")).await;
+    let client = Arc::new(served.gateway.client_seeing("a_echo").await);
+    let mark = async || client.call_text("a_env", json!({"name": "MARK"})).await;
+    let old = pid_in(&pid_file).await;
+    // One that never starts takes nobody's place.
+    served.put(&text(json!({ "a": { "command": "/nonexistent/server" } })));
+    served.hang_up();
+    served.reloads(1).await;
+    logged(&served.gateway, &["cannot connect to backend", "/nonexistent/server"]).await;
+    assert_eq!(mark().await, "old");
+    let told = served.status().await["servers"][0]["lacking"].to_string();
+    assert!(told.contains("/nonexistent/server"), "{told}");
+    // The call begins at the old one and ends there, after the new one has taken over.
+    let slow = {
+        let client = Arc::clone(&client);
+        tokio::spawn(async move { client.call_text("a_nonce", json!({"nonce": "slow", "delayMs": 4000})).await })
+    };
+    served.put(&text(marked("new")));
+    served.hang_up();
+    eventually("the new one serves", || async { (mark().await == "new").then_some(()) }).await;
+    assert!(!slow.is_finished(), "it must outlast the change to show anything");
+    assert_eq!(slow.await.expect("it ends"), "slow");
+    is_gone(old).await;
+}
+
+/// What the sessions of the storm have seen.
+#[derive(Default)]
+struct Ledger {
+    is_over: AtomicBool,
+    calls: AtomicU64,
+}
+
+/// One client: it calls the server that never changes until the storm is over.
+async fn sail(mut peer: Peer, ledger: Arc<Ledger>, number: usize) -> Peer {
+    let mut round = 0;
+    while !ledger.is_over.load(Ordering::Relaxed) {
+        let nonce = format!("{number} {round}");
+        assert_eq!(peer.call_text("steady_nonce", &json!({ "nonce": nonce }).to_string()).await, nonce);
+        ledger.calls.fetch_add(1, Ordering::Relaxed);
+        round += 1;
+    }
+    peer
+}
+
+/// The file of a round: one server always, one that is another each time, one that comes and goes; some are broken.
+fn weather(round: usize, log: &str) -> String {
+    let mut servers = json!({
+        "steady": fixture_server(&["--start-log", log]),
+        "moving": fixture_server(&["--start-log", log, "--instructions", &(round / 2).to_string()]),
+    });
+    if round % 4 < 2 {
+        servers["passing"] = fixture_server(&["--start-log", log]);
+    }
+    match round % 5 {
+        3 => text(servers).replace("\"mcpServers\"", "\"mcpServers\" oops"),
+        _ => text(servers),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_changes_under_load_cost_nobody_a_call_or_a_subscription() {
+    const CLIENTS: usize = 50;
+    const ROUNDS: usize = 100;
+    let scratch = Scratch::new();
+    let log = scratch.path().join("starts");
+    let served =
+        Served::start(serde_json::from_str::<Value>(&weather(0, path_text(&log))).expect("JSON")["mcpServers"].clone())
+            .await;
+    served.gateway.client_seeing("moving_echo").await.await_tool("steady_nonce").await;
+    let ledger = Arc::<Ledger>::default();
+    let mut sailing = Vec::new();
+    for number in 0..CLIENTS {
+        let mut peer = Peer::over_http(served.gateway.address, json!({})).await;
+        for uri in ["steady+note:///alpha", "moving+note:///beta"] {
+            peer.subscribe(uri).await;
+        }
+        sailing.push(tokio::spawn(sail(peer, Arc::clone(&ledger), number)));
+    }
+    let (mut reloads, mut rejected) = (0, 0);
+    for round in 1..=ROUNDS {
+        served.put(&weather(round, path_text(&log)));
+        served.hang_up();
+        if round % 5 == 3 {
+            rejected += 1;
+            served.is_rejected(&["goblin.json"]).await;
+        } else {
+            reloads += 1;
+            eventually("it is in force", || async {
+                let configuration = &served.status().await["configuration"];
+                (configuration["reloads"].as_u64() >= Some(reloads) && configuration.get("problem").is_none())
+                    .then_some(())
+            })
+            .await;
+        }
+    }
+    ledger.is_over.store(true, Ordering::Relaxed);
+    let mut peers = Vec::new();
+    for peer in sailing {
+        peers.push(peer.await.expect("no call failed"));
+    }
+    let calls = ledger.calls.load(Ordering::Relaxed);
+    println!("{reloads} reloads, {rejected} rejected, {calls} calls");
+    assert!(calls > CLIENTS as u64, "{calls}");
+    eventually("every subscription stands", || async {
+        let states = states(served.gateway.address).await;
+        let is_whole = states.len() == 2 * CLIENTS && states.iter().all(|(_, state)| state == "subscribed");
+        is_whole.then_some(())
+    })
+    .await;
+    every_client_hears(&served, &mut peers).await;
+    only_the_last_are_left(served, &log).await;
+}
+
+/// One update each of what they subscribed to, after all that was told for the sake of the changes.
+async fn every_client_hears(served: &Served, peers: &mut [Peer]) {
+    let driver = served.gateway.client_seeing("moving_touch").await;
+    for (server, uri) in [("steady", "note:///alpha"), ("moving", "note:///beta")] {
+        driver.call(&format!("{server}_touch"), json!({ "uri": uri, "count": 7 })).await;
+        for peer in &mut *peers {
+            let exposed = format!("{server}+{uri}");
+            let is_last = |message: &Value| {
+                let params = &message["params"];
+                message["method"] == UPDATED && params["uri"] == exposed && !params["_meta"].is_null()
+            };
+            peer.hear("the update", is_last).await;
+        }
+    }
+}
+
+async fn only_the_last_are_left(mut served: Served, log: &std::path::Path) {
+    eventually("the servers before are gone", || async {
+        (started_and_alive(log).len() == 3 - usize::from(100 % 4 >= 2)).then_some(())
+    })
+    .await;
+    assert!(served.gateway.terminate().await.success());
+    assert_eq!(started_and_alive(log).len(), 0, "nothing is left");
+}
+
+#[tokio::test]
+async fn the_record_follows_the_file_so_that_bridges_still_find_the_gateway() {
+    let served = Served::start(json!({ "a": fixture_server(&[]) })).await;
+    let client = served.gateway.client_seeing("a_echo").await;
+    served.put(&text(json!({ "a": fixture_server(&[]), "b": fixture_server(&[]) })));
+    served.hang_up();
+    client.await_tool("b_echo").await;
+    served.reloads(1).await;
+    let mut command = goblin(served.scratch.path());
+    command.args(["stdio", "--config"]).arg(&served.path).stdin(std::process::Stdio::null());
+    let bridge =
+        tokio::time::timeout(Duration::from_secs(60), command.output()).await.expect("it ends").expect("it runs");
+    let words = String::from_utf8_lossy(&bridge.stderr);
+    assert!(!words.contains("a gateway of its own"), "{words}");
+}
