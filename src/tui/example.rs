@@ -145,7 +145,7 @@ fn events() -> Vec<EventInfo> {
 fn subscriptions() -> SubscriptionList {
     let subscription = |id: &str, uri: &str, delivered: u32| {
         json!({"id": id, "client": {"id": "9f3c", "name": "editor", "version": "3"}, "server": "files", "uri": uri,
-            "created": "2026-11-16T15:00:01Z", "options": {"minIntervalMs": 200}, "state": "active",
+            "created": "2026-11-16T15:00:01Z", "options": {"minIntervalMs": 200}, "state": "subscribed",
             "delivered": delivered, "coalesced": 0})
     };
     let all = [

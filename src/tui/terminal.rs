@@ -6,8 +6,11 @@ use std::thread;
 
 use crossterm::cursor::{Hide, Show};
 use crossterm::event::{DisableMouseCapture, EnableMouseCapture};
-use crossterm::execute;
-use crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
+use crossterm::terminal::{
+    BeginSynchronizedUpdate, EndSynchronizedUpdate, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode,
+    enable_raw_mode,
+};
+use crossterm::{execute, queue};
 use ratatui::backend::CrosstermBackend;
 use ratatui::layout::Rect;
 use ratatui::{TerminalOptions, Viewport};
@@ -39,7 +42,10 @@ impl Terminal {
         if self.inner.get_frame().area() != size {
             self.inner.resize(size)?;
         }
+        // A terminal that knows of this shows whole frames only; others pass over it.
+        queue!(self.inner.backend_mut(), BeginSynchronizedUpdate)?;
         self.inner.draw(|frame| drawn = view::draw(frame, state, self.theme))?;
+        execute!(self.inner.backend_mut(), EndSynchronizedUpdate)?;
         Ok(drawn)
     }
 }
@@ -62,7 +68,7 @@ fn size() -> Rect {
 /// May be done twice. A terminal that is gone needs nothing.
 fn restore() {
     let mut stdout = stdout();
-    let _ = execute!(stdout, Show, DisableMouseCapture, LeaveAlternateScreen);
+    let _ = execute!(stdout, EndSynchronizedUpdate, Show, DisableMouseCapture, LeaveAlternateScreen);
     let _ = stdout.flush();
     let _ = disable_raw_mode();
 }

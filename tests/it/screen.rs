@@ -17,6 +17,16 @@ pub struct Screen {
     pub child: Child,
 }
 
+/// As much as can be shown: a frame that is begun is shown when it is ended, as terminals do it.
+fn whole_frames(bytes: &[u8]) -> usize {
+    let last = |mark: &[u8]| bytes.windows(mark.len()).rposition(|window| window == mark);
+    match (last(b"\x1b[?2026h"), last(b"\x1b[?2026l")) {
+        (Some(begin), Some(end)) if end > begin => bytes.len(),
+        (Some(begin), _) => begin,
+        (None, _) => bytes.len(),
+    }
+}
+
 fn size(count: u16) -> NonZero<u16> {
     NonZero::new(count).expect("a terminal has a size")
 }
@@ -37,9 +47,12 @@ impl Screen {
         let keyboard = File::from(near);
         let (mut reader, kept) = (keyboard.try_clone().expect("another"), Arc::clone(&parser));
         std::thread::spawn(move || {
-            let mut buffer = [0; 4096];
+            let (mut buffer, mut unseen) = ([0; 4096], Vec::new());
             while let Ok(count @ 1..) = reader.read(&mut buffer) {
-                kept.lock().expect("no test panics here").process(&buffer[..count]);
+                unseen.extend_from_slice(&buffer[..count]);
+                let whole = whole_frames(&unseen);
+                kept.lock().expect("no test panics here").process(&unseen[..whole]);
+                unseen.drain(..whole);
             }
         });
         let child = command.spawn().expect("it starts");

@@ -384,7 +384,7 @@ fn template_row(item: &Item) -> Vec<Cell> {
 }
 
 fn subscription_row(info: &SubscriptionInfo) -> Vec<Cell> {
-    let tone = if info.state == "active" { Tone::Good } else { Tone::Warn };
+    let tone = if info.state == "subscribed" { Tone::Good } else { Tone::Warn };
     vec![
         Cell::text(&info.uri),
         Cell::text(&format!("{} …{}", info.client.name, info.client.id).trim_start().to_owned()),

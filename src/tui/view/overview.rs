@@ -5,7 +5,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
-use crate::admin::api::Status;
+use crate::admin::api::{EventInfo, Status};
 use crate::cli::catalog::show::bytes;
 use crate::tui::state::State;
 use crate::tui::state::table::{Tone, event_words, level_tone, rate};
@@ -124,7 +124,9 @@ fn draw_events(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme) {
     let inner = block.inner(area);
     frame.render_widget(block, area);
     let is_wanted = |server: Option<&str>| state.server.is_none() || server == state.server.as_deref();
-    let events = state.data.events.iter().filter(|event| is_wanted(event.server.as_deref()));
+    // What only looking closer wants is in the panel of events.
+    let is_told = |event: &&EventInfo| event.level != "debug" && is_wanted(event.server.as_deref());
+    let events = state.data.events.iter().filter(is_told);
     let lines: Vec<_> = events
         .take(usize::from(inner.height))
         .map(|event| {
