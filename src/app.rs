@@ -8,6 +8,7 @@ mod fleet;
 pub mod operate;
 mod telemetry;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -52,6 +53,8 @@ pub struct App {
     started: SystemTime,
     permit: Permit,
     admin_settings: AdminSettings,
+    /// Where operators are served, if that is another address.
+    operators_at: Option<SocketAddr>,
     readiness: Arc<Cell>,
     desk: Arc<Desk>,
     directory: Arc<Directory>,
@@ -99,6 +102,7 @@ impl App {
             started: SystemTime::now(),
             permit: Permit::new(&config.gateway),
             admin_settings: config.admin.clone(),
+            operators_at: None,
             readiness: Arc::default(),
             desk: Arc::new(desk),
             directory,
@@ -221,11 +225,15 @@ impl App {
         let gate = Gate::new(&self.gateway);
         let accepting = self.accept(listener, Audience::Clients, gate, http::routes().merge(operators));
         self.observe.emit(&Event::Listening { url: &format!("http://{address}/mcp") });
+        if let Some(address) = self.operators_at {
+            self.observe.emit(&Event::Listening { url: &format!("http://{address}/api") });
+        }
         Ok(accepting)
     }
 
-    /// Serves operators on an address of their own, until everything stops.
+    /// Serves operators on an address of their own, until everything stops; before clients are served.
     pub fn accept_operators(&mut self, listener: TcpListener, listen: &Listen) {
+        self.operators_at = listener.local_addr().ok();
         let gateway = Gateway { host: listen.host.clone(), ..self.gateway.clone() };
         let gate = match listen.is_loopback() {
             true => Gate::new(&gateway),

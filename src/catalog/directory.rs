@@ -155,14 +155,20 @@ impl Directory {
         }
     }
 
-    /// Builds the indexes of each catalog; where catalogs come faster than that, of the newest. Those of profiles wait for
-    /// the first question.
+    /// Builds the indexes of each catalog, so that questions need not wait; where catalogs come faster than that, of the
+    /// newest. What nobody has ever searched waits for its first question, and so do the catalogs of profiles.
     async fn index_all(&self) {
         let mut versions = self.watch();
+        let mut before = self.whole.current.load_full();
         while versions.changed().await.is_ok() {
             let catalog = self.whole.current.load_full();
+            let old = std::mem::replace(&mut before, Arc::clone(&catalog));
+            let searched: Vec<_> = List::ALL.into_iter().filter(|list| old.has_index(*list)).collect();
+            if searched.is_empty() {
+                continue;
+            }
             let built = tokio::task::spawn_blocking(move || {
-                for list in List::ALL {
+                for list in searched {
                     catalog.index_of(list);
                 }
             });

@@ -1,7 +1,7 @@
 //! The entries of any list alike, and the indexes by which they are searched.
 //!
-//! An index is built once, after its catalog is published or when the first question comes, whichever is sooner; a list
-//! that stayed as it was keeps the one it had. With many entries that takes a while, so no thread of the runtime may ask.
+//! An index is built once: when the first question comes, and from then on after each catalog is published. A list that
+//! stayed as it was keeps the one it had. With many entries that takes a while, so no thread of the runtime may ask.
 
 use std::sync::{Arc, OnceLock};
 
@@ -68,6 +68,11 @@ impl Catalog {
     pub fn index_of(&self, list: List) -> &Index {
         let documents = (0..self.count(list)).map(|place| document_of(list, self.shown(list, place)));
         self.indexes.0[list as usize].get_or_init(|| Index::build(documents))
+    }
+
+    /// Whether a list can be searched without building its index first.
+    pub(super) fn has_index(&self, list: List) -> bool {
+        self.indexes.0[list as usize].get().is_some()
     }
 
     /// Takes over the indexes of the catalog before this one, where they still fit.

@@ -33,11 +33,17 @@ const LONGEST_NAME: usize = 256;
 /// What lifts a name that is what was asked for above names that begin so, and those above all others. No sum of
 /// weights comes near.
 const NAME_STEP: f32 = 1000.0;
-/// How much of its score a document keeps whose name has nothing of the question.
+/// The beginning of a description has at least so many words, whatever its first sentence has.
+const LEAST_SUMMARY: usize = 12;
+
+/// How much of its score a document keeps that has hardly anything of the question.
+const LEAST_COVERED: f32 = 0.2;
+/// And one whose name has nothing of it.
 const LEAST_NAMED: f32 = 0.75;
 /// What is of a server that the question names gains this.
 const SERVED: f32 = 0.5;
-const SERVER_SURENESS: f32 = 0.7;
+/// From here on a word is taken for the server's name.
+const SURE_SERVER: f32 = 0.7;
 
 /// What one thing may be found by.
 #[derive(Clone, Debug, Default)]
@@ -86,15 +92,19 @@ struct Tally {
     score: f32,
     /// The rarities of the terms it has.
     covered: f32,
-    /// Of the term at hand: the best meaning counts, not their number.
-    best: f32,
-    sureness: f32,
-    /// How surely its name has the terms so far, and the one at hand.
+    /// How many terms its name has, less sure ones counting less.
     named: f32,
-    naming: f32,
-    /// How surely its server was named.
+    /// How many terms its server's id has.
     served: f32,
-    serving: f32,
+}
+
+/// What a document has of the term at hand: the best meaning counts, not their number.
+#[derive(Clone, Copy, Default)]
+struct Match {
+    value: f32,
+    sureness: f32,
+    in_name: f32,
+    in_server: f32,
 }
 
 impl Index {
@@ -134,22 +144,21 @@ impl Index {
         }
         let lexicon = Lexicon { words: &self.words, postings: &self.postings, synonyms: &self.synonyms };
         let terms = lexicon.terms(query);
-        let mut tallies = self.tally(&terms);
+        let tallies = self.tally(&terms);
+        let mut lifts = HashMap::new();
         for (name, document) in self.names.starting_with(&key) {
-            let tally = &mut tallies[document as usize];
-            let steps = if name.len() == key.len() { 2.0 } else { 1.0 };
-            tally.best = f32::max(tally.best, steps * NAME_STEP);
+            let lift = lifts.entry(document as usize).or_insert(0.0);
+            *lift = f32::max(*lift, if name.len() == key.len() { 2.0 * NAME_STEP } else { NAME_STEP });
         }
-        let all = terms.iter().map(|term| term.rarity).sum::<f32>().max(f32::MIN_POSITIVE);
         let asked = self.deeds.asked(&terms);
+        let all = terms.iter().map(|term| term.rarity).sum::<f32>().max(f32::MIN_POSITIVE);
         let scored = tallies.iter().enumerate().map(|(document, tally)| {
-            let covered = tally.covered / all;
-            let length = f32::from(self.postings.name_length(document).max(1));
-            let named = LEAST_NAMED + (1.0 - LEAST_NAMED) * (tally.named / length).min(1.0);
-            let length = f32::from(self.postings.server_length(document).max(1));
-            let served = 1.0 + SERVED * (tally.served / length).min(1.0);
-            let fit = self.deeds.fit(&asked, document);
-            Hit { document, score: tally.score * covered * named * served * fit + tally.best }
+            let share = |part: f32, length: u16| (part / f32::from(length.max(1))).min(1.0);
+            let named = share(tally.named, self.postings.name_length(document));
+            let served = share(tally.served, self.postings.server_length(document));
+            let fit = at_least(LEAST_COVERED, tally.covered / all) * at_least(LEAST_NAMED, named);
+            let score = tally.score * fit * (1.0 + SERVED * served) * self.deeds.fit(&asked, document);
+            Hit { document, score: score + lifts.get(&document).copied().unwrap_or(0.0) }
         });
         best(scored.filter(|hit| hit.score > 0.0 && admits(hit.document)).collect(), limit)
     }
@@ -162,40 +171,42 @@ impl Index {
 
     fn tally(&self, terms: &[Term]) -> Vec<Tally> {
         let mut tallies = vec![Tally::default(); self.postings.documents()];
+        let mut matches = vec![Match::default(); self.postings.documents()];
         let mut touched = Vec::new();
         for term in terms {
             for meaning in &term.meanings {
-                let rarity = self.postings.rarity(meaning.concept).min(term.rarity);
+                let worth = meaning.sureness * self.postings.rarity(meaning.concept).min(term.rarity);
                 for posting in self.postings.of(meaning.concept) {
-                    let tally = &mut tallies[posting.document()];
-                    let value = meaning.sureness * rarity * posting.weight;
-                    if tally.best == 0.0 {
+                    let found = &mut matches[posting.document()];
+                    if found.value == 0.0 {
                         touched.push(posting.document());
                     }
-                    if value > tally.best {
-                        (tally.best, tally.sureness) = (value, meaning.sureness);
+                    if worth * posting.weight > found.value {
+                        (found.value, found.sureness) = (worth * posting.weight, meaning.sureness);
                     }
                     if posting.is_in_name() {
-                        tally.naming = tally.naming.max(meaning.sureness);
+                        found.in_name = found.in_name.max(meaning.sureness);
                     }
                     if posting.is_in_server() {
-                        tally.serving = tally.serving.max(meaning.sureness);
+                        found.in_server = found.in_server.max(meaning.sureness);
                     }
                 }
             }
             for document in touched.drain(..) {
-                let tally = &mut tallies[document];
-                tally.score += tally.best;
-                tally.covered += tally.sureness * term.rarity;
-                tally.named += tally.naming;
-                if tally.serving >= SERVER_SURENESS {
-                    tally.served += 1.0;
-                }
-                (tally.best, tally.sureness, tally.naming, tally.serving) = (0.0, 0.0, 0.0, 0.0);
+                let (tally, found) = (&mut tallies[document], std::mem::take(&mut matches[document]));
+                tally.score += found.value;
+                tally.covered += found.sureness * term.rarity;
+                tally.named += found.in_name;
+                tally.served += if found.in_server >= SURE_SERVER { 1.0 } else { 0.0 };
             }
         }
         tallies
     }
+}
+
+/// From `least` for nothing to 1 for all of it.
+fn at_least(least: f32, share: f32) -> f32 {
+    least + (1.0 - least) * share
 }
 
 /// The first `limit` of what was found, in order.
@@ -251,10 +262,13 @@ fn read_names(document: &Document<'_>, builder: &mut Builder) {
     server.iter().for_each(|word| builder.word(word, Field::Server));
 }
 
-/// Where the first sentence or line ends.
+/// Where the first sentence or line ends, or the first words if it is shorter.
 fn end_of_summary(description: &str) -> usize {
     let line = description.find('\n').unwrap_or(description.len());
-    description[..line].find(". ").map_or(line, |at| at + 1)
+    let sentence = description[..line].find(". ").map_or(line, |at| at + 1);
+    let after = description.split_whitespace().nth(LEAST_SUMMARY);
+    let words = after.map_or(description.len(), |word| word.as_ptr().addr() - description.as_ptr().addr());
+    sentence.max(words)
 }
 
 /// The names nearest to one that does not exist, best first: for "did you mean".

@@ -88,7 +88,10 @@ pub async fn run(arguments: Stdio) -> Result<ExitCode> {
 /// The endpoint of a profile, or that of all there is.
 pub fn endpoint(url: &str, profile: Option<&ProfileName>) -> String {
     match profile {
-        Some(name) => format!("{}/p/{name}", url.trim_end_matches('/')),
+        Some(name) => {
+            let (path, rest) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
+            format!("{}/p/{name}{rest}", path.trim_end_matches('/'))
+        }
         None => url.to_owned(),
     }
 }
@@ -198,6 +201,19 @@ mod tests {
         let identity = Identity::of_file(Path::new("/x/goblin.json"), text, Path::new("/x"));
         let variables = [("KEY".to_owned(), Some("1".to_owned()))].into();
         Record::new("http://127.0.0.1:1/mcp".to_owned(), identity, Fingerprints::new([0; 16], &variables))
+    }
+
+    #[test]
+    fn a_profile_stands_at_the_end_of_the_path() {
+        let review = ProfileName::new("review").expect("a valid name");
+        for (url, expected) in [
+            ("http://h/mcp", "http://h/mcp/p/review"),
+            ("http://h/mcp/", "http://h/mcp/p/review"),
+            ("http://h/mcp?key=a/b", "http://h/mcp/p/review?key=a/b"),
+        ] {
+            assert_eq!(endpoint(url, Some(&review)), expected);
+            assert_eq!(endpoint(url, None), url);
+        }
     }
 
     #[test]

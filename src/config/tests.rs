@@ -54,8 +54,9 @@ const FULL: &str = r#"{
     "maxInFlightPerBackend": 2, "maxMessageSize": 65536, "pageSize": 3,
   },
   "subscriptions": { "maxPerClient": 7, "maxTotal": 8, "maxUpstream": 9 },
-  "log": { "level": "debug", "format": "json" },
+  "log": { "level": "debug", "format": "json", "audit": true },
   "admin": { "enabled": false, "listen": "[::1]:3001", "tokenFile": "admin.token" },
+  "telemetry": { "otlp": "http://127.0.0.1:4318/${TOKEN}" },
   "exposure": { "mode": "auto", "pinned": ["local_*"], "autoAbove": 0, "reveal": true },
   "metaTools": { "enabled": true, "prefix": "goblin_" },
   "profiles": {
@@ -87,6 +88,7 @@ fn defaults_are_those_of_the_architecture() {
     let config = accept(r#"{ "mcpServers": { "a": { "command": "x" } } }"#);
     let empty = Config::empty();
     assert_eq!((&config.gateway, &config.policies, &config.log), (&empty.gateway, &empty.policies, &empty.log));
+    assert_eq!((config.log.audit, config.telemetry.otlp), (false, None));
     assert_eq!((config.gateway.host.as_str(), config.gateway.port), ("127.0.0.1", 3000));
     assert_eq!(config.gateway.session_idle_timeout, Duration::from_secs(1800));
     assert_eq!(config.policies.max_timeout, Some(Duration::from_secs(3600)));
@@ -104,13 +106,14 @@ fn defaults_are_those_of_the_architecture() {
 
 #[test]
 fn every_key_is_accepted() {
-    let tables: [&Keys; 18] = [
+    let tables: [&Keys; 19] = [
         &vocabulary::ROOT,
         &vocabulary::GATEWAY,
         &vocabulary::POLICIES,
         &vocabulary::SUBSCRIPTIONS,
         &vocabulary::LOG,
         &vocabulary::ADMIN,
+        &vocabulary::TELEMETRY,
         &vocabulary::NAMESPACING,
         &vocabulary::SERVER,
         &vocabulary::NAMED_ROOT,
@@ -145,7 +148,8 @@ fn every_key_is_accepted() {
     assert_eq!((config.policies.max_message_size, config.policies.page_size), (65536, 3));
     let limits = config.policies.subscriptions;
     assert_eq!((limits.per_client, limits.total, limits.upstream), (7, 8, 9));
-    assert_eq!((config.log.level, config.log.format), (Some(LogLevel::Debug), LogFormat::Json));
+    assert_eq!((config.log.level, config.log.format, config.log.audit), (Some(LogLevel::Debug), LogFormat::Json, true));
+    assert_eq!(config.telemetry.otlp.as_deref(), Some("http://127.0.0.1:4318/s3cret"));
     assert_eq!(config.servers.keys().map(ServerId::as_str).collect::<Vec<_>>(), ["local", "remote", "workspace"]);
 }
 

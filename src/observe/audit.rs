@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use crate::observe::cleaned;
-
 /// The target of these lines, by which they are told from the rest of the log.
 pub const TARGET: &str = "audit";
 
-/// A call that ended.
+/// A call that ended. Texts of others have been made harmless.
 #[derive(Clone, Debug)]
 pub struct Audited<'a> {
     /// The end of its id.
@@ -30,21 +28,19 @@ pub struct Audited<'a> {
 
 impl Audited<'_> {
     pub fn write(&self) {
-        let (client, name, uri) = (self.client.map(cleaned), self.name.map(cleaned), self.uri.map(cleaned));
-        let (method, request) = (cleaned(self.method), cleaned(self.request));
         tracing::info!(
             target: TARGET,
             session = self.session,
             principal = self.principal,
-            client = client.as_deref(),
+            client = self.client,
             profile = self.profile,
-            method = &*method,
-            name = name.as_deref(),
-            uri = uri.as_deref(),
+            method = self.method,
+            name = self.name,
+            uri = self.uri,
             server = self.server,
             outcome = self.outcome,
             code = self.code,
-            request = &*request,
+            request = self.request,
             took = self.took.as_secs_f64(),
             "audit"
         );

@@ -17,7 +17,7 @@ const TRACESTATE: &str = "tracestate";
 const PARENT: HeaderName = HeaderName::from_static(TRACEPARENT);
 const STATE: HeaderName = HeaderName::from_static(TRACESTATE);
 const BAGGAGE: HeaderName = HeaderName::from_static("baggage");
-/// Of a header; the largest that any of them must be let through.
+/// Of a header, and of what is kept; none must be let through that is longer.
 const LONGEST: usize = 8192;
 
 /// One step of a trace.
@@ -72,14 +72,16 @@ pub fn read(request: &Request) -> Option<(Context, String)> {
     let meta = meta(request)?;
     let word = |name| json::member(text, meta, name).and_then(|at| json::string(text, at));
     let context = Context::parse(&word(TRACEPARENT)?)?;
-    Some((context, word(TRACESTATE).unwrap_or_default().into_owned()))
+    let state = word(TRACESTATE).filter(|state| state.len() <= LONGEST);
+    Some((context, state.unwrap_or_default().into_owned()))
 }
 
 /// Where it says something of a trace at all. Most do not, which is soon seen.
 fn meta(request: &Request) -> Option<Span> {
     let meta = request.params.meta?;
-    memchr::memmem::find(meta.get(request.raw.as_str()).as_bytes(), TRACEPARENT.as_bytes())?;
-    Some(meta)
+    let text = meta.get(request.raw.as_str());
+    memchr::memmem::find(text.as_bytes(), TRACEPARENT.as_bytes())?;
+    text.starts_with('{').then_some(meta)
 }
 
 /// Moves the trace that headers tell of into `_meta`, where that has none.
@@ -88,12 +90,14 @@ pub fn take_headers(request: &mut Request, headers: &HeaderMap) {
     if Context::parse(parent).is_none() || meta(request).is_some() {
         return;
     }
-    let word = |name: &HeaderName| {
-        let value = headers.get(name)?.to_str().ok().filter(|value| value.len() <= LONGEST)?;
-        Some((name.as_str().to_owned(), quote(value)))
-    };
-    // Baggage may say anything of anybody: whoever wants a server to have it writes it into the request.
-    let words: Vec<_> = [PARENT, STATE].iter().filter_map(word).collect();
+    let mut words = vec![(TRACEPARENT.to_owned(), quote(parent))];
+    // One that is spread over several headers is one all the same.
+    let state: Vec<_> = headers.get_all(STATE).iter().filter_map(|state| state.to_str().ok()).collect();
+    let state = state.join(",");
+    if !state.is_empty() && state.len() <= LONGEST {
+        words.push((TRACESTATE.to_owned(), quote(&state)));
+    }
+    // Baggage stays here: it may say anything of anybody. Who wants a server to have it writes it into the request.
     set(request, &words);
 }
 
@@ -192,18 +196,20 @@ mod tests {
     fn headers_move_into_the_body_where_it_says_nothing() {
         let mut headers = HeaderMap::new();
         headers.insert(TRACEPARENT, HeaderValue::from_static(EXAMPLE));
-        headers.insert(TRACESTATE, HeaderValue::from_static("a=\"1\""));
+        headers.append(TRACESTATE, HeaderValue::from_static("a=\"1\""));
+        headers.append(TRACESTATE, HeaderValue::from_static("b=2"));
         let check = |before: &str, after: &str| {
             let mut request = request(before);
             take_headers(&mut request, &headers);
             assert_eq!(params(&request), after.replace('P', EXAMPLE));
         };
-        let said = r#""traceparent":"P","tracestate":"a=\"1\"""#;
+        let said = r#""traceparent":"P","tracestate":"a=\"1\",b=2""#;
         check(r#"{"name":"t"}"#, &format!(r#"{{"_meta":{{{said}}},"name":"t"}}"#));
         check(r#"{"name":"t","_meta":{}}"#, &format!(r#"{{"name":"t","_meta":{{{said}}}}}"#));
         check(r#"{"_meta":{"x":1.0}}"#, &format!(r#"{{"_meta":{{{said},"x":1.0}}}}"#));
         check(r#"{"_meta":{"traceparent":"theirs"}}"#, r#"{"_meta":{"traceparent":"theirs"}}"#);
         check(r#"{"_meta":7}"#, r#"{"_meta":7}"#);
+        check(r#"{"_meta":"traceparent"}"#, r#"{"_meta":"traceparent"}"#);
         headers.insert(TRACEPARENT, HeaderValue::from_static("none"));
         let mut request = request("{}");
         take_headers(&mut request, &headers);

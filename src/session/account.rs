@@ -2,12 +2,12 @@
 //!
 //! Opened when the call begins, because its span goes with it to the backend. Where nobody wants to know, there is none.
 
-use std::borrow::Cow;
 use std::time::{Instant, SystemTime};
 
 use crate::caller::Principal;
 use crate::lane::Call;
 use crate::observe::audit::Audited;
+use crate::observe::clean;
 use crate::observe::spans::{Span, Spans};
 use crate::protocol::json;
 use crate::protocol::method::Method;
@@ -87,11 +87,12 @@ impl Account {
         let ended = Ended::of(answer);
         let server = router.server_of(call);
         let (request, text) = (&call.request, call.request.raw.as_str());
-        let word = |at| json::string(text, at);
+        // Bounded, too: what a client may say at length waits in no queue.
+        let word = |at| json::string(text, at).map(|word| clean(&word));
         let (name, uri) =
             (request.params.name.or(request.params.task_id).and_then(word), request.params.uri.and_then(word));
         let session = call.caller.session.map(|session| session.short());
-        let id = request.id.to_string();
+        let id = clean(&request.id.to_string());
         let told = Audited {
             session: session.as_deref(),
             principal: match call.caller.principal {
@@ -173,8 +174,8 @@ impl Ended {
             },
             Outcome::Error(error) => {
                 let word = json::member(text, error, "data").and_then(|data| json::member(text, data, "code"));
-                let word = word.and_then(|at| json::string(text, at)).map(Cow::into_owned);
-                let number = || json::member(text, error, "code").map(|at| at.get(text).to_owned());
+                let word = word.and_then(|at| json::string(text, at)).map(|word| clean(&word));
+                let number = || json::member(text, error, "code").map(|at| clean(at.get(text)));
                 Ended { outcome: "error", code: word.or_else(number) }
             }
         }
@@ -185,11 +186,11 @@ impl Ended {
 fn client(call: &Call) -> Option<String> {
     let name = &*call.mailbox.introduction.name;
     if !name.is_empty() {
-        return Some(name.to_owned());
+        return Some(clean(name));
     }
     let text = call.request.raw.as_str();
     let info = Meta::read(text, &call.request.params).client_info?;
-    json::member(text, info, "name").and_then(|at| json::string(text, at)).map(Cow::into_owned)
+    json::member(text, info, "name").and_then(|at| json::string(text, at)).map(|name| clean(&name))
 }
 
 #[cfg(test)]
@@ -209,6 +210,8 @@ mod tests {
         check(Some(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"m"}}"#), "error", Some("-32602"));
         let timeout = r#"{"jsonrpc":"2.0","id":1,"error":{"code":1504,"message":"m","data":{"code":"TIMEOUT"}}}"#;
         check(Some(timeout), "error", Some("TIMEOUT"));
+        let hostile = r#"{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"m","data":{"code":"\u001b[2J\u202e"}}}"#;
+        check(Some(hostile), "error", Some("[2J"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Who is let in under `/api`, walked over every route of the table; and whether routes answer what the OpenAPI document
 //! says.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -265,4 +266,44 @@ async fn routes_answer_what_the_document_says() {
             }
         }
     }
+}
+
+/// The command by its path, with the right token.
+async fn change(stage: &Stage, path: &str, expected: u16) -> Value {
+    let bearer = format!("Bearer {}", stage.admin_token());
+    let answer = stage.client.send(Method::POST, path, &[("authorization", &bearer)], "{}").await;
+    assert_eq!(answer.status.as_u16(), expected, "{path}: {answer:?}");
+    answer.json()
+}
+
+#[tokio::test]
+async fn an_operator_switches_servers_and_reads_the_file_anew() {
+    let servers = json!({ "a": fixture_server(&[]), "off": { "command": "no-such-program", "enabled": false } });
+    let stage = Stage::new(json!({ "mcpServers": servers })).await;
+    let client = stage.gateway.client_seeing("a_echo").await;
+    assert_eq!(change(&stage, "/api/servers/a/disable", 200).await["state"], "disabled");
+    eventually("its tools are gone", || async { client.tool_names().await.is_empty().then_some(()) }).await;
+    assert_ne!(change(&stage, "/api/servers/a/enable", 200).await["state"], "disabled");
+    client.await_tool("a_echo").await;
+    assert_eq!(change(&stage, "/api/servers/a/restart", 200).await["id"], "a");
+    let conflict = change(&stage, "/api/servers/off/restart", 409).await;
+    assert!(conflict["error"]["message"].as_str().is_some_and(|it| it.contains("enable")), "{conflict}");
+    let unknown = change(&stage, "/api/servers/of/enable", 404).await;
+    assert!(unknown["error"]["message"].as_str().is_some_and(|it| it.contains("off")), "{unknown}");
+    let reloaded = change(&stage, "/api/reload", 200).await;
+    assert_eq!((&reloaded["started"], &reloaded["stopped"]), (&json!([]), &json!([])), "{reloaded}");
+    stage.scratch.write("goblin.json", "{");
+    change(&stage, "/api/reload", 422).await;
+    let status = client.send(Method::GET, "/api/status", &[], "").await.json();
+    assert!(status["configuration"]["problem"].is_string(), "{status}");
+    assert!(status["configuration"]["source"].as_str().is_some_and(|it| it.ends_with("goblin.json")), "{status}");
+}
+
+#[test]
+fn every_route_is_on_the_page_and_no_other() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/admin.md");
+    let page = std::fs::read_to_string(page).expect("the page");
+    let told: BTreeSet<_> = page.lines().filter_map(|line| line.strip_prefix("### `")?.strip_suffix('`')).collect();
+    let routes: Vec<_> = ROUTES.iter().map(|route| format!("{} {}", route.verb(), route.path)).collect();
+    assert_eq!(told, routes.iter().map(String::as_str).collect());
 }

@@ -344,7 +344,7 @@ async fn reg2_a_removed_server_takes_everything_with_it() {
     let both = config(json!({ "a": server("a"), "b": server("b") }));
     let mut app = App::start(both, GOBLIN.into(), ProxyEnvironment::from_process(), Arc::clone(&observe));
     eventually("both are connected", || async {
-        let ready = observe.counts().contains(&("BackendReady", 2));
+        let ready = observe.counts().contains(&("backend_ready", 2));
         (ready && pid("a").is_some() && pid("b").is_some()).then_some(())
     })
     .await;

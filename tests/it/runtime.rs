@@ -54,7 +54,7 @@ async fn what_a_killed_gateway_left_is_removed_by_the_next_reader() {
     let scratch = Scratch::new();
     let mut gateway = serve(scratch.path(), &json!({ "mcpServers": {} })).await;
     gateway.child.kill().await.expect("it can be killed");
-    assert_eq!(records(scratch.path()).len(), 1);
+    assert_eq!(records(scratch.path()).len(), 2, "the record and the admin token");
     let (mut client, config) = (goblin(scratch.path()), scratch.path().join("goblin.json"));
     client
         .args(["stdio", "--config"])

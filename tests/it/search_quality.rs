@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 const BAR_ENTRIES: usize = 1000;
 /// In percent of the held-out half: the right tool first, and among the first five. The aim is 80 and 95; this is what
 /// has been reached, and may not be lost again.
-const BAR: (f64, f64) = (78.5, 94.0);
+const BAR: (f64, f64) = (79.5, 94.5);
 
 #[derive(Deserialize)]
 struct Catalog {

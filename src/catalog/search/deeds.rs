@@ -1,7 +1,8 @@
 //! What a tool does to the world, as far as the verb in its name tells, and what a question asks for.
 //!
 //! Who asks for a list is not helped by what deletes it, though all other words fit. So what does something else than was
-//! asked for loses a part of its score; a question without a verb asks to read.
+//! asked for loses a part of its score, and more of it the further it is from that: to change is nearer to reading than
+//! to destroy. A question without a verb asks to read.
 
 use std::collections::HashMap;
 
@@ -11,9 +12,10 @@ use crate::catalog::search::postings::Builder;
 use crate::catalog::search::query::Term;
 use crate::catalog::search::words;
 
-/// What is left of the score of what does something else.
+/// What is left of the score of what is one step from what was asked for.
 const UNASKED: f32 = 0.85;
 
+/// In the order of how much they do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {
     Reads,
@@ -47,7 +49,8 @@ const VERBS: [(Deed, &[&str]); 3] = [
 /// The verbs of an index, by their concepts, and what its documents do.
 pub struct Deeds {
     verbs: HashMap<u32, Deed>,
-    documents: Vec<Deed>,
+    /// Nothing of what no verb tells: it may do anything.
+    documents: Vec<Option<Deed>>,
 }
 
 impl Deeds {
@@ -63,7 +66,7 @@ impl Deeds {
             let deed = self.verbs.get(&builder.concept(word)).copied();
             found = if deed == Some(Deed::Destroys) { deed } else { found.or(deed) };
         });
-        self.documents.push(found.unwrap_or(Deed::Reads));
+        self.documents.push(found);
     }
 
     /// What a question asks for, by its words themselves and not by what else they may mean.
@@ -77,13 +80,15 @@ impl Deeds {
         asked
     }
 
-    /// The part of its score that a document keeps.
+    /// The part of its score that a document keeps, on average over all that is asked for.
     pub fn fit(&self, asked: &[Deed], document: usize) -> f32 {
-        if asked.contains(&self.documents[document]) { 1.0 } else { UNASKED }
+        let Some(deed) = self.documents[document] else { return 1.0 };
+        let fits = asked.iter().map(|asked| UNASKED.powi((*asked as i32 - deed as i32).abs()));
+        fits.sum::<f32>() / asked.len() as f32
     }
 
     /// The bytes it holds.
     pub fn size(&self) -> usize {
-        self.documents.capacity() * size_of::<Deed>() + self.verbs.len() * size_of::<(u32, Deed)>()
+        self.documents.capacity() * size_of::<Option<Deed>>() + self.verbs.len() * size_of::<(u32, Deed)>()
     }
 }

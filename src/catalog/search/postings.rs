@@ -13,7 +13,7 @@ use crate::catalog::search::stem::stem;
 pub enum Field {
     Name,
     Title,
-    /// The first sentence of the description says what the thing does; what follows, how it is used.
+    /// The beginning of the description says what the thing does; what follows, how it is used.
     Summary,
     Description,
     Argument,
@@ -24,12 +24,14 @@ pub enum Field {
 
 const FIELDS: usize = 8;
 
-/// How much a field counts, and how much less each word of a long one does (BM25's `b`).
-const WEIGHTS: [(f32, f32); FIELDS] =
-    [(5.0, 0.5), (3.0, 0.8), (6.0, 0.8), (0.3, 0.8), (0.8, 0.9), (0.2, 0.9), (2.0, 0.5), (4.0, 0.0)];
+/// How much a field counts: all that names a thing is as good.
+const WEIGHTS: [f32; FIELDS] = [5.0, 5.0, 5.0, 0.3, 0.5, 0.2, 2.0, 5.0];
+
+/// How much less each word of a long field counts (BM25's `b`).
+const BY_LENGTH: f32 = 0.8;
 
 /// How soon saying it again counts no more (BM25's `k1`).
-const SATURATION: f32 = 2.5;
+const SATURATION: f32 = 2.0;
 
 /// How much rare words count for more than common ones.
 const RARITY: f32 = 0.75;
@@ -69,6 +71,8 @@ pub struct Postings {
     /// Where the postings of each concept begin, and behind the last where they end.
     starts: Vec<u32>,
     postings: Vec<Posting>,
+    /// Of each concept.
+    rarities: Vec<f32>,
 }
 
 impl Postings {
@@ -93,14 +97,14 @@ impl Postings {
 
     /// How much it tells that a document has the concept.
     pub fn rarity(&self, concept: u32) -> f32 {
-        let (all, with) = (self.documents() as f32, self.of(concept).len() as f32);
-        (1.0 + (all - with + 0.5) / (with + 0.5)).ln().powf(RARITY)
+        self.rarities[concept as usize]
     }
 
     /// The bytes it holds.
     pub fn size(&self) -> usize {
         let lengths = self.lengths.capacity() * size_of::<(u16, u16)>();
-        lengths + self.starts.capacity() * size_of::<u32>() + self.postings.capacity() * size_of::<Posting>()
+        let rarities = self.rarities.capacity() * size_of::<f32>();
+        lengths + rarities + self.starts.capacity() * size_of::<u32>() + self.postings.capacity() * size_of::<Posting>()
     }
 }
 
@@ -184,18 +188,25 @@ impl Builder {
         }
         starts.resize(self.stems.len() + 1, postings.len() as u32);
         postings.shrink_to_fit();
+        let rarities = starts.windows(2).map(|pair| rarity(lengths.len(), pair[1] - pair[0])).collect();
         for (stem, concept) in self.stems {
             self.words.entry(stem).or_insert(concept);
         }
-        (self.words.into_iter().collect(), Postings { lengths, starts, postings })
+        (self.words.into_iter().collect(), Postings { lengths, starts, postings, rarities })
     }
+}
+
+/// Of what `with` of `all` documents have.
+fn rarity(all: usize, with: u32) -> f32 {
+    let (all, with) = (all as f32, with as f32);
+    (1.0 + (all - with + 0.5) / (with + 0.5)).ln().powf(RARITY)
 }
 
 impl Occurrence {
     fn weight(&self, lengths: &[u16; FIELDS], usual: &[f32; FIELDS]) -> f32 {
         let field = self.field as usize;
-        let (weight, by_length) = WEIGHTS[field];
-        weight * f32::from(self.count) / (1.0 - by_length + by_length * f32::from(lengths[field]) / usual[field])
+        let length = 1.0 - BY_LENGTH + BY_LENGTH * f32::from(lengths[field]) / usual[field];
+        WEIGHTS[field] * f32::from(self.count) / length
     }
 }
 

@@ -18,10 +18,9 @@ const MOST_MEANINGS: usize = 48;
 const MOST_BEGINNINGS: usize = 24;
 
 /// How surely a word means another than itself.
-const SYNONYM: f32 = 0.5;
-const BEGINNING: f32 = 0.7;
-const ONE_SLIP: f32 = 0.8;
-const TWO_SLIPS: f32 = 0.6;
+const SYNONYM: f32 = 0.45;
+const BEGINNING: f32 = 0.8;
+const SLIPPED: f32 = 0.8;
 
 /// Shorter words begin too many others.
 const LEAST_BEGINNING: usize = 3;
@@ -162,8 +161,8 @@ impl Lexicon<'_> {
         if word.bytes().any(|byte| byte.is_ascii_digit()) {
             return;
         }
-        for (slips, concept) in self.words.near(word, most).into_iter().take(MOST_MEANINGS) {
-            self.mean(concept, if slips == 1 { ONE_SLIP } else { TWO_SLIPS }, meanings);
+        for concept in self.words.near(word, most).into_iter().take(MOST_MEANINGS) {
+            self.mean(concept, SLIPPED, meanings);
         }
     }
 

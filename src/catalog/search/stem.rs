@@ -34,6 +34,7 @@ pub fn stem(word: &mut String) {
     }
     strip_plural(word);
     strip_verb(word);
+    americanise(word);
     strip_noun(word);
     finish(word);
 }
@@ -72,6 +73,17 @@ fn strip_verb(word: &mut String) {
         && !matches!(last, b'l' | b's' | b'z' | b'a' | b'e' | b'i' | b'o' | b'u')
     {
         word.pop();
+    }
+}
+
+/// `colour` and `organise` are spelt in two ways.
+fn americanise(word: &mut String) {
+    if word.len() > 4 && word.ends_with("our") {
+        word.truncate(word.len() - 2);
+        word.push('r');
+    } else if word.len() > 5 && (word.ends_with("is") || word.ends_with("ise") || word.ends_with("isation")) {
+        let at = word.rfind("is").expect("each of the endings has it");
+        word.replace_range(at..at + 2, "iz");
     }
 }
 
@@ -149,6 +161,10 @@ mod tests {
             &["manage", "management", "managing"],
             &["execute", "executing", "execution"],
             &["need", "needed"],
+            &["color", "colour", "colours", "colored", "coloured"],
+            &["summarize", "summarise", "summarised", "summarising"],
+            &["organization", "organisation"],
+            &["write", "wrote", "written", "writing"],
         ] {
             for word in family {
                 assert_eq!(stemmed(word), stemmed(family[0]), "{word} of {family:?}");

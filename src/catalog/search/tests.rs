@@ -61,6 +61,10 @@ fn the_right_thing_comes_first() {
     // One word for two, and two for one.
     check("pullrequest", "create_pull_request");
     check("time zone", "convert_time");
+    // What is done: to read, where nothing is said of it.
+    check("issues", "list_issues");
+    check("file", "read_file");
+    check("get rid of a file", "delete_file");
     // Whose it is.
     check("github request", "create_pull_request");
     check("a tool to see what my shop has", "searchProducts");

@@ -163,7 +163,15 @@ impl Wire {
             (_, Some(said)) => said,
             (_, None) => "is there an MCP endpoint at this URL?",
         };
-        Error::BackendProtocol { server: self.url(), reason: format!("it answered HTTP {status}; {cure}") }
+        let (server, reason) = (self.url(), format!("it answered HTTP {status}; {cure}"));
+        match status {
+            // It speaks the protocol, and does not do so with us.
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                Error::BackendUnavailable { server, reason, sent: false }
+            }
+            _ if said.is_some() => Error::BackendUnavailable { server, reason, sent: false },
+            _ => Error::BackendProtocol { server, reason },
+        }
     }
 }
 
