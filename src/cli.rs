@@ -23,6 +23,7 @@ pub mod serve;
 pub mod stdio;
 pub mod style;
 pub mod tools;
+pub mod top;
 pub mod watch;
 
 use std::path::PathBuf;
@@ -62,6 +63,9 @@ pub enum Command {
     /// Tell when resources change, as it happens
     #[command(long_about = watch::LONG_ABOUT)]
     Watch(watch::Watch),
+    /// See how a running gateway is doing, and act on it, in the terminal
+    #[command(long_about = top::LONG_ABOUT)]
+    Top(top::Top),
     /// List, search, describe and call tools
     Tools(tools::Tools),
     /// List, search and read resources
@@ -90,6 +94,7 @@ impl Cli {
             Command::Serve(arguments) => serve::run(arguments).await,
             Command::Stdio(arguments) => stdio::run(arguments).await,
             Command::Watch(arguments) => watch::run(arguments).await,
+            Command::Top(arguments) => top::run(arguments).await,
             Command::Tools(arguments) => tools::run(arguments).await,
             Command::Resources(arguments) => resources::run(arguments).await,
             Command::Prompts(arguments) => prompts::run(arguments).await,

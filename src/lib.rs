@@ -36,3 +36,4 @@ pub mod front;
 // Assembly.
 pub mod app;
 pub mod cli;
+pub mod tui;

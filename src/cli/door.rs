@@ -23,6 +23,7 @@ use crate::cli::runtime::identity::Identity;
 use crate::cli::runtime::{FindError, Places, Record};
 use crate::cli::{bridge, load, log, runtime, stdio};
 use crate::config::exposure::ProfileName;
+use crate::config::secret::Secret;
 use crate::config::{Log, mask};
 
 /// What may be between a command and the gateway behind the pipe; beyond it whoever writes waits.
@@ -78,17 +79,24 @@ impl Door {
 
     /// The gateway that runs already.
     pub async fn to_running(reach: &Reach, profile: Option<&ProfileName>) -> Result<Door, Closed> {
-        let proxies = ProxyEnvironment::from_process();
         if let Some(url) = &reach.url {
             let token = stdio::token(reach.token_file.as_deref()).map_err(Closed::Flags)?;
-            let target =
-                Target::new(&stdio::endpoint(url, profile), token.as_ref(), &proxies).map_err(Closed::Flags)?;
-            return Ok(Door::Running(Wire::to(target)));
+            return Door::to_url(url, token.as_ref(), profile).map_err(Closed::Flags);
         }
         let own = load::find(None).ok().map(|found| found.identity());
         let record = runtime::find(own.as_ref()).await?;
+        Door::to_record(record, profile).map_err(Closed::Other)
+    }
+
+    pub fn to_url(url: &str, token: Option<&Secret>, profile: Option<&ProfileName>) -> Result<Door> {
+        let target = Target::new(&stdio::endpoint(url, profile), token, &ProxyEnvironment::from_process())?;
+        Ok(Door::Running(Wire::to(target)))
+    }
+
+    /// The gateway of this record, and the one that takes its place.
+    pub fn to_record(record: Record, profile: Option<&ProfileName>) -> Result<Door> {
         let identity = record.identity.clone();
-        let target = target_of(record, profile).map_err(Closed::Other)?;
+        let target = target_of(record, profile)?;
         let profile = profile.cloned();
         Ok(Door::Running(Wire::to_successors(target, move || successor(&identity, profile.as_ref()))))
     }

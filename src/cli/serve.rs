@@ -9,6 +9,7 @@ use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 
 use crate::admin::permit::Permit;
 use crate::app::operate::Source;
@@ -22,10 +23,12 @@ use crate::cli::log::LogFlags;
 use crate::cli::runtime::identity::Fingerprints;
 use crate::cli::runtime::{self, Places, Published, TokenFile, Tokens};
 use crate::cli::style::{shell_word, tell, warn};
-use crate::cli::{self, follow, load, log, port};
+use crate::cli::{self, follow, load, log, port, top};
 use crate::config::Gateway;
 use crate::config::admin::Listen;
 use crate::observe::Observe;
+use crate::tui;
+use crate::tui::remote::Remote;
 
 #[derive(Debug, Args)]
 pub struct Serve {
@@ -42,9 +45,18 @@ pub struct Serve {
     /// Leave out what a terminal is told about connecting clients
     #[arg(long, short)]
     pub quiet: bool,
+    /// Show the dashboard of goblin top at once; quitting it stops the gateway. The log goes nowhere but to the events
+    /// there, unless stderr is no terminal (2>goblin.log)
+    #[arg(long)]
+    pub tui: bool,
 }
 
 pub async fn run(arguments: Serve) -> Result<ExitCode> {
+    if arguments.tui
+        && let Err(problem) = top::check_terminal()
+    {
+        return Ok(tell(&problem));
+    }
     let mut given = match load::load(arguments.source.config.as_deref()) {
         Ok(given) => given,
         Err(problem) => return Ok(tell(&problem)),
@@ -59,8 +71,10 @@ pub async fn run(arguments: Serve) -> Result<ExitCode> {
             gateway.host
         )));
     }
-    let has_banner = std::io::stdout().is_terminal() && !arguments.quiet;
-    if has_banner && std::io::stderr().is_terminal() {
+    let has_banner = std::io::stdout().is_terminal() && !arguments.quiet && !arguments.tui;
+    if arguments.tui && std::io::stderr().is_terminal() {
+        // The screen is not for lines.
+    } else if has_banner && std::io::stderr().is_terminal() {
         log::start_below_banner(&given.config.log, &arguments.log);
     } else {
         log::start(&given.config.log, &arguments.log);
@@ -79,6 +93,9 @@ pub async fn run(arguments: Serve) -> Result<ExitCode> {
     let (source, _following) =
         follow::follow(arguments.source.config.as_deref(), &given.from, amend, Arc::clone(&record))?;
     let doors = Doors { clients: listener, operators, permit };
+    if arguments.tui {
+        return serve_shown(given, source, doors, record, url).await;
+    }
     serve(given, source, doors, record, has_banner.then_some(url), terminated).await
 }
 
@@ -106,6 +123,29 @@ fn amend(arguments: &Serve) -> Amend {
         }
         config.gateway.port = port.unwrap_or(config.gateway.port);
     })
+}
+
+/// Serves for as long as somebody looks at it.
+async fn serve_shown(given: Given, source: Source, doors: Doors, record: Record, url: String) -> Result<ExitCode> {
+    let own = |record: &runtime::Record| record.pid == std::process::id() && record.url == url;
+    let gateway = match Places::of(&environment).running().into_iter().find(own) {
+        Some(record) => tui::remote::api::Gateway::Recorded(record),
+        None => tui::remote::api::Gateway::Named { url, token: given.config.gateway.token.clone() },
+    };
+    let (over, mut is_over) = watch::channel(false);
+    let (mut signals, mut has_ended) = (termination()?, false);
+    let terminated = async move || match std::mem::replace(&mut has_ended, true) {
+        // The sender outlives us.
+        false => drop(is_over.wait_for(|is_over| *is_over).await),
+        true => signals().await,
+    };
+    let shown = async {
+        let shown = async { tui::run(Remote::new(gateway)?, top::theme(), termination()?).await }.await;
+        over.send_replace(true);
+        shown
+    };
+    let (served, shown) = tokio::join!(serve(given, source, doors, record, None, terminated), shown);
+    shown.and(served)
 }
 
 async fn serve(

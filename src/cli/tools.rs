@@ -170,7 +170,7 @@ impl Call {
 }
 
 /// The content of a result; where there is none, what it says to programs.
-fn blocks(outcomes: &Outcomes) -> Vec<Block> {
+pub fn blocks(outcomes: &Outcomes) -> Vec<Block> {
     let content = outcomes.content();
     match outcomes.structure() {
         Some(structure) if content.is_empty() => vec![Block::Text(structure.to_owned())],

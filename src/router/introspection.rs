@@ -3,13 +3,14 @@
 //! A look at the registers of all backends, one after the other: it holds none of them while it is told. What it tells of a
 //! client is enough to know it by, and too little to use its session.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, UNIX_EPOCH};
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::backend::Backend;
 use crate::caller::SessionId;
@@ -24,9 +25,10 @@ use crate::subscriptions::Subscription;
 /// How many are listed one by one; all are counted.
 const MOST_LISTED: usize = 10_000;
 
-/// The subscriptions asked for, oldest first.
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+/// The subscriptions asked for, oldest first. A reader passes over members that it does not know, and has defaults for those
+/// that it misses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct SubscriptionList {
     pub total: usize,
     /// How many are not listed, being newer than [`MOST_LISTED`] others.
@@ -37,16 +39,16 @@ pub struct SubscriptionList {
     pub subscriptions: Vec<SubscriptionInfo>,
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct ClientCount {
     #[serde(flatten)]
     pub client: ClientInfo,
     pub count: usize,
 }
 
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct ClientInfo {
     /// The end of its session's id.
     pub id: String,
@@ -56,8 +58,8 @@ pub struct ClientInfo {
     pub version: Box<str>,
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct SubscriptionInfo {
     pub id: String,
     pub client: ClientInfo,
@@ -66,17 +68,17 @@ pub struct SubscriptionInfo {
     pub uri: String,
     pub created: String,
     pub options: Options,
-    pub state: &'static str,
+    pub state: Cow<'static, str>,
     pub delivered: u32,
     pub coalesced: u32,
 }
 
 /// What was asked for beyond the protocol. Each is named as in `_meta`, without the prefix.
-#[derive(Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Options {
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub pattern: Option<&'static str>,
+    pub pattern: Option<Cow<'static, str>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fields: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -94,7 +96,7 @@ impl Options {
         let selection = terms.as_ref().and_then(|terms| terms.selection.as_ref());
         let millis = |duration: Duration| Some(duration.as_millis()).filter(|millis| *millis > 0);
         Options {
-            pattern: subscription.pattern.as_ref().map(|pattern| pattern.kind()),
+            pattern: subscription.pattern.as_ref().map(|pattern| Cow::Borrowed(pattern.kind())),
             fields: selection.into_iter().flat_map(|selection| selection.fields().map(str::to_owned)).collect(),
             min_interval_ms: millis(min_interval),
             batch_ms: millis(batch),
@@ -208,7 +210,7 @@ fn info(found: &Found) -> SubscriptionInfo {
         uri: subscription.name.exposed.to_string(),
         created: date::iso(seconds.cast_signed()),
         options: Options::of(subscription),
-        state,
+        state: Cow::Borrowed(state),
         delivered: subscription.receipt.delivered.load(Ordering::Relaxed),
         coalesced: subscription.receipt.coalesced.load(Ordering::Relaxed),
     }

@@ -18,7 +18,7 @@ const ORDER: [&[&str]; 10] = [
     &["session"],
     &["admin", "front"],
     &["app"],
-    &["cli"],
+    &["cli", "tui"],
 ];
 
 fn root() -> &'static Path {
@@ -221,6 +221,31 @@ fn modules_use_only_what_stands_before_them() {
         }
     }
     assert!(uses > 0, "no file under src uses another");
+}
+
+/// The dashboard is a client: what it may know of the gateway is what the admin API and MCP tell.
+#[test]
+fn the_dashboard_sees_of_the_gateway_only_what_clients_see() {
+    const SEEN: [&str; 9] = [
+        "admin::api::",
+        "backend::connect::",
+        "caller::SUBSCRIPTIONS",
+        "cli::",
+        "config::",
+        "observe::clean",
+        "protocol::",
+        "router::introspection::SubscriptionInfo",
+        "router::introspection::SubscriptionList",
+    ];
+    let mut uses = 0;
+    for path in files("src/tui", "rs") {
+        for used in text_of(&path).lines().filter_map(|line| line.strip_prefix("use crate::")) {
+            let is_seen = used.starts_with("tui") || SEEN.iter().any(|seen| used.starts_with(seen));
+            assert!(is_seen, "{}: it uses {used}", path.display());
+            uses += 1;
+        }
+    }
+    assert!(uses > 0, "no file of the dashboard uses anything");
 }
 
 #[test]

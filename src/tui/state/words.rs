@@ -1,0 +1,60 @@
+//! Times, spans and curves in a few characters.
+
+const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// A curve, the newest last: the highest is full, and nothing is a dot.
+pub fn sparkline(values: impl Iterator<Item = Option<f64>> + Clone) -> String {
+    let highest = values.clone().flatten().fold(0.0, f64::max);
+    let bar = |value: Option<f64>| match value {
+        None => '·',
+        Some(_) if highest <= 0.0 => BARS[0],
+        // From 0 to 7, whatever the numbers are.
+        Some(value) => BARS[((value / highest * 7.0).round().clamp(0.0, 7.0)) as usize],
+    };
+    values.map(bar).collect()
+}
+
+/// Seconds as `4s`, `3m`, `2h 5m` or `3d 4h`.
+pub fn span(seconds: u64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, _) => format!("{minutes}m {}s", seconds % 60),
+        (0, _, _) => format!("{hours}h {}m", minutes % 60),
+        _ => format!("{days}d {}h", hours % 24),
+    }
+}
+
+/// The time of day of an ISO 8601 time.
+pub fn clock(time: &str) -> &str {
+    time.split_once('T').and_then(|(_, rest)| rest.get(..8)).unwrap_or(time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_curve_is_as_high_as_its_highest() {
+        for (values, expected) in [
+            (vec![], ""),
+            (vec![Some(0.0), Some(0.0)], "▁▁"),
+            (vec![Some(7.0), None, Some(0.0), Some(3.0)], "█·▁▄"),
+            (vec![Some(f64::NAN), Some(1.0)], "▁█"),
+        ] {
+            assert_eq!(sparkline(values.into_iter()), expected);
+        }
+    }
+
+    #[test]
+    fn spans_and_times_are_short() {
+        for (seconds, expected) in
+            [(0, "0s"), (59, "59s"), (61, "1m 1s"), (3600, "1h 0m"), (90_061, "1d 1h"), (864_000, "10d 0h")]
+        {
+            assert_eq!(span(seconds), expected);
+        }
+        for (time, expected) in [("2026-01-02T03:04:05.678Z", "03:04:05"), ("soon", "soon"), ("T1", "T1")] {
+            assert_eq!(clock(time), expected);
+        }
+    }
+}

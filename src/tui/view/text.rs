@@ -1,0 +1,120 @@
+//! Text that fits: by columns of the terminal, not by characters. A wide character takes two of them.
+
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+const ELLIPSIS: &str = "…";
+
+pub fn width(text: &str) -> usize {
+    text.width()
+}
+
+/// The text cut to `most` columns, with a sign that it is cut.
+pub fn fit(text: &str, most: usize) -> String {
+    if text.width() <= most {
+        return text.to_owned();
+    }
+    let mut cut = take(text, most.saturating_sub(1)).to_owned();
+    if most > 0 {
+        cut.push_str(ELLIPSIS);
+    }
+    cut
+}
+
+/// The end of the text in at most `most` columns.
+pub fn fit_end(text: &str, most: usize) -> String {
+    if text.width() <= most {
+        return text.to_owned();
+    }
+    let room = most.saturating_sub(1);
+    let mut begin = 0;
+    while text[begin..].width() > room {
+        begin += text[begin..].chars().next().map_or(1, char::len_utf8);
+    }
+    let sign = if most > 0 { ELLIPSIS } else { "" };
+    format!("{sign}{}", &text[begin..])
+}
+
+/// The text in exactly `columns` columns.
+pub fn pad(text: &str, columns: usize, is_right: bool) -> String {
+    let text = fit(text, columns);
+    let blanks = " ".repeat(columns.saturating_sub(text.width()));
+    if is_right { blanks + &text } else { text + &blanks }
+}
+
+/// As much of the beginning as fits.
+fn take(text: &str, most: usize) -> &str {
+    let mut used = 0;
+    for (at, character) in text.char_indices() {
+        used += character.width().unwrap_or(0);
+        if used > most {
+            return &text[..at];
+        }
+    }
+    text
+}
+
+/// Lines of at most `most` columns, broken at blanks where there are any; the indentation is kept.
+pub fn wrap(text: &str, most: usize) -> Vec<String> {
+    let most = most.max(2);
+    let indent: String = text.chars().take_while(|character| *character == ' ').take(most / 2).collect();
+    let mut lines = Vec::new();
+    let mut rest = text;
+    loop {
+        let lead = if lines.is_empty() { "" } else { indent.as_str() };
+        let room = most - lead.len();
+        if rest.width() <= room {
+            lines.push(format!("{lead}{rest}"));
+            return lines;
+        }
+        let mut head = take(rest, room);
+        if head.is_empty() {
+            // A character wider than the line, which no terminal has.
+            head = &rest[..rest.chars().next().map_or(0, char::len_utf8)];
+        }
+        let blank = head.rfind(' ').filter(|at| !head[..*at].trim().is_empty());
+        let head = if rest[head.len()..].starts_with(' ') { head } else { blank.map_or(head, |at| &head[..at]) };
+        lines.push(format!("{lead}{}", head.trim_end()));
+        rest = rest[head.len()..].trim_start_matches(' ');
+        if rest.is_empty() {
+            return lines;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_cut_by_columns() {
+        for (text, most, expected) in [
+            ("abc", 3, "abc"),
+            ("abcd", 3, "ab…"),
+            ("日本語", 6, "日本語"),
+            ("日本語", 5, "日本…"),
+            ("日本", 2, "…"),
+            ("a", 0, ""),
+        ] {
+            assert_eq!(fit(text, most), expected, "{text} in {most}");
+        }
+        for (text, most, expected) in [("abcd", 3, "…cd"), ("日本語", 5, "…本語"), ("日本語", 4, "…語"), ("abc", 0, "")]
+        {
+            assert_eq!(fit_end(text, most), expected, "the end of {text} in {most}");
+        }
+        assert_eq!((pad("日", 4, false), pad("7", 3, true)), ("日  ".to_owned(), "  7".to_owned()));
+    }
+
+    #[test]
+    fn lines_are_broken_at_blanks() {
+        for (text, most, expected) in [
+            ("", 5, vec![""]),
+            ("one two three", 7, vec!["one two", "three"]),
+            ("onetwothree", 4, vec!["onet", "woth", "ree"]),
+            ("  a bb cc", 5, vec!["  a", "  bb", "  cc"]),
+            ("日本語", 4, vec!["日本", "語"]),
+            ("a  ", 2, vec!["a"]),
+        ] {
+            assert_eq!(wrap(text, most), expected, "{text:?} in {most}");
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! A terminal that is looked at: what a program draws is read as a person reads it, and keys are typed.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::num::NonZero;
+use std::sync::{Arc, Mutex};
+
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+use tokio::process::{Child, Command};
+
+use crate::harness::{PATIENCE, eventually};
+
+pub struct Screen {
+    parser: Arc<Mutex<vt100::Parser>>,
+    keyboard: File,
+    far: File,
+    pub child: Child,
+}
+
+/// As much as can be shown: a frame that is begun is shown when it is ended, as terminals do it.
+fn whole_frames(bytes: &[u8]) -> usize {
+    let last = |mark: &[u8]| bytes.windows(mark.len()).rposition(|window| window == mark);
+    match (last(b"\x1b[?2026h"), last(b"\x1b[?2026l")) {
+        (Some(begin), Some(end)) if end > begin => bytes.len(),
+        (Some(begin), _) => begin,
+        (None, _) => bytes.len(),
+    }
+}
+
+fn size(count: u16) -> NonZero<u16> {
+    NonZero::new(count).expect("a terminal has a size")
+}
+
+impl Screen {
+    /// Runs `command` on a terminal of this size.
+    pub fn run(mut command: Command, columns: u16, rows: u16) -> Screen {
+        use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+        let near = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+        grantpt(&near).expect("ours");
+        unlockpt(&near).expect("open");
+        let name = ptsname(&near, Vec::new()).expect("a name").into_string().expect("text");
+        let far = File::options().read(true).write(true).open(name).expect("the other side");
+        tcsetwinsize(&far, Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).expect("a size");
+        let end = || far.try_clone().expect("another");
+        command.stdin(end()).stdout(end()).stderr(end()).env("TERM", "xterm-256color").env_remove("NO_COLOR");
+        let parser = Arc::new(Mutex::new(vt100::Parser::new(size(rows), size(columns), 0)));
+        let keyboard = File::from(near);
+        let (mut reader, kept) = (keyboard.try_clone().expect("another"), Arc::clone(&parser));
+        std::thread::spawn(move || {
+            let (mut buffer, mut unseen) = ([0; 4096], Vec::new());
+            while let Ok(count @ 1..) = reader.read(&mut buffer) {
+                unseen.extend_from_slice(&buffer[..count]);
+                let whole = whole_frames(&unseen);
+                kept.lock().expect("no test panics here").process(&unseen[..whole]);
+                unseen.drain(..whole);
+            }
+        });
+        let child = command.spawn().expect("it starts");
+        Screen { parser, keyboard, far, child }
+    }
+
+    pub fn press(&mut self, keys: &str) {
+        self.keyboard.write_all(keys.as_bytes()).expect("it is open");
+    }
+
+    pub fn text(&self) -> String {
+        self.parser.lock().expect("no test panics here").screen().contents()
+    }
+
+    /// What is shown with this background, from the top.
+    pub fn painted(&self, background: vt100::Color) -> String {
+        let parser = self.parser.lock().expect("no test panics here");
+        let screen = parser.screen();
+        let (rows, columns) = screen.size();
+        let cells = (0..rows.get()).flat_map(|row| (0..columns.get()).map(move |column| (row, column)));
+        let cells = cells.filter_map(|(row, column)| screen.cell(row, column));
+        cells.filter(|cell| cell.bgcolor() == background).map(|cell| cell.contents().to_owned()).collect()
+    }
+
+    /// Waits until what is shown is as `is_so` wants it.
+    pub async fn wait(&self, what: &str, is_so: impl Fn(&str) -> bool) -> String {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            let text = self.text();
+            if is_so(&text) {
+                return text;
+            }
+            assert!(tokio::time::Instant::now() < deadline, "waited in vain until {what}; the screen is\n{text}");
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    }
+
+    pub async fn shows(&self, words: &str) -> String {
+        self.wait(&format!("{words:?} is shown"), |text| text.contains(words)).await
+    }
+
+    pub async fn hides(&self, words: &str) -> String {
+        self.wait(&format!("{words:?} is gone"), |text| !text.contains(words)).await
+    }
+
+    /// Waits for the end; the terminal must be as it was before. Gives the exit code.
+    pub async fn ended(&mut self) -> Option<i32> {
+        let status = tokio::time::timeout(PATIENCE, self.child.wait()).await.expect("it ends").expect("it is a child");
+        eventually("the terminal is given back", || async { self.is_given_back().then_some(()) }).await;
+        status.code()
+    }
+
+    pub fn is_given_back(&self) -> bool {
+        let modes = tcgetattr(&self.far).expect("a terminal has modes").local_modes;
+        let is_cooked = modes.contains(LocalModes::ICANON | LocalModes::ECHO);
+        let parser = self.parser.lock().expect("no test panics here");
+        let screen = parser.screen();
+        let is_free = screen.mouse_protocol_mode() == vt100::MouseProtocolMode::None;
+        is_cooked && is_free && !screen.alternate_screen() && !screen.hide_cursor()
+    }
+}

@@ -1,0 +1,385 @@
+//! `goblin top` in a terminal, driven by keys, beside a real gateway.
+
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use goblin::tui::input::KEYS;
+use http_body_util::Full;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::harness::{GOBLIN, Gateway, PATIENCE, Scratch, fixture_server, goblin, servers_only, signal};
+use crate::screen::Screen;
+
+const ENTER: &str = "\r";
+const ESCAPE: &str = "\x1b";
+
+/// A gateway with files and two fixtures, and a home in which it is found.
+struct Stage {
+    gateway: Gateway,
+    home: Scratch,
+}
+
+fn config(home: &Scratch) -> Value {
+    let root = home.path().join("project");
+    std::fs::create_dir_all(&root).expect("a directory");
+    std::fs::write(root.join("plan.md"), "# The plan\n\nThere is none.\n").expect("a file");
+    servers_only(json!({ "mcpServers": {
+        "files": {"type": "files", "root": root.display().to_string()},
+        "one": fixture_server(&[]),
+        "two": fixture_server(&["--tools", "3"]),
+        "broken": {"command": "/nowhere/to/be/found"},
+    }}))
+}
+
+fn serve(home: &Scratch) -> Command {
+    let path = home.write("goblin.json", &config(home).to_string());
+    let mut command = goblin(home.path());
+    command.args(["serve", "--port", "0", "--config"]).arg(path);
+    command
+}
+
+impl Stage {
+    async fn new() -> Stage {
+        let home = Scratch::new();
+        let gateway = Gateway::of(serve(&home)).await;
+        gateway.client_seeing("two_tool_0003").await.await_tool("one_echo").await;
+        Stage { gateway, home }
+    }
+
+    /// `goblin top` once it shows the gateway.
+    async fn top(&self, columns: u16, rows: u16) -> Screen {
+        let mut command = goblin(self.home.path());
+        command.arg("top");
+        let screen = Screen::run(command, columns, rows);
+        screen.shows("● ready").await;
+        screen
+    }
+}
+
+fn line_of(text: &str, words: &str) -> String {
+    text.lines().find(|line| line.contains(words)).unwrap_or_else(|| panic!("{words} in\n{text}")).to_owned()
+}
+
+#[tokio::test]
+async fn tui1_a_panel_lists_resources_with_uri_name_type_and_size() {
+    let stage = Stage::new().await;
+    let mut screen = stage.top(160, 50).await;
+    screen.press("5");
+    let text = screen.wait("resources are listed", |text| text.contains("plan.md") && text.contains("alpha")).await;
+    let line = line_of(&text, "plan.md");
+    for word in ["file://", "/project/plan.md", "text/markdown", "27 B"] {
+        assert!(line.contains(word), "{word} in {line}");
+    }
+    assert!(text.contains("[5 Resources]"), "{text}");
+    screen.press("q");
+    assert_eq!(screen.ended().await, Some(0));
+}
+
+#[tokio::test]
+async fn tui2_a_filter_shows_one_server_only() {
+    let stage = Stage::new().await;
+    let mut screen = stage.top(140, 40).await;
+    screen.press("3");
+    screen.shows("one_echo").await;
+    screen.press("f");
+    screen.shows("all servers").await;
+    // The servers are listed by id behind that line.
+    screen.press("jjjj");
+    screen.shows("> two").await;
+    screen.press(ENTER);
+    let text = screen.shows("server two").await;
+    assert!(text.contains("two_echo") && !text.contains("one_"), "{text}");
+    screen.press("5");
+    let text = screen.wait("its resources are shown", |text| text.contains("Resources") && text.contains("beta")).await;
+    assert!(!text.contains("plan.md"), "{text}");
+    screen.press("1");
+    let text = screen.shows("Last events").await;
+    assert!(!text.contains("broken"), "{text}");
+    screen.press(ESCAPE);
+    screen.shows("broken").await;
+    screen.press("\x03");
+    assert_eq!(screen.ended().await, Some(0), "Ctrl-C");
+}
+
+#[tokio::test]
+async fn tui3_a_search_highlights_matches_and_hides_the_rest() {
+    let stage = Stage::new().await;
+    let mut screen = stage.top(120, 40).await;
+    screen.press("3");
+    screen.shows("one_echo").await;
+    screen.press("/TOOL_0002");
+    let text = screen.hides("one_echo").await;
+    assert!(text.contains("two_tool_0002") && !text.contains("two_tool_0001"), "{text}");
+    screen.wait("it is highlighted", |_| screen.painted(vt100::Color::Idx(3)) == "tool_0002").await;
+    screen.press(ENTER);
+    screen.hides("Enter keeps it").await;
+    screen.press(ESCAPE);
+    screen.shows("two_widget").await;
+    assert_eq!(screen.painted(vt100::Color::Idx(3)), "");
+}
+
+#[tokio::test]
+async fn tui4_details_stand_in_a_side_panel() {
+    let stage = Stage::new().await;
+    let mut screen = stage.top(140, 40).await;
+    screen.press("5");
+    screen.shows("plan.md").await;
+    screen.press("/note:///alpha\r");
+    screen.hides("plan.md").await;
+    screen.press(ENTER);
+    let text = screen.shows("Metadata").await;
+    for word in ["note:///alpha", "A text note", "text/plain", "Annotations", "0.70", "dev.goblin/"] {
+        assert!(text.contains(word), "{word} in\n{text}");
+    }
+    screen.press("\x1b");
+    screen.hides("Metadata").await;
+}
+
+#[tokio::test]
+async fn tui4_a_schema_can_be_scrolled_in_a_small_terminal() {
+    let stage = Stage::new().await;
+    let mut screen = stage.top(80, 24).await;
+    screen.press("3");
+    screen.shows("one_echo").await;
+    screen.press("/two_add\r");
+    screen.press("l");
+    screen.shows("Input schema").await;
+    screen.press("G");
+    screen.shows("dev.goblin/").await;
+    screen.press("g");
+    screen.shows("native").await;
+}
+
+#[tokio::test]
+async fn tui5_templates_stand_in_their_own_section() {
+    let stage = Stage::new().await;
+    let mut screen = stage.top(140, 50).await;
+    screen.press("5");
+    let text = screen.wait("templates are listed", |text| text.contains("db://{table}/{id}")).await;
+    let row = |words: &str| text.lines().position(|line| line.contains(words)).expect("it is shown");
+    assert!(row("Resources ") < row("Templates ") && row("PATTERN") < row("db://{table}/{id}"), "{text}");
+    assert!(line_of(&text, "db://{table}/{id}").contains("A row"), "{text}");
+    screen.press("G");
+    screen
+        .wait("a template is selected", |text| text.lines().any(|line| line.contains("> ") && line.contains('{')))
+        .await;
+}
+
+#[tokio::test]
+async fn a_tool_is_called_by_a_form_and_a_resource_is_read() {
+    let stage = Stage::new().await;
+    let mut screen = stage.top(120, 40).await;
+    screen.press("3");
+    screen.shows("one_add").await;
+    screen.press("/one_add\r");
+    screen.hides("one_echo").await;
+    screen.press("c");
+    screen.shows("Call one_add").await;
+    screen.press("two\t3\r");
+    screen.shows("it must be a number").await;
+    screen.press("\x7f\x7f\x7f2\r");
+    let text = screen.wait("the result is shown", |text| text.contains("one_add (Esc closes)")).await;
+    assert!(text.contains('5'), "{text}");
+    screen.press(ESCAPE);
+    screen.hides("Esc closes").await;
+    // The search still holds; and what follows an escape at once is read as one key with it.
+    screen.press(ESCAPE);
+    screen.hides("· /one_add").await;
+    screen.press("5");
+    screen.press("/plan\r");
+    screen.hides("alpha").await;
+    screen.press("r");
+    screen.shows("There is none.").await;
+}
+
+#[tokio::test]
+async fn a_watched_resource_shows_its_updates() {
+    let stage = Stage::new().await;
+    let mut screen = stage.top(140, 40).await;
+    screen.press("5");
+    screen.shows("plan.md").await;
+    screen.press("/plan.md\r");
+    screen.hides("alpha").await;
+    screen.press("w");
+    screen.shows("watching").await;
+    std::fs::write(stage.home.path().join("project/plan.md"), "Another plan\n").expect("a file");
+    screen.shows("has changed").await;
+    screen.shows("1 at ").await;
+    screen.press("6");
+    let text = screen.shows("goblin top").await;
+    assert!(text.contains("Subscriptions 1"), "{text}");
+    screen.press(ESCAPE);
+    screen.hides("· /plan.md").await;
+    screen.press("7");
+    screen.wait("the session is shown", |text| text.contains("PROTOCOL") && text.contains("goblin top")).await;
+}
+
+#[tokio::test]
+async fn events_and_servers_are_shown_as_they_are() {
+    let stage = Stage::new().await;
+    let mut screen = stage.top(140, 40).await;
+    let text =
+        screen.wait("servers are shown", |text| text.contains("✗ failed") && text.contains("3 of 4 ready")).await;
+    assert!(line_of(&text, "one ").contains("● ready"), "{text}");
+    screen.press("8");
+    screen.wait("events are shown", |text| text.contains("KIND") && text.contains("broken")).await;
+    screen.press("2");
+    screen.wait("the servers are shown", |text| text.contains("RESTARTS")).await;
+    // A click on the third tab, then on the second row of its list.
+    screen.press("\x1b[<0;25;2M");
+    screen.shows("[3 Tools]").await;
+    screen.press("\x1b[<0;10;6M");
+    screen.wait("the second row is selected", |text| text.lines().nth(5).is_some_and(|line| line.contains("> "))).await;
+}
+
+/// A gateway of which only the admin API is there; it keeps what it is told to do.
+async fn stand_in(status: Value) -> (String, Arc<Mutex<Vec<String>>>) {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&told);
+    let answer = move |request: http::Request<hyper::body::Incoming>| {
+        let path = request.uri().path().to_owned();
+        if request.method() == http::Method::POST {
+            let token = request.headers().get("authorization").map(|value| value.to_str().expect("text"));
+            kept.lock().expect("no test panics here").push(format!("{path} {}", token.unwrap_or_default()));
+        }
+        let body = match path.as_str() {
+            "/api/status" => status.clone(),
+            "/api/reload" => json!({"changed": ["a b/c"], "unchanged": 1}),
+            "/api/servers/off/enable" => json!({"error": {"message": "off cannot be enabled\u{1b}[2J"}}),
+            _ => json!({"version": 1, "entries": []}),
+        };
+        let code = if path.ends_with("/enable") { 409 } else { 200 };
+        let answer = http::Response::builder().status(code).body(Full::<Bytes>::from(body.to_string()));
+        std::future::ready(answer)
+    };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}/mcp", listener.local_addr().expect("an address"));
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            let served = http1::Builder::new().serve_connection(TokioIo::new(socket), service_fn(answer.clone()));
+            tokio::spawn(served);
+        }
+    });
+    (url, told)
+}
+
+#[tokio::test]
+async fn changes_are_asked_for_with_the_token_after_a_yes() {
+    let servers = json!([{"id": "a b/c", "state": "ready"}, {"id": "off", "state": "disabled"}]);
+    let (url, told) =
+        stand_in(json!({"state": "ready", "started": "now", "servers": servers, "catalog": {"version": 1}})).await;
+    let home = Scratch::new();
+    let mut command = goblin(home.path());
+    command.args(["top", "--url", &url]).env("GOBLIN_TOKEN", "secret");
+    let mut screen = Screen::run(command, 100, 30);
+    screen.shows("● ready").await;
+    screen.press("2R");
+    screen.shows("Restart a b/c?").await;
+    screen.press("n");
+    screen.hides("Restart a b/c?").await;
+    screen.press("R");
+    screen.shows("Restart a b/c?").await;
+    screen.press("y");
+    screen.shows("a b/c is restarted").await;
+    screen.press("jD");
+    screen.shows("Enable off?").await;
+    screen.press("y");
+    screen.shows("off cannot be enabled[2J").await;
+    screen.press("L");
+    screen.shows("read anew: changed a b/c").await;
+    let told = told.lock().expect("no test panics here").clone();
+    let paths = ["/api/servers/a%20b%2Fc/restart", "/api/servers/off/enable", "/api/reload"];
+    assert_eq!(told, paths.map(|path| format!("{path} Bearer secret")));
+    assert!(!screen.text().contains("secret"));
+}
+
+#[tokio::test]
+async fn a_gateway_that_ends_is_told_and_its_successor_is_found() {
+    let mut stage = Stage::new().await;
+    let screen = stage.top(100, 30).await;
+    stage.gateway.terminate().await;
+    screen.shows("trying again in").await;
+    screen.shows("✗ lost").await;
+    stage.gateway = Gateway::of(serve(&stage.home)).await;
+    screen.shows("● ready").await;
+}
+
+#[tokio::test]
+async fn a_signal_gives_the_terminal_back() {
+    let stage = Stage::new().await;
+    for name in ["TERM", "INT"] {
+        let mut screen = stage.top(80, 24).await;
+        assert!(!screen.is_given_back(), "it was taken");
+        signal(screen.child.id().expect("it runs"), name);
+        assert_eq!(screen.ended().await, Some(0), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_small_terminal_is_told_so() {
+    let stage = Stage::new().await;
+    let mut command = goblin(stage.home.path());
+    command.arg("top");
+    let mut screen = Screen::run(command, 60, 20);
+    screen.shows("It has 60x20; goblin top needs 80x24.").await;
+    screen.press("q");
+    assert_eq!(screen.ended().await, Some(0));
+}
+
+#[tokio::test]
+async fn without_a_terminal_or_a_gateway_nothing_is_drawn() {
+    let home = Scratch::new();
+    let check = |output: std::process::Output, code: i32, words: &str| {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(words) && output.stdout.is_empty(), "{said}");
+    };
+    for arguments in [&["top"][..], &["serve", "--tui"]] {
+        let mut command = goblin(home.path());
+        let output = command.args(arguments).stdin(Stdio::null()).output().await.expect("it runs");
+        check(output, 2, "needs a terminal");
+    }
+    let mut command = goblin(home.path());
+    command.arg("top");
+    let mut screen = Screen::run(command, 80, 24);
+    screen.shows("no gateway is running on this machine").await;
+    assert_eq!(screen.ended().await, Some(3));
+    let mut dumb = Command::new("env");
+    dumb.args(["TERM=dumb", GOBLIN, "top"]).kill_on_drop(true);
+    let mut screen = Screen::run(dumb, 80, 24);
+    screen.shows("TERM says there is none").await;
+    assert_eq!(screen.ended().await, Some(2));
+}
+
+#[tokio::test]
+async fn serve_shows_its_own_gateway_and_ends_with_it() {
+    let home = Scratch::new();
+    let mut command = serve(&home);
+    command.arg("--tui");
+    let mut screen = Screen::run(command, 100, 30);
+    screen.shows("● ready").await;
+    let text = screen.wait("its servers are shown", |text| text.contains("3 of 4 ready")).await;
+    assert!(!text.contains("INFO") && !text.contains("WARN"), "no line of the log is on the screen:\n{text}");
+    screen.press("q");
+    assert_eq!(tokio::time::timeout(PATIENCE, screen.ended()).await.expect("it ends"), Some(0));
+}
+
+#[test]
+fn the_manual_lists_the_keys_of_the_help() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/tui.md");
+    let text = std::fs::read_to_string(path).expect("the manual");
+    let rows: Vec<_> = text.lines().filter(|line| line.starts_with("| `")).collect();
+    let expected: Vec<_> = KEYS
+        .iter()
+        .map(|binding| {
+            let keys: Vec<_> = binding.shown.split(", ").map(|key| format!("`{key}`")).collect();
+            format!("| {} | {} |", keys.join(", "), binding.help)
+        })
+        .collect();
+    assert_eq!(rows, expected);
+}
