@@ -129,7 +129,7 @@ fn amend(arguments: &Serve) -> Amend {
 async fn serve_shown(given: Given, source: Source, doors: Doors, record: Record, url: String) -> Result<ExitCode> {
     let own = |record: &runtime::Record| record.pid == std::process::id() && record.url == url;
     let gateway = match Places::of(&environment).running().into_iter().find(own) {
-        Some(record) => tui::remote::api::Gateway::Recorded(record),
+        Some(record) => tui::remote::api::Gateway::Recorded(Box::new(record)),
         None => tui::remote::api::Gateway::Named { url, token: given.config.gateway.token.clone() },
     };
     let (over, mut is_over) = watch::channel(false);

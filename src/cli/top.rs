@@ -78,7 +78,7 @@ pub fn theme() -> Theme {
 async fn find() -> Result<Gateway, (String, u8)> {
     let own = load::find(None).ok().map(|found| found.identity());
     match runtime::find(own.as_ref()).await {
-        Ok(record) => Ok(Gateway::Recorded(record)),
+        Ok(record) => Ok(Gateway::Recorded(Box::new(record))),
         Err(FindError::None) => {
             let words = "no gateway is running on this machine; start one (goblin serve), or name one (--url URL)";
             Err((words.to_owned(), UNAVAILABLE))

@@ -113,8 +113,8 @@ async fn tui3_a_search_highlights_matches_and_hides_the_rest() {
     screen.press("3");
     screen.shows("one_echo").await;
     screen.press("/TOOL_0002");
-    let text = screen.hides("one_echo").await;
-    assert!(text.contains("two_tool_0002") && !text.contains("two_tool_0001"), "{text}");
+    let text = screen.shows("· /TOOL_0002").await;
+    assert!(!text.contains("one_echo") && text.contains("two_tool_0002") && !text.contains("two_tool_0001"), "{text}");
     screen.wait("it is highlighted", |_| screen.painted(vt100::Color::Idx(3)) == "tool_0002").await;
     screen.press(ENTER);
     screen.hides("Enter keeps it").await;
@@ -130,7 +130,7 @@ async fn tui4_details_stand_in_a_side_panel() {
     screen.press("5");
     screen.shows("plan.md").await;
     screen.press("/note:///alpha\r");
-    screen.hides("plan.md").await;
+    screen.wait("the search is over", |text| text.contains("· /note:///alpha ") && !text.contains("Enter keeps")).await;
     screen.press(ENTER);
     let text = screen.shows("Metadata").await;
     for word in ["note:///alpha", "A text note", "text/plain", "Annotations", "0.70", "dev.goblin/"] {

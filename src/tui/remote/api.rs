@@ -39,7 +39,7 @@ pub enum Gateway {
         token: Option<Secret>,
     },
     /// One of this machine.
-    Recorded(Record),
+    Recorded(Box<Record>),
 }
 
 impl Gateway {
@@ -54,7 +54,8 @@ impl Gateway {
     fn successor(&self) -> Option<Gateway> {
         let Gateway::Recorded(own) = self else { return None };
         let mut running = Places::of(&environment).running().into_iter();
-        running.find(|record| record.identity.is_same_place(&own.identity)).map(Gateway::Recorded)
+        let found = running.find(|record| record.identity.is_same_place(&own.identity));
+        found.map(|record| Gateway::Recorded(Box::new(record)))
     }
 }
 

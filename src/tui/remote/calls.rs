@@ -11,6 +11,7 @@ use crate::cli::catalog::client::Outcomes;
 use crate::cli::catalog::content::Block;
 use crate::cli::door::{Door, PIPE_BYTES};
 use crate::cli::peer::{Heard, Peer};
+use crate::cli::runtime::Record;
 use crate::cli::tools::blocks;
 use crate::cli::watch::show::{Update, now};
 use crate::protocol::json::quote;
@@ -59,7 +60,7 @@ pub async fn run(gateway: &Gateway, news: &mpsc::Sender<Message>, mut called: mp
 fn door(gateway: &Gateway) -> anyhow::Result<Door> {
     match gateway {
         Gateway::Named { url, token } => Door::to_url(url, token.as_ref(), None),
-        Gateway::Recorded(record) => Door::to_record(record.clone(), None),
+        Gateway::Recorded(record) => Door::to_record(Record::clone(record), None),
     }
 }
 

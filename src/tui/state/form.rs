@@ -47,7 +47,8 @@ impl Field {
             let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             Entry::Written(default.map(text).unwrap_or_default())
         } else {
-            let at = default.and_then(|value| tokens.iter().position(|token| *token == value.to_string()));
+            let default = default.map(Value::to_string);
+            let at = default.and_then(|default| tokens.iter().position(|token| *token == default));
             Entry::Chosen { tokens, at }
         };
         let description = property["description"].as_str().unwrap_or_default();

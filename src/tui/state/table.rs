@@ -387,7 +387,7 @@ fn subscription_row(info: &SubscriptionInfo) -> Vec<Cell> {
     let tone = if info.state == "subscribed" { Tone::Good } else { Tone::Warn };
     vec![
         Cell::text(&info.uri),
-        Cell::text(&format!("{} …{}", info.client.name, info.client.id).trim_start().to_owned()),
+        Cell::text(format!("{} …{}", info.client.name, info.client.id).trim_start()),
         Cell::toned(&info.server, Tone::Dim),
         Cell::toned(&info.state, tone),
         Cell::count(info.delivered),
