@@ -2,6 +2,7 @@
 //!
 //! Each command has a file of its own with its arguments and what it does. Nothing below this module prints.
 
+pub mod admin_client;
 pub mod banner;
 pub mod bridge;
 pub mod catalog;
@@ -20,6 +21,7 @@ pub mod resources;
 pub mod runtime;
 pub mod schema;
 pub mod serve;
+pub mod status;
 pub mod stdio;
 pub mod style;
 pub mod tools;
@@ -62,6 +64,8 @@ pub enum Command {
     /// Tell when resources change, as it happens
     #[command(long_about = watch::LONG_ABOUT)]
     Watch(watch::Watch),
+    /// Say how a running gateway and its servers are
+    Status(status::Status),
     /// List, search, describe and call tools
     Tools(tools::Tools),
     /// List, search and read resources
@@ -90,6 +94,7 @@ impl Cli {
             Command::Serve(arguments) => serve::run(arguments).await,
             Command::Stdio(arguments) => stdio::run(arguments).await,
             Command::Watch(arguments) => watch::run(arguments).await,
+            Command::Status(arguments) => status::run(arguments).await,
             Command::Tools(arguments) => tools::run(arguments).await,
             Command::Resources(arguments) => resources::run(arguments).await,
             Command::Prompts(arguments) => prompts::run(arguments).await,
