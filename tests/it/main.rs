@@ -114,6 +114,7 @@ mod shell_call;
 mod shell_completion;
 mod shutdown;
 mod smoke;
+mod status;
 mod subscriptions;
 mod subscriptions_deleted;
 mod subscriptions_fields;
