@@ -7,6 +7,7 @@ pub mod banner;
 pub mod bridge;
 pub mod catalog;
 pub mod check;
+pub mod doctor;
 pub mod door;
 pub mod edit;
 pub mod follow;
@@ -74,6 +75,8 @@ pub enum Command {
     Prompts(prompts::Prompts),
     /// Say what is wrong with a configuration, and with --connect how its servers are
     Check(check::Check),
+    /// Look for what is wrong here, and say what to do about it
+    Doctor(doctor::Doctor),
     /// Take over the servers that other MCP clients on this machine have configured
     Import(import::Import),
     /// Add a server to the configuration
@@ -99,6 +102,7 @@ impl Cli {
             Command::Resources(arguments) => resources::run(arguments).await,
             Command::Prompts(arguments) => prompts::run(arguments).await,
             Command::Check(arguments) => check::run(arguments).await,
+            Command::Doctor(arguments) => doctor::run(arguments).await,
             Command::Import(arguments) => import::run(&arguments),
             Command::Add(arguments) => edit::add(&arguments),
             Command::Remove(arguments) => edit::remove(&arguments),

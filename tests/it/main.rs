@@ -51,6 +51,7 @@ mod completion;
 mod conformance;
 mod conformance_client;
 mod connect;
+mod doctor;
 mod documents;
 mod edit;
 mod exposure;

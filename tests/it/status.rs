@@ -8,6 +8,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::harness::{Client, Gateway, PATIENCE, eventually, fixture_server, signal};
 use crate::home::{Home, Ran};
+use crate::raw_server::{RawServer, response};
 use crate::terminal::Terminal;
 
 fn three_servers() -> Value {
@@ -82,7 +83,8 @@ async fn on_a_terminal_it_is_coloured_and_fits_80_columns() {
     assert_eq!(command.status().await.expect("it runs").code(), Some(1));
     let shown = terminal.await_text("failed\u{1b}[0m: bad").await;
     assert!(shown.contains("\u{1b}[32mready "), "{shown:?}");
-    let tables = shown.lines().skip_while(|line| !line.starts_with("SERVER")).take_while(|line| !line.contains(": bad"));
+    let tables =
+        shown.lines().skip_while(|line| !line.starts_with("SERVER")).take_while(|line| !line.contains(": bad"));
     for line in tables {
         let plain: String = line.split('\u{1b}').enumerate().map(|(at, part)| strip(at, part)).collect();
         assert!(plain.trim_end().chars().count() <= 80, "{plain}");
@@ -193,4 +195,14 @@ async fn watching_on_a_terminal_draws_in_the_same_place() {
     signal(watching.id().expect("it runs"), "INT");
     let status = tokio::time::timeout(PATIENCE, watching.wait()).await.expect("it ends").expect("it ran");
     assert_eq!(status.code(), Some(0));
+}
+
+#[tokio::test]
+async fn json_is_passed_on_byte_by_byte() {
+    const ODD: &str = r#"{"version" : "9.9.9",  "later": [1.50, "\u0041"]}"#;
+    let server = RawServer::refusing(|_| Some(response("200 OK", "", ODD)), |_| Vec::new()).await;
+    let home = Home::new(&json!({ "mcpServers": {} }));
+    let url = format!("http://{}/mcp", server.address);
+    let ran = home.run(&["status", "--json", "--url", &url]).await;
+    assert_eq!((ran.code, ran.text()), (Some(0), format!("{ODD}\n").as_str()), "{ran:?}");
 }
