@@ -2,10 +2,12 @@
 //!
 //! Each command has a file of its own with its arguments and what it does. Nothing below this module prints.
 
+pub mod admin_client;
 pub mod banner;
 pub mod bridge;
 pub mod catalog;
 pub mod check;
+pub mod doctor;
 pub mod door;
 pub mod edit;
 pub mod follow;
@@ -20,6 +22,7 @@ pub mod resources;
 pub mod runtime;
 pub mod schema;
 pub mod serve;
+pub mod status;
 pub mod stdio;
 pub mod style;
 pub mod tools;
@@ -66,6 +69,8 @@ pub enum Command {
     /// See how a running gateway is doing, and act on it, in the terminal
     #[command(long_about = top::LONG_ABOUT)]
     Top(top::Top),
+    /// Say how a running gateway and its servers are
+    Status(status::Status),
     /// List, search, describe and call tools
     Tools(tools::Tools),
     /// List, search and read resources
@@ -74,6 +79,8 @@ pub enum Command {
     Prompts(prompts::Prompts),
     /// Say what is wrong with a configuration, and with --connect how its servers are
     Check(check::Check),
+    /// Look for what is wrong here, and say what to do about it
+    Doctor(doctor::Doctor),
     /// Take over the servers that other MCP clients on this machine have configured
     Import(import::Import),
     /// Add a server to the configuration
@@ -95,10 +102,12 @@ impl Cli {
             Command::Stdio(arguments) => stdio::run(arguments).await,
             Command::Watch(arguments) => watch::run(arguments).await,
             Command::Top(arguments) => top::run(arguments).await,
+            Command::Status(arguments) => status::run(arguments).await,
             Command::Tools(arguments) => tools::run(arguments).await,
             Command::Resources(arguments) => resources::run(arguments).await,
             Command::Prompts(arguments) => prompts::run(arguments).await,
             Command::Check(arguments) => check::run(arguments).await,
+            Command::Doctor(arguments) => doctor::run(arguments).await,
             Command::Import(arguments) => import::run(&arguments),
             Command::Add(arguments) => edit::add(&arguments),
             Command::Remove(arguments) => edit::remove(&arguments),

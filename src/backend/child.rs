@@ -10,6 +10,7 @@
 //! Invariant: a process group is signalled only while its guard is not yet reaped. Until then the kernel cannot give
 //! the number to somebody else; hence the look with `WNOWAIT` before the wait that reaps.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::fmt;
@@ -31,6 +32,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
 use crate::backend::guard;
+use crate::config::secret::Secret;
 
 /// How long a command may take to end by itself after its stdin was closed.
 pub const VOLUNTARY_GRACE: Duration = Duration::from_secs(1);
@@ -55,6 +57,14 @@ pub struct Command {
     pub args: Vec<String>,
     pub env: Vec<(String, String)>,
     pub cwd: PathBuf,
+}
+
+impl Command {
+    /// What a stdio server of the configuration runs.
+    pub fn new(program: &str, args: &[String], env: &BTreeMap<String, Secret>, cwd: &Path) -> Command {
+        let env = env.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect();
+        Command { program: program.to_owned(), args: args.to_vec(), env, cwd: cwd.to_owned() }
+    }
 }
 
 /// A started backend: its pipes and its life.
@@ -230,7 +240,7 @@ fn start_guard(guard_exe: &Path, command: &Command) -> Result<(std::process::Chi
 }
 
 /// Says beforehand what the guard could only say by an exit code.
-fn check(command: &Command) -> Result<(), SpawnError> {
+pub fn check(command: &Command) -> Result<(), SpawnError> {
     let is_directory = std::fs::metadata(&command.cwd).and_then(|it| match it.is_dir() {
         true => Ok(()),
         false => Err(io::ErrorKind::NotADirectory.into()),

@@ -326,12 +326,7 @@ impl Dialler {
         let ear = Arc::new((greeting.ear)());
         match &self.config.transport {
             Transport::Stdio { command, args, env, cwd } => {
-                let command = Command {
-                    program: command.clone(),
-                    args: args.clone(),
-                    env: env.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect(),
-                    cwd: cwd.clone(),
-                };
+                let command = Command::new(command, args, env, cwd);
                 let link = StdioLink::start(&self.exe, &command, self.limit, ear, greeting.is_retry);
                 link.map(|link| Link::new(Wire::Stdio(link))).map_err(|error| error.to_string())
             }

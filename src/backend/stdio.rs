@@ -9,6 +9,7 @@
 mod news;
 
 use std::collections::VecDeque;
+use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -42,6 +43,8 @@ const QUEUE_UNITS: u32 = 32 * 1024;
 /// Messages up to this size together are written with one system call.
 const WRITE_BATCH: usize = 64 * 1024;
 const LONGEST_STDERR_LINE: usize = 16 * 1024;
+/// How much of a line that is no message is looked at, to quote it.
+const MOST_QUOTED: usize = 4 * 1024;
 /// How long the last words of a process that exited are waited for, and the exit of one that closed a pipe.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
@@ -215,9 +218,11 @@ impl Shared {
             }
             Ok(Message::Request(ask)) => self.open.on_ask(ask, Arc::clone(self) as Arc<dyn Mouth>),
             Err(malformed) => {
-                let reason = malformed.error.to_string();
+                let mut reason = malformed.error.to_string();
                 if let Some(line) = kept {
-                    self.said().babble.get_or_insert_with(|| quotable(&String::from_utf8_lossy(&line)));
+                    let line = quotable(&String::from_utf8_lossy(&line[..line.len().min(MOST_QUOTED)]));
+                    let _ = write!(reason, ": {line:?}");
+                    self.said().babble.get_or_insert(line);
                 }
                 self.ear.emit(&Event::BackendGarbage { server: self.ear.server(), reason: &reason });
             }

@@ -160,7 +160,8 @@ async fn is_stopped(mut stopped: watch::Receiver<bool>) {
     }
 }
 
-fn told(failure: &Failure) -> ExitCode {
+/// Says why, and gives the exit code that says it to programs.
+pub fn told(failure: &Failure) -> ExitCode {
     fail(&failure.to_string());
     ExitCode::from(failure.code())
 }

@@ -4,7 +4,7 @@
 
 mod connect;
 mod profile;
-mod report;
+pub mod report;
 pub mod table;
 mod target;
 
@@ -25,6 +25,7 @@ use crate::cli::{BAD_CONFIGURATION, Source, log};
 use crate::config::exposure::{Profile, ProfileName};
 use crate::config::file::LoadError;
 use crate::config::{Log, LogLevel};
+use crate::observe::Observe;
 
 /// Some server cannot be used.
 const SERVER_FAILED: u8 = 1;
@@ -52,14 +53,15 @@ pub struct Check {
 
 pub async fn run(arguments: Check) -> Result<ExitCode> {
     let report = match load::find(arguments.source.config.as_deref()).and_then(Found::parse) {
-        Ok(given) => examine(given, &arguments).await?,
+        Ok(given) => examine(given, &arguments, Arc::default()).await?,
         Err(trouble) => unusable(&trouble),
     };
     show(&report, arguments.json)?;
     Ok(ExitCode::from(code(&report, arguments.strict)))
 }
 
-async fn examine(mut given: Given, arguments: &Check) -> Result<Report> {
+/// What is in a configuration that can be used, and where it is wished for, how its servers are.
+pub async fn examine(mut given: Given, arguments: &Check, observe: Arc<Observe>) -> Result<Report> {
     let mut report = Report::new(place(&given.from));
     report.warnings = given.warnings.iter().map(Finding::from).collect();
     report.servers = given
@@ -76,13 +78,14 @@ async fn examine(mut given: Given, arguments: &Check) -> Result<Report> {
         if let Some(seconds) = arguments.timeout {
             given.config.policies.start_timeout = Duration::from_secs(seconds);
         }
-        connect::connect(given.config, &mut report).await?;
+        connect::connect(given.config, observe, &mut report).await?;
     }
     report.ok = code(&report, arguments.strict) == 0;
     Ok(report)
 }
 
-fn unusable(trouble: &Trouble) -> Report {
+/// Why a configuration cannot be used.
+pub fn unusable(trouble: &Trouble) -> Report {
     match trouble {
         Trouble::Nothing(reason) => {
             let mut report = Report::new((None, std::env::current_dir().ok()));

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::path::Path;
 
 use crate::cli::load::environment;
-use crate::cli::runtime::Places;
+use crate::cli::runtime::{Places, Record};
 use crate::config::Gateway;
 
 /// Ports after the wanted one that are tried for a suggestion.
@@ -20,9 +20,14 @@ struct Holder {
 
 /// Says why `gateway` cannot listen, and the command that can. `flags` are those of the command that failed, but for --port.
 pub fn explain(gateway: &Gateway, error: &io::Error, flags: &str) -> String {
+    explain_among(&Places::of(&environment).running(), gateway, error, flags)
+}
+
+/// The same where it is known already which gateways run.
+pub fn explain_among(running: &[Record], gateway: &Gateway, error: &io::Error, flags: &str) -> String {
     let Gateway { host, port, .. } = gateway;
     let cause = match error.kind() {
-        io::ErrorKind::AddrInUse => format!("cannot listen on {host}:{port}: {}", who_listens(*port)),
+        io::ErrorKind::AddrInUse => format!("cannot listen on {host}:{port}: {}", who_listens(*port, running)),
         io::ErrorKind::AddrNotAvailable => {
             let cure = "listen on 127.0.0.1, or on 0.0.0.0 with gateway.token set";
             return format!("cannot listen on {host}:{port}: this machine does not have the address {host}; {cure}");
@@ -38,10 +43,13 @@ pub fn explain(gateway: &Gateway, error: &io::Error, flags: &str) -> String {
     }
 }
 
-fn who_listens(port: u16) -> String {
-    let ours = Places::of(&environment).running();
-    let url_port = |url: &str| url.parse::<http::Uri>().ok().and_then(|url| url.port_u16());
-    if let Some(record) = ours.iter().find(|record| url_port(&record.url) == Some(port)) {
+/// The port in the URL of a gateway.
+pub fn of_url(url: &str) -> Option<u16> {
+    url.parse::<http::Uri>().ok().and_then(|url| url.port_u16())
+}
+
+fn who_listens(port: u16, ours: &[Record]) -> String {
+    if let Some(record) = ours.iter().find(|record| of_url(&record.url) == Some(port)) {
         let place = record.identity.place();
         return format!("a gateway for {place} runs there already, at {} (pid {})", record.url, record.pid);
     }

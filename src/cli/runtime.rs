@@ -8,6 +8,7 @@
 //! state. Clients start their servers with few variables, so the first is also looked for by its usual name.
 
 pub mod identity;
+pub mod inspect;
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -138,10 +139,7 @@ impl Places {
     pub fn running(&self) -> Vec<Record> {
         let mut running = Vec::new();
         for directory in self.0.iter().filter(|directory| is_own_directory(directory)) {
-            let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-            let files =
-                entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|is| is == "json"));
-            running.extend(files.filter_map(|path| read(&path)));
+            running.extend(files(directory).filter_map(|path| read(&path)));
         }
         running.sort_by_key(|record: &Record| (record.started, record.pid));
         running
@@ -323,21 +321,41 @@ fn read_token(path: &Path) -> io::Result<Secret> {
     Ok(Secret::new(text.trim_end()))
 }
 
+/// The files in a directory that may be records.
+fn files(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|is| is == "json"))
+}
+
+/// What a file in a directory for records is.
+enum Peek {
+    Running(Record),
+    /// Of a gateway that was killed.
+    Leftover,
+}
+
 fn read(path: &Path) -> Option<Record> {
+    match peek(path)? {
+        Peek::Running(record) => Some(record),
+        Peek::Leftover => {
+            remove(path);
+            None
+        }
+    }
+}
+
+fn peek(path: &Path) -> Option<Peek> {
     let file = open_own(path).ok()?;
     match file.try_lock_shared() {
         // The writer lives: it holds the lock until its end, however that comes.
         Err(TryLockError::WouldBlock) => {}
-        Ok(()) => {
-            remove(path);
-            return None;
-        }
+        Ok(()) => return Some(Peek::Leftover),
         Err(TryLockError::Error(_)) => return None,
     }
     let mut text = Vec::new();
     file.take(LARGEST_RECORD).read_to_end(&mut text).ok()?;
     let record = serde_json::from_slice(&text).ok()?;
-    Some(Record { path: path.to_owned(), ..record })
+    Some(Peek::Running(Record { path: path.to_owned(), ..record }))
 }
 
 fn remove(record: &Path) {

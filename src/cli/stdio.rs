@@ -176,18 +176,24 @@ fn successor(own: &Identity, profile: Option<&ProfileName>) -> Option<Target> {
 fn choose(running: &[Record], own: &Identity, here: impl Fn(&str) -> Option<String>) -> Result<Record, String> {
     let mut reason = "no gateway of this configuration is running".to_owned();
     for record in running.iter().filter(|record| record.identity.is_same_place(own)) {
-        let Record { url, pid, .. } = record;
-        let differing = record.fingerprints.differing(&here);
-        if record.identity != *own {
-            reason = format!("the gateway at {url} (pid {pid}) was started with another text of this file; restart it");
-        } else if !differing.is_empty() {
-            let names = differing.join(", ");
-            reason = format!("the gateway at {url} (pid {pid}) was started with another value of {names}");
-        } else {
-            return Ok(record.clone());
+        match difference(record, own, &here) {
+            Some(difference) if record.identity != *own => reason = format!("{difference}; restart it"),
+            Some(difference) => reason = difference,
+            None => return Ok(record.clone()),
         }
     }
     Err(reason)
+}
+
+/// What a gateway of the same file does otherwise than one that is started here would.
+pub fn difference(record: &Record, own: &Identity, here: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let gateway = format!("the gateway at {} (pid {})", record.url, record.pid);
+    let differing = record.fingerprints.differing(here);
+    if record.identity != *own {
+        return Some(format!("{gateway} was started with another text of this file"));
+    }
+    let names = differing.join(", ");
+    (!differing.is_empty()).then(|| format!("{gateway} was started with another value of {names}"))
 }
 
 #[cfg(test)]

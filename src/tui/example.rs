@@ -27,7 +27,7 @@ pub fn status(second: u64) -> Status {
     let calls = 40 * second;
     read(json!({
         "version": "0.1.0", "started": "2026-11-16T15:00:00Z", "uptimeSeconds": 3725 + second, "pid": 4711, "state": "ready",
-        "configuration": {"source": "/home/me/.config/goblin/goblin.json", "loaded": "2026-11-16T15:00:00Z", "reloads": 2},
+        "configuration": {"source": "/srv/ops/.config/goblin/goblin.json", "loaded": "2026-11-16T15:00:00Z", "reloads": 2},
         "servers": [
             {"id": "files", "state": "ready", "transport": "files", "protocol": "2025-11-25", "session": "shared",
              "entries": {"tools": 1, "resources": 3, "templates": 1}, "subscriptions": 2,
@@ -92,29 +92,29 @@ fn items(kind: Kind) -> Vec<Item> {
         Kind::Resources => json!([
             entry(
                 "files",
-                "file:///home/me/project/README.md",
-                json!({"uri": "file:///home/me/project/README.md",
+                "file:///srv/ops/project/README.md",
+                json!({"uri": "file:///srv/ops/project/README.md",
                 "name": "README.md", "mimeType": "text/markdown", "size": 4321, "description": "What it is",
                 "_meta": {"dev.goblin/id": "files_file_home_me_project_README.md"}})
             ),
             entry(
                 "files",
-                "file:///home/me/project/logo.png",
-                json!({"uri": "file:///home/me/project/logo.png",
+                "file:///srv/ops/project/logo.png",
+                json!({"uri": "file:///srv/ops/project/logo.png",
                 "name": "logo.png", "mimeType": "image/png", "size": 120_000})
             ),
             entry(
                 "files",
-                "file:///home/me/project/notes.txt",
+                "file:///srv/ops/project/notes.txt",
                 json!({"name": "notes.txt", "mimeType": "text/plain", "size": 7})
             ),
             entry("git", "git://project/HEAD", json!({"name": "HEAD", "title": "The newest commit"})),
         ]),
         Kind::Templates => json!([entry(
             "files",
-            "file:///home/me/project/{path}",
+            "file:///srv/ops/project/{path}",
             json!({"name": "file",
-            "uriTemplate": "file:///home/me/project/{path}", "description": "Any file of the project"})
+            "uriTemplate": "file:///srv/ops/project/{path}", "description": "Any file of the project"})
         )]),
     };
     let list: EntryList = read(json!({"version": 7, "entries": entries}));
@@ -149,8 +149,8 @@ fn subscriptions() -> SubscriptionList {
             "delivered": delivered, "coalesced": 0})
     };
     let all = [
-        subscription("s1", "file:///home/me/project/README.md", 12),
-        subscription("s2", "file:///home/me/project/", 0),
+        subscription("s1", "file:///srv/ops/project/README.md", 12),
+        subscription("s2", "file:///srv/ops/project/", 0),
     ];
     read(json!({"total": 2, "omitted": 0, "servers": {"files": 2}, "clients": [], "subscriptions": all}))
 }

@@ -136,6 +136,14 @@ impl Wire {
         target.client.request(request).await
     }
 
+    /// What is at the URL, for a gateway that is asked how it is.
+    pub async fn fetch(&self) -> Result<Response, RequestError> {
+        let target = self.current()?;
+        let mut request = target.request(Verb::GET, Bytes::new(), &HeaderMap::new());
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
+        target.client.request(request).await
+    }
+
     pub async fn delete(&self, session: &HeaderMap) -> Result<Response, RequestError> {
         let target = self.current()?;
         target.client.request(target.request(Verb::DELETE, Bytes::new(), session)).await

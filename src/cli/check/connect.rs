@@ -19,7 +19,7 @@ use crate::cli::check::profile::Held;
 use crate::cli::check::report::{Conflict, Cut, Finding, Report, Seen, Standing, milliseconds};
 use crate::cli::style::width;
 use crate::config::{Config, NamePolicy, Namespacing};
-use crate::observe::clean;
+use crate::observe::{Observe, clean};
 
 /// How one server answered.
 struct Answer {
@@ -30,11 +30,11 @@ struct Answer {
 }
 
 /// Fills in what only a connection shows. All servers are stopped again.
-pub async fn connect(config: Config, report: &mut Report) -> Result<()> {
+pub async fn connect(config: Config, observe: Arc<Observe>, report: &mut Report) -> Result<()> {
     let (terms, patience) = (Terms::new(&config), config.policies.start_timeout);
     let profiles = config.profiles.clone();
     let begin = Instant::now();
-    let app = App::start(config, own_executable()?, ProxyEnvironment::from_process(), Arc::default());
+    let app = App::start(config, own_executable()?, ProxyEnvironment::from_process(), observe);
     let backends = app.backends();
     let answers = ask_all(&backends, begin, patience).await;
     let source = |backend: &Arc<Backend>| Source { backend: Arc::clone(backend), listing: backend.listing() };

@@ -26,7 +26,7 @@ pub struct Report {
 }
 
 /// Something wrong, and where.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Finding {
     pub file: Option<String>,
     pub line: Option<usize>,

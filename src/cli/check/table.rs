@@ -10,6 +10,8 @@ const NUMBERS: [&str; 6] = ["HANDSHAKE", "PING", "TOOLS", "PROMPTS", "RESOURCES"
 const LISTED: &str = "LISTED";
 /// Of resources, in other tables.
 pub const SIZE: &str = "SIZE";
+/// Of servers that run.
+pub const COUNTS: [&str; 7] = ["P50", "P95", "CALLS", "ERRORS", "OPEN", "RESTARTS", "SUBS"];
 const STATE: &str = "STATE";
 const GAP: usize = 2;
 /// Names that were cut, as long as they are of interest.
@@ -111,7 +113,8 @@ pub fn lay_out(rows: &[Vec<String>], width: Option<usize>, colourful: bool) -> S
             let is_last = column + 1 == row.len();
             let wide = lengths[column];
             let title = rows[0][column].as_str();
-            let padded = match [LISTED, SIZE].contains(&title) || NUMBERS.contains(&title) {
+            let is_number = [LISTED, SIZE].contains(&title) || NUMBERS.contains(&title) || COUNTS.contains(&title);
+            let padded = match is_number {
                 true => format!("{cell:>wide$}"),
                 false if is_last => cell.clone(),
                 false => format!("{cell:wide$}"),
@@ -133,6 +136,7 @@ fn colour(state: &str) -> &'static str {
     match state {
         "ready" => "32",
         "failed" => "1;31",
+        "starting" => "33",
         _ => "2",
     }
 }

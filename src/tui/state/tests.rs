@@ -30,8 +30,8 @@ fn keys_walk_through_panels_and_rows() {
         (Action::PreviousPanel, Panel::Overview, "files"),
         (Action::PreviousPanel, Panel::Events, "4 2026-11-16T15:00:04.250Z"),
         (Action::NextPanel, Panel::Overview, "files"),
-        (Action::Show(Panel::Resources), Panel::Resources, "resources file:///home/me/project/README.md"),
-        (Action::Last, Panel::Resources, "templates file:///home/me/project/{path}"),
+        (Action::Show(Panel::Resources), Panel::Resources, "resources file:///srv/ops/project/README.md"),
+        (Action::Last, Panel::Resources, "templates file:///srv/ops/project/{path}"),
         (Action::Show(Panel::Servers), Panel::Servers, "files"),
     ] {
         act(&mut state, action);
@@ -46,15 +46,15 @@ fn keys_walk_through_panels_and_rows() {
 fn the_mouse_selects_what_is_there() {
     let mut state = at(Panel::Resources);
     for (section, row, expected) in [
-        (0, 1, "resources file:///home/me/project/logo.png"),
-        (1, 0, "templates file:///home/me/project/{path}"),
-        (1, 9, "templates file:///home/me/project/{path}"),
+        (0, 1, "resources file:///srv/ops/project/logo.png"),
+        (1, 0, "templates file:///srv/ops/project/{path}"),
+        (1, 9, "templates file:///srv/ops/project/{path}"),
     ] {
         state.update(Message::Select { section, row });
         assert_eq!(selected(&state), expected, "{section} {row}");
     }
     state.update(Message::Wheel { place: Place::List, is_down: false });
-    assert_eq!(selected(&state), "resources file:///home/me/project/logo.png");
+    assert_eq!(selected(&state), "resources file:///srv/ops/project/logo.png");
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn tui4_details_tell_all_that_is_known() {
     let mut state = at(Panel::Resources);
     let lines = state.detail().expect("a row is selected").lines;
     for expected in [
-        detail::Line::Field("URI", "file:///home/me/project/README.md".to_owned()),
+        detail::Line::Field("URI", "file:///srv/ops/project/README.md".to_owned()),
         detail::Line::Field("MIME type", "text/markdown".to_owned()),
         detail::Line::Field("size", "4.3 kB (4321 bytes)".to_owned()),
         detail::Line::Text("What it is".to_owned()),
@@ -212,7 +212,7 @@ fn a_tool_is_called_with_what_its_form_holds() {
 #[test]
 fn a_resource_is_read_and_nobody_waits_for_what_was_closed() {
     let mut state = at(Panel::Resources);
-    let uri = "file:///home/me/project/README.md".to_owned();
+    let uri = "file:///srv/ops/project/README.md".to_owned();
     assert_eq!(state.update(Message::Act(Action::Read)), [Effect::Read { ticket: 1, uri }]);
     assert_eq!(state.update(Message::Submit), [Effect::Forget { ticket: 1 }], "Enter closes it too");
     state.update(Message::Answered { ticket: 1, text: "late".to_owned(), is_error: false });
@@ -224,7 +224,7 @@ fn a_resource_is_read_and_nobody_waits_for_what_was_closed() {
 #[test]
 fn what_is_watched_counts_its_updates() {
     let mut state = at(Panel::Resources);
-    let uri = "file:///home/me/project/README.md".to_owned();
+    let uri = "file:///srv/ops/project/README.md".to_owned();
     assert_eq!(state.update(Message::Act(Action::Watch)), [Effect::Watch { uri: uri.clone() }]);
     let shown = |state: &State| state.sections[0].rows[0].cells[4].text.clone();
     state.update(Message::Watching { uri: uri.clone(), is_on: true });

@@ -1,0 +1,120 @@
+//! The machine around a gateway: other gateways, directories, the port, descriptors.
+
+use std::net::TcpListener;
+
+use rustix::process::{Resource, getrlimit};
+
+use crate::cli::doctor::finding::Findings;
+use crate::cli::load::environment;
+use crate::cli::port;
+use crate::cli::runtime::Record;
+use crate::cli::runtime::identity::Identity;
+use crate::cli::runtime::inspect::{Inspected, Unusable};
+use crate::cli::stdio;
+use crate::cli::style::shell_word;
+use crate::config::{Config, Gateway};
+
+/// A client has a connection for what it asks, and one for what it is told.
+const DESCRIPTORS_PER_SESSION: u64 = 2;
+/// The pipes and watches of a server, and connections to it.
+const DESCRIPTORS_PER_SERVER: u64 = 16;
+const OTHER_DESCRIPTORS: u64 = 64;
+
+const DIRECTORY: &str = "runtime directory";
+const GATEWAY: &str = "gateway";
+
+pub fn directories(inspected: &Inspected, findings: &mut Findings) {
+    let Some((first, state)) = inspected.directories.first() else {
+        let what = "none of XDG_RUNTIME_DIR, XDG_STATE_HOME and HOME is set, so other commands do not find a gateway";
+        return findings.trouble(DIRECTORY, what, "set XDG_RUNTIME_DIR to a directory of yours");
+    };
+    let Err(reason) = state else { return findings.ok(DIRECTORY, first.display().to_string()) };
+    let directory = shell_word(&first.display().to_string());
+    let cure = match reason {
+        Unusable::Open(_) => format!("chmod 700 {directory}"),
+        Unusable::NoDirectory => format!("move it out of the way: mv {directory} {directory}.old"),
+        Unusable::Foreign | Unusable::Refused(_) => "let XDG_RUNTIME_DIR be a directory of yours".to_owned(),
+    };
+    let what = format!("{} cannot be used: {reason}", first.display());
+    match inspected.directories.iter().find(|(_, state)| state.is_ok()) {
+        Some((second, _)) => {
+            findings.warning(DIRECTORY, format!("{what}; {} is used instead", second.display()), cure);
+        }
+        None => findings.trouble(DIRECTORY, format!("{what}, so other commands do not find a gateway"), cure),
+    }
+}
+
+/// Those that run, and what those that ran have left.
+pub async fn gateways(inspected: &Inspected, own: &Identity, findings: &mut Findings) {
+    for record in &inspected.running {
+        let Record { url, pid, identity, .. } = record;
+        match identity.is_same_place(own) {
+            true => of_this_configuration(record, own, findings).await,
+            false => findings.ok(GATEWAY, format!("another one runs at {url} (pid {pid}), for {}", identity.place())),
+        }
+    }
+    for leftover in &inspected.leftovers {
+        let what = format!("{} is left over from a gateway that was killed", leftover.display());
+        findings.warning(GATEWAY, what, "nothing to do: the next command that looks for a gateway removes it");
+    }
+}
+
+async fn of_this_configuration(record: &Record, own: &Identity, findings: &mut Findings) {
+    let Record { url, pid, version, .. } = record;
+    let (before, restart) = (findings.len(), format!("end it (kill {pid}) and start it again: goblin serve"));
+    if !record.answers().await {
+        findings.trouble(GATEWAY, format!("the one at {url} (pid {pid}) does not answer"), &restart);
+    }
+    if let Err(error) = record.token() {
+        let what =
+            format!("the token of the one at {url} (pid {pid}) cannot be read, so no client can use it: {error}");
+        findings.trouble(GATEWAY, what, &restart);
+    }
+    if let Some(difference) = stdio::difference(record, own, environment) {
+        findings.warning(GATEWAY, difference, format!("goblin status says whether the file is in force; or {restart}"));
+    }
+    if version != env!("CARGO_PKG_VERSION") {
+        let what = format!("the one at {url} (pid {pid}) is version {version}, this is {}", env!("CARGO_PKG_VERSION"));
+        findings.warning(GATEWAY, what, &restart);
+    }
+    if findings.len() == before {
+        findings.ok(GATEWAY, format!("one of this configuration runs at {url} (pid {pid})"));
+    }
+}
+
+/// Whether a gateway could listen where it shall.
+pub fn port(gateway: &Gateway, running: &[Record], own: &Identity, findings: &mut Findings) {
+    let Gateway { host, port, .. } = gateway;
+    let is_own = |record: &&Record| record.identity.is_same_place(own) && port::of_url(&record.url) == Some(*port);
+    if *port == 0 || running.iter().any(|record| is_own(&record)) {
+        return;
+    }
+    let Err(error) = TcpListener::bind((host.as_str(), *port)) else {
+        return findings.ok("port", format!("{host}:{port} is free"));
+    };
+    let explained = port::explain_among(running, gateway, &error, "");
+    let (what, cure) = explained.split_once('\n').or_else(|| explained.split_once("; ")).unwrap_or((&explained, ""));
+    findings.trouble("port", what, format!("{cure}, or change gateway.host and gateway.port"));
+}
+
+pub fn descriptors(config: &Config, findings: &mut Findings) {
+    let limit = getrlimit(Resource::Nofile);
+    let Some(current) = limit.current else { return findings.ok("descriptors", "as many as it takes") };
+    let (sessions, servers) = (config.gateway.max_sessions as u64, config.servers.len() as u64);
+    let wanted = sessions * DESCRIPTORS_PER_SESSION + servers * DESCRIPTORS_PER_SERVER + OTHER_DESCRIPTORS;
+    if current >= wanted {
+        return findings.ok("descriptors", format!("{current} may be open"));
+    }
+    let what = format!("{current} may be open, but gateway.maxSessions is {sessions}, which takes up to {wanted}");
+    let lower = "or lower gateway.maxSessions";
+    findings.warning(
+        "descriptors",
+        what,
+        match limit.maximum {
+            Some(hard) if hard < wanted => {
+                format!("raise the hard limit, {hard} (LimitNOFILE= of a systemd unit, or limits.conf), {lower}")
+            }
+            _ => format!("ulimit -n {wanted} before goblin serve, {lower}"),
+        },
+    );
+}

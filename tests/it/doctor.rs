@@ -1,0 +1,248 @@
+//! `goblin doctor`: each trouble by its real cause, with its cure, and nothing changed.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::harness::{GOBLIN, Gateway, fixture, fixture_server, signal};
+use crate::home::{Home, Ran};
+use crate::terminal::Terminal;
+
+/// A configuration with these servers that asks nothing of the machine.
+fn modest(servers: Value) -> Value {
+    json!({ "gateway": { "port": 0, "maxSessions": 1 }, "mcpServers": servers })
+}
+
+/// The same, with little patience.
+fn hasty(servers: Value) -> Value {
+    let mut config = modest(servers);
+    config["policies"] = json!({ "startTimeout": "1s" });
+    config
+}
+
+async fn doctor(home: &Home, arguments: &[&str]) -> Ran {
+    home.run(&[&["doctor", "--config", home.config()], arguments].concat()).await
+}
+
+/// Whether there is such a finding, and only then an exit code for it.
+fn assert_found(ran: &Ran, verdict: &str, about: &str, what: &str, cure: &str) {
+    let document: Value = serde_json::from_slice(&ran.stdout).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
+    let findings = document["findings"].as_array().expect("a list");
+    let text = |finding: &Value, key: &str| finding[key].as_str().unwrap_or_default().to_owned();
+    let found = findings.iter().any(|finding| {
+        finding["verdict"] == verdict
+            && finding["about"] == about
+            && text(finding, "what").contains(what)
+            && text(finding, "cure").contains(cure)
+    });
+    assert!(found, "{verdict} {about}: {what} / {cure}:\n{}", ran.text());
+    let troubles = findings.iter().filter(|finding| finding["verdict"] == "trouble").count();
+    assert_eq!(document["troubles"], troubles);
+    assert_eq!((ran.code, &document["ok"]), (Some(i32::from(troubles > 0)), &json!(troubles == 0)), "{ran:?}");
+}
+
+/// Of one server of this configuration.
+async fn check_server(server: Value, verdict: &str, what: &str, cure: &str) {
+    let home = Home::new(&modest(json!({ "a": server })));
+    assert_found(&doctor(&home, &["--json"]).await, verdict, "server a", what, cure);
+}
+
+#[tokio::test]
+async fn a_clean_bill_says_so_for_each_part() {
+    let home = Home::new(&modest(json!({ "a": fixture_server(&[]), "off": { "command": "x", "enabled": false } })));
+    let ran = doctor(&home, &[]).await;
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+    let text = ran.text();
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines[0], format!("ok       configuration: {}, 2 servers", home.config()));
+    assert!(lines[1].starts_with("ok       runtime directory: "), "{text}");
+    assert!(lines[2].starts_with("ok       descriptors: "), "{text}");
+    assert!(lines[3].starts_with("ok       server a: ready in ") && lines[3].contains(" tools"), "{text}");
+    assert_eq!(lines[4..], ["", "nothing is wrong"], "{text}");
+    assert!(!home.scratch.path().join("goblin").exists(), "nothing is made");
+}
+
+#[tokio::test]
+async fn a_configuration_that_is_missing_or_broken_is_trouble() {
+    let home = Home::new(&json!({ "mcpServers": { "a": { "command": "x", "env": { "K": "${NO_SUCH_VARIABLE}" } } } }));
+    let ran = doctor(&home, &["--json"]).await;
+    assert_found(
+        &ran,
+        "trouble",
+        "configuration",
+        "mcpServers.a.env.K: variable NO_SUCH_VARIABLE is not set",
+        "set it",
+    );
+    std::fs::write(&home.config, "{\n  \"gateway\": { \"prot\": 1 }\n}").expect("it can be written");
+    let ran = doctor(&home, &["--json"]).await;
+    assert_found(
+        &ran,
+        "trouble",
+        "configuration",
+        "goblin.json:2:16: gateway.prot: unknown key",
+        "did you mean \"port\"",
+    );
+    std::fs::remove_file(&home.config).expect("it is there");
+    let ran = doctor(&home, &["--json"]).await;
+    assert_found(&ran, "trouble", "configuration", "cannot read ", "goblin import");
+}
+
+#[tokio::test]
+async fn a_command_that_is_not_there_is_named_with_the_nearest() {
+    let home = Home::new(&json!({}));
+    let bin = home.scratch.path().join("bin");
+    std::fs::create_dir(&bin).expect("a directory");
+    std::fs::write(bin.join("my-server"), "").expect("a file");
+    let path = json!({ "PATH": bin });
+    let servers = json!({
+        "npx": { "command": "npx", "args": ["x@1.0.0"], "env": path },
+        "uvx": { "command": "uvx", "args": ["x==1.0.0"], "env": path },
+        "near": { "command": "my-servr", "env": path },
+        "plain": { "command": "my-server", "env": path },
+        "far": { "command": "no-such-program", "env": path },
+    });
+    std::fs::write(&home.config, modest(servers).to_string()).expect("it can be written");
+    for arguments in [&["--json"][..], &["--json", "--no-connect"], &["--json", "--offline"]] {
+        let ran = doctor(&home, arguments).await;
+        let trouble =
+            |id: &str, what: &str, cure: &str| assert_found(&ran, "trouble", &format!("server {id}"), what, cure);
+        trouble("npx", "command \"npx\" not found", "https://nodejs.org");
+        trouble("uvx", "command \"uvx\" not found", "https://docs.astral.sh/uv");
+        trouble("near", "command \"my-servr\" not found", "did you mean my-server?");
+        trouble("plain", "is not executable", "chmod +x ");
+        trouble("far", "not found", "absolute path");
+        let document: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+        assert_eq!(document["troubles"], 5, "each is told once: {document}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_be_used_is_trouble() {
+    let missing = json!({ "command": fixture(), "cwd": "/no/such/directory" });
+    check_server(missing, "trouble", "working directory /no/such/directory", "mkdir -p /no/such/directory").await;
+    let home = Home::new(&hasty(json!({ "a": fixture_server(&["--hang-handshake"]) })));
+    let ran = doctor(&home, &["--json"]).await;
+    assert_found(&ran, "trouble", "server a", "no answer to the handshake within 1s", "policies.startTimeout");
+    let ending = fixture_server(&["--exit-at-start"]);
+    check_server(ending, "trouble", "the process ended with exit code 3", "by hand").await;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}/mcp", listener.local_addr().expect("an address"));
+    drop(listener);
+    check_server(json!({ "url": url }), "trouble", "connection refused", "is it running, and on this port?").await;
+}
+
+#[tokio::test]
+async fn noise_on_stdout_is_a_warning_that_names_the_first_line() {
+    let script = format!("echo 'server is up'; exec {}", fixture());
+    let noisy = json!({ "command": "sh", "args": ["-c", script] });
+    check_server(noisy.clone(), "warning", "\"server is up\"", "stderr").await;
+    check_server(noisy, "ok", "ready", "").await;
+}
+
+#[tokio::test]
+async fn a_port_that_is_taken_is_told_with_who_has_it() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let home = Home::new(&json!({ "gateway": { "port": port }, "mcpServers": {} }));
+    let ran = doctor(&home, &["--json"]).await;
+    let who =
+        if cfg!(target_os = "linux") { format!("(pid {}) listens", std::process::id()) } else { "lsof".to_owned() };
+    assert_found(&ran, "trouble", "port", &who, "goblin serve --port ");
+    drop(listener);
+    assert_found(&doctor(&home, &["--json"]).await, "ok", "port", &format!("127.0.0.1:{port} is free"), "");
+    let other = home.scratch.write("other.json", r#"{ "mcpServers": {} }"#);
+    let serve = ["serve", "--port", &port.to_string(), "--config", other.to_str().expect("text")];
+    let gateway = Gateway::of(home.goblin(&serve)).await;
+    let ran = doctor(&home, &["--json"]).await;
+    assert_found(&ran, "trouble", "port", "other.json runs there already", "--port");
+    assert_found(&ran, "ok", "gateway", &format!("another one runs at {}", gateway.url()), "");
+}
+
+#[tokio::test]
+async fn too_few_descriptors_are_a_warning() {
+    let home = Home::new(&json!({ "gateway": { "port": 0, "maxSessions": 5000 }, "mcpServers": {} }));
+    let mut command = tokio::process::Command::new("sh");
+    let script = format!("ulimit -S -n 300; exec {GOBLIN} doctor --json --config {}", home.config());
+    command.args(["-c", &script]).env("XDG_RUNTIME_DIR", home.scratch.path());
+    let output = command.output().await.expect("it runs");
+    let stderr = String::from_utf8(output.stderr).expect("text");
+    let ran = Ran { code: output.status.code(), stdout: output.stdout, stderr };
+    assert_found(
+        &ran,
+        "warning",
+        "descriptors",
+        "300 may be open, but gateway.maxSessions is 5000",
+        "gateway.maxSessions",
+    );
+}
+
+#[tokio::test]
+async fn a_runtime_directory_that_others_can_use_or_nobody_is_told() {
+    let home = Home::new(&modest(json!({})));
+    let directory = home.scratch.path().join("goblin");
+    std::fs::create_dir(&directory).expect("a directory");
+    std::fs::set_permissions(&directory, PermissionsExt::from_mode(0o755)).expect("it is ours");
+    let ran = doctor(&home, &["--json"]).await;
+    assert_found(&ran, "warning", "runtime directory", "(mode 755)", &format!("chmod 700 {}", directory.display()));
+    std::fs::remove_dir(&directory).expect("it is empty");
+    std::fs::write(&directory, "in the way").expect("a file");
+    let ran = doctor(&home, &["--json"]).await;
+    assert_found(&ran, "trouble", "runtime directory", "it is no directory", "mv ");
+    std::fs::write(&home.config, "{").expect("it can be written");
+    assert_found(&doctor(&home, &["--json"]).await, "trouble", "runtime directory", "it is no directory", "mv ");
+}
+
+fn files(home: &Home, extension: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(home.scratch.path().join("goblin")).expect("a directory").flatten();
+    entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|is| is == extension)).collect()
+}
+
+#[tokio::test]
+async fn a_gateway_of_this_configuration_is_looked_at() {
+    let config =
+        json!({ "gateway": { "port": 0, "maxSessions": 1, "token": "${GOBLIN_TEST_TOKEN:-a}" }, "mcpServers": {} });
+    let home = Home::new(&config);
+    let mut gateway = Gateway::of(home.goblin(&["serve", "--config", home.config()])).await;
+    let pid = gateway.child.id().expect("it runs");
+    let url = gateway.url();
+    assert_found(&doctor(&home, &["--json"]).await, "ok", "gateway", &format!("runs at {url} (pid {pid})"), "");
+    let mut command = home.goblin(&["doctor", "--json", "--config", home.config()]);
+    let output = command.env("GOBLIN_TEST_TOKEN", "other").output().await.expect("it runs");
+    let ran = Ran { code: output.status.code(), stdout: output.stdout, stderr: String::new() };
+    assert_found(&ran, "warning", "gateway", "another value of GOBLIN_TEST_TOKEN", &format!("kill {pid}"));
+    let token = files(&home, "token").pop().expect("it is written");
+    std::fs::set_permissions(&token, PermissionsExt::from_mode(0o644)).expect("it is ours");
+    assert_found(&doctor(&home, &["--json"]).await, "trouble", "gateway", "the token of the one at", "goblin serve");
+    signal(pid, "STOP");
+    let ran = doctor(&home, &["--json"]).await;
+    assert_found(&ran, "trouble", "gateway", "does not answer", &format!("kill {pid}"));
+    gateway.child.kill().await.expect("it can be killed");
+    let ran = doctor(&home, &["--json"]).await;
+    assert_found(&ran, "warning", "gateway", "is left over from a gateway that was killed", "nothing to do");
+    assert_eq!(files(&home, "json").len(), 1, "nothing is changed");
+}
+
+#[tokio::test]
+async fn without_connecting_nothing_is_started() {
+    let home = Home::new(&json!({}));
+    let started = home.scratch.path().join("started");
+    let server = json!({ "a": { "command": fixture(), "args": ["--start-log", started] } });
+    std::fs::write(&home.config, modest(server).to_string()).expect("it can be written");
+    assert_eq!(doctor(&home, &["--no-connect"]).await.code, Some(0));
+    assert!(!started.exists());
+    assert_eq!(doctor(&home, &[]).await.code, Some(0));
+    assert!(started.exists());
+}
+
+#[tokio::test]
+async fn on_a_terminal_it_says_whom_it_waits_for() {
+    let home = Home::new(&hasty(json!({ "slow": fixture_server(&["--hang-handshake"]) })));
+    let mut command = home.goblin(&["doctor", "--config", home.config()]);
+    command.env_remove("NO_COLOR");
+    let terminal = Terminal::of(&mut command).of_width(80);
+    assert_eq!(command.status().await.expect("it runs").code(), Some(1));
+    let shown = terminal.await_text("1 trouble").await;
+    assert!(shown.contains("connecting, 0 of 1: slow"), "{shown:?}");
+    assert!(shown.contains("\u{1b}[1;31mtrouble\u{1b}[0m  server slow: no answer"), "{shown:?}");
+}

@@ -1,0 +1,208 @@
+//! `goblin status`: what it shows, how it ends, and that it goes on where a gateway is restarted.
+
+use std::process::Stdio;
+
+use http::Method;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use crate::harness::{Client, Gateway, PATIENCE, eventually, fixture_server, signal};
+use crate::home::{Home, Ran};
+use crate::raw_server::{RawServer, response};
+use crate::terminal::Terminal;
+
+fn three_servers() -> Value {
+    json!({ "mcpServers": {
+        "good": fixture_server(&[]),
+        "bad": { "command": "no-such-program" },
+        "off": { "command": "no-such-program", "enabled": false },
+    } })
+}
+
+async fn raw_status(gateway: &Gateway) -> String {
+    Client::new(gateway.address).send(Method::GET, "/api/status", &[], "").await.body
+}
+
+/// Waits until this server stands so.
+async fn await_state(gateway: &Gateway, id: &str, state: &str) {
+    eventually(&format!("{id} is {state}"), || async {
+        let status: Value = serde_json::from_str(&raw_status(gateway).await).expect("JSON");
+        let mut servers = status["servers"].as_array().expect("a list").iter();
+        servers.any(|server| server["id"] == id && server["state"] == state).then_some(())
+    })
+    .await;
+}
+
+/// The cells of the line that begins with this one, in the table below this column.
+fn cells(text: &str, column: &str, id: &str) -> Vec<String> {
+    let table = text.lines().skip_while(|line| !(line.starts_with("SERVER ") && line.contains(column)));
+    let row = table.map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+    row.take_while(|row| !row.is_empty())
+        .find(|row| row[0] == id)
+        .unwrap_or_else(|| panic!("{id} below {column}:\n{text}"))
+}
+
+#[tokio::test]
+async fn servers_are_shown_as_they_stand_with_the_reason_of_failed_ones() {
+    let home = Home::new(&three_servers());
+    let (gateway, client) = home.gateway("good_echo").await;
+    client.call("good_echo", json!({ "a": 1 })).await;
+    await_state(&gateway, "bad", "failed").await;
+    let ran = home.run(&["status"]).await;
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(1), ""), "{ran:?}");
+    let text = ran.text();
+    let pid = gateway.child.id().expect("it runs");
+    assert!(text.starts_with(&format!("goblin {} is ready, up ", env!("CARGO_PKG_VERSION"))), "{text}");
+    for words in [
+        format!("pid {pid}\n"),
+        format!("address        {}\n", gateway.url()),
+        format!("configuration  {}\n", home.config()),
+        "servers        1 of 2 ready, 1 failed, 1 disabled\n".to_owned(),
+        "clients        1 session, 0 streams, 0 open requests\n".to_owned(),
+        "failed: bad: command \"no-such-program\" not found (is it installed and on PATH? ".to_owned(),
+    ] {
+        assert!(text.contains(&words), "{words}:\n{text}");
+    }
+    let good = cells(text, "STATE", "good");
+    let after_latency: Vec<_> = good.iter().rev().take(4).rev().map(String::as_str).collect();
+    assert_eq!((good[1].as_str(), after_latency), ("ready", vec!["1", "0", "0", "0"]), "{text}");
+    assert_eq!(cells(text, "STATE", "bad")[1], "failed");
+    assert_eq!(cells(text, "STATE", "off"), ["off", "disabled"]);
+    assert_eq!(cells(text, "ERA", "good")[1..3], ["legacy", "2025-11-25"], "{text}");
+    assert!(!text.contains('\u{1b}'), "{text}");
+}
+
+#[tokio::test]
+async fn on_a_terminal_it_is_coloured_and_fits_80_columns() {
+    let home = Home::new(&three_servers());
+    let (gateway, _client) = home.gateway("good_echo").await;
+    await_state(&gateway, "bad", "failed").await;
+    let mut command = home.goblin(&["status"]);
+    command.env_remove("NO_COLOR");
+    let terminal = Terminal::of(&mut command).of_width(80);
+    assert_eq!(command.status().await.expect("it runs").code(), Some(1));
+    let shown = terminal.await_text("failed\u{1b}[0m: bad").await;
+    assert!(shown.contains("\u{1b}[32mready "), "{shown:?}");
+    let tables =
+        shown.lines().skip_while(|line| !line.starts_with("SERVER")).take_while(|line| !line.contains(": bad"));
+    for line in tables {
+        let plain: String = line.split('\u{1b}').enumerate().map(|(at, part)| strip(at, part)).collect();
+        assert!(plain.trim_end().chars().count() <= 80, "{plain}");
+    }
+}
+
+/// A part of a line without the end of the colour it begins with.
+fn strip(at: usize, part: &str) -> &str {
+    if at == 0 { part } else { part.split_once('m').map_or(part, |(_, rest)| rest) }
+}
+
+#[tokio::test]
+async fn json_is_what_the_api_answers() {
+    let home = Home::new(&json!({ "gateway": { "token": "s3cret" }, "mcpServers": {} }));
+    let command = home.goblin(&["serve", "--port", "0", "--config", home.config()]);
+    let gateway = Gateway::of(command).await;
+    let token = home.scratch.write("token", "s3cret\n");
+    let token = token.to_str().expect("text");
+    let url = gateway.url();
+    for arguments in [&["status", "--json"][..], &["status", "--json", "--url", &url, "--token-file", token]] {
+        // Time passes between two looks, so it takes some until both see the same.
+        eventually("both say the same", || async {
+            let headers = [("authorization", "Bearer s3cret")];
+            let raw = Client::new(gateway.address).send(Method::GET, "/api/status", &headers, "").await.body;
+            let Ran { code, stdout, stderr } = home.run(arguments).await;
+            assert_eq!((code, stderr.as_str()), (Some(0), ""), "{arguments:?}");
+            let text = String::from_utf8(stdout).expect("text");
+            let line = text.strip_suffix('\n').expect("one line");
+            let without_time = |text: &str| {
+                let changing = ["uptimeSeconds", "residentBytes", "openDescriptors"];
+                let parts = text.split(',').filter(|part| !changing.iter().any(|name| part.contains(name)));
+                parts.collect::<Vec<_>>().join(",")
+            };
+            (without_time(line) == without_time(&raw)).then_some(())
+        })
+        .await;
+    }
+    let refused = home.run(&["status", "--url", &url]).await;
+    assert_eq!(refused.code, Some(3), "{refused:?}");
+    assert!(refused.stderr.contains("--token-file"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn exit_codes_say_how_it_is() {
+    let home = Home::new(&json!({ "mcpServers": { "off": { "command": "no-such-program", "enabled": false } } }));
+    let check = async |arguments: &[&str], code: i32, words: &str| {
+        let ran = home.run(arguments).await;
+        assert_eq!(ran.code, Some(code), "{arguments:?}: {ran:?}");
+        assert!(ran.stderr.contains(words) || ran.text().contains(words), "{words}: {ran:?}");
+    };
+    check(&["status"], 3, "no gateway is running on this machine; start one (goblin serve)").await;
+    check(&["status", "--watch"], 3, "no gateway is running").await;
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+    check(&["status", "--url", &format!("http://{nobody}")], 3, "error: ").await;
+    check(&["status", "--watch", "0"], 2, "--watch").await;
+    check(&["status", "--token-file", "x"], 2, "--url").await;
+    check(&["status", "--url", "http://h", "--token-file", "/no/such"], 2, "/no/such").await;
+    let command = home.goblin(&["serve", "--port", "0", "--config", home.config()]);
+    let gateway = Gateway::of(command).await;
+    check(&["status"], 0, "0 of 0 ready, 1 disabled").await;
+    std::fs::write(&home.config, "{\"mcpServers\": 1}").expect("it can be written");
+    signal(gateway.child.id().expect("it runs"), "HUP");
+    eventually("the file is rejected", || async { raw_status(&gateway).await.contains("\"problem\"").then_some(()) })
+        .await;
+    check(&["status"], 1, "rejected       ").await;
+    check(&["status", "--url", &gateway.url()], 1, "mcpServers").await;
+}
+
+#[tokio::test]
+async fn watching_goes_on_with_the_gateway_that_takes_its_place_and_ends_well() {
+    let home = Home::new(&json!({ "mcpServers": {} }));
+    let serve = || home.goblin(&["serve", "--port", "0", "--config", home.config()]);
+    let mut first = Gateway::of(serve()).await;
+    let mut command = home.goblin(&["status", "--watch", "1", "--json"]);
+    let mut watching = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("goblin starts");
+    let mut lines = BufReader::new(watching.stdout.take().expect("it is piped")).lines();
+    let mut warnings = BufReader::new(watching.stderr.take().expect("it is piped")).lines();
+    let mut await_pid = async |pid: u32| loop {
+        let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("in time").expect("text");
+        let status: Value = serde_json::from_str(&line.expect("it goes on")).expect("JSON");
+        if status["pid"] == pid {
+            break;
+        }
+    };
+    await_pid(first.child.id().expect("it runs")).await;
+    first.terminate().await;
+    let warning = tokio::time::timeout(PATIENCE, warnings.next_line()).await.expect("in time").expect("text");
+    let warning = warning.expect("it is told");
+    assert!(warning.contains("not running any more; looking again every 1 s"), "{warning}");
+    let second = Gateway::of(serve()).await;
+    await_pid(second.child.id().expect("it runs")).await;
+    signal(watching.id().expect("it runs"), "INT");
+    let status = tokio::time::timeout(PATIENCE, watching.wait()).await.expect("it ends").expect("it ran");
+    assert_eq!(status.code(), Some(0));
+}
+
+#[tokio::test]
+async fn watching_on_a_terminal_draws_in_the_same_place() {
+    let home = Home::new(&json!({ "mcpServers": {} }));
+    let mut gateway = Gateway::of(home.goblin(&["serve", "--port", "0", "--config", home.config()])).await;
+    let mut command = home.goblin(&["status", "--watch", "1"]);
+    let terminal = Terminal::of(&mut command).of_width(80);
+    let mut watching = command.spawn().expect("goblin starts");
+    terminal.await_text("\u{1b}[2J\u{1b}[Hgoblin ").await;
+    terminal.await_text("\u{1b}[J\u{1b}[Hgoblin ").await;
+    gateway.terminate().await;
+    terminal.await_text("looking again every 1 s").await;
+    signal(watching.id().expect("it runs"), "INT");
+    let status = tokio::time::timeout(PATIENCE, watching.wait()).await.expect("it ends").expect("it ran");
+    assert_eq!(status.code(), Some(0));
+}
+
+#[tokio::test]
+async fn json_is_passed_on_byte_by_byte() {
+    const ODD: &str = r#"{"version" : "9.9.9",  "later": [1.50, "\u0041"]}"#;
+    let server = RawServer::refusing(|_| Some(response("200 OK", "", ODD)), |_| Vec::new()).await;
+    let home = Home::new(&json!({ "mcpServers": {} }));
+    let url = format!("http://{}/mcp", server.address);
+    let ran = home.run(&["status", "--json", "--url", &url]).await;
+    assert_eq!((ran.code, ran.text()), (Some(0), format!("{ODD}\n").as_str()), "{ran:?}");
+}
