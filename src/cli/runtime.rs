@@ -329,14 +329,14 @@ fn files(directory: &Path) -> impl Iterator<Item = PathBuf> {
 
 /// What a file in a directory for records is.
 enum Peek {
-    Running(Record),
+    Running(Box<Record>),
     /// Of a gateway that was killed.
     Leftover,
 }
 
 fn read(path: &Path) -> Option<Record> {
     match peek(path)? {
-        Peek::Running(record) => Some(record),
+        Peek::Running(record) => Some(*record),
         Peek::Leftover => {
             remove(path);
             None
@@ -355,7 +355,7 @@ fn peek(path: &Path) -> Option<Peek> {
     let mut text = Vec::new();
     file.take(LARGEST_RECORD).read_to_end(&mut text).ok()?;
     let record = serde_json::from_slice(&text).ok()?;
-    Some(Peek::Running(Record { path: path.to_owned(), ..record }))
+    Some(Peek::Running(Box::new(Record { path: path.to_owned(), ..record })))
 }
 
 fn remove(record: &Path) {

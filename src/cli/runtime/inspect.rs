@@ -35,7 +35,7 @@ impl Places {
         for directory in self.0.iter().filter(|directory| is_own_directory(directory)) {
             for file in files(directory) {
                 match peek(&file) {
-                    Some(Peek::Running(record)) => inspected.running.push(record),
+                    Some(Peek::Running(record)) => inspected.running.push(*record),
                     Some(Peek::Leftover) => inspected.leftovers.push(file),
                     None => {}
                 }
