@@ -25,6 +25,7 @@ pub mod serve;
 pub mod status;
 pub mod stdio;
 pub mod style;
+pub mod subscriptions;
 pub mod tools;
 pub mod top;
 pub mod watch;
@@ -71,6 +72,8 @@ pub enum Command {
     Top(top::Top),
     /// Say how a running gateway and its servers are
     Status(status::Status),
+    /// List who is subscribed to what at a running gateway
+    Subscriptions(subscriptions::Subscriptions),
     /// List, search, describe and call tools
     Tools(tools::Tools),
     /// List, search and read resources
@@ -103,6 +106,7 @@ impl Cli {
             Command::Watch(arguments) => watch::run(arguments).await,
             Command::Top(arguments) => top::run(arguments).await,
             Command::Status(arguments) => status::run(arguments).await,
+            Command::Subscriptions(arguments) => subscriptions::run(arguments).await,
             Command::Tools(arguments) => tools::run(arguments).await,
             Command::Resources(arguments) => resources::run(arguments).await,
             Command::Prompts(arguments) => prompts::run(arguments).await,

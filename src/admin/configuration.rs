@@ -14,19 +14,18 @@ pub struct Configuration {
     pub reloads: u64,
     /// Why the file, as it is now, is not in force.
     pub problem: Option<String>,
-    /// The servers that are in it and do not run.
-    pub disabled: Vec<ServerId>,
+    /// Its servers in their order, and whether they are to run.
+    pub servers: Vec<(ServerId, bool)>,
 }
 
 impl Configuration {
     /// As it is at the start.
     pub fn new(source: String, config: &Config) -> Configuration {
-        let disabled = Configuration::disabled_of(config);
-        Configuration { source, loaded: SystemTime::now(), reloads: 0, problem: None, disabled }
+        let servers = Configuration::servers_of(config);
+        Configuration { source, loaded: SystemTime::now(), reloads: 0, problem: None, servers }
     }
 
-    pub fn disabled_of(config: &Config) -> Vec<ServerId> {
-        let disabled = config.servers.iter().filter(|(_, server)| !server.enabled);
-        disabled.map(|(id, _)| id.clone()).collect()
+    pub fn servers_of(config: &Config) -> Vec<(ServerId, bool)> {
+        config.servers.iter().map(|(id, server)| (id.clone(), server.enabled)).collect()
     }
 }

@@ -58,21 +58,22 @@ impl Admin {
         }
     }
 
-    /// The running servers in the order of the configuration, then the disabled ones.
+    /// The servers in the order of the configuration, the disabled ones too.
     pub(super) fn servers(&self) -> Vec<ServerStatus> {
         let directory = &self.desk.router.directory;
         let catalog = directory.catalog();
         let counts = catalog.counts();
-        let running = directory.backends().iter().map(|backend| server(backend, &catalog, &counts)).collect::<Vec<_>>();
-        let disabled = self.configuration.borrow().disabled.clone();
-        running.into_iter().chain(disabled.iter().map(disabled_server)).collect()
+        let mut servers: Vec<_> =
+            directory.backends().iter().map(|backend| server(backend, &catalog, &counts)).collect();
+        let configured = self.configuration.borrow().servers.clone();
+        servers.extend(configured.iter().filter(|(_, enabled)| !enabled).map(|(id, _)| disabled_server(id)));
+        servers.sort_by_key(|server| configured.iter().position(|(id, _)| id.as_str() == server.id));
+        servers
     }
 
     /// The ids of all servers, the disabled ones too.
     pub(super) fn server_ids(&self) -> Vec<ServerId> {
-        let backends = self.desk.router.directory.backends();
-        let running = backends.iter().map(|backend| backend.id.clone());
-        running.chain(self.configuration.borrow().disabled.iter().cloned()).collect()
+        self.configuration.borrow().servers.iter().map(|(id, _)| id.clone()).collect()
     }
 }
 

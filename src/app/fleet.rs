@@ -4,6 +4,7 @@
 //! successor has connected and listed what it offers: until then the old one serves on, however long that takes. What is
 //! replaced or removed gets no new calls, and its open ones have the grace to end.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -37,6 +38,8 @@ pub struct Fleet {
 struct Crew {
     config: Config,
     running: IndexMap<ServerId, Running>,
+    /// Of all servers of the configuration: one that is switched off and on again goes on counting.
+    meters: HashMap<ServerId, Arc<Meter>>,
     /// Those that were removed or replaced and may not be through with it.
     leaving: Vec<JoinHandle<()>>,
 }
@@ -56,7 +59,12 @@ struct Successor {
 
 impl Fleet {
     pub fn new(directory: Arc<Directory>, surroundings: Surroundings, grace: Duration) -> Arc<Fleet> {
-        let crew = Mutex::new(Crew { config: Config::empty(), running: IndexMap::new(), leaving: Vec::new() });
+        let crew = Mutex::new(Crew {
+            config: Config::empty(),
+            running: IndexMap::new(),
+            meters: HashMap::new(),
+            leaving: Vec::new(),
+        });
         Arc::new(Fleet { directory, surroundings, grace, crew, hurry: watch::Sender::new(false) })
     }
 
@@ -69,7 +77,8 @@ impl Fleet {
             self.remove(&mut crew, id);
         }
         for (id, server) in &plan.start {
-            let running = self.start(id, server, Arc::default());
+            let meter = Arc::clone(crew.meters.entry(id.clone()).or_default());
+            let running = self.start(id, server, meter);
             crew.running.insert(id.clone(), running);
         }
         for change in &plan.change {
@@ -80,6 +89,7 @@ impl Fleet {
         let changed = ids(&mut plan.change.iter().map(|change| &change.id));
         let unchanged = crew.running.len() - started.len() - changed.len();
         let stopped = ids(&mut plan.stop.iter());
+        crew.meters.retain(|id, _| config.servers.contains_key(id));
         crew.config = config;
         self.call_the_roll(&mut crew);
         Reloaded { started, changed, stopped, unchanged }
@@ -132,19 +142,25 @@ impl Fleet {
             running.successor = Some(Box::new(Successor { running: new, waiting: waiting.abort_handle() }));
         } else {
             let old = std::mem::replace(running, new);
-            running.backend.take_over(old.backend.hand_over());
             crew.leaving.push(self.leave(old));
         }
     }
 
-    /// The successor takes the place of the one before it, with what was subscribed there.
+    /// What was subscribed at a server that leaves goes to the one in its place, if there is one still.
+    fn hand_over(&self, old: &Backend) {
+        match self.crew().running.get(&old.id) {
+            Some(running) => running.backend.take_over(old.hand_over()),
+            None => old.close_subscriptions(),
+        }
+    }
+
+    /// The successor takes the place of the one before it.
     fn promote(self: &Arc<Fleet>, successor: &Arc<Backend>) {
         let mut crew = self.crew();
         let Some(running) = crew.running.get_mut(&successor.id) else { return };
         let is_expected = |waiting: &Successor| Arc::ptr_eq(&waiting.running.backend, successor);
         let Some(waiting) = running.successor.take_if(|waiting| is_expected(waiting)) else { return };
         let old = std::mem::replace(running, waiting.running);
-        running.backend.take_over(old.backend.hand_over());
         crew.leaving.push(self.leave(old));
         self.call_the_roll(&mut crew);
     }
@@ -157,10 +173,12 @@ impl Fleet {
         self.directory.set_backends(running.values().map(|running| Arc::clone(&running.backend)).collect());
     }
 
-    /// Lets the open calls of a server end, then ends it.
-    fn leave(&self, mut running: Running) -> JoinHandle<()> {
+    /// Lets the open calls of a server end, then ends it. Subscriptions stay with it for as long as the catalog leads there:
+    /// whatever a call changes before that is covered by the `updated` that comes with handing them over.
+    fn leave(self: &Arc<Fleet>, mut running: Running) -> JoinHandle<()> {
         let successor = running.successor.take();
-        let (directory, grace, mut hurry) = (Arc::clone(&self.directory), self.grace, self.hurry.subscribe());
+        let fleet = Arc::clone(self);
+        let mut hurry = self.hurry.subscribe();
         tokio::spawn(async move {
             if let Some(successor) = successor {
                 for actor in successor.give_up() {
@@ -169,7 +187,8 @@ impl Fleet {
                 }
             }
             let drained = async {
-                directory.caught_up().await;
+                fleet.directory.caught_up().await;
+                fleet.hand_over(&running.backend);
                 tokio::time::sleep(LINGER).await;
                 while running.backend.calls_in_flight() > 0 {
                     tokio::time::sleep(LOOK).await;
@@ -177,9 +196,10 @@ impl Fleet {
             };
             tokio::select! {
                 () = drained => {}
-                () = tokio::time::sleep(grace + LINGER) => {}
+                () = tokio::time::sleep(fleet.grace + LINGER) => {}
                 () = stopped(&mut hurry) => {}
             }
+            drop(fleet);
             for actor in running.end() {
                 let _ = actor.await;
             }

@@ -177,7 +177,7 @@ impl Operator {
     fn tell(&self, change: impl FnOnce(&mut Configuration)) {
         let wanted = self.wanted();
         self.told.send_modify(|told| {
-            told.disabled = Configuration::disabled_of(&wanted);
+            told.servers = Configuration::servers_of(&wanted);
             change(told);
         });
     }

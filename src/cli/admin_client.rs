@@ -39,16 +39,17 @@ pub struct Which {
 
 pub struct AdminClient {
     wire: Wire,
-    path: &'static str,
+    path: String,
 }
 
 impl AdminClient {
     /// Finds the gateway, to ask it for `path`.
-    pub async fn find(which: &Which, path: &'static str) -> Result<AdminClient, Failure> {
+    pub async fn find(which: &Which, path: &str) -> Result<AdminClient, Failure> {
+        let path = path.to_owned();
         let unusable = |error: anyhow::Error| Failure::Usage(format!("{error:#}"));
         if let Some(url) = &which.url {
             let token = stdio::token(which.token_file.as_deref()).map_err(unusable)?;
-            let url = route(url, path);
+            let url = route(url, &path);
             let target = Target::new(&url, token.as_ref(), &ProxyEnvironment::from_process()).map_err(unusable)?;
             return Ok(AdminClient { wire: Wire::to(target), path });
         }
@@ -60,10 +61,11 @@ impl AdminClient {
             FindError::Several(_) => Failure::Usage(error.to_string()),
         })?;
         let identity = record.identity.clone();
-        let target = target_of(record, path).map_err(|error| Failure::Unavailable(format!("{error:#}")))?;
+        let target = target_of(record, &path).map_err(|error| Failure::Unavailable(format!("{error:#}")))?;
+        let asked = path.clone();
         let successor = move || {
             let mut running = Places::of(&environment).running().into_iter();
-            target_of(running.find(|record| record.identity.is_same_place(&identity))?, path).ok()
+            target_of(running.find(|record| record.identity.is_same_place(&identity))?, &asked).ok()
         };
         Ok(AdminClient { wire: Wire::to_successors(target, successor), path })
     }
@@ -71,7 +73,7 @@ impl AdminClient {
     /// Where the gateway is now, for people.
     pub fn place(&self) -> String {
         let url = self.wire.url();
-        format!("{}{ENDPOINT}", url.strip_suffix(self.path).unwrap_or(&url))
+        format!("{}{ENDPOINT}", url.strip_suffix(&self.path).unwrap_or(&url))
     }
 
     /// What the route answers, byte by byte, or why there is no answer.
@@ -87,16 +89,19 @@ impl AdminClient {
         let body = body.map_err(|error| format!("the answer of {} broke off: {error}", self.place()))?.to_bytes();
         match status {
             StatusCode::OK => Ok(body),
-            status => Err(format!("the gateway at {} {}", self.place(), refusal(status, self.path, &body))),
+            status => Err(format!("the gateway at {} {}", self.place(), refusal(status, &self.path, &body))),
         }
     }
 }
 
 fn target_of(mut record: Record, path: &str) -> anyhow::Result<Target> {
-    let token = record.token().map_err(|error| {
+    let Some(operators) = record.admin_url.clone() else {
+        anyhow::bail!("the gateway at {} has no admin API (admin.enabled)", mask::url(&record.url));
+    };
+    let token = record.admin_token().map_err(|error| {
         anyhow::anyhow!("cannot read the token of the gateway at {}: {error}; restart it", mask::url(&record.url))
     })?;
-    record.url = route(&record.url, path);
+    record.url = route(&operators, path);
     Target::of_record(record, token.as_ref(), &ProxyEnvironment::from_process())
 }
 

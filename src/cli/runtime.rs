@@ -100,12 +100,15 @@ impl Record {
         let probe = async {
             let url: http::Uri = self.url.parse().ok()?;
             let client = HttpClient::new(&url, None, &ProxyEnvironment::default()).ok()?;
+            let mut parts = url.into_parts();
+            parts.path_and_query = Some(http::uri::PathAndQuery::from_static("/readyz"));
+            let url = http::Uri::from_parts(parts).ok()?;
             let mut request = http::Request::get(url).body(Full::<Bytes>::default()).ok()?;
             request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
             let body = client.request(request).await.ok()?.into_body();
             let body = Limited::new(body, LARGEST_ANSWER).collect().await.ok()?.to_bytes();
             let answer: serde_json::Value = serde_json::from_slice(&body).ok()?;
-            (answer["jsonrpc"] == "2.0").then_some(())
+            (answer["ready"].is_boolean() && answer["servers"].is_object()).then_some(())
         };
         matches!(tokio::time::timeout(PROBE_PATIENCE, probe).await, Ok(Some(())))
     }

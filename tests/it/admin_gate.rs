@@ -281,10 +281,16 @@ async fn an_operator_switches_servers_and_reads_the_file_anew() {
     let servers = json!({ "a": fixture_server(&[]), "off": { "command": "no-such-program", "enabled": false } });
     let stage = Stage::new(json!({ "mcpServers": servers })).await;
     let client = stage.gateway.client_seeing("a_echo").await;
+    client.call("a_echo", json!({})).await;
     assert_eq!(change(&stage, "/api/servers/a/disable", 200).await["state"], "disabled");
+    let servers = client.send(Method::GET, "/api/servers", &[], "").await.json()["servers"].clone();
+    assert_eq!((&servers[0]["id"], &servers[0]["state"]), (&json!("a"), &json!("disabled")), "{servers}");
     eventually("its tools are gone", || async { client.tool_names().await.is_empty().then_some(()) }).await;
     assert_ne!(change(&stage, "/api/servers/a/enable", 200).await["state"], "disabled");
     client.await_tool("a_echo").await;
+    let servers = client.send(Method::GET, "/api/servers", &[], "").await.json()["servers"].clone();
+    assert_eq!((&servers[0]["id"], &servers[1]["id"]), (&json!("a"), &json!("off")), "in the order of the file");
+    assert_eq!(servers[0]["calls"]["ok"], 1, "it goes on counting");
     assert_eq!(change(&stage, "/api/servers/a/restart", 200).await["id"], "a");
     let conflict = change(&stage, "/api/servers/off/restart", 409).await;
     assert!(conflict["error"]["message"].as_str().is_some_and(|it| it.contains("enable")), "{conflict}");

@@ -8,6 +8,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::harness::{Client, Gateway, PATIENCE, eventually, fixture_server, signal};
 use crate::home::{Home, Ran};
+use crate::peer::Peer;
 use crate::raw_server::{RawServer, response};
 use crate::terminal::Terminal;
 
@@ -205,4 +206,35 @@ async fn json_is_passed_on_byte_by_byte() {
     let url = format!("http://{}/mcp", server.address);
     let ran = home.run(&["status", "--json", "--url", &url]).await;
     assert_eq!((ran.code, ran.text()), (Some(0), format!("{ODD}\n").as_str()), "{ran:?}");
+}
+
+#[tokio::test]
+async fn sub15_subscriptions_are_listed_from_the_shell_all_or_those_of_a_uri() {
+    let home = Home::new(&json!({ "mcpServers": { "a": fixture_server(&[]) } }));
+    let (gateway, _) = home.gateway("a_touch").await;
+    let none = home.run(&["subscriptions"]).await;
+    assert_eq!((none.code, none.text()), (Some(0), "0 subscriptions of 0 clients\n"), "{none:?}");
+    let mut peer = Peer::over_http(gateway.address, json!({})).await;
+    for uri in ["a+note:///alpha", "a+note:///beta"] {
+        peer.subscribe(uri).await;
+    }
+    peer.touch("note:///alpha", 1).await;
+    peer.updated().await;
+    let all = home.run(&["subscriptions"]).await;
+    assert!(all.text().starts_with("2 subscriptions of 1 client\n\nURI "), "{all:?}");
+    let row = |text: &str, uri: &str| -> Vec<String> {
+        let line = text.lines().find(|line| line.starts_with(uri)).unwrap_or_else(|| panic!("{uri}:\n{text}"));
+        line.split_whitespace().map(str::to_owned).collect()
+    };
+    let alpha = row(all.text(), "a+note:///alpha");
+    assert_eq!(alpha[1], "a", "{alpha:?}");
+    assert_eq!(alpha[alpha.len() - 4..alpha.len() - 1], ["subscribed", "1", "0"], "{alpha:?}");
+    let one = home.run(&["subscriptions", "a+note:///beta"]).await;
+    assert!(one.text().starts_with("1 subscription of 1 client\n"), "{one:?}");
+    row(one.text(), "a+note:///beta");
+    let json = home.run(&["subscriptions", "a+note:///beta", "--json"]).await.json();
+    assert_eq!((&json["total"], &json["subscriptions"][0]["uri"]), (&json!(1), &json!("a+note:///beta")), "{json}");
+    drop(gateway);
+    let gone = home.run(&["subscriptions"]).await;
+    assert_eq!(gone.code, Some(3), "{gone:?}");
 }
