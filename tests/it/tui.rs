@@ -233,6 +233,7 @@ async fn events_and_servers_are_shown_as_they_are() {
     // A click on the third tab, then on the second row of its list.
     screen.press("\x1b[<0;25;2M");
     screen.shows("[3 Tools]").await;
+    screen.wait("tools are listed", |text| text.lines().nth(5).is_some_and(|line| line.contains('_'))).await;
     screen.press("\x1b[<0;10;6M");
     screen.wait("the second row is selected", |text| text.lines().nth(5).is_some_and(|line| line.contains("> "))).await;
 }
