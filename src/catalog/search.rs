@@ -152,15 +152,23 @@ impl Index {
         }
         let asked = self.deeds.asked(&terms);
         let all = terms.iter().map(|term| term.rarity).sum::<f32>().max(f32::MIN_POSITIVE);
-        let scored = tallies.iter().enumerate().map(|(document, tally)| {
+        let score = |(document, tally): (usize, &Tally)| {
+            // Most documents have none of the words.
+            if tally.score == 0.0 {
+                return 0.0;
+            }
             let share = |part: f32, length: u16| (part / f32::from(length.max(1))).min(1.0);
             let named = share(tally.named, self.postings.name_length(document));
             let served = share(tally.served, self.postings.server_length(document));
             let fit = at_least(LEAST_COVERED, tally.covered / all) * at_least(LEAST_NAMED, named);
-            let score = tally.score * fit * (1.0 + SERVED * served) * self.deeds.fit(&asked, document);
-            Hit { document, score: score + lifts.get(&document).copied().unwrap_or(0.0) }
-        });
-        best(scored.filter(|hit| hit.score > 0.0 && admits(hit.document)).collect(), limit)
+            tally.score * fit * (1.0 + SERVED * served) * self.deeds.fit(&asked, document)
+        };
+        let mut scores: Vec<f32> = tallies.iter().enumerate().map(score).collect();
+        for (document, lift) in lifts {
+            scores[document] += lift;
+        }
+        let hits = scores.into_iter().enumerate().map(|(document, score)| Hit { document, score });
+        best(hits.filter(|hit| hit.score > 0.0 && admits(hit.document)).collect(), limit)
     }
 
     /// The bytes it holds, without what the allocator adds.
