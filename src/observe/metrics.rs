@@ -4,7 +4,7 @@
 //! merely is (sessions, open calls) is asked for then, so nothing is kept twice. Labels hold server ids, names
 //! that servers list, and words of closed lists, never what a client wrote.
 
-use std::fmt::{Error, Write};
+use std::fmt::Error;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -168,7 +168,7 @@ impl Reading {
         let help = "Happenings by kind, as they are logged";
         let mut family = encoder.encode_descriptor("goblin_events", help, None, MetricType::Counter)?;
         for (kind, count) in &self.events {
-            counter(&mut family, &KindLabel { kind: snake_case(kind) }, *count)?;
+            counter(&mut family, &KindLabel { kind: (*kind).to_owned() }, *count)?;
         }
         gauge(encoder, "goblin_sessions_active", "Sessions of clients", self.sessions)?;
         gauge(encoder, "goblin_streams_active", "Open streams of sessions and listeners", self.streams)?;
@@ -320,17 +320,6 @@ fn wide(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-fn snake_case(name: &str) -> String {
-    let mut snake = String::new();
-    for character in name.chars() {
-        if character.is_ascii_uppercase() && !snake.is_empty() {
-            snake.push('_');
-        }
-        write!(snake, "{}", character.to_ascii_lowercase()).expect("writing to a String cannot fail");
-    }
-    snake
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -341,7 +330,7 @@ mod tests {
     fn reading(servers: Vec<ServerReading>) -> Reading {
         Reading {
             started: UNIX_EPOCH + Duration::from_secs(5),
-            events: vec![("BackendReady", 2)],
+            events: vec![("backend_ready", 2)],
             sessions: 3,
             streams: 2,
             requests_in_flight: 4,
