@@ -254,7 +254,12 @@ async fn carry_told(mut told: Told, mut leash: Leash, output: Output) {
             cancelled = &mut leash.cancelled => match cancelled {
                 Ok(_) => return,
                 // It was not the client that ended it.
-                Err(_) => return drop(output.send(told.end()).await),
+                Err(_) => {
+                    if let Some(answer) = told.end() {
+                        let _ = output.send(answer).await;
+                    }
+                    return;
+                }
             },
             messages = told.next() => messages,
         };
@@ -276,5 +281,38 @@ async fn tell(session: Arc<Session>, mut changes: Changes, output: mpsc::WeakSen
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LISTEN: &str = r#"{"jsonrpc":"2.0","id":7,"method":"subscriptions/listen","params":{"notifications":{},"_meta":
+        {"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
+
+    /// The answer waits for room on the output when there comes another reason to end.
+    #[tokio::test]
+    async fn life_a_stream_has_one_answer_however_many_reasons_to_end_there_are() {
+        let desk = Arc::new(Desk::example(1));
+        let dialogue = Dialogue::of_both_eras(&desk, &Arc::default(), None).expect("there is room");
+        let Ok(Heard::Listening(listening, leash)) = dialogue.hear(Bytes::from_static(LISTEN.as_bytes())) else {
+            panic!("a client listens")
+        };
+        let stop = watch::Sender::new(false);
+        let told = Told::new(Changes::new(desk.router.directory.watch()), listening, stop.subscribe());
+        let (output, mut read) = mpsc::channel(1);
+        let carried = tokio::spawn(carry_told(told, leash, output));
+        while read.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        stop.send_replace(true);
+        // One turn and it has seen it.
+        tokio::task::yield_now().await;
+        dialogue.guests.as_ref().expect("both eras").end_listening();
+        read.recv().await.expect("an acknowledgement");
+        assert!(read.recv().await.is_some_and(|answer| answer.concat().starts_with(br#"{"jsonrpc":"2.0","id":7"#)));
+        assert!(read.recv().await.is_none(), "one answer");
+        carried.await.expect("no panic");
     }
 }

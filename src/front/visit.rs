@@ -170,8 +170,7 @@ impl Told {
                     messages = listening.mailbox.next() => Some(messages),
                 };
                 let Some(messages) = messages else {
-                    self.stage = Stage::Over;
-                    return Some(vec![self.end().concat()]);
+                    return self.end().map(|answer| vec![answer.concat()]);
                 };
                 Some(messages.into_iter().filter_map(|message| listening.told(message)).collect())
             }
@@ -179,9 +178,10 @@ impl Told {
         }
     }
 
-    /// The answer, when it is not the client that ends it.
-    pub fn end(&self) -> Pieces {
-        self.listening.end()
+    /// The answer, when it is not the client that ends it. There is one, however many reasons to end there are.
+    pub fn end(&mut self) -> Option<Pieces> {
+        let is_first = std::mem::replace(&mut self.stage, Stage::Over) != Stage::Over;
+        is_first.then(|| self.listening.end())
     }
 
     pub fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
