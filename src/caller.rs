@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use crate::config::exposure::ProfileName;
 use crate::protocol::dialect::Dialect;
@@ -72,6 +72,16 @@ pub struct Abilities {
 }
 
 impl Abilities {
+    /// For a client that says it with every request: most can do nothing.
+    pub fn said(text: &str, capabilities: Option<Span>) -> Arc<Abilities> {
+        static NONE: LazyLock<Arc<Abilities>> =
+            LazyLock::new(|| Arc::new(Abilities::read("{}", Some(Span::new(0, 2)))));
+        match capabilities {
+            Some(span) if span.get(text) == "{}" => Arc::clone(&NONE),
+            capabilities => Arc::new(Abilities::read(text, capabilities)),
+        }
+    }
+
     pub fn read(text: &str, capabilities: Option<Span>) -> Abilities {
         let object = |of: Span, key| json::member(text, of, key).filter(|value| value.get(text).starts_with('{'));
         let Some(capabilities) = capabilities.filter(|span| span.get(text).starts_with('{')) else {

@@ -12,9 +12,11 @@ pub mod dialect;
 pub mod error;
 pub mod framing;
 pub mod json;
+pub mod keyword;
 pub mod method;
 pub mod mirror;
 pub mod modern;
+
 pub mod params;
 pub mod template;
 pub mod trace;

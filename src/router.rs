@@ -36,7 +36,7 @@ use crate::protocol::error::Error;
 use crate::protocol::json::{self, Pieces, Span, Splice, quote};
 use crate::protocol::method::Method;
 use crate::protocol::mirror::Mirrors;
-use crate::protocol::params::{self, required};
+use crate::protocol::params::required;
 use crate::protocol::{self, Notification, Outcome, Request, Response};
 use crate::router::inputs::Exchange;
 use crate::router::state::States;
@@ -195,7 +195,7 @@ impl Router {
         }
         let backend = &catalog.source(route.source).backend;
         self.open_state(Exchange { backend, caller: &call.caller, request }, &mut route.edits)?;
-        let progress_token_at = params::progress_token(request.raw.as_str(), &request.params);
+        let progress_token_at = request.params.said.progress_token;
         let name = route.target.name(&catalog);
         let mirrors = route.target.mirrors(&catalog);
         let wish = self.task_wish(call, &catalog, &route.target)?;

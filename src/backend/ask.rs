@@ -21,7 +21,6 @@ use crate::protocol::dialect::Dialect;
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Splice, quote};
 use crate::protocol::method::Method;
-use crate::protocol::params::progress_token;
 use crate::protocol::{self, Id, Notification, Request};
 
 /// Knows the names under which clients know what backends name.
@@ -187,7 +186,7 @@ fn answer_to(request: &Request, ended: Result<Bytes, Ended>, ear: &Ear) -> Optio
 /// The ask as the client sees it: under our id, and with our progress token where it has one.
 fn outgoing(request: &Request, id: u64, mut edits: Splice) -> Bytes {
     let id = Id::from(id);
-    if let Some(at) = progress_token(request.raw.as_str(), &request.params) {
+    if let Some(at) = request.params.said.progress_token {
         edits.replace(at, id.token());
     }
     json::single_line(request.rekeyed(&id, edits))
@@ -238,7 +237,7 @@ async fn wait(
 
 /// The client's progress under the backend's token. A client that was given no token cannot have used it.
 fn progress_for(request: &Request, progress: &Notification) -> Bytes {
-    let token = progress_token(request.raw.as_str(), &request.params);
+    let token = request.params.said.progress_token;
     let mut edits = Splice::new();
     if let (Some(at), Some(token)) = (progress.params.progress_token, token) {
         edits.replace(at, token.slice(request.raw.bytes()));

@@ -16,44 +16,43 @@
 //! The system's roots are read when the first `https` backend appears and shared by all: they cost time and memory.
 
 mod dial;
+mod pool;
 
-use std::error::Error;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{HOST, HeaderValue, PROXY_AUTHORIZATION};
 use http::{Request, Response, Uri};
 use http_body_util::Full;
-use hyper::body::Incoming;
-use hyper_util::client::legacy::{self, Client};
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls_native_certs::load_native_certs;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
-use crate::backend::connect::dial::{Connector, DialError, Dialer, Origin, Route, Tls};
+use crate::backend::connect::dial::{Dialer, Origin, Route, Tls};
+use crate::backend::connect::pool::{Failed, Pool};
 
-const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
-/// Idle connections beyond this are closed at once.
-const MAX_IDLE: usize = 256;
+pub use crate::backend::connect::pool::Received;
 
 /// A client for one origin. Cheap to clone; clones share the pool.
 #[derive(Clone)]
 pub struct HttpClient(Arc<Inner>);
 
 struct Inner {
-    client: Client<Connector, Full<Bytes>>,
+    pool: Pool,
+    target: Uri,
+    origin: Origin,
     host: HeaderValue,
-    /// For requests that the proxy itself reads, which are the plain ones.
+    /// A proxy reads the requests, which are the plain ones, and wants to know where they go.
+    is_forwarded: bool,
     proxy_authorization: Option<HeaderValue>,
-    origin: Arc<str>,
+    /// The origin in words.
+    name: Arc<str>,
 }
 
 /// Why a configured URL cannot be used. The operator's to mend.
@@ -106,56 +105,57 @@ impl HttpClient {
         };
         let proxy = proxies.proxy_for(target, &origin)?;
         let tcp = dial::tcp_connector();
+        let is_forwarded = proxy.is_some() && !origin.is_https;
         let (route, proxy_authorization) = match &proxy {
             None => (Route::Direct, None),
             Some(proxy) if origin.is_https => (Route::tunnel(proxy, &tcp), None),
             Some(proxy) => (Route::Forward { proxy: proxy.uri().clone() }, proxy.basic_auth().cloned()),
         };
-        let text = Arc::from(origin.to_string());
-        let dialer = Dialer { origin, tcp, route, tls };
-        let client = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE_TIMEOUT)
-            .pool_max_idle_per_host(MAX_IDLE)
-            .set_host(false)
-            .build(Connector(Arc::new(dialer)));
-        Ok(HttpClient(Arc::new(Inner { client, host, proxy_authorization, origin: text })))
+        let (name, target) = (Arc::from(origin.to_string()), target.clone());
+        let pool = Pool::new(Dialer { target: target.clone(), tcp, route, tls });
+        Ok(HttpClient(Arc::new(Inner { pool, target, origin, host, is_forwarded, proxy_authorization, name })))
     }
 
     /// Sends a request whose URI is absolute. Redirects are answers like any other.
-    pub fn request(
-        &self,
-        mut request: Request<Full<Bytes>>,
-    ) -> impl Future<Output = Result<Response<Incoming>, RequestError>> + Send {
-        let Inner { client, host, proxy_authorization, origin } = &*self.0;
+    pub async fn request(&self, mut request: Request<Full<Bytes>>) -> Result<Response<Received>, RequestError> {
+        let Inner { pool, host, is_forwarded, proxy_authorization, name, .. } = &*self.0;
+        self.check_origin(request.uri())?;
+        if !is_forwarded {
+            let path = request.uri().path_and_query().cloned();
+            *request.uri_mut() = path.map(Uri::from).unwrap_or_default();
+        }
         let headers = request.headers_mut();
         headers.entry(HOST).or_insert_with(|| host.clone());
         if let Some(authorization) = proxy_authorization {
             headers.insert(PROXY_AUTHORIZATION, authorization.clone());
         }
-        let response = client.request(request);
-        async move { response.await.map_err(|error| RequestError::new(origin, &error)) }
+        pool.send(request).await.map_err(|error| RequestError::new(name, error))
+    }
+
+    fn check_origin(&self, uri: &Uri) -> Result<(), RequestError> {
+        let Inner { target, origin, name, .. } = &*self.0;
+        let is_as_written = uri.authority() == target.authority() && uri.scheme() == target.scheme();
+        if is_as_written || Origin::of(uri).as_ref() == Some(origin) {
+            return Ok(());
+        }
+        let host = uri.host().unwrap_or_default();
+        let cause = format!("a request for host {host:?} was given to this client, which goes to no other origin");
+        Err(RequestError::NotSent { origin: Arc::clone(name), cause })
     }
 }
 
 impl RequestError {
-    fn new(origin: &Arc<str>, error: &legacy::Error) -> RequestError {
+    fn new(origin: &Arc<str>, failed: Failed) -> RequestError {
         let origin = Arc::clone(origin);
-        let source = error.source();
-        if let Some(dialing) = source.and_then(|it| it.downcast_ref::<DialError>()) {
-            let cause = dialing.to_string();
-            return RequestError::NotSent { origin, cause };
-        }
-        let mut cause = source.map_or_else(|| error.to_string(), dial::chain);
-        // No connection was handed out, or hyper handed the request back unwritten.
-        let inner = source.and_then(|it| it.downcast_ref::<hyper::Error>());
-        if inner.is_some_and(hyper::Error::is_parse) {
-            cause.push_str(" (does it speak HTTP? a TLS server needs https: in the url)");
-        }
-        if error.connect_info().is_none() || inner.is_some_and(hyper::Error::is_canceled) {
-            RequestError::NotSent { origin, cause }
-        } else {
-            RequestError::MaybeSent { origin, cause }
+        let words = |error: hyper::Error| {
+            let hint =
+                if error.is_parse() { " (does it speak HTTP? a TLS server needs https: in the url)" } else { "" };
+            format!("{}{hint}", dial::chain(&error))
+        };
+        match failed {
+            Failed::Dial(error) => RequestError::NotSent { origin, cause: error.to_string() },
+            Failed::Unsent(error) => RequestError::NotSent { origin, cause: words(error) },
+            Failed::Sent(error) => RequestError::MaybeSent { origin, cause: words(error) },
         }
     }
 

@@ -21,21 +21,22 @@ mod news;
 mod resume;
 mod trail;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Method as Verb, Request as HttpRequest, Response as HttpResponse, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
 use tokio::sync::{Semaphore, watch};
 
-use crate::backend::connect::{HttpClient, RequestError};
+use crate::backend::connect::{HttpClient, Received, RequestError};
 use crate::backend::ear::{Ear, Mouth, Whose};
 use crate::backend::http::body::{ASIDE, LONGEST_REFUSAL, is_session_unknown, is_stream, parse_answer, whole_body};
 use crate::backend::http::listen::keep_listening;
+use crate::backend::http::mirrored::Repeated;
 use crate::backend::http::resume::Awaited;
 use crate::backend::link::{End, LinkError};
 use crate::backend::open::{OpenCalls, is_answer, request_of};
@@ -55,6 +56,8 @@ const JSON_OR_STREAM: HeaderValue = HeaderValue::from_static("application/json, 
 const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 /// What may be on its way to the backend at once that nobody waits for. Full: the next is dropped.
 pub(super) const MOST_ASIDES: usize = 64;
+/// How long the GET stream is waited for. Some servers send the head of an answer with the first event only.
+const STREAM_PATIENCE: Duration = Duration::from_millis(500);
 
 pub struct HttpLink {
     shared: Arc<Shared>,
@@ -77,6 +80,10 @@ struct Shared {
     next: AtomicU64,
     /// The status of the first refusal that named no request.
     refused: OnceLock<StatusCode>,
+    /// Whether the GET stream is open, or was tried in vain.
+    tried_stream: watch::Sender<bool>,
+    /// The link is used though that is not known yet.
+    is_deaf: AtomicBool,
     closed: watch::Sender<Option<End>>,
 }
 
@@ -116,8 +123,9 @@ impl HttpLink {
         }
     }
 
-    /// The handshake is over: opens the GET stream, for as long as the link lives.
-    pub fn listen_to_get(&self) {
+    /// The handshake is over: opens the GET stream, for as long as the link lives. Returns when it is open or will not be
+    /// soon, so that nothing is asked for whose changes would not be heard.
+    pub async fn listen_to_get(&self) {
         self.shared.settled.get_or_init(|| self.shared.headers_so_far());
         let shared = Arc::clone(&self.shared);
         tokio::spawn(async move {
@@ -127,6 +135,10 @@ impl HttpLink {
                 _ = closed.wait_for(Option::is_some) => {}
             }
         });
+        let mut tried = self.shared.tried_stream.subscribe();
+        if tokio::time::timeout(STREAM_PATIENCE, tried.wait_for(|tried| *tried)).await.is_err() {
+            self.shared.is_deaf.store(true, Ordering::Relaxed);
+        }
     }
 
     /// `headers` are those of this request alone.
@@ -134,7 +146,7 @@ impl HttpLink {
         &self,
         id: u64,
         body: Bytes,
-        headers: HeaderMap,
+        headers: Repeated,
         call: Option<&Arc<Call>>,
     ) -> Result<Response, LinkError> {
         let entered = call.map(|call| self.shared.open.enter(id, call));
@@ -150,7 +162,7 @@ impl HttpLink {
         &self,
         id: u64,
         body: Bytes,
-        headers: HeaderMap,
+        headers: Repeated,
         call: Option<&Arc<Call>>,
     ) -> Result<Response, LinkError> {
         let response = self.shared.post_with(body, headers).await?;
@@ -214,6 +226,8 @@ impl Shared {
             dialect: OnceLock::new(),
             next: AtomicU64::new(1),
             refused: OnceLock::new(),
+            tried_stream: watch::Sender::new(false),
+            is_deaf: AtomicBool::new(false),
             closed: watch::Sender::new(None),
         }
     }
@@ -249,14 +263,14 @@ impl Shared {
         headers
     }
 
-    async fn post(&self, body: Bytes) -> Result<HttpResponse<Incoming>, LinkError> {
-        self.post_with(body, HeaderMap::new()).await
+    async fn post(&self, body: Bytes) -> Result<HttpResponse<Received>, LinkError> {
+        self.post_with(body, Repeated::new()).await
     }
 
-    async fn post_with(&self, body: Bytes, headers: HeaderMap) -> Result<HttpResponse<Incoming>, LinkError> {
+    async fn post_with(&self, body: Bytes, headers: Repeated) -> Result<HttpResponse<Received>, LinkError> {
         let mut request = self.build(Verb::POST, body);
-        if !headers.is_empty() {
-            request.headers_mut().extend(headers);
+        for (name, value) in headers {
+            request.headers_mut().insert(name, value);
         }
         self.client.request(request).await.map_err(|error| self.unreachable(&error))
     }
@@ -294,7 +308,7 @@ impl Shared {
     }
 
     /// An answer that is no success. A JSON-RPC error in it passes as it is; the rest is ours to explain.
-    async fn refusal(&self, id: u64, response: HttpResponse<Incoming>) -> Result<Response, LinkError> {
+    async fn refusal(&self, id: u64, response: HttpResponse<Received>) -> Result<Response, LinkError> {
         let status = response.status();
         let body = http_body_util::Limited::new(response.into_body(), LONGEST_REFUSAL).collect().await;
         let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();

@@ -9,11 +9,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::HeaderMap;
 
 use crate::backend::files::FilesLink;
 use crate::backend::http::HttpLink;
-use crate::backend::http::mirrored;
+use crate::backend::http::mirrored::{self, Repeated};
 use crate::backend::listen::{Filter, Listen};
 use crate::backend::sse::SseLink;
 use crate::backend::stamp::{declaring_tasks, own_params};
@@ -177,7 +176,7 @@ impl Link {
             Wire::Http(link) => {
                 let mut headers = self.headers(about);
                 if let Some(call) = call {
-                    trace::headers(&call.request, &mut headers);
+                    headers.extend(trace::headers(&call.request));
                 }
                 link.request(id, body, headers, call).await
             }
@@ -187,9 +186,9 @@ impl Link {
     }
 
     /// What is repeated of a request in headers.
-    fn headers(&self, about: About<'_>) -> HeaderMap {
+    fn headers(&self, about: About<'_>) -> Repeated {
         match self.dialect().has_handshake() {
-            true => HeaderMap::new(),
+            true => Repeated::new(),
             false => mirrored::headers(about),
         }
     }
@@ -292,7 +291,7 @@ impl Link {
         self.speak(hello.dialect, String::new());
         self.notify(crate::protocol::notification(&Method::Initialized, None)).await?;
         if let Wire::Http(link) = &self.wire {
-            link.listen_to_get();
+            link.listen_to_get().await;
         }
         Ok(hello)
     }

@@ -304,6 +304,13 @@ impl Register {
         book.interests.link_down(link);
     }
 
+    /// The backend was not heard for a while, over a connection that goes on: whoever wants updates is told once.
+    pub fn doubt(&self) {
+        let mut book = self.book();
+        let notices = book.interests.doubt();
+        self.tell(&book, &notices);
+    }
+
     /// The connection over which the backend lists is another: whether anything is gone is found out anew.
     pub fn list_connected(&self) {
         self.chores().suspect(Vec::new());

@@ -19,11 +19,11 @@ use futures_util::future::BoxFuture;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method as Verb, Request as HttpRequest, Response as HttpResponse, Uri};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::{Body, Incoming};
+use hyper::body::Body;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
-use crate::backend::connect::{HttpClient, RequestError};
+use crate::backend::connect::{HttpClient, Received, RequestError};
 use crate::backend::ear::{Ear, Mouth};
 use crate::backend::http::MOST_ASIDES;
 use crate::backend::http::body::{ASIDE, LONGEST_REFUSAL, finish, is_session_unknown, is_stream, whole_body};
@@ -140,7 +140,7 @@ impl Shared {
         request
     }
 
-    async fn open_stream(&self) -> Result<(Uri, Incoming, Events), LinkError> {
+    async fn open_stream(&self) -> Result<(Uri, Received, Events), LinkError> {
         let mut request = self.build(Verb::GET, &self.url, Bytes::new());
         request.headers_mut().insert(ACCEPT, STREAM);
         let response = self.client.request(request).await.map_err(|error| self.unreachable(&error))?;
@@ -217,7 +217,7 @@ impl Shared {
     }
 
     /// A message that was not taken, unless it is a JSON-RPC answer that says more.
-    async fn refusal(&self, response: HttpResponse<Incoming>) -> Result<Option<Response>, LinkError> {
+    async fn refusal(&self, response: HttpResponse<Received>) -> Result<Option<Response>, LinkError> {
         let status = response.status();
         let body = timeout(ASIDE, Limited::new(response.into_body(), LONGEST_REFUSAL).collect()).await;
         let body = body.ok().and_then(Result::ok).map(http_body_util::Collected::to_bytes).unwrap_or_default();

@@ -12,7 +12,8 @@ use crate::config::Declare;
 use crate::protocol::Request;
 use crate::protocol::dialect::Dialect;
 use crate::protocol::json::{self, Span, Splice, quote};
-use crate::protocol::modern::{CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, Meta, PROTOCOL_VERSION, RESERVED, TASKS};
+use crate::protocol::keyword::Keyword;
+use crate::protocol::modern::{CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION, RESERVED, TASKS};
 
 /// A client's request, and what is known of its sender.
 pub struct Stamped<'a> {
@@ -65,7 +66,7 @@ impl Stamped<'_> {
         let mut changed = None;
         let is_unwelcome = !self.tasks.welcome && names_tasks(&self.caller.abilities.raw);
         if !self.declare.sampling || !self.declare.elicitation || is_unwelcome {
-            let at = Meta::read(text, &self.request.params).capabilities;
+            let at = self.request.params.said.capabilities;
             changed = at.map(|at| (at, capabilities(at.get(text), self.declare, self.tasks)));
         }
         let mut edits = self.token_alone();
@@ -179,7 +180,8 @@ pub fn declaring_tasks(declared: &str) -> String {
 }
 
 fn names_tasks(capabilities: &str) -> bool {
-    memchr::memmem::find(capabilities.as_bytes(), TASKS.as_bytes()).is_some()
+    static NAME: Keyword = Keyword::new(TASKS);
+    NAME.is_in(capabilities)
 }
 
 fn without_tasks(extensions: &str) -> String {
@@ -221,7 +223,6 @@ mod tests {
     use super::*;
     use crate::caller::{Abilities, Principal};
     use crate::protocol::Message;
-    use crate::protocol::params::progress_token;
 
     const ALL: Declare = Declare { sampling: true, elicitation: true };
     const MODERN: Dialect = Dialect::V2026_07_28;
@@ -257,7 +258,7 @@ mod tests {
             level: None,
             abilities: Arc::new(Abilities { raw: raw.into(), ..Abilities::default() }),
         };
-        let token = progress_token(request.raw.as_str(), &request.params).map(|at| (at, Bytes::from_static(b"9")));
+        let token = request.params.said.progress_token.map(|at| (at, Bytes::from_static(b"9")));
         let edits = Stamped { request: &request, caller: &caller, level, declare, token, tasks }.edits(to);
         let text = edits.apply(request.raw.bytes());
         assert!(Message::parse(text.clone()).is_ok(), "{params}: {text:?}");

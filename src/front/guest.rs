@@ -8,7 +8,6 @@ use tokio::sync::oneshot;
 use crate::config::exposure::ProfileName;
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Pieces};
-use crate::protocol::modern::Meta;
 use crate::protocol::{self, Id, Notification, Request};
 use crate::session::desk::Desk;
 use crate::session::listening::Listening;
@@ -62,13 +61,12 @@ impl Guests {
     pub fn greet(&self, request: Request) -> Greeted {
         let id = request.id.clone();
         let refused = |error: Error| Greeted::Answer(protocol::error_reply(Some(&id), &error.to_json()));
-        let meta = Meta::read(request.raw.as_str(), &request.params);
         let guest = self.guest.get_or_init(|| Guest::known(&self.desk, self.profile.clone()));
-        let leash = match self.enter(&request, &meta) {
+        let leash = match self.enter(&request) {
             Ok(leash) => leash,
             Err(error) => return refused(error),
         };
-        match self.desk.visit(guest, request, &meta) {
+        match self.desk.visit(guest, request) {
             Ok(Visited::Ready(answer)) => Greeted::Answer(answer),
             Ok(Visited::Replied(reply)) => Greeted::Answer(reply.pieces),
             Ok(Visited::Pending(pending)) => Greeted::Visit(Visit::new(&self.desk, id, pending), leash),
@@ -82,9 +80,9 @@ impl Guests {
         }
     }
 
-    fn enter(&self, request: &Request, meta: &Meta) -> Result<Leash, Error> {
-        check_meta(request, meta)?;
-        check_version(request, meta)?;
+    fn enter(&self, request: &Request) -> Result<Leash, Error> {
+        check_meta(request)?;
+        check_version(request)?;
         let (cancel, cancelled) = oneshot::channel();
         let mut book = self.lock();
         if book.open.contains_key(&request.id) {

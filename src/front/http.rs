@@ -29,7 +29,7 @@ use crate::observe::{Event, Observe};
 use crate::protocol::dialect::{Dialect, Era};
 use crate::protocol::error::Error;
 use crate::protocol::method::Method;
-use crate::protocol::modern::Meta;
+use crate::protocol::modern::is_visit;
 use crate::protocol::{Message, Request, error_reply, trace};
 use crate::session::Session;
 use crate::session::desk::{Begun, Desk, Next};
@@ -265,9 +265,9 @@ impl Front {
         match Message::parse(raw)? {
             Message::Request(mut request) => {
                 trace::take_headers(&mut request, &parts.headers);
-                let (headers, meta) = (&parts.headers, Meta::read(request.raw.as_str(), &request.params));
-                if meta.version.is_some() {
-                    return self.visit(headers, request, &meta, accepted).await;
+                let headers = &parts.headers;
+                if is_visit(&request) {
+                    return self.visit(headers, request, accepted).await;
                 }
                 if names_sessionless(headers) {
                     return Err(Refusal::from(missing_meta()).about(&request));

@@ -4,6 +4,8 @@
 //! `_meta`, the version in both places, whether we speak it, method and name in both places, whether there is such a
 //! method, and only then all that is answered with 200.
 
+use std::borrow::Cow;
+
 use http::header::{HeaderMap, HeaderName};
 use http::{Response, StatusCode};
 
@@ -16,7 +18,6 @@ use crate::protocol::error::Error;
 use crate::protocol::json as text_json;
 use crate::protocol::method::Method;
 use crate::protocol::mirror;
-use crate::protocol::modern::Meta;
 use crate::router::Reply;
 use crate::session::visit::{Guest, Visited, check_meta, check_version};
 
@@ -29,17 +30,16 @@ impl Front {
         &self,
         headers: &HeaderMap,
         request: Request,
-        meta: &Meta,
         accepted: Accepted,
     ) -> Result<Response<Body>, Refusal> {
-        check(headers, &request, meta).map_err(|error| Refusal::from(error).about(&request))?;
+        check(headers, &request).map_err(|error| Refusal::from(error).about(&request))?;
         self.check_arguments(headers, &request).map_err(|error| Refusal::from(error).about(&request))?;
         if request.method == Method::Listen && !accepted.stream {
             let refusal = Refusal::status(StatusCode::NOT_ACCEPTABLE, "Accept must allow text/event-stream");
             return Err(refusal.about(&request));
         }
         let id = request.id.clone();
-        let visited = self.desk.visit(&Guest::Passing(self.profile.clone()), request, meta);
+        let visited = self.desk.visit(&Guest::Passing(self.profile.clone()), request);
         Ok(match visited {
             Ok(Visited::Ready(answer)) => answered(answer.into(), accepted),
             Ok(Visited::Replied(reply)) => answered(reply, accepted),
@@ -73,12 +73,12 @@ pub fn missing_meta() -> Error {
     Error::MissingMeta("_meta must have io.modelcontextprotocol/protocolVersion, as the header says".to_owned())
 }
 
-fn check(headers: &HeaderMap, request: &Request, meta: &Meta) -> Result<(), Error> {
+fn check(headers: &HeaderMap, request: &Request) -> Result<(), Error> {
     let text = request.raw.as_str();
-    check_meta(request, meta)?;
-    let version = meta.version.and_then(|at| text_json::string(text, at)).unwrap_or_default();
+    check_meta(request)?;
+    let version = request.params.said.version.and_then(|at| text_json::string(text, at)).unwrap_or_default();
     check_equal(headers, &PROTOCOL_VERSION, Some(&version))?;
-    check_version(request, meta)?;
+    check_version(request)?;
     check_equal(headers, &METHOD, Some(request.method.as_str()))?;
     let named = match request.method {
         Method::ToolsCall | Method::PromptsGet => request.params.name,
@@ -96,9 +96,14 @@ fn check(headers: &HeaderMap, request: &Request, meta: &Meta) -> Result<(), Erro
 
 /// Whether a header stands once and says what the body says. Only a name may be marked as base64.
 fn check_equal(headers: &HeaderMap, name: &HeaderName, expected: Option<&str>) -> Result<(), Error> {
-    let values = headers.get_all(name).iter().map(http::HeaderValue::as_bytes);
+    let values = || headers.get_all(name).iter().map(http::HeaderValue::as_bytes);
+    if let (Some(value), None, Some(expected)) = (values().next(), values().nth(1), expected)
+        && matches!(mirror::encode(expected), Cow::Borrowed(plain) if plain.as_bytes() == value)
+    {
+        return Ok(());
+    }
     let plain = headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim_ascii);
-    let said = mirror::sole(name.as_str(), values).map_err(Error::HeaderMismatch)?;
+    let said = mirror::sole(name.as_str(), values()).map_err(Error::HeaderMismatch)?;
     match said.filter(|said| *name == NAME || Some(&**said) == plain) {
         None => Err(Error::HeaderMismatch(format!("the header {name} is missing"))),
         Some(value) if Some(&*value) == expected => Ok(()),

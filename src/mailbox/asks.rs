@@ -50,7 +50,7 @@ pub struct Ask {
 /// What a client says to a question.
 pub enum Word {
     Answer(Response),
-    Progress(Notification),
+    Progress(Box<Notification>),
     /// It is gone.
     Nothing,
 }
@@ -120,7 +120,7 @@ impl Ask {
         tokio::select! {
             biased;
             // What it said before its answer comes before it.
-            Some(notification) = self.progress.recv() => Word::Progress(notification),
+            Some(notification) = self.progress.recv() => Word::Progress(Box::new(notification)),
             answer = &mut self.answer => answer.map_or(Word::Nothing, Word::Answer),
         }
     }

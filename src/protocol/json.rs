@@ -80,10 +80,17 @@ pub fn member(text: &str, span: Span, key: &str) -> Option<Span> {
 pub fn string(text: &str, span: Span) -> Option<Cow<'_, str>> {
     let token = span.get(text);
     let inner = token.strip_prefix('"')?.strip_suffix('"')?;
-    if memchr::memchr(b'\\', inner.as_bytes()).is_none() {
+    if !has_escape(inner.as_bytes()) {
         return Some(Cow::Borrowed(inner));
     }
     serde_json::from_str::<String>(token).ok().map(Cow::Owned)
+}
+
+/// Most strings that are looked at are names: too short for `memchr` to pay.
+fn has_escape(inner: &[u8]) -> bool {
+    const SHORT: usize = 64;
+    let (head, tail) = inner.split_at(inner.len().min(SHORT));
+    head.contains(&b'\\') || memchr::memchr(b'\\', tail).is_some()
 }
 
 /// `text` as a JSON string token.
@@ -176,10 +183,35 @@ impl Iterator for Members<'_> {
     type Item = Member;
 
     fn next(&mut self) -> Option<Member> {
+        let key = self.next_key()?;
+        let value = self.next_value()?;
+        Some(Member { key, value })
+    }
+}
+
+/// Key and value one after the other, for who chooses by the key how to pass the value.
+impl Members<'_> {
+    pub fn next_key(&mut self) -> Option<Span> {
         let key = self.walk.next_value()?;
         self.walk.skip_one(b':');
-        let value = self.walk.next_value()?;
-        Some(Member { key, value })
+        Some(key)
+    }
+
+    pub fn next_value(&mut self) -> Option<Span> {
+        self.walk.next_value()
+    }
+
+    /// Passes the value as well, and shows the members that it has where it is an object.
+    pub fn next_object(&mut self, see: impl FnMut(Member)) -> Option<Span> {
+        self.walk.skip_blanks();
+        let Walk { bytes, at: start, end } = self.walk;
+        if bytes.get(start) != Some(&b'{') {
+            return self.next_value();
+        }
+        let mut inside = Members { walk: Walk { bytes, at: start + 1, end } };
+        inside.by_ref().for_each(see);
+        self.walk.at = (inside.walk.at + 1).min(end);
+        Some(Span::new(start, self.walk.at))
     }
 }
 
@@ -249,7 +281,7 @@ fn value_end(bytes: &[u8], start: usize) -> usize {
 
 fn string_end(bytes: &[u8], start: usize) -> usize {
     let mut at = start + 1;
-    while let Some(offset) = memchr::memchr2(b'"', b'\\', &bytes[at.min(bytes.len())..]) {
+    while let Some(offset) = quote_or_escape(&bytes[at.min(bytes.len())..]) {
         at += offset;
         if bytes[at] == b'"' {
             return at + 1;
@@ -257,6 +289,30 @@ fn string_end(bytes: &[u8], start: usize) -> usize {
         at += 2;
     }
     bytes.len()
+}
+
+/// Where the first `"` or `\` stands. Eight bytes at a time where it is near, which it is in most strings.
+fn quote_or_escape(bytes: &[u8]) -> Option<usize> {
+    const NEAR: usize = 64;
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    const HIGHS: u64 = u64::from_ne_bytes([0x80; 8]);
+    // The lowest high bit that is set tells the first byte that is the same.
+    let same = |word: u64, byte: u8| {
+        let difference = word ^ (ONES * u64::from(byte));
+        difference.wrapping_sub(ONES) & !difference & HIGHS
+    };
+    let mut at = 0;
+    while at < NEAR
+        && let Some(chunk) = bytes[at..].first_chunk::<8>()
+    {
+        let word = u64::from_le_bytes(*chunk);
+        let found = same(word, b'"') | same(word, b'\\');
+        if found != 0 {
+            return Some(at + found.trailing_zeros() as usize / 8);
+        }
+        at += 8;
+    }
+    memchr::memchr2(b'"', b'\\', &bytes[at..]).map(|offset| at + offset)
 }
 
 fn container_end(bytes: &[u8], start: usize) -> usize {
@@ -429,6 +485,33 @@ mod tests {
         for text in ["[]", "1", "\"{}\"", "null", "{}"] {
             assert_eq!(members(text, whole(text)).count(), 0, "{text}");
             assert_eq!(elements(text, whole(text)).count(), 0, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_value_can_be_looked_into_in_passing() {
+        let text = r#"{"a":{"b":1,"c":{"d":"}"}},"e": {} ,"f":[{}],"g":2}"#;
+        let mut outside = members(text, whole(text));
+        let (mut seen, mut inside) = (Vec::new(), Vec::new());
+        while let Some(key) = outside.next_key() {
+            let value = outside.next_object(|member| inside.push(member.written(text))).expect("a value");
+            seen.push((key.get(text), value.get(text)));
+        }
+        assert_eq!(inside, [r#""b":1"#, r#""c":{"d":"}"}"#]);
+        let expected = [("\"a\"", r#"{"b":1,"c":{"d":"}"}}"#), ("\"e\"", "{}"), ("\"f\"", "[{}]"), ("\"g\"", "2")];
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn the_end_of_a_string_is_found_wherever_it_is() {
+        for length in 0..200 {
+            for (inner, is_end) in [(b"\"".as_slice(), true), (b"\\\"x\"", false)] {
+                // Bytes next to the two that are looked for, and some that are not ASCII.
+                let filler = b"!#[]\xc3\xa9\x01 ".iter().cycle().take(length).copied();
+                let bytes: Vec<_> = b"\"".iter().copied().chain(filler).chain(inner.iter().copied()).collect();
+                let end = if is_end { length + 2 } else { length + 5 };
+                assert_eq!(string_end(&bytes, 0), end, "{length}");
+            }
         }
     }
 

@@ -1,8 +1,7 @@
 //! What a request of 2026-07-28 says of itself: the members of `_meta` that took the place of the handshake.
 
 use crate::protocol::Request;
-use crate::protocol::json::{self, Span};
-use crate::protocol::params::Params;
+use crate::protocol::json::{Member, Span};
 
 /// Prefix of the keys in `_meta` that the protocol keeps for itself.
 pub const RESERVED: &str = "io.modelcontextprotocol/";
@@ -29,8 +28,7 @@ pub const FRESHNESS: &str = r#","ttlMs":0,"cacheScope":"private""#;
 
 /// Whether a request says its version itself, and so needs no session.
 pub fn is_visit(request: &Request) -> bool {
-    let text = request.raw.as_str();
-    request.params.meta.is_some_and(|meta| json::member(text, meta, PROTOCOL_VERSION).is_some())
+    request.params.said.version.is_some()
 }
 
 /// Where these members stand, and the progress token beside them.
@@ -44,22 +42,17 @@ pub struct Meta {
 }
 
 impl Meta {
-    /// In one walk. Of a member that stands twice, the first counts.
-    pub fn read(text: &str, params: &Params) -> Meta {
-        let mut meta = Meta::default();
-        let Some(span) = params.meta else { return meta };
-        for member in json::members(text, span) {
-            let slot = match &*member.key(text) {
-                PROTOCOL_VERSION => &mut meta.version,
-                CLIENT_CAPABILITIES => &mut meta.capabilities,
-                CLIENT_INFO => &mut meta.client_info,
-                LOG_LEVEL => &mut meta.level,
-                "progressToken" => &mut meta.progress_token,
-                _ => continue,
-            };
-            slot.get_or_insert(member.value);
-        }
-        meta
+    /// Of a member that stands twice, the first counts.
+    pub(super) fn see(&mut self, text: &str, member: Member) {
+        let slot = match &*member.key(text) {
+            PROTOCOL_VERSION => &mut self.version,
+            CLIENT_CAPABILITIES => &mut self.capabilities,
+            CLIENT_INFO => &mut self.client_info,
+            LOG_LEVEL => &mut self.level,
+            "progressToken" => &mut self.progress_token,
+            _ => return,
+        };
+        slot.get_or_insert(member.value);
     }
 }
 
@@ -72,7 +65,7 @@ mod tests {
     fn srv2_what_a_request_says_of_itself_is_found() {
         let text = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"x":1,"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"roots":{}},"progressToken":7}}}"#;
         let Ok(Message::Request(request)) = Message::parse(text.into()) else { panic!("a request") };
-        let meta = Meta::read(text, &request.params);
+        let meta = request.params.said;
         let get = |span: Option<Span>| span.map(|span| span.get(text));
         assert_eq!(get(meta.version), Some("\"2026-07-28\""));
         assert_eq!(get(meta.capabilities), Some(r#"{"roots":{}}"#));

@@ -5,7 +5,8 @@ use std::collections::HashSet;
 
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Span};
-use crate::protocol::modern::RELATED_TASK;
+use crate::protocol::keyword::Keyword;
+use crate::protocol::modern::{Meta, RELATED_TASK};
 
 /// The spans of the members of `params` that decide where a message goes or that must be mapped on the way.
 #[derive(Clone, Copy, Debug, Default)]
@@ -18,6 +19,8 @@ pub struct Params {
     pub reference: Option<Span>,
     pub level: Option<Span>,
     pub meta: Option<Span>,
+    /// What stands in there, where it is an object.
+    pub said: Meta,
     pub request_id: Option<Span>,
     pub progress_token: Option<Span>,
     pub protocol_version: Option<Span>,
@@ -42,8 +45,14 @@ impl Params {
         }
         let mut params = Params { whole: Some(span), ..Params::default() };
         let mut others = Keys::default();
-        for member in json::members(text, span) {
-            let key = member.key(text);
+        let mut members = json::members(text, span);
+        while let Some(key) = members.next_key() {
+            let key = json::string(text, key).unwrap_or_default();
+            let value = match &*key {
+                "_meta" => members.next_object(|member| params.said.see(text, member)),
+                _ => members.next_value(),
+            };
+            let Some(value) = value else { break };
             let slot = match &*key {
                 "name" => &mut params.name,
                 "uri" => &mut params.uri,
@@ -68,7 +77,7 @@ impl Params {
                     continue;
                 }
             };
-            if slot.replace(member.value).is_some() {
+            if slot.replace(value).is_some() {
                 return Err(format!("the member {} stands twice in params", json::quote(&key)));
             }
         }
@@ -107,14 +116,13 @@ pub fn required<'a>(text: &'a str, span: Option<Span>, key: &str) -> Result<Cow<
     Ok(value)
 }
 
-/// `_meta.progressToken` of a request.
-pub fn progress_token(text: &str, params: &Params) -> Option<Span> {
-    json::member(text, params.meta?, "progressToken")
-}
+static RELATED: Keyword = Keyword::new(RELATED_TASK);
 
 /// Where the task is named that a message belongs to: in `_meta` of its params, or of its result.
 pub fn related_task(text: &str, holder: Span) -> Option<Span> {
-    memchr::memmem::find(holder.get(text).as_bytes(), RELATED_TASK.as_bytes())?;
+    if !RELATED.is_in(holder.get(text)) {
+        return None;
+    }
     let related = json::member(text, json::member(text, holder, "_meta")?, RELATED_TASK)?;
     json::member(text, related, "taskId")
 }

@@ -19,7 +19,7 @@ fn only_what_must_change_changes() {
     let request = request(raw);
     let mut edits = Splice::new();
     edits.replace(request.params.name.expect("a name"), "\"native\"");
-    edits.replace(params::progress_token(request.raw.as_str(), &request.params).expect("a token"), "7");
+    edits.replace(request.params.said.progress_token.expect("a token"), "7");
     let sent = request.rekeyed(&Id::from(7), edits);
     assert_eq!(sent, raw.replace("\"n\"", "\"native\"").replace("\"p\"", "7").replace("\"i\"", "7"));
 }

@@ -10,10 +10,12 @@ use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 
 use crate::protocol::json::{self, Span, Splice, quote};
+use crate::protocol::keyword::Keyword;
 use crate::protocol::{Message, Request};
 
 const TRACEPARENT: &str = "traceparent";
 const TRACESTATE: &str = "tracestate";
+static WORD: Keyword = Keyword::new(TRACEPARENT);
 const PARENT: HeaderName = HeaderName::from_static(TRACEPARENT);
 const STATE: HeaderName = HeaderName::from_static(TRACESTATE);
 const BAGGAGE: HeaderName = HeaderName::from_static("baggage");
@@ -80,8 +82,7 @@ pub fn read(request: &Request) -> Option<(Context, String)> {
 fn meta(request: &Request) -> Option<Span> {
     let meta = request.params.meta?;
     let text = meta.get(request.raw.as_str());
-    memchr::memmem::find(text.as_bytes(), TRACEPARENT.as_bytes())?;
-    text.starts_with('{').then_some(meta)
+    (WORD.is_in(text) && text.starts_with('{')).then_some(meta)
 }
 
 /// Moves the trace that headers tell of into `_meta`, where that has none.
@@ -107,17 +108,16 @@ pub fn write(request: &mut Request, context: Context) {
 }
 
 /// The headers that repeat what a request says of its trace.
-pub fn headers(request: &Request, headers: &mut HeaderMap) {
-    let Some(meta) = meta(request) else { return };
+pub fn headers(request: &Request) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
     let text = request.raw.as_str();
-    for name in [PARENT, STATE, BAGGAGE] {
-        let value = json::member(text, meta, name.as_str()).and_then(|at| json::string(text, at));
-        let value = value.filter(|value| value.len() <= LONGEST);
-        // What no header can carry is said in the body alone.
-        if let Some(value) = value.and_then(|value| HeaderValue::try_from(&*value).ok()) {
-            headers.insert(name, value);
-        }
-    }
+    meta(request).into_iter().flat_map(move |meta| {
+        [PARENT, STATE, BAGGAGE].into_iter().filter_map(move |name| {
+            let value = json::member(text, meta, name.as_str()).and_then(|at| json::string(text, at));
+            let value = value.filter(|value| value.len() <= LONGEST)?;
+            // What no header can carry is said in the body alone.
+            HeaderValue::try_from(&*value).ok().map(|value| (name, value))
+        })
+    })
 }
 
 /// Sets members of `_meta`. A request that has no place for them stays as it is.
@@ -225,8 +225,7 @@ mod tests {
         let own = Context::after(Some(parent), (1, 2));
         write(&mut request, own);
         assert_eq!(read(&request), Some((Context { span: 2, ..parent }, "a=1".to_owned())));
-        let mut headers = HeaderMap::new();
-        super::headers(&request, &mut headers);
+        let headers: HeaderMap = super::headers(&request).collect();
         assert_eq!(headers[TRACEPARENT], own.to_string());
         assert_eq!(headers[TRACESTATE], "a=1");
     }

@@ -4,6 +4,7 @@
 use crate::catalog::definition::ui_uris;
 use crate::protocol::dialect::Dialect;
 use crate::protocol::json::{self, Span, Splice, quote};
+use crate::protocol::keyword::Keyword;
 use crate::protocol::method::Method;
 use crate::protocol::modern::{FRESHNESS, IDENTITY, SERVER_INFO};
 
@@ -30,8 +31,8 @@ pub fn uris(method: &Method, text: &str, result: Span) -> Vec<Span> {
 }
 
 fn may_hold_uris(result: &str) -> bool {
-    let bytes = result.as_bytes();
-    memchr::memmem::find_iter(bytes, b"ri\"").any(|at| at > 0 && matches!(bytes[at - 1], b'u' | b'U'))
+    static END: Keyword = Keyword::new("ri\"");
+    END.places(result).any(|at| at > 0 && matches!(result.as_bytes()[at - 1], b'u' | b'U'))
 }
 
 /// The content blocks of a tool's result, a prompt's messages or those of a sampling request.
@@ -191,12 +192,14 @@ pub fn edits(
 /// A result on its way to a client whose results say their kind, from a backend whose do not: it is complete, and stale at
 /// once where it must say how long it may be kept.
 pub fn add_kind(method: &Method, text: &str, result: Span, edits: &mut Splice) {
+    static KIND: Keyword = Keyword::new("\"resultType\"");
+    static META: Keyword = Keyword::new("\"_meta\"");
     let whole = result.get(text);
-    if !whole.starts_with('{') || holds(whole, "\"resultType\"") && json::member(text, result, "resultType").is_some() {
+    if !whole.starts_with('{') || KIND.is_in(whole) && json::member(text, result, "resultType").is_some() {
         return;
     }
     let freshness = if *method == Method::ResourcesRead { FRESHNESS } else { "" };
-    let identity = match holds(whole, "\"_meta\"") && json::member(text, result, "_meta").is_some() {
+    let identity = match META.is_in(whole) && json::member(text, result, "_meta").is_some() {
         true => String::new(),
         false => format!(r#","_meta":{{"{SERVER_INFO}":{IDENTITY}}}"#),
     };
@@ -207,7 +210,8 @@ pub fn add_kind(method: &Method, text: &str, result: Span, edits: &mut Splice) {
 /// together with all else in the result. What that says stands in `content` as well.
 pub fn cut_foreign(has_kind: bool, method: &Method, text: &str, result: Span, edits: &mut Splice) {
     const STRUCTURE: &str = "structuredContent";
-    let structure = (*method == Method::ToolsCall && holds(result.get(text), STRUCTURE))
+    static STRUCTURED: Keyword = Keyword::new(STRUCTURE);
+    let structure = (*method == Method::ToolsCall && STRUCTURED.is_in(result.get(text)))
         .then(|| json::member(text, result, STRUCTURE));
     let is_free = structure.flatten().is_some_and(|at| !at.get(text).starts_with('{'));
     if !is_free && !has_kind {
@@ -228,10 +232,6 @@ pub fn cut_foreign(has_kind: bool, method: &Method, text: &str, result: Span, ed
         _ => false,
     };
     json::cut_members(text, result, is_cut, edits);
-}
-
-fn holds(text: &str, part: &str) -> bool {
-    memchr::memmem::find(text.as_bytes(), part.as_bytes()).is_some()
 }
 
 #[cfg(test)]

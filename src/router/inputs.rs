@@ -14,6 +14,7 @@ use crate::caller::Caller;
 use crate::lane::Call;
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Span, Splice, quote};
+use crate::protocol::keyword::Keyword;
 use crate::protocol::method::Method;
 use crate::protocol::{self, Id, Message, Request, Response};
 use crate::router::content;
@@ -155,9 +156,11 @@ pub fn input_required(asked: &str, state: &str) -> String {
     format!(r#"{{"resultType":"input_required","inputRequests":{{{asked}}},"requestState":{}}}"#, quote(state))
 }
 
+static INPUT_REQUIRED: Keyword = Keyword::new("input_required");
+
 /// Whether a result says that its call needs an input.
 pub fn needs_input(text: &str, result: Span) -> bool {
-    memchr::memmem::find(result.get(text).as_bytes(), b"input_required").is_some()
+    INPUT_REQUIRED.is_in(result.get(text))
         && json::member(text, result, "resultType").is_some_and(|kind| kind.get(text) == "\"input_required\"")
 }
 

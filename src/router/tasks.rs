@@ -26,7 +26,7 @@ use crate::protocol::error::Error;
 use crate::protocol::json::{self, Pieces, Span, Splice, quote};
 use crate::protocol::method::Method;
 use crate::protocol::modern::{IDENTITY, RELATED_TASK, SERVER_INFO, TASKS_DECLARED};
-use crate::protocol::params::{self, related_task, required};
+use crate::protocol::params::{related_task, required};
 use crate::protocol::{self, Id, Message, Notification, Outcome, Request};
 use crate::router::inputs::Exchange;
 use crate::router::tasks::book::{Made, Native, Owner, Place, Task};
@@ -289,7 +289,7 @@ impl Errand<'_> {
         if let Some(at) = request.params.task_id {
             edits.replace(at, quote(native));
         }
-        let progress_token_at = params::progress_token(request.raw.as_str(), &request.params);
+        let progress_token_at = request.params.said.progress_token;
         let outgoing = self.outgoing(request, edits, progress_token_at);
         let answered = self.backend.call(&outgoing, call, self.patience(&request.method)).await?;
         Ok(self.passed(&answered))

@@ -11,7 +11,6 @@ use crate::observe::clean;
 use crate::observe::spans::{Span, Spans};
 use crate::protocol::json;
 use crate::protocol::method::Method;
-use crate::protocol::modern::Meta;
 use crate::protocol::trace::{self, Context};
 use crate::protocol::{Message, Outcome, Request};
 use crate::router::{Reply, Router};
@@ -189,7 +188,7 @@ fn client(call: &Call) -> Option<String> {
         return Some(clean(name));
     }
     let text = call.request.raw.as_str();
-    let info = Meta::read(text, &call.request.params).client_info?;
+    let info = call.request.params.said.client_info?;
     json::member(text, info, "name").and_then(|at| json::string(text, at)).map(|name| clean(&name))
 }
 

@@ -19,7 +19,7 @@ use crate::protocol::error::Error;
 use crate::protocol::json::{self, Pieces};
 use crate::protocol::method::Method;
 use crate::protocol::modern::IDENTITY;
-use crate::protocol::params::{self, required};
+use crate::protocol::params::required;
 use crate::protocol::{self, Id, Notification, Request, Response};
 use crate::router::{Reply, Router};
 use crate::session::account::{Account, Accounts};
@@ -220,7 +220,7 @@ impl Desk {
     fn begin_call(self: &Arc<Desk>, session: &Arc<Session>, caller: Caller, request: Request) -> Begun {
         let mut request = self.router.unwrap_call(&caller, &request).unwrap_or(request);
         let account = self.open_account(&mut request);
-        let token = params::progress_token(request.raw.as_str(), &request.params);
+        let token = request.params.said.progress_token;
         let token = token.map(|at| at.slice(request.raw.bytes()));
         let call = Arc::new(Call::new(caller, Arc::clone(&session.mailbox), request, token));
         let ticket = match session.inflight.admit(&call.request.id, &call, self.policies.max_in_flight) {

@@ -12,7 +12,7 @@ use crate::protocol::dialect::Dialect;
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Pieces, Span};
 use crate::protocol::method::Method;
-use crate::protocol::modern::{FRESHNESS, IDENTITY, Meta, SERVER_INFO, TASKS};
+use crate::protocol::modern::{FRESHNESS, IDENTITY, SERVER_INFO, TASKS};
 use crate::protocol::{self, Request};
 use crate::router::Reply;
 use crate::router::state::State;
@@ -58,10 +58,10 @@ fn passing_mailbox(introduction: Introduction) -> Mailbox {
 }
 
 impl Desk {
-    /// A request that says its version itself. `meta` was checked to have what it must.
-    pub fn visit(self: &Arc<Desk>, guest: &Guest, request: Request, meta: &Meta) -> Result<Visited, Error> {
+    /// A request that says its version itself. It was checked to have in `_meta` what it must.
+    pub fn visit(self: &Arc<Desk>, guest: &Guest, request: Request) -> Result<Visited, Error> {
         // Not before the method is known to be one: what else is wrong matters less.
-        let caller = || caller(guest, &request, meta);
+        let caller = || caller(guest, &request);
         let list = |list| {
             let page = self.page(&caller()?, &request, list)?;
             Ok(Visited::Ready(protocol::reply(&request.id, page)))
@@ -82,13 +82,8 @@ impl Desk {
             | Method::TasksUpdate
             | Method::TasksCancel => {
                 let caller = caller()?;
-                match self.router.unwrap_call(&caller, &request) {
-                    None => self.visit_backend(guest, caller, request, meta),
-                    Some(unwrapped) => {
-                        let meta = Meta::read(unwrapped.raw.as_str(), &unwrapped.params);
-                        self.visit_backend(guest, caller, unwrapped, &meta)
-                    }
-                }
+                let request = self.router.unwrap_call(&caller, &request).unwrap_or(request);
+                self.visit_backend(guest, caller, request)
             }
             Method::Listen => Listening::begin(self, guest, caller()?, &request).map(Visited::Listening),
             other => Err(Error::MethodNotFound(other.to_string())),
@@ -117,17 +112,11 @@ impl Desk {
         )
     }
 
-    fn visit_backend(
-        &self,
-        guest: &Guest,
-        caller: Caller,
-        mut request: Request,
-        meta: &Meta,
-    ) -> Result<Visited, Error> {
+    fn visit_backend(&self, guest: &Guest, caller: Caller, mut request: Request) -> Result<Visited, Error> {
         // A string or a number; whoever writes something else cannot mean it.
         let is_token =
             |at: &Span| at.get(request.raw.as_str()).starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9'));
-        let token = meta.progress_token.filter(is_token).map(|at| at.slice(request.raw.bytes()));
+        let token = request.params.said.progress_token.filter(is_token).map(|at| at.slice(request.raw.bytes()));
         if let Some(id) = self.parked(&caller, &request)? {
             return self.resume(id, &request, token).map(|resumed| match resumed {
                 Resumed::Asks(reply) => Visited::Replied(reply),
@@ -168,8 +157,8 @@ impl Desk {
     }
 }
 
-fn caller(guest: &Guest, request: &Request, meta: &Meta) -> Result<Caller, Error> {
-    let text = request.raw.as_str();
+fn caller(guest: &Guest, request: &Request) -> Result<Caller, Error> {
+    let (text, meta) = (request.raw.as_str(), &request.params.said);
     let level = match meta.level.map(|at| json::string(text, at)) {
         None => None,
         Some(Some(name)) => Some(parse_level(&name)?),
@@ -184,13 +173,13 @@ fn caller(guest: &Guest, request: &Request, meta: &Meta) -> Result<Caller, Error
         profile: guest.profile().cloned(),
         dialect: Dialect::NEWEST,
         level,
-        abilities: Arc::new(Abilities::read(text, meta.capabilities)),
+        abilities: Abilities::said(text, meta.capabilities),
     })
 }
 
 /// What must stand in `_meta` of a request that says its version itself.
-pub fn check_meta(request: &Request, meta: &Meta) -> Result<(), Error> {
-    let text = request.raw.as_str();
+pub fn check_meta(request: &Request) -> Result<(), Error> {
+    let (text, meta) = (request.raw.as_str(), &request.params.said);
     let missing = |what: &str| Err(Error::MissingMeta(format!("_meta must have {what}")));
     match (meta.version, meta.capabilities) {
         (Some(version), _) if json::string(text, version).is_none() => missing("the protocol version as a string"),
@@ -200,8 +189,9 @@ pub fn check_meta(request: &Request, meta: &Meta) -> Result<(), Error> {
 }
 
 /// A version that is served without a handshake.
-pub fn check_version(request: &Request, meta: &Meta) -> Result<(), Error> {
-    let requested = meta.version.and_then(|at| json::string(request.raw.as_str(), at)).unwrap_or_default();
+pub fn check_version(request: &Request) -> Result<(), Error> {
+    let requested =
+        request.params.said.version.and_then(|at| json::string(request.raw.as_str(), at)).unwrap_or_default();
     if Dialect::parse(&requested).is_some_and(|dialect| !dialect.has_handshake()) {
         return Ok(());
     }

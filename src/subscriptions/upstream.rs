@@ -68,6 +68,19 @@ impl Interests {
         }
     }
 
+    /// Updates may have been missed though the connection stands. What is being asked for is told when it is answered.
+    pub fn doubt(&mut self) -> Vec<Notice> {
+        let heard = |topic: &&Topic| matches!(topic.state, State::On | State::Tracked) && !topic.is_missing;
+        let mut notices: Vec<_> = self.topics.values().filter(heard).flat_map(Topic::notices).collect();
+        for cover in self.covers.values_mut() {
+            cover.is_stale |= !cover.open.is_empty();
+            if !cover.is_stale {
+                notices.extend(cover.notices());
+            }
+        }
+        notices
+    }
+
     /// What to say upstream next, if anything.
     pub fn next_job(&mut self) -> Option<Job> {
         while let Some(native) = self.dirty.pop_front() {

@@ -14,6 +14,7 @@ use http_body_util::{BodyExt, Full};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Barrier;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use tokio_rustls::rustls::{self, ServerConfig};
@@ -35,6 +36,73 @@ async fn plain_requests_share_a_connection() {
     assert!(heads[0].starts_with("POST /mcp HTTP/1.1\r\n"), "{}", heads[0]);
     assert!(heads[0].contains(&format!("\r\nhost: {}\r\n", server.address)));
     assert_eq!(server.connections(), 1);
+}
+
+#[tokio::test]
+async fn requests_at_once_have_a_connection_each_and_the_next_use_them_again() {
+    const MANY: usize = 8;
+    let met = Arc::new(Barrier::new(MANY));
+    let server = Server::start(move |mut stream, seen| {
+        let met = Arc::clone(&met);
+        async move {
+            while read_request(&mut stream, &seen).await {
+                met.wait().await;
+                stream.write_all(OK.as_bytes()).await.unwrap();
+            }
+        }
+    })
+    .await;
+    let url = format!("http://{}/mcp", server.address);
+    let client = client(&url, None, &[]);
+    for _ in 0..3 {
+        let answers = futures_util::future::join_all((0..MANY).map(|_| post(&client, &url))).await;
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    }
+    assert_eq!(server.connections() as usize, MANY);
+}
+
+#[tokio::test]
+async fn a_connection_that_its_peer_closes_is_replaced_without_a_word() {
+    let server = Server::plain("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 5\r\n\r\nhello").await;
+    let url = format!("http://{}/mcp", server.address);
+    let client = client(&url, None, &[]);
+    for asked in 1..=5 {
+        assert!(post(&client, &url).await.is_ok(), "request {asked}");
+        assert_eq!(server.connections(), asked);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_read_to_its_end_keeps_nobody_from_the_next() {
+    let endless = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n";
+    let server = Server::plain(endless).await;
+    let url = format!("http://{}/mcp", server.address);
+    let client = client(&url, None, &[]);
+    for asked in 1..=3 {
+        let request = Request::post(&url).body(Full::new(Bytes::from_static(b"{}"))).unwrap();
+        let mut body = client.request(request).await.unwrap().into_body();
+        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "hello");
+        assert_eq!(server.connections(), asked);
+    }
+}
+
+/// The rest of the request is still on its way when its answer is there.
+#[tokio::test]
+async fn a_connection_that_is_not_done_writing_keeps_nobody_from_the_next() {
+    let server = Server::start(|mut stream, seen| async move {
+        read_request(&mut stream, &seen).await;
+        stream.write_all(OK.as_bytes()).await.unwrap();
+        std::future::pending().await
+    })
+    .await;
+    let url = format!("http://{}/mcp", server.address);
+    let client = client(&url, None, &[]);
+    for asked in 1..=2 {
+        let large = Full::new(Bytes::from(vec![b' '; 32 << 20]));
+        let response = client.request(Request::post(&url).body(large).unwrap()).await.unwrap();
+        assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "hello");
+        assert_eq!(server.connections(), asked);
+    }
 }
 
 #[tokio::test]

@@ -121,6 +121,7 @@ mod status;
 mod subscriptions;
 mod subscriptions_deleted;
 mod subscriptions_fields;
+mod subscriptions_gap;
 mod subscriptions_life;
 mod subscriptions_modern;
 mod subscriptions_patterns;

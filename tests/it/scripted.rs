@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::harness::eventually;
@@ -34,6 +35,8 @@ pub enum Reply {
     Bytes(Vec<u8>),
     /// Then it stays open until the other side hangs up.
     Held(Vec<u8>),
+    /// Then comes the rest, when the bell is rung.
+    Paused(Vec<u8>, Arc<Notify>, Box<Reply>),
 }
 
 impl Seen {
@@ -151,7 +154,13 @@ async fn serve(
         kept.push(seen.clone());
         before
     };
-    match answer(&seen, before) {
+    let mut reply = answer(&seen, before);
+    while let Reply::Paused(bytes, bell, rest) = reply {
+        let _ = stream.write_all(&bytes).await;
+        bell.notified().await;
+        reply = *rest;
+    }
+    match reply {
         Reply::Bytes(bytes) => {
             // A peer that went away is what some tests are about.
             let _ = stream.write_all(&bytes).await;
@@ -161,5 +170,6 @@ async fn serve(
             let _ = stream.read(&mut [0; 16]).await;
             hung_up.fetch_add(1, Ordering::SeqCst);
         }
+        Reply::Paused(..) => unreachable!("it is over"),
     }
 }

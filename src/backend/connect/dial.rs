@@ -1,24 +1,20 @@
 //! Making the connection: from an origin to a stream of bytes, or the words for why not.
 //!
 //! Owns the order of the steps (TCP, the proxy's tunnel, TLS), their common time-out, and the stream hyper writes to.
-//! It decides nothing: origin, route and TLS come ready from [`connect`](super). It does not pool; hyper does.
-//!
-//! A [`Dialer`] goes to its own origin only. That is checked here and not per request, because here every new
-//! connection passes and no request pays for it.
+//! It decides nothing: origin, route and TLS come ready from [`connect`](super). It does not pool; `pool` does.
 
 use std::error::Error;
 use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::Uri;
 use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::proxy::Tunnel;
-use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::client::proxy::matcher::Intercept;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
@@ -86,13 +82,10 @@ pub(super) fn tcp_connector() -> HttpConnector {
     connector
 }
 
-/// hyper clones its connector for every request, so it is one pointer.
-#[derive(Clone)]
-pub(super) struct Connector(pub Arc<Dialer>);
-
 /// The way to one origin.
 pub(super) struct Dialer {
-    pub origin: Origin,
+    /// Somewhere at the origin.
+    pub target: Uri,
     pub tcp: HttpConnector,
     pub route: Route,
     pub tls: Option<Tls>,
@@ -139,8 +132,6 @@ impl Route {
 /// Why there is no connection. Its words are the whole cause.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DialError {
-    #[error("a request for host {host:?} was given to this client, which goes to no other origin")]
-    OtherOrigin { host: String },
     #[error("no connection within {} s (can this machine reach it? is there a firewall or proxy?)", CONNECT_TIMEOUT.as_secs())]
     TimedOut,
     #[error("{0}")]
@@ -154,22 +145,24 @@ pub(super) enum DialError {
 }
 
 impl Dialer {
-    async fn dial(&self, destination: Uri) -> Result<Stream, DialError> {
-        if Origin::of(&destination).as_ref() != Some(&self.origin) {
-            return Err(DialError::OtherOrigin { host: destination.host().unwrap_or_default().to_owned() });
-        }
+    /// A connection, in time.
+    pub async fn dial(&self) -> Result<Stream, DialError> {
+        timeout(CONNECT_TIMEOUT, self.connect()).await.unwrap_or(Err(DialError::TimedOut))
+    }
+
+    async fn connect(&self) -> Result<Stream, DialError> {
+        let target = self.target.clone();
         let tcp = match &self.route {
-            Route::Direct => call(self.tcp.clone(), destination).await,
+            Route::Direct => call(self.tcp.clone(), target).await,
             Route::Forward { proxy } => call(self.tcp.clone(), proxy.clone()).await,
-            Route::Tunnel { tunnel, .. } => call(tunnel.clone(), destination).await,
+            Route::Tunnel { tunnel, .. } => call(tunnel.clone(), target).await,
         };
         let tcp = tcp.map_err(|cause| match self.route.proxy().cloned() {
             Some(proxy) => DialError::Proxy { proxy, cause },
             None => DialError::Direct(cause),
         })?;
         let Some(Tls { connector, name }) = &self.tls else {
-            let is_proxied = self.route.proxy().is_some();
-            return Ok(Stream::Plain { tcp, is_proxied });
+            return Ok(Stream::Plain(tcp));
         };
         match connector.connect(name.clone(), tcp.into_inner()).await {
             Ok(tls) => Ok(Stream::Tls(Box::new(TokioIo::new(tls)))),
@@ -254,46 +247,16 @@ fn plain(error: &(dyn Error + 'static)) -> String {
     words
 }
 
-impl Service<Uri> for Connector {
-    type Response = Stream;
-    type Error = DialError;
-    type Future = Pin<Box<dyn Future<Output = Result<Stream, DialError>> + Send>>;
-
-    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), DialError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, destination: Uri) -> Self::Future {
-        let dialer = Arc::clone(&self.0);
-        Box::pin(async move {
-            match timeout(CONNECT_TIMEOUT, dialer.dial(destination)).await {
-                Ok(outcome) => outcome,
-                Err(_) => Err(DialError::TimedOut),
-            }
-        })
-    }
-}
-
 /// A connection to the backend or its proxy.
 pub(super) enum Stream {
-    Plain { tcp: TokioIo<TcpStream>, is_proxied: bool },
+    Plain(TokioIo<TcpStream>),
     Tls(Box<TokioIo<TlsStream<TcpStream>>>),
-}
-
-impl Connection for Stream {
-    /// A proxied connection is what makes hyper write the absolute form of the URI.
-    fn connected(&self) -> Connected {
-        match self {
-            Stream::Plain { is_proxied, .. } => Connected::new().proxy(*is_proxied),
-            Stream::Tls(_) => Connected::new(),
-        }
-    }
 }
 
 impl Read for Stream {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Stream::Plain { tcp, .. } => Pin::new(tcp).poll_read(context, buffer),
+            Stream::Plain(tcp) => Pin::new(tcp).poll_read(context, buffer),
             Stream::Tls(tls) => Pin::new(tls).poll_read(context, buffer),
         }
     }
@@ -302,28 +265,28 @@ impl Read for Stream {
 impl Write for Stream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Stream::Plain { tcp, .. } => Pin::new(tcp).poll_write(context, bytes),
+            Stream::Plain(tcp) => Pin::new(tcp).poll_write(context, bytes),
             Stream::Tls(tls) => Pin::new(tls).poll_write(context, bytes),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Stream::Plain { tcp, .. } => Pin::new(tcp).poll_flush(context),
+            Stream::Plain(tcp) => Pin::new(tcp).poll_flush(context),
             Stream::Tls(tls) => Pin::new(tls).poll_flush(context),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Stream::Plain { tcp, .. } => Pin::new(tcp).poll_shutdown(context),
+            Stream::Plain(tcp) => Pin::new(tcp).poll_shutdown(context),
             Stream::Tls(tls) => Pin::new(tls).poll_shutdown(context),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
         match self {
-            Stream::Plain { tcp, .. } => tcp.is_write_vectored(),
+            Stream::Plain(tcp) => tcp.is_write_vectored(),
             Stream::Tls(tls) => tls.is_write_vectored(),
         }
     }
@@ -334,7 +297,7 @@ impl Write for Stream {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Stream::Plain { tcp, .. } => Pin::new(tcp).poll_write_vectored(context, slices),
+            Stream::Plain(tcp) => Pin::new(tcp).poll_write_vectored(context, slices),
             Stream::Tls(tls) => Pin::new(tls).poll_write_vectored(context, slices),
         }
     }

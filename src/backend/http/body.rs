@@ -6,8 +6,8 @@ use bytes::{Bytes, BytesMut};
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderMap};
 use http_body_util::{BodyExt, Limited};
-use hyper::body::Incoming;
 
+use crate::backend::connect::Received;
 use crate::backend::link::LinkError;
 use crate::backend::trouble::Trouble;
 use crate::protocol::{Message, Response};
@@ -20,7 +20,7 @@ pub const LONGEST_REFUSAL: usize = 64 * 1024;
 const LONGEST_REST: usize = 64 * 1024;
 
 /// A body of at most `limit` bytes.
-pub async fn whole_body(mut body: Incoming, limit: usize) -> Result<Bytes, LinkError> {
+pub async fn whole_body(mut body: Received, limit: usize) -> Result<Bytes, LinkError> {
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
     while let Some(frame) = body.frame().await {
@@ -79,7 +79,7 @@ pub fn is_session_unknown(status: StatusCode, body: &[u8]) -> bool {
 }
 
 /// Reads what follows the answer, so that the connection can be used again.
-pub async fn finish(body: Incoming) {
+pub async fn finish(body: Received) {
     let rest = Limited::new(body, LONGEST_REST).collect();
     let _ = tokio::time::timeout(ASIDE, rest).await;
 }

@@ -1,14 +1,15 @@
 //! The standing GET stream of a link: what the backend says of its own accord.
 //!
 //! It is resumed where the backend gives its events ids. Whether all that was said in between is replayed is for the
-//! backend to know, so every list is fetched anew behind a gap.
+//! backend to know, so behind a gap every list is fetched anew, and whoever wants updates is told once.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use http::StatusCode;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 
+use crate::backend::connect::Received;
 use crate::backend::http::body::is_stream;
 use crate::backend::http::trail::Trail;
 use crate::backend::http::{Shared, is_passing};
@@ -27,12 +28,16 @@ pub(super) async fn keep_listening(shared: &Arc<Shared>) {
     let mut trail = Trail::default();
     let (mut in_vain, mut unreachable, mut has_gap, mut was_open) = (0, 0, false, false);
     loop {
-        match shared.client.request(shared.stream_request(trail.position())).await {
+        let response = shared.client.request(shared.stream_request(trail.position())).await;
+        shared.tried_stream.send_replace(true);
+        has_gap |= shared.is_deaf.swap(false, Ordering::Relaxed);
+        match response {
             Ok(response) if response.status().is_success() && is_stream(response.headers()) => {
                 (in_vain, unreachable, was_open) = (0, 0, true);
                 // Now, not when the last one ended: from here on changes are told.
                 if has_gap {
                     shared.ear.inbox.mark(&List::ALL);
+                    shared.ear.register.doubt();
                 }
                 listen_once(shared, response.into_body(), &mut trail).await;
                 trail.gap();
@@ -53,6 +58,7 @@ pub(super) async fn keep_listening(shared: &Arc<Shared>) {
                 } else {
                     if has_gap {
                         shared.ear.inbox.mark(&List::ALL);
+                        shared.ear.register.doubt();
                     }
                     // It offers no such stream.
                     return;
@@ -73,7 +79,7 @@ pub(super) async fn keep_listening(shared: &Arc<Shared>) {
 }
 
 /// Hears one stream to its end.
-async fn listen_once(shared: &Arc<Shared>, mut body: Incoming, trail: &mut Trail) {
+async fn listen_once(shared: &Arc<Shared>, mut body: Received, trail: &mut Trail) {
     let mut events = Events::new(shared.limit);
     while let Some(Ok(frame)) = body.frame().await {
         let Ok(data) = frame.into_data() else { continue };

@@ -1,8 +1,8 @@
 //! What HTTP repeats of a request in headers, in versions without a handshake: so that who stands between can route it
 //! without reading bodies.
 
-use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
+use smallvec::SmallVec;
 
 use crate::backend::link::About;
 use crate::protocol::mirror::encode;
@@ -10,12 +10,15 @@ use crate::protocol::mirror::encode;
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
 
-pub fn headers(about: About<'_>) -> HeaderMap {
-    let mut headers = HeaderMap::new();
+/// Headers of one request, on their way to those of all.
+pub type Repeated = SmallVec<[(HeaderName, HeaderValue); 2]>;
+
+pub fn headers(about: About<'_>) -> Repeated {
+    let mut headers = Repeated::new();
     let mut add = |name: HeaderName, value: &str| {
         // What was encoded is fit for a header; a method that is not is nobody's.
         if let Ok(value) = HeaderValue::try_from(value) {
-            headers.insert(name, value);
+            headers.push((name, value));
         }
     };
     add(METHOD, about.method.as_str());

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::HeaderMap;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use tokio::sync::oneshot;
 
+use crate::backend::connect::Received;
 use crate::backend::ear::Whose;
 use crate::backend::http::body::{is_stream, parse_answer, whole_body};
+use crate::backend::http::mirrored::Repeated;
 use crate::backend::http::{HttpLink, Shared};
 use crate::backend::link::{End, LinkError};
 use crate::backend::listen::{Filter, Listen, Over};
@@ -21,7 +21,7 @@ use crate::protocol::{Id, Message, Notification};
 
 impl HttpLink {
     /// Asks for the stream and waits until it is acknowledged.
-    pub async fn listen(&self, id: u64, body: Bytes, headers: HeaderMap) -> Result<Listen, LinkError> {
+    pub async fn listen(&self, id: u64, body: Bytes, headers: Repeated) -> Result<Listen, LinkError> {
         let response = self.shared.post_with(body, headers).await?;
         if !response.status().is_success() {
             return Err(refusal_in(&self.shared.refusal(id, response).await?));
@@ -55,7 +55,7 @@ impl HttpLink {
 struct Stream {
     shared: Arc<Shared>,
     id: u64,
-    body: Incoming,
+    body: Received,
     events: Events,
 }
 

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use http::Response as HttpResponse;
 use http_body_util::{BodyExt, Collected, Limited};
-use hyper::body::Incoming;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use crate::backend::connect::Received;
 use crate::backend::http::body::{ASIDE, LONGEST_REFUSAL, finish, is_session_unknown, is_stream};
 use crate::backend::http::trail::Trail;
 use crate::backend::http::{Shared, is_passing};
@@ -63,7 +63,7 @@ impl<'a> Awaited<'a> {
         Awaited { shared, id, call, trail: Trail::default(), is_resumed: false }
     }
 
-    pub(super) async fn answer(mut self, body: Incoming) -> Result<Response, LinkError> {
+    pub(super) async fn answer(mut self, body: Received) -> Result<Response, LinkError> {
         match self.hear(body).await? {
             Heard::Answer(answer) => Ok(answer),
             Heard::Stopped { reason, .. } if !self.shared.has_sessions || self.trail.position().is_none() => {
@@ -74,7 +74,7 @@ impl<'a> Awaited<'a> {
         }
     }
 
-    async fn hear(&mut self, mut body: Incoming) -> Result<Heard, LinkError> {
+    async fn hear(&mut self, mut body: Received) -> Result<Heard, LinkError> {
         let mut events = Events::new(self.shared.limit);
         let mut brought_news = false;
         let mut last_event = Instant::now();
@@ -156,7 +156,7 @@ impl<'a> Awaited<'a> {
     }
 
     /// Asks for the rest of the stream when the backend wants to be asked, unless the link is lost by then.
-    async fn reopen(&self, in_vain: u32) -> Result<Incoming, Refused> {
+    async fn reopen(&self, in_vain: u32) -> Result<Received, Refused> {
         let request = async {
             sleep(self.trail.pause(in_vain)).await;
             self.shared.client.request(self.shared.stream_request(self.trail.position())).await
@@ -175,7 +175,7 @@ impl<'a> Awaited<'a> {
         }
     }
 
-    async fn refusal(&self, response: HttpResponse<Incoming>) -> String {
+    async fn refusal(&self, response: HttpResponse<Received>) -> String {
         let status = response.status();
         let body = timeout(ASIDE, Limited::new(response.into_body(), LONGEST_REFUSAL).collect()).await;
         let body = body.ok().and_then(Result::ok).map(Collected::to_bytes).unwrap_or_default();

@@ -21,7 +21,7 @@ use crate::cli::bridge::wire::{Answers, PROTOCOL_VERSION};
 use crate::protocol::json::{self, Span};
 use crate::protocol::method::Method;
 use crate::protocol::mirror::{Mirrors, encode};
-use crate::protocol::modern::{CLIENT_CAPABILITIES, Meta, PROTOCOL_VERSION as VERSION_KEY};
+use crate::protocol::modern::{CLIENT_CAPABILITIES, PROTOCOL_VERSION as VERSION_KEY};
 use crate::protocol::{self, Id, Message, Outcome, Request, Response};
 
 /// Pages of the list of tools that are looked at; what is behind them is called without such headers.
@@ -97,8 +97,9 @@ fn headers(request: &Request, tools: &Tools) -> HeaderMap {
     let name = named(request).and_then(|at| json::string(text, at));
     let tool = name.as_deref().filter(|_| request.method == Method::ToolsCall);
     let mirrors = tool.and_then(|tool| tools.get(tool)).map(|mirrors| (mirrors, request));
-    let mut headers = mirrored::headers(About { method: &request.method, name: name.as_deref(), mirrors });
-    let version = Meta::read(text, &request.params).version.and_then(|at| json::string(text, at));
+    let repeated = mirrored::headers(About { method: &request.method, name: name.as_deref(), mirrors });
+    let mut headers: HeaderMap = repeated.into_iter().collect();
+    let version = request.params.said.version.and_then(|at| json::string(text, at));
     let version = version.and_then(|version| HeaderValue::try_from(&*encode(&version)).ok());
     headers.extend(version.map(|version| (PROTOCOL_VERSION, version)));
     headers
@@ -117,7 +118,7 @@ fn named(request: &Request) -> Option<Span> {
 /// A request for a page of the list of tools that says of its client what `request` says.
 fn listing(request: &Request, cursor: Option<&str>) -> Option<Request> {
     let text = request.raw.as_str();
-    let meta = Meta::read(text, &request.params);
+    let meta = request.params.said;
     let (version, capabilities) = (meta.version?.get(text), meta.capabilities?.get(text));
     let cursor = cursor.map(|cursor| format!(r#","cursor":{cursor}"#)).unwrap_or_default();
     let params = format!(r#"{{"_meta":{{"{VERSION_KEY}":{version},"{CLIENT_CAPABILITIES}":{capabilities}}}{cursor}}}"#);

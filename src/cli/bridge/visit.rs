@@ -43,7 +43,7 @@ pub fn answer_to(request: &Request, answer: &Response) -> Bytes {
 
 /// What the gateway says on the stream of a request.
 pub enum Word {
-    Note(Notification),
+    Note(Box<Notification>),
     Answer(Response),
 }
 
@@ -51,7 +51,7 @@ pub enum Word {
 pub async fn next_word(answers: &mut Answers) -> Result<Option<Word>, Broken> {
     while let Some(message) = answers.next_message().await? {
         match Message::parse(message) {
-            Ok(Message::Notification(note)) => return Ok(Some(Word::Note(note))),
+            Ok(Message::Notification(note)) => return Ok(Some(Word::Note(Box::new(note)))),
             Ok(Message::Response(answer)) => return Ok(Some(Word::Answer(answer))),
             Ok(Message::Request(ask)) => {
                 tracing::debug!(method = %ask.method, "the gateway asks a client without a session; dropped");

@@ -7,9 +7,8 @@ use bytes::{Bytes, BytesMut};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Method as Verb, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
 
-use crate::backend::connect::{HttpClient, ProxyEnvironment, RequestError};
+use crate::backend::connect::{HttpClient, ProxyEnvironment, Received, RequestError};
 use crate::cli::bridge::LARGEST_MESSAGE;
 use crate::cli::runtime::Record;
 use crate::config::mask;
@@ -24,7 +23,7 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const JSON_OR_STREAM: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 
-pub type Response = http::Response<Incoming>;
+pub type Response = http::Response<Received>;
 
 /// Where the gateway is. One that was found by its record is trusted for as long as the record says that it lives: whoever
 /// listens on its port afterwards may be anybody, and gets neither the token nor a word of the client.
@@ -195,7 +194,7 @@ pub enum Broken {
 
 /// The messages of one answer, one by one.
 pub struct Answers {
-    body: Incoming,
+    body: Received,
     events: Option<Events>,
 }
 
@@ -248,7 +247,7 @@ impl Answers {
     }
 }
 
-async fn next_data(body: &mut Incoming) -> Result<Option<Bytes>, Broken> {
+async fn next_data(body: &mut Received) -> Result<Option<Bytes>, Broken> {
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame.map_err(|_| Broken::Lost)?.into_data() {
             return Ok(Some(data));

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::protocol::dialect::Era;
 use crate::protocol::json::{self, Span, Splice, quote};
+use crate::protocol::keyword::Keyword;
 use crate::router::tasks::book::LONGEST_LIFE;
 
 /// How often a task is looked at, where its backend says nothing useful.
@@ -143,6 +144,10 @@ fn is_complaint(text: &str, result: Span) -> bool {
 
 /// The task that a call was answered with, instead of its result.
 pub fn made(text: &str, result: Span, era: Era) -> Option<Told<'_>> {
+    static ID: Keyword = Keyword::new("taskId");
+    if !ID.is_in(result.get(text)) {
+        return None;
+    }
     let task = match era {
         Era::Legacy => json::member(text, result, "task")?,
         Era::Modern => json::member(text, result, "resultType")

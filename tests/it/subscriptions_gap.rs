@@ -1,0 +1,108 @@
+//! A server over HTTP whose standing stream is not there for a while: what it says meanwhile is heard by nobody.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use tokio::sync::Notify;
+
+use crate::harness::{Gateway, eventually, fixture_server};
+use crate::peer::Peer;
+use crate::raw_server::response;
+use crate::scripted::{Reply, Scripted, Seen};
+use crate::subscriber::short;
+use crate::support::http_server;
+
+const NOTE: &str = "s+note:///one";
+
+/// A server with a handshake and one note, to which one can subscribe.
+fn notes(seen: &Seen) -> Reply {
+    match seen.method() {
+        "initialize" => seen.result(json!({
+            "protocolVersion": "2025-11-25", "capabilities": {"resources": {"subscribe": true}},
+            "serverInfo": {"name": "s", "version": "0"},
+        })),
+        "resources/list" => seen.result(json!({"resources": [{"name": "one", "uri": "note:///one"}]})),
+        "resources/templates/list" => seen.result(json!({"resourceTemplates": []})),
+        "resources/subscribe" => seen.result(json!({})),
+        "notifications/initialized" => Reply::Bytes(response("202 Accepted", "", "")),
+        _ => seen.error("200 OK", json!({"code": -32601, "message": "Method not found"})),
+    }
+}
+
+/// The beginning of a stream of events without ids.
+fn stream() -> Vec<u8> {
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\nretry: 500\n\n".to_vec()
+}
+
+/// A client that has subscribed to the note of this server, behind a gateway. By another server it knows that it heard all.
+async fn subscribed(server: &Scripted) -> (Gateway, Peer) {
+    let gateway = Gateway::with_servers(json!({ "s": http_server(server.address), "a": fixture_server(&[]) })).await;
+    let client = gateway.client_seeing("a_touch").await;
+    eventually("the note is listed", || async {
+        let list = client.request("resources/list", json!({})).await;
+        let resources = list["result"]["resources"].as_array()?;
+        resources.iter().any(|resource| resource["uri"] == NOTE).then_some(())
+    })
+    .await;
+    let mut peer = Peer::over_http(gateway.address, json!({})).await;
+    peer.subscribe(NOTE).await;
+    (gateway, peer)
+}
+
+async fn is_opened(server: &Scripted, times: usize) {
+    eventually("the stream is opened", || async {
+        (server.seen().iter().filter(|seen| seen.verb() == "GET").count() == times).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn sub16_what_may_have_been_said_while_the_stream_was_cut_is_told_once() {
+    let cut = Arc::new(Notify::new());
+    let bell = Arc::clone(&cut);
+    let server = Scripted::start(move |seen, before| match (seen.verb(), before) {
+        ("GET", 0) => Reply::Paused(stream(), Arc::clone(&bell), Box::new(Reply::Bytes(Vec::new()))),
+        ("GET", _) => Reply::Held(stream()),
+        _ => notes(seen),
+    })
+    .await;
+    let (_gateway, mut peer) = subscribed(&server).await;
+    assert!(peer.updates().await.is_empty());
+    cut.notify_one();
+    is_opened(&server, 2).await;
+    peer.updated().await;
+    assert!(peer.updates().await.is_empty());
+    assert_eq!(server.of("resources/subscribe").len(), 1, "the subscription stands");
+}
+
+#[tokio::test]
+async fn sub16_what_may_have_been_said_before_the_stream_was_there_is_told_once() {
+    let there = Arc::new(Notify::new());
+    let bell = Arc::clone(&there);
+    let server = Scripted::start(move |seen, _| match seen.verb() {
+        "GET" => Reply::Paused(Vec::new(), Arc::clone(&bell), Box::new(Reply::Held(stream()))),
+        _ => notes(seen),
+    })
+    .await;
+    let (_gateway, mut peer) = subscribed(&server).await;
+    assert!(peer.updates().await.is_empty());
+    there.notify_one();
+    let told = peer.updated().await;
+    assert_eq!(short(&[told.json()["params"].clone()]), [NOTE]);
+    assert!(peer.updates().await.is_empty());
+}
+
+/// Where the stream is there from the beginning nothing can be missed, and nothing is told.
+#[tokio::test]
+async fn sub16_the_stream_is_there_before_anything_is_asked_for() {
+    let server = Scripted::start(|seen, _| match seen.verb() {
+        "GET" => Reply::Held(stream()),
+        _ => notes(seen),
+    })
+    .await;
+    let (_gateway, mut peer) = subscribed(&server).await;
+    assert!(peer.updates().await.is_empty());
+    let asked = server.methods();
+    let place = |method: &str| asked.iter().position(|asked| asked == method);
+    assert!(place("GET") < place("resources/list") && place("GET") < place("resources/subscribe"), "{asked:?}");
+}
