@@ -171,24 +171,32 @@ impl FromStr for SessionId {
     type Err = ();
 
     fn from_str(text: &str) -> Result<SessionId, ()> {
-        let bytes = text.as_bytes();
-        if bytes.len() != 36 {
+        let bytes: &[u8; 36] = text.as_bytes().try_into().map_err(|_| ())?;
+        if [8, 13, 18, 23].iter().any(|at| bytes[*at] != b'-') {
             return Err(());
         }
-        let mut number = 0;
-        for (at, byte) in bytes.iter().enumerate() {
-            let digit = match (at, byte) {
-                (8 | 13 | 18 | 23, b'-') => continue,
-                (8 | 13 | 18 | 23, _) => return Err(()),
-                (_, b'0'..=b'9') => byte - b'0',
-                (_, b'a'..=b'f') => byte - b'a' + 10,
-                _ => return Err(()),
-            };
-            number = number << 4 | u128::from(digit);
+        let (mut number, mut seen) = (0, 0);
+        for byte in [0..8, 9..13, 14..18, 19..23, 24..36].into_iter().flat_map(|group| &bytes[group]) {
+            let digit = HEX_DIGITS[usize::from(*byte)];
+            seen |= digit;
+            number = number << 4 | u128::from(digit & 0xf);
         }
-        Ok(SessionId(number))
+        if seen == NO_DIGIT { Err(()) } else { Ok(SessionId(number)) }
     }
 }
+
+/// What each byte is worth in a session id, which every request names.
+const HEX_DIGITS: [u8; 256] = {
+    let mut digits = [NO_DIGIT; 256];
+    let mut digit = 0;
+    while digit < 16 {
+        digits[b"0123456789abcdef"[digit as usize] as usize] = digit;
+        digit += 1;
+    }
+    digits
+};
+/// All bits, so that one of it shows among many.
+const NO_DIGIT: u8 = u8::MAX;
 
 /// The severities of log lines, least first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -347,10 +347,10 @@ impl Front {
             let reason = format!("MCP-Protocol-Version {} is not supported", crate::protocol::json::quote(version));
             return Err(Refusal::status(StatusCode::BAD_REQUEST, &reason));
         }
-        let Some(id) = visible(headers, &SESSION_ID)? else {
+        let id = headers.get(SESSION_ID).and_then(|id| id.to_str().ok()).and_then(|id| id.parse::<SessionId>().ok());
+        if id.is_none() && visible(headers, &SESSION_ID)?.is_none() {
             return Err(Refusal::status(StatusCode::BAD_REQUEST, "Mcp-Session-Id is missing; begin with initialize"));
-        };
-        let id = id.parse::<SessionId>().ok();
+        }
         // One of another profile is none of this endpoint's.
         let session = id.and_then(|id| self.desk.sessions.find(id)).filter(|session| session.profile == self.profile);
         session.ok_or_else(|| Refusal::status(StatusCode::NOT_FOUND, "unknown session; begin with initialize"))
