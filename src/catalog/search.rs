@@ -22,8 +22,8 @@ use std::collections::HashMap;
 use crate::catalog::search::deeds::Deeds;
 use crate::catalog::search::dictionary::Dictionary;
 use crate::catalog::search::distance::distance;
-use crate::catalog::search::postings::{Builder, Field, Postings};
-use crate::catalog::search::query::{Lexicon, Term};
+use crate::catalog::search::postings::{Builder, Field, Posting, Postings};
+use crate::catalog::search::query::{Lexicon, Meaning, Term};
 
 /// More of these texts is not read: what a thing is for stands at the beginning.
 const LONGEST_DESCRIPTION: usize = 4 << 10;
@@ -96,6 +96,8 @@ struct Tally {
     named: f32,
     /// How many terms its server's id has.
     served: f32,
+    /// Beside the rest: both are looked at together.
+    at_hand: Match,
 }
 
 /// What a document has of the term at hand: the best meaning counts, not their number.
@@ -144,31 +146,45 @@ impl Index {
         }
         let lexicon = Lexicon { words: &self.words, postings: &self.postings, synonyms: &self.synonyms };
         let terms = lexicon.terms(query);
-        let tallies = self.tally(&terms);
-        let mut lifts = HashMap::new();
-        for (name, document) in self.names.starting_with(&key) {
-            let lift = lifts.entry(document as usize).or_insert(0.0);
-            *lift = f32::max(*lift, if name.len() == key.len() { 2.0 * NAME_STEP } else { NAME_STEP });
-        }
+        let mut tallies = self.tally(&terms);
         let asked = self.deeds.asked(&terms);
         let all = terms.iter().map(|term| term.rarity).sum::<f32>().max(f32::MIN_POSITIVE);
-        let score = |(document, tally): (usize, &Tally)| {
-            // Most documents have none of the words.
-            if tally.score == 0.0 {
-                return 0.0;
-            }
+        let score = |document: usize, tally: &Tally| {
             let share = |part: f32, length: u16| (part / f32::from(length.max(1))).min(1.0);
             let named = share(tally.named, self.postings.name_length(document));
             let served = share(tally.served, self.postings.server_length(document));
             let fit = at_least(LEAST_COVERED, tally.covered / all) * at_least(LEAST_NAMED, named);
             tally.score * fit * (1.0 + SERVED * served) * self.deeds.fit(&asked, document)
         };
-        let mut scores: Vec<f32> = tallies.iter().enumerate().map(score).collect();
-        for (document, lift) in lifts {
-            scores[document] += lift;
+        let mut best = Best::new(limit);
+        for (document, lift) in self.lifts(&key) {
+            // Its place is taken: it is not looked at again.
+            let tally = std::mem::take(&mut tallies[document]);
+            if admits(document) {
+                best.offer(Hit { document, score: lift + score(document, &tally) });
+            }
         }
-        let hits = scores.into_iter().enumerate().map(|(document, score)| Hit { document, score });
-        best(hits.filter(|hit| hit.score > 0.0 && admits(hit.document)).collect(), limit)
+        for (document, tally) in tallies.iter().enumerate() {
+            if tally.score == 0.0 || !admits(document) {
+                continue;
+            }
+            // Not even with all that it could gain: most are too far from the first to look closer.
+            match tally.score * (1.0 + SERVED) < best.least {
+                true => best.total += 1,
+                false => best.offer(Hit { document, score: score(document, tally) }),
+            }
+        }
+        best.found()
+    }
+
+    /// The documents whose name or URI is, or begins with, what was asked for, and what that lifts them by.
+    fn lifts(&self, key: &str) -> HashMap<usize, f32> {
+        let mut lifts = HashMap::new();
+        for (name, document) in self.names.starting_with(key) {
+            let lift = lifts.entry(document as usize).or_insert(0.0);
+            *lift = f32::max(*lift, if name.len() == key.len() { 2.0 * NAME_STEP } else { NAME_STEP });
+        }
+        lifts
     }
 
     /// The bytes it holds, without what the allocator adds.
@@ -179,36 +195,58 @@ impl Index {
 
     fn tally(&self, terms: &[Term]) -> Vec<Tally> {
         let mut tallies = vec![Tally::default(); self.postings.documents()];
-        let mut matches = vec![Match::default(); self.postings.documents()];
         let mut touched = Vec::new();
         for term in terms {
+            let worth = |meaning: &Meaning| meaning.sureness * self.postings.rarity(meaning.concept).min(term.rarity);
+            if let [only] = &term.meanings[..] {
+                let worth = worth(only);
+                for posting in self.postings.of(only.concept) {
+                    tallies[posting.document()].add(term, Match::of(*posting, only.sureness, worth));
+                }
+                continue;
+            }
             for meaning in &term.meanings {
-                let worth = meaning.sureness * self.postings.rarity(meaning.concept).min(term.rarity);
+                let worth = worth(meaning);
                 for posting in self.postings.of(meaning.concept) {
-                    let found = &mut matches[posting.document()];
-                    if found.value == 0.0 {
+                    let at_hand = &mut tallies[posting.document()].at_hand;
+                    if at_hand.value == 0.0 {
                         touched.push(posting.document());
                     }
-                    if worth * posting.weight > found.value {
-                        (found.value, found.sureness) = (worth * posting.weight, meaning.sureness);
-                    }
-                    if posting.is_in_name() {
-                        found.in_name = found.in_name.max(meaning.sureness);
-                    }
-                    if posting.is_in_server() {
-                        found.in_server = found.in_server.max(meaning.sureness);
-                    }
+                    at_hand.improve(Match::of(*posting, meaning.sureness, worth));
                 }
             }
             for document in touched.drain(..) {
-                let (tally, found) = (&mut tallies[document], std::mem::take(&mut matches[document]));
-                tally.score += found.value;
-                tally.covered += found.sureness * term.rarity;
-                tally.named += found.in_name;
-                tally.served += if found.in_server >= SURE_SERVER { 1.0 } else { 0.0 };
+                let tally = &mut tallies[document];
+                let found = std::mem::take(&mut tally.at_hand);
+                tally.add(term, found);
             }
         }
         tallies
+    }
+}
+
+impl Tally {
+    fn add(&mut self, term: &Term, found: Match) {
+        self.score += found.value;
+        self.covered += found.sureness * term.rarity;
+        self.named += found.in_name;
+        self.served += if found.in_server >= SURE_SERVER { 1.0 } else { 0.0 };
+    }
+}
+
+impl Match {
+    fn of(posting: Posting, sureness: f32, worth: f32) -> Match {
+        let where_true = |is_there: bool| if is_there { sureness } else { 0.0 };
+        let (in_name, in_server) = (where_true(posting.is_in_name()), where_true(posting.is_in_server()));
+        Match { value: worth * posting.weight, sureness, in_name, in_server }
+    }
+
+    fn improve(&mut self, other: Match) {
+        if other.value > self.value {
+            (self.value, self.sureness) = (other.value, other.sureness);
+        }
+        self.in_name = self.in_name.max(other.in_name);
+        self.in_server = self.in_server.max(other.in_server);
     }
 }
 
@@ -217,16 +255,45 @@ fn at_least(least: f32, share: f32) -> f32 {
     least + (1.0 - least) * share
 }
 
-/// The first `limit` of what was found, in order.
-fn best(mut hits: Vec<Hit>, limit: usize) -> Found {
-    let total = hits.len();
-    let order = |one: &Hit, other: &Hit| other.score.total_cmp(&one.score).then(one.document.cmp(&other.document));
-    if limit < total {
-        hits.select_nth_unstable_by(limit, order);
-        hits.truncate(limit);
+/// The best that were seen so far.
+struct Best {
+    hits: Vec<Hit>,
+    limit: usize,
+    total: usize,
+    /// What scores less is none of them.
+    least: f32,
+}
+
+impl Best {
+    fn new(limit: usize) -> Best {
+        Best { hits: Vec::new(), limit, total: 0, least: 0.0 }
     }
-    hits.sort_unstable_by(order);
-    Found { hits, total }
+
+    fn offer(&mut self, hit: Hit) {
+        self.total += 1;
+        if hit.score < self.least {
+            return;
+        }
+        self.hits.push(hit);
+        // Now and then, so that each costs little.
+        if self.hits.len() > 2 * self.limit.max(8) {
+            self.cut();
+        }
+    }
+
+    fn cut(&mut self) {
+        let order = |one: &Hit, other: &Hit| other.score.total_cmp(&one.score).then(one.document.cmp(&other.document));
+        self.hits.sort_unstable_by(order);
+        self.hits.truncate(self.limit);
+        if self.hits.len() == self.limit {
+            self.least = self.hits.last().map_or(f32::INFINITY, |last| last.score);
+        }
+    }
+
+    fn found(mut self) -> Found {
+        self.cut();
+        Found { hits: self.hits, total: self.total }
+    }
 }
 
 /// Gives the words of a document to the builder.

@@ -46,6 +46,9 @@ const VERBS: [(Deed, &[&str]); 3] = [
     ]),
 ];
 
+/// For each deed the part of its score that a document keeps which does that, on average over all that is asked for.
+pub struct Asked([f32; 3]);
+
 /// The verbs of an index, by their concepts, and what its documents do.
 pub struct Deeds {
     verbs: HashMap<u32, Deed>,
@@ -70,21 +73,23 @@ impl Deeds {
     }
 
     /// What a question asks for, by its words themselves and not by what else they may mean.
-    pub fn asked(&self, terms: &[Term]) -> SmallVec<[Deed; 4]> {
+    pub fn asked(&self, terms: &[Term]) -> Asked {
         let said = terms.iter().filter_map(|term| term.meanings.first());
         let mut asked: SmallVec<[Deed; 4]> =
             said.filter_map(|meaning| self.verbs.get(&meaning.concept)).copied().collect();
         if asked.is_empty() {
             asked.push(Deed::Reads);
         }
-        asked
+        let fit = |deed: Deed| {
+            let fits = asked.iter().map(|asked| UNASKED.powi((*asked as i32 - deed as i32).abs()));
+            fits.sum::<f32>() / asked.len() as f32
+        };
+        Asked([fit(Deed::Reads), fit(Deed::Changes), fit(Deed::Destroys)])
     }
 
-    /// The part of its score that a document keeps, on average over all that is asked for.
-    pub fn fit(&self, asked: &[Deed], document: usize) -> f32 {
-        let Some(deed) = self.documents[document] else { return 1.0 };
-        let fits = asked.iter().map(|asked| UNASKED.powi((*asked as i32 - deed as i32).abs()));
-        fits.sum::<f32>() / asked.len() as f32
+    /// The part of its score that a document keeps, at most all of it.
+    pub fn fit(&self, asked: &Asked, document: usize) -> f32 {
+        self.documents[document].map_or(1.0, |deed| asked.0[deed as usize])
     }
 
     /// The bytes it holds.
