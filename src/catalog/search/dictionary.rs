@@ -1,6 +1,6 @@
 //! Sorted texts in one piece of memory, each with a number: the words of an index, and the names of its documents.
 
-use crate::catalog::search::distance::{distance, letters, may_be_near};
+use crate::catalog::search::distance::{Pattern, distance, letters, may_be_near};
 
 #[derive(Debug, Default)]
 pub struct Dictionary {
@@ -50,17 +50,15 @@ impl Dictionary {
     /// All within `most` slips of `word`.
     pub fn near(&self, word: &str, most: usize) -> Vec<u32> {
         let (wanted, own) = (word.chars().collect::<Vec<_>>(), letters(word));
-        let mut other = Vec::new();
+        let pattern = Pattern::new(word);
+        let is_near = |other: &str| match pattern.as_ref().and_then(|pattern| pattern.slips(other)) {
+            Some(slips) => slips <= most,
+            None => distance(&wanted, &other.chars().collect::<Vec<_>>(), most).is_some(),
+        };
         let candidates = self.entries.iter().filter(|entry| {
             usize::from(entry.length).abs_diff(word.len()) <= most && may_be_near(entry.letters, own, most)
         });
-        candidates
-            .filter_map(|entry| {
-                other.clear();
-                other.extend(self.text_of(*entry).chars());
-                distance(&wanted, &other, most).map(|_| entry.value)
-            })
-            .collect()
+        candidates.filter(|entry| is_near(self.text_of(**entry))).map(|entry| entry.value).collect()
     }
 
     /// The bytes it holds.

@@ -36,6 +36,46 @@ pub fn distance(one: &[char], other: &[char], most: usize) -> Option<usize> {
     (cost <= most).then_some(cost)
 }
 
+/// A short ASCII word to compare many others with: a column of the table at a time, one bit for each of its letters
+/// (Hyyrö, "A bit-vector algorithm for computing Levenshtein and Damerau edit distances", 2003).
+pub struct Pattern {
+    length: u32,
+    /// Where in the word each letter stands.
+    places: [u64; 128],
+}
+
+impl Pattern {
+    pub fn new(word: &str) -> Option<Pattern> {
+        let length = u32::try_from(word.len()).ok().filter(|length| word.is_ascii() && (1..=64).contains(length))?;
+        let mut places = [0; 128];
+        for (place, letter) in word.bytes().enumerate() {
+            places[usize::from(letter)] |= 1 << place;
+        }
+        Some(Pattern { length, places })
+    }
+
+    /// The same as [`distance`] counts; nothing for what is not ASCII.
+    pub fn slips(&self, other: &str) -> Option<usize> {
+        // The differences between neighbours in a column: one more, one less.
+        let (mut more, mut less) = (!0_u64, 0_u64);
+        let (mut diagonal, mut before) = (0_u64, 0_u64);
+        let (mut cost, last) = (self.length as usize, self.length - 1);
+        for letter in other.bytes() {
+            let here = *self.places.get(usize::from(letter))?;
+            let swapped = ((!diagonal & here) << 1) & before;
+            diagonal = ((here & more).wrapping_add(more) ^ more) | here | less | swapped;
+            let (row_more, row_less) = (less | !(diagonal | more), diagonal & more);
+            cost += (row_more >> last & 1) as usize;
+            cost -= (row_less >> last & 1) as usize;
+            let (row_more, row_less) = (row_more << 1 | 1, row_less << 1);
+            more = row_less | !(diagonal | row_more);
+            less = row_more & diagonal;
+            before = here;
+        }
+        Some(cost)
+    }
+}
+
 /// Which letters a word has, so that most words need not be compared: one slip changes at most two of these bits.
 pub fn letters(word: &str) -> u32 {
     word.chars().fold(0, |letters, letter| {
@@ -83,6 +123,8 @@ mod tests {
         fn it_agrees_with_a_plain_one_and_letters_lose_nothing(one in "[a-f0-9é]{0,9}", other in "[a-f0-9é]{0,9}", most in 0_usize..4) {
             let plain = strsim::osa_distance(&one, &other);
             prop_assert_eq!(between(&one, &other, most), (plain <= most).then_some(plain));
+            let slips = Pattern::new(&one).and_then(|pattern| pattern.slips(&other));
+            prop_assert_eq!(slips, (one.is_ascii() && other.is_ascii() && !one.is_empty()).then_some(plain));
             prop_assert!(plain > most || may_be_near(letters(&one), letters(&other), most));
         }
     }
