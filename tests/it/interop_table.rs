@@ -1,5 +1,5 @@
-//! What the gateway promises for every feature between clients and servers of each era, which SDKs prove it, and both as
-//! the document `docs/interop.md`.
+//! Which SDKs prove that every feature works between clients and servers of each era, also as the document
+//! `docs/interop.md`.
 
 use std::fmt::Write as _;
 
@@ -78,23 +78,6 @@ impl Pair {
     }
 }
 
-/// What the gateway says of a feature between two eras.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Promise {
-    Works,
-    /// By the protocol, or by what the gateway chooses to do.
-    Impossible(&'static str),
-}
-
-pub fn promise(client: Era, server: Era, feature: &str) -> Promise {
-    match (feature, client, server) {
-        ("tasks", Modern, Legacy) => {
-            Promise::Impossible("a tool of 2025-11-25 that need not run as a task is called plainly for a newer client")
-        }
-        _ => Promise::Works,
-    }
-}
-
 const INTRODUCTION: &str = "\
 # Two eras, one gateway
 
@@ -110,21 +93,14 @@ pub fn document() -> String {
     let mut page = format!("{INTRODUCTION}\n## Features\n\nA number says how many pairs of SDKs prove it.\n\n");
     page += "| feature | legacy client, legacy server | legacy client, modern server | modern client, legacy server \
              | modern client, modern server |\n|---|---|---|---|---|\n";
-    let mut notes: Vec<String> = Vec::new();
     for feature in FEATURES {
-        let cells = QUADRANTS.map(|(client, server)| match promise(client, server, feature) {
-            Promise::Works => format!("yes, {}", proofs(client, server, feature)),
-            Promise::Impossible(reason) => format!("no ({})", note(&mut notes, reason)),
-        });
+        let cells = QUADRANTS.map(|(client, server)| format!("yes, {}", proofs(client, server, feature)));
         line(&mut page, &format!("| {feature} | {} |", cells.join(" | ")));
-    }
-    page.push('\n');
-    for (index, reason) in notes.iter().enumerate() {
-        line(&mut page, &format!("{}. {}", index + 1, reason));
     }
     page += "\nA legacy server gets a client's roots only over a connection that is that client's own: \
              `\"session\": \"per-client\"`. Clients without a session that can do the same share one, and a server that asks \
-             there is answered by the one whose call alone is open.\n";
+             there is answered by the one whose call alone is open. A tool of 2025-11-25 becomes a task for a modern client where \
+             it must run as one; where it need not, it is called plainly.\n";
     page += "\n## Pairs\n\n| client | server | transport to the server | not tried, because |\n|---|---|---|---|\n";
     for pair in PAIRS {
         line(&mut page, &row(&pair));
@@ -144,15 +120,6 @@ fn line(page: &mut String, words: &str) {
     writeln!(page, "{words}").expect("a string takes everything");
 }
 
-/// The number of a note, which is added if it is new.
-fn note(notes: &mut Vec<String>, reason: &str) -> usize {
-    if let Some(found) = notes.iter().position(|note| note == reason) {
-        return found + 1;
-    }
-    notes.push(reason.to_owned());
-    notes.len()
-}
-
 fn row(pair: &Pair) -> String {
     let side = |(era, maker): (Era, Maker)| format!("{}, {}", maker.name(), era.name());
     let over = match pair.over {
@@ -161,19 +128,17 @@ fn row(pair: &Pair) -> String {
     };
     let lacking: Vec<String> = FEATURES
         .into_iter()
-        .filter(|feature| promise(pair.client.0, pair.server.0, feature) == Promise::Works)
         .filter_map(|feature| pair.lacks(feature).map(|lack| format!("{feature}: {lack}")))
         .collect();
     format!("| {} | {} | {over} | {} |", side(pair.client), side(pair.server), lacking.join("; "))
 }
 
 #[test]
-fn every_promise_is_proved_by_two_pairs_and_every_sdk_stands_on_both_ends() {
+fn every_feature_is_proved_by_two_pairs_and_every_sdk_stands_on_both_ends() {
     for feature in FEATURES {
         for (client, server) in QUADRANTS {
             let proofs = proofs(client, server, feature);
-            let enough = proofs >= 2 || promise(client, server, feature) != Promise::Works;
-            assert!(enough, "{feature}, {client:?} client, {server:?} server: {proofs}");
+            assert!(proofs >= 2, "{feature}, {client:?} client, {server:?} server: {proofs}");
         }
     }
     for maker in Maker::ALL {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, StdioClient, fixture_server};
+use crate::harness::{Deadline, Gateway, StdioClient, fixture_server};
 use crate::modern_client::{ModernClient, Scene, everything, text_of};
 use crate::park::{ELICITATION, ask, required, retry, to_all};
 use crate::raw_server::{RawServer, response};
@@ -120,6 +120,18 @@ async fn ask_a_backend_that_dies_meanwhile_ends_the_call() {
     }
 }
 
+/// Waits until a call has reached the server besides those that ask how many have.
+async fn arrives(client: &mut StdioClient) {
+    let deadline = Deadline::new();
+    for asked in 1_u64.. {
+        let answer = client.modern("tools/call", json!({"name": "a_call_count"}), &json!({})).await;
+        if text_of(&answer).parse::<u64>().expect("a number") > asked {
+            return;
+        }
+        deadline.pause("the call arrives").await;
+    }
+}
+
 /// Where the stream of a call says whose an ask is, it is that call's; elsewhere two calls are one too many, also of one
 /// client: it would be asked by the answer to the wrong one.
 #[tokio::test]
@@ -140,6 +152,7 @@ async fn ask_an_ask_that_may_be_of_two_calls_is_nobodys() {
         let mut client = StdioClient::start(Scene::config(&backend, json!({}), json!({})));
         client.await_modern_tool("a_ask").await;
         client.begin_modern(json!("hang"), "tools/call", json!({"name": "a_hang"}), &everything()).await;
+        arrives(&mut client).await;
         let call = ask(&backend, ELICITATION, r#","params":{"message":"m"}"#);
         let answer = client.modern("tools/call", call.clone(), &everything()).await;
         match back {
