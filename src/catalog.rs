@@ -142,7 +142,11 @@ impl Catalog {
         View { catalog: self, pages, class }
     }
 
-    /// Whether some client may come back with a cursor of it.
+    /// Some client gets the first page of a list, and may come back with a cursor.
+    fn begin_list(&self) {
+        self.has_begun_lists.store(true, Ordering::Relaxed);
+    }
+
     fn has_begun_lists(&self) -> bool {
         self.has_begun_lists.load(Ordering::Relaxed)
     }
@@ -285,13 +289,12 @@ impl<'a> View<'a> {
         self.pages_of(list).get(number).cloned()
     }
 
-    /// The first page. Where others follow, the catalog is kept for them.
-    pub fn begin(self, list: List) -> Option<Bytes> {
-        let pages = self.pages_of(list);
-        if pages.len() > 1 {
-            self.catalog.has_begun_lists.store(true, Ordering::Relaxed);
+    /// Whether a list takes more than one page.
+    fn is_long(self, list: List) -> bool {
+        match self.pages.0[list as usize].get() {
+            Some(pages) => pages.len() > 1,
+            None => self.catalog.definitions(list).len() > self.catalog.page_size,
         }
-        pages.first().cloned()
     }
 
     /// Whether the pages of a list are there to be sent.

@@ -24,6 +24,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use futures_util::TryFutureExt;
+use futures_util::future::{Either, ready};
 use http::header::{HOST, HeaderValue, PROXY_AUTHORIZATION};
 use http::{Request, Response, Uri};
 use http_body_util::Full;
@@ -117,9 +119,14 @@ impl HttpClient {
     }
 
     /// Sends a request whose URI is absolute. Redirects are answers like any other.
-    pub async fn request(&self, mut request: Request<Full<Bytes>>) -> Result<Response<Received>, RequestError> {
+    pub fn request(
+        &self,
+        mut request: Request<Full<Bytes>>,
+    ) -> impl Future<Output = Result<Response<Received>, RequestError>> {
         let Inner { pool, host, is_forwarded, proxy_authorization, name, .. } = &*self.0;
-        self.check_origin(request.uri())?;
+        if let Err(error) = self.check_origin(request.uri()) {
+            return Either::Left(ready(Err(error)));
+        }
         if !is_forwarded {
             let path = request.uri().path_and_query().cloned();
             *request.uri_mut() = path.map(Uri::from).unwrap_or_default();
@@ -129,7 +136,7 @@ impl HttpClient {
         if let Some(authorization) = proxy_authorization {
             headers.insert(PROXY_AUTHORIZATION, authorization.clone());
         }
-        pool.send(request).await.map_err(|error| RequestError::new(name, error))
+        Either::Right(pool.send(request).map_err(|error| RequestError::new(name, error)))
     }
 
     fn check_origin(&self, uri: &Uri) -> Result<(), RequestError> {

@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, TryFutureExt};
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Method as Verb, Request as HttpRequest, Response as HttpResponse, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
@@ -141,33 +142,34 @@ impl HttpLink {
         }
     }
 
-    /// `headers` are those of this request alone.
-    pub async fn request(
+    /// `headers` are those of this request alone. The request leaves when this is called.
+    pub fn request(
         &self,
         id: u64,
         body: Bytes,
         headers: Repeated,
         call: Option<&Arc<Call>>,
-    ) -> Result<Response, LinkError> {
+    ) -> impl Future<Output = Result<Response, LinkError>> {
         let entered = call.map(|call| self.shared.open.enter(id, call));
-        let answer = self.exchange(id, body, headers, call).await;
-        if answer.is_ok() {
-            self.shared.open.answered(id);
-        }
-        drop(entered);
-        answer
+        let posted = self.shared.post_with(body, headers);
+        posted.and_then(move |response| self.answer(id, response, call)).map(move |answer| {
+            if answer.is_ok() {
+                self.shared.open.answered(id);
+            }
+            drop(entered);
+            answer
+        })
     }
 
-    async fn exchange(
+    async fn answer(
         &self,
         id: u64,
-        body: Bytes,
-        headers: Repeated,
+        response: HttpResponse<Received>,
         call: Option<&Arc<Call>>,
     ) -> Result<Response, LinkError> {
-        let response = self.shared.post_with(body, headers).await?;
+        // Boxed, as all that is rare: what a call's future holds is moved with it.
         if !response.status().is_success() {
-            return self.shared.refusal(id, response).await;
+            return Box::pin(self.shared.refusal(id, response)).await;
         }
         if self.shared.has_sessions
             && self.shared.session.get().is_none()
@@ -176,7 +178,7 @@ impl HttpLink {
             self.shared.session.get_or_init(|| session.clone());
         }
         if is_stream(response.headers()) {
-            return Awaited::new(&self.shared, id, call).answer(response.into_body()).await;
+            return Box::pin(Awaited::new(&self.shared, id, call).answer(response.into_body())).await;
         }
         let body = whole_body(response.into_body(), self.shared.limit).await?;
         parse_answer(id, body)
@@ -267,12 +269,16 @@ impl Shared {
         self.post_with(body, Repeated::new()).await
     }
 
-    async fn post_with(&self, body: Bytes, headers: Repeated) -> Result<HttpResponse<Received>, LinkError> {
+    fn post_with(
+        &self,
+        body: Bytes,
+        headers: Repeated,
+    ) -> impl Future<Output = Result<HttpResponse<Received>, LinkError>> {
         let mut request = self.build(Verb::POST, body);
         for (name, value) in headers {
             request.headers_mut().insert(name, value);
         }
-        self.client.request(request).await.map_err(|error| self.unreachable(&error))
+        self.client.request(request).map_err(|error| self.unreachable(&error))
     }
 
     /// Where not even a connection can be made, the backend is gone.

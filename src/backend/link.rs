@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::Either;
 
 use crate::backend::files::FilesLink;
 use crate::backend::http::HttpLink;
@@ -164,24 +165,24 @@ impl Link {
     }
 
     /// Sends a request that carries `id` and waits for its answer. Dropping the future frees the slot.
-    pub async fn request(
+    pub fn request(
         &self,
         id: u64,
         body: Bytes,
         about: About<'_>,
         call: Option<&Arc<Call>>,
-    ) -> Result<Response, LinkError> {
+    ) -> impl Future<Output = Result<Response, LinkError>> {
         match &self.wire {
-            Wire::Stdio(link) => link.request(id, body, call).await,
+            Wire::Stdio(link) => Either::Right(Either::Left(link.request(id, body, call))),
             Wire::Http(link) => {
                 let mut headers = self.headers(about);
                 if let Some(call) = call {
                     headers.extend(trace::headers(&call.request));
                 }
-                link.request(id, body, headers, call).await
+                Either::Left(link.request(id, body, headers, call))
             }
-            Wire::Sse(link) => link.request(id, body, call).await,
-            Wire::Files(link) => link.request(id, body, call).await,
+            Wire::Sse(link) => Either::Right(Either::Right(Either::Left(link.request(id, body, call)))),
+            Wire::Files(link) => Either::Right(Either::Right(Either::Right(link.request(id, body, call)))),
         }
     }
 

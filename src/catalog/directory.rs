@@ -233,9 +233,8 @@ impl Shelf {
     }
 
     fn page(&self, caller: &Caller, list: List, cursor: Option<&str>) -> Result<Bytes, Error> {
-        let catalog = self.current.load();
-        let Some(cursor) = cursor else { return catalog.view(caller).begin(list).ok_or(Error::InvalidCursor) };
-        let cursor: Cursor = cursor.parse()?;
+        let Some(cursor) = cursor else { return self.first_page(caller, list).ok_or(Error::InvalidCursor) };
+        let (catalog, cursor) = (self.current.load(), cursor.parse::<Cursor>()?);
         let page = |catalog: &Catalog| {
             let ours = catalog.version == cursor.version && cursor.list == list;
             if ours { catalog.view(caller).page(list, cursor.page) } else { None }
@@ -248,15 +247,28 @@ impl Shelf {
         page(&catalog).or_else(earlier).ok_or(Error::InvalidCursor)
     }
 
-    /// Puts a catalog in the place of the one before it.
+    /// Where others follow, the catalog is kept for them.
+    fn first_page(&self, caller: &Caller, list: List) -> Option<Bytes> {
+        let mut catalog = self.current.load();
+        if catalog.view(caller).is_long(list) {
+            // Under the lock, so that it does not leave unkept in this moment.
+            let _before = self.before();
+            catalog = self.current.load();
+            catalog.begin_list();
+        }
+        catalog.view(caller).page(list, 0)
+    }
+
+    /// Puts a catalog in the place of the one before it. Under the lock: whoever does not find a version where the current
+    /// one is finds it among those before.
     fn put(&self, mut catalog: Catalog) -> Changed {
         let old = self.current.load_full();
         catalog.inherit(&old);
         let changed = |list| old.definitions(list) != catalog.definitions(list);
         let (tools, prompts) = (changed(List::Tools), changed(List::Prompts));
         let resources = changed(List::Resources) || changed(List::Templates);
-        self.current.store(Arc::new(catalog));
         let mut before = self.before();
+        self.current.store(Arc::new(catalog));
         if old.has_begun_lists() {
             before.push_front((Instant::now(), old));
         }
@@ -276,5 +288,48 @@ impl Shelf {
 
     fn before(&self) -> MutexGuard<'_, VecDeque<(Instant, Arc<Catalog>)>> {
         self.before.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+    use crate::lane::Call;
+    use crate::protocol::json;
+
+    fn next_cursor(page: &Bytes) -> Option<String> {
+        let text = std::str::from_utf8(page).expect("text");
+        let cursor = json::member(text, json::whole(text), "nextCursor")?;
+        json::string(text, cursor).map(std::borrow::Cow::into_owned)
+    }
+
+    #[test]
+    fn res11_a_list_goes_on_from_where_it_was_begun_in_whatever_moment_the_catalog_changes() {
+        let mut config = Config::empty();
+        config.policies.page_size = 5;
+        let directory = Directory::new(&config);
+        let (shelf, caller, is_over) = (&directory.whole, Call::example().caller, AtomicBool::new(false));
+        let read_all = || {
+            let (mut pages, mut cursor) = (0, None);
+            loop {
+                let page = shelf.page(&caller, List::Tools, cursor.as_deref())?;
+                (pages, cursor) = (pages + 1, next_cursor(&page));
+                if cursor.is_none() {
+                    return Ok::<usize, Error>(pages);
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for version in (2..).take_while(|_| !is_over.load(Ordering::Relaxed)) {
+                    shelf.put(build(version, &shelf.terms, Vec::new()));
+                }
+            });
+            let outcomes: Vec<_> = (0..1_000).map(|_| read_all()).collect();
+            is_over.store(true, Ordering::Relaxed);
+            assert!(outcomes.iter().all(|pages| matches!(pages, Ok(3))), "the gateway's own tools, five a page");
+        });
     }
 }

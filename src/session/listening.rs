@@ -7,7 +7,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -42,9 +41,8 @@ pub struct Listening {
     pub session: SessionId,
     id: Id,
     honoured: Filter,
-    /// Resolves with what was refused, once all subscriptions stand or fall.
+    /// Resolves with what was refused, once all subscriptions stand or fall. Closed when it is acknowledged.
     settled: Option<oneshot::Receiver<Vec<Arc<str>>>>,
-    is_acknowledged: Arc<AtomicBool>,
     /// Among the sessions; one that comes over a pipe is bounded there.
     _place: Option<Place>,
     _counted: Counted,
@@ -96,15 +94,13 @@ impl Listening {
         let honoured = Filter { uris: known, tasks, ..wanted };
         let listener = Listener { client: session, mailbox: Arc::clone(&mailbox) };
         watch_tasks(desk, &call, &mailbox, &honoured);
-        let is_acknowledged = Arc::<AtomicBool>::default();
-        let settled = subscribe_all(desk, &call, listener, (&honoured, &is_acknowledged));
+        let settled = subscribe_all(desk, &call, listener, &honoured);
         Ok(Listening {
             mailbox,
             session,
             id: request.id.clone(),
             honoured,
             settled,
-            is_acknowledged,
             _place: place,
             _counted: desk.sessions.count_stream(),
         })
@@ -112,12 +108,14 @@ impl Listening {
 
     /// What comes first: the part of its wishes that will be told.
     pub async fn acknowledgement(&mut self) -> Bytes {
-        if let Some(settled) = &mut self.settled
-            && let Ok(Ok(refused)) = tokio::time::timeout(PATIENCE, settled).await
-        {
+        if let Some(settled) = &mut self.settled {
+            let in_time = tokio::time::timeout(PATIENCE, &mut *settled).await;
+            // From here on whoever settles it knows that it was too late.
+            settled.close();
+            let refused = in_time.map_or_else(|_| settled.try_recv().ok(), Result::ok).unwrap_or_default();
             self.honoured.uris.retain(|uri| !refused.contains(uri));
+            self.settled = None;
         }
-        self.is_acknowledged.store(true, Ordering::SeqCst);
         let params = format!(r#"{{{},"notifications":{}}}"#, self.meta(), self.honoured.to_json());
         protocol::notification(&Method::Acknowledged, Some(&params))
     }
@@ -177,14 +175,13 @@ fn subscribe_all(
     desk: &Arc<Desk>,
     call: &Arc<Call>,
     listener: Listener,
-    (honoured, is_acknowledged): (&Filter, &Arc<AtomicBool>),
+    honoured: &Filter,
 ) -> Option<oneshot::Receiver<Vec<Arc<str>>>> {
     if honoured.uris.is_empty() {
         return None;
     }
     let (settle, settled) = oneshot::channel();
     let (desk, call, uris) = (Arc::clone(desk), Arc::clone(call), honoured.uris.clone());
-    let is_acknowledged = Arc::clone(is_acknowledged);
     tokio::spawn(async move {
         let (router, call, listener) = (&desk.router, &call, &listener);
         let enter = |uri: Arc<str>| async move { (!router.listen_to(call, listener, &uri).await).then_some(uri) };
@@ -194,9 +191,8 @@ fn subscribe_all(
             refused = all => refused,
             () = listener.mailbox.closed() => return,
         };
-        // Nobody may wait for it any more.
-        let _ = settle.send(refused);
-        if is_acknowledged.load(Ordering::SeqCst) {
+        // Who was acknowledged before does not wait for it any more.
+        if settle.send(refused).is_err() {
             listener.mailbox.tell_missed();
         }
     });

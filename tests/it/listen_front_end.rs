@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::harness::{Gateway, StdioClient, eventually, fixture_server, signal};
-use crate::listen_front::{ALPHA, next_told, uris};
+use crate::listen_front::{ALPHA, next_told, next_touched, uris};
 use crate::modern_client::{ModernClient, Scene, named};
 use crate::stage::Back;
 use crate::subscriber::{ACTIVE, UPDATED, touch, upstream_heard};
@@ -57,7 +57,7 @@ async fn sub5_many_streams_share_one_subscription_and_each_hears_once() {
     for version in [1, 2] {
         touch(&legacy, "note:///alpha", 1).await;
         for (id, stream) in &mut streams {
-            assert_eq!(next_told(stream, UPDATED, id).await["version"], version);
+            assert_eq!(next_touched(stream, id).await["version"], version);
         }
     }
     drop(streams);

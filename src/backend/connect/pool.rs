@@ -13,6 +13,8 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::{Either, ready};
 use http::{Request, Response};
 use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
@@ -45,23 +47,37 @@ impl Pool {
         Pool { dialer, idle: Arc::default() }
     }
 
-    /// Sends a request on an idle connection or on a new one.
-    pub async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<Response<Received>, Failed> {
+    /// Sends a request on an idle connection or on a new one. It is handed over at once where one is ready: a future that
+    /// kept it would be moved with it.
+    pub fn send(&self, request: Request<Full<Bytes>>) -> impl Future<Output = Result<Response<Received>, Failed>> {
+        let Some(mut connection) = self.idle.take_ready() else {
+            return Either::Right(Box::pin(self.send_late(request)));
+        };
+        Either::Left(connection.try_send_request(request).then(move |sent| match sent {
+            Ok(response) => Either::Left(ready(Ok(self.received(response, connection)))),
+            Err(mut error) => match error.take_message() {
+                // Closed by its peer while nobody looked.
+                Some(unsent) => Either::Right(Box::pin(self.send_late(unsent))),
+                None => Either::Left(ready(Err(Failed::Sent(error.into_error())))),
+            },
+        }))
+    }
+
+    /// Sends a request for which no connection was ready.
+    async fn send_late(&self, mut request: Request<Full<Bytes>>) -> Result<Response<Received>, Failed> {
         while let Some(mut connection) = self.idle.take() {
-            if !connection.is_ready() && !is_ready_soon(&mut connection).await {
+            if !is_ready_soon(&mut connection).await {
                 continue;
             }
             match connection.try_send_request(request).await {
                 Ok(response) => return Ok(self.received(response, connection)),
                 Err(mut error) => match error.take_message() {
-                    // Closed by its peer while nobody looked.
                     Some(unsent) => request = unsent,
                     None => return Err(Failed::Sent(error.into_error())),
                 },
             }
         }
-        // Boxed, as all that is rare: what a call's future holds is moved with it.
-        let mut connection = Box::pin(self.dial()).await?;
+        let mut connection = self.dial().await?;
         match connection.try_send_request(request).await {
             Ok(response) => Ok(self.received(response, connection)),
             Err(mut error) => Err(match error.take_message() {
@@ -98,6 +114,16 @@ async fn is_ready_soon(connection: &mut Connection) -> bool {
     matches!(tokio::time::timeout(SOON, connection.ready()).await, Ok(Ok(())))
 }
 
+/// A connection that was taken from those that wait, unless it is too old.
+fn young((connection, since): (Connection, Instant), waiting: &mut Vec<(Connection, Instant)>) -> Option<Connection> {
+    if since.elapsed() < IDLE_TIMEOUT {
+        return Some(connection);
+    }
+    // All others are older, or closed.
+    waiting.clear();
+    None
+}
+
 #[derive(Default)]
 struct Idle(Mutex<Shelf>);
 
@@ -108,20 +134,17 @@ struct Shelf {
 }
 
 impl Idle {
+    /// The connection that came back last of those that can be used at once.
+    fn take_ready(&self) -> Option<Connection> {
+        let mut shelf = self.lock();
+        let place = shelf.waiting.iter().rposition(|(connection, _)| connection.is_ready())?;
+        young(shelf.waiting.remove(place), &mut shelf.waiting)
+    }
+
     fn take(&self) -> Option<Connection> {
         let mut shelf = self.lock();
-        let waiting = &mut shelf.waiting;
-        let ready = waiting.iter().rposition(|(connection, _)| connection.is_ready());
-        let (connection, since) = match ready {
-            Some(place) => waiting.remove(place),
-            None => waiting.pop()?,
-        };
-        if since.elapsed() < IDLE_TIMEOUT {
-            return Some(connection);
-        }
-        // All others are older, or closed.
-        waiting.clear();
-        None
+        let last = shelf.waiting.pop()?;
+        young(last, &mut shelf.waiting)
     }
 
     fn put(&self, connection: Connection) {
