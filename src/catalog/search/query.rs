@@ -153,15 +153,15 @@ impl Lexicon<'_> {
 
     /// Words that may have been meant where the one that was written is not known.
     fn mean_near(&self, word: &str, meanings: &mut SmallVec<[Meaning; 8]>) {
-        let most = match word.chars().count() {
-            LEAST_FOR_TWO_SLIPS.. => 2,
-            LEAST_FOR_ONE_SLIP.. => 1,
-            _ => return,
-        };
         if word.bytes().any(|byte| byte.is_ascii_digit()) {
             return;
         }
-        for concept in self.words.near(word, most).into_iter().take(MOST_MEANINGS) {
+        let near = match word.chars().count() {
+            LEAST_FOR_TWO_SLIPS.. => self.words.near::<2>(word),
+            LEAST_FOR_ONE_SLIP.. => self.words.near::<1>(word),
+            _ => return,
+        };
+        for concept in near.into_iter().take(MOST_MEANINGS) {
             self.mean(concept, SLIPPED, meanings);
         }
     }
