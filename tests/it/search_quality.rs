@@ -13,9 +13,8 @@ use sha2::{Digest, Sha256};
 
 /// How many tools the bar is about.
 const BAR_ENTRIES: usize = 1000;
-/// In percent of the held-out half: the right tool first, and among the first five. The aim is 80 and 95; this is what
-/// has been reached, and may not be lost again.
-const BAR: (f64, f64) = (79.5, 94.5);
+/// In percent of the held-out half: the right tool first, and among the first five.
+const BAR: (f64, f64) = (80.0, 95.0);
 
 #[derive(Deserialize)]
 struct Catalog {

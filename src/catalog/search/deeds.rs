@@ -2,11 +2,9 @@
 //!
 //! Who asks for a list is not helped by what deletes it, though all other words fit. So what does something else than was
 //! asked for loses a part of its score, and more of it the further it is from that: to change is nearer to reading than
-//! to destroy. A question without a verb asks to read.
+//! to destroy. The first verb of a question that may be an order counts; a question without one asks to read.
 
 use std::collections::HashMap;
-
-use smallvec::SmallVec;
 
 use crate::catalog::search::postings::Builder;
 use crate::catalog::search::query::Term;
@@ -31,7 +29,7 @@ const VERBS: [(Deed, &[&str]); 3] = [
         "watch", "track", "tell", "explain", "summarize", "enumerate", "download", "export",
     ]),
     (Deed::Changes, &[
-        "create", "add", "make", "insert", "update", "edit", "modify", "change", "set", "write", "send", "post",
+        "create", "add", "make", "new", "insert", "update", "edit", "modify", "change", "set", "write", "send", "post",
         "publish", "put", "append", "replace", "rename", "move", "copy", "merge", "assign", "upload", "import",
         "install", "enable", "disable", "start", "stop", "restart", "run", "execute", "trigger", "cancel",
         "approve", "reject", "close", "open", "reply", "share", "invite", "attach", "apply", "deploy", "submit",
@@ -46,7 +44,7 @@ const VERBS: [(Deed, &[&str]); 3] = [
     ]),
 ];
 
-/// For each deed the part of its score that a document keeps which does that, on average over all that is asked for.
+/// For each deed the part of its score that a document keeps which does that.
 pub struct Asked([f32; 3]);
 
 /// The verbs of an index, by their concepts, and what its documents do.
@@ -74,16 +72,10 @@ impl Deeds {
 
     /// What a question asks for, by its words themselves and not by what else they may mean.
     pub fn asked(&self, terms: &[Term]) -> Asked {
-        let said = terms.iter().filter_map(|term| term.meanings.first());
-        let mut asked: SmallVec<[Deed; 4]> =
-            said.filter_map(|meaning| self.verbs.get(&meaning.concept)).copied().collect();
-        if asked.is_empty() {
-            asked.push(Deed::Reads);
-        }
-        let fit = |deed: Deed| {
-            let fits = asked.iter().map(|asked| UNASKED.powi((*asked as i32 - deed as i32).abs()));
-            fits.sum::<f32>() / asked.len() as f32
-        };
+        let orders = terms.iter().filter(|term| term.may_order).filter_map(|term| term.meanings.first());
+        let asked = orders.filter_map(|meaning| self.verbs.get(&meaning.concept)).next().copied();
+        let asked = asked.unwrap_or(Deed::Reads);
+        let fit = |deed: Deed| UNASKED.powi((asked as i32 - deed as i32).abs());
         Asked([fit(Deed::Reads), fit(Deed::Changes), fit(Deed::Destroys)])
     }
 

@@ -2,11 +2,16 @@
 
 use crate::catalog::search::distance::{Pattern, distance, letters, may_be_near};
 
+/// Entries that are compared at once.
+const CHUNK: usize = 32;
+
 #[derive(Debug, Default)]
 pub struct Dictionary {
     text: String,
     /// Sorted by their texts.
     entries: Vec<Entry>,
+    /// Those of each entry, beside it: who looks for slips reads them all and little else.
+    letters: Vec<u32>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -14,7 +19,6 @@ struct Entry {
     start: u32,
     length: u16,
     value: u32,
-    letters: u32,
 }
 
 impl Dictionary {
@@ -24,12 +28,13 @@ impl Dictionary {
         let mut dictionary = Dictionary {
             text: String::with_capacity(pairs.iter().map(|(text, _)| text.len()).sum()),
             entries: Vec::with_capacity(pairs.len()),
+            letters: pairs.iter().map(|(text, _)| letters(text)).collect(),
         };
         for (text, value) in pairs {
             let start = u32::try_from(dictionary.text.len()).expect("the texts of a catalog are far below 4 GiB");
             let length = u16::try_from(text.len()).expect("words and names are cut before");
             dictionary.text.push_str(&text);
-            dictionary.entries.push(Entry { start, length, value, letters: letters(&text) });
+            dictionary.entries.push(Entry { start, length, value });
         }
         dictionary
     }
@@ -47,23 +52,32 @@ impl Dictionary {
         pairs.take_while(move |(text, _)| text.starts_with(prefix))
     }
 
-    /// All within `most` slips of `word`.
-    pub fn near(&self, word: &str, most: usize) -> Vec<u32> {
-        let (wanted, own) = (word.chars().collect::<Vec<_>>(), letters(word));
+    /// All within `MOST` slips of `word`.
+    pub fn near<const MOST: usize>(&self, word: &str) -> Vec<u32> {
+        let wanted = word.chars().collect::<Vec<_>>();
         let pattern = Pattern::new(word);
         let is_near = |other: &str| match pattern.as_ref().and_then(|pattern| pattern.slips(other)) {
-            Some(slips) => slips <= most,
-            None => distance(&wanted, &other.chars().collect::<Vec<_>>(), most).is_some(),
+            Some(slips) => slips <= MOST,
+            None => distance(&wanted, &other.chars().collect::<Vec<_>>(), MOST).is_some(),
         };
-        let candidates = self.entries.iter().filter(|entry| {
-            usize::from(entry.length).abs_diff(word.len()) <= most && may_be_near(entry.letters, own, most)
-        });
+        let candidates = self.alike::<MOST>(letters(word));
+        let candidates = candidates.filter(|entry| usize::from(entry.length).abs_diff(word.len()) <= MOST);
         candidates.filter(|entry| is_near(self.text_of(**entry))).map(|entry| entry.value).collect()
+    }
+
+    /// The entries whose letters are those of a word but for `MOST` slips. Most have others: many are passed over at
+    /// once, without a look at each.
+    fn alike<const MOST: usize>(&self, own: u32) -> impl Iterator<Item = &Entry> {
+        let is_alike = move |letters: &u32| may_be_near::<MOST>(*letters, own);
+        let chunks = self.letters.chunks(CHUNK).zip(self.entries.chunks(CHUNK));
+        let chunks = chunks.filter(move |(letters, _)| letters.iter().fold(false, |any, one| any | is_alike(one)));
+        let pairs = chunks.flat_map(|(letters, entries)| letters.iter().zip(entries));
+        pairs.filter(move |(letters, _)| is_alike(letters)).map(|(_, entry)| entry)
     }
 
     /// The bytes it holds.
     pub fn size(&self) -> usize {
-        self.text.capacity() + self.entries.capacity() * size_of::<Entry>()
+        self.text.capacity() + self.entries.capacity() * size_of::<Entry>() + self.letters.capacity() * size_of::<u32>()
     }
 
     fn text_of(&self, entry: Entry) -> &str {
@@ -93,9 +107,9 @@ mod tests {
         assert_eq!(begin("issue"), [0, 3, 2]);
         assert_eq!(begin(""), [0, 3, 2, 1, 4, 5]);
         assert_eq!(begin("q"), [0_u32; 0]);
-        assert_eq!(dictionary.near("isue", 1), [0]);
-        assert_eq!(dictionary.near("issuee", 1), [0, 3, 2]);
-        assert!(dictionary.near("quux", 2).is_empty());
+        assert_eq!(dictionary.near::<1>("isue"), [0]);
+        assert_eq!(dictionary.near::<1>("issuee"), [0, 3, 2]);
+        assert!(dictionary.near::<2>("quux").is_empty());
         assert_eq!(Dictionary::build(Vec::new()).find("x"), None);
     }
 }

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::catalog::search::dictionary::Dictionary;
 use crate::catalog::search::postings::Postings;
-use crate::catalog::search::stem::stem;
+use crate::catalog::search::stem::{may_order, stem};
 use crate::catalog::search::words;
 
 /// More of a question is not read.
@@ -18,7 +18,7 @@ const MOST_MEANINGS: usize = 48;
 const MOST_BEGINNINGS: usize = 24;
 
 /// How surely a word means another than itself.
-const SYNONYM: f32 = 0.45;
+const SYNONYM: f32 = 0.5;
 const BEGINNING: f32 = 0.8;
 const SLIPPED: f32 = 0.8;
 
@@ -36,6 +36,8 @@ const LEAST_SPLIT: usize = 3;
 #[derive(Debug)]
 pub struct Term {
     pub rarity: f32,
+    /// Whether it may be what is to be done, if it is a verb.
+    pub may_order: bool,
     pub meanings: SmallVec<[Meaning; 8]>,
 }
 
@@ -62,11 +64,15 @@ impl Lexicon<'_> {
     /// The terms of a question; words that nothing is known by have none.
     pub fn terms(&self, query: &str) -> Vec<Term> {
         let words = self.words_of(query);
-        // Words that mean nothing count if there is no other, and beside one that means something: `look up`.
+        // Words that mean nothing count if there is no other, beside one that means something, and where two of them
+        // are a word: `look up`, `to do`.
         let only_stop_words = words.iter().all(|word| words::is_stop_word(word));
         let mut terms = Vec::new();
         for (index, word) in words.iter().enumerate() {
-            if words[..index].contains(word) || (words::is_stop_word(word) && !only_stop_words) {
+            if words[..index].contains(word) {
+                continue;
+            }
+            if words::is_stop_word(word) && !only_stop_words && !self.ends_compound(&words[..=index]) {
                 continue;
             }
             let before = words[..index].last().map(|before| (before.as_str(), word.as_str()));
@@ -117,6 +123,12 @@ impl Lexicon<'_> {
         known.next().map(|(one, other)| vec![one.to_owned(), other.to_owned()])
     }
 
+    /// Whether the last two of `words` mean nothing each and something together.
+    fn ends_compound(&self, words: &[String]) -> bool {
+        let [.., before, last] = words else { return false };
+        words::is_stop_word(before) && self.words.find(&format!("{before}{last}")).is_some()
+    }
+
     /// A word with what it may mean: itself, what it is part of with a neighbour, its synonyms, what it begins.
     fn term<'w>(&self, word: &str, pairs: impl Iterator<Item = (&'w str, &'w str)>) -> Option<Term> {
         let mut meanings = SmallVec::new();
@@ -148,20 +160,20 @@ impl Lexicon<'_> {
         let sure = meanings.iter().filter(|meaning| meaning.sureness == surest).map(|meaning| meaning.concept);
         let rarities = sure.map(|concept| self.postings.rarity(concept)).fold(0.0, f32::max);
         let rarity = known.map_or(rarities, |concept| self.postings.rarity(concept));
-        (!meanings.is_empty()).then_some(Term { rarity, meanings })
+        (!meanings.is_empty()).then_some(Term { rarity, may_order: may_order(word), meanings })
     }
 
     /// Words that may have been meant where the one that was written is not known.
     fn mean_near(&self, word: &str, meanings: &mut SmallVec<[Meaning; 8]>) {
-        let most = match word.chars().count() {
-            LEAST_FOR_TWO_SLIPS.. => 2,
-            LEAST_FOR_ONE_SLIP.. => 1,
-            _ => return,
-        };
         if word.bytes().any(|byte| byte.is_ascii_digit()) {
             return;
         }
-        for concept in self.words.near(word, most).into_iter().take(MOST_MEANINGS) {
+        let near = match word.chars().count() {
+            LEAST_FOR_TWO_SLIPS.. => self.words.near::<2>(word),
+            LEAST_FOR_ONE_SLIP.. => self.words.near::<1>(word),
+            _ => return,
+        };
+        for concept in near.into_iter().take(MOST_MEANINGS) {
             self.mean(concept, SLIPPED, meanings);
         }
     }

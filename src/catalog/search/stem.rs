@@ -13,15 +13,21 @@ const LEAST_BEFORE_MENT: usize = 6;
 
 /// Forms that no rule makes, of words that tools are asked for with.
 #[rustfmt::skip]
-const IRREGULAR: [(&str, &str); 40] = [
-    ("began", "begin"), ("bought", "buy"), ("built", "build"), ("children", "child"), ("chosen", "choose"),
-    ("criteria", "criterion"), ("done", "do"), ("drawn", "draw"), ("drew", "draw"), ("found", "find"),
-    ("gave", "give"), ("given", "give"), ("got", "get"), ("held", "hold"), ("indexes", "index"),
-    ("indices", "index"), ("kept", "keep"), ("made", "make"), ("matrices", "matrix"), ("met", "meet"),
-    ("paid", "pay"), ("people", "person"), ("ran", "run"), ("said", "say"), ("saw", "see"), ("seen", "see"),
-    ("sent", "send"), ("shown", "show"), ("sold", "sell"), ("spent", "spend"), ("spoken", "speak"),
-    ("taken", "take"), ("taught", "teach"), ("thought", "think"), ("told", "tell"), ("took", "take"),
-    ("vertices", "vertex"), ("went", "go"), ("written", "write"), ("wrote", "write"),
+const IRREGULAR: [(&str, &str); 70] = [
+    ("approval", "approve"), ("began", "begin"), ("bought", "buy"), ("broke", "break"), ("broken", "break"),
+    ("brought", "bring"), ("built", "build"), ("caught", "catch"), ("children", "child"), ("chose", "choose"),
+    ("chosen", "choose"), ("comparison", "compare"), ("conversion", "convert"), ("criteria", "criterion"),
+    ("delivery", "deliver"), ("discovery", "discover"), ("done", "do"), ("drawn", "draw"), ("drew", "draw"),
+    ("driven", "drive"), ("drove", "drive"), ("forgot", "forget"), ("forgotten", "forget"), ("found", "find"),
+    ("frozen", "freeze"), ("gave", "give"), ("given", "give"), ("got", "get"), ("grown", "grow"), ("heard", "hear"),
+    ("held", "hold"), ("hidden", "hide"), ("indexes", "index"), ("indices", "index"), ("kept", "keep"),
+    ("known", "know"), ("lost", "lose"), ("made", "make"), ("matrices", "matrix"), ("meant", "mean"),
+    ("met", "meet"), ("mice", "mouse"), ("paid", "pay"), ("people", "person"), ("ran", "run"),
+    ("recovery", "recover"), ("removal", "remove"), ("renewal", "renew"), ("retrieval", "retrieve"),
+    ("said", "say"), ("saw", "see"), ("seen", "see"), ("sent", "send"), ("shown", "show"), ("sold", "sell"),
+    ("spent", "spend"), ("spoke", "speak"), ("spoken", "speak"), ("taken", "take"), ("taught", "teach"),
+    ("thought", "think"), ("threw", "throw"), ("thrown", "throw"), ("told", "tell"), ("took", "take"),
+    ("understood", "understand"), ("vertices", "vertex"), ("went", "go"), ("written", "write"), ("wrote", "write"),
 ];
 
 /// Brings `word`, which is in lower case, to its form.
@@ -37,6 +43,13 @@ pub fn stem(word: &mut String) {
     americanise(word);
     strip_noun(word);
     finish(word);
+}
+
+/// Whether a verb in this form may be an order: `create`, `creating`, but not what was `created` nor `changes`.
+pub fn may_order(word: &str) -> bool {
+    let is_plural = word.ends_with('s') && !word.ends_with("ss");
+    let is_past = word.ends_with("ed") && !word.ends_with("eed");
+    !is_plural && !is_past && IRREGULAR.binary_search_by_key(&word, |(form, _)| form).is_err()
 }
 
 fn strip_plural(word: &mut String) {
@@ -165,6 +178,8 @@ mod tests {
             &["summarize", "summarise", "summarised", "summarising"],
             &["organization", "organisation"],
             &["write", "wrote", "written", "writing"],
+            &["compare", "compares", "comparison"],
+            &["remove", "removed", "removal"],
         ] {
             for word in family {
                 assert_eq!(stemmed(word), stemmed(family[0]), "{word} of {family:?}");
@@ -190,6 +205,21 @@ mod tests {
         ] {
             assert_ne!(stemmed(one), stemmed(other), "{one}, {other}");
         }
+    }
+
+    #[test]
+    fn an_order_has_the_plain_form_of_a_verb() {
+        for word in ["create", "creating", "send", "process", "feed", "delte", "天气", ""] {
+            assert!(may_order(word), "{word}");
+        }
+        for word in ["created", "creates", "changes", "sent", "built"] {
+            assert!(!may_order(word), "{word}");
+        }
+    }
+
+    #[test]
+    fn forms_that_no_rule_makes_are_sorted() {
+        assert!(IRREGULAR.is_sorted());
     }
 
     #[test]

@@ -71,6 +71,23 @@ fn the_right_thing_comes_first() {
 }
 
 #[test]
+fn two_words_that_mean_nothing_may_be_one_that_does() {
+    let documents = [document("a", "list_items", "a_list_items", ""), document("a", "list_todos", "a_list_todos", "")];
+    let hits = Index::build(documents).search("what is on my to-do list", 9, |_| true).hits;
+    assert_eq!(hits.iter().map(|hit| hit.document).collect::<Vec<_>>(), [1, 0]);
+}
+
+#[test]
+fn the_first_verb_that_may_be_an_order_tells_what_is_asked_for() {
+    let names = ["edit_issue", "show_issue", "merge", "count"];
+    let index = Index::build(names.map(|name| document("a", name, name, "")));
+    let first = |query: &str| index.search(query, 1, |document| document < 2).hits[0].document;
+    assert_eq!(first("merge an issue"), 0);
+    assert_eq!(first("merged issues"), 1);
+    assert_eq!(first("count issues to merge"), 1);
+}
+
+#[test]
 fn names_that_are_asked_for_come_before_all_others() {
     let long = "issue ".repeat(50);
     let documents = [
