@@ -4,8 +4,6 @@
 //! `_meta`, the version in both places, whether we speak it, method and name in both places, whether there is such a
 //! method, and only then all that is answered with 200.
 
-use std::borrow::Cow;
-
 use http::header::{HeaderMap, HeaderName};
 use http::{Response, StatusCode};
 
@@ -98,8 +96,10 @@ fn check(headers: &HeaderMap, request: &Request) -> Result<(), Error> {
 fn check_equal(headers: &HeaderMap, name: &HeaderName, expected: Option<&str>) -> Result<(), Error> {
     let values = || headers.get_all(name).iter().map(http::HeaderValue::as_bytes);
     let mut all = values();
+    // As most do. What begins as base64 is marked does may be that.
     if let (Some(value), None, Some(expected)) = (all.next(), all.next(), expected)
-        && matches!(mirror::encode(expected), Cow::Borrowed(plain) if plain.as_bytes() == value)
+        && value == expected.as_bytes()
+        && !expected.starts_with('=')
     {
         return Ok(());
     }

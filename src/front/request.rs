@@ -1,5 +1,7 @@
 //! What both HTTP transports ask of a request before it can be handled.
 
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -85,7 +87,12 @@ pub async fn whole_body(mut body: Incoming, largest: usize) -> Result<Bytes, Ref
         }
         Ok(gathered.freeze())
     };
-    match tokio::time::timeout(BODY_PATIENCE, gathered).await {
+    tokio::pin!(gathered);
+    // Most are there with their heads. Only who waits needs a clock, and room for it.
+    if let Poll::Ready(gathered) = poll_fn(|context| Poll::Ready(gathered.as_mut().poll(context))).await {
+        return gathered;
+    }
+    match Box::pin(tokio::time::timeout(BODY_PATIENCE, gathered)).await {
         Ok(gathered) => gathered,
         Err(_) => Err(Refusal::status(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time")),
     }

@@ -5,6 +5,7 @@ use crate::protocol::json::{Member, Span};
 
 /// Prefix of the keys in `_meta` that the protocol keeps for itself.
 pub const RESERVED: &str = "io.modelcontextprotocol/";
+const RESERVED_QUOTED: &str = "\"io.modelcontextprotocol/";
 pub const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 pub const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 pub const CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
@@ -44,15 +45,33 @@ pub struct Meta {
 impl Meta {
     /// Of a member that stands twice, the first counts.
     pub(super) fn see(&mut self, text: &str, member: Member) {
-        let slot = match &*member.key(text) {
-            PROTOCOL_VERSION => &mut self.version,
-            CLIENT_CAPABILITIES => &mut self.capabilities,
-            CLIENT_INFO => &mut self.client_info,
-            LOG_LEVEL => &mut self.level,
-            "progressToken" => &mut self.progress_token,
-            _ => return,
+        let written = member.key.get(text);
+        let slot = match written.strip_prefix(RESERVED_QUOTED) {
+            // Some of it may be written as an escape.
+            _ if written.contains('\\') => self.slot(&member.key(text)),
+            Some(rest) => self.reserved(rest.trim_end_matches('"')),
+            None => self.slot(written.trim_matches('"')),
         };
-        slot.get_or_insert(member.value);
+        if let Some(slot) = slot {
+            slot.get_or_insert(member.value);
+        }
+    }
+
+    fn slot(&mut self, key: &str) -> Option<&mut Option<Span>> {
+        match key.strip_prefix(RESERVED) {
+            Some(rest) => self.reserved(rest),
+            None => (key == "progressToken").then_some(&mut self.progress_token),
+        }
+    }
+
+    fn reserved(&mut self, rest: &str) -> Option<&mut Option<Span>> {
+        match rest {
+            "protocolVersion" => Some(&mut self.version),
+            "clientCapabilities" => Some(&mut self.capabilities),
+            "clientInfo" => Some(&mut self.client_info),
+            "logLevel" => Some(&mut self.level),
+            _ => None,
+        }
     }
 }
 
@@ -71,5 +90,11 @@ mod tests {
         assert_eq!(get(meta.capabilities), Some(r#"{"roots":{}}"#));
         assert_eq!(get(meta.progress_token), Some("7"));
         assert_eq!((get(meta.client_info), get(meta.level)), (None, None));
+        let text = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol\/logLevel":"info","progress\u0054oken":8,"io.modelcontextprotocol/logLevels":1,"io.modelcontextprotocol/clientInfo":{},"Xprogresstoken":2}}}"#;
+        let Ok(Message::Request(request)) = Message::parse(text.into()) else { panic!("a request") };
+        let meta = request.params.said;
+        let get = |span: Option<Span>| span.map(|span| span.get(text));
+        assert_eq!((get(meta.level), get(meta.progress_token)), (Some("\"info\""), Some("8")));
+        assert_eq!((get(meta.client_info), meta.version), (Some("{}"), None));
     }
 }

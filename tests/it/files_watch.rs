@@ -14,6 +14,9 @@ use crate::support::logged;
 /// Subscribed from the beginning. Once a write to it was told, whatever was done before was told too.
 const FENCE: &str = "fence";
 
+/// Longer than the steps in which file systems count time.
+const CLOCK_STEPS: Duration = Duration::from_millis(50);
+
 struct World {
     gateway: Gateway,
     client: Client,
@@ -39,6 +42,10 @@ impl World {
         let gateway = Gateway::with_servers(json!({ "f": server })).await;
         let client = gateway.client_seeing("f_read").await;
         let listener = client.listen().await;
+        // Of a file that was written a moment before it is subscribed to nobody can tell whether it is written again.
+        let last = fs::metadata(root.join(FENCE)).and_then(|facts| facts.modified()).expect("it is there");
+        let is_past = || async { last.elapsed().is_ok_and(|age| age > CLOCK_STEPS).then_some(()) };
+        eventually("the files are older than a step of the clock", is_past).await;
         let world = World { gateway, client, listener, root, scratch, fences: 0 };
         world.subscribe(FENCE).await;
         world
