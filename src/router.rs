@@ -40,8 +40,8 @@ use crate::protocol::params::required;
 use crate::protocol::{self, Notification, Outcome, Request, Response};
 use crate::router::inputs::Exchange;
 use crate::router::state::States;
-use crate::router::tasks::Came;
 use crate::router::tasks::book::{Book, Native};
+use crate::router::tasks::{Came, makes_tasks};
 
 /// D13: how long a URI that nobody offers yet is waited for while lists are being fetched.
 const REFRESH_PATIENCE: Duration = Duration::from_secs(1);
@@ -304,7 +304,8 @@ impl Router {
                     (true, false) => content::add_kind(&request.method, text, result, &mut edits),
                     (false, has_kind) => content::cut_foreign(has_kind, &request.method, text, result, &mut edits),
                 }
-                if dialect.has_tasks() {
+                // One without tasks has none to name, and a large result is not searched for it.
+                if dialect.has_tasks() && makes_tasks(catalog.source(source)) {
                     edits.append(self.related((backend, caller), text, result));
                 }
                 response.rekeyed(&request.id, edits).into()

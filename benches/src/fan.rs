@@ -96,6 +96,7 @@ async fn once(yard: &Yard, through: Through, sessions: usize) -> Result<Option<F
     }
     let config = json!({
         "gateway": { "host": "127.0.0.1", "port": 0, "maxSessions": 2 * sessions },
+        "metaTools": false,
         "mcpServers": { "feed": { "url": feed.url() } }
     });
     let Some(goblin) = yard.goblin(&config)? else { return Ok(None) };

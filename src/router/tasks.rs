@@ -371,7 +371,7 @@ pub fn check_declared(caller: &Caller) -> Result<(), Error> {
     if knows_extension(caller) { Ok(()) } else { Err(Error::MissingCapability { required: TASKS_DECLARED }) }
 }
 
-fn makes_tasks(source: &Source) -> bool {
+pub(super) fn makes_tasks(source: &Source) -> bool {
     source.listing.hello.as_ref().is_some_and(|hello| hello.capabilities.tasks)
 }
 
