@@ -19,10 +19,10 @@ async fn sub12_who_unsubscribes_while_the_server_is_asked_gets_both_answers() {
         let (mut one, mut two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
         let begun = one.begin("resources/subscribe", json!({ "uri": HELD })).await;
         stage.has_subscriptions(1).await;
+        two.upstream_hears(&["+note:///held-x"]).await;
         one.unsubscribe(HELD).await;
         meta(&one.answer_to(begun).await);
         stage.has_subscriptions(0).await;
-        two.upstream_hears(&["+note:///held-x"]).await;
         two.call_text("a_release", "{}").await;
         two.upstream_hears(&["+note:///held-x", "-note:///held-x"]).await;
 
