@@ -252,8 +252,11 @@ impl Router {
             Ok((catalog, found))
         };
         match look() {
-            Err(Error::ResourceNotFound { .. }) if self.is_refreshing() => {
-                Box::pin(self.refreshed(|| !matches!(look(), Err(Error::ResourceNotFound { .. })))).await;
+            Err(Error::ResourceNotFound { .. }) => {
+                if self.is_refreshing() {
+                    Box::pin(self.refreshed(|| !matches!(look(), Err(Error::ResourceNotFound { .. })))).await;
+                }
+                // Also where nothing is fetched: a catalog may have been published since the first look.
                 look()
             }
             settled => settled,
