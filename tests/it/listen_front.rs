@@ -26,10 +26,14 @@ pub async fn next_told(stream: &mut Listener, method: &str, id: &Value) -> Value
     message["params"].clone()
 }
 
-/// The next update in the words of the server. Who was acknowledged before the server agreed is told in ours first.
+/// The next update in the words of the server. Who was acknowledged before the server agreed is told of each in ours first.
 pub async fn next_touched(stream: &mut Listener, id: &Value) -> Value {
-    let told = next_told(stream, UPDATED, id).await;
-    if told.get("version").is_some() { told } else { next_told(stream, UPDATED, id).await }
+    loop {
+        let told = next_told(stream, UPDATED, id).await;
+        if told.get("version").is_some() {
+            return told;
+        }
+    }
 }
 
 async fn upstream(scene: &Scene, expected: &[&str]) {
