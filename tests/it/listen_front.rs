@@ -117,6 +117,18 @@ async fn sub2_one_update_reaches_sessions_and_listeners_alike() {
     }
 }
 
+/// What changed between the acknowledgement and the server's consent is told by nobody.
+#[tokio::test]
+async fn sub10_who_is_acknowledged_before_the_server_agrees_is_told_when_it_does() {
+    const HELD: &str = "a+note:///held-x";
+    let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
+    let (honoured, mut stream) = scene.client.listen(json!(1), uris(&[HELD])).await;
+    assert_eq!(honoured, uris(&[HELD]));
+    upstream(&scene, &["+note:///held-x"]).await;
+    scene.client.call("a_release", json!({})).await;
+    assert_eq!(next_told(&mut stream, UPDATED, &json!(1)).await, json!({"uri": HELD, "_meta": {}}));
+}
+
 #[tokio::test]
 async fn sub13_the_words_of_an_update_are_the_servers() {
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
