@@ -224,6 +224,7 @@ impl Admin {
         let fates = &self.desk.router.subscriptions.fates;
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Reading {
+            limits: self.observe.limit_counts(),
             started: self.started,
             events: self.observe.counts(),
             sessions: self.desk.sessions.len(),

@@ -44,6 +44,7 @@ use crate::router::Router;
 use crate::session::Sessions;
 use crate::session::account::Accounts;
 use crate::session::desk::Desk;
+use crate::worker::{self, Watchdog};
 
 /// Connections beyond the sessions: a client may hold a few.
 const CONNECTIONS_PER_SESSION: usize = 4;
@@ -70,6 +71,7 @@ pub struct App {
     stop_catalog: watch::Sender<bool>,
     /// Sends traces, where that is wanted.
     exporter: Option<JoinHandle<()>>,
+    _watchdog: Option<Watchdog>,
 }
 
 impl App {
@@ -98,6 +100,7 @@ impl App {
         let configuration = Arc::new(watch::Sender::new(Configuration::new(String::new(), &config)));
         let told = Arc::clone(&configuration);
         let operator = Operator::new(config.clone(), Arc::clone(&fleet), Arc::clone(&observe), waiting, told);
+        let watchdog = Watchdog::start(Arc::clone(&observe));
         let mut app = App {
             started: SystemTime::now(),
             permit: Permit::new(&config.gateway),
@@ -117,6 +120,7 @@ impl App {
             background: Vec::new(),
             stop_catalog,
             exporter,
+            _watchdog: watchdog,
         };
         app.spawn_background();
         app.fleet.become_as(config);
@@ -135,20 +139,20 @@ impl App {
     fn spawn_background(&mut self) {
         let (directory, observe, stop) =
             (Arc::clone(&self.directory), Arc::clone(&self.observe), self.stop_catalog.subscribe());
-        self.background.push(tokio::spawn(async move { directory.run(&observe, stop).await }));
+        self.background.push(worker::spawn(async move { directory.run(&observe, stop).await }));
         let desk = Arc::clone(&self.desk);
-        self.background.push(tokio::spawn(async move { desk.sessions.keep_swept().await }));
+        self.background.push(worker::spawn(async move { desk.sessions.keep_swept().await }));
         let desk = Arc::clone(&self.desk);
-        self.background.push(tokio::spawn(async move { desk.sessions.keep_time().await }));
+        self.background.push(worker::spawn(async move { desk.sessions.keep_time().await }));
         let desk = Arc::clone(&self.desk);
-        self.background.push(tokio::spawn(async move { desk.keep_park().await }));
+        self.background.push(worker::spawn(async move { desk.keep_park().await }));
     }
 
     /// Says when the servers have settled.
     fn spawn_settling(&mut self) {
         let (directory, observe, cell) =
             (Arc::clone(&self.directory), Arc::clone(&self.observe), Arc::clone(&self.readiness));
-        self.background.push(tokio::spawn(async move {
+        self.background.push(worker::spawn(async move {
             let (took, waiting) = readiness::settle(&directory).await;
             let names: Vec<_> = waiting.iter().map(ServerId::as_str).collect();
             let (servers, names) = (directory.backends().len(), names.join(", "));
@@ -269,7 +273,7 @@ impl App {
             stop: self.stop_fronts.subscribe(),
         });
         let most = self.gateway.max_sessions.saturating_mul(CONNECTIONS_PER_SESSION);
-        tokio::spawn(accept::accept(listener, front, routes, most, self.stop_fronts.subscribe()))
+        worker::spawn(accept::accept(listener, front, routes, most, self.stop_fronts.subscribe()))
     }
 
     /// Serves one client of `profile` on `input` and `output` until the input or `shutdown` ends, then stops everything in order; when

@@ -10,6 +10,7 @@ pub mod caller;
 pub mod config;
 pub mod observe;
 pub mod protocol;
+pub mod worker;
 
 // One open stream to one client, and what must survive it.
 pub mod lane;

@@ -10,6 +10,7 @@
 
 pub mod audit;
 pub mod feed;
+pub mod limits;
 pub mod meter;
 pub mod metrics;
 pub mod mime;
@@ -25,6 +26,7 @@ use std::time::Duration;
 
 use crate::config::LogLevel;
 use crate::observe::feed::Feed;
+use crate::observe::limits::{Limit, LimitCounts};
 use crate::observe::meter::{Durations, FINE_BOUNDS};
 use crate::observe::told::Told;
 
@@ -249,6 +251,12 @@ pub enum Event<'a> {
     Panic {
         place: &'a str,
     },
+    /// A worker thread has polled one task for too long; every task behind it waits.
+    WorkerBusy {
+        /// The place that spawned the task.
+        place: &'a str,
+        busy: Duration,
+    },
     ShuttingDown {
         open: usize,
         grace: Duration,
@@ -358,6 +366,7 @@ kinds!(
     SpanDropped "span_dropped" Debug,
     SpansFailed "spans_failed" Warn,
     Panic "panic" Error,
+    WorkerBusy "worker_busy" Warn,
     ShuttingDown "shutting_down" Info,
     CallCut "call_cut" Warn,
     CallsCut "calls_cut" Warn,
@@ -369,6 +378,7 @@ kinds!(
 #[derive(Debug)]
 pub struct Observe {
     counts: [AtomicU64; Kind::ALL.len()],
+    limits: LimitCounts,
     feed: Arc<Feed>,
     /// What the gateway itself adds to calls.
     pub overhead: Durations,
@@ -378,6 +388,7 @@ impl Default for Observe {
     fn default() -> Observe {
         Observe {
             counts: std::array::from_fn(|_| AtomicU64::new(0)),
+            limits: LimitCounts::default(),
             feed: Arc::default(),
             overhead: Durations::within(&FINE_BOUNDS),
         }
@@ -402,6 +413,16 @@ impl Observe {
         if self.feed.wants(told.level) {
             self.feed.push(told);
         }
+    }
+
+    /// Counts that a limit was reached.
+    pub fn limit_hit(&self, limit: Limit) {
+        self.limits.count(limit);
+    }
+
+    /// Returns how often each limit was reached.
+    pub fn limit_counts(&self) -> Vec<(&'static str, u64)> {
+        self.limits.read()
     }
 
     /// The last happenings, and those to come.

@@ -12,6 +12,7 @@ use crate::backend::actor::stopped;
 use crate::front::attention::{Attended, Attention};
 use crate::front::http;
 use crate::front::io::{Impatient, WRITE_PATIENCE, give_up_the_vanished};
+use crate::worker;
 
 /// Header bytes that one request may have.
 const LARGEST_HEAD: usize = 16 * 1024;
@@ -48,7 +49,7 @@ pub async fn accept(
         // Beyond the bound connections are closed at once: a peer that sees it can try again later.
         let Ok(permit) = Arc::clone(&room).try_acquire_owned() else { continue };
         let (front, routes, stop, open) = (Arc::clone(&front), routes.clone(), stop.clone(), open.subscribe());
-        tokio::spawn(async move {
+        worker::spawn(async move {
             serve_connection(stream, front, routes, stop).await;
             drop((permit, open));
         });

@@ -19,6 +19,7 @@ use crate::catalog::directory::Directory;
 use crate::config::diff::{Change, diff};
 use crate::config::{Config, Server, ServerId};
 use crate::observe::meter::Meter;
+use crate::worker;
 
 /// A call that found its server in the catalog before has this long to get on its way.
 const LINGER: Duration = Duration::from_secs(1);
@@ -134,7 +135,7 @@ impl Fleet {
         let new = self.start(&change.id, &change.server, Arc::clone(&running.backend.meter));
         if running.backend.state() == State::Ready {
             running.backend.successor.store(Some(Arc::clone(&new.backend)));
-            let waiting = tokio::spawn(promote_when_ready(
+            let waiting = worker::spawn(promote_when_ready(
                 Arc::downgrade(self),
                 Arc::clone(&running.backend),
                 Arc::clone(&new.backend),
@@ -179,7 +180,7 @@ impl Fleet {
         let successor = running.successor.take();
         let fleet = Arc::clone(self);
         let mut hurry = self.hurry.subscribe();
-        tokio::spawn(async move {
+        worker::spawn(async move {
             if let Some(successor) = successor {
                 for actor in successor.give_up() {
                     // A panic has been reported by the runtime.

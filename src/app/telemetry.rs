@@ -19,6 +19,7 @@ use crate::backend::connect::{HttpClient, ProxyEnvironment};
 use crate::config::Telemetry;
 use crate::observe::spans::{Span, Spans, encode};
 use crate::observe::{Event, Observe};
+use crate::worker;
 
 /// The path of traces, behind that of the collector.
 const TRACES: &str = "/v1/traces";
@@ -40,7 +41,7 @@ pub fn start(
     match Exporter::new(telemetry.otlp.as_deref()?, proxies, Arc::clone(observe)) {
         Ok(exporter) => {
             let (spans, taken) = Spans::new(Arc::clone(observe));
-            Some((spans, tokio::spawn(exporter.run(taken, stop.subscribe()))))
+            Some((spans, worker::spawn(exporter.run(taken, stop.subscribe()))))
         }
         Err(error) => {
             observe.emit(&Event::SpansFailed { reason: &error.to_string(), repeated: false });

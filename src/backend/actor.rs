@@ -32,6 +32,7 @@ use crate::config::{Policies, Server, ServerId, Sharing};
 use crate::observe::meter::Meter;
 use crate::observe::{Event, Observe};
 use crate::protocol::method::Method;
+use crate::worker;
 
 /// At least this long between two fetches of the lists: a storm of changes costs a few fetches a second, not thousands.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(300);
@@ -79,7 +80,7 @@ pub fn start(
     }
     let backend = Arc::new(backend);
     let actor = Actor::new(Arc::clone(&backend), surroundings, dialler, stop);
-    (backend, tokio::spawn(actor.run()))
+    (backend, worker::spawn(actor.run()))
 }
 
 pub struct Actor {
@@ -395,7 +396,7 @@ impl Actor {
         let link = Arc::clone(link);
         let params = format!(r#"{{"level":"{}"}}"#, level.as_str());
         let patience = self.surroundings.policies.start_timeout;
-        tokio::spawn(async move { tokio::time::timeout(patience, link.ask(&Method::SetLevel, &params)).await });
+        worker::spawn(async move { tokio::time::timeout(patience, link.ask(&Method::SetLevel, &params)).await });
     }
 
     fn publish_state(&self, state: State) {

@@ -22,6 +22,7 @@ use crate::protocol::error::Error;
 use crate::protocol::json::{self, Splice, quote};
 use crate::protocol::method::Method;
 use crate::protocol::{self, Id, Notification, Request};
+use crate::worker;
 
 /// Knows the names under which clients know what backends name.
 pub trait Translate: Send + Sync {
@@ -158,7 +159,7 @@ pub fn relay(ear: &Arc<Ear>, request: Request, recipient: Recipient, mut opened:
         return ear.refuse(&request, &gone(), &*mouth);
     }
     let ear = Arc::clone(ear);
-    tokio::spawn(async move {
+    worker::spawn(async move {
         let ended = wait(&ear, &request, &recipient, ask, &mut opened.withdrawn, &*mouth).await;
         ear.leave(&request.id);
         if let Some(answer) = answer_to(&request, ended, &ear) {

@@ -26,6 +26,7 @@ use crate::protocol::json::{self, Splice, quote};
 use crate::protocol::method::Method;
 use crate::protocol::mirror::Mirrors;
 use crate::protocol::{Id, Outcome, Response};
+use crate::worker;
 
 /// How long a call waits for room at a busy backend.
 const SLOT_PATIENCE: Duration = Duration::from_secs(1);
@@ -293,7 +294,7 @@ fn tell_cancelled(link: &Arc<Link>, id: u64, reason: &str) {
     let params = format!(r#"{{"requestId":{id},"reason":{}}}"#, quote(reason));
     let message = crate::protocol::notification(&Method::Cancelled, Some(&params));
     let link = Arc::clone(link);
-    tokio::spawn(async move { link.notify(message).await });
+    worker::spawn(async move { link.notify(message).await });
 }
 
 #[cfg(test)]

@@ -33,6 +33,7 @@ use tokio::time::timeout;
 
 use crate::backend::guard;
 use crate::config::secret::Secret;
+use crate::worker;
 
 /// How long a command may take to end by itself after its stdin was closed.
 pub const VOLUNTARY_GRACE: Duration = Duration::from_secs(1);
@@ -123,7 +124,7 @@ pub fn spawn(guard_exe: &Path, command: &Command) -> Result<Child, SpawnError> {
     let id = guard.id();
     let (leash, dropped) = oneshot::channel();
     let (report, exit) = watch::channel(None);
-    tokio::spawn(async move {
+    worker::spawn(async move {
         let exit = supervise(guard, exits, pipe, dropped).await;
         report.send_replace(Some(exit));
     });

@@ -48,6 +48,7 @@ use crate::protocol::dialect::Dialect;
 use crate::protocol::framing::Frame;
 use crate::protocol::method::Method;
 use crate::protocol::{Id, Message, Notification, Request, Response};
+use crate::worker;
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -129,7 +130,7 @@ impl HttpLink {
     pub async fn listen_to_get(&self) {
         self.shared.settled.get_or_init(|| self.shared.headers_so_far());
         let shared = Arc::clone(&self.shared);
-        tokio::spawn(async move {
+        worker::spawn(async move {
             let mut closed = shared.closed.subscribe();
             tokio::select! {
                 () = keep_listening(&shared) => {}
@@ -429,7 +430,7 @@ impl Mouth for Aside {
             return self.0.ear.emit(&Event::AsideDropped { server: self.0.ear.server() });
         };
         let shared = Arc::clone(&self.0);
-        tokio::spawn(async move {
+        worker::spawn(async move {
             let _ = tokio::time::timeout(ASIDE, shared.post(message)).await;
             drop(permit);
         });

@@ -31,6 +31,7 @@ use crate::observe::Event;
 use crate::protocol::error::Error;
 use crate::protocol::json;
 use crate::subscriptions::Subscription;
+use crate::worker;
 
 /// How many notifications of a client may wait for its link. Full: the next is dropped and counted.
 const MOST_TOLD: usize = 64;
@@ -236,7 +237,7 @@ impl OwnLinks {
         clients.insert(session, Arc::clone(&own));
         // A runtime that shuts down drops the keeper here, and a keeper that is dropped takes this lock.
         drop(clients);
-        tokio::spawn(Keeper::new(&self.0, session, client, &own, heard).run());
+        worker::spawn(Keeper::new(&self.0, session, client, &own, heard).run());
         own
     }
 }

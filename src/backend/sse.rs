@@ -35,6 +35,7 @@ use crate::observe::Event;
 use crate::protocol::framing::{self, Events, Frame};
 use crate::protocol::method::Method;
 use crate::protocol::{self, Id, Message, Response};
+use crate::worker;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
@@ -89,7 +90,7 @@ impl SseLink {
         let (endpoint, body, events) = self.shared.open_stream().await?;
         self.shared.endpoint.get_or_init(|| endpoint);
         let shared = Arc::clone(&self.shared);
-        tokio::spawn(async move {
+        worker::spawn(async move {
             let mut closed = shared.closed.subscribe();
             tokio::select! {
                 end = hear(&shared, body, events) => shared.close(end),
@@ -180,7 +181,7 @@ impl Shared {
             biased;
             answer = &mut answered => match answer {
                 Ok(Ok(answer)) => {
-                    tokio::spawn(timeout(ASIDE, post));
+                    worker::spawn(timeout(ASIDE, post));
                     Ok(answer)
                 }
                 lost => match timeout(self.last_words(), post).await {
@@ -307,7 +308,7 @@ impl Mouth for Aside {
         match Arc::clone(&shared.asides).try_acquire_owned() {
             Ok(permit) => {
                 let said = timeout(ASIDE, Arc::clone(shared).post(message));
-                tokio::spawn(async move {
+                worker::spawn(async move {
                     let _ = said.await;
                     drop(permit);
                 });
@@ -348,7 +349,7 @@ where
             }
             Err(_) if shared.open.is_empty() => {
                 pinged = true;
-                tokio::spawn(Arc::clone(shared).ping());
+                worker::spawn(Arc::clone(shared).ping());
             }
             Err(_) => {}
         }

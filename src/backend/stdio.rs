@@ -33,6 +33,7 @@ use crate::observe::Event;
 use crate::protocol::framing::{Frame, Lines};
 use crate::protocol::json::single_line;
 use crate::protocol::{Message, Response};
+use crate::worker;
 
 /// How long a request waits for room in the queue to the child.
 pub const QUEUE_PATIENCE: Duration = Duration::from_secs(1);
@@ -104,12 +105,12 @@ impl StdioLink {
             said: Mutex::default(),
             closed: watch::Sender::new(None),
         });
-        let writer = tokio::spawn(write(queued, child.stdin));
-        let reader = tokio::spawn(read(Arc::clone(&shared), child.stdout, limit));
-        let stderr = tokio::spawn(read_stderr(Arc::clone(&shared), child.stderr));
+        let writer = worker::spawn(write(queued, child.stdin));
+        let reader = worker::spawn(read(Arc::clone(&shared), child.stdout, limit));
+        let stderr = worker::spawn(read_stderr(Arc::clone(&shared), child.stderr));
         let (stop, stopped) = oneshot::channel();
         let ears = Ears { stdout: reader, stderr };
-        let watcher = tokio::spawn(watch_over(Arc::clone(&shared), child.process, writer, ears, stopped));
+        let watcher = worker::spawn(watch_over(Arc::clone(&shared), child.process, writer, ears, stopped));
         Ok(StdioLink { shared, stop: Mutex::new(Some(stop)), watcher: Mutex::new(Some(watcher)) })
     }
 

@@ -16,6 +16,7 @@ use crate::backend::actor::{Actor, Surroundings};
 use crate::backend::dial::Dialler;
 use crate::backend::link::Link;
 use crate::backend::{Backend, State};
+use crate::worker;
 
 /// How long a call waits for a twin that is being started for the first time.
 const FIRST_PATIENCE: Duration = Duration::from_secs(10);
@@ -74,7 +75,7 @@ impl Twin {
             Arc::clone(&self.dialler),
             self.stop.clone(),
         );
-        *begun = Some(Begun { backend: Arc::clone(&backend), task: tokio::spawn(actor.run()) });
+        *begun = Some(Begun { backend: Arc::clone(&backend), task: worker::spawn(actor.run()) });
         backend
     }
 

@@ -49,6 +49,7 @@ use crate::protocol::framing::{Frame, Lines};
 use crate::protocol::json::single_line;
 use crate::protocol::method::Method;
 use crate::protocol::{self, Id, Request};
+use crate::worker;
 
 /// Requests of the client that may be open at once.
 const MOST_CALLS: usize = 256;
@@ -96,7 +97,7 @@ pub async fn run(
     mut shutdown: impl AsyncFnMut(),
 ) {
     let (sender, receiver) = mpsc::channel(OUTPUT_LINES);
-    let writer = tokio::spawn(write(receiver, output));
+    let writer = worker::spawn(write(receiver, output));
     let bridge = Arc::new(Bridge {
         wire,
         session: watch::Sender::default(),
@@ -255,7 +256,7 @@ impl Client {
             bridge.session.send_modify(|session| *session = session.next(headers));
             let session = keeper::keep(Arc::clone(bridge), self.output.clone());
             let subscriptions = subscriptions::keep(Arc::clone(bridge), self.output.clone());
-            self.keeper = Some(tokio::spawn(async {
+            self.keeper = Some(worker::spawn(async {
                 tokio::join!(session, subscriptions);
             }));
         }
@@ -277,8 +278,8 @@ impl Client {
         self.visits.insert(request.id.detached(), cancel);
         let (bridge, request, output) = (Arc::clone(&self.bridge), request.clone(), self.output.clone());
         match request.method {
-            Method::Listen => self.calls.spawn(listen::listen(bridge, request, output, cancelled)),
-            _ => self.calls.spawn(visit::visit(bridge, request, output, cancelled)),
+            Method::Listen => self.calls.spawn(worker::watched(listen::listen(bridge, request, output, cancelled))),
+            _ => self.calls.spawn(worker::watched(visit::visit(bridge, request, output, cancelled))),
         };
     }
 
@@ -306,7 +307,12 @@ impl Client {
             self.open.retain(|_, open| !open.is_closed());
             self.open.insert(id.clone(), cancel);
         }
-        self.calls.spawn(call::call(Arc::clone(&self.bridge), outgoing, self.output.clone(), cancelled));
+        self.calls.spawn(worker::watched(call::call(
+            Arc::clone(&self.bridge),
+            outgoing,
+            self.output.clone(),
+            cancelled,
+        )));
     }
 }
 

@@ -17,6 +17,7 @@ use crate::app::operate::{Fresh, Source};
 use crate::cli::load::{self, Found, From};
 use crate::cli::runtime::Published;
 use crate::config::Config;
+use crate::worker;
 
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -36,7 +37,7 @@ pub fn follow(flag: Option<&Path>, from: &From, amend: Amend, record: Record) ->
         From::File(path) => Some(path.clone()),
         From::Directory(_) => None,
     };
-    let following = tokio::spawn(watch(path, hang_up, Arc::clone(&changed)));
+    let following = worker::spawn(watch(path, hang_up, Arc::clone(&changed)));
     Ok((Source { read, changed }, Following(following)))
 }
 

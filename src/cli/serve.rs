@@ -29,6 +29,7 @@ use crate::config::admin::Listen;
 use crate::observe::Observe;
 use crate::tui;
 use crate::tui::remote::Remote;
+use crate::worker;
 
 #[derive(Debug, Args)]
 pub struct Serve {
@@ -166,7 +167,7 @@ async fn serve(
     }
     let told = banner_url.map(|url| {
         let banner = Banner { url, from: shown(&from), has_token };
-        tokio::spawn(banner::show(banner, app.readiness(), Arc::clone(app.directory())))
+        worker::spawn(banner::show(banner, app.readiness(), Arc::clone(app.directory())))
     });
     let shutdown = async move || {
         terminated().await;

@@ -28,6 +28,7 @@ use crate::protocol::error::Error;
 use crate::protocol::json::Pieces;
 use crate::session::Session;
 use crate::session::desk::Next;
+use crate::worker;
 
 pub const SSE: &str = "/sse";
 pub const MESSAGES: &str = "/messages";
@@ -148,7 +149,7 @@ impl Client {
             // Never here: this transport has no requests without a handshake.
             Heard::Visit(..) | Heard::Listening(..) => {}
             // A task of its own: the call is answered however its POST ends.
-            Heard::Call(carried) => drop(tokio::spawn(carry(carried, Arc::clone(self), self.outlet.writer()))),
+            Heard::Call(carried) => drop(worker::spawn(carry(carried, Arc::clone(self), self.outlet.writer()))),
         }
         Ok(())
     }

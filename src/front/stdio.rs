@@ -24,6 +24,7 @@ use crate::protocol::framing::{Frame, Lines};
 use crate::protocol::json::Pieces;
 use crate::session::Session;
 use crate::session::desk::{Desk, Next};
+use crate::worker;
 
 /// Answers that may wait for the client to read; beyond it their calls wait.
 const OUTPUT_MESSAGES: usize = 64;
@@ -42,7 +43,7 @@ type Output = mpsc::Sender<Pieces>;
 /// Serves until the input ends or we are told to stop; calls still open then have `grace` to finish.
 pub async fn serve(front: Front, input: impl AsyncRead + Unpin, output: impl AsyncWrite + Unpin + Send + 'static) {
     let (sender, receiver) = mpsc::channel(OUTPUT_MESSAGES);
-    let writer = tokio::spawn(write(receiver, output));
+    let writer = worker::spawn(write(receiver, output));
     let grace = front.grace;
     let dialogue = Dialogue::of_both_eras(&front.desk, &front.observe, front.profile.clone())
         .expect("maxSessions is at least 1 and this the only client");
@@ -160,22 +161,22 @@ impl Client {
             Ok(Heard::Initialized(session)) => {
                 if self.told.is_none() {
                     let changes = self.changes();
-                    self.told = Some(tokio::spawn(tell(session, changes, self.output.downgrade())));
+                    self.told = Some(worker::spawn(tell(session, changes, self.output.downgrade())));
                 }
                 true
             }
             Ok(Heard::Answer(answer)) => self.send(answer).await,
             Ok(Heard::Call(carried)) => {
-                self.calls.spawn(carry(carried, self.output.clone()));
+                self.calls.spawn(worker::watched(carry(carried, self.output.clone())));
                 true
             }
             Ok(Heard::Visit(visit, leash)) => {
-                self.calls.spawn(carry_visit(visit, leash, self.output.clone()));
+                self.calls.spawn(worker::watched(carry_visit(visit, leash, self.output.clone())));
                 true
             }
             Ok(Heard::Listening(listening, leash)) => {
                 let told = Told::new(self.changes(), listening, self.front.stop.clone());
-                self.calls.spawn(carry_told(told, leash, self.output.clone()));
+                self.calls.spawn(worker::watched(carry_told(told, leash, self.output.clone())));
                 true
             }
             Err(malformed) => self.send(refusal(&malformed)).await,

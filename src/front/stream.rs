@@ -29,6 +29,7 @@ use crate::protocol::json::Pieces;
 use crate::protocol::{self, Id, Message};
 use crate::session::desk::{Next, Pending};
 use crate::session::{self, Session};
+use crate::worker;
 
 pub const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
 
@@ -188,8 +189,8 @@ impl Drop for Carried {
         let rest =
             Carried { pending, session, observe, first: self.first.take(), stream: self.stream, is_detached: true };
         match self.stream {
-            Some(stream) => tokio::spawn(rest.carry_on(stream)),
-            None => tokio::spawn(rest.end_unread()),
+            Some(stream) => worker::spawn(rest.carry_on(stream)),
+            None => worker::spawn(rest.end_unread()),
         };
     }
 }

@@ -19,6 +19,7 @@ use crate::protocol::json::Pieces;
 use crate::router::Reply;
 use crate::session::desk::{Desk, Next, Pending};
 use crate::session::listening::Listening;
+use crate::worker;
 
 /// A call on its way. Its drop before the answer cancels it.
 pub struct Visit {
@@ -124,7 +125,7 @@ impl Drop for Visit {
         if let Some(mut pending) = self.pending.take() {
             pending.call.cancel("the client closed the stream of its request");
             // Its backend is told in due course.
-            tokio::spawn(async move { while !matches!(pending.next().await, Next::Answer(_)) {} });
+            worker::spawn(async move { while !matches!(pending.next().await, Next::Answer(_)) {} });
         }
     }
 }

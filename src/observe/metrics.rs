@@ -26,6 +26,8 @@ pub struct Reading {
     pub started: SystemTime,
     /// How often each kind of happening was emitted.
     pub events: Vec<(&'static str, u64)>,
+    /// How often each limit was reached.
+    pub limits: Vec<(&'static str, u64)>,
     pub sessions: usize,
     pub streams: usize,
     pub requests_in_flight: usize,
@@ -95,6 +97,11 @@ struct VersionLabel {
 #[derive(Clone, Debug, EncodeLabelSet)]
 struct KindLabel {
     kind: String,
+}
+
+#[derive(Clone, Debug, EncodeLabelSet)]
+struct LimitLabel {
+    limit: &'static str,
 }
 
 #[derive(Clone, Debug, EncodeLabelSet)]
@@ -169,6 +176,11 @@ impl Reading {
         let mut family = encoder.encode_descriptor("goblin_events", help, None, MetricType::Counter)?;
         for (kind, count) in &self.events {
             counter(&mut family, &KindLabel { kind: (*kind).to_owned() }, *count)?;
+        }
+        let help = "How often each limit was reached";
+        let mut family = encoder.encode_descriptor("goblin_limit_hits", help, None, MetricType::Counter)?;
+        for (limit, count) in &self.limits {
+            counter(&mut family, &LimitLabel { limit }, *count)?;
         }
         gauge(encoder, "goblin_sessions_active", "Sessions of clients", self.sessions)?;
         gauge(encoder, "goblin_streams_active", "Open streams of sessions and listeners", self.streams)?;
@@ -331,6 +343,7 @@ mod tests {
         Reading {
             started: UNIX_EPOCH + Duration::from_secs(5),
             events: vec![("backend_ready", 2)],
+            limits: vec![("jsonDepth", 1)],
             sessions: 3,
             streams: 2,
             requests_in_flight: 4,
@@ -360,6 +373,7 @@ mod tests {
         for line in [
             "goblin_start_time_seconds 5.0",
             r#"goblin_events_total{kind="backend_ready"} 2"#,
+            r#"goblin_limit_hits_total{limit="jsonDepth"} 1"#,
             "goblin_sessions_active 3",
             "goblin_streams_active 2",
             r#"goblin_backend_up{server_id="a \"b\\"} 1"#,

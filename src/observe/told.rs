@@ -261,6 +261,9 @@ impl<'a> Told<'a> {
                 };
                 again(told(message), repeated).with(Field::Reason, reason)
             }
+            Event::WorkerBusy { place, busy } => told("a worker thread is busy with one task; other calls may wait")
+                .with(Field::Place, place)
+                .with(Field::Took, busy),
             Event::Panic { place } => told("bug: a request panicked").with(Field::Place, place),
             Event::ShuttingDown { open, grace } => told("shutting down; open calls have the grace to end")
                 .with(Field::Open, open)

@@ -29,6 +29,7 @@ use crate::router::tasks::check_declared;
 use crate::session::desk::Desk;
 use crate::session::visit::Guest;
 use crate::session::{Counted, Place};
+use crate::worker;
 
 /// How many backends are asked at once for the sake of one client.
 const MOST_ASKED: usize = 16;
@@ -167,7 +168,7 @@ fn watch_tasks(desk: &Arc<Desk>, call: &Arc<Call>, mailbox: &Arc<Mailbox>, honou
     }
     let (desk, call, mailbox, tasks) =
         (Arc::clone(desk), Arc::clone(call), Arc::clone(mailbox), honoured.tasks.clone());
-    tokio::spawn(async move { desk.router.watch_tasks(&call, &mailbox, &tasks).await });
+    worker::spawn(async move { desk.router.watch_tasks(&call, &mailbox, &tasks).await });
 }
 
 /// Enters the subscriptions, until all stand or fall or nobody listens any more; tells which fell.
@@ -182,7 +183,7 @@ fn subscribe_all(
     }
     let (settle, settled) = oneshot::channel();
     let (desk, call, uris) = (Arc::clone(desk), Arc::clone(call), honoured.uris.clone());
-    tokio::spawn(async move {
+    worker::spawn(async move {
         let (router, call, listener) = (&desk.router, &call, &listener);
         let enter = |uri: Arc<str>| async move { (!router.listen_to(call, listener, &uri).await).then_some(uri) };
         let all = futures_util::stream::iter(uris).map(enter).buffer_unordered(MOST_ASKED);

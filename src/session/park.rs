@@ -20,6 +20,7 @@ use crate::router::Reply;
 use crate::router::inputs::{Question, input_required, question, refuse};
 use crate::router::state::State;
 use crate::session::desk::{Desk, Pending};
+use crate::worker;
 
 /// How many calls may wait here.
 const MOST_PARKED: usize = 1024;
@@ -95,7 +96,7 @@ impl Desk {
             return Err(pending);
         };
         // It goes on while nobody waits for it.
-        let answer = tokio::spawn(pending.answer);
+        let answer = worker::spawn(pending.answer);
         pending.answer = Box::pin(async move { answer.await.ok().flatten() });
         Ok(self.put(pending, request, open, place))
     }

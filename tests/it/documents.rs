@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// Each module may use those of its own group and of the groups before it.
 const ORDER: [&[&str]; 10] = [
-    &["caller", "config", "observe", "protocol"],
+    &["caller", "config", "observe", "protocol", "worker"],
     &["lane", "mailbox"],
     &["subscriptions"],
     &["backend"],
@@ -221,6 +221,20 @@ fn modules_use_only_what_stands_before_them() {
         }
     }
     assert!(uses > 0, "no file under src uses another");
+}
+
+/// A task that is spawned elsewhere is hidden from the watch over worker threads.
+#[test]
+fn hard4_every_task_is_spawned_where_the_watchdog_sees_it() {
+    let mut spawned = 0;
+    for path in files("src", "rs") {
+        let text = text_of(&path);
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        spawned += code.matches("worker::spawn(").count();
+        let is_worker = path.ends_with("src/worker.rs") || path.ends_with("worker.rs");
+        assert!(is_worker || !code.contains("tokio::spawn("), "{}: use worker::spawn", path.display());
+    }
+    assert!(spawned > 0, "no file under src spawns a task");
 }
 
 /// The dashboard is a client: what it may know of the gateway is what the admin API and MCP tell.

@@ -4,6 +4,7 @@ mod ask_player;
 mod fixture_http;
 mod harness;
 mod home;
+mod hostile;
 mod interop_features;
 mod interop_player;
 mod interop_rmcp_client;

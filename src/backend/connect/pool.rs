@@ -21,6 +21,7 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::client::conn::http1::{SendRequest, handshake};
 
 use crate::backend::connect::dial::{DialError, Dialer};
+use crate::worker;
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 const MOST_IDLE: usize = 256;
@@ -91,7 +92,7 @@ impl Pool {
         let stream = self.dialer.dial().await.map_err(Failed::Dial)?;
         let (mut connection, driver) = handshake(stream).await.map_err(Failed::Unsent)?;
         // Whoever sends hears of its errors.
-        tokio::spawn(async move { drop(driver.await) });
+        worker::spawn(async move { drop(driver.await) });
         connection.ready().await.map_err(Failed::Unsent)?;
         Idle::keep_swept(&self.idle);
         Ok(connection)
@@ -160,7 +161,7 @@ impl Idle {
             return;
         }
         let idle = Arc::downgrade(idle);
-        tokio::spawn(async move {
+        worker::spawn(async move {
             loop {
                 tokio::time::sleep(IDLE_TIMEOUT / 2).await;
                 let Some(idle) = Weak::upgrade(&idle) else { return };

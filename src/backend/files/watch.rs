@@ -33,6 +33,7 @@ use crate::backend::files::path::Relative;
 use crate::backend::files::tree::{Spot, Stop};
 use crate::backend::files::{Served, StopOnDrop};
 use crate::observe::Event;
+use crate::worker;
 
 const QUIET: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
@@ -48,7 +49,7 @@ pub struct Watch(JoinHandle<()>);
 impl Watch {
     pub fn start(served: Arc<Served>) -> Watch {
         let watcher = Watcher { served, system: None, seen: Arc::default(), touched: Touched::default() };
-        Watch(tokio::spawn(watcher.run()))
+        Watch(worker::spawn(watcher.run()))
     }
 
     pub fn stop(&self) {

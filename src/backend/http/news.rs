@@ -18,6 +18,7 @@ use crate::observe::Event;
 use crate::protocol::framing::{Events, Frame};
 use crate::protocol::method::Method;
 use crate::protocol::{Id, Message, Notification};
+use crate::worker;
 
 impl HttpLink {
     /// Asks for the stream and waits until it is acknowledged.
@@ -34,7 +35,7 @@ impl HttpLink {
         let mut stream = Stream { shared: Arc::clone(&self.shared), id, body: response.into_body(), events };
         let honoured = stream.acknowledged().await?;
         let ((told, over), (hold, held)) = (oneshot::channel(), oneshot::channel());
-        tokio::spawn(async move {
+        worker::spawn(async move {
             let shared = Arc::clone(&stream.shared);
             let over = tokio::select! {
                 over = stream.hear() => over,

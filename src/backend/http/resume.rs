@@ -25,6 +25,7 @@ use crate::lane::Call;
 use crate::protocol::framing::{Event, Events, Frame};
 use crate::protocol::method::Method;
 use crate::protocol::{Id, Message, Response};
+use crate::worker;
 
 /// Attempts in a row that brought nothing, after which there is nothing to be had.
 const MOST_IN_VAIN: u32 = 3;
@@ -103,7 +104,7 @@ impl<'a> Awaited<'a> {
                     false => Shared::on_event(self.shared, self.id, event, self.call)?,
                 };
                 if let Some(answer) = answer {
-                    tokio::spawn(finish(body));
+                    worker::spawn(finish(body));
                     return Ok(Heard::Answer(answer));
                 }
             }

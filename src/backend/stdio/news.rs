@@ -16,6 +16,7 @@ use crate::backend::news::{ends, honoured, refusal_in, subscription_of, unsubscr
 use crate::backend::stdio::{Shared, StdioLink};
 use crate::protocol::method::Method;
 use crate::protocol::{Notification, notification};
+use crate::worker;
 
 /// The streams that are open or asked for, by the ids of their requests.
 #[derive(Default)]
@@ -77,7 +78,7 @@ impl StdioLink {
     pub async fn listen(&self, id: u64, body: Bytes) -> Result<Listen, LinkError> {
         let (ready, readied) = oneshot::channel();
         let ((told, over), (hold, held)) = (oneshot::channel(), oneshot::channel());
-        tokio::spawn(keep(Arc::clone(&self.shared), id, body, Ends { ready, over: told, held }));
+        worker::spawn(keep(Arc::clone(&self.shared), id, body, Ends { ready, over: told, held }));
         let honoured = readied.await.unwrap_or_else(|_| Err(self.shared.lost(true)))?;
         Ok(Listen { honoured, over, hold })
     }

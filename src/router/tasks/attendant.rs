@@ -19,6 +19,7 @@ use crate::protocol::json::Splice;
 use crate::protocol::method::Method;
 use crate::router::inputs::{Question, question, refuse};
 use crate::router::tasks::{Errand, about};
+use crate::worker;
 
 /// How long a client that wants to know what is asked waits for its backend to ask it.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -62,7 +63,7 @@ impl Attendant {
         state.call = Some(Arc::clone(&call));
         drop(state);
         let (attendant, backend, native) = (Arc::clone(self), Arc::clone(backend), native.to_owned());
-        tokio::spawn(async move {
+        worker::spawn(async move {
             let tasks = Tasks::default();
             let outgoing = Outgoing {
                 request: &call.request,

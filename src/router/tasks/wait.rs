@@ -13,6 +13,7 @@ use crate::protocol::method::Method;
 use crate::router::Router;
 use crate::router::tasks::about;
 use crate::router::tasks::words::Told;
+use crate::worker;
 
 /// Nobody waits for the answer to these.
 const CANCEL_PATIENCE: Patience = Patience { idle: Some(Duration::from_secs(10)), most: None };
@@ -80,5 +81,5 @@ fn cancel(call: &Call, backend: &Arc<Backend>, native: &str) {
     let request = about(&Method::TasksCancel, native, "");
     let call = Arc::new(Call::new(call.caller.clone(), Arc::clone(&call.mailbox), request, None));
     let (backend, native) = (Arc::clone(backend), native.to_owned());
-    tokio::spawn(async move { ask(&call, &backend, &Method::TasksCancel, &native, CANCEL_PATIENCE).await.map(drop) });
+    worker::spawn(async move { ask(&call, &backend, &Method::TasksCancel, &native, CANCEL_PATIENCE).await.map(drop) });
 }

@@ -13,6 +13,7 @@ use crate::backend::link::{Link, Wire};
 use crate::backend::register::plan::{MERGE_AFTER, MOST_APART};
 use crate::backend::register::tests::Desk;
 use crate::subscriptions::Outcome;
+use crate::worker;
 
 /// A stream that the gateway wants.
 struct Asked {
@@ -60,7 +61,7 @@ impl Stage {
         let (wanted, asked) = mpsc::channel(9);
         desk.register.link_up(true);
         let register = Arc::clone(&desk.register);
-        let keeper = tokio::spawn(async move {
+        let keeper = worker::spawn(async move {
             let opener: Opener<'_> = Box::new(move |filter| {
                 let wanted = wanted.clone();
                 Box::pin(async move {
@@ -114,7 +115,7 @@ impl Stage {
 
     fn subscribe(&self, native: &str) -> JoinHandle<Outcome> {
         let (desk, native) = (self.desk.clone(), native.to_owned());
-        tokio::spawn(async move { desk.enter(&native, None).await })
+        worker::spawn(async move { desk.enter(&native, None).await })
     }
 
     fn marked(&self) -> Vec<List> {

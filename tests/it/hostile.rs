@@ -1,0 +1,109 @@
+//! The frame of every hostile test: a neighbour whose calls must succeed during the attack, and the state of the gateway
+//! after it.
+//!
+//! A test starts a gateway with the attacked parts and a healthy server, then [`Attack::begin`], then attacks, then
+//! [`Attack::end`]. The end asserts that every call of the neighbour succeeded, that no worker thread was busy for long, and
+//! that the memory of the gateway stayed below the ceiling that the test documents.
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use crate::harness::{Client, Gateway, eventually};
+
+/// The name of the healthy server whose tool the neighbour calls.
+pub const HEALTHY: &str = "healthy";
+/// The neighbour has called at least this often, so that its calls overlap with the attack.
+const MIN_CALLS: usize = 20;
+
+/// An attack under observation.
+pub struct Attack {
+    name: &'static str,
+    pid: u32,
+    client: Client,
+    stop: Arc<AtomicBool>,
+    calls: JoinHandle<Vec<Duration>>,
+}
+
+impl Attack {
+    /// Starts a neighbour that calls the tool `echo` of the server [`HEALTHY`] until the attack ends.
+    pub async fn begin(name: &'static str, gateway: &Gateway) -> Attack {
+        let client = gateway.client_seeing(&format!("{HEALTHY}_echo")).await;
+        let stop = Arc::<AtomicBool>::default();
+        let calls = tokio::spawn(call_until(client.clone(), Arc::clone(&stop)));
+        Attack { name, pid: gateway.child.id().expect("the gateway runs"), client, stop, calls }
+    }
+
+    /// Asserts that the neighbour's calls succeeded, that no worker thread was busy, and that the peak of the gateway's
+    /// resident memory is below `ceiling` MiB. Returns the peak in MiB.
+    pub async fn end(self, ceiling: u64) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut times = self.calls.await.expect("every call of the neighbour succeeds");
+        times.sort();
+        assert_calm(&self.client).await;
+        let peak = peak_memory(self.pid);
+        let p99 = times[times.len() * 99 / 100];
+        report(self.name, times.len(), p99, peak);
+        assert!(peak < ceiling, "{}: the gateway used {peak} MiB, more than {ceiling} MiB", self.name);
+        peak
+    }
+}
+
+async fn call_until(client: Client, stop: Arc<AtomicBool>) -> Vec<Duration> {
+    let mut times = Vec::new();
+    while times.len() < MIN_CALLS || !stop.load(Ordering::Relaxed) {
+        let (begin, value) = (Instant::now(), format!("neighbour {}", times.len()));
+        let arguments = json!({ "text": value });
+        let answer = client.request("tools/call", json!({ "name": format!("{HEALTHY}_echo"), "arguments": arguments }));
+        let answer: Value = answer.await;
+        assert!(answer["error"].is_null() && answer.to_string().contains(&value), "the neighbour got {answer}");
+        times.push(begin.elapsed());
+    }
+    times
+}
+
+/// Asserts that no worker thread was busy for long.
+pub async fn assert_calm(client: &Client) {
+    assert_eq!(counter(client, "goblin_events_total", r#"kind="worker_busy""#).await, 0, "a worker thread was busy");
+}
+
+/// Returns one series of a counter.
+pub async fn counter(client: &Client, family: &str, label: &str) -> u64 {
+    let scrape = client.send(http::Method::GET, "/metrics", &[], "").await.body;
+    let series = format!("{family}{{{label}}} ");
+    let line = scrape.lines().find_map(|line| line.strip_prefix(&series));
+    line.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("there is no {series} in {scrape}"))
+}
+
+/// Returns how often the limit was reached.
+pub async fn limit_hits(client: &Client, limit: &str) -> u64 {
+    counter(client, "goblin_limit_hits_total", &format!(r#"limit="{limit}""#)).await
+}
+
+/// Waits until the limit was reached.
+pub async fn await_limit(client: &Client, limit: &str) {
+    eventually(&format!("the limit {limit} is reached"), || async {
+        (limit_hits(client, limit).await > 0).then_some(())
+    })
+    .await;
+}
+
+/// Returns the peak of the resident memory of a process in MiB.
+pub fn peak_memory(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux reports the peak");
+    let kibibytes: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+    kibibytes / 1024
+}
+
+/// Appends one line of JSON to the file that `GOBLIN_ATTACK_REPORT` names.
+fn report(name: &str, calls: usize, p99: Duration, peak: u64) {
+    let Some(path) = std::env::var_os("GOBLIN_ATTACK_REPORT") else { return };
+    let line = json!({ "attack": name, "calls": calls, "p99_us": p99.as_micros(), "peak_mib": peak });
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    writeln!(file.expect("the report can be opened"), "{line}").expect("the report can be written");
+}
