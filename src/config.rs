@@ -26,6 +26,8 @@ use crate::config::problem::{Problem, Problems};
 use crate::config::secret::Secret;
 
 pub mod admin;
+pub mod bounded;
+pub mod consent;
 pub mod diff;
 pub mod edit;
 pub mod exposure;
@@ -39,6 +41,8 @@ pub mod roots;
 pub mod schema;
 pub mod secret;
 pub mod tree;
+pub mod trust;
+pub mod visible;
 
 mod document;
 mod expand;

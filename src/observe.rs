@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::config::LogLevel;
+use crate::config::visible::is_hidden;
 use crate::observe::feed::Feed;
 use crate::observe::limits::{Limit, LimitCounts};
 use crate::observe::meter::{Durations, FINE_BOUNDS};
@@ -450,12 +451,7 @@ pub fn clean(text: &str) -> String {
 /// Likewise; text that is clean stays where it is.
 fn cleaned(text: &str) -> Cow<'_, str> {
     const LONGEST: usize = 2000;
-    let is_harmless = |character: char| {
-        let directions =
-            matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}');
-        let tags = matches!(character, '\u{e0000}'..='\u{e007f}');
-        !character.is_control() && !directions && !tags
-    };
+    let is_harmless = |character: char| !is_hidden(character);
     if text.len() <= LONGEST && text.chars().all(is_harmless) {
         return Cow::Borrowed(text);
     }

@@ -8,10 +8,12 @@ use clap::Args;
 
 use crate::cli::Source;
 use crate::cli::load::environment;
-use crate::cli::style::{print, tell, warn};
+use crate::cli::style::{print, tell, warn, width, wrap};
+use crate::config::consent;
 use crate::config::edit::Draft;
 use crate::config::pin::unpinned;
 use crate::config::tree::Tree;
+use crate::config::visible::escaped;
 use crate::config::{file, import};
 
 #[derive(Debug, Args)]
@@ -76,7 +78,8 @@ fn try_add(arguments: &Add) -> Result<String, String> {
     let name = &arguments.name;
     let is_known = draft.servers().iter().any(|(known, _)| known == name);
     if is_known && !arguments.force {
-        return Err(format!("server {name} is in {} already, use --force to replace it", draft.path().display()));
+        let (name, place) = (escaped(name), draft.path().display());
+        return Err(format!("server {name} is in {place} already, use --force to replace it"));
     }
     draft.put(name, &entry);
     let path = save(&draft)?;
@@ -94,7 +97,9 @@ fn try_add(arguments: &Add) -> Result<String, String> {
         ));
     }
     let verb = if is_known { "replaced" } else { "added" };
-    Ok(format!("{verb} {name} in {}\n", path.display()))
+    // A command that was pasted may hold more than the terminal showed.
+    let runs = wrap("  runs ", &consent::line(&entry), width(&std::io::stdout()));
+    Ok(format!("{verb} {} in {}\n{runs}", escaped(name), path.display()))
 }
 
 fn try_remove(arguments: &Remove) -> Result<String, String> {

@@ -1,12 +1,12 @@
 //! `goblin import`: the servers that other clients have, after showing what they run.
 //!
 //! Files of clients name commands, and those of a project may be anybody's. So nothing is written before every command
-//! was shown and somebody said yes, on the terminal or by `--yes`.
+//! was shown in full and a person agreed, on the terminal or by `--yes`. The files are regular ones within limits of size,
+//! number and time.
 
 pub mod report;
 
-use std::fs::File;
-use std::io::{IsTerminal, Read, Write};
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -17,14 +17,20 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use crate::cli::Source as Target;
 use crate::cli::import::report::Plan;
 use crate::cli::load::environment;
-use crate::cli::style::{print, tell};
+use crate::cli::style::{print, print_json, tell, width};
+use crate::config::bounded::{self, ReadError};
 use crate::config::edit::Draft;
 use crate::config::import::merge::merge;
 use crate::config::import::{Client, Found, Ground, Note, Source, place, translate};
+use crate::config::visible::escaped;
 use crate::config::{Gateway, file, parse};
 
-/// Some clients keep years of history next to their servers.
-const MAX_SIZE: u64 = 64 << 20;
+/// Some clients keep years of history next to the servers of the user.
+const MAX_USER_FILE: u64 = 32 << 20;
+/// A file of a project may be anybody's and holds servers alone.
+const MAX_PROJECT_FILE: u64 = 4 << 20;
+/// All files together.
+const MAX_TOTAL: u64 = 64 << 20;
 
 #[derive(Debug, Args)]
 pub struct Import {
@@ -81,7 +87,7 @@ impl Import {
 
     /// A file that was asked for must be there and make sense.
     fn named(&self, path: &Path, ground: &Ground) -> Result<Found, String> {
-        let text = read(path).map_err(|reason| format!("cannot read {}: {reason}", path.display()))?;
+        let text = read(path, MAX_USER_FILE).map_err(|reason| format!("cannot read {}: {reason}", path.display()))?;
         let path = std::path::absolute(path).map_err(|reason| format!("{}: {reason}", path.display()))?;
         let client = match self.clients.as_slice() {
             [] => place::guess(&path, &text),
@@ -93,17 +99,21 @@ impl Import {
         translate(&source, &text, ground).map_err(|reason| format!("{} {reason}", source.path.display()))
     }
 
-    /// A file that is merely found may be broken: it is told and the others are read.
+    /// Reads the files that are there. A broken one becomes a note, and the others are read.
     fn search(&self, ground: &Ground, looked: &mut Vec<PathBuf>) -> Vec<Found> {
         let clients = if self.clients.is_empty() { &Client::ALL[..] } else { &self.clients };
         let sources = clients.iter().flat_map(|client| place::sources(*client, ground, &environment));
-        let mut all = Vec::new();
+        let (mut all, mut room) = (Vec::new(), MAX_TOTAL);
         for source in sources {
             looked.push(source.path.clone());
-            let found = match read_regular(&source.path) {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                Err(error) => Err(format!("cannot be read: {error}")),
-                Ok(text) => translate(&source, &text, ground),
+            let max = if source.project.is_some() { MAX_PROJECT_FILE } else { MAX_USER_FILE };
+            let found = match read(&source.path, max.min(room)) {
+                Err(error) if error.is_not_found() => continue,
+                Err(error) => Err(format!("passed over: {error}")),
+                Ok(text) => {
+                    room -= text.len() as u64;
+                    translate(&source, &text, ground)
+                }
             };
             all.push(found.unwrap_or_else(|why| {
                 let (server, member) = (String::new(), String::new());
@@ -121,14 +131,14 @@ impl Import {
             if written {
                 plan.draft.write()?;
             }
-            print(&format!("{}\n", plan.json(written)))?;
+            print_json(&plan.json(written).to_string())?;
             return Ok(ExitCode::SUCCESS);
         }
-        print(&plan.text())?;
+        print(&plan.text(width(&std::io::stdout())))?;
         if count == 0 {
             return Ok(ExitCode::SUCCESS);
         }
-        let path = plan.draft.path().display().to_string();
+        let path = escaped(&plan.draft.path().display().to_string());
         if self.dry_run {
             print("nothing was written, as --dry-run asks\n")?;
         } else if !self.yes && !std::io::stdin().is_terminal() {
@@ -143,19 +153,9 @@ impl Import {
     }
 }
 
-/// A file that nobody named; a pipe in its place must not keep us waiting.
-fn read_regular(path: &Path) -> std::io::Result<String> {
-    if path.metadata()?.is_file() { read(path) } else { Err(std::io::Error::other("it is no regular file")) }
-}
-
-fn read(path: &Path) -> std::io::Result<String> {
-    let file = File::open(path)?;
-    let mut text = String::new();
-    file.take(MAX_SIZE + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > MAX_SIZE {
-        return Err(std::io::Error::other(format!("it is larger than {MAX_SIZE} bytes")));
-    }
-    Ok(text)
+fn read(path: &Path, max: u64) -> Result<String, ReadError> {
+    let bytes = bounded::read(path, max)?;
+    String::from_utf8(bytes).map_err(|_| ReadError::Io(std::io::Error::other("it is not UTF-8")))
 }
 
 /// Where the gateway of this configuration listens, so that it is not imported into itself.

@@ -12,7 +12,7 @@ use crate::cli::catalog::client::Client;
 use crate::cli::catalog::content::{self, Block};
 use crate::cli::catalog::schema::Schema;
 use crate::cli::catalog::{self, Common, EXIT_CODES, Failure, Filter, arguments, complete};
-use crate::cli::style::print;
+use crate::cli::style::print_json;
 use crate::cli::tools::list;
 use crate::observe::clean;
 use crate::protocol::json::quote;
@@ -71,7 +71,7 @@ async fn get(client: &mut Client, name: &str, words: &[String], json: bool) -> R
     let params = format!(r#"{{"name":{},"arguments":{arguments}}}"#, quote(name));
     let result = client.request(&Method::PromptsGet, &params).await?;
     if json {
-        return Ok(print(&format!("{}\n", result.get()))?);
+        return Ok(print_json(result.get())?);
     }
     let value: Value = serde_json::from_str(result.get()).unwrap_or_default();
     let messages = value["messages"].as_array().map(Vec::as_slice).unwrap_or_default();

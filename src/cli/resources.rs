@@ -12,7 +12,7 @@ use crate::cli::catalog::cards::{self, Kind};
 use crate::cli::catalog::client::Client;
 use crate::cli::catalog::content::{self, Block};
 use crate::cli::catalog::{self, Common, EXIT_CODES, Failure, Filter, complete, show};
-use crate::cli::style::print;
+use crate::cli::style::print_json;
 use crate::cli::tools::list;
 use crate::protocol::json::quote;
 use crate::protocol::method::Method;
@@ -109,7 +109,7 @@ async fn read(client: &mut Client, uri: &str, output: Option<&Path>, json: bool)
         content::write_file(path, &content::joined(&blocks))?;
     }
     match (json, output) {
-        (true, _) => Ok(print(&format!("{}\n", result.get()))?),
+        (true, _) => Ok(print_json(result.get())?),
         (false, None) => content::write_resource(uri, &blocks),
         (false, Some(_)) => Ok(()),
     }
@@ -118,7 +118,7 @@ async fn read(client: &mut Client, uri: &str, output: Option<&Path>, json: bool)
 async fn search(client: &mut Client, wanted: Value, filter: &Filter, json: bool) -> Result<(), Failure> {
     let found = cards::search(client, "search_resources", filter, wanted).await?;
     if json {
-        return Ok(print(&(found + "\n"))?);
+        return Ok(print_json(&found)?);
     }
     Ok(show::both(&cards::read(Kind::Resources, &found), &cards::read(Kind::Templates, &found))?)
 }

@@ -3,7 +3,10 @@
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
 use crate::cli::BAD_CONFIGURATION;
+use crate::config::visible::escaped_json;
 
 /// Says why nothing was done.
 pub fn tell(problem: &str) -> ExitCode {
@@ -51,6 +54,42 @@ pub fn shell_word(word: &str) -> String {
     }
 }
 
+/// A line keeps at least this many columns beside its indentation.
+const MIN_COLUMNS: usize = 20;
+
+/// Returns `text` behind `before`, broken at the width of a terminal and indented by the width of `before`. A terminal
+/// itself would go on at the left edge, where a hostile text could pass for another line. Nothing is left out.
+pub fn wrap(before: &str, text: &str, width: Option<usize>) -> String {
+    let Some(width) = width else { return format!("{before}{text}\n") };
+    // Characters of doubtful width count as wide, so that the terminal never breaks a line by itself.
+    let indent = before.width_cjk();
+    let (mut wrapped, indent) = match indent + MIN_COLUMNS <= width {
+        true => (before.to_owned(), indent),
+        false => (format!("{}\n    ", before.trim_end()), 4),
+    };
+    let mut column = indent;
+    for letter in text.chars() {
+        let columns = letter.width_cjk().unwrap_or(0);
+        if column + columns > width.max(indent + MIN_COLUMNS) {
+            wrapped.push('\n');
+            wrapped.push_str(&" ".repeat(indent));
+            column = indent;
+        }
+        wrapped.push(letter);
+        column += columns;
+    }
+    wrapped.push('\n');
+    wrapped
+}
+
+/// Prints JSON. A terminal gets escapes in place of characters that it would obey; a pipe gets every byte as it is.
+pub fn print_json(text: &str) -> std::io::Result<()> {
+    match std::io::stdout().is_terminal() {
+        true => print(&(escaped_json(text) + "\n")),
+        false => print(&format!("{text}\n")),
+    }
+}
+
 /// The columns of a terminal; nothing for a pipe.
 pub fn width(stream: &(impl IsTerminal + std::os::fd::AsFd)) -> Option<usize> {
     let size = stream.is_terminal().then(|| rustix::termios::tcgetwinsize(stream).ok()).flatten()?;
@@ -69,4 +108,25 @@ pub fn is_colourful(stream: &impl IsTerminal) -> bool {
 
 pub fn paint_if(colourful: bool, text: &str, code: &str) -> String {
     if colourful { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::wrap;
+
+    #[test]
+    fn a_long_line_is_broken_and_nothing_is_left_out() {
+        assert_eq!(wrap("a  ", "bcd", None), "a  bcd\n");
+        assert_eq!(wrap("a  ", "bcd", Some(30)), "a  bcd\n");
+        let text = "0123456789".repeat(4);
+        assert_eq!(wrap("a  ", &text, Some(30)), format!("a  {}\n   {}\n", &text[..27], &text[27..]));
+        // Wide characters count twice.
+        assert_eq!(wrap("a  ", &"日".repeat(14), Some(30)), format!("a  {}\n   日\n", "日".repeat(13)));
+        // Without room beside the names the text has lines of its own.
+        let before = format!("{}  ", "n".repeat(20));
+        assert_eq!(
+            wrap(&before, &text, Some(30)),
+            format!("{}\n    {}\n    {}\n", before.trim_end(), &text[..26], &text[26..])
+        );
+    }
 }

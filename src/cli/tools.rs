@@ -13,7 +13,7 @@ use crate::cli::catalog::client::{Client, Outcomes};
 use crate::cli::catalog::content::{self, Block};
 use crate::cli::catalog::schema::Schema;
 use crate::cli::catalog::{self, Common, EXIT_CODES, Failure, Filter, arguments, complete, definition, show};
-use crate::cli::style::{is_colourful, print, width};
+use crate::cli::style::{is_colourful, print, print_json, width};
 use crate::observe::clean;
 
 #[derive(Debug, Args)]
@@ -115,7 +115,7 @@ pub async fn run(arguments: Tools) -> Result<ExitCode> {
 pub async fn list(client: &mut Client, kind: Kind, filter: &Filter, json: bool) -> Result<(), Failure> {
     let cards = cards::list(client, kind, filter).await?;
     match json {
-        true => print(&(cards.to_json() + "\n"))?,
+        true => print_json(&cards.to_json())?,
         false => show::cards(&cards)?,
     }
     Ok(())
@@ -124,17 +124,17 @@ pub async fn list(client: &mut Client, kind: Kind, filter: &Filter, json: bool) 
 async fn describe(client: &mut Client, name: &str, json: bool) -> Result<(), Failure> {
     let tool = cards::describe(client, Kind::Tools, name).await?;
     let stdout = std::io::stdout();
-    let text = match json {
-        true => tool.json + "\n",
-        false => definition::render(&tool, width(&stdout), is_colourful(&stdout)),
-    };
-    Ok(print(&text)?)
+    match json {
+        true => print_json(&tool.json)?,
+        false => print(&definition::render(&tool, width(&stdout), is_colourful(&stdout)))?,
+    }
+    Ok(())
 }
 
 async fn search(client: &mut Client, query: &str, filter: &Filter, json: bool) -> Result<(), Failure> {
     let found = cards::search(client, "search_tools", filter, json!({ "query": query })).await?;
     match json {
-        true => print(&(found + "\n"))?,
+        true => print_json(&found)?,
         false => show::cards(&cards::read(Kind::Tools, &found))?,
     }
     Ok(())
@@ -158,7 +158,7 @@ impl Call {
             content::save(&blocks, path)?;
         }
         match (self.json, outcomes.is_error()) {
-            (true, _) => print(&format!("{}\n", outcomes.raw.get()))?,
+            (true, _) => print_json(outcomes.raw.get())?,
             (false, false) => content::print(&blocks)?,
             (false, true) => {}
         }

@@ -50,14 +50,7 @@ impl Draft {
         match file::read(path) {
             Ok((text, origin)) => Draft::of(path, Some(text), origin),
             Err(LoadError::Read { reason, .. }) if reason.kind() == ErrorKind::NotFound => {
-                let unreadable = |reason| LoadError::Read { path: path.to_owned(), reason };
-                let absolute = std::path::absolute(path).map_err(unreadable)?;
-                let directory = absolute.parent().unwrap_or(Path::new("/")).to_owned();
-                Draft::of(
-                    path,
-                    None,
-                    Origin { mode: Some(disk::NEW_MODE), ..Origin::new(path.display().to_string(), directory) },
-                )
+                Draft::of(path, None, Origin::of_new(path, disk::NEW_MODE)?)
             }
             Err(error) => Err(error.into()),
         }

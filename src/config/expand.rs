@@ -4,11 +4,10 @@
 //! to a server. A bare `$VAR` is never touched. `$${` stands for a plain `${`. What a reference expanded to is not
 //! expanded again and is never shown in a fault.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 use crate::config::Environment;
+use crate::config::bounded;
 use crate::config::problem::{Fault, quoted};
 
 /// A secret is a line or a key; more than this is the wrong file.
@@ -84,19 +83,9 @@ pub(crate) fn is_variable_name(name: &str) -> bool {
         && name.chars().all(|character| character.is_ascii_alphanumeric() || character == '_')
 }
 
-/// The content without the line end that editors leave. Only regular files: a pipe could keep a reload waiting for ever.
+/// Returns the content without the line end that editors leave.
 fn read_file(path: &Path) -> Result<String, String> {
-    // Asked before opening, because opening a pipe already waits.
-    let metadata = path.metadata().map_err(|error| error.to_string())?;
-    if !metadata.is_file() {
-        return Err("it is not a regular file".to_owned());
-    }
-    let file = File::open(path).map_err(|error| error.to_string())?;
-    let mut bytes = Vec::new();
-    file.take(MAX_FILE_SIZE + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
-    if bytes.len() as u64 > MAX_FILE_SIZE {
-        return Err(format!("it is larger than {MAX_FILE_SIZE} bytes"));
-    }
+    let bytes = bounded::read(path, MAX_FILE_SIZE).map_err(|error| error.to_string())?;
     let text = String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }

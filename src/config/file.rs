@@ -1,18 +1,18 @@
 //! The configuration file on disk: where it is, what it holds, who may change it.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::config::Environment;
+use crate::config::bounded::{self, ReadError};
 use crate::config::problem::{Fault, Problems, Report};
+use crate::config::trust::{self, Distrust};
 
 /// A configuration is written by hand; more than this is the wrong file.
 const MAX_SIZE: u64 = 4 << 20;
 
-/// Group or others may write.
-const WRITABLE_BY_OTHERS: u32 = 0o022;
 const READABLE_BY_ALL: u32 = 0o004;
 
 /// Where a text came from.
@@ -22,27 +22,31 @@ pub struct Origin {
     pub file: String,
     /// Absolute; relative paths in the text start here.
     pub directory: PathBuf,
-    /// The permission bits, where there are such.
+    /// The permission bits, if the text has a file.
     pub mode: Option<u32>,
+    /// The reason why the file is not trusted.
+    pub distrust: Option<Distrust>,
 }
 
 impl Origin {
-    /// A text without a file of its own, so nobody's permissions are judged.
+    /// A text without a file of its own, whose permissions are not judged.
     pub fn new(file: impl Into<String>, directory: impl Into<PathBuf>) -> Origin {
-        Origin { file: file.into(), directory: directory.into(), mode: None }
+        Origin { file: file.into(), directory: directory.into(), mode: None, distrust: None }
     }
 
-    /// Whoever can write the file can run commands as us.
-    pub(crate) fn check_mode(&self) -> Result<(), Fault> {
-        match self.mode {
-            Some(mode) if mode & WRITABLE_BY_OTHERS != 0 => {
-                let permissions = mode & 0o777;
-                let message =
-                    format!("the file names commands to run and others can change it (mode {permissions:03o})");
-                Err(Fault::new(message).cure(self.chmod("go-w")))
-            }
-            _ => Ok(()),
-        }
+    /// Of a file that is to be made, with this mode.
+    pub(crate) fn of_new(path: &Path, mode: u32) -> Result<Origin, LoadError> {
+        let unreadable = |reason| LoadError::Read { path: path.to_owned(), reason };
+        let asked = path.to_owned();
+        let distrust = bounded::in_time(move || trust::examine(&asked)).map_err(|error| error.of(path))?;
+        let distrust = distrust.map_err(unreadable)?;
+        let directory = directory(path).map_err(unreadable)?;
+        Ok(Origin { mode: Some(mode), distrust, ..Origin::new(path.display().to_string(), directory) })
+    }
+
+    /// Returns an error if somebody else can change the file, and so run commands as the user.
+    pub(crate) fn check_trust(&self) -> Result<(), Fault> {
+        self.distrust.as_ref().map_or(Ok(()), |distrust| Err(distrust.fault()))
     }
 
     pub(crate) fn is_world_readable(&self) -> bool {
@@ -51,12 +55,7 @@ impl Origin {
 
     /// A command line that can be copied into a shell.
     pub(crate) fn chmod(&self, change: &str) -> String {
-        let plain = |character: char| character.is_ascii_alphanumeric() || "/._-".contains(character);
-        if self.file.chars().all(plain) && !self.file.starts_with('-') {
-            format!("chmod {change} {}", self.file)
-        } else {
-            format!("chmod {change} -- '{}'", self.file.replace('\'', r"'\''"))
-        }
+        format!("chmod {change} {}", trust::shell_path(&self.file))
     }
 }
 
@@ -66,37 +65,42 @@ pub enum LoadError {
     Read { path: PathBuf, reason: io::Error },
     #[error("{} is larger than {MAX_SIZE} bytes, it cannot be a configuration", path.display())]
     TooLarge { path: PathBuf },
+    #[error("{} is not a regular file; the gateway reads it more than once, so write the configuration to one", path.display())]
+    NotRegular { path: PathBuf },
     #[error(transparent)]
     Problems(#[from] Problems),
 }
 
-pub(crate) fn read(path: &Path) -> Result<(String, Origin), LoadError> {
-    let unreadable = |reason| LoadError::Read { path: path.to_owned(), reason };
-    let file = File::open(path).map_err(unreadable)?;
-    // From the open file, so that what is judged is what is read.
-    let mode = mode(&file.metadata().map_err(unreadable)?);
-    let mut bytes = Vec::new();
-    file.take(MAX_SIZE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > MAX_SIZE {
-        return Err(LoadError::TooLarge { path: path.to_owned() });
+impl ReadError {
+    fn of(self, path: &Path) -> LoadError {
+        let path = path.to_owned();
+        match self {
+            ReadError::Io(reason) => LoadError::Read { path, reason },
+            ReadError::NotRegular => LoadError::NotRegular { path },
+            ReadError::TooLarge(_) => LoadError::TooLarge { path },
+            ReadError::TooSlow => LoadError::Read { path, reason: io::Error::new(io::ErrorKind::TimedOut, self) },
+        }
     }
-    let absolute = std::path::absolute(path).map_err(unreadable)?;
-    let directory = absolute.parent().unwrap_or(Path::new("/")).to_owned();
-    let origin = Origin { file: path.display().to_string(), directory, mode };
+}
+
+pub(crate) fn read(path: &Path) -> Result<(String, Origin), LoadError> {
+    let asked = path.to_owned();
+    let read = bounded::in_time(move || {
+        let (bytes, file) = bounded::read_open(&asked, MAX_SIZE)?;
+        let mode = file.metadata()?.permissions().mode();
+        Ok((bytes, mode, trust::examine(&asked)?, directory(&asked)?))
+    });
+    let (bytes, mode, distrust, directory) = read.and_then(|read| read).map_err(|error: ReadError| error.of(path))?;
+    let origin = Origin { file: path.display().to_string(), directory, mode: Some(mode), distrust };
     match String::from_utf8(bytes) {
         Ok(text) => Ok((text, origin)),
         Err(error) => Err(LoadError::Problems(not_utf8(&error, &origin))),
     }
 }
 
-#[cfg(unix)]
-fn mode(metadata: &std::fs::Metadata) -> Option<u32> {
-    Some(std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()))
-}
-
-#[cfg(not(unix))]
-fn mode(_metadata: &std::fs::Metadata) -> Option<u32> {
-    None
+fn directory(path: &Path) -> io::Result<PathBuf> {
+    let absolute = std::path::absolute(path)?;
+    Ok(absolute.parent().unwrap_or(Path::new("/")).to_owned())
 }
 
 fn not_utf8(error: &std::string::FromUtf8Error, origin: &Origin) -> Problems {
@@ -172,7 +176,7 @@ pub fn target(flag: Option<&Path>, environment: Environment<'_>) -> Result<PathB
 mod tests {
     use std::path::{Path, PathBuf};
 
-    use super::{LoadError, Located, Origin, locate, read};
+    use super::{LoadError, Located, locate, read};
 
     /// A directory of its own for each test, removed at the end.
     struct Scratch(PathBuf);
@@ -242,12 +246,5 @@ mod tests {
         let large = scratch.0.join("large.json");
         std::fs::write(&large, vec![b' '; (4 << 20) + 1]).unwrap();
         assert!(matches!(read(&large).unwrap_err(), LoadError::TooLarge { .. }));
-    }
-
-    #[test]
-    fn chmod_can_be_copied_into_a_shell() {
-        assert_eq!(Origin::new("/etc/goblin.json", "/").chmod("go-w"), "chmod go-w /etc/goblin.json");
-        assert_eq!(Origin::new("my file's", "/").chmod("o-r"), r"chmod o-r -- 'my file'\''s'");
-        assert_eq!(Origin::new("-x", "/").chmod("o-r"), "chmod o-r -- '-x'");
     }
 }

@@ -1,15 +1,17 @@
 //! Servers from the files of other MCP clients.
 //!
 //! Pure from the text on: [`translate`] turns one file into entries of ours and notes of what could not be carried;
-//! [`merge`] puts the entries of several files together. Finding the files is `place`, showing what would run is `show`.
+//! [`merge`] puts the entries of several files together. `place` finds the files. `consent` shows what would run.
 //! Nothing is dropped in silence: a member that means something and has no place here becomes a [`Note`].
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use crate::config::consent;
 use crate::config::edit::Draft;
 use crate::config::network;
 use crate::config::tree::Tree;
+use crate::config::visible::escaped;
 
 pub mod block;
 pub mod merge;
@@ -18,6 +20,11 @@ pub mod show;
 
 mod entry;
 mod variables;
+
+/// A person cannot judge more servers of one file.
+const MAX_SERVERS: usize = 500;
+/// A person cannot judge a longer command.
+const MAX_COMMAND: usize = 16 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Client {
@@ -118,21 +125,26 @@ pub struct Note {
 
 impl fmt::Display for Note {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}: ", show::plain(&self.file.display().to_string()))?;
+        write!(formatter, "{}: ", escaped(&self.file.display().to_string()))?;
         let place: Vec<&str> =
             [self.server.as_str(), self.member.as_str()].into_iter().filter(|part| !part.is_empty()).collect();
         if !place.is_empty() {
-            write!(formatter, "{}: ", show::plain(&place.join(".")))?;
+            write!(formatter, "{}: ", escaped(&place.join(".")))?;
         }
-        formatter.write_str(&show::plain(&self.why))?;
-        self.cure.iter().try_for_each(|cure| write!(formatter, ", {}", show::plain(cure)))
+        formatter.write_str(&escaped(&self.why))?;
+        self.cure.iter().try_for_each(|cure| write!(formatter, ", {}", escaped(cure)))
     }
 }
 
 /// Reads one file. An error is a sentence about the file as a whole.
 pub fn translate(source: &Source, text: &str, ground: &Ground) -> Result<Found, String> {
     let mut found = Found::default();
-    for block in block::blocks(source, text, ground)? {
+    let blocks = block::blocks(source, text, ground)?;
+    let count: usize = blocks.iter().map(|block| block.servers.len()).sum();
+    if count > MAX_SERVERS {
+        return Err(format!("has {count} servers, more than {MAX_SERVERS} cannot be judged at once"));
+    }
+    for block in blocks {
         for (name, members) in &block.servers {
             let mut notes = Vec::new();
             let entry = entry::entry(source.client, members, &block, ground, &mut notes);
@@ -182,7 +194,12 @@ fn is_accepted(entry: &Tree, notes: &mut Vec<Remark>) -> bool {
         let remark = Remark::new(member, format!("not imported: {}", problem.message));
         notes.push(Remark { cure: problem.cure.clone(), ..remark });
     }
-    problems.iter().all(|problem| problem.outside)
+    let length = consent::line(entry).len();
+    if length > MAX_COMMAND {
+        let why = format!("not imported: it takes {length} bytes to show, more than {MAX_COMMAND} cannot be judged");
+        notes.push(Remark::new("", why).cure("look at it, and use goblin add"));
+    }
+    length <= MAX_COMMAND && problems.iter().all(|problem| problem.outside)
 }
 
 /// Whether an entry leads back to us: `goblin` as a command, or our own address.

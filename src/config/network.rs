@@ -29,6 +29,9 @@ const OUR_PREFIX: &str = "mcp-param-";
 /// Headers whose value is a secret whenever it was written out.
 const SECRET_HEADERS: [&str; 5] = ["api-key", "authorization", "cookie", "proxy-authorization", "x-api-key"];
 
+/// Every client may try tokens as fast as it likes, so none may be short.
+pub(crate) const MIN_TOKEN_LENGTH: usize = 16;
+
 /// Only this machine can connect to it.
 pub(crate) fn is_loopback(host: &str) -> bool {
     match host.parse::<IpAddr>() {
@@ -110,12 +113,13 @@ pub(crate) fn is_secret_header(name: &str) -> bool {
     SECRET_HEADERS.contains(&name)
 }
 
-/// A bearer token: what can stand behind `Authorization: Bearer`.
+/// Returns an error if the text cannot follow `Authorization: Bearer`, or is short enough to be guessed.
 pub(crate) fn check_token(text: &str) -> Result<(), Fault> {
-    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+    if text.len() >= MIN_TOKEN_LENGTH && text.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Ok(());
     }
-    Err(Fault::new("must be at least one visible ASCII character, without spaces"))
+    let fault = Fault::new(format!("must be at least {MIN_TOKEN_LENGTH} visible ASCII characters, without spaces"));
+    Err(fault.cure("make one with: openssl rand -hex 16"))
 }
 
 /// What a `Host` header may say: `host` or `host:port`.
@@ -270,7 +274,7 @@ mod tests {
     #[test]
     fn tokens() {
         assert!(check_token("abc.DEF-123_~+/=").is_ok());
-        for token in ["", "a b", "a\n", "é"] {
+        for token in ["", "abc.DEF-123_~+/", "abc.DEF 123_~+/=", "abc.DEF-123_~+/=\n", "abc.DEF-123_~+/=é"] {
             assert!(check_token(token).is_err(), "{token:?}");
         }
     }

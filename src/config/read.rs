@@ -15,7 +15,7 @@ pub(crate) fn read(text: &str, origin: &Origin, environment: Environment<'_>) ->
     // Editors on Windows put a byte order mark in front.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let context = Context { origin, environment, report: Report::default() };
-    if let Err(fault) = origin.check_mode() {
+    if let Err(fault) = origin.check_trust() {
         context.report.problem(0, "", fault);
     }
     let value = document::parse(text, &context.report);

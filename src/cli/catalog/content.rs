@@ -1,6 +1,6 @@
 //! Content of results: text as text, bytes where they were asked for.
 //!
-//! What a server says goes to a pipe exactly as it is. On a terminal it loses what could command the terminal.
+//! Text of a server goes to a pipe exactly as it is. A terminal does not get the characters that it would obey.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::cli::catalog::Failure;
 use crate::cli::catalog::show::bytes;
 use crate::cli::style::note;
+use crate::config::visible::is_command;
 use crate::observe::clean;
 
 /// One block of content.
@@ -90,7 +91,7 @@ fn tame(text: &str) -> String {
 }
 
 fn harmless(text: &str) -> String {
-    text.chars().filter(|character| !character.is_control() || matches!(character, '\n' | '\t')).collect()
+    text.chars().filter(|character| !is_command(*character) || matches!(character, '\n' | '\t')).collect()
 }
 
 /// One that has had enough, as `head` has, is no error.
@@ -137,7 +138,7 @@ pub fn write_resource(uri: &str, blocks: &[Block]) -> Result<(), Failure> {
     let is_terminal = std::io::stdout().is_terminal();
     let is_binary = blocks.iter().any(|block| matches!(block, Block::Bytes { .. }));
     if is_terminal && is_binary {
-        let lines: Vec<_> = blocks.iter().map(Block::line).collect();
+        let lines: Vec<_> = blocks.iter().map(|block| clean(&block.line())).collect();
         return Err(Failure::Usage(format!(
             "{} is no text, and this is a terminal: {}; write it to a file by --output FILE",
             clean(uri),
@@ -186,6 +187,7 @@ mod tests {
     #[test]
     fn a_terminal_gets_no_commands() {
         assert_eq!(harmless("a\tb\nc\u{1b}[2J\r\u{7}é"), "a\tb\nc[2Jé");
+        assert_eq!(harmless("\u{202e}a\u{2066}\u{61c}\u{9b}b\u{2028}\u{e0041}👩\u{200d}🚀"), "ab👩\u{200d}🚀");
     }
 
     #[test]

@@ -20,6 +20,13 @@ const DESCRIPTORS_PER_SESSION: u64 = 2;
 const DESCRIPTORS_PER_SERVER: u64 = 16;
 const OTHER_DESCRIPTORS: u64 = 64;
 
+/// Users that the warning names; the rest is counted.
+const NAMED_USERS: usize = 3;
+/// Ids of people, as Linux distributions give them out; those below belong to programs.
+const PEOPLE: std::ops::Range<u32> = 1000..65534;
+/// In the place of a shell they mean that the user cannot log in.
+const NO_SHELLS: [&str; 6] = ["nologin", "false", "sync", "shutdown", "halt", "git-shell"];
+
 const DIRECTORY: &str = "runtime directory";
 const GATEWAY: &str = "gateway";
 
@@ -117,4 +124,71 @@ pub fn descriptors(config: &Config, findings: &mut Findings) {
             _ => format!("ulimit -n {wanted} before goblin serve, {lower}"),
         },
     );
+}
+
+/// Warns if other people can log in to this machine and reach the gateway without a token. Users of a directory service
+/// are not in the file, so a machine without a finding may have other users all the same.
+pub fn users(gateway: &Gateway, findings: &mut Findings) {
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    others(&people(&passwd, rustix::process::getuid().as_raw()), gateway, findings);
+}
+
+fn others(people: &[&str], gateway: &Gateway, findings: &mut Findings) {
+    // Without loopback there is a token, or there is no gateway.
+    if people.is_empty() || gateway.token.is_some() || !gateway.is_loopback() {
+        return;
+    }
+    let named = people.iter().take(NAMED_USERS).copied().collect::<Vec<_>>().join(", ");
+    let more = people.len().saturating_sub(NAMED_USERS);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let what = format!(
+        "{named}{more} can log in to this machine, and every user of it reaches {}:{} without a token",
+        gateway.host, gateway.port
+    );
+    findings.warning("users", what, "set gateway.token, or listen on a socket of yours (gateway.socket)");
+}
+
+/// Returns the names of people other than this user that have a shell. Root is left out: nothing is closed to root.
+fn people(passwd: &str, own: u32) -> Vec<&str> {
+    fn person(line: &str, own: u32) -> Option<&str> {
+        let fields: Vec<&str> = line.split(':').collect();
+        let (uid, shell) = (fields.get(2)?.parse::<u32>().ok()?, fields.get(6)?.trim());
+        let can_log_in = !NO_SHELLS.contains(&shell.rsplit('/').next().unwrap_or_default());
+        (uid != own && PEOPLE.contains(&uid) && can_log_in).then(|| fields[0])
+    }
+    passwd.lines().filter_map(|line| person(line, own)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::secret::Secret;
+
+    const PASSWD: &str = "root:x:0:0:root:/root:/bin/bash\ndaemon:x:1:1::/:/usr/sbin/nologin\n\
+                          me:x:1000:1000::/:/bin/bash\nada:x:1001:1001::/:/bin/zsh\n\
+                          robot:x:1002:1002::/:/bin/false\nbob:x:1003:1003::/:\n\
+                          nobody:x:65534:65534::/:/bin/sh\nodd\n";
+
+    #[test]
+    fn other_people_with_a_shell_are_known() {
+        assert_eq!(people(PASSWD, 1000), ["ada", "bob"]);
+        assert_eq!(people(PASSWD, 0), ["me", "ada", "bob"]);
+        assert_eq!(people("", 0), [""; 0]);
+    }
+
+    #[test]
+    fn other_people_are_warned_of_unless_there_is_a_token() {
+        let warned = |people: &[&str], gateway: &Gateway| {
+            let mut findings = Findings::default();
+            others(people, gateway, &mut findings);
+            findings.text(false)
+        };
+        let gateway = Gateway { port: 3000, ..Gateway::default() };
+        let text = warned(&["a", "b", "c", "d"], &gateway);
+        assert!(text.contains("a, b, c and 1 more can log in to this machine"), "{text}");
+        assert!(text.contains("127.0.0.1:3000 without a token") && text.contains("gateway.socket"), "{text}");
+        assert!(warned(&[], &gateway).starts_with("\nnothing is wrong"));
+        let token = Some(Secret::new("0123456789abcdef"));
+        assert!(warned(&["a"], &Gateway { token, ..gateway }).starts_with("\nnothing is wrong"));
+    }
 }

@@ -4,14 +4,17 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use unicode_width::UnicodeWidthStr;
 
+use crate::cli::style::wrap;
+use crate::config::consent;
 use crate::config::edit::Draft;
 use crate::config::import::merge::{Candidate, Merged};
 use crate::config::import::show;
-use crate::config::mask;
 use crate::config::pin::{Unpinned, unpinned};
 use crate::config::problem::Problem;
 use crate::config::tree::Tree;
+use crate::config::visible::escaped;
 
 pub struct Plan {
     /// With the new servers in it.
@@ -28,24 +31,30 @@ impl Plan {
         self.merged.servers.iter().filter(|server| !server.is_present)
     }
 
-    pub fn text(&self) -> String {
+    /// Returns all that a person needs to agree or not. `width` is that of the terminal: lines are broken here, so that no
+    /// part of a hostile line can pass for a line of its own.
+    pub fn text(&self, width: Option<usize>) -> String {
         let mut text = String::new();
         if self.merged.servers.is_empty() {
             text.push_str("no servers were found\n");
-            section(&mut text, "looked for", self.looked.iter().map(|path| show::plain(&path.display().to_string())));
+            section(
+                &mut text,
+                width,
+                "looked for",
+                self.looked.iter().map(|path| escaped(&path.display().to_string())),
+            );
         } else {
-            text.push_str(&self.table());
+            text.push_str(&self.table(width));
         }
-        section(&mut text, "not carried over as it stood", self.merged.notes.iter().map(ToString::to_string));
+        section(&mut text, width, "not carried over as it stood", self.merged.notes.iter().map(ToString::to_string));
         let versions = self.new_servers().filter_map(|server| {
-            Some(format!("{}: {}", show::plain(&server.id), show::plain(&open_version(server)?.to_string())))
+            Some(format!("{}: {}", escaped(&server.id), escaped(&open_version(server)?.to_string())))
         });
-        section(&mut text, "not the same program tomorrow", versions);
-        let missing: BTreeSet<String> = self.outside.iter().map(|problem| show::plain(&problem.message)).collect();
-        section(&mut text, "to be set where the gateway runs", missing.into_iter());
-        let has_secret = self.new_servers().any(|server| has_literal(&server.entry));
-        if has_secret {
-            text.push_str("\nsecrets are not shown, or as ***; they are written as they are\n");
+        section(&mut text, width, "not the same program tomorrow", versions);
+        let missing: BTreeSet<String> = self.outside.iter().map(|problem| escaped(&problem.message)).collect();
+        section(&mut text, width, "to be set where the gateway runs", missing.into_iter());
+        if self.new_servers().any(|server| consent::is_masked(&server.entry)) {
+            text.push_str("\n*** hides values of variables, headers and URLs; they are written as they are\n");
         }
         if self.new_servers().next().is_none() && !self.merged.servers.is_empty() {
             text.push_str(&format!("\nnothing to add to {}\n", self.draft.path().display()));
@@ -55,22 +64,27 @@ impl Plan {
         text
     }
 
-    fn table(&self) -> String {
+    fn table(&self, terminal: Option<usize>) -> String {
         let rows = self.merged.servers.iter().map(|server| {
-            let mut runs = show::line(&server.entry);
+            let mut runs = consent::line(&server.entry);
             if server.entry.get("enabled") == Some(&Tree::Flag(false)) {
                 runs.push_str("  (disabled)");
             }
             if server.is_present {
                 runs.push_str("  (there already)");
             }
-            [show::plain(&server.id), clients(server).join(", "), runs]
+            [escaped(&server.id), clients(server).join(", "), runs]
         });
         let mut rows: Vec<[String; 3]> = rows.collect();
         rows.insert(0, ["server", "from", "runs"].map(str::to_owned));
-        let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+        let width = |column: usize| rows.iter().map(|row| row[column].width_cjk()).max().unwrap_or_default();
         let (first, second) = (width(0), width(1));
-        rows.iter().map(|[server, from, runs]| format!("{server:first$}  {from:second$}  {runs}\n")).collect()
+        let pad = |text: &str, width: usize| " ".repeat(width.saturating_sub(text.width_cjk()));
+        let line = |[server, from, runs]: &[String; 3]| {
+            let before = format!("{server}{}  {from}{}  ", pad(server, first), pad(from, second));
+            wrap(&before, runs, terminal)
+        };
+        rows.iter().map(line).collect()
     }
 
     pub fn json(&self, written: bool) -> Value {
@@ -106,8 +120,8 @@ pub fn done(count: usize, path: &Path) -> String {
     )
 }
 
-fn section(text: &mut String, title: &str, lines: impl Iterator<Item = String>) {
-    let lines: String = lines.map(|line| format!("  {line}\n")).collect();
+fn section(text: &mut String, width: Option<usize>, title: &str, lines: impl Iterator<Item = String>) {
+    let lines: String = lines.map(|line| wrap("  ", &line, width)).collect();
     if !lines.is_empty() {
         text.push_str(&format!("\n{title}:\n{lines}"));
     }
@@ -124,10 +138,4 @@ fn open_version(server: &Candidate) -> Option<Unpinned> {
         _ => Vec::new(),
     };
     unpinned(command, &args)
-}
-
-fn has_literal(entry: &Tree) -> bool {
-    let mut headers = entry.get("headers").and_then(Tree::members).unwrap_or_default().iter();
-    let is_literal = |value: &Tree| value.as_text().is_some_and(|value| mask::value(value) == mask::HIDDEN);
-    show::line(entry).contains(mask::HIDDEN) || headers.any(|(_, value)| is_literal(value))
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use crate::config::ServerId;
 use crate::config::import::{Client, Found, Imported, Note, is_ourselves};
 use crate::config::tree::Tree;
+use crate::config::visible::is_hidden;
 
 /// What an import would do.
 #[derive(Clone, Debug, Default)]
@@ -115,7 +116,7 @@ fn is_one(one: &str, other: &str) -> bool {
 
 /// A name that can be an id.
 fn clean(name: &str) -> String {
-    let name: String = name.chars().filter(|letter| !letter.is_control()).take(ServerId::MAX_LENGTH).collect();
+    let name: String = name.chars().filter(|letter| !is_hidden(*letter)).take(ServerId::MAX_LENGTH).collect();
     if name.is_empty() { "server".to_owned() } else { name }
 }
 

@@ -1,6 +1,6 @@
 //! Texts of other clients in ours, and what is shown of them.
 
-use super::show::{line, masked, plain};
+use super::show::masked;
 use super::{Client, Ground, Source, is_ourselves, place, relative_argument, translate};
 use crate::config::tree::Tree;
 
@@ -51,36 +51,12 @@ fn command(args: &[&str]) -> Tree {
 }
 
 #[test]
-fn commands_are_shown_whole_and_secrets_never() {
-    for (args, expected) in [
-        (&["a b", "", "it's"][..], r"x 'a b' '' 'it'\''s'"),
-        (&["--token", "abc", "next"], "x --token *** next"),
-        (&["--token", "${T}"], "x --token ${T}"),
-        (&["--token", "${T:-abc}"], "x --token ***"),
-        (&["--token=abc", "--verbose", "y"], "x --token=*** --verbose y"),
-        (&["-H", "x", "--header", "Authorization: Bearer abc"], "x -H x --header ***"),
-        (&["--api-key", "--other"], "x --api-key --other"),
-        (&["ghp_abc"], "x ***"),
-        (&["postgres://me:pw@host/db"], "x postgres://***@host/db"),
-        (&["postgres://me:pw@host/db?token=t"], "x 'postgres://***@host/db?***'"),
-        (&["-H", "Authorization: Bearer abc"], "x -H 'Authorization: ***'"),
-        (&["https://host/x?k=v"], "x 'https://host/x?***'"),
-        (&["|", "sh", ">", "a;b", "*", "~", "${T}"], "x '|' sh '>' 'a;b' '*' '~' ${T}"),
-        (&["-c", "KEY=1; curl evil"], "x -c 'KEY=***; curl evil'"),
-        (&["a\u{200b}b"], r"x 'a\u{200b}b'"),
-        (&["\u{1b}[2J"], r"x '\u{1b}[2J'"),
-    ] {
-        assert_eq!(line(&command(args)), expected);
-    }
-    let variables = entry(&[("A", Tree::text("${A}")), ("LD_PRELOAD", Tree::text("/evil.so"))]);
-    let preloaded = entry(&[("command", Tree::text("x")), ("env", variables)]);
-    assert_eq!(line(&preloaded), "A=${A} LD_PRELOAD=*** x");
+fn programs_see_no_secret() {
     let remote =
         entry(&[("url", Tree::text("https://h/mcp?key=abc")), ("headers", entry(&[("A", Tree::text("abc"))]))]);
-    assert_eq!(line(&remote), "https://h/mcp?***");
-    let shown = masked(&remote).to_string();
-    assert_eq!(shown, r#"{"headers":{"A":"***"},"url":"https://h/mcp?***"}"#);
-    assert_eq!(plain("a\u{202e}\r\nb"), r"a\u{202e}\r\nb");
+    assert_eq!(masked(&remote).to_string(), r#"{"headers":{"A":"***"},"url":"https://h/mcp?***"}"#);
+    let local = masked(&command(&["--token", "abc", "postgres://me:pw@host/db"])).to_string();
+    assert_eq!(local, r#"{"args":["--token","***","postgres://***@host/db"],"command":"x"}"#);
 }
 
 #[test]

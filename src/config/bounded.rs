@@ -1,0 +1,100 @@
+//! Regular files, read within a limit of size and of time.
+//!
+//! A pipe or a device in the place of a file could deliver for ever or never, and opening one may have effects of its own.
+//! A network disk may not answer. So every file that a person or another program names is read here.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+
+/// The disk has this long to deliver one file.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
+
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("it is not a regular file")]
+    NotRegular,
+    #[error("it is larger than {0} bytes")]
+    TooLarge(u64),
+    #[error("the disk did not deliver it in {} seconds", READ_TIMEOUT.as_secs())]
+    TooSlow,
+}
+
+impl ReadError {
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, ReadError::Io(error) if error.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+/// Returns the bytes of a regular file that has at most `max` of them. Symbolic links are followed.
+pub fn read(path: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
+    let path = path.to_owned();
+    within(READ_TIMEOUT, move || read_open(&path, max).map(|(bytes, _)| bytes))?
+}
+
+/// Does `work` on a thread of its own. Returns an error if the work takes longer than `limit`; the thread is left behind,
+/// because nothing interrupts a disk.
+pub(crate) fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ReadError> {
+    within(READ_TIMEOUT, work)
+}
+
+fn within<T: Send + 'static>(limit: Duration, work: impl FnOnce() -> T + Send + 'static) -> Result<T, ReadError> {
+    let (sender, receiver) = sync_channel(1);
+    // Nobody receives after the limit.
+    std::thread::Builder::new().name("read".to_owned()).spawn(move || drop(sender.send(work())))?;
+    receiver.recv_timeout(limit).map_err(|_| ReadError::TooSlow)
+}
+
+/// Returns the bytes and the open file, without a limit of time.
+pub(crate) fn read_open(path: &Path, max: u64) -> Result<(Vec<u8>, File), ReadError> {
+    // Before opening, because opening a device may have effects.
+    if !path.metadata()?.is_file() {
+        return Err(ReadError::NotRegular);
+    }
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let mut options = OpenOptions::new();
+    let mut file = options.read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
+    // From the open file, so that the file that is judged is the file that is read.
+    if !file.metadata()?.is_file() {
+        return Err(ReadError::NotRegular);
+    }
+    let mut bytes = Vec::new();
+    (&mut file).take(max + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > max {
+        true => Err(ReadError::TooLarge(max)),
+        false => Ok((bytes, file)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_that_never_ends_is_left_behind() {
+        let (_open, never) = sync_channel::<()>(1);
+        let stuck = within(Duration::from_millis(1), move || never.recv().is_ok());
+        assert_eq!(stuck.unwrap_err().to_string(), "the disk did not deliver it in 5 seconds");
+        assert_eq!(in_time(|| 7).unwrap(), 7);
+    }
+
+    #[test]
+    fn only_regular_files_within_the_limit_are_read() {
+        let path = std::env::temp_dir().join(format!("goblin-bounded-{}", std::process::id()));
+        std::fs::write(&path, "four").unwrap();
+        assert_eq!(read(&path, 4).unwrap(), b"four");
+        assert_eq!(read(&path, 3).unwrap_err().to_string(), "it is larger than 3 bytes");
+        std::fs::remove_file(&path).unwrap();
+        assert!(read(&path, 3).unwrap_err().is_not_found());
+        for special in ["/", "/dev/null", "/dev/zero"] {
+            assert!(matches!(read(Path::new(special), 3), Err(ReadError::NotRegular)), "{special}");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Characters that a terminal or the eye obeys instead of showing them.
+//!
+//! Three questions have three answers. Text of a server loses what commands a terminal. A name or a log line loses every
+//! hidden character. A command that a person judges loses nothing: hidden characters become escapes.
+
+/// Returns whether the character changes the direction of text, so that it reads differently than it runs.
+pub fn is_bidi(letter: char) -> bool {
+    matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Returns whether a terminal obeys the character.
+pub fn is_command(letter: char) -> bool {
+    letter.is_control() || is_bidi(letter) || matches!(letter, '\u{2028}' | '\u{2029}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// Returns whether nobody sees the character.
+pub fn is_hidden(letter: char) -> bool {
+    is_command(letter)
+        || matches!(letter, '\u{ad}' | '\u{34f}' | '\u{180e}' | '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{206f}')
+        || matches!(letter, '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0100}'..='\u{e01ef}')
+}
+
+/// Returns whether the character looks like a space and is none to a shell.
+fn is_blank(letter: char) -> bool {
+    letter != ' ' && letter.is_whitespace()
+        || matches!(letter, '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}')
+}
+
+/// Returns the text on one line with an escape in place of every character that is hidden or looks like a space.
+pub fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if is_hidden(letter) || is_blank(letter) {
+            escaped.extend(letter.escape_default());
+        } else {
+            escaped.push(letter);
+        }
+    }
+    escaped
+}
+
+/// Returns JSON that means the same, with an escape in place of every character that a terminal obeys. Such characters
+/// occur inside of strings only, except for the line ends and tabs between tokens, which stay.
+pub fn escaped_json(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '\n' | '\t' => escaped.push(letter),
+            '\r' => {}
+            letter if is_command(letter) => {
+                let units = &mut [0; 2];
+                escaped.extend(letter.encode_utf16(units).iter().map(|unit| format!("\\u{unit:04x}")));
+            }
+            letter => escaped.push(letter),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_hidden_character_is_shown_as_an_escape() {
+        for (given, expected) in [
+            ("a\u{202e}\r\nb\t", r"a\u{202e}\r\nb\t"),
+            ("\u{1b}[2J\u{9b}\u{7f}", r"\u{1b}[2J\u{9b}\u{7f}"),
+            ("\u{61c}\u{2066}\u{200f}\u{ad}\u{feff}", r"\u{61c}\u{2066}\u{200f}\u{ad}\u{feff}"),
+            ("\u{a0}\u{3000}\u{2800}\u{3164}", r"\u{a0}\u{3000}\u{2800}\u{3164}"),
+            ("\u{e0041}\u{e0101}", r"\u{e0041}\u{e0101}"),
+            ("é 日本 😀", "é 日本 😀"),
+        ] {
+            assert_eq!(escaped(given), expected);
+        }
+    }
+
+    #[test]
+    fn escaped_json_means_the_same() {
+        let text = "{\r\n\t\"a\u{202e}\": \"\u{9b}31m\u{e0041}é\u{200d}\"}";
+        let escaped = escaped_json(text);
+        assert_eq!(escaped, "{\n\t\"a\\u202e\": \"\\u009b31m\\udb40\\udc41é\u{200d}\"}");
+        let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+        assert_eq!(value(&escaped), value(text));
+    }
+}
