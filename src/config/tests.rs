@@ -18,7 +18,7 @@ mod views;
 
 fn environment(name: &str) -> Option<String> {
     match name {
-        "TOKEN" => Some("s3cret".to_owned()),
+        "TOKEN" => Some("s3cret-0123456789".to_owned()),
         "HOME" => Some("/srv/me".to_owned()),
         "BROKEN" => Some("a\nb".to_owned()),
         _ => None,
@@ -136,7 +136,7 @@ fn every_key_is_accepted() {
     let config = accept(FULL);
     assert_eq!(config.gateway.host, "0.0.0.0");
     assert_eq!(config.gateway.allowed_hosts, ["goblin.example:3000"]);
-    assert_eq!(config.gateway.token.as_ref().unwrap().expose(), "s3cret");
+    assert_eq!(config.gateway.token.as_ref().unwrap().expose(), "s3cret-0123456789");
     assert_eq!(config.gateway.grace, Duration::ZERO);
     let listen = Listen { host: "::1".to_owned(), port: 3001 };
     let token_file = Some("/etc/goblin/admin.token".into());
@@ -149,7 +149,7 @@ fn every_key_is_accepted() {
     let limits = config.policies.subscriptions;
     assert_eq!((limits.per_client, limits.total, limits.upstream), (7, 8, 9));
     assert_eq!((config.log.level, config.log.format, config.log.audit), (Some(LogLevel::Debug), LogFormat::Json, true));
-    assert_eq!(config.telemetry.otlp.as_deref(), Some("http://127.0.0.1:4318/s3cret"));
+    assert_eq!(config.telemetry.otlp.as_deref(), Some("http://127.0.0.1:4318/s3cret-0123456789"));
     assert_eq!(config.servers.keys().map(ServerId::as_str).collect::<Vec<_>>(), ["local", "remote", "workspace"]);
 }
 
@@ -160,9 +160,9 @@ fn servers_are_read_whole() {
     let Transport::Stdio { command, args, env, cwd } = &local.transport else { panic!("not stdio") };
     assert_eq!(
         (command.as_str(), args.as_slice()),
-        ("/srv/me/bin/x", ["-t".to_owned(), "s3cret".to_owned()].as_slice())
+        ("/srv/me/bin/x", ["-t".to_owned(), "s3cret-0123456789".to_owned()].as_slice())
     );
-    assert_eq!((env["T"].expose(), cwd.as_path()), ("s3cret", Path::new("/etc/goblin/sub/../w")));
+    assert_eq!((env["T"].expose(), cwd.as_path()), ("s3cret-0123456789", Path::new("/etc/goblin/sub/../w")));
     assert_eq!((local.enabled, local.validate, local.protocol), (false, true, Protocol::Legacy));
     assert_eq!((local.prefix.as_str(), local.namespacing.tools), ("", NamePolicy::Prefix));
     assert_eq!((local.namespacing.separator.as_str(), local.namespacing.max_length), ("__", 60));
@@ -180,12 +180,12 @@ fn servers_are_read_whole() {
         panic!("not http")
     };
     assert_eq!((url.as_str(), ca.clone()), ("https://search.example/mcp", Some(PathBuf::from("/etc/goblin/ca.pem"))));
-    assert_eq!((headers[0].0.as_str(), headers[0].1.expose()), ("authorization", "Bearer s3cret"));
+    assert_eq!((headers[0].0.as_str(), headers[0].1.expose()), ("authorization", "Bearer s3cret-0123456789"));
     assert_eq!(remote.namespacing.resources, UriPolicy::Identifier);
     assert_eq!((remote.session, remote.max_clients), (Sharing::PerClient, 7));
     assert_eq!(remote.declare, Declare { sampling: false, elicitation: false });
     assert_eq!(remote.timeout_of("any", &config.policies), Some(Duration::from_secs(10)));
-    assert!(!format!("{config:?}").contains("Bearer s3cret"));
+    assert!(!format!("{config:?}").contains("Bearer s3cret-0123456789"));
 
     let root = PathBuf::from("/srv/me/work");
     let files = Files { root, hidden: true, ignored: true, max_files: 7 };

@@ -37,7 +37,7 @@ fn assert_told_to_nobody_else(answer: &Answer) {
 
 #[tokio::test]
 async fn probes_need_no_token_and_any_host_will_do() {
-    let gateway = Gateway::start(json!({ "gateway": { "token": "s3cret" }, "mcpServers": {} })).await;
+    let gateway = Gateway::start(json!({ "gateway": { "token": "s3cret-0123456789" }, "mcpServers": {} })).await;
     let client = Client::new(gateway.address);
     ready(&client).await;
     for headers in [&[][..], &FOREIGN] {

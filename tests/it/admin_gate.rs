@@ -130,13 +130,13 @@ async fn reading_is_free_on_loopback_and_changes_need_the_token() {
 
 #[tokio::test]
 async fn the_token_of_the_gateway_is_that_of_operators_too() {
-    let stage = Stage::new(json!({ "mcpServers": {}, "gateway": { "token": "s3cret" } })).await;
+    let stage = Stage::new(json!({ "mcpServers": {}, "gateway": { "token": "s3cret-0123456789" } })).await;
     assert_eq!(stage.record()["adminTokenFile"], Value::Null, "there is no second one");
     for route in ROUTES {
         let name = format!("{} {}", route.verb(), route.path);
         let (without, _) = status(&stage.client, route, &[]).await;
         assert_eq!(without == StatusCode::UNAUTHORIZED, route.access != Access::Probe, "{name}: {without}");
-        let (with, _) = status(&stage.client, route, &[("authorization", "Bearer s3cret")]).await;
+        let (with, _) = status(&stage.client, route, &[("authorization", "Bearer s3cret-0123456789")]).await;
         assert!(passed(with), "{name}: {with}");
     }
 }

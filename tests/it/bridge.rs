@@ -249,14 +249,14 @@ async fn what_the_gateway_refuses_is_told_under_the_id_of_the_request() {
 
 #[tokio::test]
 async fn the_token_is_found_with_the_gateway_or_given() {
-    let home = Home::new(json!({ "token": "s3cret-token" }));
+    let home = Home::new(json!({ "token": "s3cret-token-0123" }));
     let gateway = home.gateway(0).await;
     let mut client = home.bridge().await;
     assert_eq!(client.request("ping", json!({})).await["result"], json!({}));
-    let file = home.scratch.write("token", "s3cret-token\n").display().to_string();
+    let file = home.scratch.write("token", "s3cret-token-0123\n").display().to_string();
     for (arguments, variable, works) in [
         (&["--token-file", &file][..], None, true),
-        (&[], Some("s3cret-token"), true),
+        (&[], Some("s3cret-token-0123"), true),
         (&[], Some("wrong"), false),
         (&[], None, false),
     ] {
@@ -381,7 +381,7 @@ async fn exactly_so_many_requests_of_one_client_are_open_and_the_next_is_refused
 
 #[tokio::test]
 async fn whoever_takes_the_port_of_an_ended_gateway_hears_nothing_and_its_successor_is_found() {
-    let home = Home::new(json!({ "token": "s3cret-token" }));
+    let home = Home::new(json!({ "token": "s3cret-token-0123" }));
     let mut gateway = home.gateway(0).await;
     let mut client = home.bridge().await;
     gateway.child.kill().await.expect("it can be killed");

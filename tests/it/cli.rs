@@ -160,7 +160,7 @@ async fn web1_a_port_that_a_gateway_has_is_told_as_such() {
 #[tokio::test]
 async fn web1_an_address_of_another_machine_is_told_as_such() {
     let scratch = Scratch::new();
-    let config = json!({ "gateway": { "token": "s3cret-token" }, "mcpServers": {} });
+    let config = json!({ "gateway": { "token": "s3cret-token-0123" }, "mcpServers": {} });
     let config = scratch.write("goblin.json", &config.to_string()).display().to_string();
     let (code, _, stderr) = run(command(&scratch, &["serve", "--config", &config, "--host", "192.0.2.1"])).await;
     assert_eq!(code, Some(1), "{stderr}");

@@ -11,7 +11,8 @@ use crate::terminal::Terminal;
 
 /// A configuration with these servers that asks nothing of the machine.
 fn modest(servers: Value) -> Value {
-    json!({ "gateway": { "port": 0, "maxSessions": 1 }, "mcpServers": servers })
+    let token = "${GOBLIN_TEST_TOKEN:-a-token-of-sixteen}";
+    json!({ "gateway": { "port": 0, "maxSessions": 1, "token": token }, "mcpServers": servers })
 }
 
 /// The same, with little patience.
@@ -61,6 +62,26 @@ async fn a_clean_bill_says_so_for_each_part() {
     assert!(lines[3].starts_with("ok       server a: ready in ") && lines[3].contains(" tools"), "{text}");
     assert_eq!(lines[4..], ["", "nothing is wrong"], "{text}");
     assert!(!home.scratch.path().join("goblin").exists(), "nothing is made");
+}
+
+#[tokio::test]
+async fn other_users_of_the_machine_are_warned_of() {
+    let home = Home::new(&json!({ "gateway": { "port": 0, "maxSessions": 1 }, "mcpServers": {} }));
+    let ran = doctor(&home, &["--json"]).await;
+    let passwd = std::fs::read_to_string("/etc/passwd").expect("every Unix has one");
+    let own = rustix::process::getuid().as_raw();
+    let is_person = |line: &&str| {
+        let fields: Vec<_> = line.split(':').collect();
+        let uid: u32 = fields[2].parse().expect("a number");
+        (1000..65534).contains(&uid) && uid != own && fields[6].ends_with("sh")
+    };
+    match passwd.lines().find(is_person) {
+        Some(person) => {
+            let name = person.split(':').next().expect("a name");
+            assert_found(&ran, "warning", "users", name, "set gateway.token");
+        }
+        None => assert!(!ran.text().contains("without a token"), "{ran:?}"),
+    }
 }
 
 #[tokio::test]
@@ -200,15 +221,13 @@ fn files(home: &Home, extension: &str) -> Vec<PathBuf> {
 
 #[tokio::test]
 async fn a_gateway_of_this_configuration_is_looked_at() {
-    let config =
-        json!({ "gateway": { "port": 0, "maxSessions": 1, "token": "${GOBLIN_TEST_TOKEN:-a}" }, "mcpServers": {} });
-    let home = Home::new(&config);
+    let home = Home::new(&modest(json!({})));
     let mut gateway = Gateway::of(home.goblin(&["serve", "--config", home.config()])).await;
     let pid = gateway.child.id().expect("it runs");
     let url = gateway.url();
     assert_found(&doctor(&home, &["--json"]).await, "ok", "gateway", &format!("runs at {url} (pid {pid})"), "");
     let mut command = home.goblin(&["doctor", "--json", "--config", home.config()]);
-    let output = command.env("GOBLIN_TEST_TOKEN", "other").output().await.expect("it runs");
+    let output = command.env("GOBLIN_TEST_TOKEN", "another-token-of-16").output().await.expect("it runs");
     let ran = Ran { code: output.status.code(), stdout: output.stdout, stderr: String::new() };
     assert_found(&ran, "warning", "gateway", "another value of GOBLIN_TEST_TOKEN", &format!("kill {pid}"));
     let token = files(&home, "token").pop().expect("it is written");

@@ -107,7 +107,7 @@ async fn a_level_that_the_configuration_names_holds_below_the_banner_too() {
 #[tokio::test]
 async fn a_token_is_never_shown_and_quiet_means_quiet() {
     let scratch = Scratch::new();
-    let config = json!({ "gateway": { "port": 0, "token": "s3cret-token" }, "mcpServers": {} });
+    let config = json!({ "gateway": { "port": 0, "token": "s3cret-token-0123" }, "mcpServers": {} });
     let config = scratch.write("goblin.json", &config.to_string()).display().to_string();
     let mut command = newcomer(&scratch, &["serve", "--config", &config, "--log-level", "debug"]);
     let terminal = Terminal::of(&mut command);

@@ -29,7 +29,7 @@ async fn serve(home: &Path, config: &Value) -> Gateway {
 #[tokio::test]
 async fn a_gateway_tells_where_it_is_for_as_long_as_it_runs() {
     let scratch = Scratch::new();
-    let config = json!({ "gateway": { "token": "s3cret-token" }, "mcpServers": {} });
+    let config = json!({ "gateway": { "token": "s3cret-token-0123" }, "mcpServers": {} });
     let mut gateway = serve(scratch.path(), &config).await;
     let record = record(scratch.path());
     assert_eq!(record["url"], gateway.url());
@@ -38,9 +38,9 @@ async fn a_gateway_tells_where_it_is_for_as_long_as_it_runs() {
     let config = scratch.path().canonicalize().expect("a path").join("goblin.json");
     assert_eq!(record["config"], config.to_str().expect("text"));
     assert!(record["directory"].is_null() && record["digest"].is_string() && record["started"].is_u64(), "{record}");
-    assert!(!record.to_string().contains("s3cret-token"), "{record}");
+    assert!(!record.to_string().contains("s3cret-token-0123"), "{record}");
     let token = std::fs::read_to_string(record["tokenFile"].as_str().expect("a path")).expect("a token");
-    assert_eq!(token, "s3cret-token");
+    assert_eq!(token, "s3cret-token-0123");
     for file in records(scratch.path()) {
         let mode = std::fs::metadata(&file).expect("a file").permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{}", file.display());

@@ -99,16 +99,16 @@ fn strip(at: usize, part: &str) -> &str {
 
 #[tokio::test]
 async fn json_is_what_the_api_answers() {
-    let home = Home::new(&json!({ "gateway": { "token": "s3cret" }, "mcpServers": {} }));
+    let home = Home::new(&json!({ "gateway": { "token": "s3cret-0123456789" }, "mcpServers": {} }));
     let command = home.goblin(&["serve", "--port", "0", "--config", home.config()]);
     let gateway = Gateway::of(command).await;
-    let token = home.scratch.write("token", "s3cret\n");
+    let token = home.scratch.write("token", "s3cret-0123456789\n");
     let token = token.to_str().expect("text");
     let url = gateway.url();
     for arguments in [&["status", "--json"][..], &["status", "--json", "--url", &url, "--token-file", token]] {
         // Time passes between two looks, so it takes some until both see the same.
         eventually("both say the same", || async {
-            let headers = [("authorization", "Bearer s3cret")];
+            let headers = [("authorization", "Bearer s3cret-0123456789")];
             let raw = Client::new(gateway.address).send(Method::GET, "/api/status", &headers, "").await.body;
             let Ran { code, stdout, stderr } = home.run(arguments).await;
             assert_eq!((code, stderr.as_str()), (Some(0), ""), "{arguments:?}");

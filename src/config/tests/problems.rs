@@ -96,7 +96,11 @@ fn of_the_gateway() {
             r#""host": "::", "token": "${NO}""#,
             "24: gateway.token: variable NO is not set, set it or write ${NO:-default}",
         ),
-        (r#""token": """#, "10: gateway.token: must be at least one visible ASCII character, without spaces"),
+        (
+            r#""token": "fifteen-letters""#,
+            "10: gateway.token: must be at least 16 visible ASCII characters, without spaces, \
+             make one with: openssl rand -hex 16",
+        ),
         (r#""allowedHosts": "x""#, "17: gateway.allowedHosts: must be an array, not a string"),
         (
             r#""allowedHosts": ["x", "*"]"#,
