@@ -47,7 +47,7 @@ pub(crate) fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
 
 fn within<T: Send + 'static>(limit: Duration, work: impl FnOnce() -> T + Send + 'static) -> Result<T, ReadError> {
     let (sender, receiver) = sync_channel(1);
-    // Nobody receives after the limit.
+    // After the limit the receiver is gone, and the result is dropped.
     std::thread::Builder::new().name("read".to_owned()).spawn(move || drop(sender.send(work())))?;
     receiver.recv_timeout(limit).map_err(|_| ReadError::TooSlow)
 }

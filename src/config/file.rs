@@ -44,7 +44,7 @@ impl Origin {
         Ok(Origin { mode: Some(mode), distrust, ..Origin::new(path.display().to_string(), directory) })
     }
 
-    /// Returns an error if somebody else can change the file, and so run commands as the user.
+    /// Returns an error if another user can change the file, and so run commands as this user.
     pub(crate) fn check_trust(&self) -> Result<(), Fault> {
         self.distrust.as_ref().map_or(Ok(()), |distrust| Err(distrust.fault()))
     }

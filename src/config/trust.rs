@@ -1,9 +1,9 @@
 //! Whether the user and root alone can change the configuration file.
 //!
-//! Whoever can change the file, or put another in its place, runs commands as the user. So the file, every directory on the
-//! way to it from the root, and every symbolic link on that way must belong to the user or to root, and others must not be
-//! able to write them. Three things are allowed: a sticky directory, where others cannot replace the user's files; a
-//! read-only mount; and a group that is the user's alone. [`judge`] decides and is pure, [`examine`] looks at the disk.
+//! A person that can change the file, or put another in its place, runs commands as the user. So the file, every directory
+//! on the way from the root, and every symbolic link on that way must belong to the user or to root. Others must not be able
+//! to write them. Three things are allowed: a sticky directory, where others cannot replace the user's files; a read-only
+//! mount; and a group that is the user's alone. [`judge`] decides and is pure, [`examine`] looks at the disk.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -40,7 +40,7 @@ struct Node {
     owner: u32,
     group: u32,
     mode: u32,
-    /// Nobody changes it here, whatever its mode.
+    /// The mount forbids every change, whatever the mode allows.
     is_read_only: bool,
     /// A list of further users and groups, whose rights the bits for the group stand for.
     has_access_list: bool,
@@ -62,7 +62,7 @@ enum Flaw {
     Mode(u32),
 }
 
-/// The first thing on the way to a file that somebody else can change.
+/// The first node on the way to a file that another user can change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Distrust {
     path: PathBuf,
@@ -293,7 +293,7 @@ mod tests {
         check(100, "users:x:100:\n", false);
         // Containers often run a user without a name in the group of root.
         assert!(is_private(0, 4711, passwd, "root:x:0:\n"));
-        // Groups of a directory service: nobody knows their members here.
+        // Groups of a directory service have members that these files do not name.
         check(1000, "root:x:0:\n", false);
         check(1000, "", false);
     }

@@ -13,7 +13,7 @@ pub fn is_command(letter: char) -> bool {
     letter.is_control() || is_bidi(letter) || matches!(letter, '\u{2028}' | '\u{2029}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// Returns whether nobody sees the character.
+/// Returns whether the character is invisible.
 pub fn is_hidden(letter: char) -> bool {
     is_command(letter)
         || matches!(letter, '\u{ad}' | '\u{34f}' | '\u{180e}' | '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{206f}')

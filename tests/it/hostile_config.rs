@@ -1,4 +1,4 @@
-//! Hostile configuration files: what is no file, what never ends, and what somebody else can change.
+//! Hostile configuration files: pipes and devices, endless files, and files that another user can change.
 //!
 //! Owners are judged by pure tests in `config::trust`; here a file of another user is tried where the test runs as root.
 
@@ -12,7 +12,7 @@ use crate::harness::{fixture_server, signal};
 use crate::home::{Home, Ran};
 use crate::support::logged;
 
-/// Nobody on this machine.
+/// A user that this machine does not have.
 const STRANGER: u32 = 54_321;
 
 fn home() -> Home {
