@@ -262,9 +262,8 @@ impl Sessions {
                 // A statement of its own, so that the lock is free while the session ends.
                 let victim = victims().pop();
                 let Some(victim) = victim else { break };
-                let is_due = |session: &Session| {
-                    session.last_seen.load(Ordering::Relaxed) == victim.since && is_free(session)
-                };
+                let is_due =
+                    |session: &Session| session.last_seen.load(Ordering::Relaxed) == victim.since && is_free(session);
                 if self.end_if(victim.key, EVICTED, is_due) {
                     return true;
                 }

@@ -104,8 +104,15 @@ impl Failure {
 /// What the arguments ask for.
 enum Mode {
     /// `descriptors` is the soft limit of the command, if it differs from that of the gateway.
-    Guard { watch: u32, descriptors: Option<u64>, command: CommandLine },
-    Exec { parent: u32, command: CommandLine },
+    Guard {
+        watch: u32,
+        descriptors: Option<u64>,
+        command: CommandLine,
+    },
+    Exec {
+        parent: u32,
+        command: CommandLine,
+    },
 }
 
 struct CommandLine {

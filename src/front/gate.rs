@@ -17,12 +17,11 @@ use crate::protocol::error::Error;
 
 /// The pages of the MCP Inspector as it starts by default. Without `gateway.allowedOrigins` they may use the MCP endpoints.
 const INSPECTOR_ORIGINS: [&str; 2] = ["http://localhost:6274", "http://127.0.0.1:6274"];
+pub const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 pub const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-/// The headers that decide something, besides those of the protocol. Each may occur once.
-const SINGLE_HEADERS: [HeaderName; 3] = [AUTHORIZATION, ORIGIN, LAST_EVENT_ID];
-/// How the names of the protocol's own headers begin. Each may occur once.
-const PROTOCOL_PREFIX: &str = "mcp-";
+/// Headers that may occur once. Those that repeat what a body says are compared with the body instead.
+const SINGLE_HEADERS: [HeaderName; 4] = [AUTHORIZATION, ORIGIN, LAST_EVENT_ID, SESSION_ID];
 
 pub struct Gate {
     /// Host names without port; any port will do, since other ports are other programs of the same machine.
@@ -147,11 +146,14 @@ fn check_repeated(headers: &HeaderMap) -> Result<(), Box<Response<Body>>> {
     if headers.len() == headers.keys_len() {
         return Ok(());
     }
-    let decides = |name: &&HeaderName| SINGLE_HEADERS.contains(name) || name.as_str().starts_with(PROTOCOL_PREFIX);
-    match headers.keys().filter(decides).find(|name| headers.get_all(*name).iter().nth(1).is_some()) {
+    match SINGLE_HEADERS.iter().find(|name| is_repeated(headers, name)) {
         Some(name) => Err(reject(StatusCode::BAD_REQUEST, &format!("the header {name} may occur once"))),
         None => Ok(()),
     }
+}
+
+pub fn is_repeated(headers: &HeaderMap, name: &HeaderName) -> bool {
+    headers.get_all(name).iter().nth(1).is_some()
 }
 
 /// Returns whether a browser sent the request for a page of another site, or of another port of this host.
@@ -299,14 +301,9 @@ mod tests {
 
     #[test]
     fn hard11_a_header_that_decides_something_may_occur_once() {
-        for (name, status) in [
-            ("mcp-session-id", 400),
-            ("mcp-protocol-version", 400),
-            ("last-event-id", 400),
-            ("authorization", 400),
-            ("origin", 400),
-            ("accept", 200),
-        ] {
+        for (name, status) in
+            [("mcp-session-id", 400), ("last-event-id", 400), ("authorization", 400), ("origin", 400), ("accept", 200)]
+        {
             let headers = [("host", "localhost"), (name, "http://localhost"), (name, "http://localhost")];
             assert_eq!(check(&Gateway::default(), &headers), status, "{name}");
         }

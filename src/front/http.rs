@@ -17,7 +17,7 @@ use crate::admin::PROBES;
 use crate::caller::SessionId;
 use crate::config::exposure::ProfileName;
 use crate::front::body::{self, Body, empty, json, json_error};
-use crate::front::gate::{Gate, LAST_EVENT_ID, Source, reject_origin};
+use crate::front::gate::{Gate, LAST_EVENT_ID, SESSION_ID, Source, is_repeated, reject_origin, single};
 use crate::front::modern::missing_meta;
 use crate::front::request::{
     Accepted, HttpRequest, Refusal, check_is_json, check_takes_stream, other_verb, whole_body,
@@ -37,7 +37,6 @@ use crate::session::desk::{Begun, Desk, Next};
 const MCP: &str = "/mcp";
 /// Stands between an endpoint and the name of a profile.
 const PROFILE: &str = "/p/";
-pub const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 pub(super) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 /// What may stand in a header that names a session or an event, ours or anybody's.
 const LONGEST_ID: usize = 256;
@@ -297,6 +296,7 @@ impl Front {
                     return Err(Refusal::from(missing_meta()).about(&request));
                 }
                 if request.method == Method::Initialize && !headers.contains_key(SESSION_ID) {
+                    check_version_once(headers).map_err(|refusal| refusal.about(&request))?;
                     return self.initialize(&request);
                 }
                 let session = self.session(headers).map_err(|refusal| refusal.about(&request))?;
@@ -365,6 +365,7 @@ impl Front {
 
     /// The session that a request names.
     pub(super) fn session(&self, headers: &HeaderMap) -> Result<Arc<Session>, Refusal> {
+        check_version_once(headers)?;
         let version = headers.get(PROTOCOL_VERSION).map(|version| version.to_str().unwrap_or_default());
         let unknown = |version: &&str| Dialect::parse(version).is_none_or(|dialect| dialect.era() != Era::Legacy);
         if let Some(version) = version.filter(unknown) {
@@ -387,10 +388,16 @@ fn unknown_profile(name: &str) -> Response<Body> {
     json_error(StatusCode::NOT_FOUND, None, &error)
 }
 
+fn check_version_once(headers: &HeaderMap) -> Result<(), Refusal> {
+    match is_repeated(headers, &PROTOCOL_VERSION) {
+        true => Err(Refusal::status(StatusCode::BAD_REQUEST, "the header mcp-protocol-version may occur once")),
+        false => Ok(()),
+    }
+}
+
 /// Whether the header names a version that has no sessions.
 fn names_sessionless(headers: &HeaderMap) -> bool {
-    let version = headers.get(PROTOCOL_VERSION).and_then(|version| version.to_str().ok());
-    version.is_some_and(Dialect::is_sessionless)
+    single(headers, &PROTOCOL_VERSION).is_some_and(Dialect::is_sessionless)
 }
 
 /// The value of a header that names something; nothing where it is absent or empty.
