@@ -4,6 +4,7 @@
 //! outside in: no new work, open calls within `grace`, then links and processes.
 
 mod accept;
+mod connections;
 mod fleet;
 pub mod operate;
 mod telemetry;
@@ -26,12 +27,14 @@ use crate::admin::events::MOST_READERS;
 use crate::admin::permit::Permit;
 use crate::admin::readiness::{self, Cell, Readiness};
 use crate::admin::{self, Admin};
+use crate::app::connections::Connections;
 use crate::app::fleet::Fleet;
 use crate::app::operate::{Operator, Source};
 use crate::backend::Backend;
 use crate::backend::actor::Surroundings;
 use crate::backend::ask::Translate;
 use crate::backend::connect::ProxyEnvironment;
+use crate::backend::descriptors;
 use crate::catalog::directory::Directory;
 use crate::config::admin::{AdminSettings, Listen};
 use crate::config::exposure::ProfileName;
@@ -46,9 +49,6 @@ use crate::session::account::Accounts;
 use crate::session::desk::Desk;
 use crate::worker::{self, Watchdog};
 
-/// Connections beyond the sessions: a client may hold a few.
-const CONNECTIONS_PER_SESSION: usize = 4;
-
 /// A gateway that runs: backends, catalog and desk, without a front.
 pub struct App {
     started: SystemTime,
@@ -60,6 +60,8 @@ pub struct App {
     desk: Arc<Desk>,
     directory: Arc<Directory>,
     pub observe: Arc<Observe>,
+    /// The client connections of all listeners.
+    connections: Arc<Connections>,
     gateway: Gateway,
     policies: Policies,
     fleet: Arc<Fleet>,
@@ -101,6 +103,8 @@ impl App {
         let told = Arc::clone(&configuration);
         let operator = Operator::new(config.clone(), Arc::clone(&fleet), Arc::clone(&observe), waiting, told);
         let watchdog = Watchdog::start(Arc::clone(&observe));
+        let max_connections = connections::bound(gateway.max_sessions, config.servers.len(), descriptors::raise());
+        let connections = Connections::new(max_connections, Arc::clone(&observe));
         let mut app = App {
             started: SystemTime::now(),
             permit: Permit::new(&config.gateway),
@@ -110,6 +114,7 @@ impl App {
             desk: Arc::new(desk),
             directory,
             observe,
+            connections,
             gateway: config.gateway.clone(),
             policies: config.policies.clone(),
             fleet,
@@ -272,8 +277,8 @@ impl App {
             streams: Arc::default(),
             stop: self.stop_fronts.subscribe(),
         });
-        let most = self.gateway.max_sessions.saturating_mul(CONNECTIONS_PER_SESSION);
-        worker::spawn(accept::accept(listener, front, routes, most, self.stop_fronts.subscribe()))
+        let connections = Arc::clone(&self.connections);
+        worker::spawn(accept::accept(listener, front, routes, connections, self.stop_fronts.subscribe()))
     }
 
     /// Serves one client of `profile` on `input` and `output` until the input or `shutdown` ends, then stops everything in order; when

@@ -10,6 +10,7 @@ pub mod ask;
 pub mod call;
 pub mod child;
 pub mod connect;
+pub mod descriptors;
 pub mod dial;
 pub mod ear;
 pub mod era;

@@ -219,6 +219,8 @@ pub enum Event<'a> {
     ClientRefused {
         status: u16,
     },
+    /// The first request of a page of the MCP Inspector, which needs no configuration.
+    InspectorAllowed,
     AdminRefused {
         status: u16,
     },
@@ -359,6 +361,7 @@ kinds!(
     MessageDropped "message_dropped" Debug,
     ClientSlow "client_slow" Warn,
     ClientRefused "client_refused" Debug,
+    InspectorAllowed "inspector_allowed" Info,
     AdminRefused "admin_refused" Warn,
     ConfigReloaded "config_reloaded" Info,
     ConfigRejected "config_rejected" Error,

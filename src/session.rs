@@ -10,6 +10,7 @@ pub mod inflight;
 pub mod levels;
 pub mod listening;
 pub mod park;
+pub mod victims;
 pub mod visit;
 
 use std::collections::HashMap;
@@ -24,17 +25,23 @@ use crate::config::exposure::ProfileName;
 use crate::lane::Call;
 use crate::mailbox::replay::{Kept, Replay};
 use crate::mailbox::{Mailbox, Versions};
+use crate::observe::limits::Limit;
 use crate::observe::{Event, Observe};
 use crate::protocol::Id;
 use crate::protocol::dialect::Dialect;
 use crate::protocol::error::Error;
 use crate::session::inflight::{Inflight, Pulse, Ticket};
 use crate::session::levels::Levels;
+use crate::session::victims::{Candidate, Victims};
 
 /// How exactly the deadlines of calls are kept.
 const TICK: Duration = Duration::from_millis(100);
 /// A client whose stream was cut has this long to come back to what is held for it alone.
 const CUT_PATIENCE: Duration = Duration::from_secs(120);
+/// How often a handshake scans the sessions for one to evict.
+const MAX_SCANS: usize = 2;
+/// The reason that the event of an evicted session reports.
+const EVICTED: &str = "evicted to make room for a new client (gateway.maxSessions)";
 
 pub struct Session {
     pub id: SessionId,
@@ -52,8 +59,10 @@ pub struct Session {
     pub opened: SystemTime,
     /// When the book was begun.
     begin: Instant,
-    /// Milliseconds from then to the last sign of the client.
+    /// Microseconds from then to the last sign of the client.
     last_seen: AtomicU64,
+    /// The client sent a request after the handshake.
+    has_requested: AtomicBool,
 }
 
 /// The log level a client asked for.
@@ -78,7 +87,19 @@ impl Session {
 
     /// The client was there just now.
     pub fn touch(&self) {
-        self.last_seen.store(millis(self.begin.elapsed()), Ordering::Relaxed);
+        self.last_seen.store(micros(self.begin.elapsed()), Ordering::Relaxed);
+    }
+
+    /// Records that the client sent a request after the handshake.
+    pub fn note_request(&self) {
+        if !self.has_requested.load(Ordering::Relaxed) {
+            self.has_requested.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether the client loses nothing but the session itself.
+    fn holds_nothing(&self) -> bool {
+        self.is_unused() && !self.mailbox.is_holding() && self.mailbox.asks.is_empty()
     }
 
     /// Begins a stream to the client. Which of several reads what, the replay decides.
@@ -105,7 +126,7 @@ impl Session {
     }
 
     fn silence(&self) -> Duration {
-        let last_seen = Duration::from_millis(self.last_seen.load(Ordering::Relaxed));
+        let last_seen = Duration::from_micros(self.last_seen.load(Ordering::Relaxed));
         self.begin.elapsed().saturating_sub(last_seen)
     }
 
@@ -176,6 +197,8 @@ struct Open {
 pub struct Sessions {
     sessions: RwLock<HashMap<SessionId, Open>>,
     room: Arc<Semaphore>,
+    /// The sessions that the last scan found for eviction.
+    victims: Mutex<Victims<SessionId>>,
     pub levels: Arc<Levels>,
     /// Calls without a session, each under a number of its own.
     visits: Arc<Inflight>,
@@ -198,6 +221,7 @@ impl Sessions {
         Sessions {
             sessions: RwLock::default(),
             room: Arc::new(Semaphore::new(most)),
+            victims: Mutex::default(),
             levels: Arc::default(),
             visits: Arc::new(Inflight::new(Arc::clone(&pulse))),
             last_visit: AtomicU64::new(0),
@@ -212,12 +236,53 @@ impl Sessions {
         }
     }
 
-    /// Room for a session that is about to begin.
-    pub fn reserve(&self) -> Result<Place, Error> {
-        let permit = Arc::clone(&self.room).try_acquire_owned();
-        permit
-            .map(|_permit| Place { _permit })
-            .map_err(|_| Error::LimitExceeded { limit: "maxSessions", value: self.most })
+    /// Returns a place for a session that is about to begin. If all places are taken, evicts the least recently active
+    /// session that holds nothing; `is_held` reports what others keep for a session.
+    pub fn reserve(&self, is_held: impl Fn(&Session) -> bool) -> Result<Place, Error> {
+        let acquire = || Arc::clone(&self.room).try_acquire_owned().map(|_permit| Place { _permit });
+        if let Ok(place) = acquire() {
+            return Ok(place);
+        }
+        self.observe.limit_hit(Limit::MaxSessions);
+        // Another handshake may take the place of the evicted session; then the next one is evicted.
+        while self.evict(&is_held) {
+            if let Ok(place) = acquire() {
+                return Ok(place);
+            }
+        }
+        Err(Error::LimitExceeded { limit: Limit::MaxSessions.as_str(), value: self.most })
+    }
+
+    /// Ends the least recently active session that holds nothing. Returns whether there was one.
+    fn evict(&self, is_held: &impl Fn(&Session) -> bool) -> bool {
+        let victims = || self.victims.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_free = |session: &Session| session.holds_nothing() && !is_held(session);
+        for _ in 0..MAX_SCANS {
+            loop {
+                // A statement of its own, so that the lock is free while the session ends.
+                let victim = victims().pop();
+                let Some(victim) = victim else { break };
+                let is_due =
+                    |session: &Session| session.last_seen.load(Ordering::Relaxed) == victim.since && is_free(session);
+                if self.end_if(victim.key, EVICTED, is_due) {
+                    return true;
+                }
+            }
+            if !victims().refill(self.most, Instant::now(), || self.candidates(is_free)) {
+                return false;
+            }
+        }
+        false
+    }
+
+    fn candidates(&self, is_free: impl Fn(&Session) -> bool) -> Vec<Candidate<SessionId>> {
+        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        let candidate = |open: &Open| {
+            let since = open.session.last_seen.load(Ordering::Relaxed);
+            let is_new = !open.session.has_requested.load(Ordering::Relaxed);
+            is_free(&open.session).then_some(Candidate { key: open.session.id, is_new, since })
+        };
+        sessions.values().filter_map(candidate).collect()
     }
 
     /// A name that no session has.
@@ -245,7 +310,8 @@ impl Sessions {
             readers: AtomicUsize::new(0),
             opened: SystemTime::now(),
             begin: self.begin,
-            last_seen: AtomicU64::new(millis(self.begin.elapsed())),
+            last_seen: AtomicU64::new(micros(self.begin.elapsed())),
+            has_requested: AtomicBool::new(false),
         });
         let open = Open { session: Arc::clone(&session), _place: place };
         self.sessions.write().unwrap_or_else(PoisonError::into_inner).insert(session.id, open);
@@ -288,12 +354,13 @@ impl Sessions {
         self.end_if(id, reason, |_| true);
     }
 
-    fn end_if(&self, id: SessionId, reason: &str, is_due: impl FnOnce(&Session) -> bool) {
+    /// Ends a session if `is_due` still holds. Returns whether the session was ended.
+    fn end_if(&self, id: SessionId, reason: &str, is_due: impl FnOnce(&Session) -> bool) -> bool {
         let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
         let is_due = sessions.get(&id).is_some_and(|open| is_due(&open.session));
         let ended = if is_due { sessions.remove(&id) } else { None };
         drop(sessions);
-        let Some(Open { session, .. }) = ended else { return };
+        let Some(Open { session, .. }) = ended else { return false };
         session.mailbox.close();
         session.inflight.close(reason);
         let wish = std::mem::replace(
@@ -302,6 +369,7 @@ impl Sessions {
         );
         self.levels.replace(wish.level, None);
         self.observe.emit(&Event::SessionEnded { session: &id.short(), reason });
+        true
     }
 
     /// Enters a call without a session. How many there are is bounded by the connections and pipes they come over.
@@ -425,96 +493,9 @@ impl Sessions {
     }
 }
 
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn sessions(most: usize, idle: Duration) -> Sessions {
-        Sessions::new(most, idle, Arc::default())
-    }
-
-    fn open(sessions: &Sessions) -> Arc<Session> {
-        let place = sessions.reserve().expect("there is room");
-        sessions.open(place, None, Dialect::V2025_11_25, Introduction::default(), Versions::default())
-    }
-
-    #[test]
-    fn sess1_exactly_so_many_sessions_fit() {
-        let sessions = sessions(3, Duration::from_secs(60));
-        let ids: std::collections::HashSet<_> = (0..3).map(|_| open(&sessions).id).collect();
-        assert_eq!(ids.len(), 3);
-        let refused = || matches!(sessions.reserve(), Err(Error::LimitExceeded { limit: "maxSessions", value: 3 }));
-        assert!(refused());
-        sessions.end(*ids.iter().next().expect("there are some"), "test");
-        let place = sessions.reserve().expect("the room of the ended one");
-        assert!(refused() && sessions.len() == 3, "a place without a session counts");
-        drop(place);
-        assert_eq!(sessions.len(), 2);
-    }
-
-    #[test]
-    fn only_what_is_idle_is_swept() {
-        let sessions = sessions(9, Duration::ZERO);
-        let (idle, streaming) = (open(&sessions), open(&sessions));
-        let stream = streaming.open_stream();
-        sessions.sweep();
-        assert!(sessions.find(idle.id).is_none());
-        assert!(sessions.find(streaming.id).is_some());
-        drop(stream);
-        sessions.sweep();
-        assert!(sessions.is_empty());
-    }
-
-    #[test]
-    fn sess2_whoever_reads_the_rest_of_a_call_is_not_idle() {
-        let sessions = sessions(9, Duration::ZERO);
-        let session = open(&sessions);
-        let present = session.enter_reader();
-        assert!(!session.mailbox.has_stream());
-        sessions.sweep();
-        assert!(sessions.find(session.id).is_some());
-        drop(present);
-        sessions.sweep();
-        assert!(sessions.is_empty());
-    }
-
-    #[test]
-    fn sess2_a_cut_session_that_holds_something_has_less_time() {
-        let check = |idle: u64, cut: bool, holds: bool, expected: u64| {
-            let sessions = sessions(9, Duration::from_secs(idle));
-            let session = open(&sessions);
-            assert_eq!(sessions.patience(&session), Duration::from_secs(idle));
-            let hold = holds.then(|| session.mailbox.hold());
-            if cut {
-                let stream = session.open_stream();
-                assert_eq!(sessions.patience(&session), Duration::from_secs(idle), "its stream is open");
-                drop(stream);
-            }
-            assert_eq!(sessions.patience(&session), Duration::from_secs(expected), "{idle} {cut} {holds}");
-            drop(hold);
-            assert_eq!(sessions.patience(&session), Duration::from_secs(idle), "it holds nothing any more");
-        };
-        check(1800, true, true, 120);
-        check(1800, true, false, 1800);
-        check(1800, false, true, 1800);
-        check(60, true, true, 60);
-    }
-
-    #[test]
-    fn sess2_whoever_comes_back_in_the_moment_of_the_sweep_stays() {
-        let sessions = sessions(9, Duration::ZERO);
-        let session = open(&sessions);
-        let idle = sessions.idle();
-        assert_eq!(idle, [session.id]);
-        let stream = session.open_stream();
-        sessions.end_idle(idle);
-        assert!(sessions.find(session.id).is_some());
-        drop(stream);
-        sessions.sweep();
-        assert!(sessions.is_empty());
-    }
-}
+mod tests;

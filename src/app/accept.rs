@@ -1,13 +1,15 @@
 //! Connections: accepted within a bound, served until told to stop, then waited for.
 
 use std::convert::Infallible;
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
+use crate::app::connections::Connections;
 use crate::backend::actor::stopped;
 use crate::front::attention::{Attended, Attention};
 use crate::front::http;
@@ -23,7 +25,7 @@ const HEAD_PATIENCE: Duration = Duration::from_secs(10);
 const IDLE_PATIENCE: Duration = Duration::from_secs(120);
 /// How often both are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// After a failed accept, for instance for want of file descriptors.
+/// The pause after a failed accept, for instance for want of descriptors: the next one would fail at once as well.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts connections until told to stop, then waits for those that have work.
@@ -31,10 +33,9 @@ pub async fn accept(
     listener: TcpListener,
     front: Arc<http::Front>,
     routes: axum::Router,
-    most: usize,
+    connections: Arc<Connections>,
     mut stop: watch::Receiver<bool>,
 ) {
-    let room = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
     let open = watch::Sender::new(());
     loop {
         let accepted = tokio::select! {
@@ -42,16 +43,22 @@ pub async fn accept(
             () = stopped(&mut stop) => break,
             accepted = listener.accept() => accepted,
         };
-        let Ok((stream, _)) = accepted else {
-            tokio::time::sleep(ACCEPT_PAUSE).await;
-            continue;
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            // The peer has left already.
+            Err(error) if error.kind() == ErrorKind::ConnectionAborted => continue,
+            Err(_) => {
+                connections.evict();
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
         };
-        // Beyond the bound connections are closed at once: a peer that sees it can try again later.
-        let Ok(permit) = Arc::clone(&room).try_acquire_owned() else { continue };
+        // If every connection is in use, the new one is closed at once: its peer can try again later.
+        let Some(connection) = connections.admit().await else { continue };
         let (front, routes, stop, open) = (Arc::clone(&front), routes.clone(), stop.clone(), open.subscribe());
         worker::spawn(async move {
-            serve_connection(stream, front, routes, stop).await;
-            drop((permit, open));
+            serve_connection(stream, &connection.attention, front, routes, stop).await;
+            drop((connection, open));
         });
     }
     drop(listener);
@@ -60,6 +67,7 @@ pub async fn accept(
 
 async fn serve_connection(
     stream: TcpStream,
+    attention: &Arc<Attention>,
     front: Arc<http::Front>,
     routes: axum::Router,
     mut stop: watch::Receiver<bool>,
@@ -68,7 +76,6 @@ async fn serve_connection(
     let _ = stream.set_nodelay(true);
     // The same for a peer that vanishes: without it a stream to nobody stays open for a quarter of an hour, or for ever.
     let _ = give_up_the_vanished(&stream, WRITE_PATIENCE);
-    let attention = Attention::new();
     let service = hyper::service::service_fn(|request| {
         let (front, routes, work) = (Arc::clone(&front), &routes, attention.begin_work());
         async move {
@@ -78,7 +85,7 @@ async fn serve_connection(
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .max_buf_size(LARGEST_HEAD)
-        .serve_connection(TokioIo::new(Impatient::new(stream, Arc::clone(&attention))), service);
+        .serve_connection(TokioIo::new(Impatient::new(stream, Arc::clone(attention))), service);
     tokio::pin!(connection);
     let mut look = tokio::time::interval(LOOK_EVERY);
     loop {
@@ -87,6 +94,11 @@ async fn serve_connection(
             // What a peer does to its own connection is no concern of anybody else.
             _ = &mut connection => return,
             () = stopped(&mut stop) => break,
+            () = attention.evicted() => {
+                if attention.idle_since().is_some() {
+                    return;
+                }
+            }
             _ = look.tick() => {
                 if attention.is_lost(IDLE_PATIENCE, HEAD_PATIENCE) {
                     return;

@@ -31,7 +31,7 @@ use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
-use crate::backend::guard;
+use crate::backend::{descriptors, guard};
 use crate::config::secret::Secret;
 use crate::worker;
 
@@ -225,7 +225,9 @@ fn start_guard(guard_exe: &Path, command: &Command) -> Result<(std::process::Chi
     let (reader, writer) = io::pipe()?;
     rustix::io::fcntl_setfd(&reader, FdFlags::empty()).map_err(io::Error::from)?;
     let guard = guard
-        .args([guard::MODE, &reader.as_raw_fd().to_string(), "--"])
+        .args([guard::MODE, &reader.as_raw_fd().to_string()])
+        .args(descriptors::inherited().map(|limit| limit.to_string()))
+        .arg("--")
         .arg(&command.program)
         .args(&command.args)
         .envs(command.env.iter().map(|(name, value)| (name, value)))

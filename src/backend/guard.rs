@@ -1,6 +1,6 @@
 //! The guard: a hidden mode of our own binary that stands between the gateway and the command of a stdio backend.
 //!
-//! `goblin __guard FD -- COMMAND ARGS...` is started by [`child`](super::child) as the leader of a process group. It
+//! `goblin __guard FD [DESCRIPTORS] -- COMMAND ARGS...` is started by [`child`](super::child) as the leader of a process group. It
 //! hands its own stdin, stdout and stderr to the command, lets go of them, and waits for one of three things: the
 //! command ends, the pipe `FD` closes (its write end is held by the gateway alone, so this is also how it learns that
 //! the gateway died, by whatever signal), or somebody asks the guard to stop. Then it ends the whole group: SIGTERM,
@@ -37,6 +37,8 @@ use tokio::net::unix::pipe;
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
+use crate::backend::descriptors;
+
 /// The first argument that selects this mode.
 pub const MODE: &str = "__guard";
 /// How long the group may take to react to SIGTERM.
@@ -56,7 +58,7 @@ const EXEC_STEP: &str = "exec";
 /// Call it before anything else in `main`: every backend has a guard, and what it does not load it does not cost.
 pub fn run(arguments: impl Iterator<Item = OsString>) -> i32 {
     let outcome = Mode::parse(arguments).and_then(|mode| match mode {
-        Mode::Guard { watch, command } => guard(watch, &command),
+        Mode::Guard { watch, descriptors, command } => guard(watch, descriptors, &command),
         Mode::Exec { parent, command } => Err(become_command(parent, &command)),
     });
     outcome.unwrap_or_else(|failure| {
@@ -101,8 +103,16 @@ impl Failure {
 
 /// What the arguments ask for.
 enum Mode {
-    Guard { watch: u32, command: CommandLine },
-    Exec { parent: u32, command: CommandLine },
+    /// `descriptors` is the soft limit of the command, if it differs from that of the gateway.
+    Guard {
+        watch: u32,
+        descriptors: Option<u64>,
+        command: CommandLine,
+    },
+    Exec {
+        parent: u32,
+        command: CommandLine,
+    },
 }
 
 struct CommandLine {
@@ -119,17 +129,28 @@ impl Mode {
         }
         let number =
             number.and_then(|number| number.to_str()?.parse().ok()).ok_or(Failure::Usage("a number is missing"))?;
-        if arguments.next().as_deref() != Some(OsStr::new("--")) {
+        let mut next = arguments.next();
+        let descriptors = next.as_ref().and_then(|limit| limit.to_str()?.parse().ok());
+        if descriptors.is_some() {
+            next = arguments.next();
+        }
+        if next.as_deref() != Some(OsStr::new("--")) {
             return Err(Failure::Usage("-- is missing"));
         }
         let program = arguments.next().ok_or(Failure::Usage("a command is missing"))?;
         let command = CommandLine { program, arguments: arguments.collect() };
-        Ok(if is_exec { Mode::Exec { parent: number, command } } else { Mode::Guard { watch: number, command } })
+        Ok(match is_exec {
+            true => Mode::Exec { parent: number, command },
+            false => Mode::Guard { watch: number, descriptors, command },
+        })
     }
 }
 
 /// Runs the command until it, the gateway or the guard is to end; then ends the group.
-fn guard(watch: u32, command: &CommandLine) -> Result<i32, Failure> {
+fn guard(watch: u32, descriptors: Option<u64>, command: &CommandLine) -> Result<i32, Failure> {
+    if let Some(limit) = descriptors {
+        descriptors::restore(limit);
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         // All that can fail comes before the command, and so do the handlers: without them the guard would die of the

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
+use tokio::sync::Notify;
 
 use crate::front::body::Body;
 
@@ -18,17 +19,44 @@ use crate::front::body::Body;
 const BUSY: u64 = u64::MAX;
 
 pub struct Attention {
+    /// The beginning of the clock, the same for all connections.
     begin: Instant,
-    /// Milliseconds from the beginning to the moment since which we wait for a whole request.
+    /// Microseconds from the beginning to the start of the connection.
+    opened: u64,
+    /// Microseconds from the beginning to the moment since which we wait for a whole request.
     waiting_since: AtomicU64,
     /// The same for the moment in which the head of a request began to arrive; 0 where none has.
     head_since: AtomicU64,
+    /// Notified when the connection shall make room for another.
+    evict: Notify,
 }
 
 impl Attention {
-    pub fn new() -> Arc<Attention> {
-        let (waiting_since, head_since) = (AtomicU64::new(0), AtomicU64::new(0));
-        Arc::new(Attention { begin: Instant::now(), waiting_since, head_since })
+    /// Starts the attention of a connection that opens now.
+    pub fn new(begin: Instant) -> Arc<Attention> {
+        let opened = micros(begin.elapsed());
+        let (waiting_since, head_since) = (AtomicU64::new(opened), AtomicU64::new(0));
+        Arc::new(Attention { begin, opened, waiting_since, head_since, evict: Notify::new() })
+    }
+
+    /// Returns since when the connection waits for a request, `None` while it has one.
+    pub fn idle_since(&self) -> Option<u64> {
+        Some(self.waiting_since.load(Ordering::Relaxed)).filter(|since| *since != BUSY)
+    }
+
+    /// Returns whether no request has arrived, given the answer of [`idle_since`](Attention::idle_since).
+    pub fn is_new(&self, idle_since: u64) -> bool {
+        idle_since == self.opened
+    }
+
+    /// Asks the connection to close if it is idle.
+    pub fn evict(&self) {
+        self.evict.notify_one();
+    }
+
+    /// Waits until the connection is asked to close.
+    pub async fn evicted(&self) {
+        self.evict.notified().await;
     }
 
     /// Bytes have come. While we wait for a request, the first ones begin its head.
@@ -50,17 +78,17 @@ impl Attention {
     pub fn is_lost(&self, idle: Duration, head: Duration) -> bool {
         let waiting_since = self.waiting_since.load(Ordering::Relaxed);
         let head_since = self.head_since.load(Ordering::Relaxed);
-        let over = |since: u64, limit: Duration| self.now().saturating_sub(since) >= millis(limit);
+        let over = |since: u64, limit: Duration| self.now().saturating_sub(since) >= micros(limit);
         waiting_since != BUSY && (over(waiting_since, idle) || head_since != 0 && over(head_since, head))
     }
 
     fn now(&self) -> u64 {
-        millis(self.begin.elapsed())
+        micros(self.begin.elapsed())
     }
 }
 
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(BUSY - 1)
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(BUSY - 1)
 }
 
 /// A request being answered.
@@ -104,15 +132,18 @@ mod tests {
 
     #[test]
     fn only_a_connection_without_work_is_idle() {
-        let attention = Attention::new();
+        let attention = Attention::new(Instant::now());
+        assert!(attention.idle_since().is_some_and(|since| attention.is_new(since)));
         let (none, long) = (Duration::ZERO, Duration::from_secs(60));
         assert!(attention.is_lost(none, long) && !attention.is_lost(long, none));
         attention.hear();
         assert!(attention.is_lost(long, none) && !attention.is_lost(long, long));
         let work = attention.begin_work();
         attention.hear();
-        assert!(!attention.is_lost(none, none));
+        assert!(!attention.is_lost(none, none) && attention.idle_since().is_none());
+        std::thread::sleep(Duration::from_micros(10));
         drop(work);
+        assert!(attention.idle_since().is_some_and(|since| !attention.is_new(since)));
         assert!(attention.is_lost(none, long) && !attention.is_lost(long, none));
     }
 }

@@ -51,7 +51,7 @@ pub enum Heard {
 
 impl Dialogue {
     pub fn new(desk: &Arc<Desk>, observe: &Arc<Observe>, profile: Option<ProfileName>) -> Result<Dialogue, Error> {
-        let state = Mutex::new(State::Waiting(desk.sessions.reserve()?));
+        let state = Mutex::new(State::Waiting(desk.reserve()?));
         Ok(Dialogue { desk: Arc::clone(desk), observe: Arc::clone(observe), profile, state, guests: None })
     }
 

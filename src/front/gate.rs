@@ -1,9 +1,12 @@
-//! Who may speak to the gateway at all: `Host`, `Origin` and token, checked before every route but the probes.
+//! Checks the source of every request: `Host`, `Origin`, `Sec-Fetch-Site` and token, before any route.
 //!
 //! A page in the user's browser can reach a loopback port, and with a rebound name even as its own origin. So a request
-//! must name a host we serve under and, when it comes from a page, an origin we know.
+//! must name a host that the gateway serves. If it comes from a page, the configuration must allow the page. The probes
+//! answer any host, but no foreign page.
 
-use http::header::{AUTHORIZATION, HOST, HeaderMap, ORIGIN, WWW_AUTHENTICATE};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use http::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, ORIGIN, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode, Uri};
 use subtle::ConstantTimeEq;
 
@@ -12,14 +15,37 @@ use crate::config::secret::Secret;
 use crate::front::body::{Body, json_error};
 use crate::protocol::error::Error;
 
+/// The pages of the MCP Inspector as it starts by default. Without `gateway.allowedOrigins` they may use the MCP endpoints.
+const INSPECTOR_ORIGINS: [&str; 2] = ["http://localhost:6274", "http://127.0.0.1:6274"];
+pub const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+pub const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+/// Headers that may occur once. Those that repeat what a body says are compared with the body instead.
+const SINGLE_HEADERS: [HeaderName; 4] = [AUTHORIZATION, ORIGIN, LAST_EVENT_ID, SESSION_ID];
+
 pub struct Gate {
     /// Host names without port; any port will do, since other ports are other programs of the same machine.
     hosts: Vec<String>,
     /// Hosts with a port that must match.
     hosts_with_port: Vec<String>,
     origins: Vec<String>,
+    /// The Inspector has called.
+    inspector_seen: AtomicBool,
     /// What everybody must have, and what it is called.
     token: Option<(Secret, &'static str)>,
+}
+
+/// The sender of a request, as far as headers show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// No page: an `Origin` is missing.
+    Program,
+    /// A page of the gateway's own host and port.
+    OwnPage,
+    /// A page that `gateway.allowedOrigins` names.
+    AllowedPage,
+    /// A page of the MCP Inspector.
+    Inspector,
 }
 
 impl Gate {
@@ -38,61 +64,114 @@ impl Gate {
             .partition(|host| split_port(host).1.is_some());
         hosts.extend(without);
         let origins = gateway.allowed_origins.iter().map(|origin| origin.to_ascii_lowercase()).collect();
-        Gate { hosts, hosts_with_port: with_port, origins, token }
+        Gate { hosts, hosts_with_port: with_port, origins, inspector_seen: AtomicBool::new(false), token }
     }
 
-    /// For an address of operators, where other machines reach it: nobody reads anything without the admin token.
+    /// Returns the gate of an operators' address that other machines reach. Every request needs the admin token.
     pub fn with_admin_token(gateway: &Gateway, token: Secret) -> Gate {
         Gate { token: Some((token, "the admin token")), ..Gate::new(gateway) }
     }
 
-    /// Refuses a request that no route may see.
-    pub fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Box<Response<Body>>> {
-        let host = match uri.authority() {
-            Some(authority) => Some(authority.as_str()),
-            None => single(headers, &HOST),
+    /// Checks where a request comes from. Returns the response that rejects it, or its source.
+    pub fn check_source(&self, uri: &Uri, headers: &HeaderMap) -> Result<Source, Box<Response<Body>>> {
+        let Some(host) = self.own_host(uri, headers) else {
+            return Err(reject(StatusCode::FORBIDDEN, "Host is not allowed (gateway.allowedHosts)"));
         };
-        if !host.is_some_and(|host| self.is_our_host(host)) {
-            return Err(refuse(StatusCode::FORBIDDEN, "Host is not allowed (gateway.allowedHosts)"));
-        }
-        if headers.contains_key(ORIGIN) && !single(headers, &ORIGIN).is_some_and(|origin| self.is_known_origin(origin))
-        {
-            return Err(refuse(StatusCode::FORBIDDEN, "Origin is not allowed (gateway.allowedOrigins)"));
-        }
-        self.check_token(headers)
+        check_repeated(headers)?;
+        let source = match headers.get(ORIGIN).map(|origin| origin.to_str().unwrap_or_default()) {
+            None => Source::Program,
+            Some(origin) => self.page(origin, host).ok_or_else(reject_origin)?,
+        };
+        let is_allowed = matches!(source, Source::AllowedPage | Source::Inspector);
+        if is_allowed || !comes_from_other_site(headers) { Ok(source) } else { Err(reject_site()) }
     }
 
-    fn check_token(&self, headers: &HeaderMap) -> Result<(), Box<Response<Body>>> {
+    /// Checks a request for a probe. A probe may name any host, but a page of another site gets no answer.
+    pub fn check_probe(&self, headers: &HeaderMap) -> Result<(), Box<Response<Body>>> {
+        let is_allowed = || single(headers, &ORIGIN).is_some_and(|origin| self.is_allowed_origin(origin));
+        if !comes_from_other_site(headers) || is_allowed() { Ok(()) } else { Err(reject_site()) }
+    }
+
+    pub fn check_token(&self, headers: &HeaderMap) -> Result<(), Box<Response<Body>>> {
         let Some((token, name)) = &self.token else { return Ok(()) };
         if has_token(headers, token) {
             return Ok(());
         }
-        let mut response = refuse(StatusCode::UNAUTHORIZED, &format!("Authorization must be `Bearer` with {name}"));
+        let mut response = reject(StatusCode::UNAUTHORIZED, &format!("Authorization must be `Bearer` with {name}"));
         response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         Err(response)
     }
 
-    fn is_our_host(&self, host: &str) -> bool {
-        let (name, port) = split_port(host);
-        let sane_port = port.is_none_or(|port| port.parse::<u16>().is_ok());
-        let known = |hosts: &[String], host: &str| hosts.iter().any(|known| known.eq_ignore_ascii_case(host));
-        sane_port && (known(&self.hosts, name) || known(&self.hosts_with_port, host))
+    /// Returns true once: for the first request of the Inspector.
+    pub fn is_first_inspector(&self) -> bool {
+        !self.inspector_seen.swap(true, Ordering::Relaxed)
     }
 
-    fn is_known_origin(&self, origin: &str) -> bool {
-        let origin = origin.to_ascii_lowercase();
-        if self.origins.contains(&origin) {
-            return true;
+    /// Returns the host that a request names, if the gateway serves it. A request that names two must mean ours by both.
+    fn own_host<'a>(&self, uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
+        let authority = uri.authority().map(http::uri::Authority::as_str);
+        let named = match headers.contains_key(HOST) {
+            true => Some(single(headers, &HOST)?),
+            false => None,
+        };
+        let is_own = |host: &Option<&str>| host.is_none_or(|host| self.is_our_host(host));
+        if is_own(&authority) && is_own(&named) { authority.or(named) } else { None }
+    }
+
+    fn is_our_host(&self, host: &str) -> bool {
+        let (name, port) = split_port(host);
+        let known = |hosts: &[String], host: &str| hosts.iter().any(|known| known.eq_ignore_ascii_case(host));
+        port.is_none_or(is_port) && (known(&self.hosts, name) || known(&self.hosts_with_port, host))
+    }
+
+    /// Returns what an `Origin` is to the gateway, `None` if its pages may not call.
+    fn page(&self, origin: &str, host: &str) -> Option<Source> {
+        if self.is_allowed_origin(origin) {
+            return Some(Source::AllowedPage);
         }
-        let rest = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-        rest.is_some_and(|authority| !authority.contains('/') && self.is_our_host(authority))
+        let rest = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"))?;
+        if rest.eq_ignore_ascii_case(host) {
+            return Some(Source::OwnPage);
+        }
+        (self.origins.is_empty() && INSPECTOR_ORIGINS.contains(&origin)).then_some(Source::Inspector)
+    }
+
+    fn is_allowed_origin(&self, origin: &str) -> bool {
+        self.origins.iter().any(|known| known.eq_ignore_ascii_case(origin))
     }
 }
 
-/// Whether a request shows this token. How long that takes does not tell how much of it is right.
+/// Rejects a request that repeats a header whose value decides something: two readers could pick different values.
+fn check_repeated(headers: &HeaderMap) -> Result<(), Box<Response<Body>>> {
+    if headers.len() == headers.keys_len() {
+        return Ok(());
+    }
+    match SINGLE_HEADERS.iter().find(|name| is_repeated(headers, name)) {
+        Some(name) => Err(reject(StatusCode::BAD_REQUEST, &format!("the header {name} may occur once"))),
+        None => Ok(()),
+    }
+}
+
+pub fn is_repeated(headers: &HeaderMap, name: &HeaderName) -> bool {
+    headers.get_all(name).iter().nth(1).is_some()
+}
+
+/// Returns whether a browser sent the request for a page of another site, or of another port of this host.
+fn comes_from_other_site(headers: &HeaderMap) -> bool {
+    let is_own = |value: &HeaderValue| [&b"same-origin"[..], b"none"].contains(&value.as_bytes().trim_ascii());
+    headers.get_all(SEC_FETCH_SITE).iter().any(|value| !is_own(value))
+}
+
+/// Returns whether a request has this token. The comparison takes the same time however much of the token is right.
 pub fn has_token(headers: &HeaderMap, token: &Secret) -> bool {
-    let given = single(headers, &AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
-    given.trim().as_bytes().ct_eq(token.expose().as_bytes()).into()
+    let given = single(headers, &AUTHORIZATION).and_then(bearer);
+    given.is_some_and(|given| given.as_bytes().ct_eq(token.expose().as_bytes()).into())
+}
+
+/// Returns the token of `Bearer TOKEN`. The scheme may have any case.
+fn bearer(value: &str) -> Option<&str> {
+    let (scheme, token) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim_matches(' '))
 }
 
 /// The only value of a header; two are as bad as none.
@@ -109,7 +188,21 @@ fn split_port(host: &str) -> (&str, Option<&str>) {
     }
 }
 
-fn refuse(status: StatusCode, reason: &str) -> Box<Response<Body>> {
+/// A port is one to five digits; number parsers accept a sign as well.
+fn is_port(port: &str) -> bool {
+    (1..=5).contains(&port.len()) && port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok()
+}
+
+/// Returns the response to a page whose `Origin` may not use the route.
+pub fn reject_origin() -> Box<Response<Body>> {
+    reject(StatusCode::FORBIDDEN, "Origin is not allowed (gateway.allowedOrigins)")
+}
+
+fn reject_site() -> Box<Response<Body>> {
+    reject(StatusCode::FORBIDDEN, "Sec-Fetch-Site is not allowed without an allowed Origin (gateway.allowedOrigins)")
+}
+
+fn reject(status: StatusCode, reason: &str) -> Box<Response<Body>> {
     Box::new(json_error(status, None, &Error::InvalidRequest(reason.to_owned())))
 }
 
@@ -120,13 +213,12 @@ mod tests {
     fn check(gateway: &Gateway, headers: &[(&str, &str)]) -> u16 {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
-            let name = http::HeaderName::try_from(*name).expect("a header name");
+            let name = HeaderName::try_from(*name).expect("a header name");
             map.append(name, value.parse().expect("a header value"));
         }
-        match Gate::new(gateway).check(&Uri::from_static("/mcp"), &map) {
-            Ok(()) => 200,
-            Err(response) => response.status().as_u16(),
-        }
+        let gate = Gate::new(gateway);
+        let checked = gate.check_source(&Uri::from_static("/mcp"), &map).and_then(|_| gate.check_token(&map));
+        checked.map_or_else(|response| response.status().as_u16(), |()| 200)
     }
 
     #[test]
@@ -148,11 +240,21 @@ mod tests {
             (&[("host", "evil.example")], 403),
             (&[("host", "localhost.evil.example")], 403),
             (&[("host", "localhost:evil")], 403),
+            (&[("host", "localhost:+80")], 403),
+            (&[("host", "localhost:-80")], 403),
+            (&[("host", "localhost: 80")], 403),
+            (&[("host", "localhost:")], 403),
+            (&[("host", "localhost:000080")], 403),
+            (&[("host", "localhost:65536")], 403),
             (&[("host", "")], 403),
             (&[], 403),
             (&[("host", "localhost"), ("host", "localhost")], 403),
-            (&[("host", "localhost"), ("origin", "http://localhost:5173")], 200),
             (&[("host", "localhost"), ("origin", "https://app.example")], 200),
+            (&[("host", "localhost:3000"), ("origin", "http://localhost:3000")], 200),
+            (&[("host", "gw.example"), ("origin", "https://gw.example")], 200),
+            (&[("host", "localhost:3000"), ("origin", "http://localhost:5173")], 403),
+            (&[("host", "localhost:3000"), ("origin", "http://127.0.0.1:3000")], 403),
+            (&[("host", "localhost:3000"), ("origin", "http://localhost:6274")], 403),
             (&[("host", "localhost"), ("origin", "http://evil.example")], 403),
             (&[("host", "localhost"), ("origin", "http://localhost/evil")], 403),
             (&[("host", "localhost"), ("origin", "http://localhost@evil.example")], 403),
@@ -164,9 +266,64 @@ mod tests {
     }
 
     #[test]
+    fn hard11_another_site_needs_an_allowed_origin() {
+        let gateway = Gateway { allowed_origins: vec!["https://app.example".to_owned()], ..Gateway::default() };
+        let host = ("host", "localhost:3000");
+        for (headers, status) in [
+            (&[("sec-fetch-site", "same-origin")][..], 200),
+            (&[("sec-fetch-site", "none")], 200),
+            (&[("sec-fetch-site", "cross-site")], 403),
+            (&[("sec-fetch-site", "same-site")], 403),
+            (&[("sec-fetch-site", "")], 403),
+            (&[("sec-fetch-site", "none"), ("sec-fetch-site", "cross-site")], 403),
+            (&[("sec-fetch-site", "cross-site"), ("origin", "https://app.example")], 200),
+            (&[("sec-fetch-site", "cross-site"), ("origin", "http://localhost:3000")], 403),
+        ] {
+            let headers: Vec<_> = headers.iter().copied().chain([host]).collect();
+            assert_eq!(check(&gateway, &headers), status, "{headers:?}");
+        }
+    }
+
+    #[test]
+    fn hard11_the_inspector_needs_no_configuration_until_origins_are_configured() {
+        let own = |allowed: &[&str]| Gateway {
+            allowed_origins: allowed.iter().map(|&origin| origin.to_owned()).collect(),
+            ..Gateway::default()
+        };
+        for origin in INSPECTOR_ORIGINS {
+            let headers = [("host", "127.0.0.1:3000"), ("origin", origin), ("sec-fetch-site", "cross-site")];
+            assert_eq!(check(&own(&[]), &headers), 200, "{origin}");
+            assert_eq!(check(&own(&["https://app.example"]), &headers), 403, "{origin}");
+        }
+        let gate = Gate::new(&Gateway::default());
+        assert!(gate.is_first_inspector() && !gate.is_first_inspector());
+    }
+
+    #[test]
+    fn hard11_a_header_that_decides_something_may_occur_once() {
+        for (name, status) in
+            [("mcp-session-id", 400), ("last-event-id", 400), ("authorization", 400), ("origin", 400), ("accept", 200)]
+        {
+            let headers = [("host", "localhost"), (name, "http://localhost"), (name, "http://localhost")];
+            assert_eq!(check(&Gateway::default(), &headers), status, "{name}");
+        }
+    }
+
+    #[test]
     fn the_token_must_match() {
         let gateway = Gateway { token: Some(Secret::new("s3cret")), ..Gateway::default() };
-        for (given, status) in [("Bearer s3cret", 200), ("Bearer s3cre", 401), ("Bearer ", 401), ("s3cret", 401)] {
+        for (given, status) in [
+            ("Bearer s3cret", 200),
+            ("bearer s3cret", 200),
+            ("BEARER   s3cret", 200),
+            ("Bearer s3cre", 401),
+            ("Bearer ", 401),
+            ("Bearer", 401),
+            ("Bearers3cret", 401),
+            ("Bearer\ts3cret", 401),
+            ("Basic s3cret", 401),
+            ("s3cret", 401),
+        ] {
             assert_eq!(check(&gateway, &[("host", "localhost"), ("authorization", given)]), status, "{given}");
         }
         assert_eq!(check(&gateway, &[("host", "localhost")]), 401);

@@ -17,7 +17,7 @@ use crate::admin::PROBES;
 use crate::caller::SessionId;
 use crate::config::exposure::ProfileName;
 use crate::front::body::{self, Body, empty, json, json_error};
-use crate::front::gate::Gate;
+use crate::front::gate::{Gate, LAST_EVENT_ID, SESSION_ID, Source, is_repeated, reject_origin, single};
 use crate::front::modern::missing_meta;
 use crate::front::request::{
     Accepted, HttpRequest, Refusal, check_is_json, check_takes_stream, other_verb, whole_body,
@@ -37,9 +37,7 @@ use crate::session::desk::{Begun, Desk, Next};
 const MCP: &str = "/mcp";
 /// Stands between an endpoint and the name of a profile.
 const PROFILE: &str = "/p/";
-pub const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 pub(super) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// What may stand in a header that names a session or an event, ours or anybody's.
 const LONGEST_ID: usize = 256;
 
@@ -111,21 +109,26 @@ fn preflight(asked_headers: Option<&HeaderValue>) -> Response<Body> {
 }
 
 impl Front {
-    /// Any request to any route. The gate stands before all of them but the probes.
+    /// Serves any request to any route, once the gate has let it through.
     pub async fn serve(&self, request: HttpRequest, routes: &axum::Router) -> Response<Body> {
         if PROBES.contains(&request.uri().path()) {
-            return route(routes, request).await;
+            return match self.gate.check_probe(request.headers()) {
+                Ok(()) => route(routes, request).await,
+                Err(rejected) => self.count_rejected(*rejected),
+            };
+        }
+        let door = door(request.uri().path()).filter(|_| self.audience == Audience::Clients);
+        if let Err(rejected) = self.check_source(&request, door.is_some()) {
+            return self.count_rejected(*rejected);
         }
         let origin = request.headers().get(ORIGIN).cloned();
-        let mut response = match self.gate.check(request.uri(), request.headers()) {
-            // A preflight carries no token; it may pass when host and origin are right, which 401 says.
-            Err(refused) if request.method() != Verb::OPTIONS || refused.status() != StatusCode::UNAUTHORIZED => {
-                *refused
-            }
+        // A preflight carries no token.
+        let response = match self.gate.check_token(request.headers()) {
             _ if request.method() == Verb::OPTIONS => {
                 preflight(request.headers().get("access-control-request-headers"))
             }
-            _ => match door(request.uri().path()).filter(|_| self.audience == Audience::Clients) {
+            Err(rejected) => *rejected,
+            Ok(()) => match door {
                 Some((door, None)) => self.answer(door, request).await,
                 Some((door, Some(name))) => match self.of_profile(name) {
                     // Boxed, as all that is rare.
@@ -135,15 +138,35 @@ impl Front {
                 None => route(routes, request).await,
             },
         };
-        if response.status().is_client_error() {
-            self.observe.emit(&Event::ClientRefused { status: response.status().as_u16() });
-        }
+        let mut response = self.count_rejected(response);
         if let Some(origin) = origin.filter(|_| response.status() != StatusCode::FORBIDDEN) {
             let headers = response.headers_mut();
             headers.insert("access-control-allow-origin", origin);
             headers
                 .insert("access-control-expose-headers", HeaderValue::from_static("mcp-session-id, www-authenticate"));
             headers.insert(VARY, HeaderValue::from_static("origin"));
+        }
+        response
+    }
+
+    /// Checks where a request comes from. The Inspector may use the MCP endpoints only.
+    fn check_source(&self, request: &HttpRequest, is_mcp: bool) -> Result<(), Box<Response<Body>>> {
+        match self.gate.check_source(request.uri(), request.headers())? {
+            Source::Inspector if !is_mcp => Err(reject_origin()),
+            Source::Inspector => {
+                if self.gate.is_first_inspector() {
+                    self.observe.emit(&Event::InspectorAllowed);
+                }
+                Ok(())
+            }
+            Source::Program | Source::OwnPage | Source::AllowedPage => Ok(()),
+        }
+    }
+
+    /// Counts a response if it rejects its request.
+    fn count_rejected(&self, response: Response<Body>) -> Response<Body> {
+        if response.status().is_client_error() {
+            self.observe.emit(&Event::ClientRefused { status: response.status().as_u16() });
         }
         response
     }
@@ -273,6 +296,7 @@ impl Front {
                     return Err(Refusal::from(missing_meta()).about(&request));
                 }
                 if request.method == Method::Initialize && !headers.contains_key(SESSION_ID) {
+                    check_version_once(headers).map_err(|refusal| refusal.about(&request))?;
                     return self.initialize(&request);
                 }
                 let session = self.session(headers).map_err(|refusal| refusal.about(&request))?;
@@ -298,7 +322,7 @@ impl Front {
     }
 
     fn initialize(&self, request: &Request) -> Result<Response<Body>, Refusal> {
-        let place = || self.desk.sessions.reserve();
+        let place = || self.desk.reserve();
         let (session, hello) =
             self.desk.initialize(request, self.profile.as_ref(), place).map_err(|error| match error {
                 Error::LimitExceeded { .. } => {
@@ -341,6 +365,7 @@ impl Front {
 
     /// The session that a request names.
     pub(super) fn session(&self, headers: &HeaderMap) -> Result<Arc<Session>, Refusal> {
+        check_version_once(headers)?;
         let version = headers.get(PROTOCOL_VERSION).map(|version| version.to_str().unwrap_or_default());
         let unknown = |version: &&str| Dialect::parse(version).is_none_or(|dialect| dialect.era() != Era::Legacy);
         if let Some(version) = version.filter(unknown) {
@@ -363,10 +388,16 @@ fn unknown_profile(name: &str) -> Response<Body> {
     json_error(StatusCode::NOT_FOUND, None, &error)
 }
 
+fn check_version_once(headers: &HeaderMap) -> Result<(), Refusal> {
+    match is_repeated(headers, &PROTOCOL_VERSION) {
+        true => Err(Refusal::status(StatusCode::BAD_REQUEST, "the header mcp-protocol-version may occur once")),
+        false => Ok(()),
+    }
+}
+
 /// Whether the header names a version that has no sessions.
 fn names_sessionless(headers: &HeaderMap) -> bool {
-    let version = headers.get(PROTOCOL_VERSION).and_then(|version| version.to_str().ok());
-    version.is_some_and(Dialect::is_sessionless)
+    single(headers, &PROTOCOL_VERSION).is_some_and(Dialect::is_sessionless)
 }
 
 /// The value of a header that names something; nothing where it is absent or empty.

@@ -115,7 +115,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_does_not_read_is_given_up() {
         let (near, _far) = tokio::io::duplex(16);
-        let mut near = Impatient::new(near, Attention::new());
+        let mut near = Impatient::new(near, Attention::new(std::time::Instant::now()));
         let begin = tokio::time::Instant::now();
         let error = near.write_all(&[0; 64]).await.expect_err("nobody reads");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);

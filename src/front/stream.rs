@@ -407,7 +407,7 @@ mod tests {
     #[tokio::test]
     async fn sess2_of_two_streams_that_begin_at_once_exactly_one_goes_on() {
         let desk = Desk::example(1);
-        let place = desk.sessions.reserve().expect("there is room");
+        let place = desk.reserve().expect("there is room");
         let session =
             desk.sessions.open(place, None, Dialect::V2025_11_25, Introduction::default(), Versions::default());
         let stop = watch::Sender::new(false);

@@ -240,6 +240,9 @@ impl<'a> Told<'a> {
                     .with(Field::Session, session)
             }
             Event::ClientRefused { status } => told("request refused").with(Field::Status, status),
+            Event::InspectorAllowed => told(
+                "the MCP Inspector's default origin may call; to change that, name the allowed pages in gateway.allowedOrigins",
+            ),
             Event::AdminRefused { status } => told("request to the admin API refused").with(Field::Status, status),
             Event::ConfigReloaded { started, changed, stopped, unchanged } => told("configuration reloaded")
                 .with(Field::Started, started)

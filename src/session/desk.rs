@@ -109,6 +109,11 @@ impl Desk {
         Desk::new(Sessions::new(most, std::time::Duration::from_secs(60), observe), Arc::new(router), policies)
     }
 
+    /// Returns a place for a new client, if need be that of a session that holds nothing.
+    pub fn reserve(&self) -> Result<Place, Error> {
+        self.sessions.reserve(|session| self.router.tasks.has_tasks_of(session.id))
+    }
+
     /// The handshake: a new session and the answer. Its place is asked for when nothing else is wrong.
     pub fn initialize(
         &self,
@@ -153,6 +158,7 @@ impl Desk {
 
     /// A request of a session.
     pub fn begin(self: &Arc<Desk>, session: &Arc<Session>, request: Request) -> Begun {
+        session.note_request();
         let caller = session.caller();
         match self.answer_at_once(session, &caller, &request) {
             Some(Ok(answer)) => Begun::Ready(answer),

@@ -72,7 +72,7 @@ impl Listening {
         }
         Router::check_options(request)?;
         let place = match guest {
-            Guest::Passing(_) => Some(desk.sessions.reserve()?),
+            Guest::Passing(_) => Some(desk.reserve()?),
             Guest::Known { .. } => None,
         };
         let introduction = Introduction { abilities: Arc::clone(&caller.abilities), ..Introduction::default() };

@@ -82,10 +82,13 @@ async fn strange_hosts_and_pages_see_nothing_but_probes() {
             }
             assert!(!headers.contains_key("access-control-allow-origin"), "{name} {evil:?}");
         }
-        // Pages of this machine may look on, and change nothing.
-        let local = [("origin", "http://localhost:5173"), ("authorization", bearer.as_str())];
-        let (status, _) = status(&stage.client, route, &local).await;
-        assert_eq!(status == StatusCode::FORBIDDEN, route.access == Access::Change, "{name}: {status}");
+        // Neither do pages of other local ports: any program of the user may serve such a page.
+        for local in ["http://localhost:5173", "http://localhost:6274", "http://127.0.0.1:6274"] {
+            let headers = [("origin", local), ("authorization", bearer.as_str())];
+            let (status, headers) = status(&stage.client, route, &headers).await;
+            assert_eq!(status == StatusCode::FORBIDDEN, route.access != Access::Probe, "{name} {local}: {status}");
+            assert!(!headers.contains_key("access-control-allow-origin"), "{name} {local}");
+        }
     }
 }
 

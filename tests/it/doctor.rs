@@ -184,7 +184,7 @@ async fn a_port_that_is_taken_is_told_with_who_has_it() {
 async fn too_few_descriptors_are_a_warning() {
     let home = Home::new(&json!({ "gateway": { "port": 0, "maxSessions": 5000 }, "mcpServers": {} }));
     let mut command = tokio::process::Command::new("sh");
-    let script = format!("ulimit -S -n 300; exec {GOBLIN} doctor --json --config {}", home.config());
+    let script = format!("ulimit -n 300; exec {GOBLIN} doctor --json --config {}", home.config());
     command.args(["-c", &script]).env("XDG_RUNTIME_DIR", home.scratch.path());
     let output = command.output().await.expect("it runs");
     let stderr = String::from_utf8(output.stderr).expect("text");

@@ -104,9 +104,11 @@ async fn p6_a_backend_with_its_hands_full_is_overloaded_after_a_wait() {
 
 #[tokio::test]
 async fn f14_exactly_so_many_sessions_fit_and_a_place_is_freed_by_delete() {
+    // An open stream keeps its session; without one the new client would take the place.
     let gateway = Gateway::start(json!({ "gateway": { "maxSessions": 2 }, "mcpServers": {} })).await;
     let first = gateway.client().await;
     let second = gateway.client().await;
+    let _streams = (first.listen().await, second.listen().await);
     let third = Client::new(gateway.address);
     let params =
         json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}});

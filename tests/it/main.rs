@@ -75,6 +75,8 @@ mod gate;
 mod guard;
 mod half_open;
 mod handshake;
+mod hostile_admission;
+mod hostile_gate;
 mod import;
 mod inspector;
 mod interop;

@@ -308,7 +308,9 @@ async fn d6_a_limit_is_told_by_name() {
     })
     .await;
 
-    gateway.client().await;
+    // Sessions with a stream are not evicted.
+    let second = gateway.client().await;
+    let _streams = (client.listen().await, second.listen().await);
     let mut third = Client::new(gateway.address);
     let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}});
     let answer = third.post(hello.to_string()).await;

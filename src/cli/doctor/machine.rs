@@ -4,6 +4,7 @@ use std::net::TcpListener;
 
 use rustix::process::{Resource, getrlimit};
 
+use crate::backend::descriptors::raised;
 use crate::cli::doctor::finding::Findings;
 use crate::cli::load::environment;
 use crate::cli::port;
@@ -106,7 +107,7 @@ pub fn port(gateway: &Gateway, running: &[Record], own: &Identity, findings: &mu
 
 pub fn descriptors(config: &Config, findings: &mut Findings) {
     let limit = getrlimit(Resource::Nofile);
-    let Some(current) = limit.current else { return findings.ok("descriptors", "as many as it takes") };
+    let Some(current) = raised(limit) else { return findings.ok("descriptors", "as many as it takes") };
     let (sessions, servers) = (config.gateway.max_sessions as u64, config.servers.len() as u64);
     let wanted = sessions * DESCRIPTORS_PER_SESSION + servers * DESCRIPTORS_PER_SERVER + OTHER_DESCRIPTORS;
     if current >= wanted {
@@ -121,7 +122,7 @@ pub fn descriptors(config: &Config, findings: &mut Findings) {
             Some(hard) if hard < wanted => {
                 format!("raise the hard limit, {hard} (LimitNOFILE= of a systemd unit, or limits.conf), {lower}")
             }
-            _ => format!("ulimit -n {wanted} before goblin serve, {lower}"),
+            _ => format!("ulimit -n {wanted} before goblin serve (it raises its own limit only so far), {lower}"),
         },
     );
 }

@@ -242,6 +242,11 @@ impl Book {
         task
     }
 
+    /// Returns whether a session has tasks, or calls that may become tasks.
+    pub fn has_tasks_of(&self, session: SessionId) -> bool {
+        self.lock().counts.contains_key(&Owner::Session(session))
+    }
+
     /// A task of this client.
     pub fn find(&self, id: &str, caller: &Caller, now: Instant) -> Option<Arc<Task>> {
         let task = self.lock().by_id.get(id).cloned()?;

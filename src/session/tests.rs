@@ -1,0 +1,157 @@
+use super::*;
+
+fn sessions(most: usize, idle: Duration) -> Sessions {
+    Sessions::new(most, idle, Arc::default())
+}
+
+fn open(sessions: &Sessions) -> Arc<Session> {
+    let place = sessions.reserve(|_| false).expect("there is room");
+    sessions.open(place, None, Dialect::V2025_11_25, Introduction::default(), Versions::default())
+}
+
+#[test]
+fn sess1_exactly_so_many_sessions_fit() {
+    let sessions = sessions(3, Duration::from_secs(60));
+    let streams: Vec<_> = (0..3).map(|_| open(&sessions).open_stream()).collect();
+    let ids: std::collections::HashSet<_> = streams.iter().map(|stream| stream.session.id).collect();
+    assert_eq!(ids.len(), 3);
+    let reserve = || sessions.reserve(|_| false);
+    let refused = || matches!(reserve(), Err(Error::LimitExceeded { limit: "maxSessions", value: 3 }));
+    assert!(refused());
+    sessions.end(*ids.iter().next().expect("there are some"), "test");
+    let place = reserve().expect("the room of the ended one");
+    assert!(refused() && sessions.len() == 3, "a place without a session counts");
+    drop(place);
+    assert_eq!(sessions.len(), 2);
+}
+
+#[test]
+fn hard5_only_a_session_that_holds_nothing_is_evicted() {
+    let sessions = sessions(6, Duration::from_secs(60));
+    let [streaming, calling, reading, subscribed, asked, idle] = std::array::from_fn(|_| open(&sessions));
+    let stream = streaming.open_stream();
+    let ticket = calling.inflight.admit(&Id::from(1), &Arc::new(Call::example()), 1);
+    let present = reading.enter_reader();
+    let hold = subscribed.mailbox.hold();
+    let ask = asked.mailbox.asks.open();
+    // The book of tasks is kept elsewhere.
+    let reserve = || sessions.reserve(|session| session.id == idle.id);
+    assert!(reserve().is_err());
+    let place = sessions.reserve(|_| false).expect("the idle session makes room");
+    assert!(sessions.find(idle.id).is_none() && reserve().is_err());
+    drop((place, stream, ticket, present, hold, ask));
+    let places: Vec<_> = (0..6).map_while(|_| reserve().ok()).collect();
+    assert_eq!((places.len(), sessions.all().len()), (6, 0), "each of them makes room in the end");
+    let counts = sessions.observe.limit_counts();
+    assert!(counts.contains(&("maxSessions", 8)), "six evictions and two rejections: {counts:?}");
+}
+
+#[test]
+fn hard5_the_least_recently_active_session_is_evicted_and_new_ones_go_first() {
+    let sessions = sessions(8, Duration::from_secs(60));
+    let opened: Vec<_> = (0..8).map(|_| open(&sessions)).collect();
+    let set = |index: usize, since: u64, requested: bool| {
+        opened[index].last_seen.store(since, Ordering::Relaxed);
+        opened[index].has_requested.store(requested, Ordering::Relaxed);
+    };
+    for index in 0..8 {
+        set(index, 100 - index as u64, index > 2);
+    }
+    let next = || {
+        let before: Vec<_> = opened.iter().filter(|session| sessions.find_quietly(session.id)).collect();
+        let place = sessions.reserve(|_| false).expect("each session makes room");
+        let gone = before.iter().position(|session| !sessions.find_quietly(session.id));
+        std::mem::forget(place);
+        gone.map(|index| opened.iter().position(|session| session.id == before[index].id))
+    };
+    assert_eq!(next(), Some(Some(2)), "three of eight are new: the oldest of them goes");
+    assert_eq!(next(), Some(Some(7)), "two of eight are new: the least recently active goes");
+    assert_eq!(next(), Some(Some(6)));
+}
+
+impl Sessions {
+    /// Returns whether a session is open, without a sign of its client.
+    fn find_quietly(&self, id: SessionId) -> bool {
+        self.all().iter().any(|session| session.id == id)
+    }
+}
+
+/// A flood must not scan all sessions for each handshake.
+#[test]
+fn hard5_a_flood_of_handshakes_is_served_from_few_scans() {
+    let sessions = sessions(2000, Duration::from_secs(60));
+    let scanned = AtomicUsize::new(0);
+    for _ in 0..6000 {
+        let count = |_: &Session| {
+            scanned.fetch_add(1, Ordering::Relaxed);
+            false
+        };
+        let place = sessions.reserve(count).expect("new sessions make room");
+        sessions.open(place, None, Dialect::V2025_11_25, Introduction::default(), Versions::default());
+    }
+    let looks = scanned.load(Ordering::Relaxed);
+    // 4,000 evictions, each checked once, and a scan of 2,000 for each 125 of them.
+    assert_eq!((looks, sessions.len()), (4000 + 4000 / 125 * 2000, 2000));
+}
+
+#[test]
+fn only_what_is_idle_is_swept() {
+    let sessions = sessions(9, Duration::ZERO);
+    let (idle, streaming) = (open(&sessions), open(&sessions));
+    let stream = streaming.open_stream();
+    sessions.sweep();
+    assert!(sessions.find(idle.id).is_none());
+    assert!(sessions.find(streaming.id).is_some());
+    drop(stream);
+    sessions.sweep();
+    assert!(sessions.is_empty());
+}
+
+#[test]
+fn sess2_whoever_reads_the_rest_of_a_call_is_not_idle() {
+    let sessions = sessions(9, Duration::ZERO);
+    let session = open(&sessions);
+    let present = session.enter_reader();
+    assert!(!session.mailbox.has_stream());
+    sessions.sweep();
+    assert!(sessions.find(session.id).is_some());
+    drop(present);
+    sessions.sweep();
+    assert!(sessions.is_empty());
+}
+
+#[test]
+fn sess2_a_cut_session_that_holds_something_has_less_time() {
+    let check = |idle: u64, cut: bool, holds: bool, expected: u64| {
+        let sessions = sessions(9, Duration::from_secs(idle));
+        let session = open(&sessions);
+        assert_eq!(sessions.patience(&session), Duration::from_secs(idle));
+        let hold = holds.then(|| session.mailbox.hold());
+        if cut {
+            let stream = session.open_stream();
+            assert_eq!(sessions.patience(&session), Duration::from_secs(idle), "its stream is open");
+            drop(stream);
+        }
+        assert_eq!(sessions.patience(&session), Duration::from_secs(expected), "{idle} {cut} {holds}");
+        drop(hold);
+        assert_eq!(sessions.patience(&session), Duration::from_secs(idle), "it holds nothing any more");
+    };
+    check(1800, true, true, 120);
+    check(1800, true, false, 1800);
+    check(1800, false, true, 1800);
+    check(60, true, true, 60);
+}
+
+#[test]
+fn sess2_whoever_comes_back_in_the_moment_of_the_sweep_stays() {
+    let sessions = sessions(9, Duration::ZERO);
+    let session = open(&sessions);
+    let idle = sessions.idle();
+    assert_eq!(idle, [session.id]);
+    let stream = session.open_stream();
+    sessions.end_idle(idle);
+    assert!(sessions.find(session.id).is_some());
+    drop(stream);
+    sessions.sweep();
+    assert!(sessions.is_empty());
+}

@@ -1,0 +1,115 @@
+//! Chooses which entry of a full table makes room for a newcomer: a session, or a connection.
+//!
+//! One scan of the table finds victims for many newcomers, so a flood does not pay for a scan each time. The owner of the
+//! table checks each victim again before the eviction: the entry may be in use by then.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// A scan of a table of this size is always affordable.
+const SMALL_TABLE: usize = 256;
+/// The share of a larger table that a scan must find; otherwise the next scan waits for [`SCAN_PAUSE`].
+const WORTHWHILE_SHARE: usize = 64;
+const SCAN_PAUSE: Duration = Duration::from_millis(100);
+/// The share of a table that one scan selects.
+const BATCH_SHARE: usize = 16;
+/// New entries are the first victims while they fill more than this share. A smaller number of them keeps its place, so that
+/// a flood cannot evict an honest newcomer before its first request.
+const NEW_SHARE: usize = 4;
+
+/// An entry that may be evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate<K> {
+    pub key: K,
+    /// The entry was never used.
+    pub is_new: bool,
+    /// The time of its last use, on the clock of the table.
+    pub since: u64,
+}
+
+/// The victims that the last scan found, least recently used first.
+pub struct Victims<K> {
+    queue: VecDeque<Candidate<K>>,
+    /// No scan begins before this.
+    pause_ends: Option<Instant>,
+}
+
+impl<K> Default for Victims<K> {
+    fn default() -> Victims<K> {
+        Victims { queue: VecDeque::new(), pause_ends: None }
+    }
+}
+
+impl<K> Victims<K> {
+    pub fn pop(&mut self) -> Option<Candidate<K>> {
+        self.queue.pop_front()
+    }
+
+    /// Selects victims from a scan of the table, which has `total` entries. Returns whether there are any.
+    pub fn refill(&mut self, total: usize, now: Instant, scan: impl FnOnce() -> Vec<Candidate<K>>) -> bool {
+        if self.pause_ends.is_some_and(|pause_ends| now < pause_ends) {
+            return false;
+        }
+        let victims = select(scan(), total);
+        let is_costly = total > SMALL_TABLE && victims.len() < total / WORTHWHILE_SHARE;
+        self.pause_ends = is_costly.then(|| now + SCAN_PAUSE);
+        self.queue = victims.into();
+        !self.queue.is_empty()
+    }
+}
+
+fn select<K>(mut candidates: Vec<Candidate<K>>, total: usize) -> Vec<Candidate<K>> {
+    let new = candidates.iter().filter(|candidate| candidate.is_new).count();
+    if new > total / NEW_SHARE {
+        candidates.retain(|candidate| candidate.is_new);
+    }
+    let batch = (total / BATCH_SHARE).max(1);
+    if candidates.len() > batch {
+        candidates.select_nth_unstable_by_key(batch, |candidate| candidate.since);
+        candidates.truncate(batch);
+    }
+    candidates.sort_unstable_by_key(|candidate| candidate.since);
+    candidates
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn candidate(key: u32, is_new: bool, since: u64) -> Candidate<u32> {
+        Candidate { key, is_new, since }
+    }
+
+    #[test]
+    fn hard5_the_least_recently_used_goes_first() {
+        let mut victims = Victims::default();
+        let table = || vec![candidate(1, false, 30), candidate(2, false, 10), candidate(3, false, 20)];
+        assert!(victims.refill(32, Instant::now(), table));
+        let order: Vec<_> = std::iter::from_fn(|| victims.pop()).map(|victim| victim.key).collect();
+        assert_eq!(order, [2, 3], "one scan selects a sixteenth of the table");
+    }
+
+    #[test]
+    fn hard5_new_entries_go_first_while_they_are_many() {
+        let table = |new: u32| (0..8).map(move |key| candidate(key, key >= 8 - new, u64::from(key))).collect();
+        for (new, victim) in [(1, 0), (2, 0), (3, 5), (8, 0)] {
+            let mut victims = Victims::default();
+            assert!(victims.refill(8, Instant::now(), || table(new)));
+            assert_eq!(victims.pop().map(|victim| victim.key), Some(victim), "{new} of 8 are new");
+        }
+    }
+
+    #[test]
+    fn hard5_a_scan_that_finds_little_is_not_repeated_at_once() {
+        let (mut victims, now, mut scans) = (Victims::<u32>::default(), Instant::now(), 0);
+        for (total, after, expected) in [(10_000, 0, 1), (10_000, 99, 1), (10_000, 100, 2), (SMALL_TABLE, 200, 3)] {
+            let found = victims.refill(total, now + Duration::from_millis(after), || {
+                scans += 1;
+                Vec::new()
+            });
+            assert!(!found && scans == expected, "{total} entries after {after} ms: {scans} scans");
+        }
+        assert!(!victims.refill(SMALL_TABLE, now + SCAN_PAUSE * 2, Vec::new));
+        assert!(victims.refill(SMALL_TABLE, now + SCAN_PAUSE * 2, || vec![candidate(1, true, 0)]));
+    }
+}
