@@ -75,9 +75,9 @@ pub async fn whole_body(mut body: Incoming, largest: usize, observe: &Observe) -
         match gather(&mut body, largest, &observe.memory).await? {
             Ok(gathered) => Ok(gathered),
             Err(full) => {
+                observe.limit_hit(full.limit);
                 // The connection can be used again only behind the rest of the body.
                 drain(body, largest).await;
-                observe.limit_hit(full.limit);
                 Err(Refusal { status: StatusCode::SERVICE_UNAVAILABLE, error: full.into(), id: None })
             }
         }

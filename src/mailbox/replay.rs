@@ -72,20 +72,31 @@ impl Kept {
         Kept { bytes: AtomicUsize::new(0), memory: Arc::clone(memory) }
     }
 
-    /// Returns how many bytes a client may keep that has as many more to keep.
+    /// Returns how many bytes a client may keep that has as many more to keep. A part of the memory is left for others:
+    /// what is kept here is of less use than new work.
     fn most(&self, more: usize) -> usize {
-        let is_full = self.bytes.load(Ordering::Relaxed) + more > MOST_KEPT || self.memory.check().is_err();
+        let most = MOST_KEPT.min(self.memory.max() / 4);
+        let is_full = self.bytes.load(Ordering::Relaxed) + more > most || self.memory.check().is_err();
         if is_full { FEWEST_BYTES } else { MOST_BYTES }
     }
 
     fn add(&self, bytes: usize) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.memory.add(memory::Kind::Replay, bytes);
+        // A large event counts itself, also while it is on its way to the client.
+        if bytes < memory::SMALL {
+            self.memory.add(memory::Kind::Replay, bytes);
+        }
     }
 
     fn sub(&self, bytes: usize) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
-        self.memory.sub(memory::Kind::Replay, bytes);
+        if bytes < memory::SMALL {
+            self.memory.sub(memory::Kind::Replay, bytes);
+        }
+    }
+
+    fn hold(&self, event: Bytes) -> Bytes {
+        self.memory.hold_message(memory::Kind::Replay, event)
     }
 }
 
@@ -225,7 +236,7 @@ impl Replay {
         }
         let end = event.len();
         event.extend_from_slice(EVENT_END);
-        let event = event.freeze();
+        let event = ring.kept.hold(event.freeze());
         let is_followed = ring.keep(Event { stream, seq, kind, message: event.slice(begin..end), at: Instant::now() });
         drop(ring);
         if is_followed {
@@ -238,6 +249,7 @@ impl Replay {
     pub fn keep(&self, message: Bytes) {
         let message = single_line(message);
         let mut ring = self.lock();
+        let message = ring.kept.hold(message);
         ring.last += 1;
         let (stream, seq) = (SESSION_STREAM, ring.last);
         ring.keep(Event { stream, seq, kind: Kind::Note, message, at: Instant::now() });
