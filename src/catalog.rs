@@ -159,7 +159,9 @@ impl Catalog {
     /// Returns the pages of every list of which a client has got the first of several.
     fn long_pages(&self) -> LongPages {
         let long = |pages: &OnceLock<Vec<Bytes>>| pages.get().filter(|pages| pages.len() > 1).cloned();
-        LongPages(self.views.each_ref().map(|Pages(lists)| lists.each_ref().map(|pages| long(pages).unwrap_or_default())))
+        LongPages(
+            self.views.each_ref().map(|Pages(lists)| lists.each_ref().map(|pages| long(pages).unwrap_or_default())),
+        )
     }
 
     /// The arguments of a tool that headers repeat; nothing for one that is not offered.

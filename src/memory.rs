@@ -106,7 +106,11 @@ impl Memory {
     /// Returns an error if the reservations have reached the maximum.
     pub fn check(&self) -> Result<(), Full> {
         let max = self.max();
-        if self.total.load(Ordering::Relaxed) < max { Ok(()) } else { Err(Full { limit: Limit::MaxMemory, value: max }) }
+        if self.total.load(Ordering::Relaxed) < max {
+            Ok(())
+        } else {
+            Err(Full { limit: Limit::MaxMemory, value: max })
+        }
     }
 
     /// Reserves bytes for new work. Returns an error if a limit has no room for them.

@@ -70,7 +70,10 @@ impl Budget {
 pub enum Refused {
     Failed(LinkError),
     /// The list is beyond a limit; cause and cure in words.
-    TooLarge { limit: Limit, reason: String },
+    TooLarge {
+        limit: Limit,
+        reason: String,
+    },
 }
 
 impl Refused {
@@ -259,7 +262,8 @@ mod tests {
 
     #[test]
     fn hard2_kept_entries_do_not_keep_their_page() {
-        let text = format!(r#"{{"garbage":"{}","tools":[{{"name":"a"}},{{"no":1}},{{"name":\n"b"}}]}}"#, "x".repeat(9_999));
+        let text =
+            format!(r#"{{"garbage":"{}","tools":[{{"name":"a"}},{{"no":1}},{{"name":\n"b"}}]}}"#, "x".repeat(9_999));
         let page = Text::new(text.replace("\\n", "\n").into()).expect("text");
         let mut entries = Vec::new();
         read_page(&page, json::whole(page.as_str()), List::Tools, &mut entries);

@@ -63,7 +63,10 @@ mod tests {
         check(&[machine, unified, ("sys/fs/cgroup/memory.max", "300\n")], Some(300));
         let older = ("proc/self/cgroup", "12:cpu:/x\n5:hugetlb,memory:/a\n0::/\n");
         check(&[machine, older, ("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "700\n")], Some(700));
-        check(&[machine, older, ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")], Some(8_192_000));
+        check(
+            &[machine, older, ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")],
+            Some(8_192_000),
+        );
     }
 
     #[test]

@@ -89,7 +89,8 @@ fn invalid_utf8_is_refused() {
 #[test]
 fn hard2_a_message_beyond_the_depth_keeps_its_id_and_its_kind() {
     let nested = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
-    let call = |deep: &str| format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"arguments":{deep}}}}}"#);
+    let call =
+        |deep: &str| format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"arguments":{deep}}}}}"#);
     let deep = nested(MAX_DEPTH - 2);
     let request = request(&call(&deep));
     assert_eq!(request.raw.get(request.params.arguments.expect("arguments")), deep);

@@ -62,7 +62,8 @@ async fn read_answer(stream: &mut TcpStream) -> (String, String) {
     loop {
         let text = String::from_utf8_lossy(&bytes).into_owned();
         if let Some((head, body)) = text.split_once("\r\n\r\n") {
-            let length = head.lines().find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok());
+            let length =
+                head.lines().find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok());
             if body.len() >= length.unwrap_or(0) {
                 return (head.lines().next().unwrap_or_default().to_owned(), body.to_owned());
             }
@@ -86,10 +87,8 @@ async fn hard2_bodies_in_flight_are_bounded_for_all_clients_together() {
         held.spawn(async move { unfinished(&client, 4 * MIB).await });
     }
     let mut held = held.join_all().await;
-    eventually("two of them are rejected", || async {
-        (limit_hits(&client, "bodyBytes").await == 2).then_some(())
-    })
-    .await;
+    eventually("two of them are rejected", || async { (limit_hits(&client, "bodyBytes").await == 2).then_some(()) })
+        .await;
     assert!(reserved(&client, "bodies").await <= MAX_BODY_BYTES as u64);
     let large = large_call(1, "hostile_echo", 64 * 1024);
     assert_rejected(&client.post(large.clone()).await, "bodyBytes", MAX_BODY_BYTES);
@@ -202,6 +201,7 @@ async fn hard3_the_maximum_holds_over_stdio() {
     let answer = client.message().await;
     assert_eq!(answer["id"], 77, "{answer}");
     assert_full(&answer, "maxMemory", 2 * MIB);
-    let answer = client.request("tools/call", json!({ "name": "a_echo", "arguments": { "text": "x".repeat(65536) } })).await;
+    let answer =
+        client.request("tools/call", json!({ "name": "a_echo", "arguments": { "text": "x".repeat(65536) } })).await;
     assert!(answer["error"].is_null(), "{}", answer["error"]);
 }

@@ -66,7 +66,8 @@ async fn hard2_the_depth_is_bounded_over_every_transport() {
     let refused = sse.post(&deep_call(7, 513)).await;
     assert_limit(&refused.json(), "jsonDepth", 512);
     sse.works().await;
-    let mut stdio = StdioClient::initialized(json!({ "mcpServers": { HEALTHY: fixture_server(&[]) } }), "2025-11-25").await;
+    let mut stdio =
+        StdioClient::initialized(json!({ "mcpServers": { HEALTHY: fixture_server(&[]) } }), "2025-11-25").await;
     stdio.write(&deep_call(7, DEEP)).await;
     let answer = stdio.message().await;
     assert_eq!(answer["id"], 7, "{answer}");
@@ -80,7 +81,8 @@ async fn hard2_an_answer_that_is_too_deep_fails_its_call() {
         let (id, deep) = (&arguments["id"], nested(DEEP));
         let answer = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"content":[],"x":{deep}}}}}"#);
         if arguments["stream"] == true {
-            let note = format!(r#"{{"jsonrpc":"2.0","method":"notifications/message","params":{{"x":{}}}}}"#, nested(513));
+            let note =
+                format!(r#"{{"jsonrpc":"2.0","method":"notifications/message","params":{{"x":{}}}}}"#, nested(513));
             let events = format!("data: {note}\n\ndata: {answer}\n\n");
             return response("200 OK", "Content-Type: text/event-stream\r\n", &events);
         }
@@ -88,10 +90,12 @@ async fn hard2_an_answer_that_is_too_deep_fails_its_call() {
     })
     .await;
     let gateway =
-        Gateway::with_servers(json!({ HEALTHY: fixture_server(&["--deep"]), "raw": http_server(backend.address) })).await;
+        Gateway::with_servers(json!({ HEALTHY: fixture_server(&["--deep"]), "raw": http_server(backend.address) }))
+            .await;
     let client = gateway.client_seeing("raw_t").await;
     let attack = Attack::begin("deep results", &gateway).await;
-    let calls = [("raw_t", json!({})), ("raw_t", json!({ "stream": true })), ("healthy_deep", json!({ "depth": DEEP }))];
+    let calls =
+        [("raw_t", json!({})), ("raw_t", json!({ "stream": true })), ("healthy_deep", json!({ "depth": DEEP }))];
     for (tool, arguments) in calls {
         let answer = try_call(&client, tool, arguments).await;
         let data = assert_error(&answer, 1502, "BACKEND_PROTOCOL");
@@ -154,7 +158,11 @@ async fn hard2_what_a_client_says_of_itself_is_bounded() {
         assert_limit(&answer.json(), "clientInfoBytes", 16 * 1024);
     }
     assert_eq!(gauge(&client, "goblin_sessions_active").await, before, "no session was begun");
-    assert_limit(&Client::new(gateway.address).post(large_hello(16 * 1024 + 1)).await.json(), "clientInfoBytes", 16 * 1024);
+    assert_limit(
+        &Client::new(gateway.address).post(large_hello(16 * 1024 + 1)).await.json(),
+        "clientInfoBytes",
+        16 * 1024,
+    );
     let fits = Client::new(gateway.address).post(large_hello(16 * 1024)).await.json();
     assert!(fits["error"].is_null(), "exactly so many fit: {fits}");
     let modern = ModernClient::able(gateway.address, json!({ "x": "y".repeat(16 * 1024) }));
