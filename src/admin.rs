@@ -225,6 +225,8 @@ impl Admin {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Reading {
             limits: self.observe.limit_counts(),
+            memory: self.observe.memory.read(),
+            max_memory: self.observe.memory.max(),
             started: self.started,
             events: self.observe.counts(),
             sessions: self.desk.sessions.len(),

@@ -42,6 +42,7 @@ use crate::config::{Config, Gateway, Policies, ServerId};
 use crate::front::gate::Gate;
 use crate::front::http::Audience;
 use crate::front::{http, stdio};
+use crate::memory::machine;
 use crate::observe::{Event, Observe};
 use crate::router::Router;
 use crate::session::Sessions;
@@ -81,6 +82,7 @@ impl App {
     pub fn start(config: Config, exe: PathBuf, proxies: ProxyEnvironment, observe: Arc<Observe>) -> App {
         let directory = Arc::new(Directory::new(&config));
         let gateway = &config.gateway;
+        observe.memory.set_max(gateway.max_memory.unwrap_or_else(machine::default_max));
         let sessions = Sessions::new(gateway.max_sessions, gateway.session_idle_timeout, Arc::clone(&observe));
         let router = Arc::new(Router::new(Arc::clone(&directory), config.policies.clone(), Arc::clone(&observe)));
         let surroundings = Surroundings {

@@ -56,6 +56,7 @@ use crate::caller::SessionId;
 use crate::config::{Policies, Server, ServerId};
 use crate::lane::Call;
 use crate::observe::Observe;
+use crate::observe::limits::Limit;
 use crate::observe::meter::Meter;
 use crate::protocol::dialect::Dialect;
 use crate::protocol::error::Error;
@@ -177,6 +178,7 @@ impl Backend {
 
     fn at(id: ServerId, home: Home, policies: &Policies) -> Backend {
         let most_calls = policies.max_in_flight_per_backend;
+        let handed = Mutex::new(Handed::new(&home.inbox.observe().memory));
         Backend {
             id,
             config: Arc::clone(&home.config),
@@ -195,7 +197,7 @@ impl Backend {
             settled: watch::Sender::new(false),
             slots: Semaphore::new(most_calls),
             most_calls,
-            handed: Mutex::default(),
+            handed,
             successor: ArcSwapOption::empty(),
         }
     }
@@ -360,6 +362,13 @@ impl Backend {
     /// Calls of clients that it works on.
     pub fn calls_in_flight(&self) -> usize {
         self.most_calls - self.slots.available_permits()
+    }
+
+    /// Remembers a URI that it handed out; `normalise` gives the form of the URI under which other spellings are found.
+    pub fn remember(&self, native: &str, normalise: impl Fn(&str) -> String) {
+        if self.handed().remember(native, normalise) {
+            self.inbox.observe().limit_hit(Limit::KnownUriBytes);
+        }
     }
 
     /// URIs it handed out in results.

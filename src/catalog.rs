@@ -16,7 +16,6 @@ pub mod search;
 pub mod uri;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::{Bytes, BytesMut};
@@ -50,8 +49,6 @@ pub struct Catalog {
     /// Which of the tools are listed.
     pub listed: Listed,
     page_size: usize,
-    /// Some client has got the first page of a list and not the last.
-    has_begun_lists: AtomicBool,
     views: [Pages; 2],
     indexes: Indexes,
 }
@@ -124,6 +121,27 @@ impl Listed {
 #[derive(Default)]
 struct Pages([OnceLock<Vec<Bytes>>; 4]);
 
+/// The pages of long lists, by class of clients and by list. A page is made when the first client asks for the list.
+struct LongPages([[Vec<Bytes>; 4]; 2]);
+
+impl LongPages {
+    fn bytes(&self) -> usize {
+        self.0.iter().flatten().flatten().map(Bytes::len).sum()
+    }
+
+    fn get(&self, caller: &Caller, list: List, number: usize) -> Option<Bytes> {
+        self.0[place_of(caller.dialect.class())][list as usize].get(number).cloned()
+    }
+}
+
+/// The place of a class of clients among the views of a catalog.
+fn place_of(class: DialectClass) -> usize {
+    match class {
+        DialectClass::Legacy => 0,
+        DialectClass::Modern => 1,
+    }
+}
+
 /// What one kind of client sees of a catalog; which catalog that is, its profile says.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
@@ -135,20 +153,15 @@ pub struct View<'a> {
 impl Catalog {
     pub fn view(&self, caller: &Caller) -> View<'_> {
         let class = caller.dialect.class();
-        let pages = match class {
-            DialectClass::Legacy => &self.views[0],
-            DialectClass::Modern => &self.views[1],
-        };
-        View { catalog: self, pages, class }
+        View { catalog: self, pages: &self.views[place_of(class)], class }
     }
 
-    /// Some client gets the first page of a list, and may come back with a cursor.
-    fn begin_list(&self) {
-        self.has_begun_lists.store(true, Ordering::Relaxed);
-    }
-
-    fn has_begun_lists(&self) -> bool {
-        self.has_begun_lists.load(Ordering::Relaxed)
+    /// Returns the pages of every list of which a client has got the first of several.
+    fn long_pages(&self) -> LongPages {
+        let long = |pages: &OnceLock<Vec<Bytes>>| pages.get().filter(|pages| pages.len() > 1).cloned();
+        LongPages(
+            self.views.each_ref().map(|Pages(lists)| lists.each_ref().map(|pages| long(pages).unwrap_or_default())),
+        )
     }
 
     /// The arguments of a tool that headers repeat; nothing for one that is not offered.

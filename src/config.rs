@@ -141,6 +141,8 @@ pub struct Gateway {
     pub max_sessions: usize,
     pub session_idle_timeout: Duration,
     pub max_body_size: usize,
+    /// The machine decides where there is none.
+    pub max_memory: Option<usize>,
     pub grace: Duration,
     pub token: Option<Secret>,
 }
@@ -155,6 +157,7 @@ impl Default for Gateway {
             max_sessions: 10_000,
             session_idle_timeout: Duration::from_secs(30 * 60),
             max_body_size: 4 << 20,
+            max_memory: None,
             grace: Duration::from_secs(10),
             token: None,
         }

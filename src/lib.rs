@@ -8,6 +8,7 @@
 // Words: no I/O, no clock.
 pub mod caller;
 pub mod config;
+pub mod memory;
 pub mod observe;
 pub mod protocol;
 pub mod worker;

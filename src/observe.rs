@@ -26,10 +26,12 @@ use std::time::Duration;
 
 use crate::config::LogLevel;
 use crate::config::visible::is_hidden;
+use crate::memory::Memory;
 use crate::observe::feed::Feed;
 use crate::observe::limits::{Limit, LimitCounts};
 use crate::observe::meter::{Durations, FINE_BOUNDS};
 use crate::observe::told::Told;
+use crate::protocol::error::Error;
 
 /// Something worth telling an operator.
 #[derive(Debug)]
@@ -383,6 +385,8 @@ kinds!(
 pub struct Observe {
     counts: [AtomicU64; Kind::ALL.len()],
     limits: LimitCounts,
+    /// The buffers that the gateway holds.
+    pub memory: Arc<Memory>,
     feed: Arc<Feed>,
     /// What the gateway itself adds to calls.
     pub overhead: Durations,
@@ -393,6 +397,7 @@ impl Default for Observe {
         Observe {
             counts: std::array::from_fn(|_| AtomicU64::new(0)),
             limits: LimitCounts::default(),
+            memory: Arc::default(),
             feed: Arc::default(),
             overhead: Durations::within(&FINE_BOUNDS),
         }
@@ -422,6 +427,14 @@ impl Observe {
     /// Counts that a limit was reached.
     pub fn limit_hit(&self, limit: Limit) {
         self.limits.count(limit);
+    }
+
+    /// Counts the limit that an error names, if that is one.
+    pub fn count_limit(&self, error: &Error) {
+        let (Error::LimitExceeded { limit, .. } | Error::NoRoom { limit, .. }) = error else { return };
+        if let Some(limit) = Limit::ALL.iter().find(|known| known.as_str() == *limit) {
+            self.limit_hit(*limit);
+        }
     }
 
     /// Returns how often each limit was reached.

@@ -8,6 +8,7 @@
 //! `params`: two readers must never see two different messages.
 
 pub mod date;
+pub mod depth;
 pub mod dialect;
 pub mod error;
 pub mod framing;
@@ -26,9 +27,11 @@ use std::fmt;
 
 use bytes::Bytes;
 use bytestring::ByteString;
-use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
+use crate::observe::limits::Limit;
+use crate::protocol::depth::{MAX_DEPTH, is_too_deep};
 use crate::protocol::error::Error;
 use crate::protocol::json::{Pieces, Span, Splice};
 use crate::protocol::method::Method;
@@ -157,34 +160,77 @@ impl fmt::Debug for Text {
     }
 }
 
-/// Why bytes are no message. What could be read of the id is kept, so that the sender hears which one it was.
+/// The messages that one batch may have.
+pub const MAX_BATCH: usize = 100;
+
+/// Why bytes are no message. The id is kept where it could be read, so that the answer names the request.
 #[derive(Clone, Debug)]
 pub struct Malformed {
     pub error: Error,
     pub id: Option<Id>,
+    /// The message is an answer that is whole, but beyond a limit.
+    pub is_answer: bool,
+}
+
+impl Malformed {
+    pub fn new(error: Error, id: Option<Id>) -> Malformed {
+        Malformed { error, id, is_answer: false }
+    }
 }
 
 impl Message {
     pub fn parse(raw: Bytes) -> Result<Message, Malformed> {
         let text = Text::new(raw).map_err(|error| unreadable(format!("not UTF-8: {error}")))?;
         let envelope = Envelope::read(text.as_str())?;
+        if is_too_deep(text.bytes()) {
+            return Err(envelope.too_deep(&text));
+        }
         envelope.classify(&text)
     }
 
-    /// Splits an array of messages; nothing when the text is no array.
+    /// Splits an array of at most [`MAX_BATCH`] messages. Returns `None` if the text is no array.
     pub fn split_batch(raw: &Bytes) -> Option<Result<Vec<Bytes>, Malformed>> {
         if raw.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'[') {
             return None;
         }
-        Some(match serde_json::from_slice::<Vec<&RawValue>>(raw) {
+        let mut deserializer = serde_json::Deserializer::from_slice(raw);
+        let batch = deserializer.deserialize_seq(BatchVisitor).and_then(|batch| deserializer.end().map(|()| batch));
+        Some(match batch {
             Ok(messages) => Ok(messages.iter().map(|message| raw.slice_ref(message.get().as_bytes())).collect()),
+            // The visitor has no other error of its own.
+            Err(error) if error.is_data() => {
+                let limit = Limit::BatchMessages.as_str();
+                Err(Malformed::new(Error::LimitExceeded { limit, value: MAX_BATCH }, None))
+            }
             Err(error) => Err(unreadable(error.to_string())),
         })
     }
 }
 
+/// Reads the messages of a batch, and stops at the first one too many.
+struct BatchVisitor;
+
+impl<'de> Visitor<'de> for BatchVisitor {
+    type Value = Vec<&'de RawValue>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an array of messages")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Vec<&'de RawValue>, A::Error> {
+        let mut messages = Vec::new();
+        while let Some(message) = sequence.next_element()? {
+            if messages.len() == MAX_BATCH {
+                return Err(A::Error::custom("the batch is too long"));
+            }
+            messages.push(message);
+        }
+        Ok(messages)
+    }
+}
+
 fn unreadable(reason: String) -> Malformed {
-    Malformed { error: Error::Parse(reason), id: None }
+    Malformed::new(Error::Parse(reason), None)
 }
 
 /// The members of the envelope as they stand in the text.
@@ -205,16 +251,24 @@ impl<'a> Envelope<'a> {
         let envelope = deserializer.deserialize_any(EnvelopeVisitor).and_then(|read| deserializer.end().map(|()| read));
         envelope.map_err(|error| match error.classify() {
             serde_json::error::Category::Data => {
-                Malformed { error: Error::InvalidRequest("a message is one JSON object".to_owned()), id: None }
+                Malformed::new(Error::InvalidRequest("a message is one JSON object".to_owned()), None)
             }
             _ => unreadable(error.to_string()),
         })
     }
 
+    #[cold]
+    fn too_deep(&self, text: &Text) -> Malformed {
+        let id = self.id.and_then(|id| Id::parse(text.bytes(), Span::of(text.as_str(), id.get())));
+        let error = Error::LimitExceeded { limit: Limit::JsonDepth.as_str(), value: MAX_DEPTH };
+        // The id is kept for longer than the text.
+        Malformed { error, id: id.map(|id| id.detached()), is_answer: self.method.is_none() }
+    }
+
     fn classify(self, text: &Text) -> Result<Message, Malformed> {
         let span = |part: &RawValue| Span::of(text.as_str(), part.get());
         let id = self.id.and_then(|id| Id::parse(text.bytes(), span(id)));
-        let wrong = |reason: &str| Malformed { error: Error::InvalidRequest(reason.to_owned()), id: id.clone() };
+        let wrong = |reason: &str| Malformed::new(Error::InvalidRequest(reason.to_owned()), id.clone());
         if let Some(key) = self.duplicate {
             return Err(wrong(&format!("the member {} stands twice", json::quote(&key))));
         }

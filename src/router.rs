@@ -298,7 +298,7 @@ impl Router {
         match response.outcome {
             Outcome::Result(result) => {
                 let expose = |native: &str| {
-                    backend.handed().remember(native, uri::normalise);
+                    backend.remember(native, uri::normalise);
                     catalog.resources.expose(&catalog.sources, source, native)
                 };
                 let mut edits = content::edits(caller.dialect, &request.method, text, result, expose);
@@ -360,7 +360,7 @@ impl Translate for Router {
         let (Some(source), Some(params)) = (source, ask.params.whole) else { return Splice::new() };
         let backend = &catalog.source(source).backend;
         content::ask_edits(dialect, &ask.method, ask.raw.as_str(), params, |native| {
-            backend.handed().remember(native, uri::normalise);
+            backend.remember(native, uri::normalise);
             catalog.resources.expose(&catalog.sources, source, native)
         })
     }
@@ -370,7 +370,7 @@ impl Translate for Router {
         let Some(source) = catalog.sources.iter().position(|source| source.backend.id == *server) else {
             return uri::expose(&server.folded(), native);
         };
-        catalog.source(source).backend.handed().remember(native, uri::normalise);
+        catalog.source(source).backend.remember(native, uri::normalise);
         catalog.resources.expose(&catalog.sources, source, native)
     }
 

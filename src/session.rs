@@ -218,6 +218,7 @@ impl Sessions {
     pub fn new(most: usize, idle_timeout: Duration, observe: Arc<Observe>) -> Sessions {
         let most = most.min(Semaphore::MAX_PERMITS);
         let pulse = Arc::<Pulse>::default();
+        let kept = Arc::new(Kept::new(&observe.memory));
         Sessions {
             sessions: RwLock::default(),
             room: Arc::new(Semaphore::new(most)),
@@ -228,7 +229,7 @@ impl Sessions {
             observe,
             pulse,
             streams: Arc::default(),
-            kept: Arc::default(),
+            kept,
             node: Node::random(),
             most,
             idle_timeout,

@@ -21,7 +21,9 @@ use crate::backend::era::For;
 use crate::backend::health::{self, Health};
 use crate::backend::inbox::List;
 use crate::backend::link::{End, Hello, Link, LinkError, shared_capabilities};
-use crate::backend::listing::{self, LeftOut, Listing, leave_out_misannotated};
+use crate::backend::listing::{
+    self, Budget, Fetched, LeftOut, Listing, MAX_LIST_BYTES, Refused, leave_out_misannotated,
+};
 use crate::backend::own::OwnLinks;
 use crate::backend::register::SETTLED_AFTER;
 use crate::backend::trouble;
@@ -308,12 +310,13 @@ impl Actor {
     /// list would stay as it was for good. Tells whether the backend was asked too early to have them all.
     async fn refresh(&self, link: &Link, hello: &Arc<Hello>, lists: &[List], is_settled: bool) -> Result<bool, String> {
         self.backend.list_begins();
+        let budget = Budget::new(&self.surroundings.observe.memory);
         let fetch = async |list: List| {
             if list.is_offered(hello) {
-                return (list, self.fetch(link, list).await);
+                return (list, self.fetch(link, list, &budget).await);
             }
             self.backend.set_failed(list, None);
-            (list, Ok(Some(Vec::new())))
+            (list, Ok(Some(budget.nothing())))
         };
         let mut fetches: FuturesUnordered<_> = lists.iter().map(|list| fetch(*list)).collect();
         let mut fetched = Vec::new();
@@ -337,16 +340,23 @@ impl Actor {
     }
 
     /// Publishes fresh lists where they differ. Nobody but this actor does, so nothing comes between reading and writing.
-    fn publish(&self, hello: &Arc<Hello>, fetched: Vec<(List, Vec<listing::Definition>)>, is_settled: bool) -> bool {
+    fn publish(&self, hello: &Arc<Hello>, fetched: Vec<(List, Fetched)>, is_settled: bool) -> bool {
         let mut listing = Listing::clone(&self.backend.listing());
         let mut differs = listing.hello.as_ref() != Some(hello);
         let has = |wanted: List| fetched.iter().any(|(list, _)| *list == wanted);
         let (has_resources, has_templates) = (has(List::Resources), has(List::Templates));
         listing.hello = Some(Arc::clone(hello));
         for (list, fresh) in fetched {
-            if **listing.get(list) != fresh {
-                listing.set(list, fresh);
-                differs = true;
+            if **listing.get(list) == fresh.entries {
+                continue;
+            }
+            let before = listing.clone();
+            listing.set(list, fresh);
+            differs = true;
+            // The lists of this fetch fit together. Those of another fetch may have left too little room.
+            if listing.weight() > MAX_LIST_BYTES {
+                listing = before;
+                self.list_refused(list, Refused::too_large());
             }
         }
         if differs {
@@ -356,27 +366,39 @@ impl Actor {
         (has_resources || has_templates) && self.backend.relisted(is_settled, has_resources)
     }
 
-    async fn fetch(&self, link: &Link, list: List) -> Result<Option<Vec<listing::Definition>>, String> {
-        match listing::fetch(link, list, self.surroundings.policies.start_timeout).await {
-            Ok(mut entries) => {
+    async fn fetch(&self, link: &Link, list: List, budget: &Budget) -> Result<Option<Fetched>, String> {
+        match listing::fetch(link, list, self.surroundings.policies.start_timeout, budget).await {
+            Ok(mut fetched) => {
                 self.backend.set_failed(list, None);
                 if list == List::Tools {
-                    self.leave_out(link, &mut entries);
+                    self.leave_out(link, &mut fetched.entries);
                 }
-                Ok(Some(entries))
+                Ok(Some(fetched))
             }
-            Err(LinkError::Closed { reason, .. }) => Err(reason),
+            Err(Refused::Failed(LinkError::Closed { reason, .. })) => Err(reason),
             // The link says so itself.
-            Err(LinkError::SessionLost) => Ok(None),
-            Err(error) => {
-                let (server, method, reason) = (self.backend.id.as_str(), list.method(), error.to_string());
-                self.emit(&Event::BackendListFailed { server, method: method.as_str(), reason: &reason });
-                self.backend.set_failed(list, Some(reason));
-                if list == List::Resources {
-                    self.backend.list_failed();
-                }
+            Err(Refused::Failed(LinkError::SessionLost)) => Ok(None),
+            Err(refused) => {
+                self.list_refused(list, refused);
                 Ok(None)
             }
+        }
+    }
+
+    /// Reports that a list keeps its last entries. The list is fetched again after [`LIST_RETRY`].
+    fn list_refused(&self, list: List, refused: Refused) {
+        let reason = match refused {
+            Refused::Failed(error) => error.to_string(),
+            Refused::TooLarge { limit, reason } => {
+                self.surroundings.observe.limit_hit(limit);
+                reason
+            }
+        };
+        let (server, method) = (self.backend.id.as_str(), list.method());
+        self.emit(&Event::BackendListFailed { server, method: method.as_str(), reason: &reason });
+        self.backend.set_failed(list, Some(reason));
+        if list == List::Resources {
+            self.backend.list_failed();
         }
     }
 

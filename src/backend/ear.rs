@@ -23,12 +23,13 @@ use crate::caller::{Abilities, Caller, Level, SessionId};
 use crate::config::{Declare, Root, Server};
 use crate::lane::Call;
 use crate::mailbox::Mailbox;
+use crate::memory::Kind;
 use crate::observe::Event;
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Span, Splice, quote};
 use crate::protocol::method::Method;
 use crate::protocol::params::related_task;
-use crate::protocol::{self, Id, Notification, Request};
+use crate::protocol::{self, Id, Malformed, Notification, Request};
 
 /// How many asks of a link may be open at once. Full: the next is refused.
 const MOST_ASKS: usize = 256;
@@ -166,6 +167,17 @@ impl Ear {
 
     pub fn emit(&self, event: &Event<'_>) {
         self.inbox.emit(event);
+    }
+
+    /// Counts a message of the backend until its last slice is dropped.
+    pub fn hold(&self, message: Bytes) -> Bytes {
+        self.inbox.observe().memory.hold_message(Kind::Answers, message)
+    }
+
+    /// Counts and reports something that is no message.
+    pub fn report_malformed(&self, malformed: &Malformed, reason: &str) {
+        self.inbox.observe().count_limit(&malformed.error);
+        self.emit(&Event::BackendGarbage { server: self.server(), reason });
     }
 
     /// A notification, other than progress. It is asked whose it is only where that matters.

@@ -1,14 +1,21 @@
 //! URIs that a backend handed out in results without listing them.
 //!
 //! Links in results need not be listed, yet a client may read them (D13). The newest are remembered, the oldest
-//! forgotten; naming a URI again makes it new.
+//! forgotten; naming a URI again makes it new. Their number and their bytes are bounded, and one that is too long is not
+//! remembered at all.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-pub const REMEMBERED: usize = 10_000;
+use crate::memory::{Kind, Memory, Reservation};
 
-#[derive(Debug, Default)]
+pub const REMEMBERED: usize = 10_000;
+/// The bytes of all remembered URIs of one backend, each with its normal form.
+pub const MAX_BYTES: usize = 4 * 1024 * 1024;
+/// The longest URI that is remembered.
+pub const MAX_URI: usize = 8 * 1024;
+
+#[derive(Debug)]
 pub struct Handed {
     /// Native URI to the turn in which it was last handed out.
     turns: HashMap<Arc<str>, u64>,
@@ -17,25 +24,57 @@ pub struct Handed {
     /// Every handing out, oldest first; entries with an older turn than the map's are out of date.
     order: VecDeque<(Arc<str>, u64)>,
     turn: u64,
+    bytes: usize,
+    reservation: Reservation,
 }
 
 impl Handed {
-    /// `normalise` gives the form under which other spellings of the URI are found.
-    pub fn remember(&mut self, native: &str, normalise: impl Fn(&str) -> String) {
-        self.turn += 1;
-        let uri: Arc<str> = native.into();
-        if self.turns.insert(Arc::clone(&uri), self.turn).is_none() {
-            self.by_normal_form.insert(normalise(native), Arc::clone(&uri));
+    pub fn new(memory: &Arc<Memory>) -> Handed {
+        let (turns, by_normal_form, order) = Default::default();
+        let reservation = memory.hold(Kind::KnownUris, 0);
+        Handed { turns, by_normal_form, order, turn: 0, bytes: 0, reservation }
+    }
+
+    /// Remembers a URI; `normalise` gives the form under which other spellings of the URI are found. Returns whether
+    /// a limit in bytes kept this URI from being remembered, or made the oldest one forgotten.
+    pub fn remember(&mut self, native: &str, normalise: impl Fn(&str) -> String) -> bool {
+        if native.len() > MAX_URI {
+            return true;
         }
+        self.turn += 1;
+        let known = self.turns.get_key_value(native).map(|(uri, _)| Arc::clone(uri));
+        let uri = match known {
+            Some(uri) => uri,
+            None => {
+                let (uri, form) = (Arc::<str>::from(native), normalise(native));
+                let cost = uri.len() + form.len();
+                self.reservation.add(cost);
+                self.bytes += cost;
+                self.by_normal_form.insert(form, Arc::clone(&uri));
+                uri
+            }
+        };
+        self.turns.insert(Arc::clone(&uri), self.turn);
         self.order.push_back((uri, self.turn));
-        while self.turns.len() > REMEMBERED || self.order.len() > 2 * REMEMBERED {
+        let is_full = self.bytes > MAX_BYTES;
+        self.forget_oldest(normalise);
+        is_full
+    }
+
+    fn forget_oldest(&mut self, normalise: impl Fn(&str) -> String) {
+        let is_full =
+            |it: &Handed| it.turns.len() > REMEMBERED || it.order.len() > 2 * REMEMBERED || it.bytes > MAX_BYTES;
+        while is_full(self) {
             let Some((oldest, turn)) = self.order.pop_front() else { return };
-            if self.turns.get(&oldest) == Some(&turn) {
-                self.turns.remove(&oldest);
-                let form = normalise(&oldest);
-                if self.by_normal_form.get(&form) == Some(&oldest) {
-                    self.by_normal_form.remove(&form);
-                }
+            if self.turns.get(&oldest) != Some(&turn) {
+                continue;
+            }
+            self.turns.remove(&oldest);
+            let form = normalise(&oldest);
+            self.bytes -= oldest.len() + form.len();
+            self.reservation.shrink(oldest.len() + form.len());
+            if self.by_normal_form.get(&form) == Some(&oldest) {
+                self.by_normal_form.remove(&form);
             }
         }
     }
@@ -56,7 +95,7 @@ mod tests {
 
     #[test]
     fn d13_exactly_the_newest_are_remembered() {
-        let mut handed = Handed::default();
+        let mut handed = Handed::new(&Arc::default());
         handed.remember("again", str::to_uppercase);
         for number in 0..REMEMBERED - 1 {
             handed.remember(&format!("u{number}"), str::to_uppercase);
@@ -74,12 +113,42 @@ mod tests {
 
     #[test]
     fn the_same_uri_for_ever_costs_no_memory() {
-        let mut handed = Handed::default();
+        let mut handed = Handed::new(&Arc::default());
         handed.remember("other", str::to_uppercase);
         for _ in 0..5 * REMEMBERED {
             handed.remember("same", str::to_uppercase);
         }
         assert!(handed.order.len() <= 2 * REMEMBERED);
         assert!(handed.contains("same"));
+    }
+
+    #[test]
+    fn hard2_the_bytes_of_known_uris_are_bounded_and_the_oldest_is_forgotten() {
+        let memory = Arc::<Memory>::default();
+        let mut handed = Handed::new(&memory);
+        let uri = |number: usize| format!("{number:0>8}{}", "x".repeat(MAX_URI - 8));
+        assert!(handed.remember(&format!("{}x", uri(0)), str::to_uppercase));
+        assert!(handed.turns.is_empty(), "a URI that is too long is not remembered");
+        let fit = MAX_BYTES / (2 * MAX_URI);
+        for number in 0..fit {
+            assert!(!handed.remember(&uri(number), str::to_uppercase), "{number}");
+        }
+        assert!(!handed.remember(&uri(0), str::to_uppercase), "a known URI takes no more room");
+        assert!(handed.remember(&uri(fit), str::to_uppercase));
+        assert!(handed.contains(&uri(0)) && !handed.contains(&uri(1)) && handed.contains(&uri(fit)));
+        let reserved = || memory.read().iter().map(|(_, bytes)| bytes).sum::<usize>();
+        assert_eq!((handed.bytes, reserved()), (MAX_BYTES, MAX_BYTES));
+        drop(handed);
+        assert_eq!(reserved(), 0);
+    }
+
+    #[test]
+    fn the_same_long_uri_for_ever_is_one_copy() {
+        let mut handed = Handed::new(&Arc::default());
+        for _ in 0..3 {
+            handed.remember("same", str::to_uppercase);
+        }
+        let (first, last) = (&handed.order[0].0, &handed.order[2].0);
+        assert!(Arc::ptr_eq(first, last));
     }
 }

@@ -40,14 +40,14 @@ use crate::backend::http::listen::keep_listening;
 use crate::backend::http::mirrored::Repeated;
 use crate::backend::http::resume::Awaited;
 use crate::backend::link::{End, LinkError};
-use crate::backend::open::{OpenCalls, is_answer, request_of};
+use crate::backend::open::{OpenCalls, beyond_limit, is_answer, request_of};
 use crate::backend::trouble::Trouble;
 use crate::lane::Call;
 use crate::observe::Event;
 use crate::protocol::dialect::Dialect;
 use crate::protocol::framing::Frame;
 use crate::protocol::method::Method;
-use crate::protocol::{Id, Message, Notification, Request, Response};
+use crate::protocol::{Id, Malformed, Message, Notification, Request, Response};
 use crate::worker;
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -182,7 +182,7 @@ impl HttpLink {
             return Box::pin(Awaited::new(&self.shared, id, call).answer(response.into_body())).await;
         }
         let body = whole_body(response.into_body(), self.shared.limit).await?;
-        parse_answer(id, body)
+        parse_answer(id, body, &self.shared.ear)
     }
 
     pub async fn notify(&self, body: Bytes) -> Result<(), LinkError> {
@@ -360,15 +360,26 @@ impl Shared {
             }
             Ok(Message::Notification(notification)) => shared.on_notification(&notification, || Whose::of(call)),
             Ok(Message::Request(ask)) => Shared::on_ask(shared, ask, Whose::of(call)),
+            Err(malformed) if shared.answers(&malformed, id) => return Err(shared.refuse(&malformed)),
             other => Shared::on_other(shared, other),
         }
         Ok(None)
     }
 
+    /// Returns whether this is the answer to the request `id`, beyond a limit.
+    fn answers(&self, malformed: &Malformed, id: u64) -> bool {
+        malformed.is_answer && malformed.id.as_ref().and_then(Id::as_u64) == Some(id)
+    }
+
+    fn refuse(&self, malformed: &Malformed) -> LinkError {
+        self.ear.report_malformed(malformed, &malformed.error.to_string());
+        beyond_limit(malformed).unwrap_or_else(|| LinkError::Protocol(malformed.error.to_string()))
+    }
+
     /// What an event on the stream of a request says; nothing where it only gives an id.
     fn data(&self, event: Frame<crate::protocol::framing::Event>) -> Result<Option<Bytes>, LinkError> {
         match event {
-            Frame::Whole(event) => Ok(Some(event.data).filter(|data| !data.is_empty())),
+            Frame::Whole(event) => Ok(Some(event.data).filter(|data| !data.is_empty()).map(|data| self.ear.hold(data))),
             Frame::TooLong { head } => {
                 self.ear.emit(&Event::BackendTooLong { server: self.ear.server() });
                 match is_answer(&head) {
@@ -409,7 +420,7 @@ impl Shared {
             Ok(Message::Response(_)) => shared.ear.emit(&Event::AnswerWithoutCall { server }),
             Ok(Message::Notification(notification)) => shared.on_notification(&notification, || shared.open.whose()),
             Err(malformed) => {
-                shared.ear.emit(&Event::BackendGarbage { server, reason: &malformed.error.to_string() });
+                shared.ear.report_malformed(&malformed, &malformed.error.to_string());
             }
         }
     }

@@ -100,6 +100,10 @@ impl Inbox {
         self.server.as_str()
     }
 
+    pub fn observe(&self) -> &Observe {
+        &self.observe
+    }
+
     pub fn emit(&self, event: &Event<'_>) {
         self.observe.emit(event);
     }

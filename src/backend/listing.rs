@@ -1,10 +1,15 @@
 //! What a backend offers, fetched whole: every list, page by page, kept as the backend wrote it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+
+use bytes::BytesMut;
 
 use crate::backend::inbox::List;
 use crate::backend::link::{Hello, Link, LinkError};
+use crate::memory::{Kind, Memory, Reservation};
+use crate::observe::limits::Limit;
 use crate::protocol::json::{self, Span, quote};
 use crate::protocol::mirror::Mirrors;
 use crate::protocol::{Outcome, Text};
@@ -12,6 +17,12 @@ use crate::protocol::{Outcome, Text};
 /// Bounds for a backend that never stops listing.
 const MOST_PAGES: usize = 10_000;
 pub const MOST_ENTRIES: usize = 100_000;
+/// The bytes of all lists of one backend, as it sent them. Entries count, and so does what surrounds them on a page.
+pub const MAX_LIST_BYTES: usize = 64 * 1024 * 1024;
+/// A catalog holds the entries under their exposed names and as pages besides, so each byte is reserved so often.
+const COPIES: usize = 3;
+/// An entry takes this much besides its text: its names, and its places in the catalog's tables.
+const PER_ENTRY: usize = 256;
 
 /// The last complete word of one backend on what it offers.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +32,72 @@ pub struct Listing {
     pub prompts: Arc<Vec<Definition>>,
     pub resources: Arc<Vec<Definition>>,
     pub templates: Arc<Vec<Definition>>,
+    /// What each list takes of the memory.
+    pub reserved: [Option<Arc<Reservation>>; 4],
+}
+
+/// One list as it was fetched.
+#[derive(Debug)]
+pub struct Fetched {
+    pub entries: Vec<Definition>,
+    reserved: Reservation,
+}
+
+/// What may be fetched: the bytes of all lists that are fetched at the same time, and the memory of all backends.
+pub struct Budget {
+    fetched: AtomicUsize,
+    memory: Arc<Memory>,
+}
+
+impl Budget {
+    pub fn new(memory: &Arc<Memory>) -> Budget {
+        Budget { fetched: AtomicUsize::new(0), memory: Arc::clone(memory) }
+    }
+
+    fn take(&self, bytes: usize) -> Result<(), Refused> {
+        let before = self.fetched.fetch_add(bytes, Ordering::Relaxed);
+        if before + bytes > MAX_LIST_BYTES { Err(Refused::too_large()) } else { Ok(()) }
+    }
+
+    /// Returns an empty list, for what a backend does not offer.
+    pub fn nothing(&self) -> Fetched {
+        Fetched { entries: Vec::new(), reserved: self.memory.hold(Kind::Listings, 0) }
+    }
+}
+
+/// Why a list is not as the backend has it now.
+#[derive(Clone, Debug)]
+pub enum Refused {
+    Failed(LinkError),
+    /// The list is beyond a limit; cause and cure in words.
+    TooLarge {
+        limit: Limit,
+        reason: String,
+    },
+}
+
+impl Refused {
+    pub fn too_large() -> Refused {
+        let reason = format!(
+            "its lists take more than listBytes, {MAX_LIST_BYTES} bytes (shorten its descriptions and schemas, or split \
+             the server; its last lists stay)"
+        );
+        Refused::TooLarge { limit: Limit::ListBytes, reason }
+    }
+
+    fn no_memory(max: usize) -> Refused {
+        let reason = format!(
+            "the gateway has no room for its lists: maxMemory is {max} bytes (raise gateway.maxMemory, or remove servers; \
+             its last lists stay)"
+        );
+        Refused::TooLarge { limit: Limit::MaxMemory, reason }
+    }
+}
+
+impl From<LinkError> for Refused {
+    fn from(error: LinkError) -> Refused {
+        Refused::Failed(error)
+    }
 }
 
 /// One tool, prompt, resource or template as the backend wrote it.
@@ -77,20 +154,30 @@ impl Listing {
         }
     }
 
-    pub fn set(&mut self, list: List, fresh: Vec<Definition>) {
+    /// Returns the bytes that the lists of this listing take together.
+    pub fn weight(&self) -> usize {
+        List::ALL.into_iter().map(|list| weight(self.get(list))).sum()
+    }
+
+    pub fn set(&mut self, list: List, fresh: Fetched) {
         let place = match list {
             List::Tools => &mut self.tools,
             List::Prompts => &mut self.prompts,
             List::Resources => &mut self.resources,
             List::Templates => &mut self.templates,
         };
-        *place = Arc::new(fresh);
+        *place = Arc::new(fresh.entries);
+        self.reserved[list as usize] = Some(Arc::new(fresh.reserved));
     }
 }
 
+fn weight(entries: &[Definition]) -> usize {
+    entries.iter().map(|entry| entry.raw.bytes().len() + PER_ENTRY).sum()
+}
+
 /// All pages of one list. Each page must come within `patience`.
-pub async fn fetch(link: &Link, list: List, patience: Duration) -> Result<Vec<Definition>, LinkError> {
-    let mut entries = Vec::new();
+pub async fn fetch(link: &Link, list: List, patience: Duration, budget: &Budget) -> Result<Fetched, Refused> {
+    let Fetched { mut entries, mut reserved } = budget.nothing();
     let mut cursor: Option<String> = None;
     for _ in 0..MOST_PAGES {
         let params =
@@ -101,21 +188,27 @@ pub async fn fetch(link: &Link, list: List, patience: Duration) -> Result<Vec<De
         let result = match answer.outcome {
             Outcome::Result(span) => span,
             // A capability may be declared without this list having anything to it.
-            Outcome::Error(span) if is_unknown_method(text, span) => return Ok(Vec::new()),
-            Outcome::Error(span) => return Err(LinkError::Protocol(span.get(text).to_owned())),
+            Outcome::Error(span) if is_unknown_method(text, span) => return Ok(budget.nothing()),
+            Outcome::Error(span) => return Err(LinkError::Protocol(span.get(text).to_owned()).into()),
         };
+        let before = entries.len();
         read_page(&answer.raw, result, list, &mut entries);
         if entries.len() > MOST_ENTRIES {
-            return Err(LinkError::Protocol(format!("it lists more than {MOST_ENTRIES} entries")));
+            return Err(LinkError::Protocol(format!("it lists more than {MOST_ENTRIES} entries")).into());
         }
+        let kept = weight(&entries[before..]);
+        budget.take(kept.max(text.len()))?;
+        reserved.grow(COPIES * kept).map_err(|full| Refused::no_memory(full.value))?;
         let next = json::member(text, result, "nextCursor").and_then(|span| json::string(text, span)).map(String::from);
         match next {
-            None => return Ok(entries),
-            same if same == cursor => return Err(LinkError::Protocol("its pages go round in a circle".to_owned())),
+            None => return Ok(Fetched { entries, reserved }),
+            same if same == cursor => {
+                return Err(LinkError::Protocol("its pages go round in a circle".to_owned()).into());
+            }
             next => cursor = next,
         }
     }
-    Err(LinkError::Protocol(format!("its list has more than {MOST_PAGES} pages")))
+    Err(LinkError::Protocol(format!("its list has more than {MOST_PAGES} pages")).into())
 }
 
 /// A tool that is not offered, and why.
@@ -142,16 +235,42 @@ fn is_unknown_method(text: &str, error: Span) -> bool {
     json::member(text, error, "code").is_some_and(|code| code.get(text) == "-32601")
 }
 
-/// Entries without a usable name cannot be asked for, so they are left out.
+/// Reads the entries of a page. Entries without a usable name cannot be asked for, so they are left out. The text of those
+/// that are kept is copied: a slice would keep the whole page, whatever else that holds.
 fn read_page(page: &Text, result: Span, list: List, entries: &mut Vec<Definition>) {
     let text = page.as_str();
     let Some(array) = json::member(text, result, list.member()) else { return };
+    let mut named = Vec::new();
     for element in json::elements(text, array) {
         let Some(key) = json::member(text, element, list.key()) else { continue };
         let Some(native) = json::string(text, key).filter(|native| !native.is_empty()) else { continue };
         let native_at = Span { start: key.start - element.start, end: key.end - element.start };
-        let raw = json::single_line(element.slice(page.bytes()));
+        named.push((element, Box::<str>::from(native), native_at));
+    }
+    let mut copy = BytesMut::with_capacity(named.iter().map(|(element, ..)| element.range().len()).sum());
+    for (element, native, native_at) in named {
+        copy.extend_from_slice(element.get(text).as_bytes());
+        let raw = json::single_line(copy.split().freeze());
         let Ok(raw) = Text::new(raw) else { continue };
-        entries.push(Definition { raw, native: native.into(), native_at });
+        entries.push(Definition { raw, native, native_at });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hard2_kept_entries_do_not_keep_their_page() {
+        let text =
+            format!(r#"{{"garbage":"{}","tools":[{{"name":"a"}},{{"no":1}},{{"name":\n"b"}}]}}"#, "x".repeat(9_999));
+        let page = Text::new(text.replace("\\n", "\n").into()).expect("text");
+        let mut entries = Vec::new();
+        read_page(&page, json::whole(page.as_str()), List::Tools, &mut entries);
+        let read: Vec<_> = entries.iter().map(|entry| (entry.raw.as_str(), &*entry.native)).collect();
+        assert_eq!(read, [(r#"{"name":"a"}"#, "a"), (r#"{"name": "b"}"#, "b")]);
+        let page = page.bytes().as_ptr_range();
+        assert!(entries.iter().all(|entry| !page.contains(&entry.raw.bytes().as_ptr())));
+        assert_eq!(weight(&entries), 12 + 13 + 2 * PER_ENTRY);
     }
 }

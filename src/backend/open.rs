@@ -17,8 +17,9 @@ use crate::backend::link::LinkError;
 use crate::lane::Call;
 use crate::mailbox::Mailbox;
 use crate::observe::Event;
+use crate::protocol::error::Error;
 use crate::protocol::method::Method;
-use crate::protocol::{Id, Notification, Request, Response};
+use crate::protocol::{Id, Malformed, Notification, Request, Response};
 
 /// How long something may still be said for a call that was cancelled.
 const LINGER: Duration = Duration::from_secs(5);
@@ -157,6 +158,16 @@ impl OpenRequests {
         }
     }
 
+    /// Fails the request whose answer is beyond a limit.
+    pub fn on_malformed(&self, malformed: &Malformed) {
+        let Some(error) = beyond_limit(malformed) else { return };
+        let waiting = malformed.id.as_ref().and_then(Id::as_u64).and_then(|id| self.lock().requests.remove(&id));
+        if let Some(waiting) = waiting {
+            // The receiver may be gone in this moment.
+            drop(waiting.answer.send(Err(error)));
+        }
+    }
+
     /// Fails what is open; nothing can be opened any more.
     pub fn close(&self, error: &LinkError) {
         let orphans = {
@@ -241,6 +252,12 @@ pub fn request_of(progress: &Notification) -> Option<u64> {
 pub fn is_answer(head: &[u8]) -> bool {
     let asks = find(head, "\"method\"").min(find(head, "\"params\""));
     payload(head) < asks
+}
+
+/// Returns why an answer is refused that is whole, but beyond a limit.
+pub fn beyond_limit(malformed: &Malformed) -> Option<LinkError> {
+    let Error::LimitExceeded { limit, value } = malformed.error else { return None };
+    malformed.is_answer.then(|| LinkError::Protocol(format!("its answer is nested too deep: {limit} is {value}")))
 }
 
 /// The id of the answer that begins so, where it stands before the payload: that may hold other ids.

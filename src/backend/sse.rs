@@ -213,8 +213,16 @@ impl Shared {
             finish(response.into_body()).await;
             return Ok(None);
         }
-        let body = whole_body(response.into_body(), self.limit).await?;
-        Ok(response_in(body))
+        let body = self.ear.hold(whole_body(response.into_body(), self.limit).await?);
+        match Message::parse(body) {
+            Ok(Message::Response(response)) => Ok(Some(response)),
+            Err(malformed) if malformed.is_answer => {
+                self.open.on_malformed(&malformed);
+                self.ear.report_malformed(&malformed, &malformed.error.to_string());
+                Ok(None)
+            }
+            _ => Ok(None),
+        }
     }
 
     /// A message that was not taken, unless it is a JSON-RPC answer that says more.
@@ -280,13 +288,13 @@ impl Shared {
         if event.data.is_empty() || event.name.is_some_and(|name| name != "message") {
             return;
         }
-        let server = self.ear.server();
-        match Message::parse(event.data) {
+        match Message::parse(self.ear.hold(event.data)) {
             Ok(Message::Response(response)) => self.open.on_response(response),
             Ok(Message::Notification(notification)) => self.open.on_notification(&notification),
             Ok(Message::Request(ask)) => self.open.on_ask(ask, Arc::new(Aside(Arc::clone(self)))),
             Err(malformed) => {
-                self.ear.emit(&Event::BackendGarbage { server, reason: &malformed.error.to_string() });
+                self.open.on_malformed(&malformed);
+                self.ear.report_malformed(&malformed, &malformed.error.to_string());
             }
         }
     }

@@ -207,7 +207,7 @@ impl Shared {
 
     fn on_line(self: &Arc<Shared>, line: Bytes) {
         let kept = (!self.spoke.load(Ordering::Relaxed)).then(|| line.clone());
-        match Message::parse(line) {
+        match Message::parse(self.ear.hold(line)) {
             Ok(Message::Response(response)) => {
                 self.spoke.store(true, Ordering::Relaxed);
                 self.open.on_response(response);
@@ -225,7 +225,8 @@ impl Shared {
                     let _ = write!(reason, ": {line:?}");
                     self.said().babble.get_or_insert(line);
                 }
-                self.ear.emit(&Event::BackendGarbage { server: self.ear.server(), reason: &reason });
+                self.open.on_malformed(&malformed);
+                self.ear.report_malformed(&malformed, &reason);
             }
         }
     }

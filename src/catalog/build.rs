@@ -47,7 +47,6 @@ pub fn build(version: u64, terms: &Terms, sources: Vec<Source>) -> Catalog {
         resources,
         meta: Arc::clone(&terms.meta),
         page_size: terms.page_size.max(1),
-        has_begun_lists: Default::default(),
         views: Default::default(),
         indexes: Default::default(),
         sources,

@@ -18,17 +18,21 @@ use crate::backend::inbox::List;
 use crate::caller::Caller;
 use crate::catalog::build::{Terms, build};
 use crate::catalog::profile::narrow;
-use crate::catalog::{Catalog, Cursor, Source};
+use crate::catalog::{Catalog, Cursor, LongPages, Source};
 use crate::config::Config;
 use crate::config::exposure::{Exposure, Profile, ProfileName};
 use crate::mailbox::Versions;
+use crate::memory::{Kind, Reservation};
+use crate::observe::limits::Limit;
 use crate::observe::{Event, Observe};
 use crate::protocol::error::Error;
 
-/// How many catalogs before the current one are kept of which some client has seen a part of a list, and for how long. While
-/// servers start one catalog follows the other, and a client that lists meanwhile may be slow.
+/// How many catalogs have pages that are kept after them, and for how long. While servers start one catalog follows the
+/// other, and a client that lists meanwhile may be slow.
 const KEPT: usize = 16;
 const KEPT_FOR: Duration = Duration::from_secs(60);
+/// The bytes of all pages that one shelf keeps. The oldest go first, and their cursors are refused.
+const MAX_KEPT_BYTES: usize = 64 * 1024 * 1024;
 /// Listings that change within this time are published together.
 const GATHER: Duration = Duration::from_millis(20);
 
@@ -53,11 +57,20 @@ pub struct PageCounts {
     pub made: AtomicU64,
 }
 
+/// The pages of a catalog that was replaced, for the clients that have seen the first of several. Nothing else of the
+/// catalog is kept: it would keep whole listings.
+struct KeptPages {
+    version: u64,
+    replaced: Instant,
+    pages: LongPages,
+    reserved: Reservation,
+}
+
 /// The catalogs of the clients that see the same.
 struct Shelf {
     terms: Terms,
     current: ArcSwap<Catalog>,
-    before: Mutex<VecDeque<(Instant, Arc<Catalog>)>>,
+    before: Mutex<VecDeque<KeptPages>>,
     versions: watch::Sender<Versions>,
 }
 
@@ -212,7 +225,7 @@ impl Directory {
         let whole = (&self.whole, catalog);
         // All of them before anybody is told: whoever hears of one version may look into any catalog.
         let changes: Vec<_> =
-            narrowed.into_iter().chain([whole]).map(|(shelf, catalog)| (shelf, shelf.put(catalog))).collect();
+            narrowed.into_iter().chain([whole]).map(|(shelf, catalog)| (shelf, shelf.put(catalog, observe))).collect();
         for (shelf, changed) in changes {
             shelf.tell(changed);
         }
@@ -241,27 +254,33 @@ impl Shelf {
         };
         let earlier = || {
             let before = self.before();
-            let fresh = before.iter().filter(|(replaced, _)| replaced.elapsed() < KEPT_FOR);
-            fresh.filter_map(|(_, catalog)| page(catalog)).next()
+            let fresh = before.iter().filter(|kept| kept.replaced.elapsed() < KEPT_FOR);
+            let mut kept = fresh.filter(|kept| kept.version == cursor.version && cursor.list == list);
+            kept.find_map(|kept| kept.pages.get(caller, list, cursor.page))
         };
         page(&catalog).or_else(earlier).ok_or(Error::InvalidCursor)
     }
 
-    /// Where others follow, the catalog is kept for them.
+    /// Returns the first page. The pages that follow are kept when the catalog is replaced.
     fn first_page(&self, caller: &Caller, list: List) -> Option<Bytes> {
-        let mut catalog = self.current.load();
-        if catalog.view(caller).is_long(list) {
-            // Under the lock, so that it does not leave unkept in this moment.
+        loop {
+            let catalog = self.current.load();
+            let view = catalog.view(caller);
+            let page = view.page(list, 0)?;
+            if !view.is_long(list) {
+                return Some(page);
+            }
+            // A catalog that was replaced meanwhile may have left without these pages. Under the lock none is replaced.
             let _before = self.before();
-            catalog = self.current.load();
-            catalog.begin_list();
+            if self.current.load().version == catalog.version {
+                return Some(page);
+            }
         }
-        catalog.view(caller).page(list, 0)
     }
 
     /// Puts a catalog in the place of the one before it. Under the lock: whoever does not find a version where the current
     /// one is finds it among those before.
-    fn put(&self, mut catalog: Catalog) -> Changed {
+    fn put(&self, mut catalog: Catalog, observe: &Observe) -> Changed {
         let old = self.current.load_full();
         catalog.inherit(&old);
         let changed = |list| old.definitions(list) != catalog.definitions(list);
@@ -269,11 +288,23 @@ impl Shelf {
         let resources = changed(List::Resources) || changed(List::Templates);
         let mut before = self.before();
         self.current.store(Arc::new(catalog));
-        if old.has_begun_lists() {
-            before.push_front((Instant::now(), old));
+        before.retain(|kept| kept.replaced.elapsed() < KEPT_FOR);
+        let (pages, version) = (old.long_pages(), old.version);
+        let bytes = pages.bytes();
+        if bytes > 0 && bytes <= MAX_KEPT_BYTES {
+            let reserved = observe.memory.hold(Kind::Listings, bytes);
+            before.push_front(KeptPages { version, replaced: Instant::now(), pages, reserved });
         }
-        before.truncate(KEPT);
-        before.retain(|(replaced, _)| replaced.elapsed() < KEPT_FOR);
+        let mut sum = 0;
+        let fit = before.iter().take_while(|kept| {
+            sum += kept.reserved.bytes();
+            sum <= MAX_KEPT_BYTES
+        });
+        let fit = fit.count();
+        if fit < before.len() || bytes > MAX_KEPT_BYTES {
+            observe.limit_hit(Limit::ListBytes);
+        }
+        before.truncate(fit.min(KEPT));
         Changed { tools, prompts, resources }
     }
 
@@ -286,7 +317,7 @@ impl Shelf {
         });
     }
 
-    fn before(&self) -> MutexGuard<'_, VecDeque<(Instant, Arc<Catalog>)>> {
+    fn before(&self) -> MutexGuard<'_, VecDeque<KeptPages>> {
         self.before.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -324,7 +355,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for version in (2..).take_while(|_| !is_over.load(Ordering::Relaxed)) {
-                    shelf.put(build(version, &shelf.terms, Vec::new()));
+                    shelf.put(build(version, &shelf.terms, Vec::new()), &Observe::default());
                 }
             });
             let outcomes: Vec<_> = (0..1_000).map(|_| read_all()).collect();

@@ -31,7 +31,6 @@ pub fn narrow(whole: &Catalog, profile: &Profile, terms: &Terms) -> Catalog {
         resources: places.resources(whole, &profile.resources),
         meta: Arc::clone(&terms.meta),
         page_size: whole.page_size,
-        has_begun_lists: Default::default(),
         views: Default::default(),
         indexes: Default::default(),
         sources,

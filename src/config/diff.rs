@@ -136,6 +136,7 @@ pub fn frozen(old: &Config, new: &Config) -> Vec<&'static str> {
         max_sessions,
         session_idle_timeout,
         max_body_size,
+        max_memory,
         grace,
         token,
     } = gateway;
@@ -159,6 +160,7 @@ pub fn frozen(old: &Config, new: &Config) -> Vec<&'static str> {
         ("gateway.maxSessions", before.max_sessions == *max_sessions),
         ("gateway.sessionIdleTimeout", before.session_idle_timeout == *session_idle_timeout),
         ("gateway.maxBodySize", before.max_body_size == *max_body_size),
+        ("gateway.maxMemory", before.max_memory == *max_memory),
         ("gateway.grace", before.grace == *grace),
         ("gateway.token", before.token == *token),
         ("policies.defaultTimeout", policed.default_timeout == *default_timeout),

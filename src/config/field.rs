@@ -181,6 +181,14 @@ impl<'a> Field<'a> {
         })
     }
 
+    /// Reads a size that may be larger than any message.
+    pub(crate) fn memory(&self) -> Option<usize> {
+        match self.value {
+            Value::StringLit(literal) => self.accept(quantity::memory(&literal.value)),
+            _ => self.size(),
+        }
+    }
+
     /// A duration for which 0 means at once.
     pub(crate) fn duration(&self) -> Option<Duration> {
         self.accept(match self.value {

@@ -12,6 +12,7 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Below this not even a handshake fits.
 pub(crate) const SMALLEST_SIZE: u64 = 1 << 10;
 pub(crate) const LARGEST_SIZE: u64 = 1 << 30;
+const LARGEST_MEMORY: u64 = 1 << 40;
 
 /// A whole number and a unit; `"0"` needs none.
 pub(crate) fn duration(text: &str) -> Result<Duration, Fault> {
@@ -45,6 +46,17 @@ pub(crate) fn not_a_duration() -> Fault {
 
 /// A whole number and a unit, `"4MiB"` or `"1MB"`; case does not matter.
 pub(crate) fn size(text: &str) -> Result<usize, Fault> {
+    bytes(count(text)?)
+}
+
+/// Reads a size like [`size`] whose unit may also be used for more than the largest message.
+pub(crate) fn memory(text: &str) -> Result<usize, Fault> {
+    let count = count(text)?.filter(|count| (SMALLEST_SIZE..=LARGEST_MEMORY).contains(count));
+    let bytes = count.and_then(|count| usize::try_from(count).ok());
+    bytes.ok_or_else(|| Fault::new("must be between 1KiB and 1024GiB"))
+}
+
+fn count(text: &str) -> Result<Option<u64>, Fault> {
     let (number, unit) = split(text).ok_or_else(not_a_size)?;
     let bytes_each: u64 = match unit.to_ascii_lowercase().as_str() {
         "" | "b" => 1,
@@ -56,7 +68,7 @@ pub(crate) fn size(text: &str) -> Result<usize, Fault> {
         "gib" => 1 << 30,
         _ => return Err(not_a_size()),
     };
-    bytes(number.checked_mul(bytes_each))
+    Ok(number.checked_mul(bytes_each))
 }
 
 pub(crate) fn bytes(count: Option<u64>) -> Result<usize, Fault> {

@@ -78,6 +78,7 @@ fn gateway(field: &Field<'_>) -> Option<Gateway> {
     section.set(&mut gateway.max_sessions, "maxSessions", Field::count);
     section.set(&mut gateway.session_idle_timeout, "sessionIdleTimeout", Field::positive_duration);
     section.set(&mut gateway.max_body_size, "maxBodySize", Field::size);
+    section.set(&mut gateway.max_memory, "maxMemory", |field| field.memory().map(Some));
     section.set(&mut gateway.grace, "grace", Field::duration);
     section.set(&mut gateway.token, "token", |field| token(field).map(Some));
     require_token(&section, &gateway);

@@ -46,7 +46,7 @@ const FULL: &str = r#"{
   "$schema": "./goblin.schema.json",
   "gateway": {
     "host": "0.0.0.0", "port": 0, "allowedHosts": ["Goblin.example:3000"], "allowedOrigins": ["https://app.example"],
-    "maxSessions": 5, "sessionIdleTimeout": "1h", "maxBodySize": "1MB", "grace": "0", "token": "${TOKEN}",
+    "maxSessions": 5, "sessionIdleTimeout": "1h", "maxBodySize": "1MB", "maxMemory": "2GiB", "grace": "0", "token": "${TOKEN}",
   },
   "namespacing": { "tools": "none", "prompts": "none", "resources": "identifier", "separator": "__", "maxLength": 60 },
   "policies": {
@@ -142,6 +142,7 @@ fn every_key_is_accepted() {
     let token_file = Some("/etc/goblin/admin.token".into());
     assert_eq!(config.admin, AdminSettings { enabled: false, listen: Some(listen), token_file });
     assert_eq!((config.gateway.max_sessions, config.gateway.max_body_size), (5, 1_000_000));
+    assert_eq!(config.gateway.max_memory, Some(2 << 30));
     assert_eq!(config.policies.default_timeout, Some(Duration::from_secs(10)));
     assert_eq!((config.policies.max_timeout, config.policies.ask_timeout), (None, Some(Duration::from_secs(120))));
     assert_eq!((config.policies.max_in_flight, config.policies.max_in_flight_per_backend), (1, 2));

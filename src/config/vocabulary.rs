@@ -160,6 +160,7 @@ pub(crate) const GATEWAY: Keys = Keys {
             "a session without a request or an open stream ends after this",
         ),
         restart("maxBodySize", Shape::Size, "\"4MiB\"", "the largest body of a request over HTTP"),
+        restart("maxMemory", Shape::Size, "", "all buffers together; a quarter of the memory, at most 4GiB, if absent"),
         restart("grace", Shape::Duration, "\"10s\"", "how long calls may finish when the gateway ends"),
         restart("token", Shape::Expanded, "", "clients must send it as Authorization: Bearer TOKEN"),
     ],

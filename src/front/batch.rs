@@ -62,6 +62,7 @@ impl Front {
                 Ok(Message::Notification(notification)) => self.desk.hear(session, &notification),
                 Ok(Message::Response(response)) => self.desk.hear_answer(session, response),
                 Err(malformed) => {
+                    self.observe.count_limit(&malformed.error);
                     batch.answers.push(error_reply(malformed.id.as_ref(), &malformed.error.to_json()));
                 }
             }

@@ -90,17 +90,17 @@ impl Dialogue {
 
     /// The messages of a batch, where the version spoken has them; nothing when this is no batch.
     pub fn split_batch(&self, raw: &Bytes) -> Option<Result<Vec<Bytes>, Malformed>> {
-        let batch = Message::split_batch(raw)?;
+        let batch = Message::split_batch(raw)?.map_err(|malformed| self.refused(malformed));
         let dialect = self.session().map(|session| session.dialect);
         Some(batch.and_then(|batch| match check_batch(dialect, &batch) {
             Ok(()) => Ok(batch),
-            Err(error) => Err(Malformed { error, id: None }),
+            Err(error) => Err(Malformed::new(error, None)),
         }))
     }
 
     /// One message.
     pub fn hear(&self, raw: Bytes) -> Result<Heard, Malformed> {
-        Ok(match Message::parse(raw)? {
+        Ok(match Message::parse(raw).map_err(|malformed| self.refused(malformed))? {
             Message::Request(request) => match &self.guests {
                 Some(guests) if is_visit(&request) => match guests.greet(request) {
                     Greeted::Answer(answer) => Heard::Answer(answer),
@@ -118,6 +118,12 @@ impl Dialogue {
                 Heard::Nothing
             }
         })
+    }
+
+    /// Counts the limit that a message is beyond.
+    fn refused(&self, malformed: Malformed) -> Malformed {
+        self.observe.count_limit(&malformed.error);
+        malformed
     }
 
     fn on_notification(&self, notification: &Notification) -> Heard {

@@ -30,7 +30,7 @@ use crate::protocol::dialect::{Dialect, Era};
 use crate::protocol::error::Error;
 use crate::protocol::method::Method;
 use crate::protocol::modern::is_visit;
-use crate::protocol::{Message, Request, error_reply, trace};
+use crate::protocol::{Malformed, Message, Request, error_reply, trace};
 use crate::session::Session;
 use crate::session::desk::{Begun, Desk, Next};
 
@@ -280,12 +280,16 @@ impl Front {
                 "Accept must allow application/json and text/event-stream",
             ));
         }
-        let raw = whole_body(body, self.max_body_size).await?;
+        let raw = whole_body(body, self.max_body_size, &self.observe).await?;
+        let refused = |malformed: Malformed| {
+            self.observe.count_limit(&malformed.error);
+            malformed
+        };
         if let Some(batch) = Message::split_batch(&raw) {
             // Boxed, as all that is rare: what a request's future holds is moved with it.
-            return Box::pin(self.batch(&parts.headers, accepted, batch?)).await;
+            return Box::pin(self.batch(&parts.headers, accepted, batch.map_err(refused)?)).await;
         }
-        match Message::parse(raw)? {
+        match Message::parse(raw).map_err(refused)? {
             Message::Request(mut request) => {
                 trace::take_headers(&mut request, &parts.headers);
                 let headers = &parts.headers;
@@ -325,7 +329,7 @@ impl Front {
         let place = || self.desk.reserve();
         let (session, hello) =
             self.desk.initialize(request, self.profile.as_ref(), place).map_err(|error| match error {
-                Error::LimitExceeded { .. } => {
+                Error::LimitExceeded { limit: "maxSessions", .. } => {
                     Refusal { status: StatusCode::SERVICE_UNAVAILABLE, error, id: Some(request.id.clone()) }
                 }
                 error => Refusal { status: StatusCode::OK, error, id: Some(request.id.clone()) },

@@ -1,6 +1,7 @@
 //! What both HTTP transports ask of a request before it can be handled.
 
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -11,6 +12,8 @@ use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 
 use crate::front::body::{Body, empty, json_error};
+use crate::memory::{Full, Kind, Memory, SMALL};
+use crate::observe::Observe;
 use crate::protocol::error::Error;
 use crate::protocol::{Id, Malformed, Request};
 
@@ -62,30 +65,22 @@ pub fn check_is_json(headers: &HeaderMap) -> Result<(), Refusal> {
     Err(Refusal::status(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Content-Type must be application/json"))
 }
 
-/// The body of a request, at most `largest` bytes.
-pub async fn whole_body(mut body: Incoming, largest: usize) -> Result<Bytes, Refusal> {
-    let too_large = || {
-        let reason = format!("the body is larger than gateway.maxBodySize, {largest} bytes");
-        Refusal::status(StatusCode::PAYLOAD_TOO_LARGE, &reason)
-    };
+/// Reads the body of a request, at most `largest` bytes. A large body counts among those in flight until its last slice
+/// is dropped, which is when the request has its answer.
+pub async fn whole_body(mut body: Incoming, largest: usize, observe: &Observe) -> Result<Bytes, Refusal> {
     if body.size_hint().lower() > largest as u64 {
-        return Err(too_large());
+        return Err(too_large(largest));
     }
     let gathered = async {
-        let mut gathered = BytesMut::new();
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|_| Refusal::status(StatusCode::BAD_REQUEST, "the body broke off"))?;
-            let Ok(data) = frame.into_data() else { continue };
-            // A body in one piece, as most are, is not copied.
-            if gathered.is_empty() && body.is_end_stream() && data.len() <= largest {
-                return Ok(data);
+        match gather(&mut body, largest, &observe.memory).await? {
+            Ok(gathered) => Ok(gathered),
+            Err(full) => {
+                observe.limit_hit(full.limit);
+                // The connection can be used again only behind the rest of the body.
+                drain(body, largest).await;
+                Err(Refusal { status: StatusCode::SERVICE_UNAVAILABLE, error: full.into(), id: None })
             }
-            if gathered.len() + data.len() > largest {
-                return Err(too_large());
-            }
-            gathered.extend_from_slice(&data);
         }
-        Ok(gathered.freeze())
     };
     tokio::pin!(gathered);
     // Most are there with their heads. Only who waits needs a clock, and room for it.
@@ -95,6 +90,49 @@ pub async fn whole_body(mut body: Incoming, largest: usize) -> Result<Bytes, Ref
     match Box::pin(tokio::time::timeout(BODY_PATIENCE, gathered)).await {
         Ok(gathered) => gathered,
         Err(_) => Err(Refusal::status(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time")),
+    }
+}
+
+fn too_large(largest: usize) -> Refusal {
+    let reason = format!("the body is larger than gateway.maxBodySize, {largest} bytes");
+    Refusal::status(StatusCode::PAYLOAD_TOO_LARGE, &reason)
+}
+
+/// Reserves the bytes as they come: a length that a client only announces takes no room from others.
+async fn gather(body: &mut Incoming, largest: usize, memory: &Arc<Memory>) -> Result<Result<Bytes, Full>, Refusal> {
+    let mut gathered = BytesMut::new();
+    let mut reservation = memory.hold(Kind::Bodies, 0);
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| Refusal::status(StatusCode::BAD_REQUEST, "the body broke off"))?;
+        let Ok(data) = frame.into_data() else { continue };
+        let (before, length) = (gathered.len(), gathered.len() + data.len());
+        if length > largest {
+            return Err(too_large(largest));
+        }
+        if length >= SMALL {
+            let counted = if before < SMALL { length } else { data.len() };
+            if let Err(full) = reservation.grow(counted) {
+                return Ok(Err(full));
+            }
+        }
+        // A body in one piece, as most are, is not copied.
+        if before == 0 && body.is_end_stream() {
+            return Ok(Ok(if length < SMALL { data } else { reservation.keep(data) }));
+        }
+        gathered.extend_from_slice(&data);
+    }
+    let gathered = gathered.freeze();
+    Ok(Ok(if gathered.len() < SMALL { gathered } else { reservation.keep(gathered) }))
+}
+
+/// Reads and drops the rest of a body, within the size that a body may have.
+async fn drain(mut body: Incoming, largest: usize) {
+    let mut drained = 0;
+    while let Some(Ok(frame)) = body.frame().await {
+        drained += frame.data_ref().map_or(0, Bytes::len);
+        if drained > largest {
+            return;
+        }
     }
 }
 

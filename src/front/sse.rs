@@ -64,7 +64,7 @@ impl Front {
         }
         check_is_json(request.headers())?;
         let client = self.streams.find(request.uri().query().unwrap_or_default())?;
-        let raw = whole_body(request.into_body(), self.max_body_size).await?;
+        let raw = whole_body(request.into_body(), self.max_body_size, &self.observe).await?;
         if client.dialogue.is_ended() {
             return Err(unknown());
         }

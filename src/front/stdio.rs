@@ -17,11 +17,12 @@ use crate::front::guest::Leash;
 use crate::front::stream::{Carried, Changes, unasked};
 use crate::front::visit::{Told, Visit, Word};
 use crate::lane::Said;
+use crate::memory::{Full, Kind, SMALL};
 use crate::observe::{Event, Observe};
-use crate::protocol;
 use crate::protocol::error::Error;
 use crate::protocol::framing::{Frame, Lines};
 use crate::protocol::json::Pieces;
+use crate::protocol::{self, Message};
 use crate::session::Session;
 use crate::session::desk::{Desk, Next};
 use crate::worker;
@@ -140,6 +141,35 @@ impl Client {
     }
 
     async fn on_line(&mut self, line: Bytes) -> bool {
+        if line.len() < SMALL {
+            return self.on_counted(line).await;
+        }
+        let memory = &self.front.observe.memory;
+        match memory.reserve(Kind::Bodies, line.len()) {
+            Ok(reservation) => self.on_counted(reservation.keep(line)).await,
+            Err(full) => Box::pin(self.on_full(line, full)).await,
+        }
+    }
+
+    /// Rejects a request for which there is no room. An answer belongs to a call that was accepted, so it passes.
+    async fn on_full(&mut self, line: Bytes, full: Full) -> bool {
+        let id = match Message::parse(line.clone()) {
+            Ok(Message::Response(_)) => {
+                let line = self.front.observe.memory.hold_message(Kind::Bodies, line);
+                return self.on_counted(line).await;
+            }
+            Ok(Message::Request(request)) => Some(request.id),
+            Ok(Message::Notification(_)) => {
+                self.front.observe.limit_hit(full.limit);
+                return true;
+            }
+            Err(malformed) => malformed.id,
+        };
+        self.front.observe.limit_hit(full.limit);
+        self.send(protocol::error_reply(id.as_ref(), &Error::from(full).to_json())).await
+    }
+
+    async fn on_counted(&mut self, line: Bytes) -> bool {
         match self.dialogue.split_batch(&line) {
             None => self.on_message(line).await,
             // Each is answered on its own line.

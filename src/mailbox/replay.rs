@@ -26,6 +26,7 @@ use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
+use crate::memory::{self, Memory};
 use crate::protocol::Id;
 use crate::protocol::json::{Pieces, single_line};
 
@@ -59,14 +60,43 @@ pub struct Replay {
     hands: Notify,
 }
 
-/// The bytes that all clients keep together.
+/// The bytes that all clients keep together. They count towards `gateway.maxMemory`.
 #[derive(Default)]
-pub struct Kept(AtomicUsize);
+pub struct Kept {
+    bytes: AtomicUsize,
+    memory: Arc<Memory>,
+}
 
 impl Kept {
-    /// How many a client may keep that has as many more to keep.
+    pub fn new(memory: &Arc<Memory>) -> Kept {
+        Kept { bytes: AtomicUsize::new(0), memory: Arc::clone(memory) }
+    }
+
+    /// Returns how many bytes a client may keep that has as many more to keep. A part of the memory is left for others:
+    /// what is kept here is of less use than new work.
     fn most(&self, more: usize) -> usize {
-        if self.0.load(Ordering::Relaxed) + more > MOST_KEPT { FEWEST_BYTES } else { MOST_BYTES }
+        let most = MOST_KEPT.min(self.memory.max() / 4);
+        let is_full = self.bytes.load(Ordering::Relaxed) + more > most || self.memory.check().is_err();
+        if is_full { FEWEST_BYTES } else { MOST_BYTES }
+    }
+
+    fn add(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        // A large event counts itself, also while it is on its way to the client.
+        if bytes < memory::SMALL {
+            self.memory.add(memory::Kind::Replay, bytes);
+        }
+    }
+
+    fn sub(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        if bytes < memory::SMALL {
+            self.memory.sub(memory::Kind::Replay, bytes);
+        }
+    }
+
+    fn hold(&self, event: Bytes) -> Bytes {
+        self.memory.hold_message(memory::Kind::Replay, event)
     }
 }
 
@@ -206,7 +236,7 @@ impl Replay {
         }
         let end = event.len();
         event.extend_from_slice(EVENT_END);
-        let event = event.freeze();
+        let event = ring.kept.hold(event.freeze());
         let is_followed = ring.keep(Event { stream, seq, kind, message: event.slice(begin..end), at: Instant::now() });
         drop(ring);
         if is_followed {
@@ -219,6 +249,7 @@ impl Replay {
     pub fn keep(&self, message: Bytes) {
         let message = single_line(message);
         let mut ring = self.lock();
+        let message = ring.kept.hold(message);
         ring.last += 1;
         let (stream, seq) = (SESSION_STREAM, ring.last);
         ring.keep(Event { stream, seq, kind: Kind::Note, message, at: Instant::now() });
@@ -415,7 +446,7 @@ impl Ring {
             return is_followed;
         }
         self.bytes += length;
-        self.kept.0.fetch_add(length, Ordering::Relaxed);
+        self.kept.add(length);
         self.events.push_back(event);
         is_followed
     }
@@ -430,7 +461,7 @@ impl Ring {
     fn forget(&mut self, index: usize) {
         let Some(event) = self.events.remove(index) else { return };
         self.bytes -= event.message.len();
-        self.kept.0.fetch_sub(event.message.len(), Ordering::Relaxed);
+        self.kept.sub(event.message.len());
         if let Some(stream) = self.streams.get_mut(&event.stream) {
             stream.forgotten = stream.forgotten.max(event.seq);
         }

@@ -28,6 +28,9 @@ pub struct Reading {
     pub events: Vec<(&'static str, u64)>,
     /// How often each limit was reached.
     pub limits: Vec<(&'static str, u64)>,
+    /// The bytes of buffers, by kind, and their maximum.
+    pub memory: Vec<(&'static str, usize)>,
+    pub max_memory: usize,
     pub sessions: usize,
     pub streams: usize,
     pub requests_in_flight: usize,
@@ -182,6 +185,14 @@ impl Reading {
         for (limit, count) in &self.limits {
             counter(&mut family, &LimitLabel { limit }, *count)?;
         }
+        let (help, unit) = ("Bytes of the buffers that count towards gateway.maxMemory", Some(&Unit::Bytes));
+        let mut family = encoder.encode_descriptor("goblin_memory_reserved", help, unit, MetricType::Gauge)?;
+        for (kind, bytes) in &self.memory {
+            family.encode_family(&KindLabel { kind: (*kind).to_owned() })?.encode_gauge(&wide(*bytes))?;
+        }
+        let help = "The effective gateway.maxMemory";
+        let mut metric = encoder.encode_descriptor("goblin_memory_max", help, unit, MetricType::Gauge)?;
+        metric.encode_gauge(&wide(self.max_memory))?;
         gauge(encoder, "goblin_sessions_active", "Sessions of clients", self.sessions)?;
         gauge(encoder, "goblin_streams_active", "Open streams of sessions and listeners", self.streams)?;
         gauge(encoder, "goblin_requests_in_flight", "Calls without an answer yet", self.requests_in_flight)?;
@@ -344,6 +355,8 @@ mod tests {
             started: UNIX_EPOCH + Duration::from_secs(5),
             events: vec![("backend_ready", 2)],
             limits: vec![("jsonDepth", 1)],
+            memory: vec![("bodies", 7)],
+            max_memory: 8,
             sessions: 3,
             streams: 2,
             requests_in_flight: 4,
@@ -374,6 +387,8 @@ mod tests {
             "goblin_start_time_seconds 5.0",
             r#"goblin_events_total{kind="backend_ready"} 2"#,
             r#"goblin_limit_hits_total{limit="jsonDepth"} 1"#,
+            r#"goblin_memory_reserved_bytes{kind="bodies"} 7"#,
+            "goblin_memory_max_bytes 8",
             "goblin_sessions_active 3",
             "goblin_streams_active 2",
             r#"goblin_backend_up{server_id="a \"b\\"} 1"#,

@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use crate::observe::limits::Limit;
 use crate::protocol::dialect::Dialect;
 use crate::protocol::json::quote;
 
@@ -44,6 +45,9 @@ pub enum Error {
     ResourceNotFound { uri: String, candidates: Vec<String> },
     #[error("LimitExceeded: {limit} is {value}")]
     LimitExceeded { limit: &'static str, value: usize },
+    /// The gateway has no room for new work of any client.
+    #[error("the gateway has no room for this: {limit} is {value} bytes; try again")]
+    NoRoom { limit: &'static str, value: usize },
     #[error("backend {server} has no room for another call; try again")]
     Overloaded { server: String },
     #[error("backend {server} is unavailable: {reason}")]
@@ -107,7 +111,9 @@ impl Error {
             Error::PromptNotFound { .. } => row(-32602, 200, "PROMPT_NOT_FOUND", Client, false),
             // Reading answers with the dialect's own code, see `to_json_for_read`.
             Error::ResourceNotFound { .. } => row(-32602, 200, "RESOURCE_NOT_FOUND", Client, false),
-            Error::LimitExceeded { .. } => row(1429, 200, "LIMIT_EXCEEDED", Client, true),
+            // The same message is too large the next time too.
+            Error::LimitExceeded { limit, .. } => row(1429, 200, "LIMIT_EXCEEDED", Client, !is_of_message(limit)),
+            Error::NoRoom { .. } => row(1529, 200, "OVERLOADED", Gateway, true),
             Error::Overloaded { .. } => row(1529, 200, "OVERLOADED", Gateway, true),
             Error::BackendUnavailable { sent, .. } => row(1503, 200, "BACKEND_UNAVAILABLE", Backend, !sent),
             Error::Timeout { .. } => row(1504, 200, "TIMEOUT", Backend, false),
@@ -149,7 +155,7 @@ impl Error {
                 member("uri", &quote(uri));
                 add_candidates(&mut member, candidates);
             }
-            Error::LimitExceeded { limit, value } => {
+            Error::LimitExceeded { limit, value } | Error::NoRoom { limit, value } => {
                 member("limit", &quote(limit));
                 member("value", &value.to_string());
             }
@@ -187,6 +193,11 @@ impl Error {
     }
 }
 
+/// Returns whether a limit concerns one message alone, whatever else happens.
+fn is_of_message(limit: &str) -> bool {
+    [Limit::JsonDepth, Limit::BatchMessages, Limit::ClientInfoBytes].iter().any(|known| known.as_str() == limit)
+}
+
 fn did_you_mean(candidates: &[String]) -> String {
     if candidates.is_empty() { String::new() } else { format!(" (several are called so: {})", candidates.join(", ")) }
 }
@@ -219,6 +230,8 @@ mod tests {
             Error::PromptNotFound { name: "p".into(), candidates: vec![] },
             Error::ResourceNotFound { uri: "u:".into(), candidates: vec![] },
             Error::LimitExceeded { limit: "maxInFlight", value: 64 },
+            Error::LimitExceeded { limit: "jsonDepth", value: 512 },
+            Error::NoRoom { limit: "maxMemory", value: 1024 },
             Error::Overloaded { server: server() },
             Error::BackendUnavailable { server: server(), reason: "it exited".into(), sent: true },
             Error::BackendUnavailable { server: server(), reason: "not connected".into(), sent: false },
@@ -259,6 +272,8 @@ mod tests {
                 "PROMPT_NOT_FOUND -32602 200 Client false",
                 "RESOURCE_NOT_FOUND -32602 200 Client false",
                 "LIMIT_EXCEEDED 1429 200 Client true",
+                "LIMIT_EXCEEDED 1429 200 Client false",
+                "OVERLOADED 1529 200 Gateway true",
                 "OVERLOADED 1529 200 Gateway true",
                 "BACKEND_UNAVAILABLE 1503 200 Backend false",
                 "BACKEND_UNAVAILABLE 1503 200 Backend true",

@@ -279,7 +279,7 @@ fn value_end(bytes: &[u8], start: usize) -> usize {
     }
 }
 
-fn string_end(bytes: &[u8], start: usize) -> usize {
+pub(super) fn string_end(bytes: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     while let Some(offset) = quote_or_escape(&bytes[at.min(bytes.len())..]) {
         at += offset;

@@ -87,11 +87,30 @@ fn invalid_utf8_is_refused() {
 }
 
 #[test]
-fn deep_payloads_pass() {
-    let deep = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
-    let request =
-        request(&format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"arguments":{deep}}}}}"#));
+fn hard2_a_message_beyond_the_depth_keeps_its_id_and_its_kind() {
+    let nested = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+    let call =
+        |deep: &str| format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"arguments":{deep}}}}}"#);
+    let deep = nested(MAX_DEPTH - 2);
+    let request = request(&call(&deep));
     assert_eq!(request.raw.get(request.params.arguments.expect("arguments")), deep);
+    let answer = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{}}}"#, nested(100_000));
+    for (text, is_answer) in [(call(&nested(MAX_DEPTH - 1)), false), (answer, true)] {
+        let malformed = parse(&text).expect_err("it is too deep");
+        assert!(matches!(malformed.error, Error::LimitExceeded { limit: "jsonDepth", value: MAX_DEPTH }));
+        assert_eq!((malformed.id, malformed.is_answer), (Some(Id::from(1)), is_answer));
+    }
+}
+
+#[test]
+fn hard2_a_batch_has_a_longest_length() {
+    let split = |text: String| Message::split_batch(&text.into()).expect("a batch");
+    let ones = |count: usize| format!("[{}1]", "1,".repeat(count - 1));
+    assert_eq!(split(ones(MAX_BATCH)).expect("exactly so many fit").len(), MAX_BATCH);
+    let malformed = split(ones(MAX_BATCH + 1)).expect_err("one too many");
+    assert!(matches!(malformed.error, Error::LimitExceeded { limit: "batchMessages", value: MAX_BATCH }));
+    assert!(matches!(split("[1,".to_owned()).expect_err("cut off").error, Error::Parse(_)));
+    assert!(matches!(split("[1]]".to_owned()).expect_err("too much").error, Error::Parse(_)));
 }
 
 #[test]

@@ -14,9 +14,11 @@ use crate::caller::{Caller, Introduction, Level, META_TOOLS, SUBSCRIPTIONS};
 use crate::config::Policies;
 use crate::config::exposure::ProfileName;
 use crate::lane::{Call, Said};
+use crate::observe::Observe;
+use crate::observe::limits::Limit;
 use crate::protocol::dialect::Dialect;
 use crate::protocol::error::Error;
-use crate::protocol::json::{self, Pieces};
+use crate::protocol::json::{self, Pieces, Span};
 use crate::protocol::method::Method;
 use crate::protocol::modern::IDENTITY;
 use crate::protocol::params::required;
@@ -34,6 +36,9 @@ pub(super) const EXTENSION: &str = concat!(
 
 /// Declares tasks, with a comma behind.
 const TASKS: &str = r#""tasks":{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}},"#;
+
+/// The bytes in which a client describes itself: its capabilities, its name and version.
+pub const MAX_CLIENT_INFO: usize = 16 * 1024;
 
 pub struct Desk {
     pub sessions: Sessions,
@@ -125,6 +130,8 @@ impl Desk {
         let asked = required(text, request.params.protocol_version, "protocolVersion")?;
         let dialect = Dialect::negotiate(&asked);
         let versions = *self.router.directory.watch_of(profile).borrow();
+        let said = [request.params.capabilities, request.params.client_info];
+        check_client_info(&self.router.observe, said.into_iter().flatten())?;
         let introduction = Introduction::read(text, &request.params);
         let session = self.sessions.open(place()?, profile.cloned(), dialect, introduction, versions);
         if let Some(profile) = self.router.directory.profile(profile) {
@@ -223,7 +230,18 @@ impl Desk {
         catalog.view(caller).with_revealed(page, &revealed)
     }
 
+    /// Returns an error if the gateway holds so many bytes that it takes no new work.
+    pub(super) fn check_memory(&self) -> Result<(), Error> {
+        self.router.observe.memory.check().map_err(|full| {
+            self.router.observe.limit_hit(full.limit);
+            full.into()
+        })
+    }
+
     fn begin_call(self: &Arc<Desk>, session: &Arc<Session>, caller: Caller, request: Request) -> Begun {
+        if let Err(error) = self.check_memory() {
+            return Begun::Ready(self.router.error(&request, &caller, &error).pieces);
+        }
         let mut request = self.router.unwrap_call(&caller, &request).unwrap_or(request);
         let account = self.open_account(&mut request);
         let token = request.params.said.progress_token;
@@ -294,6 +312,16 @@ impl Desk {
             _ => {}
         }
     }
+}
+
+/// Returns an error if a client describes itself in more than [`MAX_CLIENT_INFO`] bytes: they are kept with its session.
+pub(super) fn check_client_info(observe: &Observe, said: impl Iterator<Item = Span>) -> Result<(), Error> {
+    let length: usize = said.map(|span| span.range().len()).sum();
+    if length <= MAX_CLIENT_INFO {
+        return Ok(());
+    }
+    observe.limit_hit(Limit::ClientInfoBytes);
+    Err(Error::LimitExceeded { limit: Limit::ClientInfoBytes.as_str(), value: MAX_CLIENT_INFO })
 }
 
 fn hear_cancelled(session: &Session, notification: &Notification) {

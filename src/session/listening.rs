@@ -99,7 +99,8 @@ impl Listening {
         Ok(Listening {
             mailbox,
             session,
-            id: request.id.clone(),
+            // The stream lives longer than the request, whose bytes it must not keep.
+            id: request.id.detached(),
             honoured,
             settled,
             _place: place,

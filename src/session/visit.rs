@@ -16,7 +16,7 @@ use crate::protocol::modern::{FRESHNESS, IDENTITY, SERVER_INFO, TASKS};
 use crate::protocol::{self, Request};
 use crate::router::Reply;
 use crate::router::state::State;
-use crate::session::desk::{Desk, EXTENSION, Pending, parse_level};
+use crate::session::desk::{Desk, EXTENSION, Pending, check_client_info, parse_level};
 use crate::session::listening::Listening;
 use crate::session::park::Resumed;
 
@@ -61,7 +61,10 @@ impl Desk {
     /// A request that says its version itself. It was checked to have in `_meta` what it must.
     pub fn visit(self: &Arc<Desk>, guest: &Guest, request: Request) -> Result<Visited, Error> {
         // Not before the method is known to be one: what else is wrong matters less.
-        let caller = || caller(guest, &request);
+        let caller = || {
+            check_client_info(&self.router.observe, request.params.said.capabilities.into_iter())?;
+            caller(guest, &request)
+        };
         let list = |list| {
             let page = self.page(&caller()?, &request, list)?;
             Ok(Visited::Ready(protocol::reply(&request.id, page)))
@@ -123,6 +126,7 @@ impl Desk {
                 Resumed::Pending(pending) => Visited::Pending(pending),
             });
         }
+        self.check_memory()?;
         let mailbox = match guest {
             Guest::Known { mailbox, .. } => Arc::clone(mailbox),
             Guest::Passing(_) => {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// Each module may use those of its own group and of the groups before it.
 const ORDER: [&[&str]; 10] = [
-    &["caller", "config", "observe", "protocol", "worker"],
+    &["caller", "config", "memory", "observe", "protocol", "worker"],
     &["lane", "mailbox"],
     &["subscriptions"],
     &["backend"],

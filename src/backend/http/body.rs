@@ -8,7 +8,9 @@ use http::header::{CONTENT_TYPE, HeaderMap};
 use http_body_util::{BodyExt, Limited};
 
 use crate::backend::connect::Received;
+use crate::backend::ear::Ear;
 use crate::backend::link::LinkError;
+use crate::backend::open::beyond_limit;
 use crate::backend::trouble::Trouble;
 use crate::protocol::{Message, Response};
 
@@ -50,16 +52,23 @@ pub async fn whole_body(mut body: Received, limit: usize) -> Result<Bytes, LinkE
     Ok(if rest.is_empty() { first } else { rest.freeze() })
 }
 
-pub fn parse_answer(id: u64, body: Bytes) -> Result<Response, LinkError> {
+/// Reads the answer to the request `id`.
+pub fn parse_answer(id: u64, body: Bytes, ear: &Ear) -> Result<Response, LinkError> {
     if body.trim_ascii_start().first() == Some(&b'<') {
         return Err(LinkError::Protocol(Trouble::WebPage.to_string()));
     }
-    match Message::parse(body) {
+    match Message::parse(ear.hold(body)) {
         Ok(Message::Response(answer)) if answer.id.as_ref().is_none_or(|answered| answered.as_u64() == Some(id)) => {
             Ok(answer)
         }
         Ok(_) => Err(LinkError::Protocol("its answer belongs to another request".to_owned())),
-        Err(malformed) => Err(LinkError::Protocol(format!("its answer is no message: {}", malformed.error))),
+        Err(malformed) => Err(beyond_limit(&malformed).map_or_else(
+            || LinkError::Protocol(format!("its answer is no message: {}", malformed.error)),
+            |error| {
+                ear.report_malformed(&malformed, &malformed.error.to_string());
+                error
+            },
+        )),
     }
 }
 
@@ -99,9 +108,10 @@ mod tests {
 
     #[test]
     fn an_answer_to_another_request_is_refused() {
-        assert!(parse_answer(1, Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"result":{}}"#)).is_ok());
-        assert!(parse_answer(1, Bytes::from_static(br#"{"jsonrpc":"2.0","id":null,"error":{}}"#)).is_ok());
-        assert!(parse_answer(1, Bytes::from_static(br#"{"jsonrpc":"2.0","id":2,"result":{}}"#)).is_err());
-        assert!(parse_answer(1, Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#)).is_err());
+        let parse = |body| parse_answer(1, body, &Ear::example());
+        assert!(parse(Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"result":{}}"#)).is_ok());
+        assert!(parse(Bytes::from_static(br#"{"jsonrpc":"2.0","id":null,"error":{}}"#)).is_ok());
+        assert!(parse(Bytes::from_static(br#"{"jsonrpc":"2.0","id":2,"result":{}}"#)).is_err());
+        assert!(parse(Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#)).is_err());
     }
 }

@@ -29,7 +29,7 @@ impl HttpLink {
         }
         if !is_stream(response.headers()) {
             let body = whole_body(response.into_body(), self.shared.limit).await?;
-            return Err(refusal_in(&parse_answer(id, body)?));
+            return Err(refusal_in(&parse_answer(id, body, &self.shared.ear)?));
         }
         let events = Events::new(self.shared.limit);
         let mut stream = Stream { shared: Arc::clone(&self.shared), id, body: response.into_body(), events };

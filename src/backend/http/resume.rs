@@ -122,6 +122,7 @@ impl<'a> Awaited<'a> {
                 return Ok(Some(answer));
             }
             Ok(Message::Request(ask)) => Shared::on_replayed_ask(self.shared, ask),
+            Err(malformed) if self.shared.answers(&malformed, self.id) => return Err(self.shared.refuse(&malformed)),
             // That of other calls was told on their own streams.
             Ok(Message::Notification(notification))
                 if notification.method == Method::Progress && request_of(&notification) != Some(self.id) => {}

@@ -63,6 +63,7 @@ fn source(offer: &Offer<'_>) -> Source {
         prompts: Arc::default(),
         resources: definitions(List::Resources, &offer.resources),
         templates: definitions(List::Templates, &offer.templates),
+        ..Listing::default()
     };
     Source {
         backend: Arc::new(Backend::new(id, server, &crate::config::Policies::default(), Arc::default(), Arc::new(()))),
@@ -190,7 +191,7 @@ fn res9_what_the_filter_denies_is_not_offered_by_a_template_either() {
 fn d13_a_uri_that_was_handed_out_is_offered() {
     let catalog = catalog(&[resources("a", &[], &[])]);
     assert_eq!(owner(&catalog, "a+made:up"), "");
-    catalog.source(0).backend.handed().remember("made:up", uri::normalise);
+    catalog.source(0).backend.remember("made:up", uri::normalise);
     assert_eq!(owner(&catalog, "a+made:up"), "a made:up");
     assert_eq!(owner(&catalog, "made:up"), "a made:up");
 }

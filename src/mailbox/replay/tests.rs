@@ -252,16 +252,16 @@ fn sess2_all_clients_together_keep_so_much_and_each_a_little_beyond_that() {
         replay.lock().bytes
     };
     let of_others = MOST_KEPT;
-    kept.0.fetch_add(of_others, Ordering::Relaxed);
+    kept.bytes.fetch_add(of_others, Ordering::Relaxed);
     let bytes = (0..2 * FEWEST_BYTES / 1024).map(|_| write(small, 1024)).max();
     assert!(bytes.is_some_and(|most| most <= FEWEST_BYTES && most > FEWEST_BYTES - 2 * 1024), "{bytes:?}");
     write(large, FEWEST_BYTES + 1);
     replay.finish(large);
     assert!(matches!(replay.resume(&primed), Ok(Resumed::Lost(_))), "it is told");
-    kept.0.fetch_sub(of_others, Ordering::Relaxed);
+    kept.bytes.fetch_sub(of_others, Ordering::Relaxed);
     let bytes = write(small, FEWEST_BYTES + 1);
     assert!(bytes > FEWEST_BYTES);
-    assert_eq!(kept.0.load(Ordering::Relaxed), bytes);
+    assert_eq!(kept.bytes.load(Ordering::Relaxed), bytes);
     drop(replay);
-    assert_eq!(kept.0.load(Ordering::Relaxed), 0);
+    assert_eq!(kept.bytes.load(Ordering::Relaxed), 0);
 }

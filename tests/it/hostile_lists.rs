@@ -1,0 +1,133 @@
+//! Backends that list too much, or too often.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Gateway, eventually, fixture_server};
+use crate::hostile::{Attack, HEALTHY, await_limit, counter, limit_hits};
+use crate::raw_server::response;
+use crate::scripted::{Reply, Scripted, Seen};
+use crate::support::{http_server, logged, try_call};
+
+const EVENTS: &str = "Content-Type: text/event-stream\r\n";
+const CHANGED: &str = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
+const MIB: usize = 1024 * 1024;
+
+/// An answer, and the word that the tools have changed.
+fn changed(seen: &Seen, result: &str) -> Reply {
+    let answer = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, seen.message["id"]);
+    Reply::Bytes(response("200 OK", EVENTS, &format!("data: {CHANGED}\n\ndata: {answer}\n\n")))
+}
+
+fn answered(seen: &Seen, result: &str) -> Reply {
+    let answer = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, seen.message["id"]);
+    Reply::Bytes(response("200 OK", "Content-Type: application/json\r\n", &answer))
+}
+
+fn hello(seen: &Seen) -> Reply {
+    seen.result(json!({
+        "protocolVersion": "2025-06-18", "capabilities": {"tools": {"listChanged": true}},
+        "serverInfo": {"name": "s", "version": "0"},
+    }))
+}
+
+fn tool(name: &str, description: &str) -> String {
+    format!(r#"{{"name":"{name}","description":"{description}","inputSchema":{{"type":"object"}}}}"#)
+}
+
+/// A backend whose tools change with every fetch. Each of two pages has `garbage` bytes around a tool of `entry` bytes.
+async fn changing(garbage: usize, entry: usize) -> Scripted {
+    let (garbage, description) = ("x".repeat(garbage), "y".repeat(entry));
+    Scripted::start(move |seen, before| match seen.method() {
+        "initialize" => hello(seen),
+        "tools/list" if before.is_multiple_of(2) => {
+            let tool = tool(&format!("first_{before}"), &description);
+            answered(seen, &format!(r#"{{"tools":[{tool}],"nextCursor":"2","garbage":"{garbage}"}}"#))
+        }
+        "tools/list" => {
+            let tool = tool(&format!("second_{before}"), &description);
+            changed(seen, &format!(r#"{{"tools":[{tool}],"garbage":"{garbage}"}}"#))
+        }
+        _ => seen.legacy(),
+    })
+    .await
+}
+
+/// Lets the tools change `times` times, while a client begins a list of every version and does not finish it.
+async fn begin_every_list(gateway: &Gateway, backend: &Scripted, times: usize) {
+    let client = gateway.client_seeing("hostile_first_0").await;
+    for time in 1..=times {
+        eventually(&format!("version {time} is fetched"), || async {
+            (backend.of("tools/list").len() >= 2 * time).then_some(())
+        })
+        .await;
+        let page = client.request("tools/list", json!({})).await;
+        assert!(page["result"]["nextCursor"].is_string(), "{}", page["error"]);
+    }
+}
+
+async fn gateway_with(backend: &Scripted) -> Gateway {
+    let servers = json!({ HEALTHY: fixture_server(&[]), "hostile": http_server(backend.address) });
+    Gateway::start(json!({ "policies": { "pageSize": 1 }, "mcpServers": servers })).await
+}
+
+#[tokio::test]
+async fn hard2_a_small_entry_does_not_keep_the_large_page_that_it_came_on() {
+    let backend = changing(3 * MIB, 10).await;
+    let gateway = gateway_with(&backend).await;
+    let attack = Attack::begin("list pages full of garbage", &gateway).await;
+    begin_every_list(&gateway, &backend, 18).await;
+    // Every version came on six MiB of pages, and cursors keep sixteen versions.
+    attack.end(120).await;
+}
+
+#[tokio::test]
+async fn hard2_versions_kept_for_cursors_are_bounded_in_bytes() {
+    let backend = changing(0, 3 * MIB).await;
+    let gateway = gateway_with(&backend).await;
+    let attack = Attack::begin("large lists that change again and again", &gateway).await;
+    begin_every_list(&gateway, &backend, 18).await;
+    let client = gateway.client().await;
+    assert!(limit_hits(&client, "listBytes").await > 0);
+    attack.end(260).await;
+}
+
+#[tokio::test]
+async fn hard2_a_list_beyond_the_limit_is_reported_and_the_last_one_stays() {
+    let mode = Arc::new(AtomicUsize::new(0));
+    let (chosen, large) = (Arc::clone(&mode), "y".repeat(3 * MIB));
+    let backend = Scripted::start(move |seen, before| match (seen.method(), chosen.load(Ordering::SeqCst)) {
+        ("initialize", _) => hello(seen),
+        ("tools/list", 0) => answered(seen, &format!(r#"{{"tools":[{}]}}"#, tool("t", ""))),
+        ("tools/list", 1) => {
+            let tool = tool(&format!("large_{before}"), &large);
+            answered(seen, &format!(r#"{{"tools":[{tool}],"nextCursor":"{before}"}}"#))
+        }
+        ("tools/list", _) => answered(seen, &format!(r#"{{"tools":[{},{}]}}"#, tool("t", ""), tool("u", ""))),
+        ("tools/call", _) => changed(seen, r#"{"content":[]}"#),
+        _ => seen.legacy(),
+    })
+    .await;
+    let servers = json!({ HEALTHY: fixture_server(&[]), "hostile": http_server(backend.address) });
+    let gateway = Gateway::with_servers(servers).await;
+    let client = gateway.client_seeing("hostile_t").await;
+    let attack = Attack::begin("a list without end", &gateway).await;
+    mode.store(1, Ordering::SeqCst);
+    client.call("hostile_t", json!({})).await;
+    await_limit(&client, "listBytes").await;
+    logged(&gateway, &["hostile", "tools/list", "listBytes, 67108864 bytes"]).await;
+    let reported = eventually("the status reports it", || async {
+        let status = client.send(http::Method::GET, "/api/servers", &[], "").await;
+        status.body.contains("listBytes").then_some(status.body)
+    });
+    assert!(reported.await.contains("shorten its descriptions"), "the cure");
+    assert!(client.tool_names().await.contains(&"hostile_t".to_owned()), "the last list stays");
+    mode.store(2, Ordering::SeqCst);
+    let answer: Value = try_call(&client, "hostile_t", json!({})).await;
+    assert!(answer["error"].is_null(), "{answer}");
+    client.await_tool("hostile_u").await;
+    assert!(counter(&client, "goblin_memory_reserved_bytes", r#"kind="listings""#).await < MIB as u64);
+    attack.end(300).await;
+}
