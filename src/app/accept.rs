@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 
+use crate::app::listener::{Listener, Stream};
 use crate::backend::actor::stopped;
 use crate::front::attention::{Attended, Attention};
 use crate::front::http;
-use crate::front::io::{Impatient, WRITE_PATIENCE, give_up_the_vanished};
+use crate::front::io::Impatient;
 use crate::worker;
 
 /// Header bytes that one request may have.
@@ -28,7 +28,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts connections until told to stop, then waits for those that have work.
 pub async fn accept(
-    listener: TcpListener,
+    listener: Listener,
     front: Arc<http::Front>,
     routes: axum::Router,
     most: usize,
@@ -40,9 +40,9 @@ pub async fn accept(
         let accepted = tokio::select! {
             biased;
             () = stopped(&mut stop) => break,
-            accepted = listener.accept() => accepted,
+            accepted = listener.accept(&front.observe) => accepted,
         };
-        let Ok((stream, _)) = accepted else {
+        let Ok(stream) = accepted else {
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
@@ -59,15 +59,12 @@ pub async fn accept(
 }
 
 async fn serve_connection(
-    stream: TcpStream,
+    stream: Stream,
     front: Arc<http::Front>,
     routes: axum::Router,
     mut stop: watch::Receiver<bool>,
 ) {
-    // Small answers must not wait for an acknowledgement; where it cannot be set they just are slower.
-    let _ = stream.set_nodelay(true);
-    // The same for a peer that vanishes: without it a stream to nobody stays open for a quarter of an hour, or for ever.
-    let _ = give_up_the_vanished(&stream, WRITE_PATIENCE);
+    stream.set_options();
     let attention = Attention::new();
     let service = hyper::service::service_fn(|request| {
         let (front, routes, work) = (Arc::clone(&front), &routes, attention.begin_work());

@@ -41,6 +41,11 @@ impl Gate {
         Gate { hosts, hosts_with_port: with_port, origins, token }
     }
 
+    /// Returns the gate of the Unix socket. The system shows the uid of each peer there, so no token is needed.
+    pub fn without_token(gateway: &Gateway) -> Gate {
+        Gate { token: None, ..Gate::new(gateway) }
+    }
+
     /// For an address of operators, where other machines reach it: nobody reads anything without the admin token.
     pub fn with_admin_token(gateway: &Gateway, token: Secret) -> Gate {
         Gate { token: Some((token, "the admin token")), ..Gate::new(gateway) }

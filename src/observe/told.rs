@@ -241,6 +241,10 @@ impl<'a> Told<'a> {
             }
             Event::ClientRefused { status } => told("request refused").with(Field::Status, status),
             Event::AdminRefused { status } => told("request to the admin API refused").with(Field::Status, status),
+            Event::PeerRejected { reason, repeated } => {
+                let message = "a process of another user connected to gateway.socket; the connection was closed";
+                again(told(message), repeated).with(Field::Reason, reason)
+            }
             Event::ConfigReloaded { started, changed, stopped, unchanged } => told("configuration reloaded")
                 .with(Field::Started, started)
                 .with(Field::Changed, changed)
