@@ -192,3 +192,17 @@ fn file_id(file: &Metadata) -> (u64, u64) {
 fn is_permitted(uid: u32, own: u32) -> bool {
     uid == own || uid == ROOT
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hard10_only_the_own_user_and_root_may_connect() {
+        for (uid, own, expected) in
+            [(1000, 1000, true), (0, 1000, true), (0, 0, true), (1001, 1000, false), (1000, 0, false)]
+        {
+            assert_eq!(is_permitted(uid, own), expected, "uid {uid} at a gateway of {own}");
+        }
+    }
+}

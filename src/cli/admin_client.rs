@@ -29,7 +29,7 @@ const LARGEST_ANSWER: usize = 64 * 1024 * 1024;
 /// Which running gateway is meant.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Which {
-    /// Ask the gateway at this URL instead of the one that runs on this machine
+    /// Ask the gateway at this URL, or at unix:SOCKET, instead of the one that runs on this machine
     #[arg(long, value_name = "URL", value_parser = address::parse)]
     pub url: Option<String>,
     /// Read the token of the gateway at --url from this file (otherwise from the variable GOBLIN_TOKEN)

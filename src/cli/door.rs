@@ -38,7 +38,7 @@ pub struct Reach {
     /// Start the servers of this configuration instead of asking a gateway that runs
     #[arg(long, short, value_name = "FILE", conflicts_with = "url")]
     pub config: Option<PathBuf>,
-    /// Ask the gateway at this URL instead of the one that runs on this machine
+    /// Ask the gateway at this URL, or at unix:SOCKET, instead of the one that runs on this machine
     #[arg(long, value_name = "URL", value_parser = address::parse)]
     pub url: Option<String>,
     /// Read the token of the gateway at --url from this file (otherwise from the variable GOBLIN_TOKEN)

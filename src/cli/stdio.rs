@@ -36,7 +36,7 @@ pub struct Stdio {
     pub source: Source,
     #[command(flatten)]
     pub log: LogFlags,
-    /// Carry the client to the gateway at this URL instead of starting servers
+    /// Carry the client to the gateway at this URL, or at unix:SOCKET, instead of starting servers
     #[arg(long, value_name = "URL", value_parser = address::parse, conflicts_with = "standalone")]
     pub url: Option<String>,
     /// Read the token of the gateway at --url from this file (otherwise from the variable GOBLIN_TOKEN)

@@ -29,7 +29,7 @@ It needs a terminal of 80 columns and 24 rows, and does without colour where NO_
 
 #[derive(Debug, Args)]
 pub struct Top {
-    /// Show the gateway at this URL instead of the one that runs on this machine
+    /// Show the gateway at this URL, or at unix:SOCKET, instead of the one that runs on this machine
     #[arg(long, value_name = "URL", value_parser = address::parse)]
     pub url: Option<String>,
     /// Read the token of the gateway at --url from this file (otherwise from the variable GOBLIN_TOKEN)
