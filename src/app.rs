@@ -6,7 +6,9 @@
 mod accept;
 mod connections;
 mod fleet;
+pub mod listener;
 pub mod operate;
+pub mod socket;
 mod telemetry;
 
 use std::net::SocketAddr;
@@ -15,6 +17,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
+use futures_util::future::{JoinAll, join_all};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -29,6 +32,7 @@ use crate::admin::readiness::{self, Cell, Readiness};
 use crate::admin::{self, Admin};
 use crate::app::connections::Connections;
 use crate::app::fleet::Fleet;
+use crate::app::listener::{Listener, Listeners};
 use crate::app::operate::{Operator, Source};
 use crate::backend::Backend;
 use crate::backend::actor::Surroundings;
@@ -189,10 +193,10 @@ impl App {
         self.readiness.watch()
     }
 
-    /// Serves HTTP on `listener` until `shutdown` ends, then stops everything in order; when it ends a second time
+    /// Serves HTTP on `listeners` until `shutdown` ends, then stops everything in order; when it ends a second time
     /// before that is done, at once.
-    pub async fn serve_http(mut self, listener: TcpListener, mut shutdown: impl AsyncFnMut()) -> Result<()> {
-        let accepting = self.accept_http(listener)?;
+    pub async fn serve_http(mut self, listeners: impl Into<Listeners>, mut shutdown: impl AsyncFnMut()) -> Result<()> {
+        let accepting = self.accept_http(listeners)?;
         self.operate(shutdown()).await;
         let (desk, observe, grace) = (Arc::clone(&self.desk), Arc::clone(&self.observe), self.gateway.grace);
         observe.emit(&Event::ShuttingDown { open: desk.sessions.open_calls(), grace });
@@ -226,20 +230,31 @@ impl App {
         }
     }
 
-    /// Serves HTTP on `listener` in a task of its own, which ends when the fronts are stopped and their work is done.
-    pub fn accept_http(&self, listener: TcpListener) -> Result<JoinHandle<()>> {
-        let address = listener.local_addr().context("the listener has no address")?;
+    /// Serves HTTP on each listener in a task of its own, which ends when the fronts are stopped and their work is done.
+    pub fn accept_http(&self, listeners: impl Into<Listeners>) -> Result<JoinAll<JoinHandle<()>>> {
         let settings = &self.admin_settings;
         let has_operators = settings.enabled && settings.listen.is_none();
         let admin = self.admin();
         let operators = if has_operators { admin::routes(&admin) } else { admin::probes(&admin) };
-        let gate = Gate::new(&self.gateway);
-        let accepting = self.accept(listener, Audience::Clients, gate, http::routes().merge(operators));
-        self.observe.emit(&Event::Listening { url: &format!("http://{address}/mcp") });
+        let routes = http::routes().merge(operators);
+        let Listeners { tcp, socket } = listeners.into();
+        let mut accepting = Vec::new();
+        if let Some(listener) = tcp {
+            let address = listener.local_addr().context("the listener has no address")?;
+            let gate = Gate::new(&self.gateway);
+            accepting.push(self.accept(Listener::Tcp(listener), Audience::Clients, gate, routes.clone()));
+            self.observe.emit(&Event::Listening { url: &format!("http://{address}/mcp") });
+        }
+        if let Some(listener) = socket {
+            let url = format!("unix:{}", listener.path().display());
+            let gate = Gate::without_token(&self.gateway);
+            accepting.push(self.accept(Listener::Socket(listener), Audience::Clients, gate, routes));
+            self.observe.emit(&Event::Listening { url: &url });
+        }
         if let Some(address) = self.operators_at {
             self.observe.emit(&Event::Listening { url: &format!("http://{address}/api") });
         }
-        Ok(accepting)
+        Ok(join_all(accepting))
     }
 
     /// Serves operators on an address of their own, until everything stops; before clients are served.
@@ -251,7 +266,7 @@ impl App {
             false => Gate::with_admin_token(&gateway, self.permit.token().clone()),
         };
         let routes = http::routes().merge(admin::routes(&self.admin()));
-        let accepting = self.accept(listener, Audience::Operators, gate, routes);
+        let accepting = self.accept(Listener::Tcp(listener), Audience::Operators, gate, routes);
         self.background.push(accepting);
     }
 
@@ -268,7 +283,7 @@ impl App {
         })
     }
 
-    fn accept(&self, listener: TcpListener, audience: Audience, gate: Gate, routes: axum::Router) -> JoinHandle<()> {
+    fn accept(&self, listener: Listener, audience: Audience, gate: Gate, routes: axum::Router) -> JoinHandle<()> {
         let front = Arc::new(http::Front {
             desk: Arc::clone(&self.desk),
             audience,

@@ -2,6 +2,7 @@
 //!
 //! Each command has a file of its own with its arguments and what it does. Nothing below this module prints.
 
+pub mod address;
 pub mod admin_client;
 pub mod banner;
 pub mod bridge;

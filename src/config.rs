@@ -134,6 +134,10 @@ pub struct Gateway {
     pub host: String,
     /// 0 takes any free port.
     pub port: u16,
+    /// Whether the gateway listens on `host` and `port`. Without TCP there is a `socket`.
+    pub tcp: bool,
+    /// The path of the Unix socket that the gateway listens on.
+    pub socket: Option<PathBuf>,
     /// `host` or `host:port`, lower case.
     pub allowed_hosts: Vec<String>,
     /// `scheme://host[:port]`, lower case.
@@ -152,6 +156,8 @@ impl Default for Gateway {
         Gateway {
             host: "127.0.0.1".to_owned(),
             port: 3000,
+            tcp: true,
+            socket: None,
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             max_sessions: 10_000,

@@ -226,6 +226,12 @@ pub enum Event<'a> {
     AdminRefused {
         status: u16,
     },
+    /// A process of another user connected to the Unix socket. The gateway closed the connection.
+    PeerRejected {
+        reason: &'a str,
+        /// It is not the first.
+        repeated: bool,
+    },
     /// How many servers were started, begun anew, stopped and left as they were.
     ConfigReloaded {
         started: usize,
@@ -365,6 +371,7 @@ kinds!(
     ClientRefused "client_refused" Debug,
     InspectorAllowed "inspector_allowed" Info,
     AdminRefused "admin_refused" Warn,
+    PeerRejected "peer_rejected" Warn,
     ConfigReloaded "config_reloaded" Info,
     ConfigRejected "config_rejected" Error,
     ConfigWarning "config_warning" Warn,

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use crate::app::connections::Connections;
+use crate::app::listener::{Listener, Stream};
 use crate::backend::actor::stopped;
 use crate::front::attention::{Attended, Attention};
 use crate::front::http;
-use crate::front::io::{Impatient, WRITE_PATIENCE, give_up_the_vanished};
+use crate::front::io::Impatient;
 use crate::worker;
 
 /// Header bytes that one request may have.
@@ -30,7 +30,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts connections until told to stop, then waits for those that have work.
 pub async fn accept(
-    listener: TcpListener,
+    listener: Listener,
     front: Arc<http::Front>,
     routes: axum::Router,
     connections: Arc<Connections>,
@@ -41,10 +41,10 @@ pub async fn accept(
         let accepted = tokio::select! {
             biased;
             () = stopped(&mut stop) => break,
-            accepted = listener.accept() => accepted,
+            accepted = listener.accept(&front.observe) => accepted,
         };
         let stream = match accepted {
-            Ok((stream, _)) => stream,
+            Ok(stream) => stream,
             // The peer has left already.
             Err(error) if error.kind() == ErrorKind::ConnectionAborted => continue,
             Err(_) => {
@@ -66,16 +66,13 @@ pub async fn accept(
 }
 
 async fn serve_connection(
-    stream: TcpStream,
+    stream: Stream,
     attention: &Arc<Attention>,
     front: Arc<http::Front>,
     routes: axum::Router,
     mut stop: watch::Receiver<bool>,
 ) {
-    // Small answers must not wait for an acknowledgement; where it cannot be set they just are slower.
-    let _ = stream.set_nodelay(true);
-    // The same for a peer that vanishes: without it a stream to nobody stays open for a quarter of an hour, or for ever.
-    let _ = give_up_the_vanished(&stream, WRITE_PATIENCE);
+    stream.set_options();
     let service = hyper::service::service_fn(|request| {
         let (front, routes, work) = (Arc::clone(&front), &routes, attention.begin_work());
         async move {

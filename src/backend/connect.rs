@@ -118,6 +118,17 @@ impl HttpClient {
         Ok(HttpClient(Arc::new(Inner { pool, target, origin, host, is_forwarded, proxy_authorization, name })))
     }
 
+    /// Makes a client for the gateway of a Unix socket. Its requests go to `http://localhost`.
+    pub fn over_socket(socket: &Path) -> HttpClient {
+        let target = Uri::from_static("http://localhost/");
+        let origin = Origin { is_https: false, host: "localhost".to_owned(), port: 80 };
+        let route = Route::Socket { path: socket.to_owned() };
+        let pool = Pool::new(Dialer { target: target.clone(), tcp: dial::tcp_connector(), route, tls: None });
+        let (host, name) = (HeaderValue::from_static("localhost"), Arc::from(format!("unix:{}", socket.display())));
+        let (is_forwarded, proxy_authorization) = (false, None);
+        HttpClient(Arc::new(Inner { pool, target, origin, host, is_forwarded, proxy_authorization, name }))
+    }
+
     /// Sends a request whose URI is absolute. Redirects are answers like any other.
     pub fn request(
         &self,

@@ -13,6 +13,7 @@ use http_body_util::{BodyExt, Limited};
 
 use crate::admin::api::Refused;
 use crate::backend::connect::ProxyEnvironment;
+use crate::cli::address::{self, ENDPOINT};
 use crate::cli::bridge::wire::{Target, Wire};
 use crate::cli::catalog::Failure;
 use crate::cli::load::environment;
@@ -24,13 +25,12 @@ use crate::observe::clean;
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LARGEST_ANSWER: usize = 64 * 1024 * 1024;
-const ENDPOINT: &str = "/mcp";
 
 /// Which running gateway is meant.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Which {
-    /// Ask the gateway at this URL instead of the one that runs on this machine
-    #[arg(long, value_name = "URL")]
+    /// Ask the gateway at this URL, or at unix:SOCKET, instead of the one that runs on this machine
+    #[arg(long, value_name = "URL", value_parser = address::parse)]
     pub url: Option<String>,
     /// Read the token of the gateway at --url from this file (otherwise from the variable GOBLIN_TOKEN)
     #[arg(long, value_name = "FILE", requires = "url")]
@@ -94,21 +94,19 @@ impl AdminClient {
     }
 }
 
-fn target_of(mut record: Record, path: &str) -> anyhow::Result<Target> {
+fn target_of(record: Record, path: &str) -> anyhow::Result<Target> {
     let Some(operators) = record.admin_url.clone() else {
         anyhow::bail!("the gateway at {} has no admin API (admin.enabled)", mask::url(&record.url));
     };
     let token = record.admin_token().map_err(|error| {
         anyhow::anyhow!("cannot read the token of the gateway at {}: {error}; restart it", mask::url(&record.url))
     })?;
-    record.url = route(&operators, path);
-    Target::of_record(record, token.as_ref(), &ProxyEnvironment::from_process())
+    Target::of_record(&route(&operators, path), record, token.as_ref(), &ProxyEnvironment::from_process())
 }
 
 /// The URL of a route, given that of the gateway or of its endpoint for clients.
 fn route(url: &str, path: &str) -> String {
-    let end = url.find(['?', '#']).unwrap_or(url.len());
-    let base = url[..end].trim_end_matches('/');
+    let base = url[..address::query_start(url)].trim_end_matches('/');
     format!("{}{path}", base.strip_suffix(ENDPOINT).unwrap_or(base))
 }
 
@@ -136,6 +134,8 @@ mod tests {
             ("http://h:1/mcp", "http://h:1/api/x"),
             ("http://h:1/mcp/?key=a/b", "http://h:1/api/x"),
             ("https://h/goblin/mcp", "https://h/goblin/api/x"),
+            ("unix:/x/a.sock:/mcp", "unix:/x/a.sock:/api/x"),
+            ("unix:/x/a.sock:/", "unix:/x/a.sock:/api/x"),
         ] {
             assert_eq!(route(url, "/api/x"), expected, "{url}");
         }

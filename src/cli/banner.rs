@@ -1,6 +1,7 @@
 //! What a terminal is told when the gateway serves: where it is, what it offers, and how to connect a client.
 
 use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio::sync::watch;
@@ -8,15 +9,23 @@ use tokio::sync::watch;
 use crate::admin::readiness::Readiness;
 use crate::backend::State;
 use crate::catalog::directory::Directory;
-use crate::cli::style::{is_colourful, paint_if, plural, print};
+use crate::cli::style::{is_colourful, paint_if, plural, print, shell_word};
 use crate::observe::clean;
+use crate::protocol::json::quote;
 
 pub struct Banner {
-    pub url: String,
+    /// The URL of the TCP listener.
+    pub url: Option<String>,
+    pub socket: Option<PathBuf>,
     /// What is served, for people.
     pub from: String,
     pub has_token: bool,
 }
+
+const CLAUDE: &str = "Claude Code";
+const CODE: &str = "VS Code";
+const CURSOR: &str = "Cursor, in .cursor/mcp.json";
+const INSPECTOR: &str = "Inspector";
 
 /// One line of the banner.
 struct Offer {
@@ -61,10 +70,14 @@ fn offers(directory: &Directory) -> Vec<Offer> {
 }
 
 fn render(banner: &Banner, offers: &[Offer], colourful: bool) -> String {
-    let Banner { url, from, has_token } = banner;
-    let bold = |text: &str| paint_if(colourful, text, "1");
+    let Banner { url, socket, from, has_token } = banner;
     let faint = |text: &str| paint_if(colourful, text, "2");
-    let mut text = format!("\n  {} serves {from}\n  at {}\n\n", bold("goblin"), paint_if(colourful, url, "1;36"));
+    let mut text = format!("\n  {} serves {from}\n", paint_if(colourful, "goblin", "1"));
+    let socket_url = socket.as_ref().map(|socket| format!("unix:{}", socket.display()));
+    for address in url.iter().chain(&socket_url) {
+        let _ = writeln!(text, "  at {}", paint_if(colourful, address, "1;36"));
+    }
+    text.push('\n');
     let widest = offers.iter().map(|offer| offer.server.chars().count()).max().unwrap_or_default();
     for Offer { server, text: offered, is_trouble } in offers {
         let offered = paint_if(colourful && *is_trouble, offered, "33");
@@ -73,28 +86,52 @@ fn render(banner: &Banner, offers: &[Offer], colourful: bool) -> String {
     if offers.is_empty() {
         text.push_str("  no server yet: goblin add, goblin import\n");
     }
-    let (claude, cursor, code, inspector) = match has_token {
-        false => (String::new(), String::new(), String::new(), String::new()),
-        true => (
-            r#" --header "Authorization: Bearer $TOKEN""#.to_owned(),
-            r#", "headers": { "Authorization": "Bearer ${env:TOKEN}" }"#.to_owned(),
-            r#","headers":{"Authorization":"Bearer '"$TOKEN"'"}"#.to_owned(),
-            r#" --header "Authorization: Bearer $TOKEN""#.to_owned(),
-        ),
+    let lines = match (url, socket) {
+        (Some(url), _) => http_lines(url, *has_token),
+        (None, socket) => socket_lines(socket.as_deref().unwrap_or(Path::new(""))),
     };
-    for (client, line) in [
-        ("Claude Code", format!("claude mcp add --transport http goblin {url}{claude}")),
-        ("VS Code", format!(r#"code --add-mcp '{{"name":"goblin","type":"http","url":"{url}"{code}}}'"#)),
-        ("Cursor, in .cursor/mcp.json", format!(r#"{{ "mcpServers": {{ "goblin": {{ "url": "{url}"{cursor} }} }} }}"#)),
-        ("Inspector", format!("npx @modelcontextprotocol/inspector --cli {url} --method tools/list{inspector}")),
-    ] {
+    for (client, line) in lines {
         let _ = write!(text, "\n  {}\n  {line}\n", faint(client));
     }
-    if *has_token {
+    if *has_token && url.is_some() {
         text.push_str("\n  TOKEN is gateway.token of the configuration.\n");
     }
     let _ = write!(text, "\n  {}\n\n", faint("Ctrl-C ends it."));
     text
+}
+
+/// Returns each client with the line that connects it to the URL.
+fn http_lines(url: &str, has_token: bool) -> [(&'static str, String); 4] {
+    let (claude, cursor, code, inspector) = match has_token {
+        false => ("", "", "", ""),
+        true => (
+            r#" --header "Authorization: Bearer $TOKEN""#,
+            r#", "headers": { "Authorization": "Bearer ${env:TOKEN}" }"#,
+            r#","headers":{"Authorization":"Bearer '"$TOKEN"'"}"#,
+            r#" --header "Authorization: Bearer $TOKEN""#,
+        ),
+    };
+    [
+        (CLAUDE, format!("claude mcp add --transport http goblin {url}{claude}")),
+        (CODE, format!(r#"code --add-mcp '{{"name":"goblin","type":"http","url":"{url}"{code}}}'"#)),
+        (CURSOR, format!(r#"{{ "mcpServers": {{ "goblin": {{ "url": "{url}"{cursor} }} }} }}"#)),
+        (INSPECTOR, format!("npx @modelcontextprotocol/inspector --cli {url} --method tools/list{inspector}")),
+    ]
+}
+
+/// Returns each client with the line that connects it to the socket. Clients do not speak HTTP over a socket, so
+/// `goblin stdio` does.
+fn socket_lines(socket: &Path) -> [(&'static str, String); 4] {
+    let url = format!("unix:{}", socket.display());
+    let (word, json) = (shell_word(&url), quote(&url));
+    let code = format!(r#"{{"name":"goblin","command":"goblin","args":["stdio","--url",{json}]}}"#);
+    let entry = format!(r#"{{ "command": "goblin", "args": ["stdio", "--url", {json}] }}"#);
+    [
+        (CLAUDE, format!("claude mcp add goblin -- goblin stdio --url {word}")),
+        (CODE, format!("code --add-mcp {}", shell_word(&code))),
+        (CURSOR, format!(r#"{{ "mcpServers": {{ "goblin": {entry} }} }}"#)),
+        (INSPECTOR, format!("npx @modelcontextprotocol/inspector --cli goblin stdio --url {word} --method tools/list")),
+    ]
 }
 
 #[cfg(test)]
@@ -102,7 +139,12 @@ mod tests {
     use super::*;
 
     fn banner(has_token: bool) -> String {
-        let banner = Banner { url: "http://127.0.0.1:3000/mcp".to_owned(), from: "goblin.json".to_owned(), has_token };
+        render_with(Some("http://127.0.0.1:3000/mcp"), None, has_token)
+    }
+
+    fn render_with(url: Option<&str>, socket: Option<&str>, has_token: bool) -> String {
+        let (url, socket) = (url.map(str::to_owned), socket.map(PathBuf::from));
+        let banner = Banner { url, socket, from: "goblin.json".to_owned(), has_token };
         let offer =
             |server: &str, text: &str| Offer { server: server.to_owned(), text: text.to_owned(), is_trouble: false };
         render(&banner, &[offer("a", "1 tool, 2 prompts"), offer("longer", "starting")], false)
@@ -122,6 +164,22 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
         assert!(!text.contains("TOKEN") && !text.contains('\x1b'), "{text}");
+    }
+
+    #[test]
+    fn without_tcp_every_client_connects_by_stdio() {
+        let text = render_with(None, Some("/x/goblin.sock"), true);
+        for line in [
+            "  at unix:/x/goblin.sock",
+            "  claude mcp add goblin -- goblin stdio --url unix:/x/goblin.sock",
+            r#"  code --add-mcp '{"name":"goblin","command":"goblin","args":["stdio","--url","unix:/x/goblin.sock"]}'"#,
+            r#"  { "mcpServers": { "goblin": { "command": "goblin", "args": ["stdio", "--url", "unix:/x/goblin.sock"] } } }"#,
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+        assert!(!text.contains("TOKEN") && !text.contains("http:"), "{text}");
+        let both = render_with(Some("http://127.0.0.1:3000/mcp"), Some("/x/goblin.sock"), false);
+        assert!(both.contains("  at http://127.0.0.1:3000/mcp\n  at unix:/x/goblin.sock\n"), "{both}");
     }
 
     #[test]

@@ -71,6 +71,7 @@ async fn examine(given: Given, arguments: Doctor, findings: &mut Findings) -> Re
     machine::gateways(&inspected, &given.identity, &mut first).await;
     machine::port(&given.config.gateway, &inspected.running, &given.identity, &mut first);
     machine::users(&given.config.gateway, &mut first);
+    machine::socket(&given.config.gateway, &inspected.running, &given.identity, &mut first);
     machine::descriptors(&given.config, &mut first);
     let unstartable = servers::commands(&given.config, &mut first);
     // Debugging news are kept while somebody reads, and noise is such.

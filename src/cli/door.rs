@@ -21,7 +21,7 @@ use crate::cli::load::environment;
 use crate::cli::log::LogFlags;
 use crate::cli::runtime::identity::Identity;
 use crate::cli::runtime::{FindError, Places, Record};
-use crate::cli::{bridge, load, log, runtime, stdio};
+use crate::cli::{address, bridge, load, log, runtime, stdio};
 use crate::config::exposure::ProfileName;
 use crate::config::secret::Secret;
 use crate::config::{Log, mask};
@@ -38,8 +38,8 @@ pub struct Reach {
     /// Start the servers of this configuration instead of asking a gateway that runs
     #[arg(long, short, value_name = "FILE", conflicts_with = "url")]
     pub config: Option<PathBuf>,
-    /// Ask the gateway at this URL instead of the one that runs on this machine
-    #[arg(long, value_name = "URL")]
+    /// Ask the gateway at this URL, or at unix:SOCKET, instead of the one that runs on this machine
+    #[arg(long, value_name = "URL", value_parser = address::parse)]
     pub url: Option<String>,
     /// Read the token of the gateway at --url from this file (otherwise from the variable GOBLIN_TOKEN)
     #[arg(long, value_name = "FILE", requires = "url")]
@@ -149,8 +149,8 @@ fn successor(own: &Identity, profile: Option<&ProfileName>) -> Option<Target> {
     target_of(record, profile).ok()
 }
 
-fn target_of(mut record: Record, profile: Option<&ProfileName>) -> Result<Target> {
+fn target_of(record: Record, profile: Option<&ProfileName>) -> Result<Target> {
     let token = record.token().with_context(|| format!("cannot read the token of the gateway at {}", record.url))?;
-    record.url = stdio::endpoint(&record.url, profile);
-    Target::of_record(record, token.as_ref(), &ProxyEnvironment::from_process())
+    let url = stdio::endpoint(&record.address(), profile);
+    Target::of_record(&url, record, token.as_ref(), &ProxyEnvironment::from_process())
 }

@@ -21,7 +21,8 @@ use http::header::{ACCEPT, HeaderValue};
 use http_body_util::{BodyExt, Full, Limited};
 use serde::{Deserialize, Serialize};
 
-use crate::backend::connect::{HttpClient, ProxyEnvironment};
+use crate::backend::connect::ProxyEnvironment;
+use crate::cli::address::{self, ENDPOINT};
 use crate::cli::load::{Variables, environment};
 use crate::cli::runtime::identity::{Fingerprints, Identity, hex};
 use crate::config::Environment;
@@ -38,7 +39,11 @@ const OTHERS: u32 = 0o077;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
+    /// The URL of its TCP listener. A gateway without one has the address of its socket here.
     pub url: String,
+    /// The path of its Unix socket.
+    #[serde(default)]
+    pub socket: Option<PathBuf>,
     pub pid: u32,
     /// In seconds since 1970.
     pub started: u64,
@@ -66,6 +71,7 @@ impl Record {
         let version = env!("CARGO_PKG_VERSION").to_owned();
         Record {
             url,
+            socket: None,
             pid: std::process::id(),
             started,
             version,
@@ -76,6 +82,12 @@ impl Record {
             admin_token_file: None,
             path: PathBuf::new(),
         }
+    }
+
+    /// Returns the address that commands connect to: the socket if the gateway has one, else the URL.
+    pub fn address(&self) -> String {
+        let socket = self.socket.as_deref().filter(|socket| socket.exists());
+        socket.map_or_else(|| self.url.clone(), |socket| address::of_socket(socket, ENDPOINT))
     }
 
     /// Whether the gateway that wrote it still runs.
@@ -98,8 +110,7 @@ impl Record {
     /// Whether something that speaks as a gateway does answers at its URL. No token is sent: it may be somebody else.
     pub async fn answers(&self) -> bool {
         let probe = async {
-            let url: http::Uri = self.url.parse().ok()?;
-            let client = HttpClient::new(&url, None, &ProxyEnvironment::default()).ok()?;
+            let (client, url) = address::client(&self.address(), &ProxyEnvironment::default()).ok()?;
             let mut parts = url.into_parts();
             parts.path_and_query = Some(http::uri::PathAndQuery::from_static("/readyz"));
             let url = http::Uri::from_parts(parts).ok()?;

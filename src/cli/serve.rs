@@ -12,10 +12,13 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::admin::permit::Permit;
+use crate::app::listener::Listeners;
 use crate::app::operate::Source;
+use crate::app::socket::SocketListener;
 use crate::app::{self, App};
 use crate::backend::child::own_executable;
 use crate::backend::connect::ProxyEnvironment;
+use crate::cli::address::{self, ENDPOINT};
 use crate::cli::banner::{self, Banner};
 use crate::cli::follow::{Amend, Record};
 use crate::cli::load::{From, Given, environment};
@@ -37,10 +40,10 @@ pub struct Serve {
     pub source: cli::Source,
     #[command(flatten)]
     pub log: LogFlags,
-    /// Listen on this address instead of gateway.host
+    /// Listen on this address instead of gateway.host, also where gateway.tcp is false
     #[arg(long, value_name = "HOST")]
     pub host: Option<String>,
-    /// Listen on this port instead of gateway.port; 0 takes any free one
+    /// Listen on this port instead of gateway.port, also where gateway.tcp is false; 0 takes any free one
     #[arg(long, value_name = "PORT")]
     pub port: Option<u16>,
     /// Leave out what a terminal is told about connecting clients
@@ -65,7 +68,7 @@ pub async fn run(arguments: Serve) -> Result<ExitCode> {
     let amend = amend(&arguments);
     amend(&mut given.config);
     let gateway = &given.config.gateway;
-    if gateway.token.is_none() && !gateway.is_loopback() {
+    if gateway.tcp && gateway.token.is_none() && !gateway.is_loopback() {
         return Ok(tell(&format!(
             "refusing to listen on {} without a token: anyone on the network could use your servers\n\
              set gateway.token in the configuration, or listen on 127.0.0.1",
@@ -82,27 +85,48 @@ pub async fn run(arguments: Serve) -> Result<ExitCode> {
     }
     // Before there is anything that a signal must not leave behind.
     let terminated = termination()?;
-    let listener = bind(gateway, &arguments).await?;
-    let url = reachable(&listener)?;
+    let clients = bind(gateway, &arguments).await?;
+    let addresses = Addresses::of(&clients)?;
     let operators = app::bind_admin(&given.config.admin).await?;
     let admin_url = match &operators {
         Some((listener, _)) => Some(reachable(listener)?),
-        None => given.config.admin.enabled.then(|| url.clone()),
+        None => given.config.admin.enabled.then(|| addresses.admin.clone()),
     };
-    let url = format!("{url}/mcp");
-    let Public { record, permit, _token_file } = publish(&url, admin_url, &given)?;
+    let Public { record, permit, _token_file } = publish(&addresses, admin_url, &given)?;
     let (source, _following) =
         follow::follow(arguments.source.config.as_deref(), &given.from, amend, Arc::clone(&record))?;
-    let doors = Doors { clients: listener, operators, permit };
+    let doors = Doors { clients, operators, permit };
     if arguments.tui {
-        return serve_shown(given, source, doors, record, url).await;
+        return serve_shown(given, source, doors, record, addresses.url).await;
     }
-    serve(given, source, doors, record, has_banner.then_some(url), terminated).await
+    serve(given, source, doors, record, has_banner.then_some(addresses), terminated).await
+}
+
+/// The addresses at which programs of this machine reach the gateway.
+struct Addresses {
+    /// The URL of the endpoint: that of TCP if there is one, else that of the socket.
+    url: String,
+    /// The address of the admin API, up to its path: the socket if there is one, else the URL of TCP.
+    admin: String,
+    has_tcp: bool,
+    socket: Option<PathBuf>,
+}
+
+impl Addresses {
+    fn of(listeners: &Listeners) -> Result<Addresses> {
+        let tcp = listeners.tcp.as_ref().map(reachable).transpose()?;
+        let socket = listeners.socket.as_ref().map(|socket| socket.path().to_owned());
+        let has_tcp = tcp.is_some();
+        let at_socket = |path: &str| socket.as_deref().map(|socket| address::of_socket(socket, path));
+        let url = tcp.as_ref().map(|tcp| format!("{tcp}{ENDPOINT}")).or_else(|| at_socket(ENDPOINT));
+        let (url, admin) = url.zip(at_socket("/").or(tcp)).context("the gateway listens nowhere")?;
+        Ok(Addresses { url, admin, has_tcp, socket })
+    }
 }
 
 /// Where others come in.
 struct Doors {
-    clients: TcpListener,
+    clients: Listeners,
     /// An address of their own, where they have one.
     operators: Option<(TcpListener, Listen)>,
     permit: Permit,
@@ -123,6 +147,7 @@ fn amend(arguments: &Serve) -> Amend {
             config.gateway.host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         }
         config.gateway.port = port.unwrap_or(config.gateway.port);
+        config.gateway.tcp |= host.is_some() || port.is_some();
     })
 }
 
@@ -154,7 +179,7 @@ async fn serve(
     source: Source,
     doors: Doors,
     record: Record,
-    banner_url: Option<String>,
+    banner: Option<Addresses>,
     mut terminated: impl AsyncFnMut(),
 ) -> Result<ExitCode> {
     let Given { config, from, .. } = given;
@@ -165,8 +190,8 @@ async fn serve(
     if let Some((listener, listen)) = doors.operators {
         app.accept_operators(listener, &listen);
     }
-    let told = banner_url.map(|url| {
-        let banner = Banner { url, from: shown(&from), has_token };
+    let told = banner.map(|Addresses { url, has_tcp, socket, .. }| {
+        let banner = Banner { url: has_tcp.then_some(url), socket, from: shown(&from), has_token };
         worker::spawn(banner::show(banner, app.readiness(), Arc::clone(app.directory())))
     });
     let shutdown = async move || {
@@ -188,7 +213,17 @@ fn shown(from: &From) -> String {
     }
 }
 
-async fn bind(gateway: &Gateway, arguments: &Serve) -> Result<TcpListener> {
+/// Binds the listeners for clients. The socket comes last: nothing else of this process runs while its umask holds.
+async fn bind(gateway: &Gateway, arguments: &Serve) -> Result<Listeners> {
+    let tcp = match gateway.tcp {
+        true => Some(bind_tcp(gateway, arguments).await?),
+        false => None,
+    };
+    let socket = gateway.socket.as_deref().map(SocketListener::bind).transpose()?;
+    Ok(Listeners { tcp, socket })
+}
+
+async fn bind_tcp(gateway: &Gateway, arguments: &Serve) -> Result<TcpListener> {
     app::bind(gateway).await.map_err(|error| {
         let config = arguments.source.config.as_ref().map(|path| path.display().to_string());
         let flag = |name: &str, value: &Option<String>| {
@@ -211,7 +246,7 @@ fn reachable(listener: &TcpListener) -> Result<String> {
 
 /// Other commands find us by it. Without it we serve all the same; but where the operator said where the admin token
 /// shall be, it must get there.
-fn publish(url: &str, admin_url: Option<String>, given: &Given) -> Result<Public> {
+fn publish(addresses: &Addresses, admin_url: Option<String>, given: &Given) -> Result<Public> {
     let (gateway, admin) = (&given.config.gateway, &given.config.admin);
     let permit = Permit::new(gateway);
     let chosen = admin.token_file.clone().filter(|_| admin.enabled);
@@ -221,7 +256,8 @@ fn publish(url: &str, admin_url: Option<String>, given: &Given) -> Result<Public
     };
     let token_file = chosen.as_ref().map(write).transpose()?;
     let beside = Some(permit.token()).filter(|_| admin.enabled && chosen.is_none() && permit.is_new());
-    let record = record(url, given).and_then(|mut record| {
+    let record = record(&addresses.url, given).and_then(|mut record| {
+        record.socket = addresses.socket.clone();
         (record.admin_url, record.admin_token_file) = (admin_url, chosen.clone());
         Places::of(&environment).publish(record, Tokens { gateway: gateway.token.as_ref(), admin: beside })
     });

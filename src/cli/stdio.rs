@@ -20,7 +20,7 @@ use crate::cli::runtime::identity::Identity;
 use crate::cli::runtime::{Places, Record};
 use crate::cli::serve::termination;
 use crate::cli::style::{note, tell, warn};
-use crate::cli::{Source, bridge, load, log};
+use crate::cli::{Source, address, bridge, load, log};
 use crate::config::exposure::ProfileName;
 use crate::config::mask;
 use crate::config::secret::Secret;
@@ -36,8 +36,8 @@ pub struct Stdio {
     pub source: Source,
     #[command(flatten)]
     pub log: LogFlags,
-    /// Carry the client to the gateway at this URL instead of starting servers
-    #[arg(long, value_name = "URL", conflicts_with = "standalone")]
+    /// Carry the client to the gateway at this URL, or at unix:SOCKET, instead of starting servers
+    #[arg(long, value_name = "URL", value_parser = address::parse, conflicts_with = "standalone")]
     pub url: Option<String>,
     /// Read the token of the gateway at --url from this file (otherwise from the variable GOBLIN_TOKEN)
     #[arg(long, value_name = "FILE", requires = "url")]
@@ -74,11 +74,11 @@ pub async fn run(arguments: Stdio) -> Result<ExitCode> {
     let profile = arguments.profile;
     match usable {
         Ok((record, token)) => {
-            let record = at_profile(record, profile.as_ref());
-            let Record { url, pid, identity, .. } = &record;
+            let url = endpoint(&record.address(), profile.as_ref());
+            let Record { pid, identity, .. } = &record;
             note(&format!("a bridge to the gateway at {url} (pid {pid}), which serves {} too", identity.place()));
             let own = identity.clone();
-            let target = Target::of_record(record, token.as_ref(), &ProxyEnvironment::from_process())?;
+            let target = Target::of_record(&url, record, token.as_ref(), &ProxyEnvironment::from_process())?;
             carry(Wire::to_successors(target, move || successor(&own, profile.as_ref())), &arguments.log).await
         }
         Err(reason) => stand_alone(found, &reason, profile, &arguments.log).await,
@@ -89,16 +89,11 @@ pub async fn run(arguments: Stdio) -> Result<ExitCode> {
 pub fn endpoint(url: &str, profile: Option<&ProfileName>) -> String {
     match profile {
         Some(name) => {
-            let (path, rest) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
+            let (path, rest) = url.split_at(address::query_start(url));
             format!("{}/p/{name}{rest}", path.trim_end_matches('/'))
         }
         None => url.to_owned(),
     }
-}
-
-fn at_profile(mut record: Record, profile: Option<&ProfileName>) -> Record {
-    record.url = endpoint(&record.url, profile);
-    record
 }
 
 /// What is wrong with the wish for a profile that the configuration does not have.
@@ -168,8 +163,8 @@ fn successor(own: &Identity, profile: Option<&ProfileName>) -> Option<Target> {
     let is_successor =
         |record: &Record| record.identity.is_same_place(own) && record.fingerprints.differing(environment).is_empty();
     let record = Places::of(&environment).running().into_iter().find(is_successor)?;
-    let token = record.token().ok()?;
-    Target::of_record(at_profile(record, profile), token.as_ref(), &ProxyEnvironment::from_process()).ok()
+    let (token, url) = (record.token().ok()?, endpoint(&record.address(), profile));
+    Target::of_record(&url, record, token.as_ref(), &ProxyEnvironment::from_process()).ok()
 }
 
 /// The gateway among `running` that does what we would, or why there is none.
@@ -216,6 +211,7 @@ mod tests {
             ("http://h/mcp", "http://h/mcp/p/review"),
             ("http://h/mcp/", "http://h/mcp/p/review"),
             ("http://h/mcp?key=a/b", "http://h/mcp/p/review?key=a/b"),
+            ("unix:/x/a?.sock:/mcp", "unix:/x/a?.sock:/mcp/p/review"),
         ] {
             assert_eq!(endpoint(url, Some(&review)), expected);
             assert_eq!(endpoint(url, None), url);

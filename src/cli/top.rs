@@ -12,7 +12,7 @@ use crate::cli::load::environment;
 use crate::cli::runtime::{self, FindError};
 use crate::cli::serve::termination;
 use crate::cli::style::{fail, is_colourful, tell};
-use crate::cli::{load, stdio};
+use crate::cli::{address, load, stdio};
 use crate::tui;
 use crate::tui::remote::Remote;
 use crate::tui::remote::api::Gateway;
@@ -29,8 +29,8 @@ It needs a terminal of 80 columns and 24 rows, and does without colour where NO_
 
 #[derive(Debug, Args)]
 pub struct Top {
-    /// Show the gateway at this URL instead of the one that runs on this machine
-    #[arg(long, value_name = "URL")]
+    /// Show the gateway at this URL, or at unix:SOCKET, instead of the one that runs on this machine
+    #[arg(long, value_name = "URL", value_parser = address::parse)]
     pub url: Option<String>,
     /// Read the token of the gateway at --url from this file (otherwise from the variable GOBLIN_TOKEN)
     #[arg(long, value_name = "FILE", requires = "url")]

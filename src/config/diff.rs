@@ -131,6 +131,8 @@ pub fn frozen(old: &Config, new: &Config) -> Vec<&'static str> {
     let Gateway {
         host,
         port,
+        tcp,
+        socket,
         allowed_hosts,
         allowed_origins,
         max_sessions,
@@ -155,6 +157,8 @@ pub fn frozen(old: &Config, new: &Config) -> Vec<&'static str> {
     let same = [
         ("gateway.host", before.host == *host),
         ("gateway.port", before.port == *port),
+        ("gateway.tcp", before.tcp == *tcp),
+        ("gateway.socket", before.socket == *socket),
         ("gateway.allowedHosts", before.allowed_hosts == *allowed_hosts),
         ("gateway.allowedOrigins", before.allowed_origins == *allowed_origins),
         ("gateway.maxSessions", before.max_sessions == *max_sessions),

@@ -3,10 +3,14 @@
 //! Pure checks. No message repeats a URL or a header value, since both may hold what a variable held.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use http::{HeaderName, HeaderValue, Uri};
 
 use crate::config::problem::{Fault, quoted};
+
+/// The longest path of a Unix socket in bytes. macOS has no room for more.
+pub(crate) const MAX_SOCKET_PATH: usize = 104;
 
 /// Headers of the protocol and of the connection: the gateway writes them itself.
 const OURS: [&str; 11] = [
@@ -46,6 +50,17 @@ pub(crate) fn check_host(text: &str) -> Result<String, Fault> {
         return Ok(text.to_owned());
     }
     Err(Fault::new("must be an IP address without brackets or a host name").cure("the port stands in gateway.port"))
+}
+
+/// Checks that the path of a Unix socket fits the address of a socket.
+pub(crate) fn check_socket(path: PathBuf) -> Result<PathBuf, Fault> {
+    let bytes = path.as_os_str().len();
+    if bytes <= MAX_SOCKET_PATH {
+        return Ok(path);
+    }
+    let fault =
+        Fault::new(format!("the path of a socket has at most {MAX_SOCKET_PATH} bytes, and this one has {bytes}"));
+    Err(fault.cure("choose a directory with a shorter path"))
 }
 
 /// A server's URL.

@@ -69,6 +69,8 @@ fn gateway(field: &Field<'_>) -> Option<Gateway> {
     let mut gateway = Gateway::default();
     section.set(&mut gateway.host, "host", |field| field.accept(network::check_host(field.text()?)));
     section.set(&mut gateway.port, "port", |field| field.whole(0..=65535));
+    section.set(&mut gateway.tcp, "tcp", Field::flag);
+    section.set(&mut gateway.socket, "socket", |field| field.accept(network::check_socket(field.path()?)).map(Some));
     section.set(&mut gateway.allowed_hosts, "allowedHosts", |field| {
         field.list(|field| field.accept(network::check_allowed_host(field.text()?)))
     });
@@ -82,6 +84,7 @@ fn gateway(field: &Field<'_>) -> Option<Gateway> {
     section.set(&mut gateway.grace, "grace", Field::duration);
     section.set(&mut gateway.token, "token", |field| token(field).map(Some));
     require_token(&section, &gateway);
+    require_socket(&section, &gateway);
     Some(gateway)
 }
 
@@ -96,9 +99,21 @@ fn token(field: &Field<'_>) -> Option<Secret> {
 fn require_token(section: &Section<'_>, gateway: &Gateway) {
     // Asks for the member and not for the value: a token with a problem has been reported already.
     let has_token = section.get("token").is_some();
-    if let Some(host) = section.get("host").filter(|_| !has_token && !network::is_loopback(&gateway.host)) {
+    let is_open = gateway.tcp && !has_token && !network::is_loopback(&gateway.host);
+    if let Some(host) = section.get("host").filter(|_| is_open) {
         let fault = Fault::new("other machines can reach this address and there is no gateway.token");
         host.problem(fault.cure("set gateway.token or use \"127.0.0.1\""));
+    }
+}
+
+/// Reports a gateway that listens nowhere.
+fn require_socket(section: &Section<'_>, gateway: &Gateway) {
+    // A socket with a problem has been reported already.
+    let has_socket = section.get("socket").is_some();
+    if let Some(tcp) = section.get("tcp").filter(|_| !gateway.tcp && !has_socket) {
+        tcp.problem(
+            Fault::new("without TCP the gateway needs gateway.socket").cure("set gateway.socket or remove tcp"),
+        );
     }
 }
 

@@ -46,6 +46,7 @@ const FULL: &str = r#"{
   "$schema": "./goblin.schema.json",
   "gateway": {
     "host": "0.0.0.0", "port": 0, "allowedHosts": ["Goblin.example:3000"], "allowedOrigins": ["https://app.example"],
+    "tcp": false, "socket": "run/goblin.sock",
     "maxSessions": 5, "sessionIdleTimeout": "1h", "maxBodySize": "1MB", "maxMemory": "2GiB", "grace": "0", "token": "${TOKEN}",
   },
   "namespacing": { "tools": "none", "prompts": "none", "resources": "identifier", "separator": "__", "maxLength": 60 },
@@ -135,6 +136,7 @@ fn every_key_is_accepted() {
 
     let config = accept(FULL);
     assert_eq!(config.gateway.host, "0.0.0.0");
+    assert_eq!((config.gateway.tcp, config.gateway.socket), (false, Some("/etc/goblin/run/goblin.sock".into())));
     assert_eq!(config.gateway.allowed_hosts, ["goblin.example:3000"]);
     assert_eq!(config.gateway.token.as_ref().unwrap().expose(), "s3cret-0123456789");
     assert_eq!(config.gateway.grace, Duration::ZERO);

@@ -150,6 +150,8 @@ pub(crate) const GATEWAY: Keys = Keys {
             "address or host name to listen on; not loopback only together with token",
         ),
         restart("port", Shape::Whole(0, 65535), "3000", "0 takes any free port"),
+        restart("tcp", Shape::Flag, "true", "false listens on socket only, not on host and port"),
+        restart("socket", Shape::Path, "", "a Unix socket to listen on, for programs of the same user"),
         restart("allowedHosts", Shape::List(&HOST_NAME), "[]", "further names that a Host header may hold"),
         restart("allowedOrigins", Shape::List(&ORIGIN), "[]", "origins of web pages that may call"),
         restart("maxSessions", COUNT, "10000", "sessions of all clients together"),

@@ -67,6 +67,11 @@ impl Gate {
         Gate { hosts, hosts_with_port: with_port, origins, inspector_seen: AtomicBool::new(false), token }
     }
 
+    /// Returns the gate of the Unix socket. The system shows the uid of each peer there, so no token is needed.
+    pub fn without_token(gateway: &Gateway) -> Gate {
+        Gate { token: None, ..Gate::new(gateway) }
+    }
+
     /// Returns the gate of an operators' address that other machines reach. Every request needs the admin token.
     pub fn with_admin_token(gateway: &Gateway, token: Secret) -> Gate {
         Gate { token: Some((token, "the admin token")), ..Gate::new(gateway) }

@@ -244,6 +244,10 @@ impl<'a> Told<'a> {
                 "the MCP Inspector's default origin may call; to change that, name the allowed pages in gateway.allowedOrigins",
             ),
             Event::AdminRefused { status } => told("request to the admin API refused").with(Field::Status, status),
+            Event::PeerRejected { reason, repeated } => {
+                let message = "a process of another user connected to gateway.socket; the connection was closed";
+                again(told(message), repeated).with(Field::Reason, reason)
+            }
             Event::ConfigReloaded { started, changed, stopped, unchanged } => told("configuration reloaded")
                 .with(Field::Started, started)
                 .with(Field::Changed, changed)

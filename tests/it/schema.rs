@@ -119,6 +119,7 @@ fn both_accept_what_is_good() {
         ),
         profile(json!({})),
         gateway(json!({ "host": "::1", "port": 0, "token": "${TOKEN}", "grace": "5 m", "maxBodySize": "1 gb" })),
+        gateway(json!({ "socket": "${HOME}/goblin.sock", "tcp": false })),
         gateway(
             json!({ "allowedHosts": ["[::1]:80", "goblin.example"], "allowedOrigins": ["https://app.example", "http://[::1]:80"] }),
         ),

@@ -30,7 +30,7 @@ impl Live {
         app.readiness().wait_for(|readiness| readiness.is_ready()).await.expect("it starts");
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
-        app.accept_http(listener).expect("it serves");
+        drop(app.accept_http(listener).expect("it serves"));
         Live { app, address }
     }
 

@@ -7,6 +7,7 @@ use std::error::Error;
 use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::proxy::Tunnel;
 use hyper_util::client::proxy::matcher::Intercept;
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -102,6 +103,10 @@ pub(super) enum Route {
         proxy: Uri,
         tunnel: Tunnel<HttpConnector>,
     },
+    /// To a Unix socket of this machine.
+    Socket {
+        path: PathBuf,
+    },
 }
 
 pub(super) struct Tls {
@@ -123,7 +128,7 @@ impl Route {
 
     fn proxy(&self) -> Option<&Uri> {
         match self {
-            Route::Direct => None,
+            Route::Direct | Route::Socket { .. } => None,
             Route::Forward { proxy } | Route::Tunnel { proxy, .. } => Some(proxy),
         }
     }
@@ -156,6 +161,7 @@ impl Dialer {
             Route::Direct => call(self.tcp.clone(), target).await,
             Route::Forward { proxy } => call(self.tcp.clone(), proxy.clone()).await,
             Route::Tunnel { tunnel, .. } => call(tunnel.clone(), target).await,
+            Route::Socket { path } => return connect_socket(path).await.map(Stream::Socket).map_err(DialError::Direct),
         };
         let tcp = tcp.map_err(|cause| match self.route.proxy().cloned() {
             Some(proxy) => DialError::Proxy { proxy, cause },
@@ -168,6 +174,24 @@ impl Dialer {
             Ok(tls) => Ok(Stream::Tls(Box::new(TokioIo::new(tls)))),
             Err(error) if is_unknown_issuer(&error) => Err(DialError::UnknownIssuer),
             Err(error) => Err(DialError::Tls(error)),
+        }
+    }
+}
+
+/// Connects to a Unix socket that this user or root serves. Another user who could put a socket there gets no request.
+async fn connect_socket(path: &Path) -> Result<TokioIo<UnixStream>, String> {
+    let connected = UnixStream::connect(path).await.and_then(|stream| Ok((stream.peer_cred()?.uid(), stream)));
+    let own = rustix::process::geteuid().as_raw();
+    match connected {
+        Ok((uid, stream)) if uid == own || uid == 0 || own == 0 => Ok(TokioIo::new(stream)),
+        Ok((uid, _)) => Err(format!("the user with uid {uid} serves there, not you")),
+        Err(error) => {
+            let cure = match error.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => " (is the gateway running?)",
+                io::ErrorKind::PermissionDenied => " (does the socket belong to another user?)",
+                _ => "",
+            };
+            Err(format!("{}{cure}", plain(&error)))
         }
     }
 }
@@ -251,6 +275,7 @@ fn plain(error: &(dyn Error + 'static)) -> String {
 pub(super) enum Stream {
     Plain(TokioIo<TcpStream>),
     Tls(Box<TokioIo<TlsStream<TcpStream>>>),
+    Socket(TokioIo<UnixStream>),
 }
 
 impl Read for Stream {
@@ -258,6 +283,7 @@ impl Read for Stream {
         match self.get_mut() {
             Stream::Plain(tcp) => Pin::new(tcp).poll_read(context, buffer),
             Stream::Tls(tls) => Pin::new(tls).poll_read(context, buffer),
+            Stream::Socket(socket) => Pin::new(socket).poll_read(context, buffer),
         }
     }
 }
@@ -267,6 +293,7 @@ impl Write for Stream {
         match self.get_mut() {
             Stream::Plain(tcp) => Pin::new(tcp).poll_write(context, bytes),
             Stream::Tls(tls) => Pin::new(tls).poll_write(context, bytes),
+            Stream::Socket(socket) => Pin::new(socket).poll_write(context, bytes),
         }
     }
 
@@ -274,6 +301,7 @@ impl Write for Stream {
         match self.get_mut() {
             Stream::Plain(tcp) => Pin::new(tcp).poll_flush(context),
             Stream::Tls(tls) => Pin::new(tls).poll_flush(context),
+            Stream::Socket(socket) => Pin::new(socket).poll_flush(context),
         }
     }
 
@@ -281,6 +309,7 @@ impl Write for Stream {
         match self.get_mut() {
             Stream::Plain(tcp) => Pin::new(tcp).poll_shutdown(context),
             Stream::Tls(tls) => Pin::new(tls).poll_shutdown(context),
+            Stream::Socket(socket) => Pin::new(socket).poll_shutdown(context),
         }
     }
 
@@ -288,6 +317,7 @@ impl Write for Stream {
         match self {
             Stream::Plain(tcp) => tcp.is_write_vectored(),
             Stream::Tls(tls) => tls.is_write_vectored(),
+            Stream::Socket(socket) => socket.is_write_vectored(),
         }
     }
 
@@ -299,6 +329,7 @@ impl Write for Stream {
         match self.get_mut() {
             Stream::Plain(tcp) => Pin::new(tcp).poll_write_vectored(context, slices),
             Stream::Tls(tls) => Pin::new(tls).poll_write_vectored(context, slices),
+            Stream::Socket(socket) => Pin::new(socket).poll_write_vectored(context, slices),
         }
     }
 }

@@ -9,6 +9,7 @@ use http::{Method as Verb, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
 
 use crate::backend::connect::{HttpClient, ProxyEnvironment, Received, RequestError};
+use crate::cli::address;
 use crate::cli::bridge::LARGEST_MESSAGE;
 use crate::cli::runtime::Record;
 use crate::config::mask;
@@ -44,9 +45,7 @@ pub struct Target {
 
 impl Target {
     pub fn new(url: &str, token: Option<&Secret>, proxies: &ProxyEnvironment) -> anyhow::Result<Target> {
-        let shown = mask::url(url);
-        let uri: Uri = url.parse().map_err(|error| anyhow::anyhow!("the URL {shown:?} cannot be used: {error}"))?;
-        let client = HttpClient::new(&uri, None, proxies)?;
+        let (client, uri) = address::client(url, proxies)?;
         let authorization = match token {
             Some(token) => {
                 let value = HeaderValue::try_from(format!("Bearer {}", token.expose()));
@@ -56,12 +55,17 @@ impl Target {
             }
             None => None,
         };
-        Ok(Target { client, uri, url: shown, authorization, record: None })
+        Ok(Target { client, uri, url: mask::url(url), authorization, record: None })
     }
 
-    /// The gateway that a record tells of.
-    pub fn of_record(record: Record, token: Option<&Secret>, proxies: &ProxyEnvironment) -> anyhow::Result<Target> {
-        let target = Target::new(&record.url, token, proxies)?;
+    /// Makes a target for a URL of the gateway that wrote this record.
+    pub fn of_record(
+        url: &str,
+        record: Record,
+        token: Option<&Secret>,
+        proxies: &ProxyEnvironment,
+    ) -> anyhow::Result<Target> {
+        let target = Target::new(url, token, proxies)?;
         Ok(Target { record: Some(record), ..target })
     }
 

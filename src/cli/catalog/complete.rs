@@ -18,7 +18,7 @@ use crate::cli::catalog::{Failure, Filter};
 use crate::cli::door::{Door, PIPE_BYTES, Reach};
 use crate::cli::load::{Found, environment};
 use crate::cli::peer::Peer;
-use crate::cli::{load, prompts, runtime};
+use crate::cli::{address, load, prompts, runtime};
 use crate::config::exposure::ProfileName;
 use crate::config::{self, Config};
 use crate::observe::clean;
@@ -165,7 +165,7 @@ impl Typed {
                 None => (word, given.next()),
             };
             match flag.as_str() {
-                "--url" => reach.url = value,
+                "--url" => reach.url = value.and_then(|url| address::parse(&url).ok()),
                 "--config" | "-c" => reach.config = value.map(PathBuf::from),
                 "--token-file" => reach.token_file = value.map(PathBuf::from),
                 "--profile" => profile = value.as_deref().and_then(ProfileName::new),

@@ -4,6 +4,7 @@ use std::net::TcpListener;
 
 use rustix::process::{Resource, getrlimit};
 
+use crate::app::socket;
 use crate::backend::descriptors::raised;
 use crate::cli::doctor::finding::Findings;
 use crate::cli::load::environment;
@@ -94,7 +95,7 @@ async fn of_this_configuration(record: &Record, own: &Identity, findings: &mut F
 pub fn port(gateway: &Gateway, running: &[Record], own: &Identity, findings: &mut Findings) {
     let Gateway { host, port, .. } = gateway;
     let is_own = |record: &&Record| record.identity.is_same_place(own) && port::of_url(&record.url) == Some(*port);
-    if *port == 0 || running.iter().any(|record| is_own(&record)) {
+    if !gateway.tcp || *port == 0 || running.iter().any(|record| is_own(&record)) {
         return;
     }
     let Err(error) = TcpListener::bind((host.as_str(), *port)) else {
@@ -103,6 +104,23 @@ pub fn port(gateway: &Gateway, running: &[Record], own: &Identity, findings: &mu
     let explained = port::explain_among(running, gateway, &error, "");
     let (what, cure) = explained.split_once('\n').or_else(|| explained.split_once("; ")).unwrap_or((&explained, ""));
     findings.trouble("port", what, format!("{cure}, or change gateway.host and gateway.port"));
+}
+
+/// Reports whether a gateway can listen on its Unix socket.
+pub fn socket(gateway: &Gateway, running: &[Record], own: &Identity, findings: &mut Findings) {
+    let Some(path) = &gateway.socket else { return };
+    let is_own = |record: &Record| record.identity.is_same_place(own) && record.socket.as_ref() == Some(path);
+    if running.iter().any(is_own) {
+        return;
+    }
+    match socket::examine(path) {
+        Ok(_) => findings.ok("socket", format!("{} is free", path.display())),
+        Err(error) => {
+            let explained = error.to_string();
+            let (what, cure) = explained.split_once("; ").unwrap_or((&explained, "choose another gateway.socket"));
+            findings.trouble("socket", what, cure);
+        }
+    }
 }
 
 pub fn descriptors(config: &Config, findings: &mut Findings) {
@@ -135,8 +153,8 @@ pub fn users(gateway: &Gateway, findings: &mut Findings) {
 }
 
 fn others(people: &[&str], gateway: &Gateway, findings: &mut Findings) {
-    // Without loopback there is a token, or there is no gateway.
-    if people.is_empty() || gateway.token.is_some() || !gateway.is_loopback() {
+    // A gateway on another address than loopback has a token, else it does not start.
+    if people.is_empty() || !gateway.tcp || gateway.token.is_some() || !gateway.is_loopback() {
         return;
     }
     let named = people.iter().take(NAMED_USERS).copied().collect::<Vec<_>>().join(", ");
@@ -146,7 +164,7 @@ fn others(people: &[&str], gateway: &Gateway, findings: &mut Findings) {
         "{named}{more} can log in to this machine, and every user of it reaches {}:{} without a token",
         gateway.host, gateway.port
     );
-    findings.warning("users", what, "set gateway.token, or listen on a socket of yours (gateway.socket)");
+    findings.warning("users", what, "set gateway.token, or gateway.socket together with \"tcp\": false");
 }
 
 /// Returns the names of people other than this user that have a shell. Root is left out: nothing is closed to root.

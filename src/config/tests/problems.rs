@@ -112,6 +112,12 @@ fn of_the_gateway() {
             "20: gateway.allowedOrigins[0]: \"*\" is not an origin, \
              write it like \"https://app.example\", without a path",
         ),
+        (
+            r#""tcp": false"#,
+            "8: gateway.tcp: without TCP the gateway needs gateway.socket, set gateway.socket or remove tcp",
+        ),
+        (r#""tcp": false, "socket": """#, "25: gateway.socket: must not be empty"),
+        (r#""socket": "~/x""#, "11: gateway.socket: \"~\" is not expanded, write ${HOME}"),
         (r#""sessionIdleTimeout": "0""#, "23: gateway.sessionIdleTimeout: must be more than 0"),
         (r#""grace": 10"#, "10: gateway.grace: must be a duration, write it like \"60s\", \"5m\", \"1h\" or \"200ms\""),
         (r#""grace": "10""#, "10: gateway.grace: a duration needs a unit, write \"10s\" or \"10ms\""),

@@ -9,13 +9,14 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, HeaderName, HeaderValue};
-use http::{Method, Request, StatusCode, Uri};
+use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use crate::admin::api::Refused;
 use crate::backend::connect::{HttpClient, ProxyEnvironment};
+use crate::cli::address;
 use crate::cli::bridge::wire::Response;
 use crate::cli::load::environment;
 use crate::cli::runtime::{Places, Record};
@@ -76,12 +77,12 @@ struct Target {
 impl Target {
     fn new(gateway: Gateway) -> anyhow::Result<Target> {
         let (url, token) = match &gateway {
-            Gateway::Named { url, token } => (url, token.clone()),
-            Gateway::Recorded(record) => (record.admin_url.as_ref().unwrap_or(&record.url), record.admin_token()?),
+            Gateway::Named { url, token } => (url.clone(), token.clone()),
+            Gateway::Recorded(record) => {
+                (record.admin_url.clone().unwrap_or_else(|| record.address()), record.admin_token()?)
+            }
         };
-        let uri: Uri =
-            url.parse().map_err(|error| anyhow::anyhow!("the URL {} cannot be used: {error}", mask::url(url)))?;
-        let client = HttpClient::new(&uri, None, &ProxyEnvironment::from_process())?;
+        let (client, uri) = address::client(&url, &ProxyEnvironment::from_process())?;
         let origin = format!(
             "{}://{}",
             uri.scheme_str().unwrap_or("http"),

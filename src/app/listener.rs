@@ -1,0 +1,108 @@
+//! The places where the gateway accepts connections: a TCP port, a Unix socket, or both.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+
+use crate::app::socket::SocketListener;
+use crate::front::io::{WRITE_PATIENCE, give_up_the_vanished};
+use crate::observe::Observe;
+
+/// The listeners for clients.
+#[derive(Debug, Default)]
+pub struct Listeners {
+    pub tcp: Option<TcpListener>,
+    pub socket: Option<SocketListener>,
+}
+
+impl From<TcpListener> for Listeners {
+    fn from(listener: TcpListener) -> Listeners {
+        Listeners { tcp: Some(listener), socket: None }
+    }
+}
+
+/// One listener.
+pub enum Listener {
+    Tcp(TcpListener),
+    Socket(SocketListener),
+}
+
+impl Listener {
+    pub async fn accept(&self, observe: &Observe) -> io::Result<Stream> {
+        match self {
+            Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| Stream::Tcp(stream)),
+            Listener::Socket(listener) => listener.accept(observe).await.map(Stream::Socket),
+        }
+    }
+}
+
+/// A connection of a client.
+pub enum Stream {
+    Tcp(TcpStream),
+    Socket(UnixStream),
+}
+
+impl Stream {
+    /// Sets the options that a TCP connection needs. Where the system refuses them, the connection is slower or lasts
+    /// longer than it should, and nothing else.
+    pub fn set_options(&self) {
+        let Stream::Tcp(stream) = self else { return };
+        // Small answers must not wait for an acknowledgement.
+        let _ = stream.set_nodelay(true);
+        // Without this a stream to a peer that vanished stays open for a quarter of an hour, or for ever.
+        let _ = give_up_the_vanished(stream, WRITE_PATIENCE);
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
+            Stream::Socket(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Stream::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
+            Stream::Socket(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Stream::Tcp(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+            Stream::Socket(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Stream::Tcp(stream) => stream.is_write_vectored(),
+            Stream::Socket(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Tcp(stream) => Pin::new(stream).poll_flush(context),
+            Stream::Socket(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
+            Stream::Socket(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! What a gateway on a Unix socket rejects: peers of other users, paths that are not its own, open directories (HARD-10).
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+
+use rustix::process::{Uid, geteuid};
+use serde_json::json;
+
+use crate::harness::{Gateway, fixture_server, servers_only};
+use crate::home::Home;
+use crate::hostile::{Attack, HEALTHY, counter};
+use crate::socket_gateway::{SOCKET, SocketGateway, await_tools, home_with, socket_of};
+
+/// A user that owns nothing.
+const NOBODY: u32 = 65534;
+/// Connections of the other user.
+const CONNECTIONS: usize = 200;
+/// What a gateway with one server uses in a build with debug assertions, and room for noise.
+const MAX_MEMORY_MIB: u64 = 200;
+
+fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("the file is ours");
+}
+
+/// Makes the directory of the socket, as a user does.
+fn make_directory(home: &Home, mode: u32) {
+    let socket = socket_of(home);
+    let directory = socket.parent().expect("a directory");
+    std::fs::create_dir(directory).expect("a directory");
+    set_mode(directory, mode);
+}
+
+/// Asserts that a gateway does not start, with these words in its error.
+async fn assert_rejected(home: &Home, words: &[&str]) {
+    let mut gateway = SocketGateway::spawn(home);
+    let code = gateway.outcome().await;
+    assert!(code.is_some_and(|code| code > 0), "{code:?}: {:?}", gateway.log());
+    crate::harness::eventually("the error is complete", || async {
+        let log = gateway.log().join("\n");
+        words.iter().all(|word| log.contains(word)).then_some(())
+    })
+    .await;
+}
+
+/// Connects as another user and sends a request. Returns what comes back.
+fn request_as(uid: u32, socket: &Path) -> Vec<u8> {
+    let socket = socket.to_owned();
+    // The uid of one thread only: the tests beside this one keep theirs.
+    let connecting = std::thread::spawn(move || {
+        let uid = Uid::from_raw(uid);
+        rustix::thread::set_thread_res_uid(uid, uid, uid).expect("root may");
+        let mut stream = UnixStream::connect(socket).expect("the directory was opened");
+        let mut answer = Vec::new();
+        // The gateway may close the connection before the request is written.
+        let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+        let _ = stream.read_to_end(&mut answer);
+        answer
+    });
+    connecting.join().expect("a connection")
+}
+
+/// Only root can act as another user, so there is nothing to test for others.
+#[tokio::test]
+async fn hard10_a_peer_of_another_user_is_closed_counted_and_logged_once() {
+    if !geteuid().is_root() {
+        return;
+    }
+    let config = json!({ "gateway": { "socket": SOCKET }, "mcpServers": { HEALTHY: fixture_server(&[]) } });
+    let home = Home::new(&servers_only(config));
+    let socket = socket_of(&home);
+    let gateway = Gateway::of(home.goblin(&["serve", "--port", "0", "--config", home.config()])).await;
+    let attack = Attack::begin("socket-other-user", &gateway).await;
+    // Somebody opens what the gateway has closed.
+    set_mode(socket.parent().expect("a directory"), 0o711);
+    set_mode(&socket, 0o666);
+    let client = gateway.client().await;
+    let path = socket.clone();
+    let attacking = tokio::task::spawn_blocking(move || {
+        for _ in 0..CONNECTIONS {
+            assert_eq!(request_as(NOBODY, &path), b"", "another user gets no answer");
+        }
+    });
+    attacking.await.expect("no answer");
+    let rejected = counter(&client, "goblin_events_total", r#"kind="peer_rejected""#).await;
+    assert_eq!(rejected, CONNECTIONS as u64);
+    let log = gateway.log();
+    let lines: Vec<_> = log.iter().filter(|line| line.contains(&format!("its uid is {NOBODY}"))).collect();
+    assert!(lines.len() == 1 && lines[0].contains("WARN"), "{lines:?}");
+    assert!(request_as(0, &socket).starts_with(b"HTTP/1.1 200"), "the own user is served");
+    attack.end(MAX_MEMORY_MIB).await;
+}
+
+#[tokio::test]
+async fn hard10_a_socket_of_a_killed_gateway_is_replaced() {
+    let home = home_with(json!({}));
+    let socket = socket_of(&home);
+    let mut killed = SocketGateway::start(&home).await;
+    killed.end("KILL").await;
+    let left = std::fs::symlink_metadata(&socket).expect("a killed gateway leaves its socket");
+    assert!(left.file_type().is_socket());
+    let _gateway = SocketGateway::start(&home).await;
+    await_tools(&socket).await;
+}
+
+#[tokio::test]
+async fn hard10_a_socket_that_is_served_is_not_replaced() {
+    let home = home_with(json!({}));
+    let socket = socket_of(&home);
+    let _gateway = SocketGateway::start(&home).await;
+    let before = std::fs::symlink_metadata(&socket).expect("a socket").ino();
+    assert_rejected(&home, &["another gateway serves at", "choose another gateway.socket"]).await;
+    assert_eq!(std::fs::symlink_metadata(&socket).expect("a socket").ino(), before);
+    await_tools(&socket).await;
+    // A program that never accepts is alive too, also when its queue is full.
+    let home = home_with(json!({}));
+    make_directory(&home, 0o700);
+    let socket = socket_of(&home);
+    let busy = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).expect("a socket");
+    busy.bind(&socket2::SockAddr::unix(&socket).expect("an address")).expect("a free path");
+    busy.listen(0).expect("a listener");
+    let _waiting = UnixStream::connect(&socket).expect("the queue has room for one");
+    assert_rejected(&home, &["another gateway serves at"]).await;
+    assert!(socket.exists());
+}
+
+#[tokio::test]
+async fn hard10_of_gateways_that_start_at_once_one_serves() {
+    let home = home_with(json!({}));
+    make_directory(&home, 0o700);
+    let socket = socket_of(&home);
+    for _ in 0..3 {
+        // A dead socket: the listener is closed, the file stays.
+        drop(UnixListener::bind(&socket).expect("a free path"));
+        let mut gateways: Vec<_> = (0..6).map(|_| SocketGateway::spawn(&home)).collect();
+        let mut serving = Vec::new();
+        for gateway in &mut gateways {
+            let outcome = gateway.outcome().await;
+            serving.extend(outcome.is_none().then_some(gateway));
+        }
+        assert_eq!(serving.len(), 1, "one gateway serves");
+        await_tools(&socket).await;
+        serving[0].end("TERM").await;
+        assert!(!socket.exists());
+    }
+}
+
+#[tokio::test]
+async fn hard10_what_is_not_a_socket_of_ours_is_never_removed() {
+    let home = home_with(json!({}));
+    make_directory(&home, 0o700);
+    let socket = socket_of(&home);
+    std::fs::write(&socket, "precious").expect("a file");
+    assert_rejected(&home, &["is not a socket", "choose another gateway.socket"]).await;
+    assert_eq!(std::fs::read_to_string(&socket).expect("the file is there"), "precious");
+    // A link to a dead socket is no socket either.
+    let elsewhere = socket.with_file_name("elsewhere");
+    std::fs::remove_file(&socket).expect("the file is ours");
+    drop(UnixListener::bind(&elsewhere).expect("a free path"));
+    std::os::unix::fs::symlink(&elsewhere, &socket).expect("a link");
+    assert_rejected(&home, &["is not a socket"]).await;
+    assert!(elsewhere.exists() && std::fs::symlink_metadata(&socket).is_ok());
+    if geteuid().is_root() {
+        std::fs::remove_file(&socket).expect("the link is ours");
+        drop(UnixListener::bind(&socket).expect("a free path"));
+        std::os::unix::fs::chown(&socket, Some(NOBODY), None).expect("root may");
+        assert_rejected(&home, &["belongs to another user"]).await;
+        assert!(socket.exists());
+    }
+}
+
+#[tokio::test]
+async fn hard10_a_file_that_took_the_place_of_the_socket_stays_at_the_end() {
+    let home = home_with(json!({}));
+    let socket = socket_of(&home);
+    let mut gateway = SocketGateway::start(&home).await;
+    std::fs::remove_file(&socket).expect("the socket is ours");
+    let _other = UnixListener::bind(&socket).expect("a free path");
+    gateway.end("TERM").await;
+    assert!(socket.exists(), "the socket of another program stays");
+}
+
+#[tokio::test]
+async fn hard10_a_directory_that_others_can_enter_is_rejected() {
+    for mode in [0o755, 0o710, 0o701, 0o770] {
+        let home = home_with(json!({}));
+        make_directory(&home, mode);
+        assert_rejected(&home, &[&format!("mode {mode:03o}"), "chmod 700"]).await;
+        assert!(!socket_of(&home).exists());
+        let doctor = home.run(&["doctor", "--config", home.config(), "--no-connect"]).await;
+        assert!(doctor.code == Some(1) && doctor.text().contains("chmod 700"), "{doctor:?}");
+    }
+    if geteuid().is_root() {
+        let home = home_with(json!({}));
+        make_directory(&home, 0o700);
+        let socket = socket_of(&home);
+        std::os::unix::fs::chown(socket.parent().expect("a directory"), Some(NOBODY), None).expect("root may");
+        assert_rejected(&home, &["belongs to another user"]).await;
+    }
+    // A link to a private directory can lead elsewhere tomorrow.
+    let home = home_with(json!({}));
+    let real = home.scratch.path().join("real");
+    std::fs::create_dir(&real).expect("a directory");
+    set_mode(&real, 0o700);
+    std::os::unix::fs::symlink(&real, socket_of(&home).parent().expect("a directory")).expect("a link");
+    assert_rejected(&home, &["is not a directory"]).await;
+}
+
+#[tokio::test]
+async fn hard10_a_path_that_no_system_takes_is_a_problem_of_the_configuration() {
+    let check = |path: String| async move {
+        let home = home_with(json!({ "socket": path }));
+        home.run(&["check", "--config", home.config()]).await
+    };
+    let path = |bytes: usize| format!("/{}", "x".repeat(bytes - 1));
+    let fits = check(path(104)).await;
+    assert_eq!(fits.code, Some(0), "{fits:?}");
+    let long = check(path(105)).await;
+    let said = format!("{}{}", long.text(), long.stderr);
+    assert!(long.code.is_some_and(|code| code > 0), "{long:?}");
+    assert!(said.contains("gateway.socket") && said.contains("at most 104 bytes"), "{said}");
+    let home = Home::new(&json!({ "gateway": { "tcp": false }, "mcpServers": {} }));
+    let nowhere = home.run(&["check", "--config", home.config()]).await;
+    let said = format!("{}{}", nowhere.text(), nowhere.stderr);
+    assert!(said.contains("gateway.tcp") && said.contains("set gateway.socket"), "{said}");
+}
