@@ -1,7 +1,7 @@
 //! What operators and their machines ask over HTTP: is it alive, is it ready, how is it doing.
 //!
 //! `/healthz` and `/readyz` pass before the gate: a probe has no token and names any host, and they tell nothing but
-//! counts. `/metrics` and `/api` stand behind it like everything else. Which routes there are is said in one table
+//! counts. `/metrics` stands behind it like everything else. `/api` needs the admin token ([`permit`]). Which routes there are is said in one table
 //! ([`routes`]); what they say, in types ([`api`]).
 
 pub mod api;
@@ -38,7 +38,7 @@ use crate::admin::command::Commands;
 use crate::admin::configuration::Configuration;
 use crate::admin::permit::Permit;
 use crate::admin::readiness::{Readiness, Servers};
-use crate::admin::routes::{Action, Change, Found, Look, Parameter, Route};
+use crate::admin::routes::{Access, Action, Change, Found, Look, Parameter, Route};
 use crate::backend::standing::Standing;
 use crate::config::ServerId;
 use crate::meta::words::{LONGEST_PROBLEM, cut, did_you_mean};
@@ -130,6 +130,9 @@ impl Admin {
     async fn find(&self, request: Request) -> Response {
         match routes::find(request.method(), request.uri().path()) {
             Found::Route(route, id) => {
+                if let Err(denied) = self.permitted(route, &request) {
+                    return denied.into_response();
+                }
                 let done = match route.action {
                     Action::Look(look) => self.look(route, look, id, &request),
                     Action::Change(change) => self.change(route, change, id, request).await,
@@ -150,6 +153,17 @@ impl Admin {
         }
     }
 
+    /// Refuses a request for operators that lacks the admin token.
+    fn permitted(&self, route: &Route, request: &Request) -> Result<(), Denied> {
+        match route.access {
+            Access::Probe | Access::Client => Ok(()),
+            Access::Operator => self
+                .permit
+                .check(request.headers())
+                .inspect_err(|denied| self.observe.emit(&Event::AdminRefused { status: denied.status.as_u16() })),
+        }
+    }
+
     async fn change(
         &self,
         route: &Route,
@@ -157,8 +171,6 @@ impl Admin {
         id: Option<String>,
         request: Request,
     ) -> Result<Response, Denied> {
-        let permitted = self.permit.check(request.headers());
-        permitted.inspect_err(|denied| self.observe.emit(&Event::AdminRefused { status: denied.status.as_u16() }))?;
         read_query(route, request.uri().query().unwrap_or_default())?;
         changes::check_empty(request.into_body()).await?;
         match change {

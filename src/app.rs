@@ -103,7 +103,7 @@ impl App {
         let watchdog = Watchdog::start(Arc::clone(&observe));
         let mut app = App {
             started: SystemTime::now(),
-            permit: Permit::new(&config.gateway),
+            permit: Permit::new(&config.gateway, &config.admin),
             admin_settings: config.admin.clone(),
             operators_at: None,
             readiness: Arc::default(),

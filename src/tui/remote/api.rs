@@ -25,6 +25,8 @@ use crate::observe::clean;
 use crate::tui::remote::read;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+const ADMIN_TOKEN_WANTED: &str =
+    "the gateway wants its admin token: give it by --token-file FILE or the variable GOBLIN_ADMIN_TOKEN";
 /// How long a look may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a change may take: a server may be slow to stop and to start.
@@ -36,7 +38,9 @@ const LARGEST_ANSWER: usize = 256 * 1024 * 1024;
 pub enum Gateway {
     Named {
         url: String,
+        /// For calls and reads.
         token: Option<Secret>,
+        admin_token: Option<Secret>,
     },
     /// One of this machine.
     Recorded(Box<Record>),
@@ -76,7 +80,7 @@ struct Target {
 impl Target {
     fn new(gateway: Gateway) -> anyhow::Result<Target> {
         let (url, token) = match &gateway {
-            Gateway::Named { url, token } => (url, token.clone()),
+            Gateway::Named { url, admin_token, .. } => (url, admin_token.clone()),
             Gateway::Recorded(record) => (record.admin_url.as_ref().unwrap_or(&record.url), record.admin_token()?),
         };
         let uri: Uri =
@@ -189,10 +193,8 @@ async fn within<T>(patience: Duration, work: impl Future<Output = Result<T, Stri
 fn refusal(status: StatusCode, path: &str, body: &[u8]) -> String {
     let said = serde_json::from_slice::<Refused>(body).map(|refused| clean(&refused.error.message));
     match (status, said) {
+        (StatusCode::UNAUTHORIZED, _) => ADMIN_TOKEN_WANTED.to_owned(),
         (_, Ok(said)) if !said.is_empty() => said,
-        (StatusCode::UNAUTHORIZED, _) => {
-            "the gateway wants its token: give it by --token-file FILE or the variable GOBLIN_TOKEN".to_owned()
-        }
         (StatusCode::NOT_FOUND, _) => format!("the gateway has no {path}: its admin API is disabled, or it is older"),
         (status, _) => format!("the gateway answers {path} with HTTP {status}"),
     }
