@@ -38,7 +38,7 @@ use crate::admin::command::Commands;
 use crate::admin::configuration::Configuration;
 use crate::admin::permit::Permit;
 use crate::admin::readiness::{Readiness, Servers};
-use crate::admin::routes::{Access, Action, Change, Found, Look, Parameter, Route};
+use crate::admin::routes::{Action, Change, Found, Look, Parameter, Route};
 use crate::backend::standing::Standing;
 use crate::config::ServerId;
 use crate::meta::words::{LONGEST_PROBLEM, cut, did_you_mean};
@@ -128,11 +128,11 @@ impl Admin {
     }
 
     async fn find(&self, request: Request) -> Response {
+        if let Err(denied) = self.permitted(&request) {
+            return denied.into_response();
+        }
         match routes::find(request.method(), request.uri().path()) {
             Found::Route(route, id) => {
-                if let Err(denied) = self.permitted(route, &request) {
-                    return denied.into_response();
-                }
                 let done = match route.action {
                     Action::Look(look) => self.look(route, look, id, &request),
                     Action::Change(change) => self.change(route, change, id, request).await,
@@ -153,15 +153,14 @@ impl Admin {
         }
     }
 
-    /// Refuses a request for operators that lacks the admin token.
-    fn permitted(&self, route: &Route, request: &Request) -> Result<(), Denied> {
-        match route.access {
-            Access::Probe | Access::Client => Ok(()),
-            Access::Operator => self
-                .permit
-                .check(request.headers())
-                .inspect_err(|denied| self.observe.emit(&Event::AdminRefused { status: denied.status.as_u16() })),
+    /// Refuses a request under `/api` that lacks the admin token, whether or not there is such a route.
+    fn permitted(&self, request: &Request) -> Result<(), Denied> {
+        let path = request.uri().path();
+        if path != API.trim_end_matches('/') && !path.starts_with(API) {
+            return Ok(());
         }
+        let permitted = self.permit.check(request.headers());
+        permitted.inspect_err(|denied| self.observe.emit(&Event::AdminRefused { status: denied.status.as_u16() }))
     }
 
     async fn change(

@@ -241,6 +241,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn hard7_the_routes_of_operators_are_those_under_api() {
+        for route in ROUTES {
+            assert_eq!(route.access == Access::Operator, route.path.starts_with("/api/"), "{}", route.path);
+        }
+    }
+
+    #[test]
     fn a_path_and_a_verb_lead_to_one_route_or_say_what_would() {
         let word = |verb: &str, path: &str| match find(&verb.parse().expect("a verb"), path) {
             Found::Route(route, Some(id)) => format!("{} {} of {id}", route.verb(), route.path),

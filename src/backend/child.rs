@@ -86,7 +86,9 @@ impl Command {
     /// Returns variables that are set here, that the command does not get and that a server of this id may need: its last
     /// lines name them, or they begin like its id or its program.
     pub fn missed(&self, id: &str, last_lines: &[String]) -> Vec<String> {
-        let set = std::env::vars_os().filter(|(_, value)| !value.is_empty());
+        // A value that the command gets under another name is not missed.
+        let given = |value: &OsString| self.env.iter().any(|(_, own)| own.as_str() == value.as_os_str());
+        let set = std::env::vars_os().filter(|(_, value)| !value.is_empty() && !given(value));
         missed(self, id, last_lines, set.filter_map(|(name, _)| name.into_string().ok()))
     }
 }

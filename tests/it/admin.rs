@@ -68,7 +68,7 @@ async fn only_get_and_head_are_answered() {
         let head = client.send(Method::HEAD, path, &[("authorization", &bearer)], "").await;
         assert_eq!((head.status, head.body.as_str()), (StatusCode::OK, ""), "{path}");
         for verb in [Method::POST, Method::PUT, Method::DELETE] {
-            let answer = client.send(verb.clone(), path, &[], "{}").await;
+            let answer = client.send(verb.clone(), path, &[("authorization", &bearer)], "{}").await;
             assert_eq!(answer.status, StatusCode::METHOD_NOT_ALLOWED, "{verb} {path}");
         }
     }
