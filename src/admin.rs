@@ -1,7 +1,7 @@
 //! What operators and their machines ask over HTTP: is it alive, is it ready, how is it doing.
 //!
 //! `/healthz` and `/readyz` pass before the gate: a probe has no token and names any host, and they tell nothing but
-//! counts. `/metrics` and `/api` stand behind it like everything else. Which routes there are is said in one table
+//! counts. `/metrics` stands behind it like everything else. `/api` needs the admin token ([`permit`]). Which routes there are is said in one table
 //! ([`routes`]); what they say, in types ([`api`]).
 
 pub mod api;
@@ -128,6 +128,9 @@ impl Admin {
     }
 
     async fn find(&self, request: Request) -> Response {
+        if let Err(denied) = self.permitted(&request) {
+            return denied.into_response();
+        }
         match routes::find(request.method(), request.uri().path()) {
             Found::Route(route, id) => {
                 let done = match route.action {
@@ -150,6 +153,16 @@ impl Admin {
         }
     }
 
+    /// Refuses a request under `/api` that lacks the admin token, whether or not there is such a route.
+    fn permitted(&self, request: &Request) -> Result<(), Denied> {
+        let path = request.uri().path();
+        if path != API.trim_end_matches('/') && !path.starts_with(API) {
+            return Ok(());
+        }
+        let permitted = self.permit.check(request.headers());
+        permitted.inspect_err(|denied| self.observe.emit(&Event::AdminRefused { status: denied.status.as_u16() }))
+    }
+
     async fn change(
         &self,
         route: &Route,
@@ -157,8 +170,6 @@ impl Admin {
         id: Option<String>,
         request: Request,
     ) -> Result<Response, Denied> {
-        let permitted = self.permit.check(request.headers());
-        permitted.inspect_err(|denied| self.observe.emit(&Event::AdminRefused { status: denied.status.as_u16() }))?;
         read_query(route, request.uri().query().unwrap_or_default())?;
         changes::check_empty(request.into_body()).await?;
         match change {

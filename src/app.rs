@@ -113,7 +113,7 @@ impl App {
         let connections = Connections::new(max_connections, Arc::clone(&observe));
         let mut app = App {
             started: SystemTime::now(),
-            permit: Permit::new(&config.gateway),
+            permit: Permit::new(&config.gateway, &config.admin),
             admin_settings: config.admin.clone(),
             operators_at: None,
             readiness: Arc::default(),

@@ -51,6 +51,7 @@ use crate::backend::listing::{LeftOut, Listing};
 use crate::backend::offered::Offered;
 use crate::backend::own::OwnLinks;
 use crate::backend::register::{Home, Register};
+use crate::backend::trouble::public;
 use crate::backend::twin::Twin;
 use crate::caller::SessionId;
 use crate::config::{Policies, Server, ServerId};
@@ -412,7 +413,7 @@ impl Backend {
         let reason = match &*self.state.borrow() {
             State::Starting => "it is starting".to_owned(),
             State::Ready => "it is reconnecting".to_owned(),
-            State::Lost(reason) => reason.clone(),
+            State::Lost(reason) => public(reason),
             State::Stopped => "it was stopped".to_owned(),
         };
         Error::BackendUnavailable { server: self.id.to_string(), reason, sent: false }
@@ -421,13 +422,13 @@ impl Backend {
     fn explain(&self, error: LinkError) -> Error {
         let server = self.id.to_string();
         match error {
-            LinkError::Closed { reason, sent } => Error::BackendUnavailable { server, reason, sent },
+            LinkError::Closed { reason, sent } => Error::BackendUnavailable { server, reason: public(&reason), sent },
             LinkError::Overloaded => Error::Overloaded { server },
             LinkError::SessionLost => {
                 Error::BackendUnavailable { server, reason: "it keeps forgetting the session".to_owned(), sent: false }
             }
             LinkError::Protocol(reason) | LinkError::Refused { error: reason, .. } => {
-                Error::BackendProtocol { server, reason }
+                Error::BackendProtocol { server, reason: public(&reason) }
             }
         }
     }

@@ -19,9 +19,11 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
 use crate::config::admin::AdminSettings;
+use crate::config::expand::Expanded;
 use crate::config::exposure::{Exposure, MetaTools, Profile, ProfileName};
 use crate::config::file::{LoadError, Located, Origin};
 use crate::config::glob::Glob;
+use crate::config::inherit::Inherit;
 use crate::config::problem::{Problem, Problems};
 use crate::config::secret::Secret;
 
@@ -34,6 +36,7 @@ pub mod exposure;
 pub mod file;
 pub mod glob;
 pub mod import;
+pub mod inherit;
 pub mod mask;
 pub mod pin;
 pub mod problem;
@@ -45,7 +48,7 @@ pub mod trust;
 pub mod visible;
 
 mod document;
-mod expand;
+pub mod expand;
 mod field;
 mod network;
 pub(crate) mod quantity;
@@ -425,7 +428,7 @@ impl Server {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Transport {
-    Stdio { command: String, args: Vec<String>, env: BTreeMap<String, Secret>, cwd: PathBuf },
+    Stdio { command: Expanded, args: Vec<Expanded>, env: BTreeMap<String, Secret>, inherit: Inherit, cwd: PathBuf },
     Http { kind: HttpKind, url: String, headers: Vec<(String, Secret)>, ca: Option<PathBuf> },
     Files(Files),
 }

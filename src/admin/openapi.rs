@@ -54,8 +54,8 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
     }
     let security = match route.access {
         Access::Probe => json!([]),
-        Access::Read => json!([{}, { TOKEN: [] }]),
-        Access::Change => json!([{ TOKEN: [] }]),
+        Access::Client => json!([{}, { TOKEN: [] }]),
+        Access::Operator => json!([{ TOKEN: [] }]),
     };
     let mut operation = json!({
         "operationId": operation_id(route),
@@ -64,7 +64,7 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
         "responses": responses,
         "security": security,
     });
-    if route.access == Access::Change {
+    if matches!(route.action, Action::Change(_)) {
         let body = json!({ "schema": { "type": "object", "additionalProperties": false } });
         operation["requestBody"] = json!({ "required": false, "content": { "application/json": body } });
     }
@@ -105,7 +105,7 @@ fn refusals(route: &Route) -> Vec<(u16, &'static str)> {
     if route.action == Action::Look(Look::Events) {
         refusals.push((503, "too many read already"));
     }
-    if route.access == Access::Change {
+    if matches!(route.action, Action::Change(_)) {
         refusals.push((409, "it is not in a state for this"));
         refusals.push((422, "the configuration does not allow it"));
         refusals.push((503, "nobody takes commands, or too many wait"));

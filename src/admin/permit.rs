@@ -1,7 +1,8 @@
-//! Who may change something: whoever has the admin token, and comes from no web page that is not known.
+//! The admin token, which every route under `/api` needs, on loopback too: the API shows what servers write to stderr, and
+//! starts and stops them.
 //!
-//! The gate has looked at the request before. It lets pages of this machine in, and on loopback anybody; a change wants
-//! more.
+//! The token is `admin.token`, or a random one for each start. Commands of the same user read it from the runtime directory.
+//! `gateway.token` opens no route of the API: clients know it. A web page needs an Origin that the configuration allows.
 
 use std::path::PathBuf;
 
@@ -10,6 +11,7 @@ use http::header::{HeaderMap, ORIGIN};
 
 use crate::admin::Denied;
 use crate::config::Gateway;
+use crate::config::admin::AdminSettings;
 use crate::config::secret::Secret;
 use crate::front::gate::{has_token, single};
 
@@ -24,35 +26,29 @@ pub struct Permit {
     origins: Vec<String>,
 }
 
-/// Where the admin token stands, for whoever needs it.
+/// Where operators find the admin token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// It is `gateway.token`.
+    /// In `admin.token`.
     Configuration,
     File(PathBuf),
-    /// Nobody was told.
     Nowhere,
 }
 
 impl Permit {
-    /// The token of the configuration; where there is none, a new one.
-    pub fn new(gateway: &Gateway) -> Permit {
-        let (token, place) = match &gateway.token {
+    /// Returns the permit of the configured token, or of a new one.
+    pub fn new(gateway: &Gateway, admin: &AdminSettings) -> Permit {
+        let (token, place) = match &admin.token {
             Some(token) => (token.clone(), Place::Configuration),
             None => (random_token(), Place::Nowhere),
         };
         Permit { token, place, origins: gateway.allowed_origins.clone() }
     }
 
-    /// The same, once the token can be read there.
+    /// Returns the same permit, whose token stands in a file.
     pub fn written_to(self, path: PathBuf) -> Permit {
-        let place = if self.is_new() { Place::File(path) } else { self.place };
+        let place = if self.place == Place::Nowhere { Place::File(path) } else { self.place };
         Permit { place, ..self }
-    }
-
-    /// Whether the token is in no configuration, so that somebody has to be told.
-    pub fn is_new(&self) -> bool {
-        self.place != Place::Configuration
     }
 
     pub fn token(&self) -> &Secret {
@@ -63,17 +59,17 @@ impl Permit {
         let origin = single(headers, &ORIGIN).map(str::to_ascii_lowercase);
         let is_known = origin.is_some_and(|origin| self.origins.contains(&origin));
         if headers.contains_key(ORIGIN) && !is_known {
-            let message = "changes are not taken from this Origin (gateway.allowedOrigins)";
+            let message = "the admin API does not answer this Origin (gateway.allowedOrigins)";
             return Err(Denied::new(StatusCode::FORBIDDEN, message));
         }
         if has_token(headers, &self.token) {
             return Ok(());
         }
         let place = match &self.place {
-            Place::Configuration => "gateway.token".to_owned(),
+            Place::Configuration => "admin.token".to_owned(),
             Place::File(path) => format!("the admin token, which stands in {}", path.display()),
             Place::Nowhere => {
-                "the admin token, which could not be written anywhere; set gateway.token or admin.tokenFile".to_owned()
+                "the admin token, which could not be written anywhere; set admin.token or admin.tokenFile".to_owned()
             }
         };
         Err(Denied::new(StatusCode::UNAUTHORIZED, format!("Authorization must be `Bearer` with {place}")))
@@ -98,9 +94,9 @@ mod tests {
     }
 
     #[test]
-    fn a_change_needs_the_token_and_no_page_that_is_not_known() {
+    fn the_api_needs_the_token_and_an_allowed_page() {
         let gateway = Gateway { allowed_origins: vec!["https://app.example".to_owned()], ..Gateway::default() };
-        let permit = Permit::new(&gateway).written_to("/run/x".into());
+        let permit = Permit::new(&gateway, &AdminSettings::default()).written_to("/run/x".into());
         let token = format!("Bearer {}", permit.token().expose());
         let status = |headers: &[(&'static str, &str)]| check(&permit, headers).map_err(|(status, _)| status);
         assert_eq!(status(&[("authorization", &token)]), Ok(()));
@@ -113,13 +109,15 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_of_the_configuration_or_new_each_time() {
-        let gateway = Gateway { token: Some(Secret::new("s3cret")), ..Gateway::default() };
-        let configured = Permit::new(&gateway).written_to("/run/x".into());
-        assert_eq!((configured.token().expose(), configured.is_new()), ("s3cret", false));
-        assert!(check(&configured, &[]).expect_err("none").1.ends_with("gateway.token"));
-        let (one, other) = (Permit::new(&Gateway::default()), Permit::new(&Gateway::default()));
-        assert!(one.is_new() && one.token() != other.token());
-        assert_eq!(one.token().expose().len(), 2 * TOKEN_BYTES);
+    fn hard6_the_token_is_that_of_admin_or_a_new_one_and_never_that_of_clients() {
+        let gateway = Gateway { token: Some(Secret::new("client")), ..Gateway::default() };
+        let admin = AdminSettings { token: Some(Secret::new("s3cret")), ..AdminSettings::default() };
+        let configured = Permit::new(&gateway, &admin).written_to("/run/x".into());
+        assert_eq!(configured.token().expose(), "s3cret");
+        assert!(check(&configured, &[]).expect_err("none").1.ends_with("admin.token"));
+        assert!(check(&configured, &[("authorization", "Bearer client")]).is_err());
+        let random = || Permit::new(&gateway, &AdminSettings::default());
+        assert!(random().token() != random().token());
+        assert_eq!(random().token().expose().len(), 2 * TOKEN_BYTES);
     }
 }

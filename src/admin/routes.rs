@@ -47,9 +47,9 @@ pub enum Access {
     /// Anybody, from anywhere.
     Probe,
     /// Whoever may speak to the gateway.
-    Read,
+    Client,
     /// Whoever has the admin token.
-    Change,
+    Operator,
 }
 
 /// What a route does.
@@ -102,7 +102,7 @@ const URI: Option<Parameter> =
     Some(Parameter { name: "uri", about: "a URI as clients spell it: the subscriptions that an update of it reaches" });
 
 const fn read(path: &'static str, look: Look, answer: Answer, summary: &'static str) -> Route {
-    Route { path, access: Access::Read, action: Action::Look(look), parameter: None, answer, summary }
+    Route { path, access: Access::Operator, action: Action::Look(look), parameter: None, answer, summary }
 }
 
 const fn probe(path: &'static str, look: Look, answer: Answer, summary: &'static str) -> Route {
@@ -114,7 +114,7 @@ const fn entries(path: &'static str, list: List, summary: &'static str) -> Route
 }
 
 const fn change(path: &'static str, change: Change, answer: Answer, summary: &'static str) -> Route {
-    Route { path, access: Access::Change, action: Action::Change(change), parameter: None, answer, summary }
+    Route { path, access: Access::Operator, action: Action::Change(change), parameter: None, answer, summary }
 }
 
 const fn json<T: JsonSchema>() -> Answer {
@@ -131,12 +131,15 @@ const OPENAPI: Answer =
 pub const ROUTES: &[Route] = &[
     probe("/healthz", Look::Alive, Answer::Text("text/plain; charset=utf-8"), "whether the process answers"),
     probe("/readyz", Look::Ready, json::<Ready>(), "whether it is ready to be used; 503 while it is not"),
-    read(
-        "/metrics",
-        Look::Metrics,
-        Answer::Text(crate::observe::metrics::CONTENT_TYPE),
-        "everything that is counted, for Prometheus",
-    ),
+    Route {
+        access: Access::Client,
+        ..read(
+            "/metrics",
+            Look::Metrics,
+            Answer::Text(crate::observe::metrics::CONTENT_TYPE),
+            "everything that is counted, for Prometheus",
+        )
+    },
     read("/api/status", Look::Status, json::<Status>(), "everything at a glance"),
     read("/api/servers", Look::Servers, json::<ServerList>(), "how each server stands, the disabled ones too"),
     read("/api/servers/{id}", Look::Server, json::<ServerStatus>(), "how one server stands"),
@@ -236,6 +239,13 @@ fn nearest(path: &str) -> &'static Route {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hard7_the_routes_of_operators_are_those_under_api() {
+        for route in ROUTES {
+            assert_eq!(route.access == Access::Operator, route.path.starts_with("/api/"), "{}", route.path);
+        }
+    }
 
     #[test]
     fn a_path_and_a_verb_lead_to_one_route_or_say_what_would() {

@@ -9,6 +9,7 @@ use tower_service::Service;
 use super::*;
 use crate::admin::api::Reloaded;
 use crate::admin::command::{Command, Refusal, Wish};
+use crate::config::admin::AdminSettings;
 use crate::config::{Config, Gateway, Server, Transport};
 
 /// Of a gateway with nothing but a disabled server called `off`.
@@ -23,7 +24,7 @@ fn admin(readiness: &watch::Sender<Readiness>, commands: Option<Commands>) -> Ad
         readiness: readiness.subscribe(),
         configuration: watch::Sender::new(Configuration::new(String::new(), &config)).subscribe(),
         commands,
-        permit: Permit::new(&Gateway::default()),
+        permit: Permit::new(&Gateway::default(), &AdminSettings::default()),
         started: SystemTime::now(),
         readers: Arc::new(Semaphore::new(1)),
     }

@@ -10,13 +10,12 @@
 //! Invariant: a process group is signalled only while its guard is not yet reaped. Until then the kernel cannot give
 //! the number to somebody else; hence the look with `WNOWAIT` before the wait that reaps.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io::{self, PipeWriter};
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -32,7 +31,9 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
 use crate::backend::{descriptors, guard};
-use crate::config::secret::Secret;
+use crate::config::expand::Expanded;
+use crate::config::inherit::Inherit;
+use crate::config::{Transport, mask};
 use crate::worker;
 
 /// How long a command may take to end by itself after its stdin was closed.
@@ -40,8 +41,11 @@ pub const VOLUNTARY_GRACE: Duration = Duration::from_secs(1);
 /// What the guard may need beyond its own graces before we end it too.
 const GUARD_SLACK: Duration = Duration::from_secs(2);
 
-/// Variables of the gateway's environment with this prefix are not passed on: they may hold the gateway's own secrets.
-const PRIVATE_PREFIX: &[u8] = b"GOBLIN_";
+/// Beginnings of ids and programs that say nothing about a server, and the shortest one that does.
+const COMMON_WORDS: [&str; 9] = ["mcp", "server", "node", "npx", "npm", "python", "python3", "uvx", "docker"];
+const SHORTEST_PREFIX: usize = 3;
+/// How many variables a failure names.
+const MAX_MISSED: usize = 3;
 /// Where the C library looks when there is no `PATH`.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
@@ -50,21 +54,42 @@ const DEFAULT_PATH: &str = "/bin:/usr/bin";
 /// with it the first guard's group.
 static STARTING: Mutex<()> = Mutex::new(());
 
-/// What to run. The environment is the gateway's without its `GOBLIN_*` variables, then `env`, which wins. A `program`
-/// with a slash is relative to `cwd`; one without is looked up in the `PATH` of that environment.
+/// What to run. The environment holds the variables of the gateway that `inherit` passes, then `env`, which wins. A
+/// `program` with a slash is relative to `cwd`; one without is looked up in the `PATH` of that environment.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Command {
-    pub program: String,
+    pub program: Expanded,
     pub args: Vec<String>,
     pub env: Vec<(String, String)>,
+    pub inherit: Inherit,
     pub cwd: PathBuf,
 }
 
 impl Command {
-    /// What a stdio server of the configuration runs.
-    pub fn new(program: &str, args: &[String], env: &BTreeMap<String, Secret>, cwd: &Path) -> Command {
-        let env = env.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect();
-        Command { program: program.to_owned(), args: args.to_vec(), env, cwd: cwd.to_owned() }
+    /// Returns what a server of the configuration runs; nothing where the gateway starts no process for it.
+    pub fn of(transport: &Transport) -> Option<Command> {
+        let Transport::Stdio { command, args, env, inherit, cwd } = transport else { return None };
+        Some(Command {
+            program: command.clone(),
+            args: args.iter().map(|argument| argument.value().to_owned()).collect(),
+            env: env.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect(),
+            inherit: inherit.clone(),
+            cwd: cwd.clone(),
+        })
+    }
+
+    /// Returns the gateway's variables that the command gets.
+    fn inherited(&self) -> impl Iterator<Item = (OsString, OsString)> {
+        std::env::vars_os().filter(|(name, _)| self.inherit.passes(name))
+    }
+
+    /// Returns variables that are set here, that the command does not get and that a server of this id may need: its last
+    /// lines name them, or they begin like its id or its program.
+    pub fn missed(&self, id: &str, last_lines: &[String]) -> Vec<String> {
+        // A value that the command gets under another name is not missed.
+        let given = |value: &OsString| self.env.iter().any(|(_, own)| own.as_str() == value.as_os_str());
+        let set = std::env::vars_os().filter(|(_, value)| !value.is_empty() && !given(value));
+        missed(self, id, last_lines, set.filter_map(|(name, _)| name.into_string().ok()))
     }
 }
 
@@ -99,8 +124,8 @@ pub enum Exit {
 pub enum SpawnError {
     #[error("command {command:?} not found (is it installed and on PATH? an absolute path always works)")]
     NotFound { command: String, path: OsString },
-    #[error("{} is not executable (chmod +x?)", path.display())]
-    NotExecutable { path: PathBuf },
+    #[error("{command} is not executable (chmod +x?)")]
+    NotExecutable { command: String },
     #[error("working directory {}: {source} (check cwd in the configuration)", path.display())]
     WorkingDirectory { path: PathBuf, source: io::Error },
     #[error("cannot start the guard {}: {source}", path.display())]
@@ -215,11 +240,6 @@ fn start_guard(guard_exe: &Path, command: &Command) -> Result<(std::process::Chi
     let in_guard = |source| SpawnError::Guard { path: guard_exe.to_owned(), source };
     // A relative path would be looked up in the command's working directory.
     let mut guard = std::process::Command::new(std::path::absolute(guard_exe).map_err(in_guard)?);
-    for (name, _) in std::env::vars_os() {
-        if name.as_bytes().starts_with(PRIVATE_PREFIX) {
-            guard.env_remove(name);
-        }
-    }
 
     let starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
     let (reader, writer) = io::pipe()?;
@@ -228,8 +248,11 @@ fn start_guard(guard_exe: &Path, command: &Command) -> Result<(std::process::Chi
         .args([guard::MODE, &reader.as_raw_fd().to_string()])
         .args(descriptors::inherited().map(|limit| limit.to_string()))
         .arg("--")
-        .arg(&command.program)
+        .arg(command.program.value())
         .args(&command.args)
+        // The guard runs with the command's environment: others can read it while the guard lives.
+        .env_clear()
+        .envs(command.inherited())
         .envs(command.env.iter().map(|(name, value)| (name, value)))
         .current_dir(&command.cwd)
         .process_group(0)
@@ -255,12 +278,13 @@ pub fn check(command: &Command) -> Result<(), SpawnError> {
         Some((_, path)) => OsString::from(path),
         None => std::env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into()),
     };
-    let candidates: Vec<PathBuf> = if command.program.contains('/') {
-        vec![command.cwd.join(&command.program)]
-    } else if command.program.is_empty() {
+    let program = command.program.value();
+    let candidates: Vec<PathBuf> = if program.contains('/') {
+        vec![command.cwd.join(program)]
+    } else if program.is_empty() {
         Vec::new()
     } else {
-        std::env::split_paths(&path).map(|directory| command.cwd.join(directory).join(&command.program)).collect()
+        std::env::split_paths(&path).map(|directory| command.cwd.join(directory).join(program)).collect()
     };
     let mut refused = None;
     for candidate in candidates {
@@ -271,10 +295,29 @@ pub fn check(command: &Command) -> Result<(), SpawnError> {
             Err(_) => {}
         }
     }
+    // As it was written: the value may hold a secret.
+    let written = mask::text(command.program.written());
     Err(match refused {
-        Some(path) => SpawnError::NotExecutable { path },
-        None => SpawnError::NotFound { command: command.program.clone(), path },
+        Some(path) if program == written => SpawnError::NotExecutable { command: path.display().to_string() },
+        Some(_) => SpawnError::NotExecutable { command: written },
+        None => SpawnError::NotFound { command: written, path },
     })
+}
+
+fn missed(command: &Command, id: &str, last_lines: &[String], set: impl Iterator<Item = String>) -> Vec<String> {
+    let is_letter = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    let named: BTreeSet<&str> = last_lines.iter().flat_map(|line| line.split(|letter| !is_letter(letter))).collect();
+    let program = Path::new(command.program.value()).file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let words = id.split(|letter: char| !letter.is_ascii_alphanumeric());
+    let words = words.chain(program.split(|letter: char| !letter.is_ascii_alphanumeric()));
+    let words = words.filter(|word| word.len() >= SHORTEST_PREFIX && !COMMON_WORDS.contains(word));
+    let prefixes: Vec<String> = words.map(|word| format!("{}_", word.to_ascii_uppercase())).collect();
+    let is_wanted = |name: &str| named.contains(name) || prefixes.iter().any(|prefix| name.starts_with(prefix));
+    let is_given =
+        |name: &str| command.inherit.passes(OsStr::new(name)) || command.env.iter().any(|(own, _)| own == name);
+    let names = set.filter(|name| is_wanted(name) && !is_given(name) && command.inherit.may_name(name));
+    let names: BTreeSet<String> = names.collect();
+    names.into_iter().take(MAX_MISSED).collect()
 }
 
 impl From<ExitStatus> for Exit {
@@ -309,5 +352,28 @@ impl fmt::Debug for Command {
             .field("env", &names)
             .field("cwd", &self.cwd)
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn d19_variables_that_a_failed_server_may_need_are_named() {
+        let command = Command {
+            program: "/usr/bin/acme-mcp".into(),
+            args: Vec::new(),
+            env: vec![("GIT_HUB".to_owned(), "x".to_owned())],
+            inherit: Inherit::default(),
+            cwd: "/".into(),
+        };
+        let set =
+            ["GITHUB_TOKEN", "ACME_KEY", "PLAIN", "GOBLIN_TOKEN", "PATH", "GIT_HUB", "MCP_X", "OTHER", "bad name"];
+        let lines = ["error: PLAIN is not set, nor GOBLIN_TOKEN, PATH, GIT_HUB".to_owned()];
+        let missed = |id, lines: &[String]| missed(&command, id, lines, set.into_iter().map(str::to_owned));
+        assert_eq!(missed("my-github", &lines), ["ACME_KEY", "GITHUB_TOKEN", "PLAIN"]);
+        assert_eq!(missed("x", &[]), ["ACME_KEY"]);
+        assert_eq!(missed("x", &["no PLAINER".to_owned()]), ["ACME_KEY"]);
     }
 }

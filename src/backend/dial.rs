@@ -325,10 +325,10 @@ impl Dialler {
     fn connect<E: Fn() -> Ear>(&self, way: Way, greeting: &Greeting<'_, E>) -> Result<Link, String> {
         let ear = Arc::new((greeting.ear)());
         match &self.config.transport {
-            Transport::Stdio { command, args, env, cwd } => {
-                let command = Command::new(command, args, env, cwd);
-                let link = StdioLink::start(&self.exe, &command, self.limit, ear, greeting.is_retry);
-                link.map(|link| Link::new(Wire::Stdio(link))).map_err(|error| error.to_string())
+            Transport::Stdio { .. } => {
+                let command = Command::of(&self.config.transport).expect("it starts a process");
+                let link = StdioLink::start(&self.exe, command, self.limit, ear, greeting.is_retry);
+                link.map(|link| Link::new(Wire::Stdio(link))).map_err(|error| Trouble::Unstartable(&error).to_string())
             }
             Transport::Http { url, headers, ca, kind: _ } => {
                 let url: http::Uri = url.parse().map_err(|error| format!("url: {error}"))?;

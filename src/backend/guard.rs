@@ -6,9 +6,9 @@
 //! the gateway died, by whatever signal), or somebody asks the guard to stop. Then it ends the whole group: SIGTERM,
 //! [`TERM_GRACE`], SIGKILL, and exits with the command's status.
 //!
-//! It owns the process group and nothing else. It does not read or write a byte of the protocol, does not restart
-//! anything, and does not hunt for processes that left the group on purpose (`setsid`): a daemon that detached itself
-//! was meant to stay.
+//! On Linux it also ends the processes that left the group (`setsid`): the guard is a subreaper, so a process whose parent
+//! ended becomes a child of the guard. Killing children until none is left therefore reaches every descendant. On other
+//! systems such processes survive. The guard does not read or write a byte of the protocol and restarts nothing.
 //!
 //! Why a process of its own: after `kill -9` the gateway cannot clean up, and signalling only the direct child leaves
 //! the grandchildren of wrappers like `npx` alive. A group and a pipe do it on every Unix without `unsafe`.
@@ -17,7 +17,7 @@
 //! - The guard leads the group, so that the gateway can end everything by the guard's process id should the guard
 //!   itself be killed. While ending it moves into the gateway's group, so that it neither meets its own SIGKILL nor
 //!   counts itself when it asks whether the group is empty. If the gateway is gone there is nowhere to move to; then
-//!   the guard dies with its group, and nobody is left to ask for the status.
+//!   the guard kills its children one by one, or, where it cannot list them, dies with its group.
 //! - On Linux the command is started through a second hidden step, `__guard exec PARENT -- COMMAND ARGS...`, which asks
 //!   the kernel for SIGKILL when its parent dies and then becomes the command. It covers the one case the pipe cannot:
 //!   gateway and guard killed in the same instant. The kernel ties this to the parent *thread*; the guard starts the
@@ -26,6 +26,7 @@
 //! - The descriptor `FD` itself stays open and is inherited by the command, because closing a descriptor by its number
 //!   is `unsafe`. It is the read end of a pipe nobody writes to: it keeps nothing alive.
 
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -213,14 +214,25 @@ fn let_go_of_stdio(nowhere: &File) -> io::Result<()> {
 struct Group {
     id: Pid,
     refuge: Option<Pid>,
+    /// Whether the guard moved out of the group.
+    is_outside: bool,
     command: Pid,
     /// The command's exit code, once it has one.
     status: Option<i32>,
+    /// The children outside of the group that got SIGTERM.
+    terminated: HashSet<Pid>,
 }
 
 impl Group {
     fn led_by_us(refuge: Option<Pid>, command: &Child) -> Group {
-        Group { id: rustix::process::getpid(), refuge, command: Pid::from_child(command), status: None }
+        Group {
+            id: rustix::process::getpid(),
+            refuge,
+            is_outside: false,
+            command: Pid::from_child(command),
+            status: None,
+            terminated: HashSet::new(),
+        }
     }
 
     async fn command_exited(&mut self, exits: &mut SignalStream) {
@@ -243,17 +255,37 @@ impl Group {
     }
 
     async fn end(&mut self) {
-        let is_outside = self.refuge.is_some_and(|refuge| rustix::process::setpgid(None, Some(refuge)).is_ok());
-        if is_outside && self.is_gone() {
+        self.is_outside = self.refuge.is_some_and(|refuge| rustix::process::setpgid(None, Some(refuge)).is_ok());
+        if self.is_gone() {
             return;
         }
         self.signal(Signal::TERM);
-        if self.is_gone_within(TERM_GRACE).await {
+        if self.is_gone_within(TERM_GRACE, Group::terminate_leavers).await {
             return;
         }
-        // Not outside: this ends us too.
-        self.signal(Signal::KILL);
-        self.is_gone_within(KILL_GRACE).await;
+        // Inside of the group this signal ends the guard too, before it has killed the processes that left the group.
+        if self.is_outside || children().is_none() {
+            self.signal(Signal::KILL);
+        }
+        self.is_gone_within(KILL_GRACE, Group::kill_children).await;
+    }
+
+    /// Sends SIGTERM, once, to each child that left the group; the others got the signal with the group.
+    fn terminate_leavers(&mut self) {
+        for child in children().unwrap_or_default() {
+            let has_left = rustix::process::getpgid(Some(child)).is_ok_and(|group| group != self.id);
+            if has_left && self.terminated.insert(child) {
+                let _ = rustix::process::kill_process(child, Signal::TERM);
+            }
+        }
+    }
+
+    /// Kills every child. Their children become children of the guard and are killed at the next look. The number of a child
+    /// is not used again before the guard has reaped it.
+    fn kill_children(&mut self) {
+        for child in children().unwrap_or_default() {
+            let _ = rustix::process::kill_process(child, Signal::KILL);
+        }
     }
 
     fn signal(&self, signal: Signal) {
@@ -263,12 +295,19 @@ impl Group {
 
     fn is_gone(&mut self) -> bool {
         self.reap();
-        rustix::process::test_kill_process_group(self.id).is_err()
+        let is_group_gone = || rustix::process::test_kill_process_group(self.id).is_err();
+        match children() {
+            // The guard itself is a member of the group while it is inside.
+            Some(children) => children.is_empty() && (!self.is_outside || is_group_gone()),
+            None => is_group_gone(),
+        }
     }
 
-    async fn is_gone_within(&mut self, grace: Duration) -> bool {
+    /// Waits until all are gone and calls `act` at each look.
+    async fn is_gone_within(&mut self, grace: Duration, act: fn(&mut Group)) -> bool {
         let deadline = Instant::now() + grace;
         while !self.is_gone() {
+            act(self);
             if Instant::now() >= deadline {
                 return false;
             }
@@ -276,6 +315,29 @@ impl Group {
         }
         true
     }
+}
+
+/// Returns the children of the guard, adopted ones and zombies included; nothing where the system does not list them.
+#[cfg(target_os = "linux")]
+fn children() -> Option<Vec<Pid>> {
+    let own = std::process::id();
+    let pid = |text: &str| text.parse().ok().and_then(Pid::from_raw);
+    // The guard has one thread, which has all children. Some kernels lack this file.
+    if let Ok(list) = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")) {
+        return Some(list.split_whitespace().filter_map(pid).collect());
+    }
+    let parent = |name: &str| -> Option<u32> {
+        let stat = std::fs::read_to_string(format!("/proc/{name}/stat")).ok()?;
+        // The name of the program, in brackets, may hold anything.
+        stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+    };
+    let processes = std::fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    Some(processes.filter(|name| parent(name) == Some(own)).filter_map(|name| pid(&name)).collect())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn children() -> Option<Vec<Pid>> {
+    None
 }
 
 fn exit_code(status: WaitStatus) -> i32 {

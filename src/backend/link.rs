@@ -360,7 +360,7 @@ impl Hello {
         let text = answer.raw.as_str();
         let result = match answer.outcome {
             Outcome::Result(span) => span,
-            Outcome::Error(span) => return Err(format!("it refused the handshake: {}", span.get(text))),
+            Outcome::Error(span) => return Err(Trouble::RefusedHandshake(span.get(text)).to_string()),
         };
         let word = |of, key| json::member(text, of, key).and_then(|span| json::string(text, span));
         let version = word(result, "protocolVersion").ok_or("its handshake names no protocolVersion")?;

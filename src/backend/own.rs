@@ -21,6 +21,7 @@ use crate::backend::inbox::Inbox;
 use crate::backend::link::Link;
 use crate::backend::own::keeper::Keeper;
 use crate::backend::register::{Home, Register};
+use crate::backend::trouble::public;
 use crate::backend::{Backend, HandedOver};
 use crate::caller::{Abilities, Caller, Introduction, Node, SessionId};
 use crate::config::{Declare, Server};
@@ -248,7 +249,7 @@ impl Shared {
     }
 
     fn unavailable(&self, reason: &str) -> Error {
-        Error::BackendUnavailable { server: self.inbox.server().to_owned(), reason: reason.to_owned(), sent: false }
+        Error::BackendUnavailable { server: self.inbox.server().to_owned(), reason: public(reason), sent: false }
     }
 
     fn kinds(&self) -> MutexGuard<'_, HashMap<Box<str>, SessionId>> {

@@ -58,6 +58,7 @@ pub struct StdioLink {
 
 struct Shared {
     ear: Arc<Ear>,
+    command: Command,
     queue: mpsc::Sender<Queued>,
     room: Arc<Semaphore>,
     open: OpenRequests,
@@ -86,16 +87,17 @@ impl StdioLink {
     /// before it answers is of less interest then.
     pub fn start(
         exe: &Path,
-        command: &Command,
+        command: Command,
         limit: usize,
         ear: Arc<Ear>,
         is_retry: bool,
     ) -> Result<StdioLink, SpawnError> {
-        let child = child::spawn(exe, command)?;
+        let child = child::spawn(exe, &command)?;
         let (queue, queued) = mpsc::channel(QUEUE_MESSAGES);
         let shared = Arc::new(Shared {
             open: OpenRequests::new(Arc::clone(&ear)),
             ear,
+            command,
             queue,
             room: Arc::new(Semaphore::new(QUEUE_UNITS as usize)),
             streams: Streams::default(),
@@ -173,7 +175,8 @@ impl Shared {
 
     fn ended(&self, exit: Exit) -> String {
         let last_words: Vec<_> = self.said().last_words.iter().cloned().collect();
-        Trouble::Ended { exit, last_words: &last_words }.to_string()
+        let missed = self.command.missed(self.ear.server(), &last_words);
+        Trouble::Ended { exit, last_words: &last_words, missed: &missed }.to_string()
     }
 
     fn lost(&self, sent: bool) -> LinkError {

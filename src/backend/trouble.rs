@@ -1,6 +1,6 @@
 //! Why a server cannot be used, in words for people: the cause, and in parentheses the cure.
 //!
-//! The same words reach the log, the callers and `goblin check`. What has an error type of its own (a command that cannot
+//! The same words reach the log, `goblin status` and `goblin check`. Clients read [`public`], which quotes nothing. What has an error type of its own (a command that cannot
 //! be started, a connection that cannot be made) says cause and cure there; here is what only a backend's life shows.
 
 use std::fmt;
@@ -8,13 +8,21 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use crate::backend::child::Exit;
+use crate::backend::child::{Exit, SpawnError};
 use crate::observe::clean;
 
-/// Separates a failure from what the server said, which differs every time.
+/// How the reason of a process that ended begins.
+const ENDED: &str = "the process ended with ";
+/// Separates a failure from the last lines of the process on stderr, which differ every time.
 const LAST_WORDS: &str = "; its last words: ";
-/// The same for what it wrote instead of an answer.
+/// Separates a failure from the line on stdout that is no message.
 const BUT: &str = ", but ";
+/// Separates a failure from an error or a text of the server.
+const SAID: &str = "; it said: ";
+/// Separates a failure from the command line.
+const UNSTARTABLE: &str = "its command cannot be started: ";
+/// What clients read instead of a quotation.
+const ASK_OPERATOR: &str = "; goblin status shows more";
 /// How many last lines of a server are told, and how much of each.
 pub const MOST_LINES: usize = 5;
 const LONGEST_LINE: usize = 200;
@@ -27,7 +35,12 @@ pub enum Trouble<'a> {
     Ended {
         exit: Exit,
         last_words: &'a [String],
+        /// Variables that are set and that the process did not get, though it may need them.
+        missed: &'a [String],
     },
+    Unstartable(&'a SpawnError),
+    /// An error was the answer to the handshake.
+    RefusedHandshake(&'a str),
     /// No answer to the handshake.
     Silent {
         patience: Duration,
@@ -70,12 +83,23 @@ pub enum Place {
 impl fmt::Display for Trouble<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Trouble::Ended { exit, last_words: [] } => {
-                write!(f, "the process ended with {exit} ({BY_HAND})")
+            Trouble::Ended { exit, last_words, missed } => {
+                write!(f, "{ENDED}{exit}")?;
+                if !last_words.is_empty() {
+                    write!(f, "{LAST_WORDS}{}", last_words.join(" / "))?;
+                }
+                match missed {
+                    [] => write!(f, " ({BY_HAND})"),
+                    [only] => write!(f, " ({only} is set, but the server does not get it; name it in its \"inherit\")"),
+                    several => {
+                        let names = several.join(", ");
+                        write!(f, " ({names} are set, but the server does not get them; name those it needs in its ")?;
+                        f.write_str("\"inherit\")")
+                    }
+                }
             }
-            Trouble::Ended { exit, last_words } => {
-                write!(f, "the process ended with {exit}{LAST_WORDS}{} ({BY_HAND})", last_words.join(" / "))
-            }
+            Trouble::Unstartable(error) => write!(f, "{UNSTARTABLE}{error}"),
+            Trouble::RefusedHandshake(said) => write!(f, "it refused the handshake{SAID}{said}"),
             Trouble::Silent { patience, place } => {
                 let question = match place {
                     Place::Pipe => "does the command start an MCP server on stdin and stdout?",
@@ -105,9 +129,9 @@ impl fmt::Display for Trouble<'_> {
                 f.write_str("configure the url by which the server knows itself)")
             }
             Trouble::NeitherWay(http, sse) => write!(f, "{http}; tried as HTTP+SSE: {sse}"),
-            Trouble::Undiscovered(said) => write!(f, "it refused server/discover: {said}"),
+            Trouble::Undiscovered(said) => write!(f, "it refused server/discover{SAID}{said}"),
             Trouble::NeedsHandshake(said) => {
-                write!(f, "it speaks no version without a handshake: {said} ")?;
+                write!(f, "it speaks no version without a handshake{SAID}{said} ")?;
                 f.write_str("(its \"protocol\" is \"modern\"; use \"auto\" or \"legacy\")")
             }
             Trouble::BadEndpoint(text) => write!(f, "its endpoint event holds {text:?}, which is no url"),
@@ -127,10 +151,18 @@ fn cure_of(status: StatusCode) -> &'static str {
 
 /// What stays the same when the same thing goes wrong again.
 pub fn gist(reason: &str) -> &str {
-    let by_hand = reason.strip_suffix(')').and_then(|reason| reason.strip_suffix(BY_HAND)?.strip_suffix(" ("));
-    let reason = by_hand.unwrap_or(reason);
-    let ends = [LAST_WORDS, BUT].into_iter().filter_map(|separator| reason.find(separator));
+    let cure = Some(" (").filter(|_| reason.starts_with(ENDED));
+    let ends = [LAST_WORDS, BUT].into_iter().chain(cure).filter_map(|separator| reason.find(separator));
     &reason[..ends.min().unwrap_or(reason.len())]
+}
+
+/// Returns the reason for clients: without stderr, quoted output, errors of the server and command lines.
+pub fn public(reason: &str) -> String {
+    let cut = gist(reason);
+    let separators = [(SAID, ""), (UNSTARTABLE, UNSTARTABLE.trim_end_matches(": "))];
+    let ends = separators.iter().filter_map(|(separator, kept)| Some(cut.find(separator)? + kept.len()));
+    let cut = &cut[..ends.min().unwrap_or(cut.len())];
+    if cut.len() == reason.len() { reason.to_owned() } else { format!("{cut}{ASK_OPERATOR}") }
 }
 
 /// One line of a server, fit to be quoted.
@@ -151,7 +183,7 @@ mod tests {
     fn the_same_end_with_other_words_is_the_same_failure() {
         let ended = |exit, words: &[&str]| {
             let last_words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
-            Trouble::Ended { exit, last_words: &last_words }.to_string()
+            Trouble::Ended { exit, last_words: &last_words, missed: &[] }.to_string()
         };
         let (one, other) = (ended(Exit::Code(1), &["12:00 no"]), ended(Exit::Code(1), &["12:01 no", "bye"]));
         assert_eq!(
@@ -164,6 +196,36 @@ mod tests {
         let babbles = |line| Trouble::Babbles { patience: Duration::from_secs(5), line }.to_string();
         assert_eq!(gist(&babbles("12:00 up")), gist(&babbles("12:01 up")));
         assert!(ended(Exit::Signal(9), &[]).ends_with("killed by signal 9 (run its command by hand to see more)"));
+    }
+
+    #[test]
+    fn hard7_clients_read_no_quotation_and_no_command_line() {
+        let words = ["Traceback: s3cret".to_owned()];
+        let ended = Trouble::Ended { exit: Exit::Code(1), last_words: &words, missed: &["A_TOKEN".to_owned()] };
+        assert!(
+            ended
+                .to_string()
+                .ends_with(" (A_TOKEN is set, but the server does not get it; name it in its \"inherit\")")
+        );
+        let spawn = SpawnError::NotFound { command: "s3cret".to_owned(), path: "s3cret".into() };
+        let patience = Duration::from_secs(5);
+        for (trouble, expected) in [
+            (ended, "the process ended with exit code 1; goblin status shows more"),
+            (Trouble::Unstartable(&spawn), "its command cannot be started; goblin status shows more"),
+            (
+                Trouble::Babbles { patience, line: "s3cret" },
+                "no answer to the handshake within 5s; goblin status shows more",
+            ),
+            (Trouble::RefusedHandshake("s3cret"), "it refused the handshake; goblin status shows more"),
+            (Trouble::Undiscovered("s3cret"), "it refused server/discover; goblin status shows more"),
+            (Trouble::NeedsHandshake("s3cret"), "it speaks no version without a handshake; goblin status shows more"),
+            (Trouble::Refused(StatusCode::NOT_FOUND), "it answered HTTP 404 Not Found (is the url right?)"),
+        ] {
+            assert_eq!(public(&trouble.to_string()), expected);
+        }
+        let quoting = format!("it ended; its last words: a{SAID}{UNSTARTABLE}");
+        assert_eq!(public(&quoting), "it ended; goblin status shows more");
+        assert_eq!(public("it is starting"), "it is starting");
     }
 
     #[test]

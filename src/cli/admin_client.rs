@@ -32,7 +32,7 @@ pub struct Which {
     /// Ask the gateway at this URL, or at unix:SOCKET, instead of the one that runs on this machine
     #[arg(long, value_name = "URL", value_parser = address::parse)]
     pub url: Option<String>,
-    /// Read the token of the gateway at --url from this file (otherwise from the variable GOBLIN_TOKEN)
+    /// Read the admin token of the gateway at --url from this file (otherwise from the variable GOBLIN_ADMIN_TOKEN)
     #[arg(long, value_name = "FILE", requires = "url")]
     pub token_file: Option<PathBuf>,
 }
@@ -48,7 +48,7 @@ impl AdminClient {
         let path = path.to_owned();
         let unusable = |error: anyhow::Error| Failure::Usage(format!("{error:#}"));
         if let Some(url) = &which.url {
-            let token = stdio::token(which.token_file.as_deref()).map_err(unusable)?;
+            let token = stdio::admin_token(which.token_file.as_deref(), url).map_err(unusable)?;
             let url = route(url, &path);
             let target = Target::new(&url, token.as_ref(), &ProxyEnvironment::from_process()).map_err(unusable)?;
             return Ok(AdminClient { wire: Wire::to(target), path });
@@ -114,7 +114,11 @@ fn route(url: &str, path: &str) -> String {
 fn refusal(status: StatusCode, path: &str, body: &[u8]) -> String {
     let said = serde_json::from_slice::<Refused>(body).map(|refused| clean(&refused.error.message));
     let cure = match (status, said) {
-        (StatusCode::UNAUTHORIZED, _) => "give its token by --token-file FILE or the variable GOBLIN_TOKEN".to_owned(),
+        (StatusCode::UNAUTHORIZED, _) => {
+            "give its admin token (admin.token, not gateway.token) by --token-file FILE or the variable \
+             GOBLIN_ADMIN_TOKEN"
+                .to_owned()
+        }
         (StatusCode::FORBIDDEN, _) => "its gateway.allowedHosts must name the host of this URL".to_owned(),
         (_, Ok(said)) if !said.is_empty() => said,
         _ => "is it a goblin gateway with its admin API enabled?".to_owned(),

@@ -57,7 +57,7 @@ pub struct Record {
     /// Where its admin API is, up to the path; nothing where it has none.
     #[serde(default)]
     pub admin_url: Option<String>,
-    /// Holds the admin token, where that is another one.
+    /// Holds the admin token.
     #[serde(default)]
     pub admin_token_file: Option<PathBuf>,
     /// The file it was read from.
@@ -101,10 +101,9 @@ impl Record {
         self.token_file.as_deref().map(read_token).transpose()
     }
 
-    /// The token by which the gateway takes commands, if it takes any.
+    /// Returns the token of the admin API; nothing where the gateway has none.
     pub fn admin_token(&self) -> io::Result<Option<Secret>> {
-        let file = self.admin_token_file.as_deref().or(self.token_file.as_deref());
-        file.filter(|_| self.admin_url.is_some()).map(read_token).transpose()
+        self.admin_token_file.as_deref().filter(|_| self.admin_url.is_some()).map(read_token).transpose()
     }
 
     /// Whether something that speaks as a gateway does answers at its URL. No token is sent: it may be somebody else.
@@ -165,7 +164,7 @@ impl Places {
 pub struct Tokens<'a> {
     /// What clients must have.
     pub gateway: Option<&'a Secret>,
-    /// What operators must have, where that is another one and is written nowhere else.
+    /// The admin token, where no other file holds it.
     pub admin: Option<&'a Secret>,
 }
 
@@ -261,6 +260,15 @@ pub async fn find(wanted: Option<&Identity>) -> Result<Record, FindError> {
     let answers = futures_util::future::join_all(running.iter().map(Record::answers)).await;
     let answering = running.into_iter().zip(answers).filter(|(_, answers)| *answers).map(|(record, _)| record);
     choose(answering.collect(), wanted)
+}
+
+/// Returns the admin token of the gateway of this user whose admin API has this URL.
+pub fn admin_token_at(url: &str) -> Option<Secret> {
+    let is_there = |record: &Record| {
+        let rest = record.admin_url.as_deref().and_then(|admin_url| url.strip_prefix(admin_url));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '?', '#']))
+    };
+    Places::of(&environment).running().into_iter().find(is_there)?.admin_token().ok()?
 }
 
 fn list(running: &[Record]) -> String {

@@ -156,7 +156,10 @@ async fn serve_shown(given: Given, source: Source, doors: Doors, record: Record,
     let own = |record: &runtime::Record| record.pid == std::process::id() && record.url == url;
     let gateway = match Places::of(&environment).running().into_iter().find(own) {
         Some(record) => tui::remote::api::Gateway::Recorded(Box::new(record)),
-        None => tui::remote::api::Gateway::Named { url, token: given.config.gateway.token.clone() },
+        None => {
+            let token = given.config.gateway.token.clone();
+            tui::remote::api::Gateway::Named { url, token, admin_token: Some(doors.permit.token().clone()) }
+        }
     };
     let (over, mut is_over) = watch::channel(false);
     let (mut signals, mut has_ended) = (termination()?, false);
@@ -248,14 +251,14 @@ fn reachable(listener: &TcpListener) -> Result<String> {
 /// shall be, it must get there.
 fn publish(addresses: &Addresses, admin_url: Option<String>, given: &Given) -> Result<Public> {
     let (gateway, admin) = (&given.config.gateway, &given.config.admin);
-    let permit = Permit::new(gateway);
+    let permit = Permit::new(gateway, admin);
     let chosen = admin.token_file.clone().filter(|_| admin.enabled);
     let write = |path: &PathBuf| {
         let written = TokenFile::write(path, permit.token());
         written.with_context(|| format!("cannot write the admin token to {} (admin.tokenFile)", path.display()))
     };
     let token_file = chosen.as_ref().map(write).transpose()?;
-    let beside = Some(permit.token()).filter(|_| admin.enabled && chosen.is_none() && permit.is_new());
+    let beside = Some(permit.token()).filter(|_| admin.enabled && chosen.is_none());
     let record = record(&addresses.url, given).and_then(|mut record| {
         record.socket = addresses.socket.clone();
         (record.admin_url, record.admin_token_file) = (admin_url, chosen.clone());

@@ -20,7 +20,7 @@ use crate::cli::runtime::identity::Identity;
 use crate::cli::runtime::{Places, Record};
 use crate::cli::serve::termination;
 use crate::cli::style::{note, tell, warn};
-use crate::cli::{Source, address, bridge, load, log};
+use crate::cli::{Source, address, bridge, load, log, runtime};
 use crate::config::exposure::ProfileName;
 use crate::config::mask;
 use crate::config::secret::Secret;
@@ -29,6 +29,8 @@ use crate::observe::Observe;
 
 /// The variable that holds the token of the gateway at --url.
 const TOKEN_VARIABLE: &str = "GOBLIN_TOKEN";
+/// The variable that holds its admin token.
+const ADMIN_TOKEN_VARIABLE: &str = "GOBLIN_ADMIN_TOKEN";
 
 #[derive(Debug, Args)]
 pub struct Stdio {
@@ -133,12 +135,21 @@ async fn carry(wire: Wire, flags: &LogFlags) -> Result<ExitCode> {
 
 /// The token of the gateway at --url.
 pub fn token(file: Option<&Path>) -> Result<Option<Secret>> {
+    token_of(file, TOKEN_VARIABLE)
+}
+
+/// Returns the admin token of the gateway at --url. A gateway of this user on this machine needs none to be given.
+pub fn admin_token(file: Option<&Path>, url: &str) -> Result<Option<Secret>> {
+    Ok(token_of(file, ADMIN_TOKEN_VARIABLE)?.or_else(|| runtime::admin_token_at(url)))
+}
+
+fn token_of(file: Option<&Path>, variable: &str) -> Result<Option<Secret>> {
     let text = match file {
         Some(path) => {
             let text = std::fs::read_to_string(path);
             Some(text.with_context(|| format!("cannot read the token file {}", path.display()))?)
         }
-        None => environment(TOKEN_VARIABLE),
+        None => environment(variable),
     };
     Ok(text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()).map(Secret::new))
 }

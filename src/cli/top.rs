@@ -32,9 +32,12 @@ pub struct Top {
     /// Show the gateway at this URL, or at unix:SOCKET, instead of the one that runs on this machine
     #[arg(long, value_name = "URL", value_parser = address::parse)]
     pub url: Option<String>,
-    /// Read the token of the gateway at --url from this file (otherwise from the variable GOBLIN_TOKEN)
+    /// Read the admin token of the gateway at --url from this file (otherwise from the variable GOBLIN_ADMIN_TOKEN)
     #[arg(long, value_name = "FILE", requires = "url")]
     pub token_file: Option<PathBuf>,
+    /// Read the token of its clients, for calls and reads, from this file (otherwise from the variable GOBLIN_TOKEN)
+    #[arg(long, value_name = "FILE", requires = "url")]
+    pub client_token_file: Option<PathBuf>,
 }
 
 pub async fn run(arguments: Top) -> Result<ExitCode> {
@@ -44,7 +47,11 @@ pub async fn run(arguments: Top) -> Result<ExitCode> {
     // Before there is anything that a signal must not leave behind.
     let terminated = termination()?;
     let gateway = match arguments.url {
-        Some(url) => Gateway::Named { url, token: stdio::token(arguments.token_file.as_deref())? },
+        Some(url) => Gateway::Named {
+            token: stdio::token(arguments.client_token_file.as_deref())?,
+            admin_token: stdio::admin_token(arguments.token_file.as_deref(), &url)?,
+            url,
+        },
         None => match find().await {
             Ok(gateway) => gateway,
             Err((problem, code)) => {

@@ -5,7 +5,11 @@ use std::path::PathBuf;
 
 use crate::config::field::Field;
 use crate::config::problem::Fault;
-use crate::config::{network, vocabulary};
+use crate::config::secret::Secret;
+use crate::config::{network, read, vocabulary};
+
+/// The shortest `admin.token`.
+const MIN_TOKEN_LENGTH: usize = 16;
 
 /// Of the `admin` key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,11 +20,13 @@ pub struct AdminSettings {
     pub listen: Option<Listen>,
     /// Where the admin token is written, instead of the runtime directory.
     pub token_file: Option<PathBuf>,
+    /// The admin token; the gateway makes one at each start when there is none.
+    pub token: Option<Secret>,
 }
 
 impl Default for AdminSettings {
     fn default() -> AdminSettings {
-        AdminSettings { enabled: true, listen: None, token_file: None }
+        AdminSettings { enabled: true, listen: None, token_file: None, token: None }
     }
 }
 
@@ -53,7 +59,16 @@ pub(crate) fn admin(field: &Field<'_>) -> Option<AdminSettings> {
     section.set(&mut settings.enabled, "enabled", Field::flag);
     section.set(&mut settings.listen, "listen", |field| field.accept(listen(field.text()?)).map(Some));
     section.set(&mut settings.token_file, "tokenFile", |field| field.path().map(Some));
+    section.set(&mut settings.token, "token", |field| token(field).map(Some));
     Some(settings)
+}
+
+/// Operators read everything and start programs, so a token that can be guessed is refused.
+fn token(field: &Field<'_>) -> Option<Secret> {
+    let token = read::token(field)?;
+    let is_short = token.expose().len() < MIN_TOKEN_LENGTH;
+    let fault = || Fault::new(format!("has fewer than {MIN_TOKEN_LENGTH} characters")).cure("use a longer token");
+    field.accept(if is_short { Err(fault()) } else { Ok(token) })
 }
 
 fn listen(text: &str) -> Result<Listen, Fault> {

@@ -4,6 +4,7 @@
 //! to a server. A bare `$VAR` is never touched. `$${` stands for a plain `${`. What a reference expanded to is not
 //! expanded again and is never shown in a fault.
 
+use std::fmt;
 use std::path::Path;
 
 use crate::config::Environment;
@@ -12,6 +13,52 @@ use crate::config::problem::{Fault, quoted};
 
 /// A secret is a line or a key; more than this is the wrong file.
 const MAX_FILE_SIZE: u64 = 64 << 10;
+
+/// A text of the file in which references were replaced. People are shown the text as it was written: the value may hold a
+/// secret.
+#[derive(Clone)]
+pub struct Expanded {
+    value: String,
+    written: String,
+}
+
+impl Expanded {
+    pub fn new(value: impl Into<String>, written: impl Into<String>) -> Expanded {
+        Expanded { value: value.into(), written: written.into() }
+    }
+
+    /// Returns the text for the system, with its secrets.
+    pub fn value(&self) -> &str {
+        &self.value
+    }
+
+    /// Returns the text for people.
+    pub fn written(&self) -> &str {
+        &self.written
+    }
+}
+
+/// A text without references.
+impl From<&str> for Expanded {
+    fn from(text: &str) -> Expanded {
+        Expanded::new(text, text)
+    }
+}
+
+/// A server that gets the same value in another spelling has not changed.
+impl PartialEq for Expanded {
+    fn eq(&self, other: &Expanded) -> bool {
+        self.value == other.value
+    }
+}
+
+impl Eq for Expanded {}
+
+impl fmt::Debug for Expanded {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.written.fmt(formatter)
+    }
+}
 
 /// The text with every reference replaced, or all that is wrong with its references. Files are looked for in `directory`
 /// when their path is relative.

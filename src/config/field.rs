@@ -3,6 +3,7 @@
 //! Every `Option` that a method returns means the same: `None` was reported. A caller that gets `None` leaves its default
 //! in place and goes on, so that one reading finds all problems.
 
+use std::cell::RefCell;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use jsonc_parser::ast::{Object, Value};
 use jsonc_parser::common::Ranged;
 
 use crate::config::document::{item_path, member_path};
-use crate::config::expand::expand;
+use crate::config::expand::{Expanded, expand};
 use crate::config::file::Origin;
 use crate::config::problem::{Fault, Report};
 use crate::config::vocabulary::{Keys, choose};
@@ -25,6 +26,46 @@ pub(crate) struct Context<'a> {
     pub(crate) origin: &'a Origin,
     pub(crate) environment: Environment<'a>,
     pub(crate) report: Report,
+    pub(crate) expansions: RefCell<Expansions>,
+}
+
+/// The variables that the file expands, each with the part of the file that expands it.
+#[derive(Default)]
+pub(crate) struct Expansions {
+    pub(crate) part: Part,
+    pub(crate) variables: Vec<(Part, String)>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Part {
+    #[default]
+    Other,
+    /// A token of the gateway itself.
+    Token,
+    Server(String),
+}
+
+impl Expansions {
+    /// Returns the variables that these parts expand.
+    pub(crate) fn of(&self, is_meant: impl Fn(&Part) -> bool) -> impl Iterator<Item = &str> {
+        self.variables.iter().filter(move |(part, _)| is_meant(part)).map(|(_, name)| name.as_str())
+    }
+}
+
+impl Context<'_> {
+    /// Notes everything that `read` expands as used by this part.
+    pub(crate) fn within<T>(&self, part: Part, read: impl FnOnce() -> T) -> T {
+        let before = std::mem::replace(&mut self.expansions.borrow_mut().part, part);
+        let value = read();
+        self.expansions.borrow_mut().part = before;
+        value
+    }
+
+    fn look_up(&self, name: &str) -> Option<String> {
+        let Expansions { part, variables } = &mut *self.expansions.borrow_mut();
+        variables.push((part.clone(), name.to_owned()));
+        (self.environment)(name)
+    }
 }
 
 #[derive(Clone)]
@@ -126,7 +167,7 @@ impl<'a> Field<'a> {
     /// A string that may hold `${VAR}`. It goes to a process or a system call, so it cannot hold a NUL.
     pub(crate) fn expanded(&self) -> Option<String> {
         let context = self.context;
-        match expand(self.text()?, context.environment, &context.origin.directory) {
+        match expand(self.text()?, &|name| context.look_up(name), &context.origin.directory) {
             Ok(text) if text.contains('\0') => self.accept(Err(Fault::new("must not hold a NUL character"))),
             Ok(text) => Some(text),
             Err(faults) => {
@@ -134,6 +175,11 @@ impl<'a> Field<'a> {
                 None
             }
         }
+    }
+
+    /// The same, with the text as it was written.
+    pub(crate) fn expansion(&self) -> Option<Expanded> {
+        Some(Expanded::new(self.expanded()?, self.text()?))
     }
 
     /// A path; a relative one starts at the directory of the file.

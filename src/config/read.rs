@@ -1,7 +1,9 @@
 //! The file as a whole: from text to a configuration, or to everything that is wrong with it.
 
+use std::cell::RefCell;
+
 use crate::config::exposure::Exposure;
-use crate::config::field::{Context, Field, Section};
+use crate::config::field::{Context, Field, Part, Section};
 use crate::config::file::Origin;
 use crate::config::problem::{Fault, Problems, Report};
 use crate::config::secret::Secret;
@@ -14,7 +16,7 @@ use crate::config::{
 pub(crate) fn read(text: &str, origin: &Origin, environment: Environment<'_>) -> Result<Loaded, Problems> {
     // Editors on Windows put a byte order mark in front.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let context = Context { origin, environment, report: Report::default() };
+    let context = Context { origin, environment, report: Report::default(), expansions: RefCell::default() };
     if let Err(fault) = origin.check_trust() {
         context.report.problem(0, "", fault);
     }
@@ -38,12 +40,17 @@ fn root(field: &Field<'_>) -> Config {
     section.set(&mut config.policies.subscriptions, "subscriptions", subscriptions);
     section.set(&mut config.log, "log", log);
     section.set(&mut config.admin, "admin", admin::admin);
+    require_two_tokens(&section, &config);
     section.set(&mut config.telemetry, "telemetry", telemetry);
     let mut namespacing = Namespacing::default();
     section.set(&mut namespacing, "namespacing", |field| rules::namespacing(field, &Namespacing::default()));
     let servers = section.one_of(&vocabulary::SERVERS);
     match &servers {
-        Some(field) => config.servers = server::servers(field, &namespacing),
+        Some(field) => {
+            config.servers = server::servers(field, &namespacing);
+            // Behind all that expands variables.
+            server::withhold(field, &mut config.servers);
+        }
         None => field.problem(Fault::new("there is no \"mcpServers\"").cure("add \"mcpServers\": {}")),
     }
     views(&section, servers.as_ref(), namespacing.max_length, &mut config);
@@ -88,8 +95,18 @@ fn gateway(field: &Field<'_>) -> Option<Gateway> {
     Some(gateway)
 }
 
-fn token(field: &Field<'_>) -> Option<Secret> {
-    let text = field.expanded()?;
+/// Clients that know `gateway.token` must not act as operators.
+fn require_two_tokens(section: &Section<'_>, config: &Config) {
+    let is_same = config.admin.token.is_some() && config.admin.token == config.gateway.token;
+    let admin = section.get("admin").filter(|_| is_same).and_then(|field| field.map());
+    if let Some(token) = admin.and_then(|admin| admin.get("token")) {
+        token.problem(Fault::new("is the same as gateway.token, which clients know").cure("use another token"));
+    }
+}
+
+/// Reads a token of the gateway itself.
+pub(crate) fn token(field: &Field<'_>) -> Option<Secret> {
+    let text = field.context().within(Part::Token, || field.expanded())?;
     field.accept(network::check_token(&text))?;
     field.warn_if_literal_secret();
     Some(Secret::new(text))

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use indexmap::IndexMap;
 
-use crate::config::field::{Field, Section};
+use crate::config::field::{Field, Part, Section};
 use crate::config::problem::{Fault, quoted};
 use crate::config::{
-    Declare, HttpKind, Namespacing, Protocol, Server, ServerId, Transport, roots, rules, sharing, transport, vocabulary,
+    Declare, HttpKind, Namespacing, Protocol, Server, ServerId, Transport, inherit, roots, rules, sharing, transport,
+    vocabulary,
 };
 
 /// Names longer than this are cut in any case.
@@ -32,12 +33,33 @@ pub(crate) fn servers(field: &Field<'_>, namespacing: &Namespacing) -> IndexMap<
     };
     for (name, field) in section.fields() {
         let id = check_id(name, &field, &mut folded_ids);
-        let server = server(name, &field, namespacing);
+        let part = Part::Server(name.to_owned());
+        let server = field.context().within(part, || server(name, &field, namespacing));
         if let (Some(id), Some(server)) = (id, server) {
             servers.insert(id, Arc::new(server));
         }
     }
     servers
+}
+
+/// Withholds from each server the variables that hold tokens of the gateway and those that other parts of the file expand.
+pub(crate) fn withhold(field: &Field<'_>, servers: &mut IndexMap<ServerId, Arc<Server>>) {
+    let expansions = field.context().expansions.borrow();
+    let tokens: Vec<&str> = expansions.of(|part| *part == Part::Token).collect();
+    let Some(section) = field.is_object().then(|| field.map()).flatten() else { return };
+    for (name, field) in section.fields() {
+        let entry = field.is_object().then(|| field.map()).flatten();
+        if let Some(inherit) = entry.and_then(|entry| entry.get("inherit")) {
+            inherit::report_tokens(&inherit, |name| tokens.contains(&name));
+        }
+        let own = Part::Server(name.to_owned());
+        let own_names: Vec<&str> = expansions.of(|part| *part == own).collect();
+        let elsewhere = expansions.of(|part| *part != own).filter(|name| !own_names.contains(name));
+        let Some(server) = servers.get_mut(name) else { continue };
+        if let Transport::Stdio { inherit, .. } = &mut Arc::make_mut(server).transport {
+            inherit.withhold(tokens.iter().copied(), elsewhere);
+        }
+    }
 }
 
 /// `folded_ids` remembers which id was folded to what (D1).

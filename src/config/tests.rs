@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::config::admin::{AdminSettings, Listen};
+use crate::config::expand::Expanded;
 use crate::config::file::Origin;
+use crate::config::secret::Secret;
 use crate::config::vocabulary::{self, Keys};
 use crate::config::{
     Config, Declare, Files, HttpKind, LogFormat, LogLevel, NamePolicy, Protocol, Root, Server, ServerId, ServerIdError,
@@ -56,7 +58,7 @@ const FULL: &str = r#"{
   },
   "subscriptions": { "maxPerClient": 7, "maxTotal": 8, "maxUpstream": 9 },
   "log": { "level": "debug", "format": "json", "audit": true },
-  "admin": { "enabled": false, "listen": "[::1]:3001", "tokenFile": "admin.token" },
+  "admin": { "enabled": false, "listen": "[::1]:3001", "tokenFile": "admin.token", "token": "0123456789abcdef" },
   "telemetry": { "otlp": "http://127.0.0.1:4318/${TOKEN}" },
   "exposure": { "mode": "auto", "pinned": ["local_*"], "autoAbove": 0, "reveal": true },
   "metaTools": { "enabled": true, "prefix": "goblin_" },
@@ -70,7 +72,7 @@ const FULL: &str = r#"{
   "mcpServers": {
     "local": { // a command
       "type": "stdio", "command": "${HOME}/bin/x", "args": ["-t", "${TOKEN}"], "env": { "T": "${env:TOKEN}" }, "cwd": "./sub/../w",
-      "enabled": false, "session": "shared", "protocol": "legacy", "prefix": "", "timeout": "5m", "poll": "1s", "validate": true,
+      "inherit": ["EXTRA", "MORE_*"], "enabled": false, "session": "shared", "protocol": "legacy", "prefix": "", "timeout": "5m", "poll": "1s", "validate": true,
       "namespacing": "prefix", "declare": ["sampling"], "roots": ["src", { "uri": "file:///srv", "name": "all" }],
       "tools": { "allow": ["find_*"], "deny": ["find_x"], "rename": { "find_a": "seek" }, "timeouts": { "slow": "0", "b": "1h" } },
       "prompts": { "allow": [], "deny": ["*"], "rename": { "p": "q" } },
@@ -142,7 +144,8 @@ fn every_key_is_accepted() {
     assert_eq!(config.gateway.grace, Duration::ZERO);
     let listen = Listen { host: "::1".to_owned(), port: 3001 };
     let token_file = Some("/etc/goblin/admin.token".into());
-    assert_eq!(config.admin, AdminSettings { enabled: false, listen: Some(listen), token_file });
+    let token = Some(Secret::new("0123456789abcdef"));
+    assert_eq!(config.admin, AdminSettings { enabled: false, listen: Some(listen), token_file, token });
     assert_eq!((config.gateway.max_sessions, config.gateway.max_body_size), (5, 1_000_000));
     assert_eq!(config.gateway.max_memory, Some(2 << 30));
     assert_eq!(config.policies.default_timeout, Some(Duration::from_secs(10)));
@@ -160,10 +163,10 @@ fn every_key_is_accepted() {
 fn servers_are_read_whole() {
     let config = accept(FULL);
     let local = &config.servers["local"];
-    let Transport::Stdio { command, args, env, cwd } = &local.transport else { panic!("not stdio") };
+    let Transport::Stdio { command, args, env, cwd, .. } = &local.transport else { panic!("not stdio") };
     assert_eq!(
-        (command.as_str(), args.as_slice()),
-        ("/srv/me/bin/x", ["-t".to_owned(), "s3cret-0123456789".to_owned()].as_slice())
+        (command.value(), args.iter().map(Expanded::value).collect::<Vec<_>>()),
+        ("/srv/me/bin/x", vec!["-t", "s3cret-0123456789"])
     );
     assert_eq!((env["T"].expose(), cwd.as_path()), ("s3cret-0123456789", Path::new("/etc/goblin/sub/../w")));
     assert_eq!((local.enabled, local.validate, local.protocol), (false, true, Protocol::Legacy));

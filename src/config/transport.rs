@@ -6,11 +6,13 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 
+use crate::config::expand::Expanded;
 use crate::config::field::{Field, Section};
+use crate::config::inherit::Inherit;
 use crate::config::problem::Fault;
 use crate::config::secret::Secret;
 use crate::config::vocabulary::{ASK_MEMBERS, FILES_MEMBERS, HTTP_MEMBERS, STDIO_MEMBERS};
-use crate::config::{Files, HttpKind, Transport, network, vocabulary};
+use crate::config::{Files, HttpKind, Transport, inherit, network, vocabulary};
 
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
@@ -100,9 +102,11 @@ fn stdio(section: &Section<'_>) -> Option<Transport> {
     let source = inner.as_ref().unwrap_or(section);
 
     let mut args = Vec::new();
-    source.set(&mut args, "args", |field| field.list(Field::expanded));
+    source.set(&mut args, "args", |field| field.list(Field::expansion));
     let mut env = BTreeMap::new();
     source.set(&mut env, "env", environment);
+    let mut inherit = Inherit::default();
+    section.set(&mut inherit, "inherit", inherit::inherit);
     let mut cwd = section.field().context().origin.directory.clone();
     section.set(&mut cwd, "cwd", Field::path);
     let program = match inner {
@@ -115,12 +119,12 @@ fn stdio(section: &Section<'_>) -> Option<Transport> {
         }
         None => command,
     };
-    Some(Transport::Stdio { command: program_name(&program?)?, args, env, cwd })
+    Some(Transport::Stdio { command: program_name(&program?)?, args, env, inherit, cwd })
 }
 
-fn program_name(field: &Field<'_>) -> Option<String> {
-    let text = field.expanded()?;
-    field.accept(if text.trim().is_empty() { Err(Fault::new("must not be empty")) } else { Ok(text) })
+fn program_name(field: &Field<'_>) -> Option<Expanded> {
+    let text = field.expansion()?;
+    field.accept(if text.value().trim().is_empty() { Err(Fault::new("must not be empty")) } else { Ok(text) })
 }
 
 fn environment(field: &Field<'_>) -> Option<BTreeMap<String, Secret>> {

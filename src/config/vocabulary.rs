@@ -98,7 +98,7 @@ pub(crate) const URL: [&str; 3] = ["url", "serverUrl", "httpUrl"];
 pub(crate) const TYPE: [&str; 2] = ["type", "transport"];
 
 /// Members that only one kind of server has.
-pub(crate) const STDIO_MEMBERS: [&str; 4] = ["command", "args", "env", "cwd"];
+pub(crate) const STDIO_MEMBERS: [&str; 5] = ["command", "args", "env", "inherit", "cwd"];
 pub(crate) const HTTP_MEMBERS: [&str; 5] = ["url", "serverUrl", "httpUrl", "headers", "tls"];
 pub(crate) const FILES_MEMBERS: [&str; 4] = ["root", "hidden", "ignored", "maxFiles"];
 /// Members that a server has which may ask something of its clients; ours does not.
@@ -108,6 +108,7 @@ const COUNT: Shape = Shape::Whole(1, field::LARGEST_COUNT);
 const NAME: Shape = Shape::Text("^[A-Za-z0-9_-]{1,128}$");
 const URI: Shape = Shape::Text(r"^[A-Za-z][A-Za-z0-9+.-]*:\S+$");
 const GLOB: Shape = Shape::Text("^.+$");
+const VARIABLES: Shape = Shape::Text(r"^[A-Za-z_][A-Za-z0-9_]*\*?$");
 const GLOBS: Shape = Shape::List(&GLOB);
 const NAMES: Shape = Shape::Choice(&words(&rules::NAMES));
 const NAMING: Shape = Shape::Either(&NAMES, &Shape::Namespacing);
@@ -254,6 +255,12 @@ pub(crate) const ADMIN: Keys = Keys {
             "HOST:PORT for /api and /metrics, instead of the address for clients",
         ),
         restart("tokenFile", Shape::Path, "", "where the admin token is written; in the runtime directory when absent"),
+        restart(
+            "token",
+            Shape::Expanded,
+            "",
+            "the admin token, at least 16 characters and not gateway.token; a random one for each start when absent",
+        ),
     ],
     aliases: &[],
     passed_over: &[],
@@ -360,7 +367,13 @@ pub(crate) const SERVER: Keys = Keys {
             "the program to start; with a / relative to cwd, else found in PATH",
         ),
         live("args", Shape::List(&Shape::Expanded), "[]", "its arguments"),
-        live("env", Shape::Map(&Shape::Expanded), "{}", "added to our environment, of which GOBLIN_* is not passed on"),
+        live("env", Shape::Map(&Shape::Expanded), "{}", "its variables, besides the few that every server gets"),
+        live(
+            "inherit",
+            Shape::Either(&Shape::Flag, &Shape::List(&VARIABLES)),
+            "[]",
+            "variables of the gateway that it gets too: names, PREFIX_*, or true for all but the gateway's tokens",
+        ),
         live("cwd", Shape::Path, "\".\"", "its working directory; relative to that of the file"),
         live("url", Shape::Url, "", "a complete http or https URL, without user, password or fragment"),
         live(
@@ -437,7 +450,7 @@ pub(crate) const COMMAND: Keys = Keys {
     read: &[
         live("path", Shape::Expanded, "", "the program to start"),
         live("args", Shape::List(&Shape::Expanded), "[]", "its arguments"),
-        live("env", Shape::Map(&Shape::Expanded), "{}", "added to our environment"),
+        live("env", Shape::Map(&Shape::Expanded), "{}", "its variables"),
     ],
     aliases: &[],
     passed_over: &[],

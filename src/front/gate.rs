@@ -97,9 +97,10 @@ impl Gate {
         if !comes_from_other_site(headers) || is_allowed() { Ok(()) } else { Err(reject_site()) }
     }
 
-    pub fn check_token(&self, headers: &HeaderMap) -> Result<(), Box<Response<Body>>> {
+    /// Checks the token that a path needs. The admin API checks its own.
+    pub fn check_token(&self, path: &str, headers: &HeaderMap) -> Result<(), Box<Response<Body>>> {
         let Some((token, name)) = &self.token else { return Ok(()) };
-        if has_token(headers, token) {
+        if is_of_operators(path) || has_token(headers, token) {
             return Ok(());
         }
         let mut response = reject(StatusCode::UNAUTHORIZED, &format!("Authorization must be `Bearer` with {name}"));
@@ -144,6 +145,11 @@ impl Gate {
     fn is_allowed_origin(&self, origin: &str) -> bool {
         self.origins.iter().any(|known| known.eq_ignore_ascii_case(origin))
     }
+}
+
+/// Returns whether a path belongs to the admin API, which has a token of its own (`admin::permit`).
+fn is_of_operators(path: &str) -> bool {
+    path == "/api" || path.starts_with("/api/")
 }
 
 /// Rejects a request that repeats a header whose value decides something: two readers could pick different values.
@@ -222,7 +228,7 @@ mod tests {
             map.append(name, value.parse().expect("a header value"));
         }
         let gate = Gate::new(gateway);
-        let checked = gate.check_source(&Uri::from_static("/mcp"), &map).and_then(|_| gate.check_token(&map));
+        let checked = gate.check_source(&Uri::from_static("/mcp"), &map).and_then(|_| gate.check_token("/mcp", &map));
         checked.map_or_else(|response| response.status().as_u16(), |()| 200)
     }
 

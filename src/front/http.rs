@@ -123,7 +123,7 @@ impl Front {
         }
         let origin = request.headers().get(ORIGIN).cloned();
         // A preflight carries no token.
-        let response = match self.gate.check_token(request.headers()) {
+        let response = match self.gate.check_token(request.uri().path(), request.headers()) {
             _ if request.method() == Verb::OPTIONS => {
                 preflight(request.headers().get("access-control-request-headers"))
             }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::register::{Register, Subscribed, Unsubscribable};
+use crate::backend::trouble::public;
 use crate::backend::{Backend, CallEnd};
 use crate::caller::SessionId;
 use crate::catalog::View;
@@ -59,7 +60,7 @@ impl Router {
             Outcome::Pending => "pending",
             Outcome::Refused(response) => return Ok(refusal(request, &response, &subscription)),
             Outcome::Failed(reason) => {
-                let (server, reason) = (backend.id.to_string(), reason.to_string());
+                let (server, reason) = (backend.id.to_string(), public(&reason));
                 return Err(Error::BackendUnavailable { server, reason, sent: true }.into());
             }
             Outcome::Late(after) => {

@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::harness::{Answer, Client, Gateway, Listener, eventually, field, fixture_server};
+use crate::operator::{bearer, follow, look};
 use crate::subscriber::subscribe;
 use crate::support::logged;
 
@@ -63,10 +64,11 @@ async fn only_get_and_head_are_answered() {
     let client = Client::new(gateway.address);
     ready(&client).await;
     for path in ["/healthz", "/readyz", "/metrics", "/api/subscriptions"] {
-        let head = client.send(Method::HEAD, path, &[], "").await;
+        let bearer = bearer(client.address).await;
+        let head = client.send(Method::HEAD, path, &[("authorization", &bearer)], "").await;
         assert_eq!((head.status, head.body.as_str()), (StatusCode::OK, ""), "{path}");
         for verb in [Method::POST, Method::PUT, Method::DELETE] {
-            let answer = client.send(verb.clone(), path, &[], "{}").await;
+            let answer = client.send(verb.clone(), path, &[("authorization", &bearer)], "{}").await;
             assert_eq!(answer.status, StatusCode::METHOD_NOT_ALLOWED, "{verb} {path}");
         }
     }
@@ -111,7 +113,7 @@ async fn three_servers() -> (Gateway, Client) {
 }
 
 async fn asked(client: &Client, path: &str) -> Value {
-    let answer = client.send(Method::GET, path, &[], "").await;
+    let answer = look(client, path).await;
     assert_eq!(answer.status, StatusCode::OK, "{path}: {answer:?}");
     assert_eq!(answer.headers["content-type"], "application/json", "{path}");
     assert_eq!(answer.headers["cache-control"], "no-store", "{path}");
@@ -202,12 +204,12 @@ async fn servers_are_told_one_by_one_too() {
         ("/api/servres", "the nearest is GET /api/servers"),
         ("/api/", "the nearest is"),
     ] {
-        let answer = client.send(Method::GET, path, &[], "").await;
+        let answer = look(&client, path).await;
         assert_eq!(answer.status, StatusCode::NOT_FOUND, "{path}: {answer:?}");
         assert!(answer.json()["error"]["message"].as_str().is_some_and(|it| it.ends_with(words) || it.contains(words)));
     }
     for path in ["/api/status?x=1", "/api/tools?sever=a", "/api/tools?server=", "/api/tools?server=a&server=a"] {
-        let answer = client.send(Method::GET, path, &[], "").await;
+        let answer = look(&client, path).await;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{path}: {answer:?}");
     }
 }
@@ -233,7 +235,7 @@ async fn entries_are_told_as_clients_get_them_token_for_token() {
         let listed: Listed = serde_json::from_str(&body).expect("a list");
         let listed: Vec<_> = listed.result[member].iter().map(|definition| definition.get().to_owned()).collect();
         let entries = async |query: &str| {
-            let answer = client.send(Method::GET, &format!("{path}{query}"), &[], "").await;
+            let answer = look(&client, &format!("{path}{query}")).await;
             serde_json::from_str::<EntryList>(&answer.body).expect("entries")
         };
         let all = entries("").await;
@@ -280,7 +282,7 @@ async fn sub15_sessions_are_listed_and_no_id_is_told_whole() {
 
 /// Opens the stream of events.
 async fn events(client: &Client, headers: &[(&str, &str)]) -> Listener {
-    let (parts, listener) = client.get("/api/events", headers).await;
+    let (parts, listener) = follow(client, "/api/events", headers).await;
     assert_eq!(
         (parts.status, &parts.headers["content-type"]),
         (StatusCode::OK, &"text/event-stream".parse().expect("a value"))
@@ -319,7 +321,11 @@ async fn events_are_told_as_they_happen_and_a_reader_may_come_back() {
     let first = reader.next_event().await.expect("an event");
     let seq: u64 = field(&first, "id").expect("an id").parse().expect("a number");
     assert_eq!(seq, last.parse::<u64>().expect("a number") + 1, "{first}");
-    let answer = client.send(Method::GET, "/api/events", &[("last-event-id", "x")], "").await;
+    let answer = {
+        let bearer = bearer(client.address).await;
+        let headers = [("last-event-id", "x"), ("authorization", bearer.as_str())];
+        client.send(Method::GET, "/api/events", &headers, "").await
+    };
     assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{answer:?}");
 }
 
@@ -331,11 +337,11 @@ async fn exactly_so_many_may_read_the_events_and_none_holds_the_end_up() {
     for _ in 0..MOST_READERS {
         readers.push(events(&client, &[]).await);
     }
-    let refused = client.send(Method::GET, "/api/events", &[], "").await;
+    let refused = look(&client, "/api/events").await;
     assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE, "{refused:?}");
     readers.pop();
     let back = eventually("the room of one that went is free", || async {
-        let (parts, listener) = client.get("/api/events", &[]).await;
+        let (parts, listener) = follow(&client, "/api/events", &[]).await;
         (parts.status == StatusCode::OK).then_some(listener)
     });
     readers.push(back.await);

@@ -11,6 +11,7 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::harness::{Client, Gateway, Scratch, eventually, fixture_server, goblin, servers_only};
+use crate::operator::{follow, look};
 
 /// A gateway and all it writes.
 struct Stage {
@@ -78,7 +79,7 @@ async fn strange_hosts_and_pages_see_nothing_but_probes() {
             let (status, headers) = status(&stage.client, route, &[evil, ("authorization", &bearer)]).await;
             match route.access {
                 Access::Probe => assert!(status != StatusCode::FORBIDDEN, "{name}"),
-                Access::Read | Access::Change => assert_eq!(status, StatusCode::FORBIDDEN, "{name} {evil:?}"),
+                Access::Client | Access::Operator => assert_eq!(status, StatusCode::FORBIDDEN, "{name} {evil:?}"),
             }
             assert!(!headers.contains_key("access-control-allow-origin"), "{name} {evil:?}");
         }
@@ -93,7 +94,7 @@ async fn strange_hosts_and_pages_see_nothing_but_probes() {
 }
 
 #[tokio::test]
-async fn pages_that_the_configuration_names_may_change_something() {
+async fn pages_that_the_configuration_allows_may_use_the_api() {
     let config = json!({ "mcpServers": {}, "gateway": { "allowedOrigins": ["https://app.example"] } });
     let stage = Stage::new(config).await;
     let bearer = format!("Bearer {}", stage.admin_token());
@@ -105,7 +106,7 @@ async fn pages_that_the_configuration_names_may_change_something() {
 }
 
 #[tokio::test]
-async fn reading_is_free_on_loopback_and_changes_need_the_token() {
+async fn hard7_every_route_of_the_api_needs_the_admin_token_on_loopback_too() {
     let stage = Stage::new(json!({ "mcpServers": {} })).await;
     let token = stage.admin_token();
     assert!(token.len() == 64 && token.bytes().all(|byte| byte.is_ascii_hexdigit()), "{token}");
@@ -117,7 +118,7 @@ async fn reading_is_free_on_loopback_and_changes_need_the_token() {
             let wrong = wrong.map(|value| ("authorization", value));
             let (status, headers) = status(&stage.client, route, wrong.as_slice()).await;
             let is_refused = status == StatusCode::UNAUTHORIZED;
-            assert_eq!(is_refused, route.access == Access::Change, "{name}: {status}");
+            assert_eq!(is_refused, route.access == Access::Operator, "{name}: {status}");
             assert_eq!(headers.contains_key("www-authenticate"), is_refused, "{name}");
         }
         let right = format!("Bearer {token}");
@@ -132,15 +133,32 @@ async fn reading_is_free_on_loopback_and_changes_need_the_token() {
 }
 
 #[tokio::test]
-async fn the_token_of_the_gateway_is_that_of_operators_too() {
-    let stage = Stage::new(json!({ "mcpServers": {}, "gateway": { "token": "s3cret-0123456789" } })).await;
-    assert_eq!(stage.record()["adminTokenFile"], Value::Null, "there is no second one");
-    for route in ROUTES {
-        let name = format!("{} {}", route.verb(), route.path);
-        let (without, _) = status(&stage.client, route, &[]).await;
-        assert_eq!(without == StatusCode::UNAUTHORIZED, route.access != Access::Probe, "{name}: {without}");
-        let (with, _) = status(&stage.client, route, &[("authorization", "Bearer s3cret-0123456789")]).await;
-        assert!(passed(with), "{name}: {with}");
+async fn hard6_the_token_of_clients_opens_no_route_of_operators_and_theirs_none_of_clients() {
+    const ADMIN: &str = "0123456789abcdef";
+    const CLIENT: &str = "s3cret-0123456789";
+    for own in [None, Some(ADMIN)] {
+        let admin = own.map_or(json!({}), |token| json!({ "token": token }));
+        let stage = Stage::new(json!({ "mcpServers": {}, "gateway": { "token": CLIENT }, "admin": admin })).await;
+        let token = stage.admin_token();
+        assert!(own.is_none_or(|own| own == token) && token != CLIENT, "the runtime directory has {token}");
+        let (client, operator) = (format!("Bearer {CLIENT}"), format!("Bearer {token}"));
+        for route in ROUTES {
+            let name = format!("{} {}", route.verb(), route.path);
+            for (given, is_right) in [
+                (None, false),
+                (Some(&client), route.access == Access::Client),
+                (Some(&operator), route.access == Access::Operator),
+            ] {
+                let header = given.map(|value| ("authorization", value.as_str()));
+                let (status, _) = status(&stage.client, route, header.as_slice()).await;
+                let is_refused = status == StatusCode::UNAUTHORIZED;
+                assert_eq!(is_refused, route.access != Access::Probe && !is_right, "{name} {given:?}: {status}");
+            }
+        }
+        let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+        let headers = [("authorization", operator.as_str()), ("content-type", "application/json")];
+        let answer = stage.client.send(Method::POST, "/mcp", &headers, ping).await;
+        assert_eq!(answer.status, StatusCode::UNAUTHORIZED, "{answer:?}");
     }
 }
 
@@ -235,7 +253,7 @@ async fn routes_answer_what_the_document_says() {
         (ready.status == StatusCode::OK).then_some(())
     })
     .await;
-    let document = client.send(Method::GET, "/api/openapi.json", &[], "").await.json();
+    let document = look(&client, "/api/openapi.json").await.json();
     assert_eq!(document["openapi"], "3.1.0");
     let described: usize =
         document["paths"].as_object().expect("paths").values().map(|it| it.as_object().expect("verbs").len()).sum();
@@ -247,6 +265,7 @@ async fn routes_answer_what_the_document_says() {
         let problems: Vec<_> = validator.iter_errors(value).map(|error| error.to_string()).collect();
         assert!(problems.is_empty(), "{name}: {problems:?} in {value}");
     };
+    let bearer = format!("Bearer {}", stage.admin_token());
     for route in ROUTES {
         let name = format!("{} {}", route.verb(), route.path);
         let operation = &document["paths"][route.path][route.verb().as_str().to_lowercase()];
@@ -258,12 +277,15 @@ async fn routes_answer_what_the_document_says() {
                 assert!(!content(answer.status)[kind].is_null(), "{name}");
             }
             Answer::Json(_) => {
-                let answer = client.send(route.verb(), &path(route), &[], "").await;
-                assert_eq!(answer.status == StatusCode::OK, route.access != Access::Change, "{name}: {answer:?}");
+                // A change is refused here, which has a schema too.
+                let headers = [("authorization", bearer.as_str())];
+                let headers = if route.verb() == Method::GET { &headers[..] } else { &[] };
+                let answer = client.send(route.verb(), &path(route), headers, "").await;
+                assert_eq!(answer.status == StatusCode::OK, route.verb() == Method::GET, "{name}: {answer:?}");
                 valid(&content(answer.status)["application/json"]["schema"], &answer.json(), &name);
             }
             Answer::Events(..) => {
-                let (_, mut listener) = client.get(&path(route), &[]).await;
+                let (_, mut listener) = follow(&client, &path(route), &[]).await;
                 let event = listener.next().await.expect("an event");
                 valid(&content(StatusCode::OK)["text/event-stream"]["x-events"]["message"], &event, &name);
             }
@@ -286,12 +308,12 @@ async fn an_operator_switches_servers_and_reads_the_file_anew() {
     let client = stage.gateway.client_seeing("a_echo").await;
     client.call("a_echo", json!({})).await;
     assert_eq!(change(&stage, "/api/servers/a/disable", 200).await["state"], "disabled");
-    let servers = client.send(Method::GET, "/api/servers", &[], "").await.json()["servers"].clone();
+    let servers = look(&client, "/api/servers").await.json()["servers"].clone();
     assert_eq!((&servers[0]["id"], &servers[0]["state"]), (&json!("a"), &json!("disabled")), "{servers}");
     eventually("its tools are gone", || async { client.tool_names().await.is_empty().then_some(()) }).await;
     assert_ne!(change(&stage, "/api/servers/a/enable", 200).await["state"], "disabled");
     client.await_tool("a_echo").await;
-    let servers = client.send(Method::GET, "/api/servers", &[], "").await.json()["servers"].clone();
+    let servers = look(&client, "/api/servers").await.json()["servers"].clone();
     assert_eq!((&servers[0]["id"], &servers[1]["id"]), (&json!("a"), &json!("off")), "in the order of the file");
     assert_eq!(servers[0]["calls"]["ok"], 1, "it goes on counting");
     assert_eq!(change(&stage, "/api/servers/a/restart", 200).await["id"], "a");
@@ -303,7 +325,7 @@ async fn an_operator_switches_servers_and_reads_the_file_anew() {
     assert_eq!((&reloaded["started"], &reloaded["stopped"]), (&json!([]), &json!([])), "{reloaded}");
     stage.scratch.write("goblin.json", "{");
     change(&stage, "/api/reload", 422).await;
-    let status = client.send(Method::GET, "/api/status", &[], "").await.json();
+    let status = look(&client, "/api/status").await.json();
     assert!(status["configuration"]["problem"].is_string(), "{status}");
     assert!(status["configuration"]["source"].as_str().is_some_and(|it| it.ends_with("goblin.json")), "{status}");
 }

@@ -14,11 +14,11 @@ use crate::harness::{Client, Gateway, Scratch, eventually, fixture, fixture_serv
 use crate::raw_server::{RawServer, response};
 use crate::support::{assert_error, http_server, logged, path_text, pid_in, try_call};
 
-/// Callers of `server` and the log hear these words.
-async fn told(gateway: &Gateway, client: &Client, server: &str, tool: &str, words: &str) {
-    let answer = eventually(&format!("callers of {server} hear: {words}"), || async {
+/// Waits until callers of `server` read `public` and the log has `words`.
+async fn told(gateway: &Gateway, client: &Client, server: &str, tool: &str, public: &str, words: &str) {
+    let answer = eventually(&format!("callers of {server} read: {public}"), || async {
         let answer = try_call(client, tool, json!({})).await;
-        answer["error"]["message"].as_str().is_some_and(|message| message.contains(words)).then_some(answer)
+        answer["error"]["message"].as_str().is_some_and(|message| message.contains(public)).then_some(answer)
     })
     .await;
     let data = assert_error(&answer, 1503, "BACKEND_UNAVAILABLE");
@@ -87,37 +87,52 @@ fn babble(scripted: &Scripted) {
     scripted.replace("echo 'Listening on port 8000'; exec sleep 600");
 }
 
-type Row = (&'static str, fn(&Scripted), &'static str);
+/// A name, a fault, the words for callers and those for operators.
+type Row = (&'static str, fn(&Scripted), &'static str, &'static str);
+
+const UNSTARTABLE: &str = "its command cannot be started; goblin status shows more";
+const SILENT: &str = "no answer to the handshake within 5s (does the command start an MCP server on stdin";
 
 #[tokio::test]
 async fn d14_what_is_wrong_with_a_command_is_told_with_its_cure() {
     let rows: [Row; 6] = [
-        ("absent", remove_command, "command \"mcp-server-of-ours\" not found (is it installed and on PATH?"),
-        ("plain", make_unexecutable, "mcp-server-of-ours is not executable (chmod +x?)"),
-        ("astray", remove_cwd, "No such file or directory (os error 2) (check cwd in the configuration)"),
+        (
+            "absent",
+            remove_command,
+            UNSTARTABLE,
+            "command \"mcp-server-of-ours\" not found (is it installed and on PATH?",
+        ),
+        ("plain", make_unexecutable, UNSTARTABLE, "mcp-server-of-ours is not executable (chmod +x?)"),
+        ("astray", remove_cwd, UNSTARTABLE, "No such file or directory (os error 2) (check cwd in the configuration)"),
         (
             "dying",
             die_at_start,
+            "exit code 7; goblin status shows more",
             "exit code 7; its last words: no [31mlicence / call the vendor (run its command by hand",
         ),
-        ("silent", never_answer, "no answer to the handshake within 5s (does the command start an MCP server on stdin"),
-        ("babbling", babble, "but \"Listening on port 8000\" on stdout, which is no MCP (is it the right command?"),
+        ("silent", never_answer, SILENT, SILENT),
+        (
+            "babbling",
+            babble,
+            "no answer to the handshake within 5s; goblin status shows more",
+            "but \"Listening on port 8000\" on stdout, which is no MCP (is it the right command?",
+        ),
     ];
     let scratch = Scratch::new();
-    let scripted = rows.map(|(name, _, _)| Scripted::new(&scratch, name));
+    let scripted = rows.map(|(name, ..)| Scripted::new(&scratch, name));
     let servers = rows.iter().zip(&scripted).map(|((name, ..), scripted)| ((*name).to_owned(), scripted.server()));
     let config =
         json!({ "policies": { "startTimeout": "5s" }, "mcpServers": servers.collect::<serde_json::Map<_, _>>() });
     let gateway = Gateway::start(config).await;
     let client = gateway.client().await;
-    for ((name, break_it, _), scripted) in rows.iter().zip(&scripted) {
+    for ((name, break_it, ..), scripted) in rows.iter().zip(&scripted) {
         client.await_tool(&format!("{name}_echo")).await;
         let pid = pid_in(&scripted.pid_file()).await;
         break_it(scripted);
         signal(pid, "KILL");
     }
-    for (name, _, words) in rows {
-        told(&gateway, &client, name, &format!("{name}_echo"), words).await;
+    for (name, _, public, words) in rows {
+        told(&gateway, &client, name, &format!("{name}_echo"), public, words).await;
     }
 }
 
@@ -169,9 +184,10 @@ async fn d12_what_is_wrong_behind_a_url_is_told_with_its_cure() {
     BROKEN.store(true, Ordering::SeqCst);
     drop(down);
     for (name, _, words) in REFUSALS {
-        told(&gateway, &client, name, &format!("{name}_t"), words).await;
+        told(&gateway, &client, name, &format!("{name}_t"), words, words).await;
     }
-    told(&gateway, &client, "down", "down_echo", "connection refused (is it running, and on this port?)").await;
+    let refused = "connection refused (is it running, and on this port?)";
+    told(&gateway, &client, "down", "down_echo", refused, refused).await;
 }
 
 /// What cannot work first and then break is told in the log.

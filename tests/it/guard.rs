@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use goblin::backend::child::{self, Child, Command, Exit, SpawnError};
 use goblin::backend::guard;
+use goblin::config::inherit::Inherit;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 
@@ -232,14 +233,14 @@ async fn the_guard_names_a_command_it_cannot_start() {
 }
 
 #[tokio::test]
-async fn the_environment_is_ours_without_our_secrets_and_with_theirs() {
-    let script = "echo \"${GOBLIN_SECRET-unset} ${TEST_PLAIN-unset} $ADDED $PWD\"; echo ready; cat";
+async fn d19_a_command_gets_the_allow_list_and_its_own_variables() {
+    let script = "echo \"${GOBLIN_SECRET-unset} ${TEST_PLAIN-unset} $LC_TEST $ADDED $PWD\"; echo ready; cat";
     let directory = scratch().canonicalize().unwrap();
     let mut gateway = stand_in_command(script);
-    gateway.env("GOBLIN_SECRET", "x").env("TEST_PLAIN", "plain");
+    gateway.env("GOBLIN_SECRET", "x").env("TEST_PLAIN", "plain").env("LC_TEST", "passed");
     let mut gateway = gateway.current_dir(&directory).spawn().unwrap();
     let lines = BufReader::new(gateway.stdout.take().unwrap()).lines();
-    let expected = format!("unset plain added {}", directory.display());
+    let expected = format!("unset unset passed added {}", directory.display());
     assert!(lines.map_while(Result::ok).any(|line| line == expected));
     gateway.kill().unwrap();
     gateway.wait().unwrap();
@@ -301,6 +302,7 @@ fn command(script: &str) -> Command {
         program: "sh".into(),
         args: vec!["-c".into(), script.into()],
         env: vec![("ADDED".into(), "added".into())],
+        inherit: Inherit::default(),
         cwd: PathBuf::from("."),
     }
 }
@@ -310,7 +312,8 @@ fn spawn(script: &str) -> Child {
 }
 
 fn refused(program: &str, cwd: &Path) -> SpawnError {
-    let command = Command { program: program.into(), args: Vec::new(), env: Vec::new(), cwd: cwd.to_owned() };
+    let (args, env, inherit) = (Vec::new(), Vec::new(), Inherit::default());
+    let command = Command { program: program.into(), args, env, inherit, cwd: cwd.to_owned() };
     child::spawn(Path::new(GOBLIN), &command).unwrap_err()
 }
 

@@ -101,7 +101,7 @@ impl Drop for Scratch {
 /// `goblin` that neither finds nor leaves anything outside of `home`.
 pub fn goblin(home: &Path) -> Command {
     let mut command = Command::new(GOBLIN);
-    for variable in ["GOBLIN_CONFIG", "GOBLIN_TOKEN"] {
+    for variable in ["GOBLIN_CONFIG", "GOBLIN_TOKEN", "GOBLIN_ADMIN_TOKEN"] {
         command.env_remove(variable);
     }
     command.env("XDG_RUNTIME_DIR", home).env("XDG_STATE_HOME", home).kill_on_drop(true);
@@ -154,6 +154,7 @@ impl Gateway {
             Ok(Ok(address)) => address,
             _ => panic!("goblin does not listen: {:?}", log.lock().expect("no test panics here")),
         };
+        crate::operator::remember(address, &command);
         Gateway { address, child, log, _scratch: None }
     }
 

@@ -1,15 +1,16 @@
 //! `/api/subscriptions`: who is subscribed to what, as operators see it.
 
-use http::{Method, StatusCode};
+use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::harness::{Client, Gateway, Scratch, StdioClient, eventually, fixture_server, goblin};
+use crate::operator::look;
 use crate::subscriber::{UPDATED, subscribe, touch};
 
 const ALPHA: &str = "a+note:///alpha";
 
 async fn listed(client: &Client, query: &str) -> Value {
-    let answer = client.send(Method::GET, &format!("/api/subscriptions{query}"), &[], "").await;
+    let answer = look(client, &format!("/api/subscriptions{query}")).await;
     assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
     assert_eq!(answer.headers["content-type"], "application/json");
     serde_json::from_str(&answer.body).expect("JSON")
@@ -106,7 +107,7 @@ async fn sub15_the_subscribers_of_a_uri_are_found_however_it_is_spelled() {
     }
     assert_eq!(all(&listed(&client, "?uri=a+note:///almost").await, "options"), [&options]);
     for query in ["?uri=", "?url=x", "?uri=a&uri=b", "?uri=%ff"] {
-        let answer = client.send(Method::GET, &format!("/api/subscriptions{query}"), &[], "").await;
+        let answer = look(&client, &format!("/api/subscriptions{query}")).await;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{query}: {answer:?}");
         assert!(answer.json()["error"]["message"].as_str().is_some_and(|it| it.contains("uri")), "{query}: {answer:?}");
     }

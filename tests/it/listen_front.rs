@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Client, Listener, StdioClient, eventually};
 use crate::modern_client::{ACKNOWLEDGED, ModernClient, Scene, listen_to, named, with_meta};
+use crate::operator::look;
 use crate::stage::{Back, Backend};
 use crate::subscriber::{ACTIVE, DELETED, UPDATED, subscribe, touch, touched, upstream_heard, without_fences};
 
@@ -276,7 +277,7 @@ async fn met_listeners_are_counted_while_they_are_there() {
         scene.gauge_becomes(name, value).await;
     }
     eventually("they are listed", || async {
-        let told = Client::new(scene.gateway.address).send(http::Method::GET, "/api/subscriptions", &[], "").await;
+        let told = look(&Client::new(scene.gateway.address), "/api/subscriptions").await;
         (told.body.contains(ALPHA) && told.body.contains(BETA)).then_some(())
     })
     .await;

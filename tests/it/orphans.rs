@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, Scratch, StdioClient, fixture_server, signal};
+use crate::harness::{Gateway, Scratch, StdioClient, fixture_server, goblin, servers_only, signal};
 use crate::support::{await_call, is_alive, is_gone, next_pid_in, parent, path_text, pid_in, scripted_server};
 
 /// A wrapper, as `npx` is one, around a server that hears neither the end of its input nor SIGTERM, beside another child
@@ -140,4 +140,89 @@ async fn f25_a_gateway_can_be_stopped_in_the_middle_of_a_handshake() {
     let guard = parent(server);
     assert!(gateway.terminate().await.success());
     assert!(!is_alive(server) && !is_alive(guard));
+}
+
+/// A server beside a daemon that its script started: the daemon has a session of its own, ignores SIGTERM and has a child.
+struct Daemon {
+    scratch: Scratch,
+    daemon_file: PathBuf,
+    server_file: PathBuf,
+    config: Value,
+}
+
+impl Daemon {
+    fn new() -> Daemon {
+        let scratch = Scratch::new();
+        let (daemon_file, server_file) = (scratch.path().join("daemon"), scratch.path().join("server"));
+        let daemon = r#"trap "" TERM; sleep 600 & echo $! > "$0.child"; echo $$ > "$0"; wait"#;
+        // The subshell ends at once, so the daemon has lost its parent while the server runs.
+        let script = format!(r#"(setsid sh -c '{daemon}' '{}' &); "$@"; exit $?"#, daemon_file.display());
+        let config = json!({ "a": scripted_server(&script, &["--pid-file", path_text(&server_file)]) });
+        Daemon { scratch, daemon_file, server_file, config }
+    }
+
+    /// The daemon and its child.
+    async fn pids(&self) -> [u32; 2] {
+        let pids = [pid_in(&self.daemon_file).await, pid_in(&self.daemon_file.with_extension("child")).await];
+        assert!(pids.into_iter().all(is_alive), "{pids:?}");
+        pids
+    }
+
+    async fn are_gone(pids: [u32; 2]) {
+        for pid in pids {
+            is_gone(pid).await;
+        }
+    }
+
+    async fn gateway(&self) -> Gateway {
+        let config = servers_only(json!({ "mcpServers": self.config }));
+        let path = self.scratch.write("goblin.json", &config.to_string());
+        let mut command = goblin(self.scratch.path());
+        command.args(["serve", "--port", "0", "--log-level", "debug", "--config"]).arg(path);
+        Gateway::of(command).await
+    }
+}
+
+#[tokio::test]
+async fn p9_a_daemon_of_a_server_is_gone_when_the_gateway_has_stopped() {
+    let daemon = Daemon::new();
+    let mut gateway = daemon.gateway().await;
+    gateway.client_seeing("a_echo").await;
+    let pids = daemon.pids().await;
+    assert!(gateway.terminate().await.success());
+    let alive: Vec<_> = pids.into_iter().filter(|pid| is_alive(*pid)).collect();
+    assert!(alive.is_empty(), "{alive:?} of {pids:?}");
+}
+
+#[tokio::test]
+async fn p9_a_daemon_of_a_server_does_not_outlive_a_gateway_that_was_killed() {
+    let daemon = Daemon::new();
+    let gateway = daemon.gateway().await;
+    gateway.client_seeing("a_echo").await;
+    let pids = daemon.pids().await;
+    signal(gateway.child.id().expect("it runs"), "KILL");
+    Daemon::are_gone(pids).await;
+}
+
+#[tokio::test]
+async fn p9_a_daemon_of_a_server_ends_when_the_server_crashes() {
+    let daemon = Daemon::new();
+    let gateway = daemon.gateway().await;
+    let client = gateway.client_seeing("a_echo").await;
+    let (pids, server) = (daemon.pids().await, pid_in(&daemon.server_file).await);
+    signal(server, "KILL");
+    Daemon::are_gone(pids).await;
+    next_pid_in(&daemon.server_file, server).await;
+    await_call(&client, "a_echo").await;
+}
+
+#[tokio::test]
+async fn p9_a_daemon_of_a_server_ends_when_the_server_is_removed() {
+    let daemon = Daemon::new();
+    let gateway = daemon.gateway().await;
+    gateway.client_seeing("a_echo").await;
+    let pids = daemon.pids().await;
+    daemon.scratch.write("goblin.json", &servers_only(json!({ "mcpServers": {} })).to_string());
+    signal(gateway.child.id().expect("it runs"), "HUP");
+    Daemon::are_gone(pids).await;
 }

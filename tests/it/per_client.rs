@@ -262,8 +262,10 @@ async fn rel_a_server_that_cannot_be_started_says_why_and_is_not_started_again_a
     for answer in &refused {
         let data = assert_error(answer, 1503, "BACKEND_UNAVAILABLE");
         let message = answer["error"]["message"].as_str().expect("a message");
-        assert!(message.contains("sorry") && data["retryable"] == true, "{answer}");
+        assert!(message.contains("exit code 7") && !message.contains("sorry"), "{answer}");
+        assert_eq!(data["retryable"], true, "{answer}");
     }
+    logged(&gateway, &["sorry", "exit code 7"]).await;
     // The breaker opens after so many; the rest is refused without a try. A slow machine may see the next try due.
     let later = starts(&scratch.path().join("starts.later"));
     let most = 5 + usize::try_from(began.elapsed().as_secs() / 30).expect("a small number");

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use http::Method;
 use serde_json::{Value, json};
 
 use crate::harness::{Client, Gateway, Scratch, eventually, fixture_server, goblin, servers_only, signal};
+use crate::operator::look;
 use crate::peer::Peer;
 use crate::subscriber::{UPDATED, states};
 use crate::support::{is_gone, logged, path_text, pid_in, started_and_alive};
@@ -40,7 +40,7 @@ impl Served {
     }
 
     async fn status(&self) -> Value {
-        let answer = Client::new(self.gateway.address).send(Method::GET, "/api/status", &[], "").await;
+        let answer = look(&Client::new(self.gateway.address), "/api/status").await;
         answer.json()
     }
 

@@ -358,11 +358,11 @@ fn defaults_are_what_leaving_out_means() {
         ),
         (
             json!({ "url": "https://x" }),
-            &["args", "env", "cwd", "root", "hidden", "ignored", "maxFiles", "maxClients", "disabled"],
+            &["args", "env", "inherit", "cwd", "root", "hidden", "ignored", "maxFiles", "maxClients", "disabled"],
         ),
         (
             json!({ "type": "files" }),
-            &["args", "env", "cwd", "headers", "tls", "declare", "roots", "maxClients", "disabled"],
+            &["args", "env", "inherit", "cwd", "headers", "tls", "declare", "roots", "maxClients", "disabled"],
         ),
     ] {
         let mut full = members.as_object().expect("an object").clone();

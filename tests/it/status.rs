@@ -2,12 +2,12 @@
 
 use std::process::Stdio;
 
-use http::Method;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::harness::{Client, Gateway, PATIENCE, eventually, fixture_server, signal};
 use crate::home::{Home, Ran};
+use crate::operator::look;
 use crate::peer::Peer;
 use crate::raw_server::{RawServer, response};
 use crate::terminal::Terminal;
@@ -21,7 +21,7 @@ fn three_servers() -> Value {
 }
 
 async fn raw_status(gateway: &Gateway) -> String {
-    Client::new(gateway.address).send(Method::GET, "/api/status", &[], "").await.body
+    look(&Client::new(gateway.address), "/api/status").await.body
 }
 
 /// Waits until this server stands so.
@@ -60,7 +60,7 @@ async fn servers_are_shown_as_they_stand_with_the_reason_of_failed_ones() {
         format!("configuration  {}\n", home.config()),
         "servers        1 of 2 ready, 1 failed, 1 disabled\n".to_owned(),
         "clients        1 session, 0 streams, 0 open requests\n".to_owned(),
-        "failed: bad: command \"no-such-program\" not found (is it installed and on PATH? ".to_owned(),
+        "failed: bad: its command cannot be started: command \"no-such-program\" not found (is it installed and on PATH? ".to_owned(),
     ] {
         assert!(text.contains(&words), "{words}:\n{text}");
     }
@@ -99,17 +99,18 @@ fn strip(at: usize, part: &str) -> &str {
 
 #[tokio::test]
 async fn json_is_what_the_api_answers() {
-    let home = Home::new(&json!({ "gateway": { "token": "s3cret-0123456789" }, "mcpServers": {} }));
+    let home = Home::new(&json!({
+        "gateway": { "token": "s3cret-0123456789" }, "admin": { "token": "0123456789abcdef" }, "mcpServers": {}
+    }));
     let command = home.goblin(&["serve", "--port", "0", "--config", home.config()]);
     let gateway = Gateway::of(command).await;
-    let token = home.scratch.write("token", "s3cret-0123456789\n");
+    let token = home.scratch.write("token", "0123456789abcdef\n");
     let token = token.to_str().expect("text");
     let url = gateway.url();
     for arguments in [&["status", "--json"][..], &["status", "--json", "--url", &url, "--token-file", token]] {
         // Time passes between two looks, so it takes some until both see the same.
         eventually("both say the same", || async {
-            let headers = [("authorization", "Bearer s3cret-0123456789")];
-            let raw = Client::new(gateway.address).send(Method::GET, "/api/status", &headers, "").await.body;
+            let raw = raw_status(&gateway).await;
             let Ran { code, stdout, stderr } = home.run(arguments).await;
             assert_eq!((code, stderr.as_str()), (Some(0), ""), "{arguments:?}");
             let text = String::from_utf8(stdout).expect("text");
@@ -123,9 +124,12 @@ async fn json_is_what_the_api_answers() {
         })
         .await;
     }
-    let refused = home.run(&["status", "--url", &url]).await;
+    let found = home.run(&["status", "--url", &url]).await;
+    assert_eq!(found.code, Some(0), "the runtime directory has the token: {found:?}");
+    let token = home.scratch.write("token", "s3cret\n");
+    let refused = home.run(&["status", "--url", &url, "--token-file", token.to_str().expect("text")]).await;
     assert_eq!(refused.code, Some(3), "{refused:?}");
-    assert!(refused.stderr.contains("--token-file"), "{refused:?}");
+    assert!(refused.stderr.contains("GOBLIN_ADMIN_TOKEN"), "{refused:?}");
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::harness::{Client, Deadline, eventually};
+use crate::operator::look;
 use crate::peer::{Heard, Peer};
 use crate::stage::Stage;
 
@@ -175,7 +176,7 @@ impl Stage {
 
 /// All subscriptions as operators see them: the URI and how it stands.
 pub async fn states(address: std::net::SocketAddr) -> Vec<(String, String)> {
-    let answer = Client::new(address).send(http::Method::GET, "/api/subscriptions", &[], "").await;
+    let answer = look(&Client::new(address), "/api/subscriptions").await;
     let list: Value = serde_json::from_str(&answer.body).expect("JSON");
     let text = |value: &Value| value.as_str().expect("text").to_owned();
     let subscriptions = list["subscriptions"].as_array().expect("an array").iter();

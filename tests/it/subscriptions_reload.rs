@@ -4,14 +4,17 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use goblin::admin::permit::Permit;
 use goblin::app::App;
 use goblin::backend::connect::ProxyEnvironment;
-use http::Method;
+use goblin::config::Gateway;
+use goblin::config::admin::AdminSettings;
 use serde_json::{Value, json};
 
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Client, Deadline, GOBLIN, Scratch, eventually, fixture_server};
 use crate::lists::config;
+use crate::operator::{look, remember_token};
 use crate::peer::Peer;
 use crate::per_client::own_process;
 use crate::subscriber::{DELETED, UPDATED, short, states, states_become};
@@ -26,10 +29,13 @@ struct Live {
 
 impl Live {
     async fn start(servers: Value) -> Live {
-        let app = App::start(config(servers), GOBLIN.into(), ProxyEnvironment::default(), Arc::default());
+        let mut app = App::start(config(servers), GOBLIN.into(), ProxyEnvironment::default(), Arc::default());
         app.readiness().wait_for(|readiness| readiness.is_ready()).await.expect("it starts");
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
+        let permit = Permit::new(&Gateway::default(), &AdminSettings::default());
+        remember_token(address, permit.token().expose());
+        app.set_permit(permit);
         drop(app.accept_http(listener).expect("it serves"));
         Live { app, address }
     }
@@ -44,7 +50,7 @@ impl Live {
 
     /// The ids of all subscriptions, by client and URI.
     async fn ids(&self) -> BTreeMap<(String, String), String> {
-        let answer = Client::new(self.address).send(Method::GET, "/api/subscriptions", &[], "").await;
+        let answer = look(&Client::new(self.address), "/api/subscriptions").await;
         let list: Value = serde_json::from_str(&answer.body).expect("JSON");
         let text = |value: &Value| value.as_str().expect("text").to_owned();
         let all = list["subscriptions"].as_array().expect("an array").iter();

@@ -276,7 +276,7 @@ async fn changes_are_asked_for_with_the_token_after_a_yes() {
         stand_in(json!({"state": "ready", "started": "now", "servers": servers, "catalog": {"version": 1}})).await;
     let home = Scratch::new();
     let mut command = goblin(home.path());
-    command.args(["top", "--url", &url]).env("GOBLIN_TOKEN", "secret");
+    command.args(["top", "--url", &url]).env("GOBLIN_ADMIN_TOKEN", "secret");
     let mut screen = Screen::run(command, 100, 30);
     screen.shows("● ready").await;
     screen.press("2R");

@@ -6,8 +6,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::cli::check::profile::ProfileReport;
+use crate::config::expand::Expanded;
 use crate::config::problem::Problem;
-use crate::config::{HttpKind, Server, ServerId, Transport, pin};
+use crate::config::{HttpKind, Server, ServerId, Transport, mask, pin};
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -164,7 +165,7 @@ impl std::fmt::Display for Finding {
 impl ServerReport {
     pub fn new(id: &ServerId, server: &Server, target: String) -> ServerReport {
         let (transport, unpinned) = match &server.transport {
-            Transport::Stdio { command, args, .. } => ("stdio", pin::unpinned(command, args)),
+            Transport::Stdio { command, args, .. } => ("stdio", unpinned(command, args)),
             Transport::Http { kind: HttpKind::Sse, .. } => ("sse", None),
             Transport::Http { .. } => ("http", None),
             Transport::Files(_) => ("files", None),
@@ -180,6 +181,19 @@ impl ServerReport {
             seen: None,
         }
     }
+}
+
+/// Judges the command by its values and shows it as it was written.
+fn unpinned(command: &Expanded, args: &[Expanded]) -> Option<pin::Unpinned> {
+    let values: Vec<&str> = args.iter().map(Expanded::value).collect();
+    let found = pin::unpinned(command.value(), &values)?;
+    let written: Vec<&str> = args.iter().map(Expanded::written).collect();
+    let hidden = || mask::HIDDEN.to_owned();
+    Some(pin::unpinned(command.written(), &written).unwrap_or(pin::Unpinned {
+        runner: found.runner,
+        package: hidden(),
+        cure: hidden(),
+    }))
 }
 
 impl Standing {

@@ -14,8 +14,8 @@ pub fn of(transport: &Transport, variables: &Variables) -> String {
     let shown = match transport {
         Transport::Stdio { command, args, .. } => {
             // Before it is quoted: a value may hold what quoting changes.
-            let args: Vec<_> = args.iter().map(|argument| with_variables(argument, variables)).collect();
-            let mut words = vec![with_variables(command, variables)];
+            let args: Vec<_> = args.iter().map(|argument| with_variables(argument.written(), variables)).collect();
+            let mut words = vec![mask::text(&with_variables(command.written(), variables))];
             words.extend(mask::arguments(args.iter().map(String::as_str)));
             let quoted = |word: &String| if word == mask::HIDDEN { word.clone() } else { shell_word(word) };
             words.iter().map(quoted).collect::<Vec<_>>().join(" ")
@@ -40,6 +40,8 @@ mod tests {
 
     use super::*;
     use crate::config::HttpKind;
+    use crate::config::expand::Expanded;
+    use crate::config::inherit::Inherit;
 
     #[test]
     fn a_command_is_shown_without_its_secrets() {
@@ -58,11 +60,19 @@ mod tests {
             (&["ghp_hunter2"], "npx ***"),
             (&["\u{1b}[31m"], "npx '[31m'"),
         ] {
-            let args = args.iter().map(|argument| (*argument).to_owned()).collect();
-            let command = "npx".to_owned();
-            let transport = Transport::Stdio { command, args, env: BTreeMap::new(), cwd: "/".into() };
+            let args = args.iter().map(|argument| Expanded::from(*argument)).collect();
+            let (env, inherit) = (BTreeMap::new(), Inherit::default());
+            let transport = Transport::Stdio { command: "npx".into(), args, env, inherit, cwd: "/".into() };
             assert_eq!(of(&transport, &variables), expected);
         }
+    }
+
+    #[test]
+    fn hard7_a_command_is_shown_as_it_was_written() {
+        let args = vec![Expanded::new("--db=pw", "--db=${DB}"), Expanded::new("abc", "${KEY:-abc}")];
+        let (command, env, inherit) = (Expanded::new("/bin/x", "${TOOLS}/x"), BTreeMap::new(), Inherit::default());
+        let transport = Transport::Stdio { command, args, env, inherit, cwd: "/".into() };
+        assert_eq!(of(&transport, &Variables::new()), "'${TOOLS}/x' '--db=${DB}' '${KEY:-***}'");
     }
 
     #[test]

@@ -79,6 +79,13 @@ async fn of_this_configuration(record: &Record, own: &Identity, findings: &mut F
             format!("the token of the one at {url} (pid {pid}) cannot be read, so no client can use it: {error}");
         findings.trouble(GATEWAY, what, &restart);
     }
+    if let Err(error) = record.admin_token() {
+        let what = format!(
+            "the admin token of the one at {url} (pid {pid}) cannot be read, so goblin status and goblin top cannot use it: \
+             {error}"
+        );
+        findings.trouble(GATEWAY, what, &restart);
+    }
     if let Some(difference) = stdio::difference(record, own, environment) {
         findings.warning(GATEWAY, difference, format!("goblin status says whether the file is in force; or {restart}"));
     }

@@ -8,7 +8,7 @@ use crate::catalog::search::nearest;
 use crate::cli::check::report::{Report, ServerReport, Standing};
 use crate::cli::doctor::finding::Findings;
 use crate::cli::style::{plural, shell_word};
-use crate::config::{Config, Transport};
+use crate::config::Config;
 use crate::observe::feed::News;
 
 const MOST_SUGGESTED: usize = 3;
@@ -27,14 +27,12 @@ const RUNNERS: [(&str, &str); 7] = [
 pub fn commands(config: &Config, findings: &mut Findings) -> BTreeSet<String> {
     let mut unstartable = BTreeSet::new();
     for (id, server) in config.servers.iter().filter(|(_, server)| server.enabled) {
-        let Transport::Stdio { command, args, env, cwd } = &server.transport else { continue };
-        if let Err(error) = child::check(&Command::new(command, args, env, cwd)) {
+        let Some(command) = Command::of(&server.transport) else { continue };
+        if let Err(error) = child::check(&command) {
             let (what, said) = split(&error.to_string());
             let cure = match &error {
                 SpawnError::NotFound { command, path } => missing(command, path),
-                SpawnError::NotExecutable { path } => {
-                    format!("chmod +x {}", shell_word(&path.display().to_string()))
-                }
+                SpawnError::NotExecutable { command } => format!("chmod +x {}", shell_word(command)),
                 SpawnError::WorkingDirectory { path, .. } => {
                     let path = shell_word(&path.display().to_string());
                     format!("make it (mkdir -p {path}), or change mcpServers.{id}.cwd")

@@ -66,8 +66,8 @@ fn a_record_lives_as_long_as_its_gateway_and_is_ours_alone() {
     assert_eq!(running[0].admin_token().unwrap(), None, "it has no admin API");
     let with_api = Record { admin_url: Some("http://127.0.0.1:1".to_owned()), ..running[0].clone() };
     assert_eq!(with_api.admin_token().unwrap().as_ref(), tokens().admin);
-    let with_one = Record { admin_token_file: None, ..with_api };
-    assert_eq!(with_one.admin_token().unwrap().as_ref(), tokens().gateway);
+    let without = Record { admin_token_file: None, ..with_api };
+    assert_eq!(without.admin_token().unwrap(), None, "the token of clients opens no admin API");
     assert_eq!(mode(&scratch.0.join("goblin")), 0o700);
     let files = scratch.files();
     assert_eq!(files.len(), 3, "{files:?}");

@@ -8,10 +8,8 @@ use crate::config::import::{Client, Ground, Remark, relative_argument};
 use crate::config::tree::Tree;
 use crate::config::{network, transport, vocabulary};
 
-/// Members that say nothing to a gateway, besides those that our reader passes over. `env_vars` names what Codex passes
-/// on; we pass on everything.
-const SILENT: [&str; 8] =
-    ["version", "dev", "icon", "required", "type", "transport", "default_tools_approval_mode", "env_vars"];
+/// Members that say nothing to a gateway, besides those that our reader passes over.
+const SILENT: [&str; 7] = ["version", "dev", "icon", "required", "type", "transport", "default_tools_approval_mode"];
 
 /// Ways to log in that need a person or a program of the client.
 const LOGIN: [&str; 8] = [
@@ -31,6 +29,7 @@ struct Parts {
     command: Option<Tree>,
     args: Option<Tree>,
     env: Vec<(String, Tree)>,
+    inherit: Option<Tree>,
     cwd: Option<Tree>,
     url: Option<Tree>,
     headers: Vec<(String, Tree)>,
@@ -109,6 +108,8 @@ impl Reader<'_, '_> {
             "command" => self.parts.command = self.text(name, value),
             "args" => self.parts.args = self.texts(name, value),
             "env" => self.parts.env = self.map(name, value),
+            // Codex passes these variables on.
+            "env_vars" => self.parts.inherit = self.names(name, value),
             "cwd" => self.parts.cwd = self.directory(name, value),
             "url" | "serverUrl" | "httpUrl" => {
                 // Gemini prefers this one where both stand.
@@ -259,6 +260,7 @@ impl Parts {
             ("command", self.command),
             ("args", self.args.filter(|args| *args != Tree::List(Vec::new()))),
             ("env", object(self.env)),
+            ("inherit", self.inherit),
             ("cwd", self.cwd),
             ("url", self.url),
             ("headers", object(self.headers)),

@@ -416,3 +416,46 @@ fn rename_targets_obey_the_servers_own_length() {
     check_server(&members(59), &[("3:81", expected)]);
     super::accept_server(&members(60));
 }
+
+#[test]
+fn hard6_the_admin_token_is_long_and_another_one_than_that_of_clients() {
+    let short = "10: admin.token: has fewer than 16 characters, use a longer token";
+    check_section("admin", r#""token": "0123456789abcde""#, short);
+    check_section(
+        "admin",
+        r#""token": """#,
+        "10: admin.token: must be at least one visible ASCII character, without spaces",
+    );
+    check(
+        r#"{ "mcpServers": {}, "gateway": { "token": "0123456789abcdef" }, "admin": { "token": "0123456789abcdef" } }"#,
+        &["goblin.json:1:85: admin.token: is the same as gateway.token, which clients know, use another token"],
+    );
+}
+
+#[test]
+fn d19_of_inherit() {
+    let name = "must be the name of a variable, or a prefix and \"*\"";
+    check_server(
+        r#""command": "x", "inherit": ["A", "a b", "*", "GOBLIN_X", "A*", 1]"#,
+        &[
+            ("3:34", &format!("a.inherit[1]: {name}")),
+            ("3:41", &format!("a.inherit[2]: {name}")),
+            ("3:46", "a.inherit[3]: variables that start with GOBLIN_ pass to no server, set another one in \"env\""),
+            ("3:64", "a.inherit[5]: must be a string, not a number"),
+        ],
+    );
+    check_server(
+        r#""command": "x", "inherit": "A""#,
+        &[("3:28", "a.inherit: must be true or an array of names, write [\"NAME\", \"PREFIX_*\"]")],
+    );
+    check_server(
+        r#""url": "http://x/", "inherit": true"#,
+        &[("3:21", "a.inherit: does not belong to a server of type http, remove it")],
+    );
+    check(
+        r#"{ "gateway": { "token": "${TOKEN}" }, "mcpServers": { "a": { "command": "x", "inherit": ["TOKEN"] } } }"#,
+        &[
+            "goblin.json:1:90: mcpServers.a.inherit[0]: holds a token of the gateway, which no server may see, remove it",
+        ],
+    );
+}

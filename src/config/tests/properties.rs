@@ -14,6 +14,7 @@ use crate::config::admin::AdminSettings;
 use crate::config::diff::{Depth, apply, diff};
 use crate::config::exposure::{Exposure, MetaTools, Mode, Profile, ProfileName, ProfileTools};
 use crate::config::glob::Glob;
+use crate::config::inherit::Inherit;
 use crate::config::secret::Secret;
 use crate::config::{
     Config, Declare, Filter, Gateway, HttpKind, Log, LogLevel, Namespacing, Policies, Protocol, Root, Rules, Server,
@@ -25,9 +26,10 @@ fn transports() -> impl Strategy<Value = Transport> {
     let env = || btree_map("[AB]", "[xy]".prop_map(Secret::new), 0..2);
     prop_oneof![
         ("[xy]", vec("[a-c]", 0..3), env()).prop_map(|(command, args, env)| Transport::Stdio {
-            command,
-            args,
+            command: command.as_str().into(),
+            args: args.iter().map(|argument: &String| argument.as_str().into()).collect(),
             env,
+            inherit: Inherit::default(),
             cwd: PathBuf::from("/"),
         }),
         ("http://[xy]/", vec(("[ab]", "[xy]".prop_map(Secret::new)), 0..2))

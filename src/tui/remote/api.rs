@@ -26,6 +26,8 @@ use crate::observe::clean;
 use crate::tui::remote::read;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+const ADMIN_TOKEN_WANTED: &str =
+    "the gateway wants its admin token: give it by --token-file FILE or the variable GOBLIN_ADMIN_TOKEN";
 /// How long a look may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a change may take: a server may be slow to stop and to start.
@@ -37,7 +39,9 @@ const LARGEST_ANSWER: usize = 256 * 1024 * 1024;
 pub enum Gateway {
     Named {
         url: String,
+        /// For calls and reads.
         token: Option<Secret>,
+        admin_token: Option<Secret>,
     },
     /// One of this machine.
     Recorded(Box<Record>),
@@ -77,7 +81,7 @@ struct Target {
 impl Target {
     fn new(gateway: Gateway) -> anyhow::Result<Target> {
         let (url, token) = match &gateway {
-            Gateway::Named { url, token } => (url.clone(), token.clone()),
+            Gateway::Named { url, admin_token, .. } => (url.clone(), admin_token.clone()),
             Gateway::Recorded(record) => {
                 (record.admin_url.clone().unwrap_or_else(|| record.address()), record.admin_token()?)
             }
@@ -190,10 +194,8 @@ async fn within<T>(patience: Duration, work: impl Future<Output = Result<T, Stri
 fn refusal(status: StatusCode, path: &str, body: &[u8]) -> String {
     let said = serde_json::from_slice::<Refused>(body).map(|refused| clean(&refused.error.message));
     match (status, said) {
+        (StatusCode::UNAUTHORIZED, _) => ADMIN_TOKEN_WANTED.to_owned(),
         (_, Ok(said)) if !said.is_empty() => said,
-        (StatusCode::UNAUTHORIZED, _) => {
-            "the gateway wants its token: give it by --token-file FILE or the variable GOBLIN_TOKEN".to_owned()
-        }
         (StatusCode::NOT_FOUND, _) => format!("the gateway has no {path}: its admin API is disabled, or it is older"),
         (status, _) => format!("the gateway answers {path} with HTTP {status}"),
     }

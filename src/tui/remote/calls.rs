@@ -59,7 +59,7 @@ pub async fn run(gateway: &Gateway, news: &mpsc::Sender<Message>, mut called: mp
 
 fn door(gateway: &Gateway) -> anyhow::Result<Door> {
     match gateway {
-        Gateway::Named { url, token } => Door::to_url(url, token.as_ref(), None),
+        Gateway::Named { url, token, .. } => Door::to_url(url, token.as_ref(), None),
         Gateway::Recorded(record) => Door::to_record(Record::clone(record), None),
     }
 }
