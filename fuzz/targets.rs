@@ -16,7 +16,7 @@ use goblin::config::import::merge::merge;
 use goblin::config::import::show;
 use goblin::config::import::{Client, Ground, Source, translate};
 use goblin::front::body;
-use goblin::protocol::framing::{Event, Events, Frame, Lines};
+use goblin::protocol::framing::{Event, Events, Frame, HEAD_KEPT, Lines};
 use goblin::protocol::json::{self, Pieces, Span, Splice};
 use goblin::protocol::template::{Bindings, MAX_URI_BYTES, Template, Value as TemplateValue};
 use goblin::protocol::{Id, Message, Response};
@@ -174,12 +174,12 @@ const LIMIT: usize = 64;
 
 /// Cuts the rest of the input at the places that its first two bytes name. A byte 0xff stands for a long run, so that short
 /// inputs reach the limits.
-fn chunks(data: &[u8]) -> Option<(Vec<u8>, [usize; 2])> {
+fn chunks(data: &[u8], run: usize) -> Option<(Vec<u8>, [usize; 2])> {
     let ([first, second], rest) = data.split_first_chunk::<2>()?;
     let mut long = Vec::new();
     for byte in rest {
         match byte {
-            0xff => long.extend([b'x'; 5000]),
+            0xff => long.resize(long.len() + run, b'x'),
             byte => long.push(*byte),
         }
     }
@@ -203,7 +203,7 @@ pub fn events(data: &[u8]) {
         }
         frames
     };
-    let Some((bytes, [one, two])) = chunks(data) else { return };
+    let Some((bytes, [one, two])) = chunks(data, LIMIT + HEAD_KEPT) else { return };
     let whole = decode(&[&bytes]);
     assert_eq!(whole, decode(&[&bytes[..one], &bytes[one..two], &bytes[two..]]));
     let single: Vec<&[u8]> = bytes.chunks(1).collect();
@@ -236,7 +236,7 @@ pub fn lines(data: &[u8]) {
         };
         frames.into_iter().map(line).collect::<Vec<_>>()
     };
-    let Some((bytes, [one, two])) = chunks(data) else { return };
+    let Some((bytes, [one, two])) = chunks(data, LIMIT) else { return };
     let split = bytes.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
     let expected: Vec<_> = split
         .filter(|line| line.len() > LIMIT || !line.iter().all(u8::is_ascii_whitespace))
@@ -390,7 +390,9 @@ pub fn configuration(data: &[u8]) {
     let environment = |name: &str| (name == "SET").then(|| "value".to_owned());
     let parse = || config::parse(text, &Origin::new("fuzz.json", "/nowhere"), &environment);
     let has_place = |problem: &config::problem::Problem| {
-        let lines: Vec<&str> = text.split('\n').collect();
+        // A lone carriage return ends a line, and one before a line feed is a character of its line.
+        let plain = text.replace("\r\n", " \n").replace('\r', "\n");
+        let lines: Vec<&str> = plain.split('\n').collect();
         let is_in_line = |line: &&str| problem.column <= line.chars().count() + 1;
         assert!(problem.line >= 1 && problem.column >= 1, "{problem}");
         assert!(lines.get(problem.line - 1).is_some_and(is_in_line), "{problem} has no place in {text:?}");

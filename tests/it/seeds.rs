@@ -30,21 +30,21 @@ fn run(directory: &Path, check: fn(&[u8])) {
 }
 
 #[test]
-fn every_target_passes_its_seeds() {
+fn hard12_every_target_passes_its_seeds() {
     for (target, check) in targets::TARGETS {
         run(&fuzz().join("seeds").join(target), check);
     }
 }
 
 #[test]
-fn every_target_passes_its_corpus() {
+fn hard12_every_target_passes_its_corpus() {
     for (target, check) in targets::TARGETS {
         run(&fuzz().join("corpus").join(target), check);
     }
 }
 
 #[test]
-fn every_target_has_a_binary_and_seeds_and_figures() {
+fn hard12_every_target_has_a_binary_and_seeds_and_figures() {
     let targets: BTreeSet<String> = targets::TARGETS.iter().map(|(target, _)| (*target).to_owned()).collect();
     let manifest = std::fs::read_to_string(fuzz().join("Cargo.toml")).expect("the manifest");
     let manifest: toml::Table = manifest.parse().expect("TOML");
