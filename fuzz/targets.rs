@@ -412,8 +412,8 @@ pub fn configuration(data: &[u8]) {
     }
 }
 
-/// Imports the file of another client, which the first byte chooses. Whatever an import would write is a file that the
-/// loader accepts, has the entries that were shown, and shows no control character.
+/// Imports the file of another client, which the first byte chooses. The file that an import would write is one that
+/// the loader accepts. It has the entries that were shown, without control characters.
 pub fn import(data: &[u8]) {
     let Some((choice, rest)) = data.split_first() else { return };
     let Ok(text) = std::str::from_utf8(rest) else { return };

@@ -29,7 +29,7 @@ async fn gateway_with(server: Value) -> Gateway {
     Gateway::with_servers(json!({ HEALTHY: fixture_server(&[]), "a": server })).await
 }
 
-/// A listener that nobody may connect to.
+/// A listener without visitors, unless the gateway connects to it.
 struct Canary {
     address: SocketAddr,
     connections: Arc<AtomicUsize>,

@@ -1,7 +1,7 @@
 //! `cargo xtask fuzz`: runs the fuzz targets, keeps what they found and adds up the figures.
 //!
-//! The engine is libFuzzer by cargo-fuzz. With a nightly toolchain the targets run under AddressSanitizer; without one they
-//! run on the toolchain of the workspace without a sanitizer. Inputs with new coverage collect in `fuzz/target/corpus`. After
+//! The engine is libFuzzer by cargo-fuzz. The targets run under AddressSanitizer with a nightly toolchain, and
+//! otherwise on the toolchain of the workspace, which has no sanitizer. Inputs with new coverage collect in `fuzz/target/corpus`. After
 //! each run a minimised copy replaces `fuzz/corpus`, which is committed and which `cargo test` runs through the same
 //! functions. `fuzz/hours.json` has the sum of all runs, and `docs/security.md` shows it.
 
@@ -136,7 +136,7 @@ impl Engine<'_> {
         create(&minimised)?;
         let mut merge = self.fuzz(&["run", target, "--sanitizer", self.sanitizer]);
         merge.arg(&minimised).arg(self.working_corpus(target)?).args(self.committed(target));
-        // Without counters one input for each branch is enough, however often the branch is taken.
+        // One input for each branch is enough, so the counters of branches are off.
         merge.args(["--", "-merge=1", "-use_counters=0"]).arg(format!("-max_len={MAX_INPUT}"));
         crate::process::run_quietly(&mut merge)?;
         let corpus = self.root.join("fuzz/corpus").join(target);
