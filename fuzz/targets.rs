@@ -1,69 +1,227 @@
-//! What every fuzz target checks. The tests run the seeds through the same functions, so that whatever was found once
-//! stays found.
+//! The properties that each fuzz target asserts.
+//!
+//! A target is a plain function from bytes to nothing that panics if a property fails. The fuzzers in `fuzz_targets` call
+//! these functions, and so does `tests/it/seeds.rs` with the committed seeds and corpus.
 
 #![allow(dead_code)]
 
+use std::path::{Path, PathBuf};
+
 use bytes::Bytes;
 use goblin::config;
+use goblin::config::consent;
+use goblin::config::diff::diff;
+use goblin::config::edit::Draft;
 use goblin::config::file::Origin;
-use goblin::protocol::framing::{Events, Frame, Lines};
-use goblin::protocol::json::{self, Splice};
-use goblin::protocol::template::Template;
-use goblin::protocol::{Id, Message};
+use goblin::config::import::merge::merge;
+use goblin::config::import::{Client, Ground, Source, translate};
+use goblin::front::body;
+use goblin::protocol::framing::{Event, Events, Frame, HEAD_KEPT, Lines};
+use goblin::protocol::json::{self, Pieces, Span, Splice};
+use goblin::protocol::template::{Bindings, MAX_URI_BYTES, Template, Value as TemplateValue};
+use goblin::protocol::{Id, Message, Response};
+use goblin::subscriptions::glob as subscription;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
-/// No bytes break the envelope, and what is read is written back without loss.
+/// Every target by its name. `fuzz/Cargo.toml` has a binary, and `fuzz/seeds` a directory, for each.
+pub const TARGETS: [(&str, fn(&[u8])); 8] = [
+    ("envelope", envelope),
+    ("json", json_spans),
+    ("events", events),
+    ("lines", lines),
+    ("template", template),
+    ("glob", glob),
+    ("configuration", configuration),
+    ("import", import),
+];
+
+/// Parses a JSON-RPC message. A message under another id differs in its id alone.
 pub fn envelope(data: &[u8]) {
     let raw = Bytes::copy_from_slice(data);
     if let Some(Ok(messages)) = Message::split_batch(&raw) {
         for message in messages {
+            assert!(serde_json::from_slice::<&RawValue>(&message).is_ok(), "a message of a batch is JSON");
             let _ = Message::parse(message);
         }
     }
     match Message::parse(raw.clone()) {
         Ok(Message::Request(request)) => {
-            let again = request.rekeyed(&request.id, Splice::new());
-            assert!(matches!(Message::parse(again), Ok(Message::Request(_))), "{request:?}");
+            let again = request.rekeyed(&Id::from(7), Splice::new());
+            assert_only_id_differs(data, &again);
+            let Ok(Message::Request(again)) = Message::parse(again) else { panic!("{request:?}") };
+            assert_eq!((again.id, &again.method), (Id::from(7), &request.method));
+            let back = again.raw.as_str().len() + request.id_as_written().token().len() - 1;
+            assert_eq!(back, data.len(), "only the id changes its length");
             if let Some(meta) = request.params.meta {
                 assert!(json::members(request.raw.as_str(), meta).count() <= data.len());
             }
         }
         Ok(Message::Response(response)) => {
             let again = response.rekeyed(&Id::from(7), Splice::new()).concat();
+            assert_only_id_differs(data, &again);
             let Ok(Message::Response(again)) = Message::parse(again) else { panic!("{response:?}") };
             assert_eq!(again.id, Some(Id::from(7)));
-            let payload = |response: &goblin::protocol::Response| response.raw.get(response.outcome.span()).to_owned();
+            let payload = |response: &Response| response.raw.get(response.outcome.span()).to_owned();
             assert_eq!(payload(&response), payload(&again));
         }
-        Ok(Message::Notification(_)) | Err(_) => {}
+        Ok(Message::Notification(_)) => assert!(serde_json::from_slice::<&RawValue>(data).is_ok()),
+        Err(_) => {}
     }
 }
 
-/// The first byte cuts the rest in two; both ways of feeding give the same events, within bounds.
+fn assert_only_id_differs(before: &[u8], after: &[u8]) {
+    let (Ok(mut before), Ok(after)) = (serde_json::from_slice::<Value>(before), serde_json::from_slice::<Value>(after))
+    else {
+        return;
+    };
+    before["id"] = Value::from(7);
+    assert_eq!(before, after);
+}
+
+/// Walks and splices JSON. The first two bytes choose a member. A walk finds the same values as a parser, and a splice
+/// gives the same document as an edit of the parsed value.
+pub fn json_spans(data: &[u8]) {
+    let Some(([salt, index], rest)) = data.split_first_chunk::<2>() else { return };
+    let Ok(text) = std::str::from_utf8(rest) else { return };
+    let quoted = json::quote(text);
+    assert_eq!(serde_json::from_str::<String>(&quoted).ok().as_deref(), Some(text));
+    assert_eq!(json::string(&quoted, json::whole(&quoted)).as_deref(), Some(text));
+    if serde_json::from_str::<&RawValue>(text).is_err() {
+        return;
+    }
+    let line = json::single_line(Bytes::copy_from_slice(text.as_bytes()));
+    assert!(!line.contains(&b'\n') && !line.contains(&b'\r') && line.len() == text.len());
+    let Ok(value) = serde_json::from_str::<Value>(text) else { return };
+    assert_eq!(serde_json::from_slice::<Value>(&line).ok(), Some(value.clone()), "a line break in JSON is a blank");
+    assert_eq!(walk(text, json::whole(text)), value);
+    if let Value::Object(members) = value {
+        splices(text, &members, *salt, usize::from(*index));
+    }
+}
+
+fn walk(text: &str, span: Span) -> Value {
+    match text.as_bytes()[span.start as usize] {
+        b'{' => {
+            let (mut passing, mut inside) = (json::members(text, span), 0);
+            while passing.next_key().is_some() {
+                let seen = passing.next_object(|_| inside += 1);
+                assert!(seen.is_some(), "each key has a value");
+            }
+            let members = json::members(text, span);
+            let nested: usize = members.map(|member| json::members(text, member.value).count()).sum();
+            assert_eq!(inside, nested, "a value is seen in passing as it is seen alone");
+            let read = |member: json::Member| (member.key(text).into_owned(), walk(text, member.value));
+            Value::Object(json::members(text, span).map(read).collect())
+        }
+        b'[' => Value::Array(json::elements(text, span).map(|element| walk(text, element)).collect()),
+        b'"' => Value::from(json::string(text, span).expect("a string").into_owned()),
+        _ => serde_json::from_str(span.get(text)).expect("a span is a whole token"),
+    }
+}
+
+/// `members` may hold fewer keys than the text, because of two equal keys the last one counts.
+fn splices(text: &str, members: &Map<String, Value>, salt: u8, index: usize) {
+    let (span, raw) = (json::whole(text), Bytes::copy_from_slice(text.as_bytes()));
+    let is_cut = |key: &str| key.bytes().fold(salt, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte)) & 1 == 1;
+    let mut edits = Splice::new();
+    let kept = json::cut_members(text, span, is_cut, &mut edits);
+    let expected: Map<_, _> = members.clone().into_iter().filter(|(key, _)| !is_cut(key)).collect();
+    let walked = json::members(text, span).filter(|member| !is_cut(&member.key(text))).count();
+    assert_eq!(kept, walked, "the number of members that are left");
+    assert_eq!(parsed(edits, &raw), Value::Object(expected));
+
+    let mut edits = Splice::new();
+    json::prepend(text, span, "\"\\u0000 new\":[1]", &mut edits);
+    let mut expected = members.clone();
+    expected.entry("\0 new").or_insert_with(|| serde_json::json!([1]));
+    assert_eq!(parsed(edits, &raw), Value::Object(expected));
+
+    let count = json::members(text, span).count();
+    let Some(member) = json::members(text, span).nth(index % count.max(1)) else { return };
+    let key = member.key(text).into_owned();
+    if json::members(text, span).filter(|other| other.key(text) == key).count() > 1 {
+        return;
+    }
+    assert_eq!(json::member(text, span, &key), Some(member.value));
+    let mut edits = Splice::new();
+    edits.replace(json::cuttable(text, span, &key).expect("the member exists"), "");
+    let mut expected = members.clone();
+    expected.remove(&key);
+    assert_eq!(parsed(edits, &raw), Value::Object(expected.clone()));
+
+    // Two splices of parts become one of the whole: the value is replaced and another member is put in front.
+    let (mut edits, mut inner) = (Splice::new(), Splice::new());
+    inner.replace(Span::new(0, member.value.get(text).len()), r#"{"s":null}"#);
+    inner.shift(member.value.start);
+    json::prepend(text, span, "\"\\u0000 new\":[1]", &mut edits);
+    edits.append(inner);
+    expected.insert(key.clone(), serde_json::json!({ "s": null }));
+    expected.entry("\0 new").or_insert_with(|| serde_json::json!([1]));
+    assert_eq!(parsed(edits, &raw), Value::Object(expected));
+}
+
+fn parsed(edits: Splice, raw: &Bytes) -> Value {
+    let pieces = edits.clone().pieces(raw).concat();
+    let whole = edits.apply(raw);
+    assert_eq!(pieces, whole);
+    let message = || format!("{:?} from {raw:?}", String::from_utf8_lossy(&whole));
+    serde_json::from_slice(&whole).unwrap_or_else(|error| panic!("{error}: {}", message()))
+}
+
+/// The limit of the decoders under test.
+const LIMIT: usize = 64;
+
+/// Cuts the rest of the input at the places that its first two bytes name. A byte 0xff stands for a long run, so that short
+/// inputs reach the limits.
+fn chunks(data: &[u8], run: usize) -> Option<(Vec<u8>, [usize; 2])> {
+    let ([first, second], rest) = data.split_first_chunk::<2>()?;
+    let mut long = Vec::new();
+    for byte in rest {
+        match byte {
+            0xff => long.resize(long.len() + run, b'x'),
+            byte => long.push(*byte),
+        }
+    }
+    let place = |byte: &u8| usize::from(*byte) * long.len() / 255;
+    let (one, two) = (place(first), place(second));
+    Some((long, [one.min(two), one.max(two)]))
+}
+
+/// Decodes an event stream. Any chunking gives the same events, each within its limit, and each event that the gateway
+/// writes comes back.
 pub fn events(data: &[u8]) {
-    const LIMIT: usize = 64;
     let decode = |chunks: &[&[u8]]| {
         let mut events = Events::new(LIMIT);
         let mut frames = Vec::new();
         for chunk in chunks {
             events.feed(chunk);
-            frames.extend(std::iter::from_fn(|| events.take()));
+            frames.extend(std::iter::from_fn(|| events.take()).map(|frame| match frame {
+                Frame::Whole(event) => Some(event),
+                Frame::TooLong { .. } => None,
+            }));
         }
         frames
     };
-    let Some((cut, rest)) = data.split_first() else { return };
-    let (front, back) = rest.split_at(usize::from(*cut).min(rest.len()));
-    let whole = decode(&[rest]);
-    assert_eq!(whole.len(), decode(&[front, back]).len());
-    for frame in whole {
-        if let Frame::Whole(event) = frame {
-            assert!(event.data.len() <= LIMIT);
-        }
+    let Some((bytes, [one, two])) = chunks(data, LIMIT + HEAD_KEPT) else { return };
+    let whole = decode(&[&bytes]);
+    assert_eq!(whole, decode(&[&bytes[..one], &bytes[one..two], &bytes[two..]]));
+    let single: Vec<&[u8]> = bytes.chunks(1).collect();
+    if bytes.len() < 4096 {
+        assert_eq!(whole, decode(&single));
+    }
+    assert!(whole.iter().flatten().all(|event| event.data.len() <= LIMIT));
+    let Ok(text) = std::str::from_utf8(&bytes) else { return };
+    if text.len() <= LIMIT && !text.is_empty() {
+        let written = body::event(Pieces::from(text.to_owned()));
+        let data = Bytes::from(text.replace(['\n', '\r'], " "));
+        let expected = Event { name: Some("message".to_owned()), data, ..Event::default() };
+        assert_eq!(decode(&[&written]), [Some(expected)]);
     }
 }
 
-/// The same for lines.
+/// Decodes lines. Any chunking gives the lines that a split at line feeds gives.
 pub fn lines(data: &[u8]) {
-    const LIMIT: usize = 64;
     let decode = |chunks: &[&[u8]]| {
         let mut lines = Lines::new(LIMIT);
         let mut frames = Vec::new();
@@ -71,38 +229,219 @@ pub fn lines(data: &[u8]) {
             lines.buffer().extend_from_slice(chunk);
             frames.extend(std::iter::from_fn(|| lines.take()));
         }
-        frames
+        frames.extend(lines.finish());
+        let line = |frame| match frame {
+            Frame::Whole(line) => Some(line),
+            Frame::TooLong { .. } => None,
+        };
+        frames.into_iter().map(line).collect::<Vec<_>>()
     };
-    let Some((cut, rest)) = data.split_first() else { return };
-    let (front, back) = rest.split_at(usize::from(*cut).min(rest.len()));
-    let whole = decode(&[rest]);
-    assert_eq!(whole.len(), decode(&[front, back]).len());
-    for frame in whole {
-        if let Frame::Whole(line) = frame {
-            assert!(line.len() <= LIMIT && !line.contains(&b'\n'));
-        }
-    }
+    let Some((bytes, [one, two])) = chunks(data, LIMIT) else { return };
+    let split = bytes.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+    let expected: Vec<_> = split
+        .filter(|line| line.len() > LIMIT || !line.iter().all(u8::is_ascii_whitespace))
+        .map(|line| (line.len() <= LIMIT).then(|| Bytes::copy_from_slice(line)))
+        .collect();
+    assert_eq!(decode(&[&bytes]), expected);
+    assert_eq!(decode(&[&bytes[..one], &bytes[one..two], &bytes[two..]]), expected);
 }
 
-/// The first line is a template, the rest a URI: a match expands to exactly that URI.
+/// Matches a URI template. The first line is a template, the second a URI, the third has values. A match expands to exactly
+/// the URI, and an expansion matches.
 pub fn template(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let (template, uri) = text.split_once('\n').unwrap_or((text, ""));
-    let Ok(template) = Template::parse(template) else { return };
-    if let Some(bindings) = template.matches(uri) {
-        assert_eq!(template.expand(&bindings), uri);
+    let (source, rest) = text.split_once('\n').unwrap_or((text, ""));
+    let (uri, values) = rest.split_once('\n').unwrap_or((rest, ""));
+    let Ok(template) = Template::parse(source) else { return };
+    assert_eq!(template.as_str(), source);
+    let strict = template.matches(uri);
+    if let Some(bindings) = &strict {
+        assert_eq!(template.expand(bindings), uri);
+        assert!(uri.len() >= template.literal_bytes());
+        assert_eq!(template.matches_lenient(uri), strict, "a lenient match prefers the strict one");
     }
     let _ = template.matches_lenient(uri);
+    expansion_matches(&template, values);
 }
 
-/// No text breaks the loader, and every problem has a place.
-pub fn configuration(data: &[u8]) {
+/// Asserts that values of plain characters expand to a URI that matches. The matcher does not promise a match for a template
+/// that repeats a variable or has triplets of its own.
+fn expansion_matches(template: &Template, values: &str) {
+    let names = template.as_str().split('{').skip(1).filter_map(|part| part.split_once('}'));
+    let names = names.flat_map(|(names, _)| names.trim_start_matches(['+', '#', '.', '/', ';', '?', '&']).split(','));
+    let names: Vec<&str> = names.map(|name| name.split(':').next().unwrap_or(name).trim_end_matches('*')).collect();
+    let is_repeated = names.iter().enumerate().any(|(index, name)| names[..index].contains(name));
+    if is_repeated || template.as_str().contains('%') {
+        return;
+    }
+    let plain = |value: &str| value.chars().filter(char::is_ascii_alphanumeric).collect::<String>();
+    let values = values.split(' ').map(|value| TemplateValue::String(plain(value)));
+    let bindings: Bindings = names.iter().map(ToString::to_string).zip(values).collect();
+    let uri = template.expand(&bindings);
+    if uri.len() <= MAX_URI_BYTES {
+        assert!(template.matches(&uri).is_some(), "{} does not match {uri:?}", template.as_str());
+    }
+}
+
+/// Matches globs of both languages. The first line is a pattern, the rest a text. The matchers agree with the definition.
+pub fn glob(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let environment = |name: &str| (name == "SET").then(|| "value".to_owned());
-    if let Err(problems) = config::parse(text, &Origin::new("fuzz.json", "/nowhere"), &environment) {
-        assert!(problems.iter().count() > 0);
-        for problem in problems.iter() {
-            assert!(problem.line >= 1 && problem.column >= 1, "{problem}");
+    let (pattern, text) = text.split_once('\n').unwrap_or((text, ""));
+    let (characters, subject): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
+    let is_small = characters.len() <= 200 && subject.len() <= 200;
+    if let Ok(glob) = config::glob::Glob::new(pattern) {
+        let matches = glob.matches(text);
+        assert!(glob.has_wildcard() || matches == (pattern == text));
+        if is_small {
+            assert_eq!(matches, matches_names(&characters, &subject), "{pattern:?} on {text:?}");
         }
     }
+    if let Ok(glob) = subscription::Glob::parse(pattern) {
+        let matches = glob.matches(text);
+        assert!(!matches || text.starts_with(glob.literal()));
+        if is_small {
+            assert_eq!(matches, matches_uris(&characters, &subject), "{pattern:?} on {text:?}");
+        }
+    }
+}
+
+/// Returns whether a configuration pattern matches, by the definition: row `i` has the places in the text that the rest of
+/// the pattern from `i` on matches.
+fn matches_names(pattern: &[char], text: &[char]) -> bool {
+    let mut row: Vec<bool> = (0..=text.len()).map(|place| place == text.len()).collect();
+    for wanted in pattern.iter().rev() {
+        let after = row.clone();
+        for place in (0..=text.len()).rev() {
+            let one = |is_one: bool| place < text.len() && is_one && after[place + 1];
+            row[place] = match wanted {
+                '*' => after[place] || (place < text.len() && row[place + 1]),
+                '?' => one(true),
+                wanted => one(text.get(place) == Some(wanted)),
+            };
+        }
+    }
+    row[0]
+}
+
+/// Returns whether a subscription pattern matches, by the definition.
+fn matches_uris(pattern: &[char], text: &[char]) -> bool {
+    let mut places = vec![false; text.len() + 1];
+    places[0] = true;
+    let (mut rest, mut is_start) = (pattern, true);
+    while let Some(first) = rest.first() {
+        let mut next = vec![false; text.len() + 1];
+        let stars = rest.iter().take_while(|character| **character == '*').count();
+        let is_segments = stars >= 2 && is_start && rest.get(stars) == Some(&'/');
+        let class = rest.iter().skip(2).position(|character| *character == ']').map(|offset| offset + 2);
+        for place in (0..=text.len()).filter(|place| places[*place]) {
+            let here = text.get(place).copied().filter(|character| *character != '/');
+            match (first, class) {
+                ('*', _) if is_segments => {
+                    next[place] = true;
+                    (place..text.len()).filter(|at| text[*at] == '/').for_each(|at| next[at + 1] = true);
+                }
+                ('*', _) if stars >= 2 => next[place..].fill(true),
+                ('*', _) => {
+                    let length = text[place..].iter().take_while(|character| **character != '/').count();
+                    next[place..=place + length].fill(true);
+                }
+                ('?', _) if here.is_some() => next[place + 1] = true,
+                ('[', Some(end)) if here.is_some_and(|here| is_in_class(&rest[1..end], here)) => next[place + 1] = true,
+                ('?' | '[', _) => {}
+                (literal, _) if text.get(place) == Some(literal) => next[place + 1] = true,
+                _ => {}
+            }
+        }
+        let length = match (first, class) {
+            ('*', _) => stars + usize::from(is_segments),
+            ('[', Some(end)) => end + 1,
+            _ => 1,
+        };
+        is_start = is_segments || *first == '/';
+        (places, rest) = (next, &rest[length..]);
+    }
+    places[text.len()]
+}
+
+fn is_in_class(class: &[char], character: char) -> bool {
+    let (is_negated, mut ranges) = match class {
+        ['!' | '^', ranges @ ..] => (true, ranges),
+        ranges => (false, ranges),
+    };
+    let mut is_inside = false;
+    while let Some((first, rest)) = ranges.split_first() {
+        let (last, rest) = match rest {
+            ['-', last, rest @ ..] => (last, rest),
+            rest => (first, rest),
+        };
+        is_inside |= (*first..=*last).contains(&character);
+        ranges = rest;
+    }
+    is_inside != is_negated
+}
+
+/// Loads a configuration. Every problem has a place in the text, and the same text gives the same configuration.
+pub fn configuration(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    // The files of the machine are no part of the input.
+    if text.contains("file:") {
+        return;
+    }
+    let environment = |name: &str| (name == "SET").then(|| "value".to_owned());
+    let parse = || config::parse(text, &Origin::new("fuzz.json", "/nowhere"), &environment);
+    let has_place = |problem: &config::problem::Problem| {
+        // A lone carriage return ends a line, and one before a line feed is a character of its line.
+        let plain = text.replace("\r\n", " \n").replace('\r', "\n");
+        let lines: Vec<&str> = plain.split('\n').collect();
+        let is_in_line = |line: &&str| problem.column <= line.chars().count() + 1;
+        assert!(problem.line >= 1 && problem.column >= 1, "{problem}");
+        assert!(lines.get(problem.line - 1).is_some_and(is_in_line), "{problem} has no place in {text:?}");
+    };
+    match (parse(), parse()) {
+        (Ok(one), Ok(two)) => {
+            one.warnings.iter().for_each(has_place);
+            assert!(diff(&one.config, &two.config).is_empty(), "the same text gives the same configuration");
+            assert!(one.config.servers.len() <= text.len());
+        }
+        (Err(one), Err(two)) => {
+            assert!(one.iter().count() > 0);
+            one.iter().for_each(has_place);
+            assert_eq!(one, two);
+        }
+        (one, two) => panic!("{one:?} is not {two:?}"),
+    }
+}
+
+/// Imports the file of another client, which the first byte chooses. The file that an import would write is one that
+/// the loader accepts. It has the entries that were shown, without control characters.
+pub fn import(data: &[u8]) {
+    let Some((choice, rest)) = data.split_first() else { return };
+    let Ok(text) = std::str::from_utf8(rest) else { return };
+    let client = Client::ALL[usize::from(*choice) % Client::ALL.len()];
+    let is_project = usize::from(*choice) / Client::ALL.len() % 2 == 1;
+    let project = is_project.then(|| PathBuf::from("/nowhere/project"));
+    let source = Source { client, path: PathBuf::from("/nowhere/project/file"), project };
+    let ground = Ground { home: PathBuf::from("/nowhere"), here: PathBuf::from("/nowhere/project/here") };
+    let found = match translate(&source, text, &ground) {
+        Ok(found) => found,
+        Err(sentence) => return assert_is_plain(&sentence),
+    };
+    let merged = merge(vec![found], &[], 3000);
+    merged.notes.iter().for_each(|note| assert_is_plain(&note.to_string()));
+    let draft = Draft::open(Path::new("/nowhere/goblin.json")).expect("a new file");
+    for candidate in &merged.servers {
+        assert_is_plain(&consent::line(&candidate.entry));
+        draft.put(&candidate.id, &candidate.entry);
+    }
+    let outside = draft.check(&|_| None).unwrap_or_else(|error| panic!("{error}: {}", draft.text()));
+    assert!(outside.iter().all(|problem| problem.outside));
+    let written = draft.servers();
+    assert_eq!(written.len(), merged.servers.len(), "each server has a name of its own: {}", draft.text());
+    for (candidate, (id, entry)) in merged.servers.iter().zip(&written) {
+        assert_eq!((&candidate.id, &candidate.entry), (id, entry), "the file has what was shown");
+    }
+}
+
+fn assert_is_plain(text: &str) {
+    assert!(!text.chars().any(char::is_control), "{text:?} has control characters");
 }

@@ -109,6 +109,8 @@ pub struct Events {
     event: Event,
     /// The event so far is beyond the limit.
     dropping: bool,
+    /// The buffer has the beginning of an over-long line only.
+    is_cut: bool,
     /// The last line ended in CR; a LF right behind it belongs to it.
     after_carriage_return: bool,
     at_start: bool,
@@ -123,6 +125,7 @@ impl Events {
             data: BytesMut::new(),
             event: Event::default(),
             dropping: false,
+            is_cut: false,
             after_carriage_return: false,
             at_start: true,
         }
@@ -135,7 +138,8 @@ impl Events {
     pub fn take(&mut self) -> Option<Frame<Event>> {
         while let Some(line) = self.next_line() {
             if !line.is_empty() {
-                self.field(&line);
+                let is_cut = std::mem::take(&mut self.is_cut);
+                self.field(&line, is_cut);
                 continue;
             }
             let data = self.data.split().freeze();
@@ -160,36 +164,40 @@ impl Events {
         }
         let Some(offset) = memchr2(b'\n', b'\r', &self.buffer[self.scanned..]) else {
             self.scanned = self.buffer.len();
-            self.drop_over_long_line();
+            if self.is_over_long(self.buffer.len()) {
+                self.is_cut = true;
+                self.buffer = BytesMut::from(&self.buffer[..HEAD_KEPT]);
+                self.scanned = HEAD_KEPT;
+            }
             return None;
         };
         let mut line = self.buffer.split_to(self.scanned + offset + 1);
         self.scanned = 0;
         self.after_carriage_return = line.last() == Some(&b'\r');
         line.truncate(line.len() - 1);
+        self.is_cut |= self.is_over_long(line.len());
         if std::mem::take(&mut self.at_start) && line.starts_with(b"\xef\xbb\xbf") {
             line.advance(3);
         }
         Some(line.freeze())
     }
 
-    /// Keeps the beginning of a line that will not fit; its field name still tells what it is.
-    fn drop_over_long_line(&mut self) {
-        if self.buffer.len() > self.limit + HEAD_KEPT {
-            self.dropping = true;
-            self.buffer = BytesMut::from(&self.buffer[..HEAD_KEPT]);
-            self.scanned = HEAD_KEPT;
-        }
+    /// Returns whether a line is longer than any field may be. Its beginning still shows which field it is.
+    fn is_over_long(&self, length: usize) -> bool {
+        length > self.limit + HEAD_KEPT
     }
 
-    fn field(&mut self, line: &[u8]) {
+    /// Adds a line to the event. An over-long line drops the event if it has data, and is passed over otherwise.
+    fn field(&mut self, line: &[u8], is_over_long: bool) {
         let (name, value) = match memchr(b':', line) {
             Some(at) => (&line[..at], line[at + 1..].strip_prefix(b" ").unwrap_or(&line[at + 1..])),
             None => (line, &b""[..]),
         };
         let text = || String::from_utf8_lossy(value).into_owned();
+        self.dropping |= is_over_long && name == b"data";
         match name {
             b"data" => self.add_data(value),
+            _ if is_over_long => {}
             b"id" if memchr(0, value).is_none() => self.event.id = Some(text()),
             b"event" => self.event.name = Some(text()),
             b"retry" => self.event.retry = text().parse().ok(),
@@ -274,6 +282,23 @@ mod tests {
         decoder.feed(b"\n\ndata: next\n\n");
         assert!(matches!(decoder.take(), Some(Frame::TooLong { .. })));
         assert_eq!(decoder.take(), Some(data("next")));
+    }
+
+    #[test]
+    fn an_over_long_comment_drops_no_event_however_it_arrives() {
+        let long = [b'x'; HEAD_KEPT + 100];
+        for field in [": ", "id: ", "event: ", "other: "] {
+            let whole = [field.as_bytes(), &long, b"\ndata: next\n\n"].concat();
+            assert_eq!(events(&[&whole], 50), [data("next")], "{field}");
+            let (one, two) = whole.split_at(HEAD_KEPT + 80);
+            assert_eq!(events(&[one, two], 50), [data("next")], "{field}");
+        }
+        let whole = [b"data: ".as_slice(), &long, b"\n\ndata: next\n\n"].concat();
+        let (one, two) = whole.split_at(HEAD_KEPT + 80);
+        for chunks in [vec![whole.as_slice()], vec![one, two]] {
+            let [Frame::TooLong { .. }, next] = &events(&chunks, 50)[..] else { panic!("the event is dropped") };
+            assert_eq!(*next, data("next"));
+        }
     }
 
     #[test]

@@ -7,6 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use goblin::observe::limits::Limit;
+
 /// Each module may use those of its own group and of the groups before it.
 const ORDER: [&[&str]; 10] = [
     &["caller", "config", "memory", "observe", "protocol", "worker"],
@@ -221,6 +223,16 @@ fn modules_use_only_what_stands_before_them() {
         }
     }
     assert!(uses > 0, "no file under src uses another");
+}
+
+#[test]
+fn every_limit_is_on_the_page_of_security() {
+    let page = read("docs/security.md");
+    assert!(!Limit::ALL.is_empty());
+    for limit in Limit::ALL {
+        let row = format!("\n| `{}` | ", limit.as_str());
+        assert!(page.contains(&row), "docs/security.md has no row for the limit {}", limit.as_str());
+    }
 }
 
 /// A task that is spawned elsewhere is hidden from the watch over worker threads.

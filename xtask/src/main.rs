@@ -3,7 +3,9 @@
 //! This file turns arguments into a [`Task`] and an outcome into an exit code. Each task is one file with one public
 //! function; [`process`] is how they all start programs. Whatever CI checks, `cargo xtask test` checks.
 
+mod attack;
 mod bench;
+mod figures;
 mod fuzz;
 mod process;
 mod suite;
@@ -21,16 +23,23 @@ usage: cargo xtask TASK
 
   test                   everything CI checks: tools, tidy, fmt, clippy, deny, build, test
   tools                  install the MCP clients and servers the tests run against into target/tools
-  tidy                   check the files themselves: hosts, paths, lengths, links
+  tidy                   check the files themselves: hosts, paths, lengths, links, figures
   bench [ARGUMENTS...]   build for release and run goblin-bench, passing the arguments on
-  fuzz-smoke [SECONDS]   run each fuzz target for a short while (10 s), where cargo-fuzz and nightly are installed";
+  attack [FILTER]        run the hostile tests against the release build and print what each attack cost
+  fuzz [--seconds N] [TARGET...]
+                         fuzz each target for N seconds (60), keep the corpus and add up the figures";
 
+/// How long `fuzz` runs each target unless the arguments name another time.
+const FUZZ_SECONDS: u32 = 60;
+
+#[derive(Debug, PartialEq, Eq)]
 enum Task {
     Test,
     Tools,
     Tidy,
     Bench { arguments: Vec<String> },
-    FuzzSmoke { seconds: u32 },
+    Attack { filter: Option<String> },
+    Fuzz { seconds: u32, targets: Vec<String> },
     Help,
 }
 
@@ -59,11 +68,16 @@ fn parse(arguments: &[String]) -> Result<Task> {
         ["tools"] => Task::Tools,
         ["tidy"] => Task::Tidy,
         ["bench", rest @ ..] => Task::Bench { arguments: rest.iter().map(ToString::to_string).collect() },
-        ["fuzz-smoke"] => Task::FuzzSmoke { seconds: 10 },
-        ["fuzz-smoke", seconds] => match seconds.parse() {
-            Ok(seconds) => Task::FuzzSmoke { seconds },
-            Err(_) => bail!("fuzz-smoke wants a number of seconds, not {seconds}"),
+        ["attack"] => Task::Attack { filter: None },
+        ["attack", filter] => Task::Attack { filter: Some(filter.to_string()) },
+        ["fuzz", "--seconds", seconds, targets @ ..] => match seconds.parse() {
+            Ok(seconds) => Task::Fuzz { seconds, targets: targets.iter().map(ToString::to_string).collect() },
+            Err(_) => bail!("--seconds wants a number of seconds, not {seconds}"),
         },
+        ["fuzz", "--seconds"] => bail!("--seconds wants a number of seconds"),
+        ["fuzz", targets @ ..] => {
+            Task::Fuzz { seconds: FUZZ_SECONDS, targets: targets.iter().map(ToString::to_string).collect() }
+        }
         ["help" | "--help" | "-h"] => Task::Help,
         [] => bail!("no task given"),
         [task, ..] => bail!("unknown task or arguments: {task}"),
@@ -76,7 +90,8 @@ fn run(task: Task, root: &Path) -> Result<()> {
         Task::Tools => tools::install(root),
         Task::Tidy => tidy::check(root),
         Task::Bench { arguments } => bench::run(root, &arguments),
-        Task::FuzzSmoke { seconds } => fuzz::smoke(root, seconds),
+        Task::Attack { filter } => attack::run(root, filter.as_deref()),
+        Task::Fuzz { seconds, targets } => fuzz::run(root, seconds, &targets),
         Task::Help => {
             eprintln!("{USAGE}");
             Ok(())
@@ -86,4 +101,22 @@ fn run(task: Task, root: &Path) -> Result<()> {
 
 fn workspace_root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a directory of the workspace")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_become_a_task() {
+        let parse = |line: &str| super::parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).ok();
+        let fuzz = |seconds, targets: &[&str]| {
+            Some(Task::Fuzz { seconds, targets: targets.iter().map(ToString::to_string).collect() })
+        };
+        assert_eq!(parse("fuzz"), fuzz(FUZZ_SECONDS, &[]));
+        assert_eq!(parse("fuzz --seconds 5 lines json"), fuzz(5, &["lines", "json"]));
+        assert_eq!(parse("fuzz --seconds many"), None);
+        assert_eq!(parse("attack hostile_bytes"), Some(Task::Attack { filter: Some("hostile_bytes".to_owned()) }));
+        assert_eq!(parse("attack a b"), None);
+    }
 }

@@ -7,6 +7,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use crate::tools;
+
 /// Runs a command whose output is for the user to read.
 pub fn run(command: &mut Command) -> Result<()> {
     let shown = show(command);
@@ -36,10 +38,11 @@ pub fn output_of(command: &mut Command) -> Option<String> {
     output.status.success().then_some(text)
 }
 
-/// The cargo that started us, so that a toolchain override holds for the commands below it too.
+/// Returns the cargo that started this program, so that a toolchain override holds for the commands below it too. It finds the
+/// subcommands that `tools` installed.
 pub fn cargo(root: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
-    command.current_dir(root).args(arguments);
+    command.current_dir(root).args(arguments).env("PATH", tools::search_path(root));
     command
 }
 
@@ -48,7 +51,8 @@ pub fn target_directory(root: &Path) -> PathBuf {
     root.join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| OsString::from("target")))
 }
 
-fn show(command: &Command) -> String {
+/// Returns a command as it can be repeated by hand.
+pub fn show(command: &Command) -> String {
     let mut words = vec![match Path::new(command.get_program()).file_name() {
         Some(name) if name == "cargo" => "cargo".to_string(),
         _ => command.get_program().to_string_lossy().into_owned(),

@@ -13,6 +13,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::figures;
 use crate::process::output_of;
 
 /// One thing to mend. Lines count from 1.
@@ -49,6 +50,11 @@ fn problems_of(root: &Path, files: &BTreeMap<PathBuf, String>, path: &Path, text
                 problems.push(Problem { line: link.line, what });
             }
         }
+    }
+    if path == Path::new(figures::DOCUMENT)
+        && let Err(error) = figures::check(root, text)
+    {
+        problems.push(Problem { line: 1, what: format!("{error:#}") });
     }
     problems
 }

@@ -5,6 +5,8 @@
 //! in `tests/clients` and `tests/conformance`. A bundle is installed again only when that changed: next to it lies a
 //! stamp, a copy of everything it was made from, written after the installation succeeded.
 
+use std::env;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +15,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use crate::process::{output_of, run_quietly};
+use crate::process::{cargo, output_of, run_quietly};
 
 const NODE_MINIMUM: Version = Version { major: 20, minor: 0 };
 const PYTHON_MINIMUM: Version = Version { major: 3, minor: 11 };
@@ -47,6 +49,52 @@ pub fn install(root: &Path) -> Result<()> {
         threads.map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow!("an installer panicked"))))
     });
     outcomes.into_iter().collect()
+}
+
+/// A subcommand of cargo that a task needs.
+#[derive(Clone, Copy)]
+pub struct CargoTool {
+    name: &'static str,
+    /// The version that is installed if there is none.
+    version: &'static str,
+    /// Any version from here on will do.
+    minimum: Version,
+}
+
+pub const CARGO_DENY: CargoTool =
+    CargoTool { name: "deny", version: "0.20.2", minimum: Version { major: 0, minor: 18 } };
+pub const CARGO_FUZZ: CargoTool =
+    CargoTool { name: "fuzz", version: "0.13.2", minimum: Version { major: 0, minor: 12 } };
+
+/// Builds a subcommand of cargo into `target/tools/cargo`, unless there is one already.
+pub fn install_cargo_tool(root: &Path, tool: CargoTool) -> Result<()> {
+    let version = output_of(&mut cargo(root, &[tool.name, "--version"])).as_deref().and_then(Version::parse);
+    if version.is_some_and(|version| version >= tool.minimum) {
+        return Ok(());
+    }
+    let CargoTool { name, version, .. } = tool;
+    eprintln!("tools: cargo-{name} {version}: installing, which takes some minutes ...");
+    let start = Instant::now();
+    let mut install = cargo(root, &["install", "--locked", "--force", "--version", version, &format!("cargo-{name}")]);
+    // A build directory of its own, because the features of its dependencies are others than those of the workspace.
+    install.arg("--root").arg(cargo_tools(root)).arg("--target-dir").arg(root.join("target/tools/build"));
+    run_quietly(&mut install).with_context(|| format!("cannot install cargo-{name}"))?;
+    eprintln!("tools: cargo-{name} {version}: installed, {:.1} s", start.elapsed().as_secs_f32());
+    Ok(())
+}
+
+/// Returns `PATH` with the subcommands of cargo behind all others.
+pub fn search_path(root: &Path) -> OsString {
+    let mut path = env::var_os("PATH").unwrap_or_default();
+    if !path.is_empty() {
+        path.push(":");
+    }
+    path.push(cargo_tools(root).join("bin"));
+    path
+}
+
+fn cargo_tools(root: &Path) -> PathBuf {
+    root.join("target/tools/cargo")
 }
 
 fn npm(name: &'static str, sources: &Path, directory: &Path) -> Result<Bundle> {
