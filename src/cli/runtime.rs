@@ -264,11 +264,17 @@ pub async fn find(wanted: Option<&Identity>) -> Result<Record, FindError> {
 
 /// Returns the admin token of the gateway of this user whose admin API has this URL.
 pub fn admin_token_at(url: &str) -> Option<Secret> {
-    let is_there = |record: &Record| {
-        let rest = record.admin_url.as_deref().and_then(|admin_url| url.strip_prefix(admin_url));
+    Places::of(&environment).running().into_iter().find(|record| serves(record, url))?.admin_token().ok()?
+}
+
+/// Returns whether the admin API of a gateway has this URL. One with a socket serves it there and at its URL for clients.
+fn serves(record: &Record, url: &str) -> bool {
+    let is_at = |base: &str| {
+        let rest = url.strip_prefix(base.trim_end_matches('/'));
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '?', '#']))
     };
-    Places::of(&environment).running().into_iter().find(is_there)?.admin_token().ok()?
+    let Some(admin_url) = record.admin_url.as_deref() else { return false };
+    is_at(admin_url) || admin_url.starts_with("unix:") && is_at(record.url.trim_end_matches("/mcp"))
 }
 
 fn list(running: &[Record]) -> String {
