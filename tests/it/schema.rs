@@ -22,7 +22,7 @@ fn validator() -> Validator {
 
 /// Every variable is set, to something that can stand wherever one is used here.
 fn reader_accepts(text: &str) -> Result<Config, String> {
-    let environment = |_: &str| Some("value".to_owned());
+    let environment = |_: &str| Some("value-of-a-variable".to_owned());
     let loaded = parse(text, &Origin::new("goblin.json", "/etc/goblin"), &environment);
     loaded.map(|loaded| loaded.config).map_err(|problems| problems.to_string())
 }
