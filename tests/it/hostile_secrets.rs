@@ -8,6 +8,7 @@ use tokio::process::Command;
 
 use crate::harness::{Client, Gateway, Scratch, StdioClient, eventually, fixture, fixture_server, goblin};
 use crate::home::{Home, Ran};
+use crate::hostile::{Attack, HEALTHY};
 use crate::operator::look;
 use crate::support::{is_error, parent, path_text, pid_in, try_call};
 
@@ -212,6 +213,9 @@ async fn hard7_variables_in_a_command_line_are_shown_as_they_were_written() {
     assert!(!gateway.log().concat().contains("secret-of-"), "{:?}", gateway.log());
 }
 
+/// The ceiling of the gateway's memory in a debug build.
+const MAX_MEMORY_MIB: u64 = 256;
+
 /// What servers write to stderr and stdout here.
 const NOISE: [&str; 2] = ["Traceback of the server", "garbage of the server"];
 
@@ -236,8 +240,10 @@ async fn hard7_clients_read_no_stderr_no_stdout_and_no_command_line() {
     let config = json!({ "metaTools": true, "mcpServers": {
         "shared": noisy_server(json!({})),
         "own": noisy_server(json!({ "session": "per-client" })),
+        HEALTHY: fixture_server(&[]),
     } });
     let gateway = Gateway::start(config).await;
+    let attack = Attack::begin("servers that crash and write secrets", &gateway).await;
     let client = gateway.client_seeing("shared_echo").await;
     client.await_tool("own_echo").await;
     for server in ["shared", "own"] {
@@ -273,6 +279,7 @@ async fn hard7_clients_read_no_stderr_no_stdout_and_no_command_line() {
     let metrics = client.send(Method::GET, "/metrics", &[], "").await;
     assert_eq!(metrics.status, StatusCode::OK);
     assert_quotes_nothing(&json!(metrics.body));
+    attack.end(MAX_MEMORY_MIB).await;
 }
 
 #[tokio::test]
