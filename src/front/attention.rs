@@ -141,7 +141,9 @@ mod tests {
         let work = attention.begin_work();
         attention.hear();
         assert!(!attention.is_lost(none, none) && attention.idle_since().is_none());
-        std::thread::sleep(Duration::from_micros(10));
+        while attention.now() == attention.opened {
+            std::hint::spin_loop();
+        }
         drop(work);
         assert!(attention.idle_since().is_some_and(|since| !attention.is_new(since)));
         assert!(attention.is_lost(none, long) && !attention.is_lost(long, none));

@@ -12,7 +12,7 @@ use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 
 use crate::front::body::{Body, empty, json_error};
-use crate::memory::{Full, Kind, Memory, SMALL};
+use crate::memory::{Full, Kind, Memory, Reservation, SMALL};
 use crate::observe::Observe;
 use crate::protocol::error::Error;
 use crate::protocol::{Id, Malformed, Request};
@@ -101,7 +101,8 @@ fn too_large(largest: usize) -> Refusal {
 /// Reserves the bytes as they come: a length that a client only announces takes no room from others.
 async fn gather(body: &mut Incoming, largest: usize, memory: &Arc<Memory>) -> Result<Result<Bytes, Full>, Refusal> {
     let mut gathered = BytesMut::new();
-    let mut reservation = memory.hold(Kind::Bodies, 0);
+    // A small body touches no counter.
+    let mut reservation: Option<Reservation> = None;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| Refusal::status(StatusCode::BAD_REQUEST, "the body broke off"))?;
         let Ok(data) = frame.into_data() else { continue };
@@ -110,19 +111,28 @@ async fn gather(body: &mut Incoming, largest: usize, memory: &Arc<Memory>) -> Re
             return Err(too_large(largest));
         }
         if length >= SMALL {
-            let counted = if before < SMALL { length } else { data.len() };
-            if let Err(full) = reservation.grow(counted) {
+            let counted = match &mut reservation {
+                None => memory.reserve(Kind::Bodies, length).map(|reserved| reservation = Some(reserved)),
+                Some(reservation) => reservation.grow(data.len()),
+            };
+            if let Err(full) = counted {
                 return Ok(Err(full));
             }
         }
         // A body in one piece, as most are, is not copied.
         if before == 0 && body.is_end_stream() {
-            return Ok(Ok(if length < SMALL { data } else { reservation.keep(data) }));
+            return Ok(Ok(kept(data, reservation)));
         }
         gathered.extend_from_slice(&data);
     }
-    let gathered = gathered.freeze();
-    Ok(Ok(if gathered.len() < SMALL { gathered } else { reservation.keep(gathered) }))
+    Ok(Ok(kept(gathered.freeze(), reservation)))
+}
+
+fn kept(body: Bytes, reservation: Option<Reservation>) -> Bytes {
+    match reservation {
+        Some(reservation) => reservation.keep(body),
+        None => body,
+    }
 }
 
 /// Reads and drops the rest of a body, within the size that a body may have.
