@@ -8,9 +8,6 @@ use crate::config::problem::Fault;
 use crate::config::secret::Secret;
 use crate::config::{network, read, vocabulary};
 
-/// The shortest `admin.token`.
-const MIN_TOKEN_LENGTH: usize = 16;
-
 /// Of the `admin` key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdminSettings {
@@ -59,16 +56,8 @@ pub(crate) fn admin(field: &Field<'_>) -> Option<AdminSettings> {
     section.set(&mut settings.enabled, "enabled", Field::flag);
     section.set(&mut settings.listen, "listen", |field| field.accept(listen(field.text()?)).map(Some));
     section.set(&mut settings.token_file, "tokenFile", |field| field.path().map(Some));
-    section.set(&mut settings.token, "token", |field| token(field).map(Some));
+    section.set(&mut settings.token, "token", |field| read::token(field).map(Some));
     Some(settings)
-}
-
-/// Operators read everything and start programs, so a token that can be guessed is refused.
-fn token(field: &Field<'_>) -> Option<Secret> {
-    let token = read::token(field)?;
-    let is_short = token.expose().len() < MIN_TOKEN_LENGTH;
-    let fault = || Fault::new(format!("has fewer than {MIN_TOKEN_LENGTH} characters")).cure("use a longer token");
-    field.accept(if is_short { Err(fault()) } else { Ok(token) })
 }
 
 fn listen(text: &str) -> Result<Listen, Fault> {
