@@ -26,7 +26,7 @@ const MAX_PROBLEMS: usize = 100_000;
 /// Levels of a recursive schema times levels of the arguments. Each takes a part of the thread's stack.
 const MAX_LEVELS: usize = 1_000;
 /// Bytes of one compiled pattern.
-const MAX_PATTERN_BYTES: usize = 256 * 1024;
+const MAX_PATTERN_BYTES: usize = 1024 * 1024;
 
 /// A compiled input schema.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ pub const MAX_SCHEMA_NODES: usize = 10_000;
 /// A deeper one neither: each level takes a part of the thread's stack.
 const MAX_SCHEMA_LEVELS: usize = 128;
 /// A pattern is compiled to an automaton, and counts as so many nodes.
-const NODES_PER_PATTERN: usize = 50;
+const NODES_PER_PATTERN: usize = 100;
 
 /// The size of an expanded schema.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,7 +89,8 @@ impl<'a> Count<'a> {
                 members.iter().try_for_each(|(key, inner)| self.member(value, key, inner, level))
             }
             Value::Array(items) => items.iter().try_for_each(|item| {
-                self.add(1)?;
+                // An object counts itself.
+                self.add(usize::from(!item.is_object()))?;
                 self.value(item, level + 1)
             }),
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(()),
