@@ -236,9 +236,8 @@ impl Backend {
         self.left_out.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Tells those before.
-    fn set_left_out(&self, left_out: Vec<LeftOut>) -> Vec<LeftOut> {
-        std::mem::replace(&mut self.left_out.lock().unwrap_or_else(PoisonError::into_inner), left_out)
+    fn set_left_out(&self, left_out: Vec<LeftOut>) {
+        *self.left_out.lock().unwrap_or_else(PoisonError::into_inner) = left_out;
     }
 
     fn set_failed(&self, list: List, reason: Option<String>) {
@@ -325,8 +324,12 @@ impl Backend {
 
     /// It has listed its resources, or its templates alone; `is_settled` when it was connected long enough to have them all.
     /// Tells whether it was asked too early.
-    fn relisted(&self, is_settled: bool, has_resources: bool) -> bool {
-        self.registers().filter(|register| register.relisted(is_settled, has_resources)).count() > 0
+    async fn relisted(&self, is_settled: bool, has_resources: bool) -> bool {
+        let mut is_early = false;
+        for register in self.registers().collect::<Vec<_>>() {
+            is_early |= register.relisted(is_settled, has_resources).await;
+        }
+        is_early
     }
 
     fn list_failed(&self) {

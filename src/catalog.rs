@@ -12,6 +12,7 @@ pub mod meta;
 pub mod name;
 pub mod profile;
 pub mod resources;
+pub mod schema;
 pub mod search;
 pub mod uri;
 
@@ -28,6 +29,7 @@ use crate::catalog::build::Terms;
 use crate::catalog::indexes::Indexes;
 use crate::catalog::meta::MetaSet;
 use crate::catalog::resources::Resources;
+use crate::catalog::schema::{Schema, Unjudged};
 use crate::config::exposure::Mode;
 use crate::observe::meter::Endings;
 use crate::protocol::dialect::DialectClass;
@@ -86,7 +88,7 @@ pub struct Entry {
     /// The definition as clients get it.
     pub definition: Bytes,
     /// The compiled input schema, for backends whose arguments are checked.
-    pub schema: Arc<OnceLock<Option<jsonschema::Validator>>>,
+    pub schema: Arc<OnceLock<Result<Schema, Unjudged>>>,
     /// The arguments that HTTP requests without a handshake repeat in headers.
     pub mirrors: Mirrors,
     /// Where calls of a tool are counted.
@@ -117,9 +119,16 @@ impl Listed {
     }
 }
 
-/// The pages of each list, made on first use.
+/// The pages of each list. Each page is made on first use, so that no request pays for more than one.
 #[derive(Default)]
-struct Pages([OnceLock<Vec<Bytes>>; 4]);
+struct Pages([OnceLock<Box<[OnceLock<Bytes>]>>; 4]);
+
+/// One page of a list as the `result` of an answer.
+pub struct Page {
+    pub json: Bytes,
+    /// The page was there before this request.
+    pub was_made: bool,
+}
 
 /// The pages of long lists, by class of clients and by list. A page is made when the first client asks for the list.
 struct LongPages([[Vec<Bytes>; 4]; 2]);
@@ -158,10 +167,10 @@ impl Catalog {
 
     /// Returns the pages of every list of which a client has got the first of several.
     fn long_pages(&self) -> LongPages {
-        let long = |pages: &OnceLock<Vec<Bytes>>| pages.get().filter(|pages| pages.len() > 1).cloned();
-        LongPages(
-            self.views.each_ref().map(|Pages(lists)| lists.each_ref().map(|pages| long(pages).unwrap_or_default())),
-        )
+        LongPages([DialectClass::Legacy, DialectClass::Modern].map(|class| {
+            let view = View { catalog: self, pages: &self.views[place_of(class)], class };
+            List::ALL.map(|list| view.begun_pages(list))
+        }))
     }
 
     /// The arguments of a tool that headers repeat; nothing for one that is not offered.
@@ -189,26 +198,61 @@ impl Catalog {
     }
 
     fn definitions(&self, list: List) -> Vec<&Bytes> {
+        self.some_definitions(list, 0, usize::MAX)
+    }
+
+    /// The definitions of a list, `count` of them at most, behind the first `skipped`.
+    fn some_definitions(&self, list: List, skipped: usize, count: usize) -> Vec<&Bytes> {
         match list {
-            List::Tools => self.listed_tools(),
-            List::Prompts => self.prompts.entries.iter().map(|entry| &entry.definition).collect(),
-            List::Resources => self.resources.entries.iter().map(|entry| &entry.definition).collect(),
-            List::Templates => self.resources.templates.iter().map(|entry| &entry.definition).collect(),
+            List::Tools => self.listed_tools(skipped, count),
+            List::Prompts => {
+                let entries = self.prompts.entries.iter().skip(skipped).take(count);
+                entries.map(|entry| &entry.definition).collect()
+            }
+            List::Resources => {
+                let entries = self.resources.entries.iter().skip(skipped).take(count);
+                entries.map(|entry| &entry.definition).collect()
+            }
+            List::Templates => {
+                let entries = self.resources.templates.iter().skip(skipped).take(count);
+                entries.map(|entry| &entry.definition).collect()
+            }
         }
     }
 
-    fn listed_tools(&self) -> Vec<&Bytes> {
-        let theirs: Vec<&Bytes> = match &self.listed {
-            Listed::All => self.tools.entries.iter().map(|entry| &entry.definition).collect(),
-            Listed::Pinned { places, .. } => {
-                places.iter().map(|place| &self.tools.entries[*place].definition).collect()
-            }
-        };
+    fn listed_tools(&self, skipped: usize, count: usize) -> Vec<&Bytes> {
+        let all = self.tools.entries.iter().map(|entry| &entry.definition);
         let ours = self.meta.entries.iter().filter(|_| self.meta.listed).map(|entry| &entry.definition);
-        theirs.into_iter().chain(ours).collect()
+        match &self.listed {
+            Listed::All => all.chain(ours).skip(skipped).take(count).collect(),
+            Listed::Pinned { places, .. } => {
+                let pinned = places.iter().map(|place| &self.tools.entries[*place].definition);
+                pinned.chain(ours).skip(skipped).take(count).collect()
+            }
+        }
     }
 
-    fn make_pages(&self, list: List, class: DialectClass) -> Vec<Bytes> {
+    /// How many entries of a list clients see.
+    fn count_listed(&self, list: List) -> usize {
+        match list {
+            List::Tools => {
+                let theirs = match &self.listed {
+                    Listed::All => self.tools.entries.len(),
+                    Listed::Pinned { places, .. } => places.len(),
+                };
+                theirs + if self.meta.listed { self.meta.entries.len() } else { 0 }
+            }
+            List::Prompts => self.prompts.entries.len(),
+            List::Resources => self.resources.entries.len(),
+            List::Templates => self.resources.templates.len(),
+        }
+    }
+
+    fn count_pages(&self, list: List) -> usize {
+        self.count_listed(list).div_ceil(self.page_size).max(1)
+    }
+
+    fn make_page(&self, list: List, class: DialectClass, number: usize) -> Bytes {
         let member = match list {
             List::Tools => "tools",
             List::Prompts => "prompts",
@@ -219,36 +263,30 @@ impl Catalog {
             List::Tools => shown_tool(definition, class),
             List::Prompts | List::Resources | List::Templates => definition.clone(),
         };
-        let definitions: Vec<_> = self.definitions(list).into_iter().map(shown).collect();
+        let definitions = self.some_definitions(list, number * self.page_size, self.page_size);
+        let definitions: Vec<_> = definitions.into_iter().map(shown).collect();
         let kind = match class {
             DialectClass::Legacy => String::new(),
             DialectClass::Modern => {
                 format!(r#""resultType":"complete"{FRESHNESS},"_meta":{{"{SERVER_INFO}":{IDENTITY}}},"#)
             }
         };
-        let count = definitions.len().div_ceil(self.page_size).max(1);
-        (0..count)
-            .map(|number| {
-                let from = number * self.page_size;
-                let page = &definitions[from..definitions.len().min(from + self.page_size)];
-                let size: usize = page.iter().map(|definition| definition.len() + 1).sum();
-                let mut json = Vec::with_capacity(size + 64);
-                json.extend_from_slice(format!("{{{kind}\"{member}\":[").as_bytes());
-                for (index, definition) in page.iter().enumerate() {
-                    if index > 0 {
-                        json.push(b',');
-                    }
-                    json.extend_from_slice(definition);
-                }
-                json.push(b']');
-                if number + 1 < count {
-                    let cursor = Cursor { version: self.version, list, page: number + 1 };
-                    json.extend_from_slice(format!(",\"nextCursor\":{}", quote(&cursor.to_string())).as_bytes());
-                }
-                json.push(b'}');
-                json.into()
-            })
-            .collect()
+        let size: usize = definitions.iter().map(|definition| definition.len() + 1).sum();
+        let mut json = Vec::with_capacity(size + 64);
+        json.extend_from_slice(format!("{{{kind}\"{member}\":[").as_bytes());
+        for (index, definition) in definitions.iter().enumerate() {
+            if index > 0 {
+                json.push(b',');
+            }
+            json.extend_from_slice(definition);
+        }
+        json.push(b']');
+        if number + 1 < self.count_pages(list) {
+            let cursor = Cursor { version: self.version, list, page: number + 1 };
+            json.extend_from_slice(format!(",\"nextCursor\":{}", quote(&cursor.to_string())).as_bytes());
+        }
+        json.push(b'}');
+        json.into()
     }
 }
 
@@ -299,24 +337,27 @@ impl<'a> View<'a> {
 
     /// One page of a list as the `result` of an answer, ready to be sent.
     pub fn page(self, list: List, number: usize) -> Option<Bytes> {
-        self.pages_of(list).get(number).cloned()
+        self.find_page(list, number).map(|page| page.json)
+    }
+
+    fn find_page(self, list: List, number: usize) -> Option<Page> {
+        let empty = || (0..self.catalog.count_pages(list)).map(|_| OnceLock::new()).collect();
+        let place = self.pages.0[list as usize].get_or_init(empty).get(number)?;
+        let was_made = place.get().is_some();
+        let json = place.get_or_init(|| self.catalog.make_page(list, self.class, number)).clone();
+        Some(Page { json, was_made })
+    }
+
+    /// Returns all pages of a list of several pages that some client has begun; none of any other list.
+    fn begun_pages(self, list: List) -> Vec<Bytes> {
+        let count = self.pages.0[list as usize].get().map_or(0, |pages| pages.len());
+        let numbers = if count > 1 { 0..count } else { 0..0 };
+        numbers.filter_map(|number| self.page(list, number)).collect()
     }
 
     /// Whether a list takes more than one page.
     fn is_long(self, list: List) -> bool {
-        match self.pages.0[list as usize].get() {
-            Some(pages) => pages.len() > 1,
-            None => self.catalog.definitions(list).len() > self.catalog.page_size,
-        }
-    }
-
-    /// Whether the pages of a list are there to be sent.
-    pub fn is_made(self, list: List) -> bool {
-        self.pages.0[list as usize].get().is_some()
-    }
-
-    fn pages_of(self, list: List) -> &'a [Bytes] {
-        self.pages.0[list as usize].get_or_init(|| self.catalog.make_pages(list, self.class))
+        self.catalog.count_pages(list) > 1
     }
 }
 

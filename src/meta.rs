@@ -11,7 +11,6 @@ mod list;
 pub mod words;
 
 use std::collections::HashMap;
-use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use crate::backend::inbox::List;
@@ -26,6 +25,7 @@ use crate::protocol::json::{self, Span, Splice, quote};
 use crate::protocol::method::Method;
 use crate::protocol::{Message, Request};
 use crate::router::{Router, find_resource};
+use crate::worker;
 
 /// What one of them says: the same twice, for programs and for readers.
 struct Answer {
@@ -51,19 +51,12 @@ impl Router {
         }
         let catalog = Arc::clone(&self.directory.catalog_of(call.caller.profile.as_ref()));
         let (call, name) = (Arc::clone(call), name.to_owned());
-        let looked = tokio::task::spawn_blocking(move || {
+        let looked = worker::compute(move || {
             let entry = catalog.meta.find(&name)?;
             let look = Look { view: catalog.view(&call.caller), catalog: &catalog, call: &call, entry };
             Some(look.answer().map_or_else(|words| tool_error(&words), |answer| result(&answer)))
         });
-        match looked.await {
-            Ok(result) => result,
-            Err(error) => match error.try_into_panic() {
-                // Whoever carries the call answers for it.
-                Ok(panic) => resume_unwind(panic),
-                Err(_) => Some(tool_error("the gateway is shutting down: try again later")),
-            },
-        }
+        looked.await.unwrap_or_else(|| Some(tool_error("the gateway is shutting down: try again later")))
     }
 
     /// D13: waits for the lists that are being fetched, where the resource that is asked for may be in them.

@@ -68,6 +68,12 @@ pub enum Event<'a> {
         tool: &'a str,
         reason: &'a str,
     },
+    /// The calls of a tool are not validated, because of the size of its input schema.
+    SchemaTooLarge {
+        server: &'a str,
+        tool: &'a str,
+        reason: &'a str,
+    },
     BackendListFailed {
         server: &'a str,
         method: &'a str,
@@ -335,6 +341,7 @@ kinds!(
     BackendLost "backend_lost" Warn,
     BackendFailed "backend_failed" Warn,
     ToolLeftOut "tool_left_out" Warn,
+    SchemaTooLarge "schema_too_large" Warn,
     BackendListFailed "backend_list_failed" Warn,
     ListenLost "listen_lost" Debug,
     ListenFailed "listen_failed" Warn,

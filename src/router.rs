@@ -3,7 +3,7 @@
 //! `resolve` is pure: a view of the catalog and a request in, a route or an error out. `dispatch` takes the route. The
 //! result is untouched but for URIs and what an older client cannot parse (`content`).
 
-pub mod arguments;
+mod arguments;
 mod content;
 pub mod inputs;
 pub mod introspection;
@@ -28,6 +28,7 @@ use crate::catalog::{Catalog, View, uri};
 use crate::config::{Policies, ServerId};
 use crate::lane::{Call, Patience};
 use crate::mailbox::tally::Tally;
+use crate::observe::limits::Limit;
 use crate::observe::meter::{Endings, ReadStatus};
 use crate::observe::mime::Mime;
 use crate::observe::{Event, Observe};
@@ -60,8 +61,6 @@ pub struct Route {
     pub patience: Patience,
     /// Of a resource to read, what its definition says.
     pub mime: Option<Mime>,
-    /// An answer that needs no backend.
-    pub ready: Option<String>,
     pub target: Target,
 }
 
@@ -190,10 +189,13 @@ impl Router {
             }
             looked_up => looked_up?,
         };
-        if let Some(ready) = route.ready {
-            return Ok(self.own_result(&call.caller, request, &ready));
-        }
         let backend = &catalog.source(route.source).backend;
+        if backend.config.validate
+            && let Target::Tool(tool) = route.target
+            && let Some(refusal) = Box::pin(self.refuse_arguments(&catalog, tool, call)).await
+        {
+            return Ok(self.own_result(&call.caller, request, &refusal));
+        }
         self.open_state(Exchange { backend, caller: &call.caller, request }, &mut route.edits)?;
         let progress_token_at = request.params.said.progress_token;
         let name = route.target.name(&catalog);
@@ -252,6 +254,10 @@ impl Router {
             Ok((catalog, found))
         };
         match look() {
+            Err(error @ Error::LimitExceeded { .. }) => {
+                self.observe.limit_hit(Limit::MatchSteps);
+                Err(error)
+            }
             Err(Error::ResourceNotFound { .. }) => {
                 if self.is_refreshing() {
                     Box::pin(self.refreshed(|| !matches!(look(), Err(Error::ResourceNotFound { .. })))).await;
@@ -397,10 +403,9 @@ pub fn resolve(view: View<'_>, policies: &Policies, request: &Request) -> Result
             let at = request.params.name;
             let (index, entry) = view.tool(&required(text, at, "name")?)?;
             let config = &view.catalog.source(entry.source).backend.config;
-            let ready = if config.validate { refuse_arguments(entry, text, request) } else { None };
             let idle = config.timeout_of(&entry.native, policies);
             let target = Target::Tool(index);
-            Ok(Route { ready, target, ..route(policies, entry.source, at, text, &entry.native, idle) })
+            Ok(Route { target, ..route(policies, entry.source, at, text, &entry.native, idle) })
         }
         Method::PromptsGet => {
             let at = request.params.name;
@@ -480,15 +485,7 @@ fn route(
         edits.replace(at, Bytes::from(quote(native)));
     }
     let patience = Patience { idle, most: policies.max_timeout };
-    Route { source, edits, patience, mime: None, ready: None, target: Target::Other }
-}
-
-/// ROUTE-5: bad arguments are a tool error, which an agent can read and mend.
-fn refuse_arguments(entry: &crate::catalog::Entry, text: &str, request: &Request) -> Option<String> {
-    let given = request.params.arguments.map_or("{}", |at| at.get(text));
-    let problem = arguments::problem(entry, given)?;
-    let words = quote(&format!("invalid arguments for {}: {problem}", entry.exposed));
-    Some(format!(r#"{{"content":[{{"type":"text","text":{words}}}],"isError":true}}"#))
+    Route { source, edits, patience, mime: None, target: Target::Other }
 }
 
 /// The canonical exposed form of the URI that `request` asked for.

@@ -7,9 +7,12 @@
 //!
 //! Processor time is compared where the system reports it per thread, because a loaded machine may suspend an idle
 //! gateway for longer than that. Elsewhere the wall clock serves.
+//!
+//! Work whose size a client or a backend chooses leaves the worker threads: [`offload`] moves what the gateway does once at a
+//! time, [`compute`] what clients set off, of which only [`MAX_COMPUTATIONS`] run at once.
 
 use std::cell::OnceCell;
-use std::panic::Location;
+use std::panic::{Location, resume_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
@@ -18,12 +21,18 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use pin_project_lite::pin_project;
+use tokio::sync::Semaphore;
 
 use crate::observe::{Event, Observe};
 
 /// A poll that uses more processor time is reported. Unoptimized builds compute several times slower.
 pub const BUSY_AFTER: Duration = Duration::from_millis(if cfg!(debug_assertions) { 500 } else { 100 });
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
+
+/// A computation cannot be stopped, so only so many run at once and the next ones wait. They leave processors to the worker
+/// threads by the system's scheduler, which treats all threads alike.
+pub const MAX_COMPUTATIONS: usize = 4;
+static COMPUTATIONS: Semaphore = Semaphore::const_new(MAX_COMPUTATIONS);
 
 /// The low bit of [`Activity::poll`]: the thread is inside a poll.
 const POLLING: u64 = 1;
@@ -44,6 +53,31 @@ where
 #[track_caller]
 pub fn watched<F: Future>(future: F) -> Watched<F> {
     Watched { future, site: site(Location::caller()) }
+}
+
+/// Runs `work` on a thread beside the worker threads. Returns `None` if the runtime shuts down before it begins. A panic
+/// of `work` continues here.
+///
+/// Dropping the future does not stop the work, so `work` must not rely on its caller.
+pub async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(value) => Some(value),
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => resume_unwind(panic),
+            Err(_) => None,
+        },
+    }
+}
+
+/// Like [`offload`], for work that clients set off: waits while [`MAX_COMPUTATIONS`] others run. A caller with a deadline
+/// drops the future. Work that has begun keeps its place until it ends.
+pub async fn compute<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let place = COMPUTATIONS.acquire().await.ok()?;
+    offload(move || {
+        let _place = place;
+        work()
+    })
+    .await
 }
 
 pin_project! {
@@ -228,7 +262,7 @@ mod tests {
     use super::*;
 
     /// Computes until the thread has used `duration` of processor time.
-    fn compute(duration: Duration) {
+    fn spin(duration: Duration) {
         let clock = ThreadClock::of_this_thread();
         let begin = clock.now();
         while clock.now() - begin < duration {
@@ -242,7 +276,7 @@ mod tests {
         let watchdog = Watchdog::start(Arc::clone(&observe)).expect("a thread");
         let busy = || observe.counts().into_iter().find(|(kind, _)| *kind == "worker_busy").map(|(_, count)| count);
         spawn(async {
-            compute(BUSY_AFTER * 3);
+            spin(BUSY_AFTER * 3);
             tokio::task::yield_now().await;
         })
         .await
@@ -250,7 +284,7 @@ mod tests {
         assert_eq!(busy(), Some(1));
         spawn(async {
             for _ in 0..100 {
-                compute(BUSY_AFTER / 50);
+                spin(BUSY_AFTER / 50);
                 tokio::task::yield_now().await;
             }
         })
@@ -258,6 +292,29 @@ mod tests {
         .expect("no panic");
         assert_eq!(busy(), Some(1), "many short polls are no long one");
         drop(watchdog);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn hard4_computations_are_bounded_and_keep_their_place_when_nobody_waits() {
+        let (begun, mut begins) = tokio::sync::mpsc::channel(16);
+        let release = Arc::new(std::sync::Barrier::new(MAX_COMPUTATIONS + 1));
+        let mut waiting = Vec::new();
+        for _ in 0..MAX_COMPUTATIONS {
+            let (begun, release) = (begun.clone(), Arc::clone(&release));
+            waiting.push(tokio::spawn(compute(move || {
+                begun.blocking_send(()).expect("the test waits");
+                release.wait();
+            })));
+        }
+        for _ in 0..MAX_COMPUTATIONS {
+            begins.recv().await.expect("a computation begins");
+        }
+        // The callers leave; their work goes on.
+        waiting.iter().for_each(tokio::task::JoinHandle::abort);
+        let late = tokio::time::timeout(Duration::from_millis(50), compute(|| ())).await;
+        assert!(late.is_err(), "there is no place while the work goes on");
+        tokio::task::spawn_blocking(move || release.wait()).await.expect("no panic");
+        assert_eq!(compute(|| 7).await, Some(7));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Owns the connection and the right to publish link, listing and state. A backend that is down, slow or hangs delays
 //! nobody but its own callers: each has its own actor, and nothing waits for it.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -43,6 +44,8 @@ const REFRESH_INTERVAL: Duration = Duration::from_millis(300);
 const LISTS_TOGETHER: Duration = Duration::from_secs(2);
 /// A list that could not be fetched is tried again after this.
 const LIST_RETRY: Duration = Duration::from_secs(30);
+/// How many of the tools that a listing leaves out are reported in the log. The status shows all.
+const MAX_REPORTED: usize = 100;
 /// A session that was forgotten sooner than this was a short one; the second in a row counts as a failure.
 pub(super) const SHORTEST_SESSION: Duration = Duration::from_secs(1);
 
@@ -329,18 +332,19 @@ impl Actor {
                     None => break,
                 },
                 () = tokio::time::sleep_until(together), if !fetched.is_empty() => {
-                    is_early |= self.publish(hello, std::mem::take(&mut fetched), is_settled);
+                    is_early |= self.publish(hello, std::mem::take(&mut fetched), is_settled).await;
                 }
             }
         }
-        is_early |= self.publish(hello, fetched, is_settled);
+        is_early |= self.publish(hello, fetched, is_settled).await;
         self.backend.refreshing.store(false, Ordering::Release);
         self.backend.settled.send_replace(true);
         Ok(is_early)
     }
 
     /// Publishes fresh lists where they differ. Nobody but this actor does, so nothing comes between reading and writing.
-    fn publish(&self, hello: &Arc<Hello>, fetched: Vec<(List, Fetched)>, is_settled: bool) -> bool {
+    /// Dropped before subscriptions know of the lists, the next lists are compared with what they knew.
+    async fn publish(&self, hello: &Arc<Hello>, fetched: Vec<(List, Fetched)>, is_settled: bool) -> bool {
         let mut listing = Listing::clone(&self.backend.listing());
         let mut differs = listing.hello.as_ref() != Some(hello);
         let has = |wanted: List| fetched.iter().any(|(list, _)| *list == wanted);
@@ -363,7 +367,7 @@ impl Actor {
             self.backend.set_listing(listing);
             self.surroundings.bell.notify_one();
         }
-        (has_resources || has_templates) && self.backend.relisted(is_settled, has_resources)
+        (has_resources || has_templates) && self.backend.relisted(is_settled, has_resources).await
     }
 
     async fn fetch(&self, link: &Link, list: List, budget: &Budget) -> Result<Option<Fetched>, String> {
@@ -371,7 +375,8 @@ impl Actor {
             Ok(mut fetched) => {
                 self.backend.set_failed(list, None);
                 if list == List::Tools {
-                    self.leave_out(link, &mut fetched.entries);
+                    let Some(tools) = self.leave_out(link, fetched.entries).await else { return Ok(None) };
+                    fetched.entries = tools;
                 }
                 Ok(Some(fetched))
             }
@@ -402,13 +407,26 @@ impl Actor {
         }
     }
 
-    /// Leaves out the tools that must not be called over this link, and tells of those that were not told of.
-    fn leave_out(&self, link: &Link, tools: &mut Vec<listing::Definition>) {
-        let left_out = if link.repeats_arguments() { leave_out_misannotated(tools) } else { Vec::new() };
-        let before = self.backend.set_left_out(left_out.clone());
-        for LeftOut { tool, reason } in left_out.iter().filter(|it| !before.contains(it)) {
+    /// Returns the tools but those that must not be called over this link, and reports those that were not reported before.
+    /// Returns `None` if the gateway shuts down.
+    async fn leave_out(&self, link: &Link, mut tools: Vec<listing::Definition>) -> Option<Vec<listing::Definition>> {
+        let (mut left_out, mut fresh) = (Vec::new(), Vec::new());
+        if link.repeats_arguments() {
+            let before = self.backend.left_out();
+            (tools, left_out, fresh) = worker::offload(move || {
+                let left_out = leave_out_misannotated(&mut tools);
+                let before: HashSet<_> = before.iter().collect();
+                let fresh: Vec<_> =
+                    left_out.iter().filter(|it| !before.contains(it)).take(MAX_REPORTED).cloned().collect();
+                (tools, left_out, fresh)
+            })
+            .await?;
+        }
+        self.backend.set_left_out(left_out);
+        for LeftOut { tool, reason } in &fresh {
             self.emit(&Event::ToolLeftOut { server: self.backend.id.as_str(), tool, reason });
         }
+        Some(tools)
     }
 
     fn set_level(&self, link: &Arc<Link>, hello: &Hello, lowest: Option<Level>) {

@@ -13,6 +13,7 @@ use crate::observe::limits::Limit;
 use crate::protocol::json::{self, Span, quote};
 use crate::protocol::mirror::Mirrors;
 use crate::protocol::{Outcome, Text};
+use crate::worker;
 
 /// Bounds for a backend that never stops listing.
 const MOST_PAGES: usize = 10_000;
@@ -23,6 +24,12 @@ pub const MAX_LIST_BYTES: usize = 64 * 1024 * 1024;
 const COPIES: usize = 3;
 /// An entry takes this much besides its text: its names, and its places in the catalog's tables.
 const PER_ENTRY: usize = 256;
+/// A backend with more templates keeps its last list of them. Each lookup of a URI may have to try many.
+pub const MAX_TEMPLATES: usize = 10_000;
+/// In bytes. A longer page is read beside the worker threads.
+const SHORT_PAGE: usize = 256 * 1024;
+/// In entries.
+pub const SHORT_LIST: usize = 1_000;
 
 /// The last complete word of one backend on what it offers.
 #[derive(Clone, Debug, Default)]
@@ -83,6 +90,14 @@ impl Refused {
              the server; its last lists stay)"
         );
         Refused::TooLarge { limit: Limit::ListBytes, reason }
+    }
+
+    fn too_many_templates() -> Refused {
+        let reason = format!(
+            "it lists more than {MAX_TEMPLATES} resource templates (let it list fewer, with more variables in each; its last \
+             list stays)"
+        );
+        Refused::TooLarge { limit: Limit::Templates, reason }
     }
 
     fn no_memory(max: usize) -> Refused {
@@ -192,7 +207,10 @@ pub async fn fetch(link: &Link, list: List, patience: Duration, budget: &Budget)
             Outcome::Error(span) => return Err(LinkError::Protocol(span.get(text).to_owned()).into()),
         };
         let before = entries.len();
-        read_page(&answer.raw, result, list, &mut entries);
+        entries = read_page(&answer.raw, result, list, entries).await?;
+        if list == List::Templates && entries.len() > MAX_TEMPLATES {
+            return Err(Refused::too_many_templates());
+        }
         if entries.len() > MOST_ENTRIES {
             return Err(LinkError::Protocol(format!("it lists more than {MOST_ENTRIES} entries")).into());
         }
@@ -201,7 +219,7 @@ pub async fn fetch(link: &Link, list: List, patience: Duration, budget: &Budget)
         reserved.grow(COPIES * kept).map_err(|full| Refused::no_memory(full.value))?;
         let next = json::member(text, result, "nextCursor").and_then(|span| json::string(text, span)).map(String::from);
         match next {
-            None => return Ok(Fetched { entries, reserved }),
+            None => return Ok(Fetched { entries: sorted(list, entries).await?, reserved }),
             same if same == cursor => {
                 return Err(LinkError::Protocol("its pages go round in a circle".to_owned()).into());
             }
@@ -212,7 +230,7 @@ pub async fn fetch(link: &Link, list: List, patience: Duration, budget: &Budget)
 }
 
 /// A tool that is not offered, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LeftOut {
     pub tool: Box<str>,
     pub reason: String,
@@ -235,9 +253,44 @@ fn is_unknown_method(text: &str, error: Span) -> bool {
     json::member(text, error, "code").is_some_and(|code| code.get(text) == "-32601")
 }
 
+/// Puts a long list of resources in the order of their URIs. Subscriptions look resources up by URI, and clients get them
+/// sorted anyway.
+async fn sorted(list: List, mut entries: Vec<Definition>) -> Result<Vec<Definition>, LinkError> {
+    if list != List::Resources || entries.len() <= SHORT_LIST {
+        return Ok(entries);
+    }
+    let sorted = worker::offload(move || {
+        entries.sort_by(|one, other| one.native.cmp(&other.native));
+        entries
+    });
+    sorted.await.ok_or_else(shutting_down)
+}
+
+/// Reads a long page beside the worker threads.
+async fn read_page(
+    page: &Text,
+    result: Span,
+    list: List,
+    entries: Vec<Definition>,
+) -> Result<Vec<Definition>, LinkError> {
+    let read = move |page: &Text, mut entries: Vec<Definition>| {
+        read_entries(page, result, list, &mut entries);
+        entries
+    };
+    if page.bytes().len() <= SHORT_PAGE {
+        return Ok(read(page, entries));
+    }
+    let page = page.clone();
+    worker::offload(move || read(&page, entries)).await.ok_or_else(shutting_down)
+}
+
+fn shutting_down() -> LinkError {
+    LinkError::Protocol("the gateway is shutting down".to_owned())
+}
+
 /// Reads the entries of a page. Entries without a usable name cannot be asked for, so they are left out. The text of those
 /// that are kept is copied: a slice would keep the whole page, whatever else that holds.
-fn read_page(page: &Text, result: Span, list: List, entries: &mut Vec<Definition>) {
+fn read_entries(page: &Text, result: Span, list: List, entries: &mut Vec<Definition>) {
     let text = page.as_str();
     let Some(array) = json::member(text, result, list.member()) else { return };
     let mut named = Vec::new();

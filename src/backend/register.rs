@@ -20,7 +20,7 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 
 use crate::backend::inbox::{Inbox, List};
-use crate::backend::offered::{Exposed, Offered};
+use crate::backend::offered::{Covered, Exposed, Offered};
 use crate::backend::register::selective::Held;
 use crate::backend::register::upkeep::Chores;
 use crate::config::Server;
@@ -33,7 +33,9 @@ use crate::protocol::method::Method;
 use crate::protocol::{self, Notification};
 use crate::subscriptions::id::SubscriptionId;
 use crate::subscriptions::interests::Interests;
+use crate::subscriptions::pattern::Pattern;
 use crate::subscriptions::{Affected, Entry, Name, Notice, Outcome, Standing, Subscription, Wish};
+use crate::worker;
 
 /// What all registers of one backend share.
 #[derive(Clone)]
@@ -114,7 +116,11 @@ impl Register {
         place: impl FnOnce() -> Result<Place, Full>,
     ) -> Result<Subscribed, Unsubscribable> {
         let mailbox = Arc::clone(&wish.mailbox);
-        let Entry { subscription, standing, .. } = self.enter(wish, place)?;
+        let covered = match &wish.pattern {
+            Some(pattern) => self.find_covered(vec![Arc::clone(pattern)]).await,
+            None => None,
+        };
+        let Entry { subscription, standing, .. } = self.enter(wish, covered, place)?;
         // Dropped before it is answered, the client has cancelled it.
         let _waiter = Waiter { register: self, subscription: &subscription };
         if !self.hold(&mailbox) {
@@ -140,14 +146,30 @@ impl Register {
         Ok(Subscribed { subscription: Arc::clone(&subscription), outcome })
     }
 
-    fn enter(&self, wish: Wish, place: impl FnOnce() -> Result<Place, Full>) -> Result<Entry, Unsubscribable> {
+    /// Compares patterns with a long list beside the worker threads. Returns `None` for a short list.
+    async fn find_covered(&self, patterns: Vec<Arc<Pattern>>) -> Option<Covered> {
+        let (offered, before) = (self.home.offered.load_full(), Arc::clone(&self.book().told));
+        if patterns.is_empty() || !offered.is_long() {
+            return None;
+        }
+        worker::compute(move || Covered::find(&patterns, offered, before)).await
+    }
+
+    fn enter(
+        &self,
+        wish: Wish,
+        covered: Option<Covered>,
+        place: impl FnOnce() -> Result<Place, Full>,
+    ) -> Result<Entry, Unsubscribable> {
         let mut book = self.book();
         if book.is_closed {
             return Err(Unsubscribable::Closed);
         }
         // Loaded under the lock: a listing that comes after is told to the interests as they are then.
         let offered = self.home.offered.load_full();
-        let entry = book.interests.subscribe(wish, &self.exposed(&offered), place).map_err(Unsubscribable::Full)?;
+        let covered = covered.filter(|covered| covered.is_current(&offered, &book.told));
+        let exposed = Exposed::new(&offered, &self.home.inbox, covered.as_ref());
+        let entry = book.interests.subscribe(wish, &exposed, place).map_err(Unsubscribable::Full)?;
         if entry.subscription.is_selective() {
             self.note(&book.interests, &entry.subscription, &offered);
         }
@@ -162,7 +184,7 @@ impl Register {
     }
 
     fn exposed<'a>(&'a self, offered: &'a Offered) -> Exposed<'a> {
-        Exposed { offered, inbox: &self.home.inbox }
+        Exposed::new(offered, &self.home.inbox, None)
     }
 
     /// Ends a client's subscription to the one resource `native`; tells whether there was one.
@@ -338,11 +360,23 @@ impl Register {
     /// The backend has listed what it offers. `is_settled`: it has had the time to do so completely. `has_resources`: not
     /// its templates alone, which say nothing of fields. Tells whether it should be asked again when it has had that time:
     /// something is missed that it may have forgotten to list.
-    pub fn relisted(&self, is_settled: bool, has_resources: bool) -> bool {
+    pub async fn relisted(&self, is_settled: bool, has_resources: bool) -> bool {
+        let patterns = self.book().interests.patterns();
+        let covered = self.find_covered(patterns).await;
+        self.tell_relisted(is_settled, has_resources, covered)
+    }
+
+    fn tell_relisted(&self, is_settled: bool, has_resources: bool, covered: Option<Covered>) -> bool {
         let mut book = self.book();
         let offered = self.home.offered.load_full();
         let before = std::mem::replace(&mut book.told, Arc::clone(&offered));
-        let relisted = book.interests.relisted(&self.exposed(&offered), offered.came_since(&before));
+        let covered = covered.filter(|covered| covered.is_current(&offered, &before));
+        let exposed = Exposed::new(&offered, &self.home.inbox, covered.as_ref());
+        let relisted = match &covered {
+            // A pattern that came meanwhile was compared with this list when it came.
+            Some(covered) => book.interests.relisted(&exposed, covered.came()),
+            None => book.interests.relisted(&exposed, offered.came_since(&before)),
+        };
         if has_resources {
             self.tell_news(&book.interests, &offered);
         }

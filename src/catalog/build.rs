@@ -178,6 +178,7 @@ fn build_resources(sources: &[Source]) -> Resources {
             template: Template::parse(&definition.native).ok(),
         });
     }
+    resources.index(sources.len());
     resources
 }
 

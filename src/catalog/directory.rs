@@ -18,7 +18,7 @@ use crate::backend::inbox::List;
 use crate::caller::Caller;
 use crate::catalog::build::{Terms, build};
 use crate::catalog::profile::narrow;
-use crate::catalog::{Catalog, Cursor, LongPages, Source};
+use crate::catalog::{Catalog, Cursor, LongPages, Page, Source};
 use crate::config::Config;
 use crate::config::exposure::{Exposure, Profile, ProfileName};
 use crate::mailbox::Versions;
@@ -26,6 +26,7 @@ use crate::memory::{Kind, Reservation};
 use crate::observe::limits::Limit;
 use crate::observe::{Event, Observe};
 use crate::protocol::error::Error;
+use crate::worker;
 
 /// How many catalogs have pages that are kept after them, and for how long. While servers start one catalog follows the
 /// other, and a client that lists meanwhile may be slow.
@@ -140,10 +141,10 @@ impl Directory {
 
     /// One page of a list, from the catalog the client began with.
     pub fn page(&self, caller: &Caller, list: List, cursor: Option<&str>) -> Result<Bytes, Error> {
-        let shelf = self.shelf(caller.profile.as_ref());
-        let count = if shelf.current.load().view(caller).is_made(list) { &self.pages.ready } else { &self.pages.made };
+        let page = self.shelf(caller.profile.as_ref()).page(caller, list, cursor);
+        let count = if page.as_ref().is_ok_and(|page| page.was_made) { &self.pages.ready } else { &self.pages.made };
         count.fetch_add(1, Ordering::Relaxed);
-        shelf.page(caller, list, cursor)
+        page.map(|page| page.json)
     }
 
     /// Waits until the catalog holds the listings that the backends have now, or newer ones.
@@ -166,7 +167,7 @@ impl Directory {
     }
 
     /// Publishes a catalog whenever the bell rings, and makes it searchable, until told to stop.
-    pub async fn run(&self, observe: &Observe, mut stop: watch::Receiver<bool>) {
+    pub async fn run(self: &Arc<Directory>, observe: &Arc<Observe>, mut stop: watch::Receiver<bool>) {
         tokio::select! {
             () = stopped(&mut stop) => {}
             () = self.publish_all(observe) => {}
@@ -174,10 +175,12 @@ impl Directory {
         }
     }
 
-    async fn publish_all(&self, observe: &Observe) {
+    /// Builds beside the worker threads, because backends choose how much they list. Nothing else publishes.
+    async fn publish_all(self: &Arc<Directory>, observe: &Arc<Observe>) {
         loop {
             self.bell.notified().await;
-            self.publish(observe);
+            let (directory, observe) = (Arc::clone(self), Arc::clone(observe));
+            worker::offload(move || directory.publish(&observe)).await;
             tokio::time::sleep(GATHER).await;
         }
     }
@@ -194,13 +197,12 @@ impl Directory {
             if searched.is_empty() {
                 continue;
             }
-            let built = tokio::task::spawn_blocking(move || {
+            worker::offload(move || {
                 for list in searched {
                     catalog.index_of(list);
                 }
-            });
-            // Where it failed, the first question will fail in the same way and say so.
-            let _ = built.await;
+            })
+            .await;
         }
     }
 
@@ -245,28 +247,29 @@ impl Shelf {
         Shelf { terms, current, before: Mutex::default(), versions: watch::Sender::default() }
     }
 
-    fn page(&self, caller: &Caller, list: List, cursor: Option<&str>) -> Result<Bytes, Error> {
+    fn page(&self, caller: &Caller, list: List, cursor: Option<&str>) -> Result<Page, Error> {
         let Some(cursor) = cursor else { return self.first_page(caller, list).ok_or(Error::InvalidCursor) };
         let (catalog, cursor) = (self.current.load(), cursor.parse::<Cursor>()?);
         let page = |catalog: &Catalog| {
             let ours = catalog.version == cursor.version && cursor.list == list;
-            if ours { catalog.view(caller).page(list, cursor.page) } else { None }
+            if ours { catalog.view(caller).find_page(list, cursor.page) } else { None }
         };
         let earlier = || {
             let before = self.before();
             let fresh = before.iter().filter(|kept| kept.replaced.elapsed() < KEPT_FOR);
             let mut kept = fresh.filter(|kept| kept.version == cursor.version && cursor.list == list);
-            kept.find_map(|kept| kept.pages.get(caller, list, cursor.page))
+            let json = kept.find_map(|kept| kept.pages.get(caller, list, cursor.page))?;
+            Some(Page { json, was_made: true })
         };
         page(&catalog).or_else(earlier).ok_or(Error::InvalidCursor)
     }
 
     /// Returns the first page. The pages that follow are kept when the catalog is replaced.
-    fn first_page(&self, caller: &Caller, list: List) -> Option<Bytes> {
+    fn first_page(&self, caller: &Caller, list: List) -> Option<Page> {
         loop {
             let catalog = self.current.load();
             let view = catalog.view(caller);
-            let page = view.page(list, 0)?;
+            let page = view.find_page(list, 0)?;
             if !view.is_long(list) {
                 return Some(page);
             }
@@ -286,6 +289,8 @@ impl Shelf {
         let changed = |list| old.definitions(list) != catalog.definitions(list);
         let (tools, prompts) = (changed(List::Tools), changed(List::Prompts));
         let resources = changed(List::Resources) || changed(List::Templates);
+        // Makes what is missing of lists that clients have begun, without the lock.
+        let _ = old.long_pages();
         let mut before = self.before();
         self.current.store(Arc::new(catalog));
         before.retain(|kept| kept.replaced.elapsed() < KEPT_FOR);
@@ -304,7 +309,10 @@ impl Shelf {
         if fit < before.len() || bytes > MAX_KEPT_BYTES {
             observe.limit_hit(Limit::ListBytes);
         }
-        before.truncate(fit.min(KEPT));
+        let outdated = before.split_off(fit.min(KEPT));
+        drop(before);
+        // Many pages take their time to be freed, and nobody waits for the lock meanwhile.
+        drop(outdated);
         Changed { tools, prompts, resources }
     }
 
@@ -346,7 +354,7 @@ mod tests {
             let (mut pages, mut cursor) = (0, None);
             loop {
                 let page = shelf.page(&caller, List::Tools, cursor.as_deref())?;
-                (pages, cursor) = (pages + 1, next_cursor(&page));
+                (pages, cursor) = (pages + 1, next_cursor(&page.json));
                 if cursor.is_none() {
                     return Ok::<usize, Error>(pages);
                 }

@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
+use crate::catalog::schema::{Schema, Unjudged};
 use crate::config::exposure::MetaTools;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -91,7 +92,7 @@ pub struct MetaEntry {
     pub name: Box<str>,
     pub definition: Bytes,
     /// The compiled input schema.
-    pub schema: OnceLock<Option<jsonschema::Validator>>,
+    pub schema: OnceLock<Result<Schema, Unjudged>>,
 }
 
 impl MetaSet {

@@ -148,6 +148,7 @@ impl Places {
         resources.mentioned = mentioned.filter_map(|(source, uri)| Some((self.of(*source)?, uri.clone()))).collect();
         let ids = whole.resources.by_folded_id.iter();
         resources.by_folded_id = ids.filter_map(|(id, source)| Some((id.clone(), self.of(*source)?))).collect();
+        resources.index(self.0.iter().flatten().count());
         resources
     }
 }

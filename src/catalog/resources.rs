@@ -1,16 +1,18 @@
 //! Resources and templates: what they are called, and whose a URI is (D1, D2, D3, D13).
 
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
-use std::sync::OnceLock;
 
 use bytes::Bytes;
 
 use crate::catalog::Source;
 use crate::catalog::uri;
 use crate::config::{Filter, UriPolicy};
+use crate::observe::limits::Limit;
 use crate::observe::mime::Mime;
 use crate::protocol::error::Error;
-use crate::protocol::template::Template;
+use crate::protocol::template::index::TemplateIndex;
+use crate::protocol::template::{Budget, MAX_MATCH_STEPS, Template};
 
 #[derive(Default)]
 pub struct Resources {
@@ -28,8 +30,10 @@ pub struct Resources {
     pub(super) filter: Option<Filter>,
     /// The exposed URIs of listed resources that the filter keeps out: a result may name one all the same.
     pub(super) hidden: HashMap<(usize, Box<str>), Box<str>>,
-    /// Normal forms of the URIs that may not be their own; made when the first client needs them.
-    pub(super) by_normal_form: OnceLock<HashMap<String, Vec<usize>>>,
+    /// Normal forms of the URIs that may not be their own.
+    pub(super) by_normal_form: HashMap<String, Vec<usize>>,
+    /// The templates of each source.
+    pub(super) by_prefix: Vec<TemplateIndex>,
 }
 
 pub struct Resource {
@@ -80,6 +84,16 @@ impl Resources {
         self.entries.push(resource);
     }
 
+    /// Makes the indexes that need all entries and templates. Nothing is found by template or normal form before.
+    pub(super) fn index(&mut self, sources: usize) {
+        self.by_normal_form = self.normal_forms();
+        let templates = |source| {
+            let numbered = self.templates.iter().enumerate().filter(move |(_, entry)| entry.source == source);
+            TemplateIndex::new(numbered.filter_map(|(number, entry)| Some((number, entry.template.as_ref()?))))
+        };
+        self.by_prefix = (0..sources).map(templates).collect();
+    }
+
     /// Whether the clients of this catalog may know of a URI of `source`.
     pub fn admits(&self, sources: &[Source], source: usize, native: &str) -> bool {
         let filter = self.filter.as_ref();
@@ -94,30 +108,38 @@ impl Resources {
         if let Some(index) = named.or_else(|| self.by_identifier.get(uri::collapse_identifier(text).as_str())) {
             return Ok(self.owner(*index));
         }
+        let is_spent = Cell::new(false);
         let find = || {
-            if let Some(owner) = self.find_offered(sources, text, |offer| *offer == Offer::Exact)? {
+            let exactly = |source, native: &str| self.offers_exactly(sources, source, native).then_some(Offer::Exact);
+            if let Some(owner) = self.find_offered(sources, text, exactly)? {
                 return Ok(Some(owner));
             }
             let normal = uri::normalise(text);
             if let Some(owner) = self.find_normalised(&normal)? {
                 return Ok(Some(owner));
             }
-            let by_template = self.find_offered(sources, text, |offer| *offer != Offer::Exact)?;
+            let by_template = |source, native: &str| self.offer_by_template(sources, source, native, &is_spent);
+            let by_template = self.find_offered(sources, text, by_template)?;
             let handed = || find_handed(sources, &normal).filter(|it| self.admits(sources, it.source, &it.native));
             Ok(by_template.or_else(handed))
         };
-        find().map_err(missing)?.ok_or_else(|| missing(Vec::new()))
+        match find().map_err(missing)? {
+            Some(owner) => Ok(owner),
+            None if is_spent.get() => {
+                Err(Error::LimitExceeded { limit: Limit::MatchSteps.as_str(), value: MAX_MATCH_STEPS })
+            }
+            None => Err(missing(Vec::new())),
+        }
     }
 
-    /// The owner of an exposed URI that is not listed, or of a native one where exactly one backend offers it best; of the
-    /// offers that count. Else the candidates.
+    /// The owner of an exposed URI that is not listed, or of a native one where exactly one backend offers it best. Else
+    /// the candidates.
     fn find_offered(
         &self,
         sources: &[Source],
         text: &str,
-        counts: impl Fn(&Offer) -> bool,
+        offer: impl Fn(usize, &str) -> Option<Offer>,
     ) -> Result<Option<Owner>, Vec<String>> {
-        let offer = |source, native: &str| self.offer(sources, source, native).filter(&counts);
         if let Some((folded, native)) = uri::split(text)
             && let Some(source) = self.by_folded_id.get(folded)
             && offer(*source, &native).is_some()
@@ -135,7 +157,7 @@ impl Resources {
 
     /// D3: clients whose URI type rewrites send another spelling. The backend still gets its own.
     fn find_normalised(&self, normal: &str) -> Result<Option<Owner>, Vec<String>> {
-        let rewritten = self.by_normal_form.get_or_init(|| self.normal_forms()).get(normal);
+        let rewritten = self.by_normal_form.get(normal);
         let as_they_are =
             self.by_exposed.get(normal).into_iter().chain(self.by_native.get(normal).into_iter().flatten());
         let mut found: Vec<usize> = as_they_are.chain(rewritten.into_iter().flatten()).copied().collect();
@@ -159,29 +181,65 @@ impl Resources {
         forms
     }
 
-    /// Whether and how `source` offers `native` (D13), by what the configuration lets through.
-    fn offer(&self, sources: &[Source], source: usize, native: &str) -> Option<Offer> {
-        let backend = &sources[source].backend;
-        if !backend.config.resources.filter.admits(native) || !self.admits(sources, source, native) {
+    /// Returns whether the configuration lets `native` of `source` through.
+    fn may_offer(&self, sources: &[Source], source: usize, native: &str) -> bool {
+        sources[source].backend.config.resources.filter.admits(native) && self.admits(sources, source, native)
+    }
+
+    /// Returns whether `source` itself named `native` (D13).
+    fn offers_exactly(&self, sources: &[Source], source: usize, native: &str) -> bool {
+        let is_listed = || {
+            let listed = self.by_native.get(native);
+            listed.is_some_and(|indexes| indexes.iter().any(|index| self.entries[*index].source == source))
+        };
+        let is_named = || {
+            is_listed()
+                || self.mentioned.contains(&(source, native.into()))
+                || sources[source].backend.handed().contains(native)
+        };
+        is_named() && self.may_offer(sources, source, native)
+    }
+
+    /// Returns how well a template of `source` covers `native` (D13). Sets `is_spent` if the steps of the lookup did not
+    /// suffice for all templates.
+    fn offer_by_template(
+        &self,
+        sources: &[Source],
+        source: usize,
+        native: &str,
+        is_spent: &Cell<bool>,
+    ) -> Option<Offer> {
+        // Most URIs have no candidate, so the filters are asked last.
+        self.by_prefix.get(source)?.candidates(native).next()?;
+        if !self.may_offer(sources, source, native) {
             return None;
         }
-        let listed = self
-            .by_native
-            .get(native)
-            .is_some_and(|indexes| indexes.iter().any(|index| self.entries[*index].source == source));
-        if listed || self.mentioned.contains(&(source, native.into())) || backend.handed().contains(native) {
-            return Some(Offer::Exact);
+        let mut budget = Budget::new(MAX_MATCH_STEPS);
+        let best = self.best_template(source, native, &mut budget);
+        is_spent.set(is_spent.get() || budget.is_spent());
+        best.map(|(offer, _)| offer)
+    }
+
+    /// Returns the template that covers a URI of `owner`; of several the most literal one.
+    pub fn template_of(&self, owner: &Owner) -> Option<&TemplateEntry> {
+        let best = self.best_template(owner.source, &owner.native, &mut Budget::new(MAX_MATCH_STEPS));
+        best.map(|(_, entry)| entry)
+    }
+
+    fn best_template(&self, source: usize, native: &str, budget: &mut Budget) -> Option<(Offer, &TemplateEntry)> {
+        let candidates = self.by_prefix.get(source)?.candidates(native);
+        let candidates: Vec<_> = candidates
+            .filter_map(|number| {
+                let entry = &self.templates[number];
+                Some((entry, entry.template.as_ref()?))
+            })
+            .collect();
+        let strict = most_literal(&candidates, |template| template.matches_within(native, budget).is_some());
+        if let Some((bytes, entry)) = strict {
+            return Some((Offer::Strict(bytes), entry));
         }
-        let templates = || {
-            let own = self.templates.iter().filter(|entry| entry.source == source);
-            own.filter_map(|entry| entry.template.as_ref())
-        };
-        let strict = templates().filter(|template| template.matches(native).is_some());
-        let strict = strict.map(|template| Offer::Strict(template.literal_bytes())).max();
-        strict.or_else(|| {
-            let lenient = templates().filter(|template| template.matches_lenient(native).is_some());
-            lenient.map(|template| Offer::Lenient(template.literal_bytes())).max()
-        })
+        let lenient = most_literal(&candidates, |template| template.matches_widened(native, budget).is_some());
+        lenient.map(|(bytes, entry)| (Offer::Lenient(bytes), entry))
     }
 
     fn owner(&self, index: usize) -> Owner {
@@ -251,6 +309,21 @@ impl Resources {
             })
         })
     }
+}
+
+/// Returns the matching template with the most literal bytes.
+fn most_literal<'a>(
+    templates: &[(&'a TemplateEntry, &Template)],
+    mut matches: impl FnMut(&Template) -> bool,
+) -> Option<(usize, &'a TemplateEntry)> {
+    let mut best = None;
+    for (entry, template) in templates {
+        let bytes = template.literal_bytes();
+        if best.is_none_or(|(best, _)| best < bytes) && matches(template) {
+            best = Some((bytes, *entry));
+        }
+    }
+    best
 }
 
 /// The same for what was handed out in results.

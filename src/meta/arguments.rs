@@ -4,9 +4,9 @@ use serde_json::Value;
 
 use crate::catalog::Cursor;
 use crate::catalog::meta::{Limit, MetaTool};
+use crate::catalog::schema::Schema;
 use crate::meta::Look;
 use crate::meta::words::{LONGEST_PROBLEM, cut, did_you_mean};
-use crate::router::arguments::judge;
 
 /// What is absent is empty, none or its default.
 #[derive(Debug, Default)]
@@ -32,7 +32,10 @@ impl Arguments {
             |problem: &str| format!("invalid arguments for {}: {}", entry.name, cut(problem, LONGEST_PROBLEM));
         let mut value: Value = serde_json::from_str(text).map_err(|error| refused(&error.to_string()))?;
         let (limit, note) = take_limit(&mut value, limit_of(entry.tool));
-        if let Some(problem) = judge(&entry.schema, &entry.definition, &value) {
+        let schema = entry.schema.get_or_init(|| Schema::compile(&entry.definition));
+        if let Ok(schema) = schema
+            && let Ok(Some(problem)) = schema.problem_of(&value)
+        {
             return Err(refused(&problem));
         }
         let word = |key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);

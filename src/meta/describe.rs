@@ -1,7 +1,7 @@
 //! One entry, whole: its definition as lists show it, byte for byte, and the same for readers.
 
 use crate::catalog::meta::MetaTool;
-use crate::catalog::resources::{Owner, TemplateEntry};
+use crate::catalog::resources::Owner;
 use crate::catalog::{Listed, uri};
 use crate::meta::cards::{Members, text_of};
 use crate::meta::words::{compact, did_you_mean, not_found, one_line, tool_not_found};
@@ -58,7 +58,7 @@ impl Look<'_> {
         let backend = &self.catalog.source(owner.source).backend;
         let exposed = self.catalog.resources.expose(&self.catalog.sources, owner.source, &owner.native);
         let identifier = uri::identifier(&backend.id, &owner.native);
-        let template = self.template_of(owner);
+        let template = self.catalog.resources.template_of(owner);
         let definition = format!(r#"{{"uri":{},"name":{}}}"#, quote(&exposed), quote(&owner.native));
         members.string("id", Some(&identifier));
         members.raw("resource", Some(&definition));
@@ -69,18 +69,6 @@ impl Look<'_> {
             text.push_str(&format!("\ntemplate: {} - {}", template.exposed, summary(utf8(&template.definition))));
         }
         Answer { structured: members.object(), text }
-    }
-
-    /// The template that offers a URI; of several the most literal one.
-    fn template_of(&self, owner: &Owner) -> Option<&TemplateEntry> {
-        let own = || self.catalog.resources.templates.iter().filter(|entry| entry.source == owner.source);
-        let literal = |entry: &&TemplateEntry| entry.template.as_ref().map(|template| template.literal_bytes());
-        let is_strict =
-            |entry: &&TemplateEntry| entry.template.as_ref().is_some_and(|it| it.matches(&owner.native).is_some());
-        let is_lenient = |entry: &&TemplateEntry| {
-            entry.template.as_ref().is_some_and(|it| it.matches_lenient(&owner.native).is_some())
-        };
-        own().filter(is_strict).max_by_key(literal).or_else(|| own().filter(is_lenient).max_by_key(literal))
     }
 
     /// Puts a tool on its client's own list, where that is wished and the client can hear of it.

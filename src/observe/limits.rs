@@ -37,6 +37,7 @@ limits!(
     BatchMessages "batchMessages",
     JsonDepth "jsonDepth",
     SchemaNodes "schemaNodes",
+    ValidationWork "validationWork",
     Templates "templates",
     MatchSteps "matchSteps",
 );

@@ -115,6 +115,10 @@ impl<'a> Told<'a> {
             Event::ToolLeftOut { server, tool, reason } => {
                 told("tool left out").with(Field::Server, server).with(Field::Tool, tool).with(Field::Reason, reason)
             }
+            Event::SchemaTooLarge { server, tool, reason } => {
+                let told = told("calls of a tool pass unvalidated").with(Field::Server, server);
+                told.with(Field::Tool, tool).with(Field::Reason, reason)
+            }
             Event::BackendListFailed { server, method, reason } => told("backend did not list")
                 .with(Field::Server, server)
                 .with(Field::Method, method)

@@ -195,7 +195,9 @@ impl Error {
 
 /// Returns whether a limit concerns one message alone, whatever else happens.
 fn is_of_message(limit: &str) -> bool {
-    [Limit::JsonDepth, Limit::BatchMessages, Limit::ClientInfoBytes].iter().any(|known| known.as_str() == limit)
+    [Limit::JsonDepth, Limit::BatchMessages, Limit::ClientInfoBytes, Limit::MatchSteps]
+        .iter()
+        .any(|known| known.as_str() == limit)
 }
 
 fn did_you_mean(candidates: &[String]) -> String {

@@ -16,12 +16,16 @@
 //! `{x:1000}`, and needs a second parser to split what was captured; a first choice that the proof refuses is then the
 //! end. Knowing where the rest fits, the choice is right at once.
 //!
+//! A backend may list many templates. [`index`] finds those that are worth a try, and [`Budget`] bounds the work of all tries
+//! of one lookup.
+//!
 //! What it does not do: normalise (the caller does, where wanted), judge values (dot segments, schemes), rank
 //! templates beyond telling [`Template::literal_bytes`].
 
 mod characters;
 mod expand;
 mod fit;
+pub mod index;
 mod item;
 mod parse;
 mod places;
@@ -38,6 +42,34 @@ pub const MAX_TEMPLATE_BYTES: usize = 2 * 1024;
 pub const MAX_VARIABLES: usize = 64;
 /// No longer URI matches anything.
 pub const MAX_URI_BYTES: usize = 8 * 1024;
+/// How many steps a lookup takes at most over the templates of one backend: some milliseconds.
+pub const MAX_MATCH_STEPS: usize = 500_000;
+
+/// The steps of a try whose literal text does not fit.
+const STEPS_PER_TRY: usize = 16;
+/// The steps that each byte of a URI costs before the passes begin.
+const STEPS_PER_BYTE: usize = 4;
+/// The steps of each try whose literal text fits, whatever the length of the URI.
+const STEPS_PER_FIT: usize = 128;
+
+/// The steps that a lookup may still take.
+#[derive(Debug)]
+pub struct Budget(usize);
+
+impl Budget {
+    pub fn new(steps: usize) -> Budget {
+        Budget(steps)
+    }
+
+    /// Returns whether no step is left, so that some templates were not tried.
+    pub fn is_spent(&self) -> bool {
+        self.0 == 0
+    }
+
+    fn spend(&mut self, steps: usize) {
+        self.0 = self.0.saturating_sub(steps);
+    }
+}
 
 #[derive(Clone, Debug)]
 pub struct Template {
@@ -58,6 +90,14 @@ impl Template {
         &self.text
     }
 
+    /// The text that every match begins with.
+    pub fn literal_prefix(&self) -> &str {
+        match self.steps.first() {
+            Some(Step::Literal(text)) => text,
+            Some(Step::Variable(_)) | None => "",
+        }
+    }
+
     /// Bytes that every expansion has; of two templates that match, the one with more of them is meant.
     pub fn literal_bytes(&self) -> usize {
         self.steps.iter().map(Step::literal_bytes).sum()
@@ -69,14 +109,25 @@ impl Template {
     /// The answer can be `None` though values exist only for a template that has a variable twice, or that is itself
     /// encoded oddly: a literal with half a character (`%C3{+x}`), an exploded name that is not canonical (`{?a%2f*}`).
     pub fn matches(&self, uri: &str) -> Option<Bindings> {
-        find(&self.steps, uri)
+        self.matches_within(uri, &mut Budget::new(usize::MAX))
+    }
+
+    /// Like [`matches`](Self::matches), with the steps that are left. Returns `None` if none are left.
+    pub fn matches_within(&self, uri: &str, budget: &mut Budget) -> Option<Bindings> {
+        find(&self.steps, uri, budget)
     }
 
     /// Like [`matches`](Self::matches), but where that fails, a `{var}` at the very end of the template may stand for
     /// all the rest of a path, `/` included: anything that `{+var}` can give except `?` and `#`. So `file:///{path}`
     /// matches `file:///a/b`, for which `file:///{+path}` is then the template to expand.
     pub fn matches_lenient(&self, uri: &str) -> Option<Bindings> {
-        self.matches(uri).or_else(|| find(self.lenient_steps.as_deref()?, uri))
+        let budget = &mut Budget::new(usize::MAX);
+        self.matches_within(uri, budget).or_else(|| self.matches_widened(uri, budget))
+    }
+
+    /// The second half of [`matches_lenient`](Self::matches_lenient), with the steps that are left.
+    pub fn matches_widened(&self, uri: &str, budget: &mut Budget) -> Option<Bindings> {
+        find(self.lenient_steps.as_deref()?, uri, budget)
     }
 
     /// A prefix (`{var:3}`) of a list or map has no meaning in RFC 6570; such a variable counts as undefined.
@@ -85,11 +136,14 @@ impl Template {
     }
 }
 
-fn find(steps: &[Step], uri: &str) -> Option<Bindings> {
-    if uri.len() > MAX_URI_BYTES {
+fn find(steps: &[Step], uri: &str, budget: &mut Budget) -> Option<Bindings> {
+    if uri.len() > MAX_URI_BYTES || budget.is_spent() {
         return None;
     }
-    search::search(steps, uri).0
+    let (bindings, work) = search::search(steps, uri);
+    let fits = work > 0;
+    budget.spend(if fits { STEPS_PER_FIT + STEPS_PER_BYTE * uri.len() + work } else { STEPS_PER_TRY });
+    bindings
 }
 
 /// The values of a template's variables, in the order in which they first stand in the template. A variable that is not

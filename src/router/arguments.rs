@@ -1,78 +1,85 @@
-//! Checking a tool's arguments against its input schema, for backends that ask for it (ROUTE-5).
+//! Checks a tool's arguments against its input schema, for backends that ask for it (ROUTE-5).
 //!
-//! By default the backend is the judge. A schema that cannot be compiled, for instance because it points to another
-//! document, is no reason to refuse a call: nothing is ever fetched, and the backend judges again.
+//! By default the backend is the judge. A call is refused only where its arguments are known to be wrong. A schema or arguments
+//! beyond the bounds of [`schema`](crate::catalog::schema), or a judgement that does not come in time, let the call pass: the
+//! backend judges again, and a slow judgement must not stop the calls of others.
 
-use std::sync::OnceLock;
+use std::sync::Arc;
+use std::time::Duration;
 
-use crate::catalog::Entry;
-use crate::protocol::json;
+use crate::catalog::Catalog;
+use crate::catalog::schema::{MAX_SCHEMA_NODES, Schema, Unjudged};
+use crate::lane::Call;
+use crate::observe::Event;
+use crate::observe::limits::Limit;
+use crate::protocol::Request;
+use crate::protocol::json::quote;
+use crate::router::Router;
+use crate::worker;
 
-/// What is wrong with `arguments`, in the schema's words; nothing when they fit or cannot be judged.
-pub fn problem(entry: &Entry, arguments: &str) -> Option<String> {
-    let value: serde_json::Value = serde_json::from_str(arguments).ok()?;
-    judge(&entry.schema, &entry.definition, &value)
-}
+/// How long a call waits for the judgement of its arguments, including the wait for a place.
+const VALIDATION_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The same for arguments that were read; `schema` holds what was compiled from `definition`.
-pub fn judge(
-    schema: &OnceLock<Option<jsonschema::Validator>>,
-    definition: &[u8],
-    arguments: &serde_json::Value,
-) -> Option<String> {
-    let validator = schema.get_or_init(|| compile(definition)).as_ref()?;
-    let problems: Vec<_> = validator
-        .iter_errors(arguments)
-        .take(5)
-        .map(|error| {
-            let path = error.instance_path().to_string();
-            let place = if path.is_empty() { "arguments" } else { &path };
-            format!("{place}: {error}")
-        })
-        .collect();
-    (!problems.is_empty()).then(|| problems.join("; "))
-}
-
-fn compile(definition: &[u8]) -> Option<jsonschema::Validator> {
-    let text = std::str::from_utf8(definition).ok()?;
-    let schema = json::member(text, json::whole(text), "inputSchema")?;
-    let schema: serde_json::Value = serde_json::from_str(schema.get(text)).ok()?;
-    // The schema is a stranger's: its patterns run on the linear engine only.
-    jsonschema::options().with_pattern_options(jsonschema::PatternOptions::regex()).build(&schema).ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-
-    fn check(schema: &str, arguments: &str) -> Option<String> {
-        let definition = format!(r#"{{"name":"t","inputSchema":{schema}}}"#);
-        let entry = Entry {
-            source: 0,
-            native: "t".into(),
-            exposed: "t".into(),
-            definition: definition.into(),
-            endings: None,
-            schema: Arc::default(),
-            mirrors: Default::default(),
+impl Router {
+    /// Returns a tool error if the arguments of a call do not fit. An agent can read and mend that.
+    pub(super) async fn refuse_arguments(
+        &self,
+        catalog: &Arc<Catalog>,
+        tool: usize,
+        call: &Arc<Call>,
+    ) -> Option<String> {
+        let entry = &catalog.tools.entries[tool];
+        let judged = match entry.schema.get() {
+            Some(schema) if is_quick(schema, &call.request) => judge(schema, &call.request),
+            _ => self.judge_beside(catalog, tool, call).await,
         };
-        problem(&entry, arguments)
+        match judged {
+            Ok(problem) => {
+                let words = quote(&format!("invalid arguments for {}: {}", entry.exposed, problem?));
+                return Some(format!(r#"{{"content":[{{"type":"text","text":{words}}}],"isError":true}}"#));
+            }
+            Err(Unjudged::Unusable) => {}
+            Err(Unjudged::TooMuchWork) => self.observe.limit_hit(Limit::ValidationWork),
+            Err(Unjudged::TooLarge) => self.observe.limit_hit(Limit::SchemaNodes),
+        }
+        None
     }
 
-    #[test]
-    fn route5_problems_name_their_place() {
-        let schema = r#"{"type":"object","properties":{"a":{"type":"object","properties":{"n":{"type":"integer"}}}},"required":["a"]}"#;
-        assert_eq!(check(schema, r#"{"a":{"n":1}}"#), None);
-        let problem = check(schema, r#"{"a":{"n":"x"}}"#).expect("a problem");
-        assert!(problem.starts_with("/a/n: "), "{problem}");
-        assert!(check(schema, "{}").expect("a problem").contains("\"a\" is a required property"));
+    /// Judges on a thread beside the worker threads. The first call of a tool compiles its schema there.
+    async fn judge_beside(
+        &self,
+        catalog: &Arc<Catalog>,
+        tool: usize,
+        call: &Arc<Call>,
+    ) -> Result<Option<String>, Unjudged> {
+        let (catalog, call, observe) = (Arc::clone(catalog), Arc::clone(call), Arc::clone(&self.observe));
+        let work = worker::compute(move || {
+            let entry = &catalog.tools.entries[tool];
+            let compile = || {
+                let schema = Schema::compile(&entry.definition);
+                if matches!(schema, Err(Unjudged::TooLarge)) {
+                    let server = catalog.source(entry.source).backend.id.as_str();
+                    let reason = format!("its input schema expands to more than {MAX_SCHEMA_NODES} nodes");
+                    observe.emit(&Event::SchemaTooLarge { server, tool: &entry.native, reason: &reason });
+                }
+                schema
+            };
+            judge(entry.schema.get_or_init(compile), &call.request)
+        });
+        // Without an answer the gateway is late, or shuts down.
+        let judged = tokio::time::timeout(VALIDATION_TIMEOUT, work).await.ok().flatten();
+        judged.unwrap_or(Err(Unjudged::TooMuchWork))
     }
+}
 
-    #[test]
-    fn route5_a_remote_reference_is_never_fetched() {
-        assert_eq!(check(r#"{"$ref":"http://127.0.0.1:9/schema.json"}"#, "{}"), None);
-        assert_eq!(check(r#"{"$ref":"file:///etc/hostname"}"#, "{}"), None);
-    }
+fn is_quick(schema: &Result<Schema, Unjudged>, request: &Request) -> bool {
+    schema.as_ref().map_or(true, |schema| schema.is_quick(arguments(request).len()))
+}
+
+fn judge(schema: &Result<Schema, Unjudged>, request: &Request) -> Result<Option<String>, Unjudged> {
+    schema.as_ref().map_err(|unjudged| *unjudged)?.problem(arguments(request))
+}
+
+fn arguments(request: &Request) -> &str {
+    request.params.arguments.map_or("{}", |at| at.get(request.raw.as_str()))
 }

@@ -241,6 +241,11 @@ impl Interests {
         }
     }
 
+    /// Returns all patterns that are subscribed to.
+    pub fn patterns(&self) -> Vec<Arc<Pattern>> {
+        self.covers.iter().map(|(_, cover)| Arc::clone(&cover.pattern)).collect()
+    }
+
     /// The subscription of a client to the one resource `native`.
     pub fn find(&self, mailbox: &Mailbox, native: &str) -> Option<&Arc<Subscription>> {
         self.topics.get(native)?.audience.get(key(mailbox))

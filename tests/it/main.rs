@@ -5,6 +5,7 @@ mod fixture_http;
 mod harness;
 mod home;
 mod hostile;
+mod hostile_work;
 mod interop_features;
 mod interop_player;
 mod interop_rmcp_client;

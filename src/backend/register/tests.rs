@@ -107,19 +107,19 @@ async fn subx2_sub18_what_waits_inside_is_told_where_the_listing_has_changed() {
     for (size, expected) in [(1, 0), (2, 1)] {
         let desk = waiting_inside().await;
         desk.list(&[("a:s/", 1), ("a:s/n", size)]);
-        desk.register.relisted(true, true);
+        desk.register.relisted(true, true).await;
         assert_eq!(desk.told(), TOLD[..expected]);
     }
     let desk = waiting_inside().await;
     desk.list(&[("a:s/", 1)]);
-    desk.register.relisted(true, true);
+    desk.register.relisted(true, true).await;
     assert_eq!(desk.told(), TOLD, "it is not listed any more");
 }
 
 #[tokio::test]
 async fn subx2_a_list_of_templates_says_nothing_of_fields() {
     let desk = waiting_inside().await;
-    desk.register.relisted(true, false);
+    desk.register.relisted(true, false).await;
     assert!(desk.told().is_empty());
     desk.register.list_failed();
     assert_eq!(desk.told(), TOLD);
@@ -134,6 +134,6 @@ async fn subx2_sub5_who_wants_all_of_it_elsewhere_is_told_once() {
     desk.hear("a:s/n");
     assert_eq!(desk.told(), TOLD);
     desk.register.list_begins();
-    desk.register.relisted(true, true);
+    desk.register.relisted(true, true).await;
     assert!(desk.told().is_empty());
 }

@@ -23,6 +23,15 @@ pub(super) fn search(steps: &[Step], uri: &str) -> (Option<Bindings>, usize) {
         Some(Step::Literal(text)) => (1, text.len()),
         Some(Step::Variable(_)) | None => (0, 0),
     };
+    // The end of a template that is literal is compared without a pass over the whole URI.
+    let ends_alike = match steps[start..].last() {
+        Some(Step::Literal(text)) => uri[place..].ends_with(text),
+        Some(Step::Variable(_)) => true,
+        None => place == uri.len(),
+    };
+    if !ends_alike {
+        return (None, 0);
+    }
     let fit = Fit::new(&steps[start..], uri);
     if !fit.fits(0, place, false) {
         return (None, fit.work);

@@ -1,0 +1,147 @@
+//! The size of a schema when its references are expanded, as the validator expands them.
+//!
+//! A few lines can expand to more than any memory holds: thirty definitions, each of which refers to the next one twice, have
+//! a billion leaves. So the count stops at its limit, and takes no longer than that. A reference to a schema that is being
+//! expanded counts as one node, because the validator does not expand it either.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+use crate::catalog::schema::Unjudged;
+
+/// A larger schema is not compiled.
+pub const MAX_SCHEMA_NODES: usize = 10_000;
+/// A deeper one neither: each level takes a part of the thread's stack.
+const MAX_SCHEMA_LEVELS: usize = 128;
+/// A pattern is compiled to an automaton, and counts as so many nodes.
+const NODES_PER_PATTERN: usize = 100;
+
+/// The size of an expanded schema.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    /// Objects, and members of arrays.
+    pub nodes: usize,
+    pub levels: usize,
+    /// References to a schema that is being expanded.
+    recursions: usize,
+}
+
+impl Size {
+    /// Returns an error if the schema is too large, or has references that are not understood here.
+    pub fn of(schema: &Value) -> Result<Size, Unjudged> {
+        let is_draft4 = schema["$schema"].as_str().is_some_and(|uri| uri.contains("draft-04"));
+        let id = if is_draft4 { "id" } else { "$id" };
+        let mut anchors = HashMap::new();
+        find_anchors(schema, &mut anchors);
+        let mut count = Count { root: schema, id, anchors, open: Vec::new(), size: Size::default() };
+        count.expand(schema, 1)?;
+        Ok(count.size)
+    }
+
+    pub fn is_recursive(&self) -> bool {
+        self.recursions > 0
+    }
+
+    /// Returns how many nodes there are at most when references to themselves are expanded for `levels` levels of arguments.
+    pub fn nodes_within(&self, levels: usize) -> usize {
+        // Each copy holds so many references to the next ones. The sum is full long before the levels end.
+        let (mut copies, mut deepest) = (1_usize, 1_usize);
+        for _ in 0..levels {
+            deepest = deepest.saturating_mul(self.recursions);
+            copies = copies.saturating_add(deepest);
+        }
+        self.nodes.saturating_mul(copies)
+    }
+}
+
+struct Count<'a> {
+    root: &'a Value,
+    /// The keyword that gives a schema a name of its own.
+    id: &'a str,
+    anchors: HashMap<&'a str, &'a Value>,
+    /// The targets of references that are being expanded, and the root.
+    open: Vec<&'a Value>,
+    size: Size,
+}
+
+impl<'a> Count<'a> {
+    /// Expands the target of a reference.
+    fn expand(&mut self, schema: &'a Value, level: usize) -> Result<(), Unjudged> {
+        if self.open.iter().any(|open| std::ptr::eq(*open, schema)) {
+            self.size.recursions += 1;
+            return self.add(1);
+        }
+        self.open.push(schema);
+        self.value(schema, level)?;
+        self.open.pop();
+        Ok(())
+    }
+
+    fn value(&mut self, value: &'a Value, level: usize) -> Result<(), Unjudged> {
+        if level > MAX_SCHEMA_LEVELS {
+            return Err(Unjudged::TooLarge);
+        }
+        self.size.levels = self.size.levels.max(level);
+        match value {
+            Value::Object(members) => {
+                self.add(1)?;
+                members.iter().try_for_each(|(key, inner)| self.member(value, key, inner, level))
+            }
+            Value::Array(items) => items.iter().try_for_each(|item| {
+                // An object counts itself.
+                self.add(usize::from(!item.is_object()))?;
+                self.value(item, level + 1)
+            }),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(()),
+        }
+    }
+
+    fn member(&mut self, owner: &Value, key: &str, inner: &'a Value, level: usize) -> Result<(), Unjudged> {
+        let is_root = std::ptr::eq(owner, self.root);
+        match (key, inner) {
+            ("$ref" | "$dynamicRef" | "$recursiveRef", Value::String(reference)) => {
+                let target = self.resolve(reference).ok_or(Unjudged::Unusable)?;
+                self.expand(target, level + 1)
+            }
+            // A name of its own changes what the references below it mean.
+            (key, Value::String(_)) if key == self.id && !is_root => Err(Unjudged::Unusable),
+            ("pattern", Value::String(_)) => self.add(NODES_PER_PATTERN),
+            ("patternProperties", Value::Object(patterns)) => {
+                self.add(NODES_PER_PATTERN.saturating_mul(patterns.len()))?;
+                self.value(inner, level + 1)
+            }
+            // Definitions count where they are referred to.
+            ("$defs" | "definitions", _) if is_root => Ok(()),
+            _ => self.value(inner, level + 1),
+        }
+    }
+
+    fn add(&mut self, nodes: usize) -> Result<(), Unjudged> {
+        self.size.nodes = self.size.nodes.saturating_add(nodes);
+        if self.size.nodes > MAX_SCHEMA_NODES { Err(Unjudged::TooLarge) } else { Ok(()) }
+    }
+
+    /// Returns the target of a reference inside of this document.
+    fn resolve(&self, reference: &str) -> Option<&'a Value> {
+        let fragment = reference.strip_prefix('#')?;
+        let fragment = percent_encoding::percent_decode_str(fragment).decode_utf8().ok()?;
+        if fragment.is_empty() || fragment.starts_with('/') {
+            return self.root.pointer(&fragment);
+        }
+        self.anchors.get(&*fragment).copied()
+    }
+}
+
+/// Gathers the schemas with an anchor. The reader of JSON bounds the depth.
+fn find_anchors<'a>(value: &'a Value, anchors: &mut HashMap<&'a str, &'a Value>) {
+    match value {
+        Value::Object(members) => {
+            let names = ["$anchor", "$dynamicAnchor"].into_iter().filter_map(|key| members.get(key)?.as_str());
+            anchors.extend(names.map(|name| (name, value)));
+            members.values().for_each(|inner| find_anchors(inner, anchors));
+        }
+        Value::Array(items) => items.iter().for_each(|item| find_anchors(item, anchors)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
