@@ -319,7 +319,7 @@ mod tests {
             format!(r#"{{"garbage":"{}","tools":[{{"name":"a"}},{{"no":1}},{{"name":\n"b"}}]}}"#, "x".repeat(9_999));
         let page = Text::new(text.replace("\\n", "\n").into()).expect("text");
         let mut entries = Vec::new();
-        read_page(&page, json::whole(page.as_str()), List::Tools, &mut entries);
+        read_entries(&page, json::whole(page.as_str()), List::Tools, &mut entries);
         let read: Vec<_> = entries.iter().map(|entry| (entry.raw.as_str(), &*entry.native)).collect();
         assert_eq!(read, [(r#"{"name":"a"}"#, "a"), (r#"{"name": "b"}"#, "b")]);
         let page = page.bytes().as_ptr_range();
