@@ -72,6 +72,7 @@ mod gate;
 mod guard;
 mod half_open;
 mod handshake;
+mod hostile_filters;
 mod import;
 mod inspector;
 mod interop;
