@@ -26,6 +26,7 @@ use crate::config::glob::Glob;
 use crate::config::inherit::Inherit;
 use crate::config::problem::{Problem, Problems};
 use crate::config::secret::Secret;
+use crate::config::uri_filter::UriFilter;
 
 pub mod admin;
 pub mod bounded;
@@ -45,6 +46,7 @@ pub mod schema;
 pub mod secret;
 pub mod tree;
 pub mod trust;
+pub mod uri_filter;
 pub mod visible;
 
 mod document;
@@ -392,7 +394,7 @@ pub struct Server {
     pub validate: bool,
     pub tools: ToolRules,
     pub prompts: Rules,
-    pub resources: Rules,
+    pub resources: ResourceRules,
 }
 
 impl Server {
@@ -413,7 +415,7 @@ impl Server {
             validate: false,
             tools: ToolRules::default(),
             prompts: Rules::default(),
-            resources: Rules::default(),
+            resources: ResourceRules::default(),
         }
     }
 
@@ -535,11 +537,19 @@ pub struct ToolRules {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rules {
     pub filter: Filter,
-    /// Native name or URI to the whole exposed one.
+    /// Native name to the whole exposed one.
     pub rename: BTreeMap<String, String>,
 }
 
-/// Which names or URIs are offered at all: of a server native ones, of a profile exposed ones. An empty `allow` offers none.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ResourceRules {
+    pub filter: UriFilter,
+    /// Native URI to the whole exposed one.
+    pub rename: BTreeMap<String, String>,
+}
+
+/// Which names are offered at all: of a server native ones, of a profile exposed ones. An empty `allow` offers none. URIs
+/// are compared by [`UriFilter`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Filter {
     pub allow: Vec<Glob>,

@@ -216,15 +216,20 @@ impl Mailbox {
         Some(message)
     }
 
-    /// From now on the client hears of nothing but what `profile` shows.
+    /// Restricts the client to the resources that `profile` shows.
     pub fn confine(&self, profile: Arc<Profile>) {
-        // Nobody's profile ever changes, so the first stands.
+        // The profile of a client never changes, so the first one stays.
         let _ = self.scope.set(profile);
     }
 
-    /// Whether the client may hear of a resource, as clients know it.
+    /// Returns the profile of the client.
+    pub fn profile(&self) -> Option<&Arc<Profile>> {
+        self.scope.get()
+    }
+
+    /// Returns whether the client may receive updates of an exposed URI.
     pub fn may_hear_of(&self, uri: &str) -> bool {
-        self.scope.get().is_none_or(|profile| profile.resources.admits(uri))
+        self.profile().is_none_or(|profile| profile.resources.admits(uri))
     }
 
     /// Puts a tool on the client's own list, and says that the list changed. Of too many the oldest goes.

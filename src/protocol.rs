@@ -7,6 +7,7 @@
 //! Parsing checks UTF-8 and that the text is one complete JSON value, and refuses duplicate keys in the envelope and in
 //! `params`: two readers must never see two different messages.
 
+pub mod canonical;
 pub mod date;
 pub mod depth;
 pub mod dialect;

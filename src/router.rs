@@ -380,6 +380,14 @@ impl Translate for Router {
         catalog.resources.expose(&catalog.sources, source, native)
     }
 
+    fn expose_listed(&self, server: &ServerId, native: &str) -> String {
+        let catalog = self.directory.catalog();
+        match catalog.sources.iter().position(|source| source.backend.id == *server) {
+            Some(source) => catalog.resources.expose_listed(&catalog.sources, source, native),
+            None => uri::expose(&server.folded(), native),
+        }
+    }
+
     fn task_id(&self, server: &ServerId, own: Option<SessionId>, native: &str) -> Option<String> {
         // Only versions with sessions name a task in passing.
         let native = Native { server: server.clone(), own, era: Era::Legacy, id: native.into() };

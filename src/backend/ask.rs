@@ -32,6 +32,9 @@ pub trait Translate: Send + Sync {
     /// A URI of `server` as clients know it.
     fn expose(&self, server: &ServerId, native: &str) -> String;
 
+    /// Returns the exposed URI of a resource that `server` lists.
+    fn expose_listed(&self, server: &ServerId, native: &str) -> String;
+
     /// The id that the client of a task knows it by. `own` is whose own link it is.
     fn task_id(&self, server: &ServerId, own: Option<SessionId>, native: &str) -> Option<String>;
 
@@ -50,6 +53,10 @@ impl Translate for () {
     }
 
     fn expose(&self, _: &ServerId, native: &str) -> String {
+        native.to_owned()
+    }
+
+    fn expose_listed(&self, _: &ServerId, native: &str) -> String {
         native.to_owned()
     }
 

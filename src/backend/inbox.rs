@@ -143,6 +143,11 @@ impl Inbox {
         self.translate.expose(&self.server, native)
     }
 
+    /// Returns the exposed URI of a listed resource.
+    pub fn expose_listed(&self, native: &str) -> String {
+        self.translate.expose_listed(&self.server, native)
+    }
+
     /// The id that the client of a task knows it by.
     pub fn task_id(&self, own: Option<SessionId>, native: &str) -> Option<String> {
         self.translate.task_id(&self.server, own, native)

@@ -32,6 +32,7 @@ impl Offered {
         self.listing.hello.is_some()
     }
 
+    /// Returns whether the filter of the server admits a URI.
     pub fn admits(&self, native: &str) -> bool {
         self.config.resources.filter.admits(native)
     }
@@ -162,6 +163,6 @@ impl Offers for Exposed<'_> {
     }
 
     fn expose(&self, native: &str) -> Arc<str> {
-        self.inbox.expose(native).into()
+        self.inbox.expose_listed(native).into()
     }
 }

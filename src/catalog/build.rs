@@ -73,19 +73,18 @@ fn rules(server: &Server, list: List) -> RulesOf<'_> {
     }
 }
 
-/// Each entry of `list` that the configuration lets through, once: of two with the same native name only the first can
-/// ever be asked for.
+/// Returns each entry of `list` that the configuration admits, once. Of two with the same native name a client can ask for
+/// the first only.
 fn admitted<'a>(
     sources: &'a [Source],
     list: List,
-    filter: impl Fn(&'a Server) -> &'a Filter,
+    admits: impl Fn(&Server, &str) -> bool,
 ) -> Vec<(usize, &'a Definition)> {
     let mut seen = HashSet::new();
     let mut entries = Vec::new();
     for (index, source) in sources.iter().enumerate() {
-        let filter = filter(&source.backend.config);
         for definition in source.listing.get(list).iter() {
-            if filter.admits(&definition.native) && seen.insert((index, &definition.native)) {
+            if admits(&source.backend.config, &definition.native) && seen.insert((index, &definition.native)) {
                 entries.push((index, definition));
             }
         }
@@ -94,7 +93,7 @@ fn admitted<'a>(
 }
 
 fn build_names(sources: &[Source], resources: &Resources, list: List, is_reserved: impl Fn(&str) -> bool) -> Names {
-    let admitted = admitted(sources, list, |server| rules(server, list).filter);
+    let admitted = admitted(sources, list, |server, native| rules(server, list).filter.admits(native));
     let wishes: Vec<_> = admitted
         .iter()
         .map(|(index, definition)| {
@@ -129,8 +128,9 @@ fn build_names(sources: &[Source], resources: &Resources, list: List, is_reserve
 }
 
 fn build_resources(sources: &[Source]) -> Resources {
-    let admitted_resources = admitted(sources, List::Resources, |server| &server.resources.filter);
-    let admitted_templates = admitted(sources, List::Templates, |server| &server.resources.filter);
+    let is_admitted = |server: &Server, uri: &str| server.resources.filter.admits(uri);
+    let admitted_resources = admitted(sources, List::Resources, is_admitted);
+    let admitted_templates = admitted(sources, List::Templates, is_admitted);
     let mut resources = Resources::default();
     for (index, source) in sources.iter().enumerate() {
         resources.by_folded_id.insert(source.backend.id.folded().to_owned(), index);

@@ -12,6 +12,7 @@ use crate::catalog::resources::{Resource, Resources, TemplateEntry};
 use crate::catalog::{Catalog, Entry, Listed, Names, Source, definition};
 use crate::config::Filter;
 use crate::config::exposure::{Profile, ProfileTools};
+use crate::config::uri_filter::UriFilter;
 
 /// Narrows `whole` to what `profile` lets through.
 pub fn narrow(whole: &Catalog, profile: &Profile, terms: &Terms) -> Catalog {
@@ -122,13 +123,13 @@ impl Places {
         admitted.filter_map(|entry| Some((self.of(entry.source)?, entry))).collect()
     }
 
-    fn resources(&self, whole: &Catalog, filter: &Filter) -> Resources {
+    fn resources(&self, whole: &Catalog, filter: &UriFilter) -> Resources {
         let mut resources = Resources { filter: Some(filter.clone()), ..Resources::default() };
         for entry in &whole.resources.entries {
             let Some(source) = self.of(entry.source) else { continue };
             let (native, exposed) = (entry.native.clone(), entry.exposed.clone());
             if !filter.admits(&exposed) {
-                resources.hidden.insert((source, native), exposed);
+                resources.hide(source, native, exposed);
                 continue;
             }
             let (identifier, definition) = (entry.identifier.clone(), entry.definition.clone());

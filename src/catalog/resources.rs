@@ -7,9 +7,11 @@ use bytes::Bytes;
 
 use crate::catalog::Source;
 use crate::catalog::uri;
-use crate::config::{Filter, UriPolicy};
+use crate::config::UriPolicy;
+use crate::config::uri_filter::UriFilter;
 use crate::observe::limits::Limit;
 use crate::observe::mime::Mime;
+use crate::protocol::canonical;
 use crate::protocol::error::Error;
 use crate::protocol::template::index::TemplateIndex;
 use crate::protocol::template::{Budget, MAX_MATCH_STEPS, Template};
@@ -26,10 +28,12 @@ pub struct Resources {
     pub(super) mentioned: HashSet<(usize, Box<str>)>,
     /// Folded server id to source.
     pub(super) by_folded_id: HashMap<String, usize>,
-    /// What is not for the clients of this catalog is as if it were not there; by exposed URI.
-    pub(super) filter: Option<Filter>,
-    /// The exposed URIs of listed resources that the filter keeps out: a result may name one all the same.
+    /// The filter of a profile, by exposed URI. For its clients a URI that it does not admit does not exist.
+    pub(super) filter: Option<UriFilter>,
+    /// The exposed URIs of listed resources that the filter does not admit. A result may name one of them.
     pub(super) hidden: HashMap<(usize, Box<str>), Box<str>>,
+    /// The canonical forms of their native URIs. Another spelling has another exposed URI, which the filter may admit.
+    pub(super) hidden_forms: HashSet<(usize, Box<str>)>,
     /// Normal forms of the URIs that may not be their own.
     pub(super) by_normal_form: HashMap<String, Vec<usize>>,
     /// The templates of each source.
@@ -94,10 +98,31 @@ impl Resources {
         self.by_prefix = (0..sources).map(templates).collect();
     }
 
-    /// Whether the clients of this catalog may know of a URI of `source`.
+    pub(super) fn hide(&mut self, source: usize, native: Box<str>, exposed: Box<str>) {
+        let form = canonical::canonical(&native).map_or_else(|_| native.clone(), |form| form.into());
+        self.hidden_forms.insert((source, form));
+        self.hidden.insert((source, native), exposed);
+    }
+
+    /// Returns whether the filters of the server and of the profile admit a URI of `source`.
     pub fn admits(&self, sources: &[Source], source: usize, native: &str) -> bool {
-        let filter = self.filter.as_ref();
-        filter.is_none_or(|filter| filter.admits(&self.expose(sources, source, native)))
+        if !sources[source].backend.config.resources.filter.admits(native) {
+            return false;
+        }
+        let Some(filter) = &self.filter else { return true };
+        filter.admits(&self.expose(sources, source, native)) && !self.is_hidden(source, native)
+    }
+
+    /// Returns whether a URI is a spelling of a listed resource that the filter does not admit.
+    fn is_hidden(&self, source: usize, native: &str) -> bool {
+        let is_hidden = |form: &str| self.hidden_forms.contains(&(source, form.into()));
+        if self.hidden_forms.is_empty() {
+            return false;
+        }
+        if canonical::is_plain(native) {
+            return is_hidden(native);
+        }
+        canonical::readings(native).map_or(true, |readings| readings.all().any(is_hidden))
     }
 
     /// The owner of a URI as a client may spell it. A listed resource in another spelling comes before a template: its
@@ -141,10 +166,15 @@ impl Resources {
         offer: impl Fn(usize, &str) -> Option<Offer>,
     ) -> Result<Option<Owner>, Vec<String>> {
         if let Some((folded, native)) = uri::split(text)
-            && let Some(source) = self.by_folded_id.get(folded)
-            && offer(*source, &native).is_some()
+            && let Some(source) = self.by_folded_id.get(&folded.to_ascii_lowercase())
         {
-            return Ok(Some(Owner { source: *source, native: native.into_owned(), mime: Mime::Unknown }));
+            // A server with a wide template would take the exposed URI for one of its own.
+            if !self.admits(sources, *source, &native) {
+                return Ok(None);
+            }
+            if offer(*source, &native).is_some() {
+                return Ok(Some(Owner { source: *source, native: native.into_owned(), mime: Mime::Unknown }));
+            }
         }
         let offers: Vec<_> = (0..sources.len()).filter_map(|source| Some((offer(source, text)?, source))).collect();
         let Some(best) = offers.iter().map(|(offer, _)| *offer).max() else { return Ok(None) };
@@ -181,11 +211,6 @@ impl Resources {
         forms
     }
 
-    /// Returns whether the configuration lets `native` of `source` through.
-    fn may_offer(&self, sources: &[Source], source: usize, native: &str) -> bool {
-        sources[source].backend.config.resources.filter.admits(native) && self.admits(sources, source, native)
-    }
-
     /// Returns whether `source` itself named `native` (D13).
     fn offers_exactly(&self, sources: &[Source], source: usize, native: &str) -> bool {
         let is_listed = || {
@@ -197,7 +222,7 @@ impl Resources {
                 || self.mentioned.contains(&(source, native.into()))
                 || sources[source].backend.handed().contains(native)
         };
-        is_named() && self.may_offer(sources, source, native)
+        is_named() && self.admits(sources, source, native)
     }
 
     /// Returns how well a template of `source` covers `native` (D13). Sets `is_spent` if the steps of the lookup did not
@@ -211,7 +236,7 @@ impl Resources {
     ) -> Option<Offer> {
         // Most URIs have no candidate, so the filters are asked last.
         self.by_prefix.get(source)?.candidates(native).next()?;
-        if !self.may_offer(sources, source, native) {
+        if !self.admits(sources, source, native) {
             return None;
         }
         let mut budget = Budget::new(MAX_MATCH_STEPS);
@@ -247,16 +272,36 @@ impl Resources {
         Owner { source: entry.source, native: entry.native.to_string(), mime: entry.mime }
     }
 
-    /// How clients see a URI that `source` named.
-    pub fn expose(&self, sources: &[Source], source: usize, native: &str) -> String {
+    /// Returns the exposed URI of a resource that `source` lists, also if this catalog does not have the listing yet.
+    pub fn expose_listed(&self, sources: &[Source], source: usize, native: &str) -> String {
+        let backend = &sources[source].backend;
+        match self.expose_known(source, native) {
+            Some(exposed) => exposed.to_owned(),
+            None => match backend.config.resources.rename.get(native) {
+                Some(alias) => alias.clone(),
+                None if backend.config.namespacing.resources == UriPolicy::Identifier => {
+                    uri::identifier(&backend.id, native)
+                }
+                None => self.expose(sources, source, native),
+            },
+        }
+    }
+
+    fn expose_known(&self, source: usize, native: &str) -> Option<&str> {
         let listed = self.by_native.get(native).into_iter().flatten();
         if let Some(index) = listed.copied().find(|index| self.entries[*index].source == source) {
-            return self.entries[index].exposed.to_string();
+            return Some(&self.entries[index].exposed);
         }
-        if !self.hidden.is_empty()
-            && let Some(exposed) = self.hidden.get(&(source, native.into()))
-        {
-            return exposed.to_string();
+        if self.hidden.is_empty() {
+            return None;
+        }
+        self.hidden.get(&(source, native.into())).map(|exposed| &**exposed)
+    }
+
+    /// How clients see a URI that `source` named.
+    pub fn expose(&self, sources: &[Source], source: usize, native: &str) -> String {
+        if let Some(exposed) = self.expose_known(source, native) {
+            return exposed.to_owned();
         }
         match sources[source].backend.config.namespacing.resources {
             UriPolicy::None => native.to_owned(),

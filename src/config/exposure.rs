@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::config::Filter;
 use crate::config::glob::Glob;
+use crate::config::uri_filter::UriFilter;
 
 /// Which tools are listed. All others can be found, and called by name, all the same.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,7 +59,7 @@ pub struct Profile {
     /// Exposed names.
     pub prompts: Filter,
     /// Exposed URIs, of templates too.
-    pub resources: Filter,
+    pub resources: UriFilter,
     pub exposure: Exposure,
 }
 
@@ -78,7 +79,7 @@ impl Default for Profile {
             servers: vec![Glob::any()],
             tools: ProfileTools::default(),
             prompts: Filter::default(),
-            resources: Filter::default(),
+            resources: UriFilter::default(),
             exposure: Exposure::default(),
         }
     }

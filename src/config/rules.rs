@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 use crate::config::field::{Field, Section};
 use crate::config::glob::Glob;
 use crate::config::problem::{Fault, quoted};
-use crate::config::{Filter, NamePolicy, Namespacing, Rules, Timeout, ToolRules, UriPolicy, network, vocabulary};
+use crate::config::uri_filter::UriFilter;
+use crate::config::{
+    Filter, NamePolicy, Namespacing, ResourceRules, Rules, Timeout, ToolRules, UriPolicy, network, vocabulary,
+};
 
 /// The least that a cut name and its hash need, and the most that the protocol allows.
 const NAME_LENGTHS: std::ops::RangeInclusive<u64> = 16..=128;
@@ -76,8 +79,9 @@ pub(crate) fn prompts(server: &Section<'_>, max_length: usize) -> Rules {
     rules(server, "prompts", &vocabulary::PROMPTS, |name| check_name(name, max_length))
 }
 
-pub(crate) fn resources(server: &Section<'_>) -> Rules {
-    rules(server, "resources", &vocabulary::RESOURCES, check_uri)
+pub(crate) fn resources(server: &Section<'_>) -> ResourceRules {
+    let Rules { filter, rename } = rules(server, "resources", &vocabulary::RESOURCES, check_uri);
+    ResourceRules { filter: UriFilter::new(filter), rename }
 }
 
 fn rules(

@@ -7,6 +7,7 @@ use crate::config::exposure::{Exposure, MetaTools, Mode, Profile, ProfileName, P
 use crate::config::field::{Field, LARGEST_COUNT};
 use crate::config::glob::Glob;
 use crate::config::problem::{Fault, quoted};
+use crate::config::uri_filter::UriFilter;
 use crate::config::{Filter, rules, server, vocabulary};
 
 pub(crate) const MAX_PROFILES: usize = 100;
@@ -95,7 +96,7 @@ fn profile(field: &Field<'_>, surroundings: &Surroundings<'_>) -> Option<Profile
     section.set(&mut profile.servers, "servers", |field| servers(field, surroundings));
     section.set(&mut profile.tools, "tools", |field| tools(field, surroundings.max_length));
     section.set(&mut profile.prompts, "prompts", filter);
-    section.set(&mut profile.resources, "resources", filter);
+    section.set(&mut profile.resources, "resources", |field| filter(field).map(UriFilter::new));
     section.set(&mut profile.exposure, "exposure", |field| {
         exposure(field, surroundings.exposure, surroundings.meta_tools)
     });

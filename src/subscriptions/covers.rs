@@ -3,18 +3,22 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::config::exposure::Profile;
 use crate::subscriptions::audience::Audience;
 use crate::subscriptions::glob::LONGEST_URI;
 use crate::subscriptions::pattern::Pattern;
-use crate::subscriptions::{Name, Notice, Outcome};
+use crate::subscriptions::{Name, Notice, Offers, Outcome};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CoverId(u64);
 
-/// One pattern, whoever wants it.
+/// One pattern of the clients that see the same resources.
 pub struct Cover {
     pub name: Arc<Name>,
     pub pattern: Arc<Pattern>,
+    /// The profile of its clients. The pattern covers no listed resource that the profile hides, so that the backend
+    /// receives no subscription for it.
+    profile: Option<Arc<Profile>>,
     pub audience: Audience,
     /// The listed resources that it covers.
     pub listed: HashSet<Arc<str>>,
@@ -30,6 +34,11 @@ pub struct Cover {
 }
 
 impl Cover {
+    /// Returns whether the clients of the pattern may see a listed resource.
+    pub fn shows(&self, native: &str, offers: &dyn Offers) -> bool {
+        shows(self.profile.as_deref(), native, offers)
+    }
+
     pub fn is_partial(&self) -> bool {
         self.is_cut || !self.refused.is_empty()
     }
@@ -44,6 +53,11 @@ impl Cover {
     pub fn notices(&self) -> impl Iterator<Item = Notice> {
         self.audience.all().map(|it| Notice { subscription: Arc::clone(it), name: Arc::clone(&self.name) })
     }
+}
+
+/// Returns whether a profile shows a listed resource.
+pub fn shows(profile: Option<&Profile>, native: &str, offers: &dyn Offers) -> bool {
+    profile.is_none_or(|profile| profile.resources.admits(&offers.expose(native)))
 }
 
 /// By the directory that all they cover is in: an update is compared with those alone whose directory it is in.
@@ -75,20 +89,27 @@ impl Covers {
         self.all.values_mut()
     }
 
-    /// The one of this kind and spelling.
-    pub fn find(&self, pattern: &Pattern, native: &str) -> Option<CoverId> {
+    /// Returns the pattern of this kind and spelling whose clients see what clients of `profile` see.
+    pub fn find(&self, pattern: &Pattern, native: &str, profile: Option<&Arc<Profile>>) -> Option<CoverId> {
         let near = self.by_directory.get(pattern.directory())?;
-        let is_same = |cover: &Cover| *cover.name.native == *native && cover.pattern.kind() == pattern.kind();
+        let sees_same = |other: Option<&Arc<Profile>>| match (profile, other) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other) || one.resources == other.resources,
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        let is_same = |cover: &Cover| {
+            *cover.name.native == *native && cover.pattern.kind() == pattern.kind() && sees_same(cover.profile.as_ref())
+        };
         near.iter().copied().find(|id| self.all.get(id).is_some_and(is_same))
     }
 
-    pub fn insert(&mut self, name: Arc<Name>, pattern: Arc<Pattern>) -> CoverId {
+    pub fn insert(&mut self, name: Arc<Name>, pattern: Arc<Pattern>, profile: Option<Arc<Profile>>) -> CoverId {
         let id = CoverId(self.next);
         self.next += 1;
         self.by_directory.entry(pattern.directory().into()).or_default().push(id);
         let cover = Cover {
             name,
             pattern,
+            profile,
             audience: Audience::default(),
             listed: HashSet::new(),
             open: HashSet::new(),

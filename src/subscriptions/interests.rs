@@ -13,7 +13,6 @@ use crate::mailbox::tally::{Full, Place};
 use crate::subscriptions::audience::{Audience, Key, key};
 use crate::subscriptions::covers::{CoverId, Covers};
 use crate::subscriptions::glob::LONGEST_URI;
-use crate::subscriptions::pattern::Pattern;
 use crate::subscriptions::{Affected, Entry, Name, Notice, Offers, Outcome, Standing, Subscription, Wish};
 
 pub struct Interests {
@@ -139,7 +138,7 @@ impl Interests {
     ) -> Result<Entry, Full> {
         let client = key(&wish.mailbox);
         let terms = std::mem::take(&mut wish.terms);
-        let known = self.known(client, &wish.native, wish.pattern.as_deref());
+        let known = self.known(&wish);
         let is_new = known.is_none();
         let subscription = match known {
             Some(known) => known,
@@ -159,26 +158,32 @@ impl Interests {
         Ok(Entry { subscription, standing, notices })
     }
 
-    fn known(&self, client: Key, native: &str, pattern: Option<&Pattern>) -> Option<Arc<Subscription>> {
-        let audience = match pattern {
-            Some(pattern) => &self.covers.get(self.covers.find(pattern, native)?)?.audience,
-            None => &self.topics.get(native)?.audience,
+    /// Returns the subscription that a client has already.
+    fn known(&self, wish: &Wish) -> Option<Arc<Subscription>> {
+        let audience = match &wish.pattern {
+            Some(pattern) => {
+                let id = self.covers.find(pattern, &wish.native, wish.mailbox.profile())?;
+                &self.covers.get(id)?.audience
+            }
+            None => &self.topics.get(&wish.native)?.audience,
         };
-        audience.get(client).cloned()
+        audience.get(key(&wish.mailbox)).cloned()
     }
 
     pub(super) fn cover_of(&self, subscription: &Subscription) -> Option<CoverId> {
-        self.covers.find(subscription.pattern.as_deref()?, &subscription.name.native)
+        let profile = subscription.mailbox.profile();
+        self.covers.find(subscription.pattern.as_deref()?, &subscription.name.native, profile)
     }
 
     fn enter(&mut self, wish: Wish, offers: &dyn Offers, place: Place) -> Result<Arc<Subscription>, Full> {
         let name = || Name { native: Arc::clone(&wish.native), exposed: Arc::clone(&wish.exposed) };
         let (name, cover) = match &wish.pattern {
             Some(pattern) => {
-                let known = self.covers.find(pattern, &wish.native);
+                let profile = wish.mailbox.profile();
+                let known = self.covers.find(pattern, &wish.native, profile);
                 let id = match known {
                     Some(id) => id,
-                    None => self.cover(name(), pattern, offers)?,
+                    None => self.cover(name(), pattern, profile, offers)?,
                 };
                 (self.covers.get(id).map(|cover| Arc::clone(&cover.name)), Some(id))
             }

@@ -3,9 +3,10 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::config::exposure::Profile;
 use crate::mailbox::tally::Full;
 use crate::subscriptions::audience::{Audience, Key, key};
-use crate::subscriptions::covers::CoverId;
+use crate::subscriptions::covers::{CoverId, shows};
 use crate::subscriptions::interests::{Interests, State, Topic, Upstream};
 use crate::subscriptions::pattern::Pattern;
 use crate::subscriptions::{Name, Notice, Offers, Subscription};
@@ -29,14 +30,21 @@ pub struct Vanished {
 }
 
 impl Interests {
-    /// Enters a pattern, with what it covers now.
-    pub(super) fn cover(&mut self, name: Name, pattern: &Arc<Pattern>, offers: &dyn Offers) -> Result<CoverId, Full> {
-        let listed: HashSet<&str> = offers.listed().filter(|native| pattern.matches(native)).collect();
+    /// Enters a pattern of the clients of `profile`, with the listed resources that it covers now.
+    pub(super) fn cover(
+        &mut self,
+        name: Name,
+        pattern: &Arc<Pattern>,
+        profile: Option<&Arc<Profile>>,
+        offers: &dyn Offers,
+    ) -> Result<CoverId, Full> {
+        let is_covered = |native: &&str| pattern.matches(native) && shows(profile.map(|it| &**it), native, offers);
+        let listed: HashSet<&str> = offers.listed().filter(is_covered).collect();
         let fresh = listed.iter().filter(|native| !self.topics.contains_key(**native)).count();
         if fresh > 0 && self.topics.len() + fresh > self.most_topics {
             return Err(Full::Upstream);
         }
-        let id = self.covers.insert(Arc::new(name), Arc::clone(pattern));
+        let id = self.covers.insert(Arc::new(name), Arc::clone(pattern), profile.cloned());
         for native in listed {
             self.attach(id, native, offers);
         }
@@ -104,8 +112,11 @@ impl Interests {
         let were_cut = self.covers.values_mut().filter_map(|cover| std::mem::take(&mut cover.is_cut).then_some(()));
         let natives = if were_cut.count() > 0 { offers.listed() } else { came };
         for native in natives {
-            let is_covered = |id: &CoverId| self.covers.get(*id).is_some_and(|cover| cover.listed.contains(native));
-            let fresh: Vec<_> = self.covers.matching(native).filter(|id| !is_covered(id)).collect();
+            let is_fresh = |id: &CoverId| {
+                let cover = self.covers.get(*id);
+                cover.is_some_and(|cover| !cover.listed.contains(native) && cover.shows(native, offers))
+            };
+            let fresh: Vec<_> = self.covers.matching(native).filter(is_fresh).collect();
             for id in fresh {
                 if !self.topics.contains_key(native) && self.topics.len() >= self.most_topics {
                     self.covers.get_mut(id).into_iter().for_each(|cover| cover.is_cut = true);
@@ -193,7 +204,9 @@ impl Interests {
             match &subscription.pattern {
                 Some(pattern) => {
                     let known = self.cover_of(&subscription);
-                    let id = known.unwrap_or_else(|| self.covers.insert(Arc::new(name), Arc::clone(pattern)));
+                    let profile = || subscription.mailbox.profile().cloned();
+                    let id =
+                        known.unwrap_or_else(|| self.covers.insert(Arc::new(name), Arc::clone(pattern), profile()));
                     self.join(&subscription, Some(id));
                     self.covers.get_mut(id).into_iter().for_each(|cover| cover.is_stale = true);
                 }

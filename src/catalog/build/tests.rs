@@ -188,6 +188,24 @@ fn res9_what_the_filter_denies_is_not_offered_by_a_template_either() {
 }
 
 #[test]
+fn hard1_a_denied_uri_is_found_in_no_spelling() {
+    let settings = r#","resources":{"deny":["file:///secret*"]}"#;
+    let listed = ["file:///secret", "file:///x/../secret", "file:///a%20b"];
+    let catalog = catalog(&[with(settings, resources("a", &listed, &["{+any}", "file:///%73ecret/{name}"]))]);
+    assert_eq!(exposed(&catalog), ["a+file:///a%20b"]);
+    assert_eq!(catalog.resources.templates.len(), 1);
+    assert_eq!(owner(&catalog, "a+file:///a%20b"), "a file:///a%20b");
+    assert_eq!(owner(&catalog, "a+file:///c%20d"), "a file:///c%20d", "its own spelling");
+    catalog.source(0).backend.handed().remember("file:///secret", uri::normalise);
+    for spelling in
+        ["file:///secret", "file:///s%65cret", "file:///./secret", "FILE:///secret", "file:///public/../secret"]
+    {
+        assert_eq!(owner(&catalog, spelling), "", "{spelling}");
+        assert_eq!(owner(&catalog, &format!("a+{spelling}")), "", "{spelling}");
+    }
+}
+
+#[test]
 fn d13_a_uri_that_was_handed_out_is_offered() {
     let catalog = catalog(&[resources("a", &[], &[])]);
     assert_eq!(owner(&catalog, "a+made:up"), "");

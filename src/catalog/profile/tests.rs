@@ -33,7 +33,7 @@ fn reg5_what_a_profile_hides_is_not_there() {
     let profile = Profile {
         servers: globs(&["a", "r"]),
         tools: ProfileTools { filter: only(&["*_read"]), ..ProfileTools::default() },
-        resources: only(&["r+file:///open", "r+file:///{name}", "r+file:///sh*"]),
+        resources: UriFilter::new(only(&["r+file:///open", "r+file:///{name}", "r+file:///sh*"])),
         ..Profile::default()
     };
     let narrowed = narrow(&whole, &profile, &terms());
@@ -104,11 +104,32 @@ fn res6_a_hidden_resource_is_not_taken_for_another_of_the_same_name() {
     let none = r#","namespacing":"none""#;
     let whole =
         catalog(&[with(none, resources("a", &["file:///x"], &[])), with(none, resources("b", &["file:///x"], &[]))]);
-    let profile = Profile { resources: only(&["a+file:///x"]), ..Profile::default() };
+    let profile = Profile { resources: UriFilter::new(only(&["a+file:///x"])), ..Profile::default() };
     let narrowed = narrow(&whole, &profile, &terms());
     assert_eq!(narrowed.resources.expose(&narrowed.sources, 1, "file:///x"), "b+file:///x");
     assert_eq!(owner(&narrowed, "b+file:///x"), "");
     assert_eq!(owner(&narrowed, "file:///x"), "a file:///x");
+}
+
+#[test]
+fn hard1_a_hidden_resource_is_found_in_no_spelling_whatever_its_exposed_uri() {
+    let alias = r#","resources":{"rename":{"file:///secret":"vault:one"}}"#;
+    let identifier = r#","namespacing":{"resources":"identifier"}"#;
+    for (settings, pattern) in [("", "a+file:///secret"), (alias, "vault:*"), (identifier, "a_file_secret")] {
+        let whole = catalog(&[with(settings, resources("a", &["file:///secret", "file:///open"], &["file:{+path}"]))]);
+        let deny = Filter { deny: globs(&[pattern]), ..Filter::default() };
+        let profile = Profile { resources: UriFilter::new(deny), ..Profile::default() };
+        let narrowed = narrow(&whole, &profile, &terms());
+        assert_eq!(narrowed.resources.entries.len(), 1, "{pattern}");
+        assert_eq!(owner(&narrowed, "a+file:///o%70en"), "a file:///o%70en", "{pattern}");
+        for spelling in
+            ["file:///secret", "file:///s%65cret", "file:/secret", "file:///public/../secret", "file:///secret?x"]
+        {
+            assert_ne!(owner(&whole, &format!("a+{spelling}")), "", "{pattern} {spelling}");
+            assert_eq!(owner(&narrowed, &format!("a+{spelling}")), "", "{pattern} {spelling}");
+            assert_eq!(owner(&narrowed, spelling), "", "{pattern} {spelling}");
+        }
+    }
 }
 
 #[test]

@@ -62,7 +62,7 @@ impl ProfileReport {
             servers: enabled.filter(|id| has(id.as_str())).map(ToString::to_string).collect(),
             tools: FilterReport::new(&profile.tools.filter),
             prompts: FilterReport::new(&profile.prompts),
-            resources: FilterReport::new(&profile.resources),
+            resources: FilterReport::new(profile.resources.written()),
             exposure: ExposureReport::new(&profile.exposure),
             seen: None,
         }

@@ -17,8 +17,8 @@ use crate::config::glob::Glob;
 use crate::config::inherit::Inherit;
 use crate::config::secret::Secret;
 use crate::config::{
-    Config, Declare, Filter, Gateway, HttpKind, Log, LogLevel, Namespacing, Policies, Protocol, Root, Rules, Server,
-    ServerId, Sharing, Telemetry, Timeout, ToolRules, Transport, parse,
+    Config, Declare, Filter, Gateway, HttpKind, Log, LogLevel, Namespacing, Policies, Protocol, ResourceRules, Root,
+    Rules, Server, ServerId, Sharing, Telemetry, Timeout, ToolRules, Transport, parse,
 };
 
 /// Few values for each member, so that two arbitrary configurations often agree in some.
@@ -64,7 +64,7 @@ fn servers() -> impl Strategy<Value = Arc<Server>> {
             validate: false,
             tools: ToolRules { filter, rename: BTreeMap::new(), timeouts: BTreeMap::new() },
             prompts: Rules::default(),
-            resources: Rules::default(),
+            resources: ResourceRules::default(),
         })
     })
 }

@@ -1,0 +1,347 @@
+//! The canonical form of a URI, which filters compare besides the spelling. Pure.
+//!
+//! Servers read a URI in different ways. Some decode before they parse, some decode twice, some resolve dot segments with
+//! the rules of URLs, some with those of file systems. [`readings`] returns every text that a filter must look at, so that
+//! no spelling reaches a resource whose plain form is denied. A URI that servers may take for different resources is
+//! [`Ambiguous`], and no filter admits it.
+//!
+//! The canonical form has no percent-encoding, no dot segment, no repeated slash, and scheme and host in lower case.
+//! `file:x`, `file:/x`, `file:///x` and `file://localhost/x` are one URI, and so are `note:/x` and `note:///x`. A query and
+//! a fragment are part of the form. The backslash stays, as on Linux, but a second reading takes it for a slash, as URL
+//! parsers do. The time is linear in the length of the URI: rounds and readings are bounded.
+
+use std::borrow::Cow;
+
+/// A URI that changes in more rounds of decoding is ambiguous.
+pub const MAX_ROUNDS: usize = 8;
+/// A URI with more of `?`, `#` and `;` is ambiguous, because each of them adds a reading.
+pub const MAX_SEPARATORS: usize = 16;
+
+/// Why servers may take a URI for different resources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Ambiguous {
+    #[error("the URI is still percent-encoded after {MAX_ROUNDS} rounds of decoding")]
+    Rounds,
+    #[error("the URI has a control character or an overlong character")]
+    Character,
+    #[error("the URI depends on the order of decoding and removing dot segments")]
+    Order,
+    #[error("the URI has a dot segment that leads above its start")]
+    Above,
+    #[error("the URI has more than {MAX_SEPARATORS} of ?, # and ;")]
+    Separators,
+}
+
+/// The texts of a URI that a filter compares, besides its spelling.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Readings {
+    /// The canonical form, and the same with every backslash as a slash.
+    pub wholes: Vec<String>,
+    /// What is before each `?` and `#`, and what is before a trailing slash or space. Some servers read no further.
+    pub stems: Vec<String>,
+    /// The URI without its host, user or port, and what is before each `;`. Few servers read it so.
+    pub rare: Vec<String>,
+}
+
+/// How a backslash is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Backslash {
+    Character,
+    Slash,
+}
+
+/// Returns the canonical form of a URI. The canonical form of a canonical form is itself.
+pub fn canonical(uri: &str) -> Result<Cow<'_, str>, Ambiguous> {
+    if is_plain(uri) {
+        return Ok(Cow::Borrowed(uri));
+    }
+    let decoded = decode_fully(uri.as_bytes(), Backslash::Character)?;
+    Ok(Cow::Owned(Parts::parse(&decoded, Backslash::Character)?.text()))
+}
+
+/// Returns every reading of a URI.
+pub fn readings(uri: &str) -> Result<Readings, Ambiguous> {
+    let mut readings = Readings::default();
+    let decoded = decode_fully(uri.as_bytes(), Backslash::Character)?;
+    readings.add(&decoded, Backslash::Character)?;
+    if decoded.contains(&b'\\') {
+        let decoded = decode_fully(uri.as_bytes(), Backslash::Slash)?;
+        readings.add(&decoded, Backslash::Slash)?;
+    }
+    Ok(readings)
+}
+
+/// Returns whether a look at the bytes shows that the URI is its only reading. Most listed URIs are.
+pub fn is_plain(uri: &str) -> bool {
+    let Some((scheme, hierarchy)) = uri.split_once("://") else { return false };
+    let Some((authority, path)) = hierarchy.split_once('/') else { return false };
+    let is_lower = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'+');
+    let is_odd = |byte: u8| byte.is_ascii_control() || matches!(byte, b'%' | b'\\' | b'?' | b'#' | b';');
+    let is_named = |segment: &str| !segment.is_empty() && !segment.starts_with('.');
+    scheme.starts_with(|first: char| first.is_ascii_lowercase())
+        && !scheme.ends_with('+')
+        && scheme.bytes().chain(authority.bytes()).all(is_lower)
+        && (authority.is_empty() || !is_file(scheme.as_bytes()) && !authority.ends_with('.'))
+        && !path.bytes().any(is_odd)
+        && path.split('/').all(is_named)
+        && !path.ends_with(' ')
+}
+
+impl Readings {
+    pub fn all(&self) -> impl Iterator<Item = &str> {
+        self.wholes.iter().chain(&self.stems).chain(&self.rare).map(String::as_str)
+    }
+
+    fn add(&mut self, decoded: &[u8], backslash: Backslash) -> Result<(), Ambiguous> {
+        let whole = Parts::parse(decoded, backslash)?;
+        self.wholes.push(whole.text());
+        self.add_shorter(whole);
+        let is_separator = |byte: &u8| matches!(byte, b'?' | b'#' | b';');
+        let separators = decoded.iter().enumerate().filter(|(_, byte)| is_separator(byte));
+        let mut is_in_path = true;
+        for (count, (at, separator)) in separators.enumerate() {
+            if count >= MAX_SEPARATORS {
+                return Err(Ambiguous::Separators);
+            }
+            let stem = Parts::parse(&decoded[..at], backslash)?;
+            if *separator != b';' {
+                is_in_path = false;
+                self.stems.push(stem.text());
+                self.add_shorter(stem);
+            } else if is_in_path {
+                self.rare.push(stem.text());
+            }
+        }
+        Ok(())
+    }
+
+    fn add_shorter(&mut self, mut parts: Parts) {
+        self.rare.extend(parts.without_host());
+        if parts.trim_end() {
+            self.stems.push(parts.text());
+            self.rare.extend(parts.without_host());
+        }
+    }
+}
+
+/// Decodes until nothing changes. Returns an error if the result differs for a server that removes dot segments before
+/// some of the rounds.
+fn decode_fully(uri: &[u8], backslash: Backslash) -> Result<Vec<u8>, Ambiguous> {
+    // The first is the URI itself. Each of the others had its dot segments removed after one of the rounds.
+    let mut stages = vec![uri.to_vec()];
+    for _ in 0..=MAX_ROUNDS {
+        let form = Parts::parse(&stages[0], backslash)?.bytes();
+        for stage in &stages[1..] {
+            if Parts::parse(stage, backslash)?.bytes() != form {
+                return Err(Ambiguous::Order);
+            }
+        }
+        let Some(next) = decode(&stages[0]) else {
+            return if has_odd_bytes(&stages[0]) { Err(Ambiguous::Character) } else { Ok(stages.swap_remove(0)) };
+        };
+        if form != stages[0] {
+            stages.push(form);
+        }
+        stages[0] = next;
+        for stage in &mut stages[1..] {
+            *stage = decode(stage).unwrap_or_else(|| std::mem::take(stage));
+        }
+    }
+    Err(Ambiguous::Rounds)
+}
+
+/// Decodes once. Returns `None` if nothing is encoded.
+fn decode(text: &[u8]) -> Option<Vec<u8>> {
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let [first, after @ ..] = rest {
+        let escape = match after {
+            [high, low, behind @ ..] if *first == b'%' => digit(*high).zip(digit(*low)).zip(Some(behind)),
+            _ => None,
+        };
+        let byte;
+        (byte, rest) = escape.map_or((*first, after), |((high, low), behind)| (high << 4 | low, behind));
+        decoded.push(byte);
+    }
+    (decoded.len() < text.len()).then_some(decoded)
+}
+
+fn digit(byte: u8) -> Option<u8> {
+    char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
+}
+
+/// Returns whether there are control characters, which end or vanish from a path in some servers, or characters in more
+/// bytes than they need, which lenient decoders take for `.` or `/`.
+fn has_odd_bytes(text: &[u8]) -> bool {
+    let is_overlong = |pair: &[u8]| matches!(pair, [0xc0 | 0xc1, _] | [0xe0, 0x80..=0x9f] | [0xf0, 0x80..=0x8f]);
+    text.iter().any(u8::is_ascii_control) || text.windows(2).any(is_overlong)
+}
+
+/// A URI with its path free of dot segments and repeated slashes.
+struct Parts {
+    /// In lower case, with the namespaces before it. Ends in `+` if there is a namespace and no scheme.
+    scheme: Vec<u8>,
+    authority: Option<Vec<u8>>,
+    path: Vec<u8>,
+}
+
+impl Parts {
+    fn parse(text: &[u8], backslash: Backslash) -> Result<Parts, Ambiguous> {
+        let (scheme, rest) = split_scheme(text);
+        let rest: Cow<'_, [u8]> = match backslash {
+            Backslash::Slash if rest.contains(&b'\\') => {
+                rest.iter().map(|byte| if *byte == b'\\' { b'/' } else { *byte }).collect()
+            }
+            _ => Cow::Borrowed(rest),
+        };
+        let is_file = is_file(&scheme);
+        let has_scheme = !scheme.is_empty() && !scheme.ends_with(b"+");
+        let hierarchy = rest.strip_prefix(b"//").filter(|_| has_scheme);
+        let (authority, path) = match hierarchy {
+            Some(hierarchy) => {
+                let end = hierarchy.iter().position(|byte| *byte == b'/').unwrap_or(hierarchy.len());
+                (Some(canonical_authority(&hierarchy[..end], is_file)?), &hierarchy[end..])
+            }
+            None => (None, &*rest),
+        };
+        let has_host = authority.as_ref().is_some_and(|authority| !authority.is_empty());
+        let mut path = remove_dots(path, !has_host, is_file)?;
+        if is_file && !has_host && !path.starts_with(b"/") {
+            path.insert(0, b'/');
+        }
+        let is_rooted = has_scheme && path.starts_with(b"/");
+        let authority = authority.or_else(|| is_rooted.then(Vec::new));
+        // Without its dot segments the path would begin another URI.
+        if !has_scheme && (scheme_length(&path).is_some() || path.starts_with(b" ")) {
+            return Err(Ambiguous::Order);
+        }
+        Ok(Parts { scheme, authority, path })
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = self.scheme.clone();
+        if !self.scheme.is_empty() {
+            bytes.push(b':');
+        }
+        if let Some(authority) = &self.authority {
+            bytes.extend_from_slice(b"//");
+            bytes.extend_from_slice(authority);
+        }
+        bytes.extend_from_slice(&self.path);
+        bytes
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes()).into_owned()
+    }
+
+    /// Removes trailing slashes and spaces from the path. Returns whether there were any.
+    fn trim_end(&mut self) -> bool {
+        let before = self.path.len();
+        let has_host = self.authority.as_ref().is_some_and(|authority| !authority.is_empty());
+        let least = usize::from(!has_host);
+        while self.path.len() > least && matches!(self.path.last(), Some(b'/' | b' ')) {
+            self.path.pop();
+        }
+        self.path.len() < before
+    }
+
+    /// Returns how servers read the URI that ignore its host, take it for a directory, or drop its user and port.
+    fn without_host(&self) -> Vec<String> {
+        let Some(authority) = self.authority.as_ref().filter(|authority| !authority.is_empty()) else {
+            return Vec::new();
+        };
+        let with = |authority: &[u8], path: Vec<u8>| {
+            Parts { scheme: self.scheme.clone(), authority: Some(authority.to_vec()), path }.text()
+        };
+        if is_file(&self.scheme) {
+            let directory = [b"/", authority.as_slice(), self.path.as_slice()].concat();
+            return vec![with(b"", self.path.clone()), with(b"", directory)];
+        }
+        let host = bare_host(authority, &self.scheme);
+        if host == authority { Vec::new() } else { vec![with(host, self.path.clone())] }
+    }
+}
+
+/// Returns the scheme in lower case, with the namespaces before it, and what follows. `fs+:file:///x` and
+/// `fs+file:///x` have the same.
+fn split_scheme(text: &[u8]) -> (Vec<u8>, &[u8]) {
+    let (mut scheme, mut rest) = (Vec::new(), text.trim_ascii_start());
+    while let Some(length) = scheme_length(rest) {
+        scheme.extend(rest[..length].to_ascii_lowercase());
+        rest = &rest[length + 1..];
+        if !scheme.ends_with(b"+") {
+            break;
+        }
+        rest = rest.trim_ascii_start();
+    }
+    (scheme, rest)
+}
+
+fn scheme_length(text: &[u8]) -> Option<usize> {
+    let is_inside = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
+    let length = text.iter().position(|byte| !is_inside(byte))?;
+    (text[length] == b':' && text[0].is_ascii_alphanumeric()).then_some(length)
+}
+
+fn is_file(scheme: &[u8]) -> bool {
+    scheme.rsplit(|byte| *byte == b'+').next() == Some(b"file")
+}
+
+fn canonical_authority(authority: &[u8], is_file: bool) -> Result<Vec<u8>, Ambiguous> {
+    if matches!(authority, b"." | b"..") {
+        return Err(Ambiguous::Above);
+    }
+    let host_at = authority.iter().rposition(|byte| *byte == b'@').map_or(0, |at| at + 1);
+    let mut canonical = authority.to_vec();
+    canonical[host_at..].make_ascii_lowercase();
+    let is_here = is_file && matches!(canonical.as_slice(), b"localhost" | b"127.0.0.1" | b"[::1]");
+    Ok(if is_here { Vec::new() } else { canonical })
+}
+
+/// Returns the host without user, default port and final dot.
+fn bare_host<'a>(authority: &'a [u8], scheme: &[u8]) -> &'a [u8] {
+    let host_at = authority.iter().rposition(|byte| *byte == b'@').map_or(0, |at| at + 1);
+    let host = &authority[host_at..];
+    let port: &[u8] = match scheme.rsplit(|byte| *byte == b'+').next() {
+        Some(b"http" | b"ws") => b":80",
+        Some(b"https" | b"wss") => b":443",
+        _ => b":",
+    };
+    let host = host.strip_suffix(port).or_else(|| host.strip_suffix(b":")).unwrap_or(host);
+    host.strip_suffix(b".").unwrap_or(host)
+}
+
+/// Removes dot segments and empty segments. `is_local`: no host is before the path, so nothing can lead above its root.
+/// `is_rooted`: a path without a leading slash begins at the root as well.
+fn remove_dots(path: &[u8], is_local: bool, is_rooted: bool) -> Result<Vec<u8>, Ambiguous> {
+    let has_slash = path.starts_with(b"/");
+    let inside = path.strip_prefix(b"/").unwrap_or(path);
+    let mut kept: Vec<&[u8]> = Vec::new();
+    let mut is_directory = false;
+    for segment in inside.split(|byte| *byte == b'/') {
+        is_directory = matches!(segment, b"" | b"." | b"..");
+        match segment {
+            b"." => {}
+            b".." => match kept.pop() {
+                // URL parsers remove the empty segment, file systems the one before it.
+                Some(b"") => return Err(Ambiguous::Order),
+                Some(_) => {}
+                None if is_local && (has_slash || is_rooted) => {}
+                None => return Err(Ambiguous::Above),
+            },
+            [b'.', b'.', b'?' | b'#' | b';', ..] => return Err(Ambiguous::Order),
+            segment => kept.push(segment),
+        }
+    }
+    kept.retain(|segment| !segment.is_empty());
+    let mut canonical = if has_slash { b"/".to_vec() } else { Vec::new() };
+    canonical.extend(kept.join(&b'/'));
+    if is_directory && !kept.is_empty() {
+        canonical.push(b'/');
+    }
+    Ok(canonical)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,291 @@
+//! Attacks on the filters of resources: no spelling of a URI reaches a resource whose plain form is denied.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Client, Gateway, eventually, fixture_server};
+use crate::hostile::{Attack, HEALTHY};
+use crate::raw_server::response;
+use crate::scripted::{Reply, Scripted, Seen};
+use crate::subscriber::{UPDATED, subscribe, upstream_heard};
+use crate::support::{assert_error, http_server};
+
+/// The memory of the gateway in MiB. These attacks are small.
+const CEILING: u64 = 256;
+/// The requests by which a backend can be reached.
+const REACHING: [&str; 3] = ["resources/read", "resources/subscribe", "completion/complete"];
+
+/// Spellings of `file:///secret`, each read as that by some server.
+const SPELLINGS: [&str; 34] = [
+    "file:///secret",
+    "file:///s%65cret",
+    "file:///%73%65%63%72%65%74",
+    "file:///s%2565cret",
+    "file:///s%252565cret",
+    "file:///public/../secret",
+    "file:///x/y/../../secret",
+    "file:///../secret",
+    "file:///public/%2e%2e/secret",
+    "file:///public%2F..%2Fsecret",
+    "file:///..%2fsecret",
+    "file:///public%252F%252e%252e%252Fsecret",
+    "file:///x%2Fy/../secret",
+    "file:///public//../secret",
+    "file:///public\\..\\secret",
+    "file:///./secret",
+    "file:////secret",
+    "file:///secret/",
+    "file:///secret/.",
+    "FILE:///secret",
+    "File://LOCALHOST/secret",
+    "file:/secret",
+    "file:secret",
+    "file://localhost/secret",
+    "file://127.0.0.1/secret",
+    "file://elsewhere/secret",
+    "%66ile:///secret",
+    "file:///secret?x",
+    "file:///secret%3Fx",
+    "file:///secret#x",
+    "file:///secret%23",
+    "file:///secret;x",
+    "file:///secret%00.txt",
+    "file:///secret%20",
+];
+
+/// URIs that begin with `file:///public/`, and are not in it.
+const DETOURS: [&str; 7] = [
+    "file:///public/../secret",
+    "file:///public/%2e%2e/secret",
+    "file:///public/..%2Fsecret",
+    "file:///public/%252e%252e%252fsecret",
+    "file:///public/..\\secret",
+    "file:///public/x%2Fy/../../../secret",
+    "file:///public/?/../../secret",
+];
+
+/// URIs with encoded characters that a filter admits.
+const LEGITIMATE: [&str; 5] = [
+    "file:///public/a%20b",
+    "file:///public/caf%C3%A9",
+    "file:///public/C%23.md",
+    "file:///public/a%2Fb",
+    "file:///public/100%25",
+];
+
+/// Starts a server whose template covers every URI. Its list has the denied resource in two spellings.
+async fn backend() -> Scripted {
+    let listed = |uri: &str| json!({ "uri": uri, "name": uri });
+    Scripted::start(move |seen: &Seen, _| match seen.method() {
+        "initialize" => seen.result(json!({
+            "protocolVersion": "2025-06-18", "serverInfo": { "name": "s", "version": "0" },
+            "capabilities": { "resources": { "subscribe": true }, "completions": {} },
+        })),
+        "resources/list" => seen.result(json!({ "resources": [
+            listed("file:///public/a%20b"), listed("file:///secret"), listed("file:///public/../s%65cret"),
+        ] })),
+        "resources/templates/list" => {
+            seen.result(json!({ "resourceTemplates": [{ "uriTemplate": "{+any}", "name": "any" }] }))
+        }
+        "resources/read" => {
+            let uri = &seen.message["params"]["uri"];
+            seen.result(json!({ "contents": [{ "uri": uri, "text": "content" }] }))
+        }
+        "resources/subscribe" | "resources/unsubscribe" => seen.result(json!({})),
+        "completion/complete" => seen.result(json!({ "completion": { "values": ["content"] } })),
+        "notifications/initialized" => Reply::Bytes(response("202 Accepted", "", "")),
+        _ => Reply::Bytes(response("405 Method Not Allowed", "", "")),
+    })
+    .await
+}
+
+struct Target {
+    gateway: Gateway,
+    backend: Scripted,
+    client: Client,
+}
+
+impl Target {
+    /// Starts a gateway. The server and the profile of the client have these filters.
+    async fn start(server: Value, profile: Value) -> Target {
+        let backend = backend().await;
+        let mut attacked = http_server(backend.address);
+        attacked["resources"] = server;
+        let gateway = Gateway::start(json!({
+            "profiles": { "p": { "servers": ["s"], "resources": profile }, "other": { "servers": [HEALTHY] } },
+            "mcpServers": { "s": attacked, HEALTHY: fixture_server(&[]) },
+        }))
+        .await;
+        let mut client = Client::new(gateway.address).at("/mcp/p/p");
+        client.initialize("2025-11-25").await;
+        eventually("the server is listed", || async {
+            let templates = client.list("resources/templates/list", "resourceTemplates").await;
+            (!templates.is_empty()).then_some(())
+        })
+        .await;
+        Target { gateway, backend, client }
+    }
+
+    /// Returns the requests that reached the backend, besides its lists.
+    fn reached(&self) -> Vec<Seen> {
+        self.backend.seen().into_iter().filter(|seen| REACHING.contains(&seen.method())).collect()
+    }
+
+    async fn listed(&self) -> Vec<Value> {
+        let listed = self.client.list("resources/list", "resources").await;
+        listed.into_iter().map(|entry| entry["uri"].clone()).collect()
+    }
+}
+
+fn requests(uri: &str) -> [(&'static str, Value); 3] {
+    let reference = json!({ "type": "ref/resource", "uri": uri });
+    [
+        ("resources/read", json!({ "uri": uri })),
+        ("resources/subscribe", json!({ "uri": uri })),
+        ("completion/complete", json!({ "ref": reference, "argument": { "name": "any", "value": "" } })),
+    ]
+}
+
+/// Replaces the URI that a client sent.
+fn blank(answer: &Value, uri: &str) -> Value {
+    let error = &answer["error"];
+    let message = error["message"].as_str().unwrap_or_default().replace(uri, "URI");
+    let is_same = error["data"]["uri"] == uri;
+    json!([error["code"], message, error["data"]["code"], is_same, error["data"].as_object().map(|data| data.len())])
+}
+
+/// Asserts that every way to name these URIs gets the answer for an unknown resource, and that no request reaches the
+/// backend.
+async fn assert_unreachable(target: &Target, spellings: &[&str]) {
+    let mut other = Client::new(target.gateway.address).at("/mcp/p/other");
+    other.initialize("2025-11-25").await;
+    let unknown = "s+file:///unknown";
+    let mut missing = Vec::new();
+    for (method, params) in requests(unknown) {
+        let answer = other.request(method, params).await;
+        let code = if method == "resources/read" { -32002 } else { -32602 };
+        assert_error(&answer, code, "RESOURCE_NOT_FOUND");
+        missing.push(blank(&answer, unknown));
+    }
+    let described = other.call("describe_resource", json!({ "uri": unknown })).await;
+    assert_eq!(described["isError"], true, "{described}");
+    for spelling in spellings {
+        for uri in [format!("s+{spelling}"), format!("s+:{spelling}"), (*spelling).to_owned()] {
+            for ((method, params), missing) in requests(&uri).into_iter().zip(&missing) {
+                let answer = target.client.request(method, params).await;
+                assert_eq!(blank(&answer, &uri), *missing, "{method} {uri}: {answer}");
+            }
+            let described = target.client.call("describe_resource", json!({ "uri": uri })).await;
+            assert_eq!(described["isError"], true, "{uri}: {described}");
+            assert!(described.to_string().contains("no resource"), "{uri}: {described}");
+        }
+        // A glob that covers nothing is a subscription, as one for resources to come.
+        let answer = subscribe(&target.client, &format!("s+{spelling}"), json!({ "pattern": "glob" })).await;
+        assert!(answer["dev.goblin/state"].is_null(), "{spelling}: {answer}");
+    }
+    assert!(target.reached().is_empty(), "{:?}", target.reached());
+}
+
+/// Asserts that URIs with encoded characters reach the backend as the client spells them.
+async fn assert_reachable(target: &Target) {
+    for native in LEGITIMATE {
+        for (method, params) in requests(&format!("s+{native}")) {
+            let answer = target.client.request(method, params).await;
+            assert!(answer["result"].is_object(), "{method} {native}: {answer}");
+            let seen = target.backend.of(method).pop().expect("the request reached the backend");
+            let params = &seen.message["params"];
+            let uri = if params["uri"].is_null() { &params["ref"]["uri"] } else { &params["uri"] };
+            assert_eq!(uri, native, "{method}");
+        }
+    }
+}
+
+/// Asserts that patterns subscribe to the only listed resource that the filters admit.
+async fn assert_patterns_cover_what_is_shown(target: &Target) {
+    for (uri, kind) in [("s+file:///**", "glob"), ("s+:{+any}", "template")] {
+        subscribe(&target.client, uri, json!({ "pattern": kind })).await;
+    }
+    let subscribed: Vec<_> = target.reached().iter().map(|seen| seen.message["params"]["uri"].clone()).collect();
+    assert_eq!(subscribed, ["file:///public/a%20b"]);
+}
+
+#[tokio::test]
+async fn hard1_no_spelling_reaches_what_a_server_filter_denies() {
+    let deny = json!({ "deny": ["file:///secret", "file:///secret/*"] });
+    let target = Target::start(deny, json!(["*"])).await;
+    let attack = Attack::begin("filters: deny of a server", &target.gateway).await;
+    assert_eq!(target.listed().await, ["s+file:///public/a%20b"]);
+    assert_unreachable(&target, &SPELLINGS).await;
+    assert_patterns_cover_what_is_shown(&target).await;
+    assert_reachable(&target).await;
+    attack.end(CEILING).await;
+}
+
+#[tokio::test]
+async fn hard1_no_spelling_reaches_what_a_profile_denies() {
+    let deny = json!({ "deny": ["s+file:///secret", "s+file:///secret/*"] });
+    let target = Target::start(json!({}), deny).await;
+    let attack = Attack::begin("filters: deny of a profile", &target.gateway).await;
+    assert_eq!(target.listed().await, ["s+file:///public/a%20b"]);
+    assert_unreachable(&target, &SPELLINGS).await;
+    assert_patterns_cover_what_is_shown(&target).await;
+    assert_reachable(&target).await;
+    attack.end(CEILING).await;
+}
+
+#[tokio::test]
+async fn hard1_no_detour_leaves_what_an_allow_list_admits() {
+    let (native, exposed) = (json!(["file:///public/*", "{+any}"]), json!(["s+file:///public/*", "s+:{+any}"]));
+    for (server, profile) in [(json!({ "allow": native }), json!(["*"])), (json!({}), exposed)] {
+        let target = Target::start(server, profile).await;
+        let attack = Attack::begin("filters: allow", &target.gateway).await;
+        assert_eq!(target.listed().await, ["s+file:///public/a%20b"]);
+        assert_unreachable(&target, &[&SPELLINGS[..], &DETOURS[..]].concat()).await;
+        assert_reachable(&target).await;
+        attack.end(CEILING).await;
+    }
+}
+
+#[tokio::test]
+async fn hard1_subx1_a_pattern_of_a_profile_subscribes_to_nothing_that_the_profile_hides() {
+    let gateway = Gateway::start(json!({
+        "profiles": { "narrow": { "resources": { "deny": ["a+note:///b*"] } } },
+        "mcpServers": { "a": fixture_server(&[]) },
+    }))
+    .await;
+    let whole = gateway.client_seeing("a_echo").await;
+    let mut narrow = Client::new(gateway.address).at("/mcp/p/narrow");
+    narrow.initialize("2025-11-25").await;
+    let mut stream = narrow.listen().await;
+    let pattern = "a+note:///*";
+    subscribe(&narrow, pattern, json!({ "pattern": "glob" })).await;
+    upstream_heard(&whole, &["+note:///alpha"]).await;
+
+    // Resources that come later, the hidden one first.
+    for native in ["note:///bravo", "note:///charlie"] {
+        whole.call("a_change_resources", json!({ "define": native })).await;
+    }
+    let told = stream.await_method(UPDATED).await;
+    assert_eq!(told["params"]["uri"], "a+note:///charlie");
+    upstream_heard(&whole, &["+note:///alpha", "+note:///charlie"]).await;
+
+    // The same pattern of a client that may see all.
+    subscribe(&whole, pattern, json!({ "pattern": "glob" })).await;
+    eventually("the hidden resources are subscribed for the other client", || async {
+        let said = whole.call_text("a_subscribed", json!({})).await;
+        (said.contains("+note:///beta") && said.contains("+note:///bravo")).then_some(())
+    })
+    .await;
+    for native in ["note:///bravo", "note:///alpha"] {
+        whole.call("a_touch", json!({ "uri": native })).await;
+    }
+    let told = stream.await_method(UPDATED).await;
+    assert_eq!(told["params"]["uri"], "a+note:///alpha", "the update of the hidden resource came first");
+    whole.request("resources/unsubscribe", json!({ "uri": pattern })).await;
+    eventually("only the hidden resources are unsubscribed", || async {
+        let said = whole.call_text("a_subscribed", json!({})).await;
+        let ended = said.contains("-note:///beta") && said.contains("-note:///bravo");
+        assert!(!said.contains("-note:///alpha") && !said.contains("-note:///charlie"), "{said}");
+        ended.then_some(())
+    })
+    .await;
+}
