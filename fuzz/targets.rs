@@ -16,6 +16,7 @@ use goblin::config::file::Origin;
 use goblin::config::import::merge::merge;
 use goblin::config::import::{Client, Ground, Source, translate};
 use goblin::front::body;
+use goblin::protocol::canonical::{MAX_SEPARATORS, canonical, is_plain, readings};
 use goblin::protocol::framing::{Event, Events, Frame, HEAD_KEPT, Lines};
 use goblin::protocol::json::{self, Pieces, Span, Splice};
 use goblin::protocol::template::{Bindings, MAX_URI_BYTES, Template, Value as TemplateValue};
@@ -25,7 +26,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 /// Every target by its name. `fuzz/Cargo.toml` has a binary, and `fuzz/seeds` a directory, for each.
-pub const TARGETS: [(&str, fn(&[u8])); 8] = [
+pub const TARGETS: [(&str, fn(&[u8])); 9] = [
     ("envelope", envelope),
     ("json", json_spans),
     ("events", events),
@@ -34,6 +35,7 @@ pub const TARGETS: [(&str, fn(&[u8])); 8] = [
     ("glob", glob),
     ("configuration", configuration),
     ("import", import),
+    ("canonical", canonical_uris),
 ];
 
 /// Parses a JSON-RPC message. A message under another id differs in its id alone.
@@ -444,4 +446,56 @@ pub fn import(data: &[u8]) {
 
 fn assert_is_plain(text: &str) {
     assert!(!text.chars().any(char::is_control), "{text:?} has control characters");
+}
+
+/// Reads a URI. The canonical form is plain and stable, and no encoding of a URI hides what its plain form is: each encoded
+/// spelling has the same form, or is rejected as ambiguous.
+pub fn canonical_uris(data: &[u8]) {
+    let Some((salt, rest)) = data.split_first() else { return };
+    let Ok(uri) = std::str::from_utf8(rest) else { return };
+    let form = canonical(uri);
+    if is_plain(uri) {
+        assert_eq!(form.as_deref(), Ok(uri), "a plain URI is its own form");
+    }
+    let Ok(form) = form else {
+        assert!(readings(uri).is_err(), "{uri:?} has no form but readings");
+        return;
+    };
+    assert_eq!(canonical(&form).as_deref(), Ok(&*form), "the form of the form of {uri:?}");
+    assert!(!form.chars().any(|letter| letter.is_ascii_control()), "{form:?}");
+    assert!(!has_dots(&form), "{form:?} has a dot segment");
+    if let Ok(readings) = readings(uri) {
+        assert!(readings.all().any(|reading| reading == form), "{uri:?} is not among its readings");
+        assert!(!readings.all().any(has_dots), "{readings:?} have a dot segment");
+        let count = readings.all().count();
+        assert!(count <= 16 * (MAX_SEPARATORS + 2), "{uri:?} has {count} readings");
+    }
+    for seed in [*salt, salt.wrapping_mul(31).wrapping_add(7)] {
+        let spelling = encoded(uri, seed);
+        if let Ok(other) = canonical(&spelling) {
+            assert_eq!(other, form, "{spelling:?} is another resource than {uri:?}");
+        }
+    }
+}
+
+fn has_dots(uri: &str) -> bool {
+    let path = uri.split_once("://").map_or(uri, |(_, rest)| rest);
+    path.split('/').any(|segment| matches!(segment, "." | ".."))
+}
+
+/// Returns the URI with some of the characters behind its scheme percent-encoded, once or twice, by a seed.
+fn encoded(uri: &str, seed: u8) -> String {
+    let start = uri.find(':').map_or(0, |at| at + 1);
+    let mut spelling = uri[..start].to_owned();
+    let mut state = u32::from(seed) | 0x100;
+    for byte in uri[start..].bytes() {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        match state >> 28 {
+            0..=3 => spelling.push_str(&format!("%{byte:02X}")),
+            4 => spelling.push_str(&format!("%25{byte:02x}")),
+            _ if byte.is_ascii() => spelling.push(char::from(byte)),
+            _ => spelling.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    spelling
 }

@@ -13,6 +13,7 @@ use crate::mailbox::tally::{Full, Place};
 use crate::subscriptions::audience::{Audience, Key, key};
 use crate::subscriptions::covers::{CoverId, Covers};
 use crate::subscriptions::glob::LONGEST_URI;
+use crate::subscriptions::pattern::Pattern;
 use crate::subscriptions::{Affected, Entry, Name, Notice, Offers, Outcome, Standing, Subscription, Wish};
 
 pub struct Interests {
