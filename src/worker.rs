@@ -266,7 +266,7 @@ mod tests {
         let clock = ThreadClock::of_this_thread();
         let begin = clock.now();
         while clock.now() - begin < duration {
-            std::hint::black_box(std::hint::spin_loop());
+            std::hint::spin_loop();
         }
     }
 

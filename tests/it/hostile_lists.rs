@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Gateway, eventually, fixture_server};
 use crate::hostile::{Attack, HEALTHY, await_limit, counter, limit_hits};
+use crate::operator::look;
 use crate::raw_server::response;
 use crate::scripted::{Reply, Scripted, Seen};
 use crate::support::{http_server, logged, try_call};
@@ -119,7 +120,7 @@ async fn hard2_a_list_beyond_the_limit_is_reported_and_the_last_one_stays() {
     await_limit(&client, "listBytes").await;
     logged(&gateway, &["hostile", "tools/list", "listBytes, 67108864 bytes"]).await;
     let reported = eventually("the status reports it", || async {
-        let status = client.send(http::Method::GET, "/api/servers", &[], "").await;
+        let status = look(&client, "/api/servers").await;
         status.body.contains("listBytes").then_some(status.body)
     });
     assert!(reported.await.contains("shorten its descriptions"), "the cure");
