@@ -25,8 +25,11 @@ use goblin::subscriptions::glob as subscription;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+/// Feeds bytes to a parser, and panics if a property does not hold.
+type Target = fn(&[u8]);
+
 /// Every target by its name. `fuzz/Cargo.toml` has a binary, and `fuzz/seeds` a directory, for each.
-pub const TARGETS: [(&str, fn(&[u8])); 9] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("envelope", envelope),
     ("json", json_spans),
     ("events", events),

@@ -75,11 +75,7 @@ fn rules(server: &Server, list: List) -> RulesOf<'_> {
 
 /// Returns each entry of `list` that the configuration admits, once. Of two with the same native name a client can ask for
 /// the first only.
-fn admitted<'a>(
-    sources: &'a [Source],
-    list: List,
-    admits: impl Fn(&Server, &str) -> bool,
-) -> Vec<(usize, &'a Definition)> {
+fn admitted(sources: &[Source], list: List, admits: impl Fn(&Server, &str) -> bool) -> Vec<(usize, &Definition)> {
     let mut seen = HashSet::new();
     let mut entries = Vec::new();
     for (index, source) in sources.iter().enumerate() {

@@ -204,7 +204,7 @@ async fn hard4_a_long_list_is_built_listed_searched_and_subscribed_beside_the_wo
     let everything = glob("evil+X:///**").await;
     let error = assert_error(&everything, 1429, "LIMIT_EXCEEDED");
     assert_eq!(error["limit"], "subscriptions.maxUpstream");
-    let some = glob(&format!("evil+X:///Dir/{}77.txt", "*".repeat(1))).await;
+    let some = glob("evil+X:///Dir/*77.txt").await;
     assert!(some["error"].is_null(), "{some}");
     let found = ended(search).await;
     assert!(found.to_string().contains("n123"), "{found}");
