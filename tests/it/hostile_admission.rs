@@ -224,8 +224,15 @@ async fn hard5_connections_in_use_are_not_closed_for_new_ones() {
     })
     .await;
     drop(busy);
-    eventually("there is room again", || async { (limit_hits(&client, "maxConnections").await > 0).then_some(()) })
-        .await;
+    eventually("there is room again", || async {
+        let mut stream = TcpStream::connect(gateway.address).await.ok()?;
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await.ok()?;
+        let mut bytes = [0; 64];
+        let count = tokio::io::AsyncReadExt::read(&mut stream, &mut bytes).await.ok()?;
+        (count > 0).then_some(())
+    })
+    .await;
+    assert!(limit_hits(&client, "maxConnections").await > 0);
     assert_eq!(gauge(&client, "goblin_streams_active").await, 1);
     drop(stream);
 }

@@ -209,7 +209,7 @@ async fn hard4_a_long_list_is_built_listed_searched_and_subscribed_beside_the_wo
     let found = ended(search).await;
     assert!(found.to_string().contains("n123"), "{found}");
     // Another spelling is found by its normal form.
-    let spelled = client.request("resources/read", json!({ "uri": "evil+x:///Dir/~77.txt" })).await;
+    let spelled = client.request("resources/read", json!({ "uri": "evil+x:///Dir/%7e77.txt" })).await;
     assert_eq!(spelled["result"]["contents"][0]["text"], "read", "{spelled}");
     attack.end(512).await;
 }
