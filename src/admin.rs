@@ -28,6 +28,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use futures_util::FutureExt;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::request::Parts;
 use http::{HeaderValue, StatusCode};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
@@ -45,6 +46,7 @@ use crate::meta::words::{LONGEST_PROBLEM, cut, did_you_mean};
 use crate::observe::metrics::{self, Histogram, Reading, ServerReading};
 use crate::observe::{Event, Observe, clean};
 use crate::session::desk::Desk;
+use crate::worker;
 
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -117,7 +119,7 @@ fn serving(admin: &Arc<Admin>, paths: impl Iterator<Item = &'static str>) -> axu
 }
 
 impl Admin {
-    async fn serve(&self, request: Request) -> Response {
+    async fn serve(self: &Arc<Admin>, request: Request) -> Response {
         match AssertUnwindSafe(self.find(request)).catch_unwind().await {
             Ok(response) => response,
             Err(_) => {
@@ -127,14 +129,14 @@ impl Admin {
         }
     }
 
-    async fn find(&self, request: Request) -> Response {
+    async fn find(self: &Arc<Admin>, request: Request) -> Response {
         if let Err(denied) = self.permitted(&request) {
             return denied.into_response();
         }
         match routes::find(request.method(), request.uri().path()) {
             Found::Route(route, id) => {
                 let done = match route.action {
-                    Action::Look(look) => self.look(route, look, id, &request),
+                    Action::Look(look) => self.look_aside(route, look, id, request).await,
                     Action::Change(change) => self.change(route, change, id, request).await,
                 };
                 done.unwrap_or_else(Denied::into_response)
@@ -178,8 +180,25 @@ impl Admin {
         }
     }
 
-    fn look(&self, route: &Route, look: Look, id: Option<String>, request: &Request) -> Result<Response, Denied> {
-        let parameter = read_query(route, request.uri().query().unwrap_or_default())?;
+    /// Makes an answer whose size clients and servers choose beside the worker threads.
+    async fn look_aside(
+        self: &Arc<Admin>,
+        route: &'static Route,
+        look: Look,
+        id: Option<String>,
+        request: Request,
+    ) -> Result<Response, Denied> {
+        let (parts, _) = request.into_parts();
+        if matches!(look, Look::Alive | Look::Ready | Look::Events | Look::OpenApi) {
+            return self.look(route, look, id, &parts);
+        }
+        let admin = Arc::clone(self);
+        let looked = worker::offload(move || admin.look(route, look, id, &parts)).await;
+        looked.unwrap_or_else(|| Err(Denied::new(StatusCode::SERVICE_UNAVAILABLE, "the gateway is shutting down")))
+    }
+
+    fn look(&self, route: &Route, look: Look, id: Option<String>, request: &Parts) -> Result<Response, Denied> {
+        let parameter = read_query(route, request.uri.query().unwrap_or_default())?;
         let asked = id.or(parameter);
         let asked = asked.as_deref();
         Ok(match look {
@@ -195,7 +214,7 @@ impl Admin {
             }
             Look::Subscriptions => ok(&self.desk.router.subscriptions(asked)),
             Look::Sessions => ok(&self.sessions()),
-            Look::Events => self.events(request.headers())?,
+            Look::Events => self.events(&request.headers)?,
             Look::OpenApi => ok(&openapi::document()),
         })
     }
