@@ -29,8 +29,8 @@ use crate::observe::{Event, Observe};
 pub const BUSY_AFTER: Duration = Duration::from_millis(if cfg!(debug_assertions) { 500 } else { 100 });
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A computation cannot be stopped, so only so many run at once and the next ones wait. They leave processors to the worker
-/// threads by the system's scheduler, which treats all threads alike.
+/// A computation cannot be stopped, so only this many run at once and the next ones wait. The scheduler of the system
+/// shares the processors between them and the worker threads.
 pub const MAX_COMPUTATIONS: usize = 4;
 static COMPUTATIONS: Semaphore = Semaphore::const_new(MAX_COMPUTATIONS);
 

@@ -26,7 +26,7 @@ pub struct Permit {
     origins: Vec<String>,
 }
 
-/// Where operators find the admin token.
+/// The place of the admin token, which an error names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In `admin.token`.

@@ -46,8 +46,8 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// Sets the options that a TCP connection needs. Where the system refuses them, the connection is slower or lasts
-    /// longer than it should, and nothing else.
+    /// Sets the options that a TCP connection needs. If the system refuses an option, the connection still works: small
+    /// answers are slower, or a dead connection lasts longer.
     pub fn set_options(&self) {
         let Stream::Tcp(stream) = self else { return };
         // Small answers must not wait for an acknowledgement.

@@ -54,7 +54,7 @@ const DEFAULT_PATH: &str = "/bin:/usr/bin";
 /// with it the first guard's group.
 static STARTING: Mutex<()> = Mutex::new(());
 
-/// What to run. The environment holds the variables of the gateway that `inherit` passes, then `env`, which wins. A
+/// A program with its arguments. The environment holds the variables of the gateway that `inherit` passes, then `env`, which wins. A
 /// `program` with a slash is relative to `cwd`; one without is looked up in the `PATH` of that environment.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Command {

@@ -16,7 +16,7 @@ static INHERITED: OnceLock<u64> = OnceLock::new();
 pub fn raise() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let wanted = raised(limit);
-    // Where the system does not allow it, the old limit stays and fewer clients have room.
+    // If the system refuses, the old limit stays and fewer clients have room.
     if wanted != limit.current && setrlimit(Resource::Nofile, Rlimit { current: wanted, ..limit }).is_ok() {
         limit.current.map(|current| INHERITED.get_or_init(|| current));
     }

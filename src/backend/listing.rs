@@ -39,7 +39,7 @@ pub struct Listing {
     pub prompts: Arc<Vec<Definition>>,
     pub resources: Arc<Vec<Definition>>,
     pub templates: Arc<Vec<Definition>>,
-    /// What each list takes of the memory.
+    /// The reserved memory of each list.
     pub reserved: [Option<Arc<Reservation>>; 4],
 }
 
@@ -50,7 +50,7 @@ pub struct Fetched {
     reserved: Reservation,
 }
 
-/// What may be fetched: the bytes of all lists that are fetched at the same time, and the memory of all backends.
+/// The limits of a fetch: the bytes of all lists that are fetched at the same time, and the memory of all backends.
 pub struct Budget {
     fetched: AtomicUsize,
     memory: Arc<Memory>,

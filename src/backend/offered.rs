@@ -131,11 +131,11 @@ impl Covered {
     }
 }
 
-/// What a backend offers, under the names that clients know.
+/// The offers of a backend under their exposed names.
 pub struct Exposed<'a> {
     pub offered: &'a Offered,
     pub inbox: &'a Inbox,
-    /// Where this is known, nothing else that is listed concerns a pattern.
+    /// If present, a pattern covers no listed resource outside of it.
     pub covered: Option<&'a Covered>,
     /// The steps that are left for templates, over all resources. A resource that no step is left for counts as not
     /// offered, and the backend is asked for it.

@@ -1,7 +1,8 @@
 //! Why a server cannot be used, in words for people: the cause, and in parentheses the cure.
 //!
-//! The same words reach the log, `goblin status` and `goblin check`. Clients read [`public`], which quotes nothing. What has an error type of its own (a command that cannot
-//! be started, a connection that cannot be made) says cause and cure there; here is what only a backend's life shows.
+//! The same words reach the log, `goblin status` and `goblin check`. Clients read [`public`], which quotes nothing. A command
+//! that cannot be started and a connection that cannot be made have error types of their own, with cause and cure. This module
+//! has the causes that only the life of a backend shows.
 
 use std::fmt;
 use std::time::Duration;
@@ -21,7 +22,7 @@ const BUT: &str = ", but ";
 const SAID: &str = "; it said: ";
 /// Separates a failure from the command line.
 const UNSTARTABLE: &str = "its command cannot be started: ";
-/// What clients read instead of a quotation.
+/// Stands in place of a quotation in the reason for clients.
 const ASK_OPERATOR: &str = "; goblin status shows more";
 /// How many last lines of a server are told, and how much of each.
 pub const MOST_LINES: usize = 5;

@@ -73,8 +73,8 @@ fn rules(server: &Server, list: List) -> RulesOf<'_> {
     }
 }
 
-/// Returns each entry of `list` that the configuration admits, once. Of two with the same native name a client can ask for
-/// the first only.
+/// Returns each entry of `list` that the configuration admits, once. If two entries have the same native name, the first
+/// one counts.
 fn admitted(sources: &[Source], list: List, admits: impl Fn(&Server, &str) -> bool) -> Vec<(usize, &Definition)> {
     let mut seen = HashSet::new();
     let mut entries = Vec::new();

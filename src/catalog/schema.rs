@@ -5,7 +5,7 @@
 //! remembers what it found of each reference and value, so a recursive schema stays within that product, too. Patterns run on
 //! the linear engine only, and each has [`MAX_PATTERN_BYTES`] when compiled.
 //!
-//! Whatever exceeds a bound is left to the backend, which judges every call anyway. Nothing is ever fetched.
+//! A schema or a call that exceeds a bound is left to the backend, which judges every call anyway. The validator fetches nothing.
 
 mod size;
 
