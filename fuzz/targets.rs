@@ -8,19 +8,18 @@
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use goblin::config;
-use goblin::config::consent;
-use goblin::config::diff::diff;
-use goblin::config::edit::Draft;
-use goblin::config::file::Origin;
-use goblin::config::import::merge::merge;
-use goblin::config::import::{Client, Ground, Source, translate};
+use goblin_config::consent;
+use goblin_config::diff::diff;
+use goblin_config::edit::Draft;
+use goblin_config::file::Origin;
+use goblin_config::import::merge::merge;
+use goblin_config::import::{Client, Ground, Source, translate};
 use goblin::front::body;
-use goblin::protocol::canonical::{MAX_SEPARATORS, canonical, is_plain, readings};
-use goblin::protocol::framing::{Event, Events, Frame, HEAD_KEPT, Lines};
-use goblin::protocol::json::{self, Pieces, Span, Splice};
-use goblin::protocol::template::{Bindings, MAX_URI_BYTES, Template, Value as TemplateValue};
-use goblin::protocol::{Id, Message, Response};
+use goblin_wire::canonical::{MAX_SEPARATORS, canonical, is_plain, readings};
+use goblin_wire::framing::{Event, Events, Frame, HEAD_KEPT, Lines};
+use goblin_wire::json::{self, Pieces, Span, Splice};
+use goblin_wire::template::{Bindings, MAX_URI_BYTES, Template, Value as TemplateValue};
+use goblin_wire::{Id, Message, Response};
 use goblin::subscriptions::glob as subscription;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -294,7 +293,7 @@ pub fn glob(data: &[u8]) {
     let (pattern, text) = text.split_once('\n').unwrap_or((text, ""));
     let (characters, subject): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
     let is_small = characters.len() <= 200 && subject.len() <= 200;
-    if let Ok(glob) = config::glob::Glob::new(pattern) {
+    if let Ok(glob) = goblin_config::glob::Glob::new(pattern) {
         let matches = glob.matches(text);
         assert!(glob.has_wildcard() || matches == (pattern == text));
         if is_small {
@@ -393,8 +392,8 @@ pub fn configuration(data: &[u8]) {
         return;
     }
     let environment = |name: &str| (name == "SET").then(|| "value".to_owned());
-    let parse = || config::parse(text, &Origin::new("fuzz.json", "/nowhere"), &environment);
-    let has_place = |problem: &config::problem::Problem| {
+    let parse = || goblin_config::parse(text, &Origin::new("fuzz.json", "/nowhere"), &environment);
+    let has_place = |problem: &goblin_config::problem::Problem| {
         // A lone carriage return ends a line, and one before a line feed is a character of its line.
         let plain = text.replace("\r\n", " \n").replace('\r', "\n");
         let lines: Vec<&str> = plain.split('\n').collect();

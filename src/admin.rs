@@ -41,12 +41,12 @@ use crate::admin::permit::Permit;
 use crate::admin::readiness::{Readiness, Servers};
 use crate::admin::routes::{Action, Change, Found, Look, Parameter, Route};
 use crate::backend::standing::Standing;
-use crate::config::ServerId;
+use goblin_config::ServerId;
 use crate::meta::words::{LONGEST_PROBLEM, cut, did_you_mean};
-use crate::observe::metrics::{self, Histogram, Reading, ServerReading};
-use crate::observe::{Event, Observe, clean};
+use goblin_telemetry::metrics::{self, Histogram, Reading, ServerReading};
+use goblin_telemetry::{Event, Observe, clean};
 use crate::session::desk::Desk;
-use crate::worker;
+use goblin_telemetry::worker;
 
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";

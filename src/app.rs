@@ -7,6 +7,7 @@ mod accept;
 mod connections;
 mod fleet;
 pub mod listener;
+mod machine;
 pub mod operate;
 pub mod socket;
 mod telemetry;
@@ -40,19 +41,18 @@ use crate::backend::ask::Translate;
 use crate::backend::connect::ProxyEnvironment;
 use crate::backend::descriptors;
 use crate::catalog::directory::Directory;
-use crate::config::admin::{AdminSettings, Listen};
-use crate::config::exposure::ProfileName;
-use crate::config::{Config, Gateway, Policies, ServerId};
+use goblin_config::admin::{AdminSettings, Listen};
+use goblin_config::exposure::ProfileName;
+use goblin_config::{Config, Gateway, Policies, ServerId};
 use crate::front::gate::Gate;
 use crate::front::http::Audience;
 use crate::front::{http, stdio};
-use crate::memory::machine;
-use crate::observe::{Event, Observe};
+use goblin_telemetry::{Event, Observe};
 use crate::router::Router;
 use crate::session::Sessions;
 use crate::session::account::Accounts;
 use crate::session::desk::Desk;
-use crate::worker::{self, Watchdog};
+use goblin_telemetry::worker::{self, Watchdog};
 
 /// A gateway that runs: backends, catalog and desk, without a front.
 pub struct App {

@@ -54,17 +54,17 @@ use crate::backend::register::{Home, Register};
 use crate::backend::trouble::public;
 use crate::backend::twin::Twin;
 use crate::caller::SessionId;
-use crate::config::{Policies, Server, ServerId};
+use goblin_config::{Policies, Server, ServerId};
 use crate::lane::Call;
-use crate::observe::Observe;
-use crate::observe::limits::Limit;
-use crate::observe::meter::Meter;
-use crate::protocol::dialect::Dialect;
-use crate::protocol::error::Error;
-use crate::protocol::json::{Span, Splice};
-use crate::protocol::method::Method;
-use crate::protocol::mirror::Mirrors;
-use crate::protocol::{Request, Response};
+use goblin_telemetry::Observe;
+use goblin_wire::limits::Limit;
+use goblin_telemetry::meter::Meter;
+use goblin_wire::dialect::Dialect;
+use goblin_wire::error::Error;
+use goblin_wire::json::{Span, Splice};
+use goblin_wire::method::Method;
+use goblin_wire::mirror::Mirrors;
+use goblin_wire::{Request, Response};
 use crate::subscriptions::Subscription;
 
 pub struct Backend {

@@ -6,11 +6,11 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, LazyLock};
 
-use crate::config::exposure::ProfileName;
-use crate::protocol::dialect::Dialect;
-use crate::protocol::json::{self, Span};
-use crate::protocol::modern::TASKS;
-use crate::protocol::params::Params;
+use goblin_config::exposure::ProfileName;
+use goblin_wire::dialect::Dialect;
+use goblin_wire::json::{self, Span};
+use goblin_wire::modern::TASKS;
+use goblin_wire::params::Params;
 
 #[derive(Clone, Debug)]
 pub struct Caller {
@@ -247,7 +247,7 @@ impl Level {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::Message;
+    use goblin_wire::Message;
 
     #[test]
     fn abilities_are_what_was_declared() {

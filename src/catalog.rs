@@ -30,13 +30,13 @@ use crate::catalog::indexes::Indexes;
 use crate::catalog::meta::MetaSet;
 use crate::catalog::resources::Resources;
 use crate::catalog::schema::{Schema, Unjudged};
-use crate::config::exposure::Mode;
-use crate::observe::meter::Endings;
-use crate::protocol::dialect::DialectClass;
-use crate::protocol::error::Error;
-use crate::protocol::json::quote;
-use crate::protocol::mirror::Mirrors;
-use crate::protocol::modern::{FRESHNESS, IDENTITY, SERVER_INFO};
+use goblin_config::exposure::Mode;
+use goblin_telemetry::meter::Endings;
+use goblin_wire::dialect::DialectClass;
+use goblin_wire::error::Error;
+use goblin_wire::json::quote;
+use goblin_wire::mirror::Mirrors;
+use goblin_wire::modern::{FRESHNESS, IDENTITY, SERVER_INFO};
 
 pub struct Catalog {
     pub version: u64,

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 
 use crate::caller::Caller;
 use crate::mailbox::Mailbox;
-use crate::protocol::Request;
+use goblin_wire::Request;
 
 /// How many messages, and how many bytes of them, may wait for a client that reads slowly.
 const MOST_MESSAGES: usize = 256;
@@ -197,14 +197,14 @@ impl Call {
             session: None,
             principal: crate::caller::Principal::Anonymous,
             profile: None,
-            dialect: crate::protocol::dialect::Dialect::V2025_11_25,
+            dialect: goblin_wire::dialect::Dialect::V2025_11_25,
             level: Some(crate::caller::Level::Info),
             abilities: Arc::default(),
         };
         let mailbox = Mailbox::new(Default::default(), Default::default(), crate::mailbox::replay::Replay::new(0));
         let request = br#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}"#;
-        match crate::protocol::Message::parse(Bytes::from_static(request)) {
-            Ok(crate::protocol::Message::Request(request)) => Call::new(caller, Arc::new(mailbox), request, None),
+        match goblin_wire::Message::parse(Bytes::from_static(request)) {
+            Ok(goblin_wire::Message::Request(request)) => Call::new(caller, Arc::new(mailbox), request, None),
             other => panic!("{other:?}"),
         }
     }

@@ -2,16 +2,7 @@
 //!
 //! The map of the code, in reading order. Each module may use only those above it; a test keeps that true.
 
-#![forbid(unsafe_code)]
-#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::print_stdout))]
-
-// Words: no I/O, no clock.
 pub mod caller;
-pub mod config;
-pub mod memory;
-pub mod observe;
-pub mod protocol;
-pub mod worker;
 
 // One open stream to one client, and what must survive it.
 pub mod lane;

@@ -19,13 +19,12 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 
 use crate::caller::{Introduction, Level};
-use crate::config::exposure::Profile;
+use goblin_config::exposure::Profile;
 use crate::mailbox::asks::Asks;
 use crate::mailbox::replay::{KEPT_FOR, Replay};
 use crate::mailbox::tally::Tally;
 use crate::mailbox::updates::{Pace, Receipt, Update, Updates};
-use crate::protocol;
-use crate::protocol::method::Method;
+use goblin_wire::method::Method;
 
 /// How many messages, and how many bytes of them, may wait for a stream of the client.
 const MOST_WAITING: usize = 256;
@@ -146,7 +145,7 @@ impl Mailbox {
             (last.prompts != now.prompts, Method::PromptsChanged),
             (last.resources != now.resources, Method::ResourcesChanged),
         ];
-        kinds.iter().filter(|(due, _)| *due).map(|(_, method)| protocol::notification(method, None)).collect()
+        kinds.iter().filter(|(due, _)| *due).map(|(_, method)| goblin_wire::notification(method, None)).collect()
     }
 
     /// The client comes with a new stream and says nothing of what it has seen on the one before: what it was told in the
@@ -244,7 +243,7 @@ impl Mailbox {
         revealed.push_back(tool.into());
         drop(revealed);
         // Where there is no room for it the client has more to read than a list.
-        self.post(protocol::notification(&Method::ToolsChanged, None));
+        self.post(goblin_wire::notification(&Method::ToolsChanged, None));
     }
 
     pub fn revealed(&self) -> Vec<Box<str>> {

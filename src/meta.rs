@@ -21,11 +21,11 @@ use crate::catalog::{Catalog, View};
 use crate::lane::Call;
 use crate::meta::arguments::Arguments;
 use crate::meta::words::tool_not_found;
-use crate::protocol::json::{self, Span, Splice, quote};
-use crate::protocol::method::Method;
-use crate::protocol::{Message, Request};
+use goblin_wire::json::{self, Span, Splice, quote};
+use goblin_wire::method::Method;
+use goblin_wire::{Message, Request};
 use crate::router::{Router, find_resource};
-use crate::worker;
+use goblin_telemetry::worker;
 
 /// What one of them says: the same twice, for programs and for readers.
 struct Answer {

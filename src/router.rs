@@ -25,20 +25,20 @@ use crate::caller::{Caller, SessionId};
 use crate::catalog::directory::Directory;
 use crate::catalog::resources::Owner;
 use crate::catalog::{Catalog, View, uri};
-use crate::config::{Policies, ServerId};
+use goblin_config::{Policies, ServerId};
 use crate::lane::{Call, Patience};
 use crate::mailbox::tally::Tally;
-use crate::observe::limits::Limit;
-use crate::observe::meter::{Endings, ReadStatus};
-use crate::observe::mime::Mime;
-use crate::observe::{Event, Observe};
-use crate::protocol::dialect::{Dialect, Era};
-use crate::protocol::error::Error;
-use crate::protocol::json::{self, Pieces, Span, Splice, quote};
-use crate::protocol::method::Method;
-use crate::protocol::mirror::Mirrors;
-use crate::protocol::params::required;
-use crate::protocol::{self, Notification, Outcome, Request, Response};
+use goblin_wire::limits::Limit;
+use goblin_telemetry::meter::{Endings, ReadStatus};
+use goblin_wire::mime::Mime;
+use goblin_telemetry::{Event, Observe};
+use goblin_wire::dialect::{Dialect, Era};
+use goblin_wire::error::Error;
+use goblin_wire::json::{self, Pieces, Span, Splice, quote};
+use goblin_wire::method::Method;
+use goblin_wire::mirror::Mirrors;
+use goblin_wire::params::required;
+use goblin_wire::{Notification, Outcome, Request, Response};
 use crate::router::inputs::Exchange;
 use crate::router::state::States;
 use crate::router::tasks::book::{Book, Native};
@@ -146,7 +146,7 @@ impl Router {
             Method::ResourcesRead => error.to_json_for_read(caller.dialect),
             _ => error.to_json(),
         };
-        let pieces = protocol::error_reply(Some(&request.id), &object);
+        let pieces = goblin_wire::error_reply(Some(&request.id), &object);
         Reply { pieces, code: Some(error.class().code) }
     }
 
@@ -239,7 +239,7 @@ impl Router {
         if caller.dialect.has_result_types() {
             content::add_kind(&request.method, result, json::whole(result), &mut edits);
         }
-        protocol::reply(&request.id, edits.apply(&Bytes::copy_from_slice(result.as_bytes()))).into()
+        goblin_wire::reply(&request.id, edits.apply(&Bytes::copy_from_slice(result.as_bytes()))).into()
     }
 
     /// Looks something up in the catalog. What nobody offers is looked for again where lists are being fetched.

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::admin::command::{Command, Refusal, Wish};
 use crate::admin::{Admin, Denied, ok};
-use crate::config::ServerId;
+use goblin_config::ServerId;
 
 /// No command has more to say than `{}`.
 const LARGEST_BODY: usize = 1024;

@@ -5,7 +5,7 @@
 use tokio::sync::{mpsc, oneshot};
 
 use crate::admin::api::Reloaded;
-use crate::config::ServerId;
+use goblin_config::ServerId;
 
 /// Commands that wait at most. Full: the next is refused as overloaded.
 pub const MOST_WAITING: usize = 16;

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use crate::config::{Config, ServerId};
+use goblin_config::{Config, ServerId};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Configuration {

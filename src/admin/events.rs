@@ -17,9 +17,9 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use crate::admin::api::{EventInfo, Missed};
 use crate::admin::readiness::Readiness;
 use crate::admin::{Admin, Denied};
-use crate::config::LogLevel;
+use goblin_config::LogLevel;
 use crate::front::body::KEEP_ALIVE;
-use crate::observe::feed::{News, Reader, Record};
+use goblin_telemetry::feed::{News, Reader, Record};
 
 /// How many may read at once.
 pub const MOST_READERS: usize = 16;
@@ -116,8 +116,8 @@ fn level_word(level: LogLevel) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::feed::KEPT;
-    use crate::observe::{Event, Observe};
+    use goblin_telemetry::feed::KEPT;
+    use goblin_telemetry::{Event, Observe};
 
     #[test]
     fn what_was_missed_is_told_before_the_rest() {

@@ -1,7 +1,7 @@
 //! How long answers take, estimated from the buckets of a histogram.
 
 use crate::admin::api::Latency;
-use crate::observe::meter::{Asked, Meter};
+use goblin_telemetry::meter::{Asked, Meter};
 
 /// Of all that clients asked of a server.
 pub fn latency(meter: &Meter) -> Latency {

@@ -11,7 +11,7 @@ use crate::admin::api::{Entry, EntryList, SessionInfo, SessionList};
 use crate::admin::status::iso;
 use crate::backend::inbox::List;
 use crate::catalog::{Catalog, definition};
-use crate::observe::clean;
+use goblin_telemetry::clean;
 use crate::session::Session;
 
 /// How many sessions are listed; all are counted.

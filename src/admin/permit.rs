@@ -10,9 +10,9 @@ use http::StatusCode;
 use http::header::{HeaderMap, ORIGIN};
 
 use crate::admin::Denied;
-use crate::config::Gateway;
-use crate::config::admin::AdminSettings;
-use crate::config::secret::Secret;
+use goblin_config::Gateway;
+use goblin_config::admin::AdminSettings;
+use goblin_config::secret::Secret;
 use crate::front::gate::{has_token, single};
 
 /// Random bytes of a token that we make ourselves.

@@ -1,6 +1,6 @@
 //! What the operating system says of this process. Linux says it in `/proc`; elsewhere nothing is told.
 
-use crate::observe::metrics::Process;
+use goblin_telemetry::metrics::Process;
 
 pub fn measure() -> Process {
     let statm = std::fs::read_to_string("/proc/self/statm").ok();

@@ -12,7 +12,7 @@ use crate::admin::api::ServerCounts;
 use crate::backend::Backend;
 use crate::backend::standing::Standing;
 use crate::catalog::directory::Directory;
-use crate::config::ServerId;
+use goblin_config::ServerId;
 
 /// How long servers are waited for.
 pub const SETTLE_PATIENCE: Duration = Duration::from_secs(3);

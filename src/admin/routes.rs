@@ -136,7 +136,7 @@ pub const ROUTES: &[Route] = &[
         ..read(
             "/metrics",
             Look::Metrics,
-            Answer::Text(crate::observe::metrics::CONTENT_TYPE),
+            Answer::Text(goblin_telemetry::metrics::CONTENT_TYPE),
             "everything that is counted, for Prometheus",
         )
     },

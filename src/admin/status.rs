@@ -13,12 +13,12 @@ use crate::admin::{Admin, process};
 use crate::backend::standing::{Seen, Standing, lacking};
 use crate::backend::{Backend, State};
 use crate::catalog::{Catalog, Counts};
-use crate::config::{ServerId, Sharing};
-use crate::observe::clean;
-use crate::observe::meter::{Asked, Ending, Meter, ReadStatus};
-use crate::observe::metrics::Process;
-use crate::observe::mime::Mime;
-use crate::protocol::date;
+use goblin_config::{ServerId, Sharing};
+use goblin_telemetry::clean;
+use goblin_telemetry::meter::{Asked, Ending, Meter, ReadStatus};
+use goblin_telemetry::metrics::Process;
+use goblin_wire::mime::Mime;
+use goblin_wire::date;
 
 /// A server that does not run because it is not meant to.
 const DISABLED: &str = "disabled";

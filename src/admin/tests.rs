@@ -9,14 +9,14 @@ use tower_service::Service;
 use super::*;
 use crate::admin::api::Reloaded;
 use crate::admin::command::{Command, Refusal, Wish};
-use crate::config::admin::AdminSettings;
-use crate::config::{Config, Gateway, Server, Transport};
+use goblin_config::admin::AdminSettings;
+use goblin_config::{Config, Gateway, Server, Transport};
 
 /// Of a gateway with nothing but a disabled server called `off`.
 fn admin(readiness: &watch::Sender<Readiness>, commands: Option<Commands>) -> Admin {
     let mut config = Config::empty();
-    let files = Transport::Files(crate::config::Files::at("/".into()));
-    let server = Server { enabled: false, ..Server::new("off", files, crate::config::Namespacing::default()) };
+    let files = Transport::Files(goblin_config::Files::at("/".into()));
+    let server = Server { enabled: false, ..Server::new("off", files, goblin_config::Namespacing::default()) };
     config.servers.insert(ServerId::new("off").expect("a valid id"), Arc::new(server));
     Admin {
         desk: Arc::new(Desk::example(9)),

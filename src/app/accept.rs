@@ -14,7 +14,7 @@ use crate::backend::actor::stopped;
 use crate::front::attention::{Attended, Attention};
 use crate::front::http;
 use crate::front::io::Impatient;
-use crate::worker;
+use goblin_telemetry::worker;
 
 /// Header bytes that one request may have.
 const LARGEST_HEAD: usize = 16 * 1024;

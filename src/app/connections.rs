@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::front::attention::Attention;
-use crate::observe::Observe;
-use crate::observe::limits::Limit;
+use goblin_telemetry::Observe;
+use goblin_wire::limits::Limit;
 use crate::session::victims::{Candidate, Victims};
 
 /// Connections beyond the sessions: a client may hold a few.

@@ -16,10 +16,10 @@ use crate::admin::api::Reloaded;
 use crate::backend::actor::{self, Surroundings, stopped};
 use crate::backend::{Backend, State};
 use crate::catalog::directory::Directory;
-use crate::config::diff::{Change, diff};
-use crate::config::{Config, Server, ServerId};
-use crate::observe::meter::Meter;
-use crate::worker;
+use goblin_config::diff::{Change, diff};
+use goblin_config::{Config, Server, ServerId};
+use goblin_telemetry::meter::Meter;
+use goblin_telemetry::worker;
 
 /// A call that found its server in the catalog before has this long to get on its way.
 const LINGER: Duration = Duration::from_secs(1);

@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 
 use crate::app::socket::SocketListener;
 use crate::front::io::{WRITE_PATIENCE, give_up_the_vanished};
-use crate::observe::Observe;
+use goblin_telemetry::Observe;
 
 /// The listeners for clients.
 #[derive(Debug, Default)]

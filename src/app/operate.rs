@@ -14,9 +14,9 @@ use crate::admin::command::{Command, Refusal, Wish};
 use crate::admin::configuration::Configuration;
 use crate::app::fleet::Fleet;
 use crate::catalog::search::nearest;
-use crate::config::diff::frozen;
-use crate::config::{Config, Server, ServerId};
-use crate::observe::{Event, Observe};
+use goblin_config::diff::frozen;
+use goblin_config::{Config, Server, ServerId};
+use goblin_telemetry::{Event, Observe};
 
 /// Where the configuration comes from.
 pub struct Source {

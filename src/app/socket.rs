@@ -18,7 +18,7 @@ use rustix::process::{geteuid, umask};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};
 
-use crate::observe::{Event, Observe};
+use goblin_telemetry::{Event, Observe};
 
 const ROOT: u32 = 0;
 /// The bits of a mode that let other users in.

@@ -16,10 +16,10 @@ use tokio::task::JoinHandle;
 
 use crate::backend::actor::stopped;
 use crate::backend::connect::{HttpClient, ProxyEnvironment};
-use crate::config::Telemetry;
-use crate::observe::spans::{Span, Spans, encode};
-use crate::observe::{Event, Observe};
-use crate::worker;
+use goblin_config::Telemetry;
+use goblin_telemetry::spans::{Span, Spans, encode};
+use goblin_telemetry::{Event, Observe};
+use goblin_telemetry::worker;
 
 /// The path of traces, behind that of the collector.
 const TRACES: &str = "/v1/traces";

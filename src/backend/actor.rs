@@ -31,11 +31,11 @@ use crate::backend::trouble;
 use crate::backend::twin::Twin;
 use crate::backend::{Backend, State};
 use crate::caller::Level;
-use crate::config::{Policies, Server, ServerId, Sharing};
-use crate::observe::meter::Meter;
-use crate::observe::{Event, Observe};
-use crate::protocol::method::Method;
-use crate::worker;
+use goblin_config::{Policies, Server, ServerId, Sharing};
+use goblin_telemetry::meter::Meter;
+use goblin_telemetry::{Event, Observe};
+use goblin_wire::method::Method;
+use goblin_telemetry::worker;
 
 /// At least this long between two fetches of the lists: a storm of changes costs a few fetches a second, not thousands.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(300);

@@ -13,16 +13,16 @@ use tokio::sync::oneshot;
 
 use crate::backend::ear::{Ear, Mouth, Opened};
 use crate::caller::{Abilities, SessionId};
-use crate::config::ServerId;
+use goblin_config::ServerId;
 use crate::lane::Call;
 use crate::mailbox::Mailbox;
 use crate::mailbox::asks::{Ask, MOST_ASKS, Refused, Word};
-use crate::protocol::dialect::Dialect;
-use crate::protocol::error::Error;
-use crate::protocol::json::{self, Splice, quote};
-use crate::protocol::method::Method;
-use crate::protocol::{self, Id, Notification, Request};
-use crate::worker;
+use goblin_wire::dialect::Dialect;
+use goblin_wire::error::Error;
+use goblin_wire::json::{self, Splice, quote};
+use goblin_wire::method::Method;
+use goblin_wire::{Id, Notification, Request};
+use goblin_telemetry::worker;
 
 /// Knows the names under which clients know what backends name.
 pub trait Translate: Send + Sync {
@@ -107,7 +107,7 @@ impl Recipient {
             return;
         }
         let params = format!(r#"{{"requestId":{id},"reason":{}}}"#, quote(reason));
-        let message = protocol::notification(&Method::Cancelled, Some(&params));
+        let message = goblin_wire::notification(&Method::Cancelled, Some(&params));
         let told = self.calls.iter().any(|call| call.lane.offer(message.clone()));
         if !told {
             // A client that has no room for it finds out when its answer is dropped.

@@ -19,14 +19,14 @@ use crate::backend::twin::Twin;
 use crate::backend::{Answered, Backend, CallEnd, Outgoing, State};
 use crate::caller::SessionId;
 use crate::lane::{Call, End, Patience, SLOW_AFTER};
-use crate::observe::meter::{Asked, Ending};
-use crate::protocol::dialect::Dialect;
-use crate::protocol::error::Error;
-use crate::protocol::json::{self, Splice, quote};
-use crate::protocol::method::Method;
-use crate::protocol::mirror::Mirrors;
-use crate::protocol::{Id, Outcome, Response};
-use crate::worker;
+use goblin_telemetry::meter::{Asked, Ending};
+use goblin_wire::dialect::Dialect;
+use goblin_wire::error::Error;
+use goblin_wire::json::{self, Splice, quote};
+use goblin_wire::method::Method;
+use goblin_wire::mirror::Mirrors;
+use goblin_wire::{Id, Outcome, Response};
+use goblin_telemetry::worker;
 
 /// How long a call waits for room at a busy backend.
 const SLOT_PATIENCE: Duration = Duration::from_secs(1);
@@ -292,7 +292,7 @@ async fn tell_slow(call: &Call) -> Infallible {
 /// On the side: nobody waits for it, and a backend that cannot take it has other troubles.
 fn tell_cancelled(link: &Arc<Link>, id: u64, reason: &str) {
     let params = format!(r#"{{"requestId":{id},"reason":{}}}"#, quote(reason));
-    let message = crate::protocol::notification(&Method::Cancelled, Some(&params));
+    let message = goblin_wire::notification(&Method::Cancelled, Some(&params));
     let link = Arc::clone(link);
     worker::spawn(async move { link.notify(message).await });
 }
@@ -307,13 +307,13 @@ mod tests {
     use crate::backend::ear::Ear;
     use crate::backend::http::HttpLink;
     use crate::backend::link::Wire;
-    use crate::config::{Policies, Server, ServerId};
+    use goblin_config::{Policies, Server, ServerId};
 
     /// It forgot the session and does not come back: its caller hears that in its own time.
     #[tokio::test(start_paused = true)]
     async fn route3_a_call_that_is_late_before_it_goes_out_again_is_answered() {
         let id = ServerId::new("a").expect("a valid id");
-        let transport = crate::config::Transport::Files(crate::config::Files::at("/".into()));
+        let transport = goblin_config::Transport::Files(goblin_config::Files::at("/".into()));
         let config = Arc::new(Server::new("a", transport, Default::default()));
         let backend = Backend::new(id, config, &Policies::default(), Arc::default(), Arc::new(()));
         backend.state.send_replace(State::Ready);

@@ -31,10 +31,10 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
 use crate::backend::{descriptors, guard};
-use crate::config::expand::Expanded;
-use crate::config::inherit::Inherit;
-use crate::config::{Transport, mask};
-use crate::worker;
+use goblin_config::expand::Expanded;
+use goblin_config::inherit::Inherit;
+use goblin_config::{Transport, mask};
+use goblin_telemetry::worker;
 
 /// How long a command may take to end by itself after its stdin was closed.
 pub const VOLUNTARY_GRACE: Duration = Duration::from_secs(1);

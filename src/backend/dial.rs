@@ -22,8 +22,8 @@ use crate::backend::link::{Hello, Link, LinkError, Wire};
 use crate::backend::sse::SseLink;
 use crate::backend::stdio::StdioLink;
 use crate::backend::trouble::Trouble;
-use crate::config::secret::Secret;
-use crate::config::{HttpKind, Protocol, Server, Transport};
+use goblin_config::secret::Secret;
+use goblin_config::{HttpKind, Protocol, Server, Transport};
 
 /// How long a process may be silent before it is begun with a handshake as well.
 const SILENCE: Duration = Duration::from_secs(10);

@@ -20,16 +20,16 @@ use crate::backend::ask::{self, Recipient};
 use crate::backend::inbox::{Inbox, List};
 use crate::backend::register::Register;
 use crate::caller::{Abilities, Caller, Level, SessionId};
-use crate::config::{Declare, Root, Server};
+use goblin_config::{Declare, Root, Server};
 use crate::lane::Call;
 use crate::mailbox::Mailbox;
-use crate::memory::Kind;
-use crate::observe::Event;
-use crate::protocol::error::Error;
-use crate::protocol::json::{self, Span, Splice, quote};
-use crate::protocol::method::Method;
-use crate::protocol::params::related_task;
-use crate::protocol::{self, Id, Malformed, Notification, Request};
+use goblin_wire::memory::Kind;
+use goblin_telemetry::Event;
+use goblin_wire::error::Error;
+use goblin_wire::json::{self, Span, Splice, quote};
+use goblin_wire::method::Method;
+use goblin_wire::params::related_task;
+use goblin_wire::{Id, Malformed, Notification, Request};
 
 /// How many asks of a link may be open at once. Full: the next is refused.
 const MOST_ASKS: usize = 256;
@@ -152,10 +152,10 @@ impl Ear {
     /// Of some link, for tests.
     #[cfg(test)]
     pub fn example() -> Ear {
-        let server = crate::config::ServerId::new("a").expect("a valid id");
-        let transport = crate::config::Transport::Files(crate::config::Files::at("/".into()));
+        let server = goblin_config::ServerId::new("a").expect("a valid id");
+        let transport = goblin_config::Transport::Files(goblin_config::Files::at("/".into()));
         let config = Arc::new(Server::new("a", transport, Default::default()));
-        let policies = crate::config::Policies::default();
+        let policies = goblin_config::Policies::default();
         let backend =
             crate::backend::Backend::new(server, Arc::clone(&config), &policies, Arc::default(), Arc::new(()));
         Ear::shared(Arc::clone(&backend.register), &config, None)
@@ -283,10 +283,10 @@ impl Ear {
     /// A request of the backend: answered here, refused, or relayed to the client whose it is.
     pub fn take_ask(self: &Arc<Ear>, ask: Request, whose: Whose, mouth: Arc<dyn Mouth>) {
         if ask.method == Method::Ping {
-            return mouth.say(protocol::reply(&ask.id_as_written(), "{}").concat());
+            return mouth.say(goblin_wire::reply(&ask.id_as_written(), "{}").concat());
         }
         if ask.method == Method::RootsList && self.own.is_none() && !self.roots.is_empty() {
-            return mouth.say(protocol::reply(&ask.id_as_written(), roots(&self.roots)).concat());
+            return mouth.say(goblin_wire::reply(&ask.id_as_written(), roots(&self.roots)).concat());
         }
         self.known.lock().unwrap_or_else(PoisonError::into_inner).note(&ask.id);
         let opened = match self.enter(&ask.id) {
@@ -328,7 +328,7 @@ impl Ear {
     pub(super) fn refusal(&self, ask: &Request, error: &Error) -> Bytes {
         let (server, method, reason) = (self.server(), ask.method.as_str(), error.to_string());
         self.emit(&Event::BackendAskRefused { server, method, reason: &reason });
-        protocol::error_reply(Some(&ask.id_as_written()), &error.to_json()).concat()
+        goblin_wire::error_reply(Some(&ask.id_as_written()), &error.to_json()).concat()
     }
 
     fn recipient(&self, ask: &Request, whose: Whose) -> Result<Recipient, Error> {

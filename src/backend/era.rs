@@ -7,10 +7,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::backend::link::Hello;
-use crate::config::Protocol;
-use crate::protocol::dialect::Dialect;
-use crate::protocol::json::{self, Span};
-use crate::protocol::{Outcome, Response};
+use goblin_config::Protocol;
+use goblin_wire::dialect::Dialect;
+use goblin_wire::json::{self, Span};
+use goblin_wire::{Outcome, Response};
 
 /// How long a backend is taken for one that needs a handshake, or for one that refuses it. What is wrong about either works
 /// in silence, so it must end.
@@ -161,7 +161,7 @@ impl Eras {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::Message;
+    use goblin_wire::Message;
 
     #[test]
     fn srv2_answers_tell_the_generation() {

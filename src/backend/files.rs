@@ -33,15 +33,15 @@ use self::watch::Watch;
 use crate::backend::ear::Ear;
 use crate::backend::link::LinkError;
 use crate::backend::listing::MOST_ENTRIES;
-use crate::config::Files;
+use goblin_config::Files;
 use crate::lane::Call;
-use crate::observe::Event;
-use crate::protocol::dialect::Dialect;
-use crate::protocol::error::Error;
-use crate::protocol::json::quote;
-use crate::protocol::method::Method;
-use crate::protocol::params::required;
-use crate::protocol::{self, Message, Request, Response};
+use goblin_telemetry::Event;
+use goblin_wire::dialect::Dialect;
+use goblin_wire::error::Error;
+use goblin_wire::json::quote;
+use goblin_wire::method::Method;
+use goblin_wire::params::required;
+use goblin_wire::{Message, Request, Response};
 
 /// How many requests touch the disk at once. Those that wait hold a slot of the backend, which bounds them.
 const MOST_AT_ONCE: usize = 8;
@@ -127,8 +127,8 @@ impl FilesLink {
         };
         let request = Arc::new(request);
         let answer = match self.answer(&request).await {
-            Ok(result) => protocol::reply(&request.id, result),
-            Err(refusal) => protocol::error_reply(Some(&request.id), &refusal.to_json()),
+            Ok(result) => goblin_wire::reply(&request.id, result),
+            Err(refusal) => goblin_wire::error_reply(Some(&request.id), &refusal.to_json()),
         };
         match Message::parse(answer.concat()) {
             Ok(Message::Response(response)) => Ok(response),

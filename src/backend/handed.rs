@@ -7,7 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use crate::memory::{Kind, Memory, Reservation};
+use goblin_wire::memory::{Kind, Memory, Reservation};
 
 pub const REMEMBERED: usize = 10_000;
 /// The bytes of all remembered URIs of one backend, each with its normal form.

@@ -43,12 +43,12 @@ use crate::backend::link::{End, LinkError};
 use crate::backend::open::{OpenCalls, beyond_limit, is_answer, request_of};
 use crate::backend::trouble::Trouble;
 use crate::lane::Call;
-use crate::observe::Event;
-use crate::protocol::dialect::Dialect;
-use crate::protocol::framing::Frame;
-use crate::protocol::method::Method;
-use crate::protocol::{Id, Malformed, Message, Notification, Request, Response};
-use crate::worker;
+use goblin_telemetry::Event;
+use goblin_wire::dialect::Dialect;
+use goblin_wire::framing::Frame;
+use goblin_wire::method::Method;
+use goblin_wire::{Id, Malformed, Message, Notification, Request, Response};
+use goblin_telemetry::worker;
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -350,7 +350,7 @@ impl Shared {
     fn on_event(
         shared: &Arc<Shared>,
         id: u64,
-        event: Frame<crate::protocol::framing::Event>,
+        event: Frame<goblin_wire::framing::Event>,
         call: Option<&Arc<Call>>,
     ) -> Result<Option<Response>, LinkError> {
         let Some(data) = shared.data(event)? else { return Ok(None) };
@@ -377,7 +377,7 @@ impl Shared {
     }
 
     /// What an event on the stream of a request says; nothing where it only gives an id.
-    fn data(&self, event: Frame<crate::protocol::framing::Event>) -> Result<Option<Bytes>, LinkError> {
+    fn data(&self, event: Frame<goblin_wire::framing::Event>) -> Result<Option<Bytes>, LinkError> {
         match event {
             Frame::Whole(event) => Ok(Some(event.data).filter(|data| !data.is_empty()).map(|data| self.ear.hold(data))),
             Frame::TooLong { head } => {
@@ -413,7 +413,7 @@ impl Shared {
     }
 
     /// What belongs to no stream of a call.
-    fn on_other(shared: &Arc<Shared>, message: Result<Message, crate::protocol::Malformed>) {
+    fn on_other(shared: &Arc<Shared>, message: Result<Message, goblin_wire::Malformed>) {
         let server = shared.ear.server();
         match message {
             Ok(Message::Request(ask)) => Shared::on_ask(shared, ask, shared.open.whose()),
@@ -478,7 +478,7 @@ mod tests {
 
     use super::*;
     use crate::backend::connect::ProxyEnvironment;
-    use crate::protocol::framing;
+    use goblin_wire::framing;
 
     fn link(address: &str) -> HttpLink {
         let url: Uri = format!("http://{address}/mcp").parse().expect("a url");

@@ -11,13 +11,13 @@ use tokio::sync::Notify;
 
 use crate::backend::ask::Translate;
 use crate::caller::SessionId;
-use crate::config::ServerId;
+use goblin_config::ServerId;
 use crate::mailbox::Mailbox;
-use crate::observe::{Event, Observe};
-use crate::protocol::dialect::Dialect;
-use crate::protocol::json::{self, Span, Splice};
-use crate::protocol::method::Method;
-use crate::protocol::{Notification, Request};
+use goblin_telemetry::{Event, Observe};
+use goblin_wire::dialect::Dialect;
+use goblin_wire::json::{self, Span, Splice};
+use goblin_wire::method::Method;
+use goblin_wire::{Notification, Request};
 
 /// How many elicitations by URL are remembered until they end.
 const MOST_ELICITED: usize = 1000;
@@ -209,7 +209,7 @@ impl Inbox {
 mod tests {
     use super::*;
     use crate::mailbox::replay::Replay;
-    use crate::protocol::Message;
+    use goblin_wire::Message;
 
     fn inbox() -> Inbox {
         Inbox::new(ServerId::new("a").expect("a valid id"), Arc::default(), Arc::new(()))

@@ -19,14 +19,14 @@ use crate::backend::sse::SseLink;
 use crate::backend::stamp::{declaring_tasks, own_params};
 use crate::backend::stdio::StdioLink;
 use crate::backend::trouble::{Place, Trouble};
-use crate::config::Server;
+use goblin_config::Server;
 use crate::lane::Call;
-use crate::protocol::dialect::Dialect;
-use crate::protocol::json::{self, Span, quote};
-use crate::protocol::method::Method;
-use crate::protocol::mirror::Mirrors;
-use crate::protocol::modern::{SERVER_INFO, TASKS};
-use crate::protocol::{Id, Outcome, Request, Response, trace};
+use goblin_wire::dialect::Dialect;
+use goblin_wire::json::{self, Span, quote};
+use goblin_wire::method::Method;
+use goblin_wire::mirror::Mirrors;
+use goblin_wire::modern::{SERVER_INFO, TASKS};
+use goblin_wire::{Id, Outcome, Request, Response, trace};
 
 /// How long the acknowledgement of a stream of news is waited for.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(10);
@@ -217,7 +217,7 @@ impl Link {
     async fn ask_plainly(&self, method: &Method, params: &str) -> Result<Response, LinkError> {
         let (id, name) = (self.next_id(), named(method, params));
         let about = About { method, name: name.as_deref(), mirrors: None };
-        self.request(id, crate::protocol::request(&Id::from(id), method, params), about, None).await
+        self.request(id, goblin_wire::request(&Id::from(id), method, params), about, None).await
     }
 
     /// Opens a stream of news, on a link without a handshake. What comes on it is heard as if nobody had asked.
@@ -228,7 +228,7 @@ impl Link {
         };
         let declared = if filter.tasks.is_empty() { voice.declared.clone() } else { declaring_tasks(&voice.declared) };
         let (id, params) = (self.next_id(), own_params(voice.dialect, &declared, &params));
-        let body = crate::protocol::request(&Id::from(id), &Method::Listen, &params);
+        let body = goblin_wire::request(&Id::from(id), &Method::Listen, &params);
         let about = About { method: &Method::Listen, name: None, mirrors: None };
         let listen = async {
             match &self.wire {
@@ -290,7 +290,7 @@ impl Link {
         let answer = self.ask_plainly(&Method::Initialize, &params).await?;
         let hello = Hello::read(&answer).map_err(LinkError::Protocol)?;
         self.speak(hello.dialect, String::new());
-        self.notify(crate::protocol::notification(&Method::Initialized, None)).await?;
+        self.notify(goblin_wire::notification(&Method::Initialized, None)).await?;
         if let Wire::Http(link) = &self.wire {
             link.listen_to_get().await;
         }
@@ -301,7 +301,7 @@ impl Link {
     pub async fn discover(&self, capabilities: &str) -> Result<Response, LinkError> {
         let dialect = Dialect::NEWEST_WITHOUT_HANDSHAKE;
         let (id, method) = (self.next_id(), Method::Discover);
-        let body = crate::protocol::request(&Id::from(id), &method, &own_params(dialect, capabilities, "{}"));
+        let body = goblin_wire::request(&Id::from(id), &method, &own_params(dialect, capabilities, "{}"));
         let about = About { method: &method, name: None, mirrors: None };
         match &self.wire {
             Wire::Http(link) => link.request(id, body, mirrored::headers(about), None).await,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use crate::protocol::json::{self, Span, quote};
+use goblin_wire::json::{self, Span, quote};
 
 /// What is listened for on one stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -8,12 +8,12 @@ use bytes::BytesMut;
 
 use crate::backend::inbox::List;
 use crate::backend::link::{Hello, Link, LinkError};
-use crate::memory::{Kind, Memory, Reservation};
-use crate::observe::limits::Limit;
-use crate::protocol::json::{self, Span, quote};
-use crate::protocol::mirror::Mirrors;
-use crate::protocol::{Outcome, Text};
-use crate::worker;
+use goblin_wire::memory::{Kind, Memory, Reservation};
+use goblin_wire::limits::Limit;
+use goblin_wire::json::{self, Span, quote};
+use goblin_wire::mirror::Mirrors;
+use goblin_wire::{Outcome, Text};
+use goblin_telemetry::worker;
 
 /// Bounds for a backend that never stops listing.
 const MOST_PAGES: usize = 10_000;

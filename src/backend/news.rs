@@ -2,10 +2,10 @@
 
 use crate::backend::link::LinkError;
 use crate::backend::listen::Filter;
-use crate::protocol::json::{self, Splice};
-use crate::protocol::method::Method;
-use crate::protocol::modern::SUBSCRIPTION_ID;
-use crate::protocol::{Message, Notification, Outcome, Response};
+use goblin_wire::json::{self, Splice};
+use goblin_wire::method::Method;
+use goblin_wire::modern::SUBSCRIPTION_ID;
+use goblin_wire::{Message, Notification, Outcome, Response};
 
 /// What an acknowledgement says will be told.
 pub fn honoured(acknowledgement: &Notification) -> Filter {

@@ -5,9 +5,9 @@ use std::sync::{Arc, OnceLock};
 
 use crate::backend::inbox::Inbox;
 use crate::backend::listing::{Definition, Listing, SHORT_LIST};
-use crate::config::Server;
-use crate::protocol::template::index::TemplateIndex;
-use crate::protocol::template::{Budget, MAX_MATCH_STEPS, Template};
+use goblin_config::Server;
+use goblin_wire::template::index::TemplateIndex;
+use goblin_wire::template::{Budget, MAX_MATCH_STEPS, Template};
 use crate::subscriptions::Offers;
 use crate::subscriptions::pattern::Pattern;
 

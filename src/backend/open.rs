@@ -16,10 +16,10 @@ use crate::backend::ear::{Ear, Mouth, Whose, client_of};
 use crate::backend::link::LinkError;
 use crate::lane::Call;
 use crate::mailbox::Mailbox;
-use crate::observe::Event;
-use crate::protocol::error::Error;
-use crate::protocol::method::Method;
-use crate::protocol::{Id, Malformed, Notification, Request, Response};
+use goblin_telemetry::Event;
+use goblin_wire::error::Error;
+use goblin_wire::method::Method;
+use goblin_wire::{Id, Malformed, Notification, Request, Response};
 
 /// How long something may still be said for a call that was cancelled.
 const LINGER: Duration = Duration::from_secs(5);
@@ -284,7 +284,7 @@ fn find(head: &[u8], word: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::dialect::Dialect;
+    use goblin_wire::dialect::Dialect;
 
     #[test]
     fn p2_while_a_call_of_another_was_just_cancelled_nothing_is_certain() {
@@ -347,8 +347,8 @@ mod tests {
         let _held = open.enter(1, Some(&one)).expect("it is open");
         let answer = |id: u64| {
             let answer = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#);
-            match crate::protocol::Message::parse(answer.into()) {
-                Ok(crate::protocol::Message::Response(answer)) => open.on_response(answer),
+            match goblin_wire::Message::parse(answer.into()) {
+                Ok(goblin_wire::Message::Response(answer)) => open.on_response(answer),
                 other => panic!("{other:?}"),
             }
         };

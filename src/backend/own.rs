@@ -24,15 +24,15 @@ use crate::backend::register::{Home, Register};
 use crate::backend::trouble::public;
 use crate::backend::{Backend, HandedOver};
 use crate::caller::{Abilities, Caller, Introduction, Node, SessionId};
-use crate::config::{Declare, Server};
+use goblin_config::{Declare, Server};
 use crate::lane::Call;
 use crate::mailbox::replay::Replay;
 use crate::mailbox::{Mailbox, Versions};
-use crate::observe::Event;
-use crate::protocol::error::Error;
-use crate::protocol::json;
+use goblin_telemetry::Event;
+use goblin_wire::error::Error;
+use goblin_wire::json;
 use crate::subscriptions::Subscription;
-use crate::worker;
+use goblin_telemetry::worker;
 
 /// How many notifications of a client may wait for its link. Full: the next is dropped and counted.
 const MOST_TOLD: usize = 64;

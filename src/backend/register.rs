@@ -23,19 +23,19 @@ use crate::backend::inbox::{Inbox, List};
 use crate::backend::offered::{Covered, Exposed, Offered};
 use crate::backend::register::selective::Held;
 use crate::backend::register::upkeep::Chores;
-use crate::config::Server;
+use goblin_config::Server;
 use crate::mailbox::tally::{Full, Place};
 use crate::mailbox::updates::{Update, Whole};
 use crate::mailbox::{Holder, Mailbox};
-use crate::observe::Event;
-use crate::protocol::json::{self, Splice, quote};
-use crate::protocol::method::Method;
-use crate::protocol::{self, Notification};
+use goblin_telemetry::Event;
+use goblin_wire::json::{self, Splice, quote};
+use goblin_wire::method::Method;
+use goblin_wire::Notification;
 use crate::subscriptions::id::SubscriptionId;
 use crate::subscriptions::interests::Interests;
 use crate::subscriptions::pattern::Pattern;
 use crate::subscriptions::{Affected, Entry, Name, Notice, Outcome, Standing, Subscription, Wish};
-use crate::worker;
+use goblin_telemetry::worker;
 
 /// What all registers of one backend share.
 #[derive(Clone)]
@@ -520,16 +520,16 @@ impl Holder for Register {
 
 /// An update of our own.
 fn updated(exposed: &str) -> Bytes {
-    protocol::notification(&Method::ResourceUpdated, Some(&format!(r#"{{"uri":{}}}"#, quote(exposed))))
+    goblin_wire::notification(&Method::ResourceUpdated, Some(&format!(r#"{{"uri":{}}}"#, quote(exposed))))
 }
 
 /// A deletion, for a client that knows none: it looks, and finds nothing.
 fn marked_deleted(exposed: &str) -> Bytes {
     let params = format!(r#"{{"uri":{},"_meta":{{"dev.goblin/deleted":true}}}}"#, quote(exposed));
-    protocol::notification(&Method::ResourceUpdated, Some(&params))
+    goblin_wire::notification(&Method::ResourceUpdated, Some(&params))
 }
 
 /// The same for one that does.
 fn deleted(exposed: &str) -> Bytes {
-    protocol::notification(&Method::ResourceDeleted, Some(&format!(r#"{{"uri":{}}}"#, quote(exposed))))
+    goblin_wire::notification(&Method::ResourceDeleted, Some(&format!(r#"{{"uri":{}}}"#, quote(exposed))))
 }

@@ -31,11 +31,11 @@ use crate::backend::link::{End, LinkError};
 use crate::backend::open::OpenRequests;
 use crate::backend::trouble::Trouble;
 use crate::lane::Call;
-use crate::observe::Event;
-use crate::protocol::framing::{self, Events, Frame};
-use crate::protocol::method::Method;
-use crate::protocol::{self, Id, Message, Response};
-use crate::worker;
+use goblin_telemetry::Event;
+use goblin_wire::framing::{self, Events, Frame};
+use goblin_wire::method::Method;
+use goblin_wire::{Id, Message, Response};
+use goblin_telemetry::worker;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
@@ -301,7 +301,7 @@ impl Shared {
 
     async fn ping(self: Arc<Shared>) {
         let id = self.next_id();
-        let body = protocol::request(&Id::from(id), &Method::Ping, "{}");
+        let body = goblin_wire::request(&Id::from(id), &Method::Ping, "{}");
         // Whatever it says is a sign of life, and whatever it does not say is noticed by who hears the stream.
         let _ = timeout(PING_PATIENCE, self.request(id, body, None)).await;
     }

@@ -8,12 +8,12 @@ use bytes::Bytes;
 
 use crate::backend::Tasks;
 use crate::caller::{Caller, Level};
-use crate::config::Declare;
-use crate::protocol::Request;
-use crate::protocol::dialect::Dialect;
-use crate::protocol::json::{self, Span, Splice, quote};
-use crate::protocol::keyword::Keyword;
-use crate::protocol::modern::{CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION, RESERVED, TASKS};
+use goblin_config::Declare;
+use goblin_wire::Request;
+use goblin_wire::dialect::Dialect;
+use goblin_wire::json::{self, Span, Splice, quote};
+use goblin_wire::keyword::Keyword;
+use goblin_wire::modern::{CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION, RESERVED, TASKS};
 
 /// A client's request, and what is known of its sender.
 pub struct Stamped<'a> {
@@ -222,7 +222,7 @@ mod tests {
 
     use super::*;
     use crate::caller::{Abilities, Principal};
-    use crate::protocol::Message;
+    use goblin_wire::Message;
 
     const ALL: Declare = Declare { sampling: true, elicitation: true };
     const MODERN: Dialect = Dialect::V2026_07_28;
@@ -364,7 +364,7 @@ mod tests {
         check(MODERN, LEGACY, &raw, &params, required, r#"{"task":{},"name":"t","_meta":{}}"#);
         check(MODERN, LEGACY, &raw, &params, welcome, r#"{"name":"t","_meta":{}}"#);
         check(Dialect::V2024_11_05, LEGACY, "{}", r#"{"name":"t"}"#, required, r#"{"task":{},"name":"t"}"#);
-        assert_eq!(declaring_tasks("{}"), crate::protocol::modern::TASKS_DECLARED);
+        assert_eq!(declaring_tasks("{}"), goblin_wire::modern::TASKS_DECLARED);
     }
 
     #[test]

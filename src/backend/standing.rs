@@ -1,8 +1,8 @@
 //! How a server stands, in the words that operators and agents are told.
 
 use crate::backend::{Backend, State};
-use crate::observe::clean;
-use crate::protocol::dialect::Era;
+use goblin_telemetry::clean;
+use goblin_wire::dialect::Era;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {

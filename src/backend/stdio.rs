@@ -29,11 +29,11 @@ use crate::backend::open::OpenRequests;
 use crate::backend::stdio::news::Streams;
 use crate::backend::trouble::{MOST_LINES, Trouble, quotable};
 use crate::lane::Call;
-use crate::observe::Event;
-use crate::protocol::framing::{Frame, Lines};
-use crate::protocol::json::single_line;
-use crate::protocol::{Message, Response};
-use crate::worker;
+use goblin_telemetry::Event;
+use goblin_wire::framing::{Frame, Lines};
+use goblin_wire::json::single_line;
+use goblin_wire::{Message, Response};
+use goblin_telemetry::worker;
 
 /// How long a request waits for room in the queue to the child.
 pub const QUEUE_PATIENCE: Duration = Duration::from_secs(1);

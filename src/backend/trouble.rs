@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::StatusCode;
 
 use crate::backend::child::{Exit, SpawnError};
-use crate::observe::clean;
+use goblin_telemetry::clean;
 
 /// How the reason of a process that ended begins.
 const ENDED: &str = "the process ended with ";

@@ -16,7 +16,7 @@ use crate::backend::actor::{Actor, Surroundings};
 use crate::backend::dial::Dialler;
 use crate::backend::link::Link;
 use crate::backend::{Backend, State};
-use crate::worker;
+use goblin_telemetry::worker;
 
 /// How long a call waits for a twin that is being started for the first time.
 const FIRST_PATIENCE: Duration = Duration::from_secs(10);

@@ -9,11 +9,11 @@ use crate::catalog::meta::MetaSet;
 use crate::catalog::name::{self, Wish};
 use crate::catalog::resources::{Resource, Resources, TemplateEntry};
 use crate::catalog::{Catalog, Entry, Listed, Names, Source, definition, uri};
-use crate::config::exposure::Exposure;
-use crate::config::{Config, Filter, NamePolicy, Server, UriPolicy};
-use crate::protocol::json::quote;
-use crate::protocol::mirror::Mirrors;
-use crate::protocol::template::Template;
+use goblin_config::exposure::Exposure;
+use goblin_config::{Config, Filter, NamePolicy, Server, UriPolicy};
+use goblin_wire::json::quote;
+use goblin_wire::mirror::Mirrors;
+use goblin_wire::template::Template;
 
 /// The joined instructions are cut here.
 const LONGEST_INSTRUCTIONS: usize = 16 * 1024;

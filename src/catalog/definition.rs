@@ -3,8 +3,8 @@
 use bytes::Bytes;
 
 use crate::backend::listing::Definition;
-use crate::observe::mime::Mime;
-use crate::protocol::json::{self, Span, Splice, quote};
+use goblin_wire::mime::Mime;
+use goblin_wire::json::{self, Span, Splice, quote};
 
 const NATIVE: &str = "dev.goblin/native";
 const SERVER: &str = "dev.goblin/server";
@@ -135,7 +135,7 @@ fn add_origin(text: &str, whole: Span, native: &str, server: &str, edits: &mut S
 mod tests {
     use super::*;
     use crate::backend::inbox::List;
-    use crate::protocol::Text;
+    use goblin_wire::Text;
 
     fn check(raw: &str, expected: &str) {
         let text = Text::new(Bytes::copy_from_slice(raw.as_bytes())).expect("UTF-8");

@@ -19,14 +19,14 @@ use crate::caller::Caller;
 use crate::catalog::build::{Terms, build};
 use crate::catalog::profile::narrow;
 use crate::catalog::{Catalog, Cursor, LongPages, Page, Source};
-use crate::config::Config;
-use crate::config::exposure::{Exposure, Profile, ProfileName};
+use goblin_config::Config;
+use goblin_config::exposure::{Exposure, Profile, ProfileName};
 use crate::mailbox::Versions;
-use crate::memory::{Kind, Reservation};
-use crate::observe::limits::Limit;
-use crate::observe::{Event, Observe};
-use crate::protocol::error::Error;
-use crate::worker;
+use goblin_wire::memory::{Kind, Reservation};
+use goblin_wire::limits::Limit;
+use goblin_telemetry::{Event, Observe};
+use goblin_wire::error::Error;
+use goblin_telemetry::worker;
 
 /// How many catalogs have pages that are kept after them, and for how long. While servers start one catalog follows the
 /// other, and a client that lists meanwhile may be slow.
@@ -336,7 +336,7 @@ mod tests {
 
     use super::*;
     use crate::lane::Call;
-    use crate::protocol::json;
+    use goblin_wire::json;
 
     fn next_cursor(page: &Bytes) -> Option<String> {
         let text = std::str::from_utf8(page).expect("text");

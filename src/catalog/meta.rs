@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 
 use crate::catalog::schema::{Schema, Unjudged};
-use crate::config::exposure::MetaTools;
+use goblin_config::exposure::MetaTools;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MetaTool {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use sha2::{Digest, Sha256};
 
-use crate::config::{NamePolicy, Namespacing, ServerId};
+use goblin_config::{NamePolicy, Namespacing, ServerId};
 
 /// Letters of the hash that ends a cut or contested name.
 const HASH_LETTERS: usize = 6;

@@ -10,9 +10,9 @@ use crate::catalog::build::{Terms, instructions};
 use crate::catalog::name::{self, Wish};
 use crate::catalog::resources::{Resource, Resources, TemplateEntry};
 use crate::catalog::{Catalog, Entry, Listed, Names, Source, definition};
-use crate::config::Filter;
-use crate::config::exposure::{Profile, ProfileTools};
-use crate::config::uri_filter::UriFilter;
+use goblin_config::Filter;
+use goblin_config::exposure::{Profile, ProfileTools};
+use goblin_config::uri_filter::UriFilter;
 
 /// Narrows `whole` to what `profile` lets through.
 pub fn narrow(whole: &Catalog, profile: &Profile, terms: &Terms) -> Catalog {

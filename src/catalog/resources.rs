@@ -7,14 +7,14 @@ use bytes::Bytes;
 
 use crate::catalog::Source;
 use crate::catalog::uri;
-use crate::config::UriPolicy;
-use crate::config::uri_filter::UriFilter;
-use crate::observe::limits::Limit;
-use crate::observe::mime::Mime;
-use crate::protocol::canonical;
-use crate::protocol::error::Error;
-use crate::protocol::template::index::TemplateIndex;
-use crate::protocol::template::{Budget, MAX_MATCH_STEPS, Template};
+use goblin_config::UriPolicy;
+use goblin_config::uri_filter::UriFilter;
+use goblin_wire::limits::Limit;
+use goblin_wire::mime::Mime;
+use goblin_wire::canonical;
+use goblin_wire::error::Error;
+use goblin_wire::template::index::TemplateIndex;
+use goblin_wire::template::{Budget, MAX_MATCH_STEPS, Template};
 
 #[derive(Default)]
 pub struct Resources {

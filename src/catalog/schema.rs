@@ -12,7 +12,7 @@ mod size;
 use serde_json::Value;
 
 use crate::catalog::schema::size::Size;
-use crate::protocol::json;
+use goblin_wire::json;
 
 pub use crate::catalog::schema::size::MAX_SCHEMA_NODES;
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::catalog::name;
-use crate::config::ServerId;
+use goblin_config::ServerId;
 
 /// D1: the folded server id, `+`, the native URI. `ui://` keeps its scheme, since hosts of MCP Apps refuse any other.
 pub fn expose(folded: &str, native: &str) -> String {

@@ -8,7 +8,7 @@ use anyhow::{Result, anyhow};
 use http::Uri;
 
 use crate::backend::connect::{HttpClient, ProxyEnvironment};
-use crate::config::mask;
+use goblin_config::mask;
 
 const UNIX: &str = "unix:";
 pub const ENDPOINT: &str = "/mcp";

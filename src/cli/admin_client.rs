@@ -19,8 +19,8 @@ use crate::cli::catalog::Failure;
 use crate::cli::load::environment;
 use crate::cli::runtime::{FindError, Places, Record};
 use crate::cli::{load, runtime, stdio};
-use crate::config::mask;
-use crate::observe::clean;
+use goblin_config::mask;
+use goblin_telemetry::clean;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -10,8 +10,8 @@ use crate::admin::readiness::Readiness;
 use crate::backend::State;
 use crate::catalog::directory::Directory;
 use crate::cli::style::{is_colourful, paint_if, plural, print, shell_word};
-use crate::observe::clean;
-use crate::protocol::json::quote;
+use goblin_telemetry::clean;
+use goblin_wire::json::quote;
 
 pub struct Banner {
     /// The URL of the TCP listener.

@@ -44,12 +44,12 @@ use crate::cli::bridge::repeated::Repeated;
 use crate::cli::bridge::stream::Stream;
 use crate::cli::bridge::subscriptions::Subscriptions;
 use crate::cli::bridge::wire::{Answers, Broken, Wire};
-use crate::protocol::error::Error;
-use crate::protocol::framing::{Frame, Lines};
-use crate::protocol::json::single_line;
-use crate::protocol::method::Method;
-use crate::protocol::{self, Id, Request};
-use crate::worker;
+use goblin_wire::error::Error;
+use goblin_wire::framing::{Frame, Lines};
+use goblin_wire::json::single_line;
+use goblin_wire::method::Method;
+use goblin_wire::{Id, Request};
+use goblin_telemetry::worker;
 
 /// Requests of the client that may be open at once.
 const MOST_CALLS: usize = 256;
@@ -245,7 +245,7 @@ impl Client {
     }
 
     async fn refuse(&self, id: Option<&Id>, error: &Error) {
-        let _ = self.output.send(protocol::error_reply(id, &error.to_json()).concat()).await;
+        let _ = self.output.send(goblin_wire::error_reply(id, &error.to_json()).concat()).await;
     }
 
     async fn initialize(&mut self, outgoing: &Outgoing) -> Result<(), Error> {

@@ -29,7 +29,7 @@ use crate::cli::runtime::FindError;
 use crate::cli::serve::termination;
 use crate::cli::stdio::profile_name;
 use crate::cli::style::fail;
-use crate::config::exposure::ProfileName;
+use goblin_config::exposure::ProfileName;
 
 /// The exit code where the gateway or a server behind it cannot be reached.
 pub const UNAVAILABLE: u8 = 3;

@@ -22,10 +22,10 @@ use crate::cli::load::{self, Found, From, Given, Trouble};
 use crate::cli::log::LogFlags;
 use crate::cli::style::{is_colourful, print, width};
 use crate::cli::{BAD_CONFIGURATION, Source, log};
-use crate::config::exposure::{Profile, ProfileName};
-use crate::config::file::LoadError;
-use crate::config::{Log, LogLevel};
-use crate::observe::Observe;
+use goblin_config::exposure::{Profile, ProfileName};
+use goblin_config::file::LoadError;
+use goblin_config::{Log, LogLevel};
+use goblin_telemetry::Observe;
 
 /// Some server cannot be used.
 const SERVER_FAILED: u8 = 1;

@@ -21,7 +21,7 @@ use crate::cli::load::{self, Found, Given, environment};
 use crate::cli::log::LogFlags;
 use crate::cli::runtime::Places;
 use crate::cli::style::{is_colourful, plural, print};
-use crate::observe::Observe;
+use goblin_telemetry::Observe;
 
 const CONFIGURATION: &str = "configuration";
 

@@ -22,9 +22,9 @@ use crate::cli::log::LogFlags;
 use crate::cli::runtime::identity::Identity;
 use crate::cli::runtime::{FindError, Places, Record};
 use crate::cli::{address, bridge, load, log, runtime, stdio};
-use crate::config::exposure::ProfileName;
-use crate::config::secret::Secret;
-use crate::config::{Log, mask};
+use goblin_config::exposure::ProfileName;
+use goblin_config::secret::Secret;
+use goblin_config::{Log, mask};
 
 /// What may be between a command and the gateway behind the pipe; beyond it whoever writes waits.
 pub const PIPE_BYTES: usize = 64 * 1024;

@@ -9,12 +9,12 @@ use clap::Args;
 use crate::cli::Source;
 use crate::cli::load::environment;
 use crate::cli::style::{print, tell, warn, width, wrap};
-use crate::config::consent;
-use crate::config::edit::Draft;
-use crate::config::pin::unpinned;
-use crate::config::tree::Tree;
-use crate::config::visible::escaped;
-use crate::config::{file, import};
+use goblin_config::consent;
+use goblin_config::edit::Draft;
+use goblin_config::pin::unpinned;
+use goblin_config::tree::Tree;
+use goblin_config::visible::escaped;
+use goblin_config::{file, import};
 
 #[derive(Debug, Args)]
 #[command(override_usage = "goblin add [OPTIONS] <NAME> -- <COMMAND> [ARGS]...\n       \

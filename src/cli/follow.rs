@@ -16,8 +16,8 @@ use tokio::task::JoinHandle;
 use crate::app::operate::{Fresh, Source};
 use crate::cli::load::{self, Found, From};
 use crate::cli::runtime::Published;
-use crate::config::Config;
-use crate::worker;
+use goblin_config::Config;
+use goblin_telemetry::worker;
 
 const LOOK: Duration = Duration::from_secs(1);
 

@@ -18,12 +18,12 @@ use crate::cli::Source as Target;
 use crate::cli::import::report::Plan;
 use crate::cli::load::environment;
 use crate::cli::style::{print, print_json, tell, width};
-use crate::config::bounded::{self, ReadError};
-use crate::config::edit::Draft;
-use crate::config::import::merge::merge;
-use crate::config::import::{Client, Found, Ground, Note, Source, place, translate};
-use crate::config::visible::escaped;
-use crate::config::{Gateway, file, parse};
+use goblin_config::bounded::{self, ReadError};
+use goblin_config::edit::Draft;
+use goblin_config::import::merge::merge;
+use goblin_config::import::{Client, Found, Ground, Note, Source, place, translate};
+use goblin_config::visible::escaped;
+use goblin_config::{Gateway, file, parse};
 
 /// Some clients keep years of history next to the servers of the user.
 const MAX_USER_FILE: u64 = 32 << 20;

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::runtime::identity::Identity;
 use crate::cli::style::{plural, warn};
-use crate::config::file::{self, LoadError, Located, Origin};
-use crate::config::problem::Problem;
-use crate::config::{self, Config};
+use goblin_config::file::{self, LoadError, Located, Origin};
+use goblin_config::problem::Problem;
+use goblin_config::Config;
 
 /// The variables that a configuration asked for, with what they held.
 pub type Variables = BTreeMap<String, Option<String>>;
@@ -62,7 +62,7 @@ pub fn load(flag: Option<&Path>) -> Result<Given, String> {
 }
 
 pub fn find(flag: Option<&Path>) -> Result<Found, Trouble> {
-    match config::locate(flag, &environment) {
+    match goblin_config::locate(flag, &environment) {
         Located::At(path) => match file::read(&path) {
             Ok((text, origin)) => Ok(Found::File { path, text, origin }),
             Err(problem) => Err(Trouble::File { path, problem }),
@@ -98,7 +98,7 @@ impl Found {
                     asked.borrow_mut().insert(name.to_owned(), value.clone());
                     value
                 };
-                match config::parse(&text, &origin, &note) {
+                match goblin_config::parse(&text, &origin, &note) {
                     Ok(loaded) => Ok(Given {
                         config: loaded.config,
                         from: From::File(path),

@@ -14,8 +14,9 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::cli::style::is_colourful;
-use crate::config::{Log, LogFormat};
-use crate::observe::audit::TARGET;
+use goblin_config::{Log, LogFormat};
+use goblin_telemetry::audit::TARGET;
+use goblin_telemetry::line::tracing_level;
 
 #[derive(Debug, Args)]
 pub struct LogFlags {
@@ -43,7 +44,7 @@ pub fn start_below_banner(log: &Log, flags: &LogFlags) {
 
 /// The flag, else the configuration, else what fits the place.
 fn level(log: &Log, flags: &LogFlags, default: Level) -> Level {
-    flags.log_level.or(log.level.map(Level::from)).unwrap_or(default)
+    flags.log_level.or(log.level.map(tracing_level)).unwrap_or(default)
 }
 
 /// Who wants to know of each call wants to know whatever the rest may tell.
@@ -101,7 +102,7 @@ impl Visit for Fields<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::LogLevel;
+    use goblin_config::LogLevel;
 
     #[test]
     fn an_audit_is_written_at_any_level_and_nothing_else_is() {

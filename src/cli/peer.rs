@@ -4,12 +4,12 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 
 use crate::cli::bridge::LARGEST_MESSAGE;
-use crate::protocol::dialect::Dialect;
-use crate::protocol::error::Error;
-use crate::protocol::framing::{Frame, Lines};
-use crate::protocol::json::quote;
-use crate::protocol::method::Method;
-use crate::protocol::{self, Id, Message, Notification, Outcome, Request, Response};
+use goblin_wire::dialect::Dialect;
+use goblin_wire::error::Error;
+use goblin_wire::framing::{Frame, Lines};
+use goblin_wire::json::quote;
+use goblin_wire::method::Method;
+use goblin_wire::{Id, Message, Notification, Outcome, Request, Response};
 
 pub struct Peer {
     reader: ReadHalf<DuplexStream>,
@@ -49,22 +49,22 @@ impl Peer {
     /// Sends a request; tells the number by which its answer is known.
     pub fn request(&mut self, method: &Method, params: &str) -> u64 {
         self.requests += 1;
-        self.send(&protocol::request(&Id::from(self.requests), method, params));
+        self.send(&goblin_wire::request(&Id::from(self.requests), method, params));
         self.requests
     }
 
     pub fn notify(&mut self, method: &Method, params: Option<&str>) {
-        self.send(&protocol::notification(method, params));
+        self.send(&goblin_wire::notification(method, params));
     }
 
     pub fn answer(&mut self, ask: &Request, result: String) {
-        self.send(&protocol::reply(&ask.id, result).concat());
+        self.send(&goblin_wire::reply(&ask.id, result).concat());
     }
 
     /// Says that we cannot do what we are asked for.
     pub fn refuse(&mut self, ask: &Request) {
         let error = Error::MethodNotFound(ask.method.to_string()).to_json();
-        self.send(&protocol::error_reply(Some(&ask.id), &error).concat());
+        self.send(&goblin_wire::error_reply(Some(&ask.id), &error).concat());
     }
 
     fn send(&mut self, message: &Bytes) {

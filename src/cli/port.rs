@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::cli::load::environment;
 use crate::cli::runtime::{Places, Record};
-use crate::config::Gateway;
+use goblin_config::Gateway;
 
 /// Ports after the wanted one that are tried for a suggestion.
 const TRIED: u16 = 50;
@@ -82,7 +82,7 @@ fn holder(proc: &Path, port: u16) -> Option<Holder> {
         std::fs::read_dir(proc).ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let pid = processes.into_iter().find(|pid| !sockets.is_empty() && holds(*pid))?;
     let name = std::fs::read_to_string(proc.join(pid.to_string()).join("comm")).unwrap_or_default();
-    Some(Holder { pid, name: crate::observe::clean(name.trim()) })
+    Some(Holder { pid, name: goblin_telemetry::clean(name.trim()) })
 }
 
 /// The inodes of the sockets in a table of the kernel that listen on `port`.

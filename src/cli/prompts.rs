@@ -14,9 +14,9 @@ use crate::cli::catalog::schema::Schema;
 use crate::cli::catalog::{self, Common, EXIT_CODES, Failure, Filter, arguments, complete};
 use crate::cli::style::print_json;
 use crate::cli::tools::list;
-use crate::observe::clean;
-use crate::protocol::json::quote;
-use crate::protocol::method::Method;
+use goblin_telemetry::clean;
+use goblin_wire::json::quote;
+use goblin_wire::method::Method;
 
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true, after_help = EXIT_CODES)]

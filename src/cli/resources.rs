@@ -14,8 +14,8 @@ use crate::cli::catalog::content::{self, Block};
 use crate::cli::catalog::{self, Common, EXIT_CODES, Failure, Filter, complete, show};
 use crate::cli::style::print_json;
 use crate::cli::tools::list;
-use crate::protocol::json::quote;
-use crate::protocol::method::Method;
+use goblin_wire::json::quote;
+use goblin_wire::method::Method;
 
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true, after_help = EXIT_CODES)]

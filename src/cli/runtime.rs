@@ -25,8 +25,8 @@ use crate::backend::connect::ProxyEnvironment;
 use crate::cli::address::{self, ENDPOINT};
 use crate::cli::load::{Variables, environment};
 use crate::cli::runtime::identity::{Fingerprints, Identity, hex};
-use crate::config::Environment;
-use crate::config::secret::Secret;
+use goblin_config::Environment;
+use goblin_config::secret::Secret;
 
 /// A record is a few hundred bytes; a file beyond this is none.
 const LARGEST_RECORD: u64 = 256 * 1024;

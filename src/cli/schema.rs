@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 
 use crate::cli::style::print;
-use crate::config::schema;
+use goblin_config::schema;
 
 #[derive(Debug, Args)]
 pub struct Schema {}

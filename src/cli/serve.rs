@@ -27,12 +27,12 @@ use crate::cli::runtime::identity::Fingerprints;
 use crate::cli::runtime::{self, Places, Published, TokenFile, Tokens};
 use crate::cli::style::{shell_word, tell, warn};
 use crate::cli::{self, follow, load, log, port, top};
-use crate::config::Gateway;
-use crate::config::admin::Listen;
-use crate::observe::Observe;
+use goblin_config::Gateway;
+use goblin_config::admin::Listen;
+use goblin_telemetry::Observe;
 use crate::tui;
 use crate::tui::remote::Remote;
-use crate::worker;
+use goblin_telemetry::worker;
 
 #[derive(Debug, Args)]
 pub struct Serve {

@@ -21,11 +21,11 @@ use crate::cli::runtime::{Places, Record};
 use crate::cli::serve::termination;
 use crate::cli::style::{note, tell, warn};
 use crate::cli::{Source, address, bridge, load, log, runtime};
-use crate::config::exposure::ProfileName;
-use crate::config::mask;
-use crate::config::secret::Secret;
-use crate::config::{Config, Log};
-use crate::observe::Observe;
+use goblin_config::exposure::ProfileName;
+use goblin_config::mask;
+use goblin_config::secret::Secret;
+use goblin_config::{Config, Log};
+use goblin_telemetry::Observe;
 
 /// The variable that holds the token of the gateway at --url.
 const TOKEN_VARIABLE: &str = "GOBLIN_TOKEN";

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::cli::BAD_CONFIGURATION;
-use crate::config::visible::escaped_json;
+use goblin_config::visible::escaped_json;
 
 /// Says why nothing was done.
 pub fn tell(problem: &str) -> ExitCode {

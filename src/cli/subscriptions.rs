@@ -10,7 +10,7 @@ use crate::cli::admin_client::{AdminClient, Which};
 use crate::cli::catalog::{self, Failure};
 use crate::cli::check::table::lay_out;
 use crate::cli::style::{is_colourful, plural, print, width};
-use crate::observe::clean;
+use goblin_telemetry::clean;
 use crate::router::introspection::{SubscriptionInfo, SubscriptionList};
 
 const ROUTE: &str = "/api/subscriptions";

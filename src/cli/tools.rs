@@ -14,7 +14,7 @@ use crate::cli::catalog::content::{self, Block};
 use crate::cli::catalog::schema::Schema;
 use crate::cli::catalog::{self, Common, EXIT_CODES, Failure, Filter, arguments, complete, definition, show};
 use crate::cli::style::{is_colourful, print, print_json, width};
-use crate::observe::clean;
+use goblin_telemetry::clean;
 
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true, after_help = EXIT_CODES)]

@@ -25,7 +25,7 @@ use crate::cli::watch::exec::Commands;
 use crate::cli::watch::show::Shown;
 use crate::cli::watch::watching::Watching;
 use crate::cli::watch::wish::{Kind, Options, Wishes};
-use crate::config::quantity;
+use goblin_config::quantity;
 
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]

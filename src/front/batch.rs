@@ -16,9 +16,9 @@ use crate::front::http::Front;
 use crate::front::request::{Accepted, Refusal};
 use crate::front::stream::Carried;
 use crate::mailbox::replay::{Kind, Replay};
-use crate::protocol::error::Error;
-use crate::protocol::json::Pieces;
-use crate::protocol::{Message, error_reply, trace};
+use goblin_wire::error::Error;
+use goblin_wire::json::Pieces;
+use goblin_wire::{Message, error_reply, trace};
 use crate::session::Session;
 use crate::session::desk::{Begun, Next};
 

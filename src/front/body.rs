@@ -9,9 +9,9 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 
-use crate::protocol::error::Error;
-use crate::protocol::json::Pieces;
-use crate::protocol::{self, Id};
+use goblin_wire::error::Error;
+use goblin_wire::json::Pieces;
+use goblin_wire::Id;
 
 /// Bodies up to this size are sent as one slice.
 const COPIED: usize = 16 * 1024;
@@ -86,7 +86,7 @@ pub fn json(status: StatusCode, pieces: Pieces) -> Response<Body> {
 
 /// A JSON-RPC error as the whole answer.
 pub fn json_error(status: StatusCode, id: Option<&Id>, error: &Error) -> Response<Body> {
-    json(status, protocol::error_reply(id, &error.to_json()))
+    json(status, goblin_wire::error_reply(id, &error.to_json()))
 }
 
 /// An answer as a stream of events.

@@ -7,17 +7,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-use crate::config::exposure::ProfileName;
+use goblin_config::exposure::ProfileName;
 use crate::front::guest::{Greeted, Guests, Leash};
 use crate::front::stream::Carried;
 use crate::front::visit::Visit;
-use crate::observe::Observe;
-use crate::protocol::dialect::Dialect;
-use crate::protocol::error::Error;
-use crate::protocol::json::Pieces;
-use crate::protocol::method::Method;
-use crate::protocol::modern::is_visit;
-use crate::protocol::{self, Malformed, Message, Notification, Request};
+use goblin_telemetry::Observe;
+use goblin_wire::dialect::Dialect;
+use goblin_wire::error::Error;
+use goblin_wire::json::Pieces;
+use goblin_wire::method::Method;
+use goblin_wire::modern::is_visit;
+use goblin_wire::{Malformed, Message, Notification, Request};
 use crate::session::desk::{Begun, Desk};
 use crate::session::listening::Listening;
 use crate::session::{self, Place, Session};
@@ -148,10 +148,10 @@ impl Dialogue {
     fn before_session(&self, request: &Request) -> Pieces {
         let answer = match request.method {
             Method::Initialize => self.initialize(request),
-            Method::Ping => Ok(protocol::reply(&request.id, "{}")),
+            Method::Ping => Ok(goblin_wire::reply(&request.id, "{}")),
             _ => Err(handshake_first()),
         };
-        answer.unwrap_or_else(|error| protocol::error_reply(Some(&request.id), &error.to_json()))
+        answer.unwrap_or_else(|error| goblin_wire::error_reply(Some(&request.id), &error.to_json()))
     }
 
     fn initialize(&self, request: &Request) -> Result<Pieces, Error> {
@@ -192,7 +192,7 @@ fn handshake_first() -> Error {
 
 /// What is answered to bytes that are no message, where they have an answer.
 pub fn refusal(malformed: &Malformed) -> Pieces {
-    protocol::error_reply(malformed.id.as_ref(), &malformed.error.to_json())
+    goblin_wire::error_reply(malformed.id.as_ref(), &malformed.error.to_json())
 }
 
 #[cfg(test)]

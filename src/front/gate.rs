@@ -10,10 +10,10 @@ use http::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, ORIGIN, WWW_AUTHE
 use http::{HeaderValue, Response, StatusCode, Uri};
 use subtle::ConstantTimeEq;
 
-use crate::config::Gateway;
-use crate::config::secret::Secret;
+use goblin_config::Gateway;
+use goblin_config::secret::Secret;
 use crate::front::body::{Body, json_error};
-use crate::protocol::error::Error;
+use goblin_wire::error::Error;
 
 /// The pages of the MCP Inspector as it starts by default. Without `gateway.allowedOrigins` they may use the MCP endpoints.
 const INSPECTOR_ORIGINS: [&str; 2] = ["http://localhost:6274", "http://127.0.0.1:6274"];

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::oneshot;
 
-use crate::config::exposure::ProfileName;
-use crate::protocol::error::Error;
-use crate::protocol::json::{self, Pieces};
-use crate::protocol::{self, Id, Notification, Request};
+use goblin_config::exposure::ProfileName;
+use goblin_wire::error::Error;
+use goblin_wire::json::{self, Pieces};
+use goblin_wire::{Id, Notification, Request};
 use crate::session::desk::Desk;
 use crate::session::listening::Listening;
 use crate::session::visit::{Guest, Visited, check_meta, check_version};
@@ -60,7 +60,7 @@ impl Guests {
 
     pub fn greet(&self, request: Request) -> Greeted {
         let id = request.id.clone();
-        let refused = |error: Error| Greeted::Answer(protocol::error_reply(Some(&id), &error.to_json()));
+        let refused = |error: Error| Greeted::Answer(goblin_wire::error_reply(Some(&id), &error.to_json()));
         let guest = self.guest.get_or_init(|| Guest::known(&self.desk, self.profile.clone()));
         let leash = match self.enter(&request) {
             Ok(leash) => leash,

@@ -15,7 +15,7 @@ use tower_service::Service;
 
 use crate::admin::PROBES;
 use crate::caller::SessionId;
-use crate::config::exposure::ProfileName;
+use goblin_config::exposure::ProfileName;
 use crate::front::body::{self, Body, empty, json, json_error};
 use crate::front::gate::{Gate, LAST_EVENT_ID, SESSION_ID, Source, is_repeated, reject_origin, single};
 use crate::front::modern::missing_meta;
@@ -25,12 +25,12 @@ use crate::front::request::{
 use crate::front::sse::{MESSAGES, SSE, Streams};
 use crate::front::stream::{Carried, Changes, ResumedCall, SessionStream};
 use crate::mailbox::replay::{Gap, Reader, Resumed, SESSION_STREAM};
-use crate::observe::{Event, Observe};
-use crate::protocol::dialect::{Dialect, Era};
-use crate::protocol::error::Error;
-use crate::protocol::method::Method;
-use crate::protocol::modern::is_visit;
-use crate::protocol::{Malformed, Message, Request, error_reply, trace};
+use goblin_telemetry::{Event, Observe};
+use goblin_wire::dialect::{Dialect, Era};
+use goblin_wire::error::Error;
+use goblin_wire::method::Method;
+use goblin_wire::modern::is_visit;
+use goblin_wire::{Malformed, Message, Request, error_reply, trace};
 use crate::session::Session;
 use crate::session::desk::{Begun, Desk, Next};
 
@@ -373,7 +373,7 @@ impl Front {
         let version = headers.get(PROTOCOL_VERSION).map(|version| version.to_str().unwrap_or_default());
         let unknown = |version: &&str| Dialect::parse(version).is_none_or(|dialect| dialect.era() != Era::Legacy);
         if let Some(version) = version.filter(unknown) {
-            let reason = format!("MCP-Protocol-Version {} is not supported", crate::protocol::json::quote(version));
+            let reason = format!("MCP-Protocol-Version {} is not supported", goblin_wire::json::quote(version));
             return Err(Refusal::status(StatusCode::BAD_REQUEST, &reason));
         }
         let id = headers.get(SESSION_ID).and_then(|id| id.to_str().ok()).and_then(|id| id.parse::<SessionId>().ok());
@@ -387,7 +387,7 @@ impl Front {
 }
 
 fn unknown_profile(name: &str) -> Response<Body> {
-    let name = crate::protocol::json::quote(name);
+    let name = goblin_wire::json::quote(name);
     let error = Error::InvalidRequest(format!("there is no profile {name}; the configuration names them in profiles"));
     json_error(StatusCode::NOT_FOUND, None, &error)
 }

@@ -11,11 +11,11 @@ use crate::front::body::{self, Body, json};
 use crate::front::http::{Front, PROTOCOL_VERSION};
 use crate::front::request::{Accepted, Refusal};
 use crate::front::visit::{Told, Visit, Word};
-use crate::protocol::Request;
-use crate::protocol::error::Error;
-use crate::protocol::json as text_json;
-use crate::protocol::method::Method;
-use crate::protocol::mirror;
+use goblin_wire::Request;
+use goblin_wire::error::Error;
+use goblin_wire::json as text_json;
+use goblin_wire::method::Method;
+use goblin_wire::mirror;
 use crate::router::Reply;
 use crate::session::visit::{Guest, Visited, check_meta, check_version};
 
@@ -47,7 +47,7 @@ impl Front {
             }
             Err(error) => {
                 let code = Some(error.class().code);
-                answered(Reply { pieces: crate::protocol::error_reply(Some(&id), &error.to_json()), code }, accepted)
+                answered(Reply { pieces: goblin_wire::error_reply(Some(&id), &error.to_json()), code }, accepted)
             }
         })
     }

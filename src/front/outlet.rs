@@ -10,7 +10,7 @@ use std::task::Poll;
 
 use futures_util::task::AtomicWaker;
 
-use crate::protocol::json::Pieces;
+use goblin_wire::json::Pieces;
 
 /// How much may wait for the client: in all, and for something that may be dropped to be taken. A client that reads as
 /// fast as it can must never meet the first, also when all its calls are answered at once.

@@ -12,10 +12,10 @@ use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 
 use crate::front::body::{Body, empty, json_error};
-use crate::memory::{Full, Kind, Memory, Reservation, SMALL};
-use crate::observe::Observe;
-use crate::protocol::error::Error;
-use crate::protocol::{Id, Malformed, Request};
+use goblin_wire::memory::{Full, Kind, Memory, Reservation, SMALL};
+use goblin_telemetry::Observe;
+use goblin_wire::error::Error;
+use goblin_wire::{Id, Malformed, Request};
 
 /// How long the body of a request may take to arrive.
 const BODY_PATIENCE: Duration = Duration::from_secs(30);

@@ -22,13 +22,13 @@ use crate::front::outlet::{Outlet, Refused, Writer};
 use crate::front::request::{HttpRequest, Refusal, check_is_json, check_takes_stream, other_verb, whole_body};
 use crate::front::stream::{Carried, Changes, KEEP_ALIVE_EVERY, all_events, unasked};
 use crate::lane::Said;
-use crate::observe::{Event, Observe};
-use crate::protocol::Malformed;
-use crate::protocol::error::Error;
-use crate::protocol::json::Pieces;
+use goblin_telemetry::{Event, Observe};
+use goblin_wire::Malformed;
+use goblin_wire::error::Error;
+use goblin_wire::json::Pieces;
 use crate::session::Session;
 use crate::session::desk::Next;
-use crate::worker;
+use goblin_telemetry::worker;
 
 pub const SSE: &str = "/sse";
 pub const MESSAGES: &str = "/messages";

@@ -11,21 +11,21 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::backend::actor::stopped;
-use crate::config::exposure::ProfileName;
+use goblin_config::exposure::ProfileName;
 use crate::front::dialogue::{Dialogue, Heard, refusal};
 use crate::front::guest::Leash;
 use crate::front::stream::{Carried, Changes, unasked};
 use crate::front::visit::{Told, Visit, Word};
 use crate::lane::Said;
-use crate::memory::{Full, Kind, SMALL};
-use crate::observe::{Event, Observe};
-use crate::protocol::error::Error;
-use crate::protocol::framing::{Frame, Lines};
-use crate::protocol::json::Pieces;
-use crate::protocol::{self, Message};
+use goblin_wire::memory::{Full, Kind, SMALL};
+use goblin_telemetry::{Event, Observe};
+use goblin_wire::error::Error;
+use goblin_wire::framing::{Frame, Lines};
+use goblin_wire::json::Pieces;
+use goblin_wire::Message;
 use crate::session::Session;
 use crate::session::desk::{Desk, Next};
-use crate::worker;
+use goblin_telemetry::worker;
 
 /// Answers that may wait for the client to read; beyond it their calls wait.
 const OUTPUT_MESSAGES: usize = 64;
@@ -135,7 +135,7 @@ impl Client {
                 let limit = self.front.max_message_size;
                 let error =
                     Error::InvalidRequest(format!("a line is longer than policies.maxMessageSize, {limit} bytes"));
-                self.send(protocol::error_reply(None, &error.to_json())).await
+                self.send(goblin_wire::error_reply(None, &error.to_json())).await
             }
         }
     }
@@ -166,7 +166,7 @@ impl Client {
             Err(malformed) => malformed.id,
         };
         self.front.observe.limit_hit(full.limit);
-        self.send(protocol::error_reply(id.as_ref(), &Error::from(full).to_json())).await
+        self.send(goblin_wire::error_reply(id.as_ref(), &Error::from(full).to_json())).await
     }
 
     async fn on_counted(&mut self, line: Bytes) -> bool {

@@ -23,13 +23,13 @@ use crate::front::body::{KEEP_ALIVE, event};
 use crate::lane::Said;
 use crate::mailbox::replay::{self, Kind, Reader, Replay};
 use crate::mailbox::{Mailbox, Versions};
-use crate::observe::{Event, Observe};
-use crate::protocol::error::Error;
-use crate::protocol::json::Pieces;
-use crate::protocol::{self, Id, Message};
+use goblin_telemetry::{Event, Observe};
+use goblin_wire::error::Error;
+use goblin_wire::json::Pieces;
+use goblin_wire::{Id, Message};
 use crate::session::desk::{Next, Pending};
 use crate::session::{self, Session};
-use crate::worker;
+use goblin_telemetry::worker;
 
 pub const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
 
@@ -106,7 +106,7 @@ impl Carried {
         }
         let Ok(Message::Request(ask)) = Message::parse(ask) else { return };
         let error = Error::ClientUnavailable { reason: "it has no open stream to be asked on".to_owned() };
-        let answer = protocol::error_reply(Some(&ask.id), &error.to_json()).concat();
+        let answer = goblin_wire::error_reply(Some(&ask.id), &error.to_json()).concat();
         if let Ok(Message::Response(answer)) = Message::parse(answer) {
             mailbox.asks.answer(answer);
         }
@@ -388,7 +388,7 @@ impl ResumedCall {
 mod tests {
     use super::*;
     use crate::caller::Introduction;
-    use crate::protocol::dialect::Dialect;
+    use goblin_wire::dialect::Dialect;
     use crate::session::desk::Desk;
 
     #[tokio::test(start_paused = true)]

@@ -14,12 +14,12 @@ use crate::backend::actor::stopped;
 use crate::front::body::{KEEP_ALIVE, event};
 use crate::front::stream::{Changes, KEEP_ALIVE_EVERY, all_events};
 use crate::lane::Said;
-use crate::protocol::Id;
-use crate::protocol::json::Pieces;
+use goblin_wire::Id;
+use goblin_wire::json::Pieces;
 use crate::router::Reply;
 use crate::session::desk::{Desk, Next, Pending};
 use crate::session::listening::Listening;
-use crate::worker;
+use goblin_telemetry::worker;
 
 /// A call on its way. Its drop before the answer cancels it.
 pub struct Visit {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::protocol::{Id, Notification, Response};
+use goblin_wire::{Id, Notification, Response};
 
 /// How many questions a client may have open at once.
 pub const MOST_ASKS: usize = 32;
@@ -135,7 +135,7 @@ impl Drop for Ask {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::Message;
+    use goblin_wire::Message;
 
     fn response(text: String) -> Response {
         match Message::parse(text.into()) {

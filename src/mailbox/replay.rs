@@ -26,9 +26,9 @@ use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use crate::memory::{self, Memory};
-use crate::protocol::Id;
-use crate::protocol::json::{Pieces, single_line};
+use goblin_wire::memory::{self, Memory};
+use goblin_wire::Id;
+use goblin_wire::json::{Pieces, single_line};
 
 /// How many events, and how many bytes of them, are kept for a client. The newest is kept whatever its size, unless there are
 /// too many clients.

@@ -3,7 +3,7 @@
 use crate::backend::inbox::List;
 use crate::catalog::indexes::Shown;
 use crate::meta::words::{cut, one_line};
-use crate::protocol::json::{self, quote};
+use goblin_wire::json::{self, quote};
 
 /// How much of a description a card has, and how much of it a line.
 const LONGEST_DESCRIPTION: usize = 300;

@@ -6,7 +6,7 @@ use crate::catalog::{Listed, uri};
 use crate::meta::cards::{Members, text_of};
 use crate::meta::words::{compact, did_you_mean, not_found, one_line, tool_not_found};
 use crate::meta::{Answer, Look};
-use crate::protocol::json::{self, Span, quote};
+use goblin_wire::json::{self, Span, quote};
 use crate::router::find_resource;
 
 impl Look<'_> {

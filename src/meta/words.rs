@@ -3,7 +3,7 @@
 use crate::catalog::Catalog;
 use crate::catalog::meta::MetaTool;
 use crate::catalog::search::nearest;
-use crate::protocol::error::Error;
+use goblin_wire::error::Error;
 
 /// What is repeated of a call in the words that refuse it.
 pub const LONGEST_PROBLEM: usize = 300;

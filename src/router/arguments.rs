@@ -10,12 +10,12 @@ use std::time::Duration;
 use crate::catalog::Catalog;
 use crate::catalog::schema::{MAX_SCHEMA_NODES, Schema, Unjudged};
 use crate::lane::Call;
-use crate::observe::Event;
-use crate::observe::limits::Limit;
-use crate::protocol::Request;
-use crate::protocol::json::quote;
+use goblin_telemetry::Event;
+use goblin_wire::limits::Limit;
+use goblin_wire::Request;
+use goblin_wire::json::quote;
 use crate::router::Router;
-use crate::worker;
+use goblin_telemetry::worker;
 
 /// How long a call waits for the judgement of its arguments, including the wait for a place.
 const VALIDATION_TIMEOUT: Duration = Duration::from_secs(2);

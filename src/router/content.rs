@@ -2,11 +2,11 @@
 //! client cannot parse (SRV-7). Everything else passes unseen.
 
 use crate::catalog::definition::ui_uris;
-use crate::protocol::dialect::Dialect;
-use crate::protocol::json::{self, Span, Splice, quote};
-use crate::protocol::keyword::Keyword;
-use crate::protocol::method::Method;
-use crate::protocol::modern::{FRESHNESS, IDENTITY, SERVER_INFO};
+use goblin_wire::dialect::Dialect;
+use goblin_wire::json::{self, Span, Splice, quote};
+use goblin_wire::keyword::Keyword;
+use goblin_wire::method::Method;
+use goblin_wire::modern::{FRESHNESS, IDENTITY, SERVER_INFO};
 
 /// Where URIs stand in the result of `method`. A result without the bytes `uri"` or `Uri"` is not looked into.
 pub fn uris(method: &Method, text: &str, result: Span) -> Vec<Span> {

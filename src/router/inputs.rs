@@ -12,11 +12,11 @@ use bytes::Bytes;
 use crate::backend::Backend;
 use crate::caller::Caller;
 use crate::lane::Call;
-use crate::protocol::error::Error;
-use crate::protocol::json::{self, Span, Splice, quote};
-use crate::protocol::keyword::Keyword;
-use crate::protocol::method::Method;
-use crate::protocol::{self, Id, Message, Request, Response};
+use goblin_wire::error::Error;
+use goblin_wire::json::{self, Span, Splice, quote};
+use goblin_wire::keyword::Keyword;
+use goblin_wire::method::Method;
+use goblin_wire::{Id, Message, Request, Response};
 use crate::router::content;
 use crate::router::state::State;
 use crate::router::{Reply, Router};
@@ -53,7 +53,7 @@ impl Question {
         let text = request.raw.as_str();
         let answered = request.params.input_responses.and_then(|answers| json::member(text, answers, &self.key));
         let Some(answered) = answered.filter(|answered| answered.get(text).starts_with('{')) else { return false };
-        let response = protocol::reply(&self.id, answered.slice(request.raw.bytes())).concat();
+        let response = goblin_wire::reply(&self.id, answered.slice(request.raw.bytes())).concat();
         if let Ok(Message::Response(response)) = Message::parse(response) {
             // It may be late: then the backend has gone on without.
             call.mailbox.asks.answer(response);
@@ -147,7 +147,7 @@ impl Router {
             return None;
         }
         let state = self.states.seal(&State::Again, caller, request, LIFE);
-        Some(Reply { pieces: protocol::reply(&request.id, input_required(&asked.join(","), &state)), code: None })
+        Some(Reply { pieces: goblin_wire::reply(&request.id, input_required(&asked.join(","), &state)), code: None })
     }
 }
 
@@ -199,7 +199,7 @@ pub fn question(ask: Bytes) -> Result<Question, Option<Id>> {
 /// Tells the backend that an ask gets no answer.
 pub fn refuse(call: &Call, ask: Option<Id>, reason: &str) {
     let error = Error::ClientUnavailable { reason: reason.to_owned() };
-    let answer = protocol::error_reply(ask.as_ref(), &error.to_json()).concat();
+    let answer = goblin_wire::error_reply(ask.as_ref(), &error.to_json()).concat();
     if let Ok(Message::Response(answer)) = Message::parse(answer) {
         call.mailbox.asks.answer(answer);
     }

@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize};
 use crate::backend::Backend;
 use crate::caller::SessionId;
 use crate::catalog::Catalog;
-use crate::config::ServerId;
+use goblin_config::ServerId;
 use crate::mailbox::updates::Pace;
-use crate::protocol::date;
-use crate::protocol::error::Error;
+use goblin_wire::date;
+use goblin_wire::error::Error;
 use crate::router::Router;
 use crate::subscriptions::Subscription;
 

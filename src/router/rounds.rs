@@ -15,10 +15,10 @@ use crate::backend::ear::check_ability;
 use crate::backend::{Answered, Backend, CallEnd, Outgoing};
 use crate::lane::{Call, Patience};
 use crate::mailbox::asks::Word;
-use crate::protocol::error::Error;
-use crate::protocol::json::{self, Span, Splice, quote};
-use crate::protocol::method::Method;
-use crate::protocol::{Message, Outcome, Request};
+use goblin_wire::error::Error;
+use goblin_wire::json::{self, Span, Splice, quote};
+use goblin_wire::method::Method;
+use goblin_wire::{Message, Outcome, Request};
 use crate::router::inputs::needs_input;
 use crate::router::{Router, content};
 

@@ -13,9 +13,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest as _, Sha256};
 
 use crate::caller::{Caller, Principal};
-use crate::protocol::Request;
-use crate::protocol::error::Error;
-use crate::protocol::json;
+use goblin_wire::Request;
+use goblin_wire::error::Error;
+use goblin_wire::json;
 
 const KEY_LENGTH: usize = 32;
 const NONCE_LENGTH: usize = 12;
@@ -133,7 +133,7 @@ fn bound_to(caller: &Caller, request: &Request) -> [u8; 32] {
 mod tests {
     use super::*;
     use crate::lane::Call;
-    use crate::protocol::Message;
+    use goblin_wire::Message;
 
     fn request(params: &str) -> Request {
         let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);

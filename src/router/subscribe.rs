@@ -16,11 +16,11 @@ use crate::lane::Call;
 use crate::mailbox::Mailbox;
 use crate::mailbox::tally::{Full, Place};
 use crate::mailbox::updates::Pace;
-use crate::observe::Event;
-use crate::protocol::error::Error;
-use crate::protocol::json::{self, Pieces, Span, Splice, quote};
-use crate::protocol::params::required;
-use crate::protocol::{self, Outcome as Answer, Request, Response};
+use goblin_telemetry::Event;
+use goblin_wire::error::Error;
+use goblin_wire::json::{self, Pieces, Span, Splice, quote};
+use goblin_wire::params::required;
+use goblin_wire::{Outcome as Answer, Request, Response};
 use crate::router::{Router, find_resource};
 use crate::subscriptions::glob::Glob;
 use crate::subscriptions::id::SubscriptionId;
@@ -76,7 +76,7 @@ impl Router {
         let id = subscription.id;
         let names = format!(r#""{PREFIX}uri":{},"{PREFIX}server":{}"#, quote(uri), quote(server));
         let meta = format!(r#"{{"{PREFIX}subscriptionId":"{id}",{names}{state}}}"#);
-        Ok(protocol::reply(&request.id, format!(r#"{{"_meta":{meta}}}"#)))
+        Ok(goblin_wire::reply(&request.id, format!(r#"{{"_meta":{meta}}}"#)))
     }
 
     async fn enter(
@@ -170,7 +170,7 @@ impl Router {
         if let (Some(backend), Some(session)) = (ended, session) {
             self.observe.emit(&Event::Unsubscribed { server: backend.id.as_str(), session: &session.short() });
         }
-        Ok(protocol::reply(&request.id, "{}"))
+        Ok(goblin_wire::reply(&request.id, "{}"))
     }
 
     /// The backend at which `end` found what to end.
@@ -317,7 +317,7 @@ fn priority(text: &str, at: Span, key: &str) -> Result<i8, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::Message;
+    use goblin_wire::Message;
 
     fn read(meta: &str) -> Result<Options, String> {
         let text = format!(

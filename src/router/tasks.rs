@@ -19,15 +19,15 @@ use crate::backend::{Answered, Backend, CallEnd, Outgoing, Tasks};
 use crate::caller::{Caller, SessionId};
 use crate::catalog::definition::requires_task;
 use crate::catalog::{Catalog, Source};
-use crate::config::ServerId;
+use goblin_config::ServerId;
 use crate::lane::{Call, Patience};
-use crate::protocol::dialect::{Dialect, Era};
-use crate::protocol::error::Error;
-use crate::protocol::json::{self, Pieces, Span, Splice, quote};
-use crate::protocol::method::Method;
-use crate::protocol::modern::{IDENTITY, RELATED_TASK, SERVER_INFO, TASKS_DECLARED};
-use crate::protocol::params::{related_task, required};
-use crate::protocol::{self, Id, Message, Notification, Outcome, Request};
+use goblin_wire::dialect::{Dialect, Era};
+use goblin_wire::error::Error;
+use goblin_wire::json::{self, Pieces, Span, Splice, quote};
+use goblin_wire::method::Method;
+use goblin_wire::modern::{IDENTITY, RELATED_TASK, SERVER_INFO, TASKS_DECLARED};
+use goblin_wire::params::{related_task, required};
+use goblin_wire::{Id, Message, Notification, Outcome, Request};
 use crate::router::inputs::Exchange;
 use crate::router::tasks::book::{Made, Native, Owner, Place, Task};
 use crate::router::tasks::words::Told;
@@ -165,8 +165,8 @@ impl Router {
         let id = &call.request.id;
         match (client, told.era) {
             (Era::Legacy, Era::Legacy) | (Era::Modern, Era::Modern) => response.rekeyed(id, told.edits(&task.id)),
-            (Era::Legacy, Era::Modern) => protocol::reply(id, format!(r#"{{"task":{}}}"#, told.for_older(&task.id))),
-            (Era::Modern, Era::Legacy) => protocol::reply(id, newer_result("task", &told.newer_members(&task.id))),
+            (Era::Legacy, Era::Modern) => goblin_wire::reply(id, format!(r#"{{"task":{}}}"#, told.for_older(&task.id))),
+            (Era::Modern, Era::Legacy) => goblin_wire::reply(id, newer_result("task", &told.newer_members(&task.id))),
         }
         .into()
     }
@@ -179,7 +179,7 @@ impl Router {
             return Err(Error::InvalidCursor);
         }
         let tasks = self.tasks.list(caller, Instant::now());
-        Ok(protocol::reply(&request.id, format!(r#"{{"tasks":[{}]}}"#, tasks.join(","))))
+        Ok(goblin_wire::reply(&request.id, format!(r#"{{"tasks":[{}]}}"#, tasks.join(","))))
     }
 
     /// A request about one task.
@@ -384,7 +384,7 @@ fn newer_result(kind: &str, members: &str) -> String {
 /// A request of ours about a task, in the name of a call.
 fn about(method: &Method, native: &str, more: &str) -> Request {
     let params = format!(r#"{{"taskId":{}{more}}}"#, quote(native));
-    match Message::parse(protocol::request(&Id::from(0), method, &params)) {
+    match Message::parse(goblin_wire::request(&Id::from(0), method, &params)) {
         Ok(Message::Request(request)) => request,
         _ => unreachable!("it was written as a request"),
     }

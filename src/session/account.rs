@@ -6,13 +6,13 @@ use std::time::{Instant, SystemTime};
 
 use crate::caller::Principal;
 use crate::lane::Call;
-use crate::observe::audit::Audited;
-use crate::observe::clean;
-use crate::observe::spans::{Span, Spans};
-use crate::protocol::json;
-use crate::protocol::method::Method;
-use crate::protocol::trace::{self, Context};
-use crate::protocol::{Message, Outcome, Request};
+use goblin_telemetry::audit::Audited;
+use goblin_telemetry::clean;
+use goblin_telemetry::spans::{Span, Spans};
+use goblin_wire::json;
+use goblin_wire::method::Method;
+use goblin_wire::trace::{self, Context};
+use goblin_wire::{Message, Outcome, Request};
 use crate::router::{Reply, Router};
 
 /// Who wants to know.

@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 
 use crate::lane::Call;
-use crate::observe::{Event, Observe};
-use crate::protocol::json;
+use goblin_telemetry::{Event, Observe};
+use goblin_wire::json;
 use crate::session::desk::Desk;
 
 /// How many are named; the rest is counted.

@@ -11,18 +11,18 @@ use futures_util::FutureExt;
 
 use crate::backend::inbox::List;
 use crate::caller::{Caller, Introduction, Level, META_TOOLS, SUBSCRIPTIONS};
-use crate::config::Policies;
-use crate::config::exposure::ProfileName;
+use goblin_config::Policies;
+use goblin_config::exposure::ProfileName;
 use crate::lane::{Call, Said};
-use crate::observe::Observe;
-use crate::observe::limits::Limit;
-use crate::protocol::dialect::Dialect;
-use crate::protocol::error::Error;
-use crate::protocol::json::{self, Pieces, Span};
-use crate::protocol::method::Method;
-use crate::protocol::modern::IDENTITY;
-use crate::protocol::params::required;
-use crate::protocol::{self, Id, Notification, Request, Response};
+use goblin_telemetry::Observe;
+use goblin_wire::limits::Limit;
+use goblin_wire::dialect::Dialect;
+use goblin_wire::error::Error;
+use goblin_wire::json::{self, Pieces, Span};
+use goblin_wire::method::Method;
+use goblin_wire::modern::IDENTITY;
+use goblin_wire::params::required;
+use goblin_wire::{Id, Notification, Request, Response};
 use crate::router::{Reply, Router};
 use crate::session::account::{Account, Accounts};
 use crate::session::park::Park;
@@ -108,8 +108,8 @@ impl Desk {
     /// A desk without backends and with room for so many sessions, for tests.
     #[cfg(test)]
     pub fn example(most: usize) -> Desk {
-        let (policies, observe) = (Policies::default(), Arc::new(crate::observe::Observe::default()));
-        let directory = Arc::new(crate::catalog::directory::Directory::new(&crate::config::Config::empty()));
+        let (policies, observe) = (Policies::default(), Arc::new(goblin_telemetry::Observe::default()));
+        let directory = Arc::new(crate::catalog::directory::Directory::new(&goblin_config::Config::empty()));
         let router = Router::new(directory, policies.clone(), Arc::clone(&observe));
         Desk::new(Sessions::new(most, std::time::Duration::from_secs(60), observe), Arc::new(router), policies)
     }
@@ -137,7 +137,7 @@ impl Desk {
         if let Some(profile) = self.router.directory.profile(profile) {
             session.mailbox.confine(profile);
         }
-        Ok((session, protocol::reply(&request.id, self.hello(profile, dialect))))
+        Ok((session, goblin_wire::reply(&request.id, self.hello(profile, dialect))))
     }
 
     fn hello(&self, profile: Option<&ProfileName>, dialect: Dialect) -> String {
@@ -176,13 +176,13 @@ impl Desk {
 
     /// What needs no backend; nothing for the rest.
     fn answer_at_once(&self, session: &Session, caller: &Caller, request: &Request) -> Option<Result<Pieces, Error>> {
-        let list = |list| Some(self.page(caller, request, list).map(|page| protocol::reply(&request.id, page)));
-        let done = || Some(Ok(protocol::reply(&request.id, "{}")));
+        let list = |list| Some(self.page(caller, request, list).map(|page| goblin_wire::reply(&request.id, page)));
+        let done = || Some(Ok(goblin_wire::reply(&request.id, "{}")));
         match &request.method {
             Method::Ping => done(),
             Method::ToolsList => {
                 let page = self.page(caller, request, List::Tools);
-                Some(page.map(|page| protocol::reply(&request.id, self.with_revealed(session, caller, page))))
+                Some(page.map(|page| goblin_wire::reply(&request.id, self.with_revealed(session, caller, page))))
             }
             Method::PromptsList => list(List::Prompts),
             Method::ResourcesList => list(List::Resources),

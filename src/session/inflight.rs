@@ -8,8 +8,8 @@ use std::time::Instant;
 use tokio::sync::Notify;
 
 use crate::lane::Call;
-use crate::protocol::Id;
-use crate::protocol::error::Error;
+use goblin_wire::Id;
+use goblin_wire::error::Error;
 
 pub struct Inflight {
     book: Mutex<Book>,

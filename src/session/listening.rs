@@ -18,18 +18,18 @@ use crate::caller::{Caller, Introduction, SessionId};
 use crate::lane::Call;
 use crate::mailbox::Mailbox;
 use crate::mailbox::replay::Replay;
-use crate::protocol::error::Error;
-use crate::protocol::json::{self, Pieces, Splice};
-use crate::protocol::method::Method;
-use crate::protocol::modern::SUBSCRIPTION_ID;
-use crate::protocol::{self, Id, Message, Notification, Request};
+use goblin_wire::error::Error;
+use goblin_wire::json::{self, Pieces, Splice};
+use goblin_wire::method::Method;
+use goblin_wire::modern::SUBSCRIPTION_ID;
+use goblin_wire::{Id, Message, Notification, Request};
 use crate::router::Router;
 use crate::router::subscribe::Listener;
 use crate::router::tasks::check_declared;
 use crate::session::desk::Desk;
 use crate::session::visit::Guest;
 use crate::session::{Counted, Place};
-use crate::worker;
+use goblin_telemetry::worker;
 
 /// How many backends are asked at once for the sake of one client.
 const MOST_ASKED: usize = 16;
@@ -119,7 +119,7 @@ impl Listening {
             self.settled = None;
         }
         let params = format!(r#"{{{},"notifications":{}}}"#, self.meta(), self.honoured.to_json());
-        protocol::notification(&Method::Acknowledged, Some(&params))
+        goblin_wire::notification(&Method::Acknowledged, Some(&params))
     }
 
     /// What is told, under the name of this stream; nothing for a list that was not asked for.
@@ -150,7 +150,7 @@ impl Listening {
 
     /// The answer, when we end it.
     pub fn end(&self) -> Pieces {
-        protocol::reply(&self.id, format!(r#"{{"resultType":"complete",{}}}"#, self.meta()))
+        goblin_wire::reply(&self.id, format!(r#"{{"resultType":"complete",{}}}"#, self.meta()))
     }
 
     pub fn id(&self) -> &Id {

@@ -13,14 +13,14 @@ use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::lane::{Call, Said};
-use crate::protocol::error::Error;
-use crate::protocol::json::Splice;
-use crate::protocol::{self, Id, Message, Request};
+use goblin_wire::error::Error;
+use goblin_wire::json::Splice;
+use goblin_wire::{Id, Message, Request};
 use crate::router::Reply;
 use crate::router::inputs::{Question, input_required, question, refuse};
 use crate::router::state::State;
 use crate::session::desk::{Desk, Pending};
-use crate::worker;
+use goblin_telemetry::worker;
 
 /// How many calls may wait here.
 const MOST_PARKED: usize = 1024;
@@ -109,7 +109,7 @@ impl Desk {
         let asked: Vec<_> = open.iter().map(|question| question.asked.as_str()).collect();
         let result = input_required(&asked.join(","), &state);
         self.park.book().insert(id, Parked { pending, open, expires: Instant::now() + patience, place });
-        protocol::reply(request, result).into()
+        goblin_wire::reply(request, result).into()
     }
 
     /// Goes on with the call that `request` comes back to, with the answers it has.

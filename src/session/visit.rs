@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use crate::backend::inbox::List;
 use crate::caller::{Abilities, Caller, Introduction, Principal, SUBSCRIPTIONS, SessionId};
-use crate::config::exposure::ProfileName;
+use goblin_config::exposure::ProfileName;
 use crate::lane::Call;
 use crate::mailbox::replay::Replay;
 use crate::mailbox::{Mailbox, Versions};
-use crate::protocol::dialect::Dialect;
-use crate::protocol::error::Error;
-use crate::protocol::json::{self, Pieces, Span};
-use crate::protocol::method::Method;
-use crate::protocol::modern::{FRESHNESS, IDENTITY, SERVER_INFO, TASKS};
-use crate::protocol::{self, Request};
+use goblin_wire::dialect::Dialect;
+use goblin_wire::error::Error;
+use goblin_wire::json::{self, Pieces, Span};
+use goblin_wire::method::Method;
+use goblin_wire::modern::{FRESHNESS, IDENTITY, SERVER_INFO, TASKS};
+use goblin_wire::Request;
 use crate::router::Reply;
 use crate::router::state::State;
 use crate::session::desk::{Desk, EXTENSION, Pending, check_client_info, parse_level};
@@ -67,11 +67,11 @@ impl Desk {
         };
         let list = |list| {
             let page = self.page(&caller()?, &request, list)?;
-            Ok(Visited::Ready(protocol::reply(&request.id, page)))
+            Ok(Visited::Ready(goblin_wire::reply(&request.id, page)))
         };
         match &request.method {
             Method::Discover => {
-                caller().map(|caller| Visited::Ready(protocol::reply(&request.id, self.discovered(&caller))))
+                caller().map(|caller| Visited::Ready(goblin_wire::reply(&request.id, self.discovered(&caller))))
             }
             Method::ToolsList => list(List::Tools),
             Method::PromptsList => list(List::Prompts),

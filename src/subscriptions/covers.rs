@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::config::exposure::Profile;
+use goblin_config::exposure::Profile;
 use crate::subscriptions::audience::Audience;
 use crate::subscriptions::glob::LONGEST_URI;
 use crate::subscriptions::pattern::Pattern;

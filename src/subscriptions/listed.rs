@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::config::exposure::Profile;
+use goblin_config::exposure::Profile;
 use crate::mailbox::tally::Full;
 use crate::subscriptions::audience::{Audience, Key, key};
 use crate::subscriptions::covers::{CoverId, shows};

@@ -1,6 +1,6 @@
 //! What covers many resources: a glob, or a template that the backend lists.
 
-use crate::protocol::template::Template;
+use goblin_wire::template::Template;
 use crate::subscriptions::glob::Glob;
 
 pub enum Pattern {

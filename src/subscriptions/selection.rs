@@ -7,7 +7,7 @@
 
 use std::hash::{DefaultHasher, Hasher};
 
-use crate::protocol::json::{self, Span};
+use goblin_wire::json::{self, Span};
 
 const MOST_FIELDS: usize = 16;
 /// In bytes.

@@ -6,7 +6,7 @@ use super::*;
 use crate::caller::Node;
 use crate::mailbox::replay::Replay;
 use crate::mailbox::tally::{Full, Tally};
-use crate::protocol::json;
+use goblin_wire::json;
 
 #[test]
 fn sub18_a_uri_is_inside_of_its_beginnings_at_a_boundary() {

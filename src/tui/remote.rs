@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::admin::api::{EntryList, EventInfo, Missed, Reloaded, SessionList, Status};
 use crate::cli::bridge::wire::Answers;
-use crate::protocol::framing::Event;
+use goblin_wire::framing::Event;
 use crate::router::introspection::SubscriptionList;
 use crate::tui::remote::api::{Api, Gateway};
 use crate::tui::state::data::{Item, Kind};

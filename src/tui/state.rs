@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::admin::api::{EventInfo, SessionList, Status};
-use crate::observe::clean;
+use goblin_telemetry::clean;
 use crate::router::introspection::SubscriptionList;
 use crate::tui::state::data::{Data, Item, Kind};
 use crate::tui::state::detail::Detail;

@@ -116,7 +116,7 @@ async fn web1_an_address_that_others_can_reach_needs_a_token() {
 
 #[tokio::test]
 async fn web1_the_default_address_is_loopback_3000() {
-    let gateway = goblin::config::Gateway::default();
+    let gateway = goblin_config::Gateway::default();
     assert_eq!((gateway.host.as_str(), gateway.port), ("127.0.0.1", 3000));
 }
 

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use goblin::observe::limits::Limit;
+use goblin_wire::limits::Limit;
 
 /// Each module may use those of its own group and of the groups before it.
 const ORDER: [&[&str]; 10] = [
@@ -301,7 +301,7 @@ fn every_error_has_its_row() {
 #[test]
 fn every_key_of_the_configuration_is_described() {
     let page = read("docs/configuration.md");
-    let keys = goblin::config::schema::keys();
+    let keys = goblin_config::schema::keys();
     assert!(!keys.is_empty());
     for key in keys {
         assert!(page.contains(&format!("`{key}`")), "docs/configuration.md does not say what {key} is");

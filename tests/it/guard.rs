@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use goblin::backend::child::{self, Child, Command, Exit, SpawnError};
 use goblin::backend::guard;
-use goblin::config::inherit::Inherit;
+use goblin_config::inherit::Inherit;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 

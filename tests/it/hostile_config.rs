@@ -1,6 +1,6 @@
 //! Hostile configuration files: pipes and devices, endless files, and files that another user can change.
 //!
-//! Owners are judged by pure tests in `config::trust`; here a file of another user is tried where the test runs as root.
+//! Owners are judged by pure tests in `goblin_config::trust`; here a file of another user is tried where the test runs as root.
 
 use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
 use std::os::unix::net::UnixListener;
@@ -106,7 +106,7 @@ async fn hard9_what_another_user_owns_is_rejected() {
     std::fs::copy(&home.config, &config).expect("a copy");
     symlink(&config, &link).expect("a link");
     assert_eq!(home.run(&["check", "--config", link.to_str().expect("text")]).await.code, Some(0));
-    // Only root can give files away; `config::trust` judges owners for every other user.
+    // Only root can give files away; `goblin_config::trust` judges owners for every other user.
     if !rustix::process::geteuid().is_root() {
         return;
     }

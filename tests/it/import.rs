@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use goblin::config::file::LoadError;
+use goblin_config::file::LoadError;
 use serde_json::Value;
 
 use crate::harness::{GOBLIN, Scratch};
@@ -139,7 +139,7 @@ fn all_clients_are_read_together_and_twice_is_once() {
     let second = machine.import(&["--yes"]);
     assert!(second.contains("nothing to add to ") && !second.contains("added"), "{second}");
     assert_eq!(machine.written(), written);
-    let loaded = goblin::config::load(&machine.target(), &|_| Some("https://value".to_owned()));
+    let loaded = goblin_config::load(&machine.target(), &|_| Some("https://value".to_owned()));
     let Err(LoadError::Problems(problems)) = loaded else { panic!("a file that it names is missing: {loaded:?}") };
     assert!(problems.iter().all(|problem| problem.outside), "{problems}");
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use goblin::app::App;
 use goblin::backend::connect::ProxyEnvironment;
-use goblin::config::file::Origin;
+use goblin_config::file::Origin;
 use serde_json::{Value, json};
 
 use crate::harness::{
@@ -328,9 +328,9 @@ async fn res13_a_change_of_one_server_asks_no_other() {
 }
 
 /// The configuration with these servers, as `goblin serve` would read it.
-pub fn config(servers: Value) -> goblin::config::Config {
+pub fn config(servers: Value) -> goblin_config::Config {
     let text = servers_only(json!({ "mcpServers": servers })).to_string();
-    let loaded = goblin::config::parse(&text, &Origin::new("test", "/"), &|_| None);
+    let loaded = goblin_config::parse(&text, &Origin::new("test", "/"), &|_| None);
     loaded.unwrap_or_else(|problems| panic!("{problems}")).config
 }
 

@@ -44,7 +44,7 @@ async fn log_in_json_each_happening_is_one_object_with_its_kind_and_whose_it_is(
     let session = find("session_opened")["fields"]["session"].as_str().expect("a text").to_owned();
     let whole = client.session.expect("it has one");
     assert!(session.len() == 8 && whole.ends_with(&session), "{session} of {whole}");
-    let kinds: BTreeSet<_> = goblin::observe::kinds().map(|(kind, _)| kind).collect();
+    let kinds: BTreeSet<_> = goblin_telemetry::kinds().map(|(kind, _)| kind).collect();
     for line in &lines {
         let kind = line["fields"]["kind"].as_str().expect("each has one");
         assert!(kinds.contains(kind), "{line}");
@@ -174,5 +174,5 @@ fn log_every_kind_is_documented_and_every_documented_one_is_there() {
     let level = |rest: &str| rest.split([' ', ',']).next().unwrap_or_default().to_owned();
     let told: BTreeSet<_> = rows.map(|(kind, rest)| (kind.to_owned(), level(rest))).collect();
     let word = |level| json!(level).as_str().expect("a word").to_owned();
-    assert_eq!(told, goblin::observe::kinds().map(|(kind, level)| (kind.to_owned(), word(level))).collect());
+    assert_eq!(told, goblin_telemetry::kinds().map(|(kind, level)| (kind.to_owned(), word(level))).collect());
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use goblin::app::App;
 use goblin::backend::connect::ProxyEnvironment;
-use goblin::config::Config;
-use goblin::config::file::Origin;
+use goblin_config::Config;
+use goblin_config::file::Origin;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -138,7 +138,7 @@ async fn met2_what_is_going_on_is_told() {
 
 fn config(servers: Value) -> Config {
     let text = json!({ "mcpServers": servers }).to_string();
-    let loaded = goblin::config::parse(&text, &Origin::new("test", "/"), &|_| None);
+    let loaded = goblin_config::parse(&text, &Origin::new("test", "/"), &|_| None);
     loaded.unwrap_or_else(|problems| panic!("{problems}")).config
 }
 

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use goblin::config::file::Origin;
-use goblin::config::{Config, parse, schema};
+use goblin_config::file::Origin;
+use goblin_config::{Config, parse, schema};
 use jsonc_parser::ParseOptions;
 use jsonschema::Validator;
 use serde_json::{Value, json};

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use goblin::catalog::name;
 use goblin::catalog::search::{Document, Index, document};
-use goblin::config::{NamePolicy, Namespacing, ServerId};
+use goblin_config::{NamePolicy, Namespacing, ServerId};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use goblin::admin::permit::Permit;
 use goblin::app::App;
 use goblin::backend::connect::ProxyEnvironment;
-use goblin::config::Gateway;
-use goblin::config::admin::AdminSettings;
+use goblin_config::Gateway;
+use goblin_config::admin::AdminSettings;
 use serde_json::{Value, json};
 
 use crate::fixture_http::HttpFixture;

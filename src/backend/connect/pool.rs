@@ -21,7 +21,7 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::client::conn::http1::{SendRequest, handshake};
 
 use crate::backend::connect::dial::{DialError, Dialer};
-use crate::worker;
+use goblin_telemetry::worker;
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 const MOST_IDLE: usize = 256;

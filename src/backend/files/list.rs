@@ -12,8 +12,8 @@ use crate::backend::files::path::{self, Relative};
 use crate::backend::files::rule::Glob;
 use crate::backend::files::tools;
 use crate::backend::files::tree::{Item, Kind, Next, Stop, Tree};
-use crate::config::roots::encode;
-use crate::protocol::date;
+use goblin_config::roots::encode;
+use goblin_wire::date;
 
 const USUAL_LIMIT: usize = 500;
 const MOST: usize = 5000;

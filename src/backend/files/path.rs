@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use crate::config::roots::encode;
+use goblin_config::roots::encode;
 
 /// No longer path is looked at; no system opens one.
 const LONGEST_PATH: usize = 4096;

@@ -10,11 +10,11 @@ use crate::backend::files::content::{self, Contents, LARGEST_FILE};
 use crate::backend::files::path::{self, PathError, Relative};
 use crate::backend::files::tree::{Item, Kind, Missing, Next, Spot, Stop, Tree};
 use crate::backend::files::{Refusal, explain, to_json};
-use crate::protocol::Request;
-use crate::protocol::date;
-use crate::protocol::error::Error;
-use crate::protocol::json::{self, quote};
-use crate::protocol::params::required;
+use goblin_wire::Request;
+use goblin_wire::date;
+use goblin_wire::error::Error;
+use goblin_wire::json::{self, quote};
+use goblin_wire::params::required;
 
 /// The protocol's bound for one completion.
 const MOST_VALUES: usize = 100;

@@ -9,9 +9,9 @@ use crate::backend::files::content::ToolResult;
 use crate::backend::files::path::Relative;
 use crate::backend::files::tree::{Missing, Next, Spot, Stop, Tree};
 use crate::backend::files::{Refusal, explain, list, read, search, to_json};
-use crate::protocol::Request;
-use crate::protocol::error::Error;
-use crate::protocol::params::required;
+use goblin_wire::Request;
+use goblin_wire::error::Error;
+use goblin_wire::params::required;
 
 /// So many names are compared to find one that may have been meant, and none with a path longer than this.
 const MOST_COMPARED: usize = 20_000;

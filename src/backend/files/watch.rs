@@ -32,8 +32,8 @@ use self::touched::{Touch, Touched};
 use crate::backend::files::path::Relative;
 use crate::backend::files::tree::{Spot, Stop};
 use crate::backend::files::{Served, StopOnDrop};
-use crate::observe::Event;
-use crate::worker;
+use goblin_telemetry::Event;
+use goblin_telemetry::worker;
 
 const QUIET: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_millis(500);

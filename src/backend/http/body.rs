@@ -12,7 +12,7 @@ use crate::backend::ear::Ear;
 use crate::backend::link::LinkError;
 use crate::backend::open::beyond_limit;
 use crate::backend::trouble::Trouble;
-use crate::protocol::{Message, Response};
+use goblin_wire::{Message, Response};
 
 /// Notifications and the end of a session are sent on the side; nobody waits longer for them.
 pub const ASIDE: Duration = Duration::from_secs(5);

@@ -15,10 +15,10 @@ use crate::backend::http::trail::Trail;
 use crate::backend::http::{Shared, is_passing};
 use crate::backend::inbox::List;
 use crate::backend::link::End;
-use crate::observe::Event;
-use crate::protocol::framing::{Events, Frame};
-use crate::protocol::method::Method;
-use crate::protocol::{Malformed, Message};
+use goblin_telemetry::Event;
+use goblin_wire::framing::{Events, Frame};
+use goblin_wire::method::Method;
+use goblin_wire::{Malformed, Message};
 
 /// Failed reconnects, one after another, after which the backend is taken for lost.
 const RECONNECTS_BEFORE_LOST: u32 = 2;

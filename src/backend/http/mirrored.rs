@@ -5,7 +5,7 @@ use http::header::{HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
 use crate::backend::link::About;
-use crate::protocol::mirror::encode;
+use goblin_wire::mirror::encode;
 
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");

@@ -14,11 +14,11 @@ use crate::backend::http::{HttpLink, Shared};
 use crate::backend::link::{End, LinkError};
 use crate::backend::listen::{Filter, Listen, Over};
 use crate::backend::news::{ends, honoured, refusal_in, unsubscribed};
-use crate::observe::Event;
-use crate::protocol::framing::{Events, Frame};
-use crate::protocol::method::Method;
-use crate::protocol::{Id, Message, Notification};
-use crate::worker;
+use goblin_telemetry::Event;
+use goblin_wire::framing::{Events, Frame};
+use goblin_wire::method::Method;
+use goblin_wire::{Id, Message, Notification};
+use goblin_telemetry::worker;
 
 impl HttpLink {
     /// Asks for the stream and waits until it is acknowledged.
@@ -110,7 +110,7 @@ impl Stream {
         }
     }
 
-    fn read(&self, event: Frame<crate::protocol::framing::Event>) -> Option<Said> {
+    fn read(&self, event: Frame<goblin_wire::framing::Event>) -> Option<Said> {
         let server = self.shared.ear.server();
         let Frame::Whole(event) = event else {
             self.shared.ear.emit(&Event::BackendTooLong { server });

@@ -22,10 +22,10 @@ use crate::backend::http::{Shared, is_passing};
 use crate::backend::link::{End, LinkError};
 use crate::backend::open::request_of;
 use crate::lane::Call;
-use crate::protocol::framing::{Event, Events, Frame};
-use crate::protocol::method::Method;
-use crate::protocol::{Id, Message, Response};
-use crate::worker;
+use goblin_wire::framing::{Event, Events, Frame};
+use goblin_wire::method::Method;
+use goblin_wire::{Id, Message, Response};
+use goblin_telemetry::worker;
 
 /// Attempts in a row that brought nothing, after which there is nothing to be had.
 const MOST_IN_VAIN: u32 = 3;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use http::HeaderValue;
 
-use crate::protocol::framing::Event;
+use goblin_wire::framing::Event;
 
 const FIRST_RECONNECT: Duration = Duration::from_secs(1);
 /// However soon a backend wants us back.

@@ -19,9 +19,9 @@ use crate::backend::link::{End, Hello, Link};
 use crate::backend::own::{OwnLink, Shared, Standing, capabilities};
 use crate::caller::{Caller, SessionId};
 use crate::mailbox::{Hold, Mailbox};
-use crate::observe::Event;
-use crate::protocol::error::Error;
-use crate::protocol::method::Method;
+use goblin_telemetry::Event;
+use goblin_wire::error::Error;
+use goblin_wire::method::Method;
 
 /// How long a call waits for the place of a link that is just ending.
 const ROOM_PATIENCE: Duration = Duration::from_secs(1);

@@ -21,9 +21,9 @@ use crate::backend::inbox::List;
 use crate::backend::listen::{Filter, Listen, Over};
 use crate::backend::register::Register;
 use crate::backend::register::plan::{Plan, Role, Settled, Step};
-use crate::observe::Event;
-use crate::protocol::json::quote;
-use crate::protocol::{self, Message};
+use goblin_telemetry::Event;
+use goblin_wire::json::quote;
+use goblin_wire::Message;
 use crate::subscriptions::{Job, Reply};
 
 /// Opens a stream.
@@ -279,7 +279,7 @@ fn left_out(native: &str) -> Reply {
     const REASON: &str = "the backend does not tell of changes of this resource";
     let data = format!(r#"{{"code":"SUBSCRIPTION_FAILED","uri":{}}}"#, quote(native));
     let error = format!(r#"{{"code":-32602,"message":"{REASON}","data":{data}}}"#);
-    match Message::parse(protocol::error_reply(None, &error).concat()) {
+    match Message::parse(goblin_wire::error_reply(None, &error).concat()) {
         Ok(Message::Response(response)) => Reply::Refused(Arc::new(response)),
         _ => Reply::Failed(REASON.into()),
     }

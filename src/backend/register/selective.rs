@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::backend::offered::Offered;
 use crate::backend::register::{Once, Register, put, updated};
-use crate::protocol::json::Span;
+use goblin_wire::json::Span;
 use crate::subscriptions::interests::Interests;
 pub use crate::subscriptions::selection::Verdict;
 use crate::subscriptions::{Affected, Subscription};

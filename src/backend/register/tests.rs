@@ -1,12 +1,12 @@
 use super::*;
 use crate::backend::listing::{Definition, Listing};
 use crate::caller::{Node, SessionId};
-use crate::config::ServerId;
-use crate::config::{Files, Transport};
+use goblin_config::ServerId;
+use goblin_config::{Files, Transport};
 use crate::mailbox::replay::Replay;
 use crate::mailbox::tally::Tally;
 use crate::mailbox::updates::Pace;
-use crate::protocol::{Message, Text};
+use goblin_wire::{Message, Text};
 use crate::subscriptions::Terms;
 use crate::subscriptions::selection::Selection;
 

@@ -15,9 +15,9 @@ use crate::backend::inbox::List;
 use crate::backend::link::{Hello, Link, LinkError};
 use crate::backend::register::listening::{Listening, Opener, Unopened};
 use crate::backend::register::{Register, updated};
-use crate::protocol::json::{self, Span, quote};
-use crate::protocol::method::Method;
-use crate::protocol::{Outcome as Answer, Response};
+use goblin_wire::json::{self, Span, quote};
+use goblin_wire::method::Method;
+use goblin_wire::{Outcome as Answer, Response};
 use crate::subscriptions::{Job, Reply};
 
 /// How many requests are on their way at once.

@@ -14,9 +14,9 @@ use crate::backend::link::LinkError;
 use crate::backend::listen::{Filter, Listen, Over};
 use crate::backend::news::{ends, honoured, refusal_in, subscription_of, unsubscribed};
 use crate::backend::stdio::{Shared, StdioLink};
-use crate::protocol::method::Method;
-use crate::protocol::{Notification, notification};
-use crate::worker;
+use goblin_wire::method::Method;
+use goblin_wire::{Notification, notification};
+use goblin_telemetry::worker;
 
 /// The streams that are open or asked for, by the ids of their requests.
 #[derive(Default)]

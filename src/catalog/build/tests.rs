@@ -6,10 +6,10 @@ use super::*;
 use crate::backend::Backend;
 use crate::backend::listing::Listing;
 use crate::caller::{Caller, Level, Principal};
-use crate::config::file::Origin;
-use crate::config::{self, ServerId};
-use crate::protocol::dialect::Dialect;
-use crate::protocol::{Text, json};
+use goblin_config::file::Origin;
+use goblin_config::ServerId;
+use goblin_wire::dialect::Dialect;
+use goblin_wire::{Text, json};
 
 /// A backend with `settings` in the configuration and these entries, without any connection.
 pub struct Offer<'a> {
@@ -54,7 +54,7 @@ pub fn terms() -> Terms {
 
 fn source(offer: &Offer<'_>) -> Source {
     let text = format!(r#"{{"mcpServers":{{{}:{{"command":"x"{}}}}}}}"#, quote(offer.id), offer.settings);
-    let loaded = config::parse(&text, &Origin::new("test.json", "/"), &|_| None).expect("a valid configuration");
+    let loaded = goblin_config::parse(&text, &Origin::new("test.json", "/"), &|_| None).expect("a valid configuration");
     let id = ServerId::new(offer.id).expect("a valid id");
     let server = Arc::clone(&loaded.config.servers[&id]);
     let listing = Listing {
@@ -66,7 +66,7 @@ fn source(offer: &Offer<'_>) -> Source {
         ..Listing::default()
     };
     Source {
-        backend: Arc::new(Backend::new(id, server, &crate::config::Policies::default(), Arc::default(), Arc::new(()))),
+        backend: Arc::new(Backend::new(id, server, &goblin_config::Policies::default(), Arc::default(), Arc::new(()))),
         listing: Arc::new(listing),
     }
 }
@@ -90,7 +90,7 @@ pub fn caller() -> Caller {
 pub fn owner(catalog: &Catalog, uri: &str) -> String {
     match catalog.resources.find(&catalog.sources, uri) {
         Ok(owner) => format!("{} {}", catalog.source(owner.source).backend.id, owner.native),
-        Err(crate::protocol::error::Error::ResourceNotFound { candidates, .. }) => candidates.join(" or "),
+        Err(goblin_wire::error::Error::ResourceNotFound { candidates, .. }) => candidates.join(" or "),
         Err(other) => panic!("{other}"),
     }
 }
@@ -103,7 +103,7 @@ fn exposed(catalog: &Catalog) -> Vec<&str> {
 fn d4_a_contested_name_means_nothing() {
     let catalog = catalog(&[tools("a", &["b_c"]), tools("a_b", &["c"])]);
     let view = catalog.view(&caller());
-    let Err(crate::protocol::error::Error::ToolNotFound { candidates, .. }) = view.tool("a_b_c") else {
+    let Err(goblin_wire::error::Error::ToolNotFound { candidates, .. }) = view.tool("a_b_c") else {
         panic!("the bare name must not be anybody's")
     };
     assert_eq!(candidates.len(), 2);

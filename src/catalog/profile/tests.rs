@@ -1,9 +1,9 @@
 use super::*;
 use crate::backend::inbox::List;
 use crate::catalog::build::tests::{caller, catalog, owner, resources, terms, tools, with};
-use crate::config::exposure::{Exposure, Mode};
-use crate::config::glob::Glob;
-use crate::protocol::error::Error;
+use goblin_config::exposure::{Exposure, Mode};
+use goblin_config::glob::Glob;
+use goblin_wire::error::Error;
 
 fn globs(texts: &[&str]) -> Vec<Glob> {
     texts.iter().map(|text| Glob::new(text).expect("a glob")).collect()

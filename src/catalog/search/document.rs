@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 
 use crate::catalog::search::Document;
-use crate::protocol::json::{self, Span};
+use goblin_wire::json::{self, Span};
 
 const MOST_ARGUMENTS: usize = 64;
 /// Of the values that an argument may have: they are often the verbs of a tool that does many things.

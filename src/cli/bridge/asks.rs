@@ -16,10 +16,10 @@ use crate::cli::bridge::keeper::{Pace, Session};
 use crate::cli::bridge::message::{self, Outgoing, Said};
 use crate::cli::bridge::wire::Answers;
 use crate::cli::bridge::{ASIDE, Bridge, MOST_TRIES, Output};
-use crate::protocol::error::Error;
-use crate::protocol::json::{Span, Splice, quote};
-use crate::protocol::method::Method;
-use crate::protocol::{self, Id, Notification, Request};
+use goblin_wire::error::Error;
+use goblin_wire::json::{Span, Splice, quote};
+use goblin_wire::method::Method;
+use goblin_wire::{Id, Notification, Request};
 
 /// Asks that one client may have before it. One more is refused.
 pub const MOST_ASKS: usize = 256;
@@ -207,7 +207,7 @@ impl Bridge {
 
     /// Answers an ask in the place of the client.
     async fn refuse_ask(&self, id: &Id, error: &Error, session: &Session) {
-        let body = protocol::error_reply(Some(id), &error.to_json()).concat();
+        let body = goblin_wire::error_reply(Some(id), &error.to_json()).concat();
         let _ = tokio::time::timeout(ASIDE, self.wire.post(body, &session.headers)).await;
     }
 
@@ -217,7 +217,7 @@ impl Bridge {
         let abandoned = self.asks().abandon(session);
         for (known, _) in abandoned {
             let params = format!(r#"{{"requestId":{known},"reason":"the gateway was restarted"}}"#);
-            let _ = output.send(protocol::notification(&Method::Cancelled, Some(&params))).await;
+            let _ = output.send(goblin_wire::notification(&Method::Cancelled, Some(&params))).await;
         }
     }
 
@@ -238,7 +238,7 @@ pub struct Unread;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::Message;
+    use goblin_wire::Message;
 
     fn id(token: &str) -> Id {
         let raw = Bytes::copy_from_slice(token.as_bytes());

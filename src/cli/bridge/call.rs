@@ -14,7 +14,6 @@ use tokio::sync::{oneshot, watch};
 
 use crate::cli::bridge::message::Outgoing;
 use crate::cli::bridge::{Bridge, Output};
-use crate::protocol;
 
 /// How long a gateway may take to show that it has a request that was given up; then the request keeps nobody's place.
 const SHOWN_WITHIN: Duration = Duration::from_secs(10);
@@ -71,7 +70,7 @@ async fn answer(bridge: &Bridge, outgoing: &Outgoing, output: &Output, cancel: o
     let ended_early = || bridge.unavailable("its answer ended early".to_owned(), true);
     let error = carried.err().unwrap_or_else(ended_early).to_json();
     for id in &waiting {
-        let _ = output.send(protocol::error_reply(Some(id), &error).concat()).await;
+        let _ = output.send(goblin_wire::error_reply(Some(id), &error).concat()).await;
     }
 }
 

@@ -13,8 +13,8 @@ use crate::cli::bridge::message::Said;
 use crate::cli::bridge::stream::{Step, Trail, is_passing};
 use crate::cli::bridge::wire::{Answers, Broken};
 use crate::cli::bridge::{Bridge, Output};
-use crate::protocol::error::Error;
-use crate::protocol::method::Method;
+use goblin_wire::error::Error;
+use goblin_wire::method::Method;
 
 pub const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 /// A request that met a forgotten session waits this long for the next.
@@ -232,7 +232,7 @@ impl Bridge {
     /// Tells the client that what it has listed may be old.
     async fn list_again(&self, output: &Output) {
         for method in [Method::ToolsChanged, Method::PromptsChanged, Method::ResourcesChanged] {
-            let _ = output.send(crate::protocol::notification(&method, None)).await;
+            let _ = output.send(goblin_wire::notification(&method, None)).await;
         }
     }
 

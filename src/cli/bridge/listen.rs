@@ -19,11 +19,11 @@ use crate::cli::bridge::stream::is_passing;
 use crate::cli::bridge::visit::{Word, answer_to, failure, next_word};
 use crate::cli::bridge::wire::{Answers, Broken};
 use crate::cli::bridge::{ASIDE, Bridge, Output};
-use crate::protocol::error::Error;
-use crate::protocol::json::{self, Span, Splice, quote};
-use crate::protocol::method::Method;
-use crate::protocol::modern::SUBSCRIPTION_ID;
-use crate::protocol::{self, Notification, Outcome, Request, Response};
+use goblin_wire::error::Error;
+use goblin_wire::json::{self, Span, Splice, quote};
+use goblin_wire::method::Method;
+use goblin_wire::modern::SUBSCRIPTION_ID;
+use goblin_wire::{Notification, Outcome, Request, Response};
 
 /// Tells the client what it listens for, until it has had enough or the gateway ends it for good.
 pub async fn listen(bridge: Arc<Bridge>, request: Request, output: Output, cancelled: oneshot::Receiver<()>) {
@@ -222,10 +222,10 @@ fn doubts(request: &Request, honoured: &Filter, now: &Filter) -> Vec<Bytes> {
         (honoured.resources, Method::ResourcesChanged),
     ];
     let lists = lists.into_iter().filter(|(is_told, _)| *is_told);
-    let lists = lists.map(|(_, method)| protocol::notification(&method, Some(&format!("{{{meta}}}"))));
+    let lists = lists.map(|(_, method)| goblin_wire::notification(&method, Some(&format!("{{{meta}}}"))));
     let updates = honoured.uris.intersection(&now.uris).map(|uri| {
         let params = format!(r#"{{{meta},"uri":{}}}"#, quote(uri));
-        protocol::notification(&Method::ResourceUpdated, Some(&params))
+        goblin_wire::notification(&Method::ResourceUpdated, Some(&params))
     });
     lists.chain(updates).collect()
 }
@@ -233,7 +233,7 @@ fn doubts(request: &Request, honoured: &Filter, now: &Filter) -> Vec<Bytes> {
 /// The end in good order, where the gateway cannot say it.
 fn end(request: &Request) -> Bytes {
     let result = format!(r#"{{"resultType":"complete",{}}}"#, meta(request));
-    protocol::reply(&request.id_as_written(), result).concat()
+    goblin_wire::reply(&request.id_as_written(), result).concat()
 }
 
 fn meta(request: &Request) -> String {
@@ -249,7 +249,7 @@ fn is_retryable(text: &str, error: Span) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::Message;
+    use goblin_wire::Message;
 
     fn request(notifications: &str) -> Request {
         let params = format!(r#"{{"notifications":{notifications},"x":1}}"#);

@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 
-use crate::observe::clean;
-use crate::protocol::json::{self, Splice};
-use crate::protocol::method::Method;
-use crate::protocol::modern::is_visit;
-use crate::protocol::{Id, Malformed, Message, Notification, Outcome, Request, Response};
+use goblin_telemetry::clean;
+use goblin_wire::json::{self, Splice};
+use goblin_wire::method::Method;
+use goblin_wire::modern::is_visit;
+use goblin_wire::{Id, Malformed, Message, Notification, Outcome, Request, Response};
 
 /// A line of the client.
 pub struct Outgoing {

@@ -18,11 +18,11 @@ use crate::backend::link::About;
 use crate::cli::bridge::Bridge;
 use crate::cli::bridge::visit::{Word, next_word};
 use crate::cli::bridge::wire::{Answers, PROTOCOL_VERSION};
-use crate::protocol::json::{self, Span};
-use crate::protocol::method::Method;
-use crate::protocol::mirror::{Mirrors, encode};
-use crate::protocol::modern::{CLIENT_CAPABILITIES, PROTOCOL_VERSION as VERSION_KEY};
-use crate::protocol::{self, Id, Message, Outcome, Request, Response};
+use goblin_wire::json::{self, Span};
+use goblin_wire::method::Method;
+use goblin_wire::mirror::{Mirrors, encode};
+use goblin_wire::modern::{CLIENT_CAPABILITIES, PROTOCOL_VERSION as VERSION_KEY};
+use goblin_wire::{Id, Message, Outcome, Request, Response};
 
 /// Pages of the list of tools that are looked at; what is behind them is called without such headers.
 const MOST_PAGES: usize = 100;
@@ -122,7 +122,7 @@ fn listing(request: &Request, cursor: Option<&str>) -> Option<Request> {
     let (version, capabilities) = (meta.version?.get(text), meta.capabilities?.get(text));
     let cursor = cursor.map(|cursor| format!(r#","cursor":{cursor}"#)).unwrap_or_default();
     let params = format!(r#"{{"_meta":{{"{VERSION_KEY}":{version},"{CLIENT_CAPABILITIES}":{capabilities}}}{cursor}}}"#);
-    match Message::parse(protocol::request(&Id::from(0), &Method::ToolsList, &params)) {
+    match Message::parse(goblin_wire::request(&Id::from(0), &Method::ToolsList, &params)) {
         Ok(Message::Request(listing)) => Some(listing),
         _ => None,
     }

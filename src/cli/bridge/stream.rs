@@ -14,8 +14,8 @@ use http::{HeaderValue, StatusCode};
 use crate::cli::bridge::Bridge;
 use crate::cli::bridge::keeper::{LASTING, Pace, Session};
 use crate::cli::bridge::wire::{Answers, Broken};
-use crate::protocol::error::Error;
-use crate::protocol::framing::Event;
+use goblin_wire::error::Error;
+use goblin_wire::framing::Event;
 
 /// How often in a row a stream is asked for that brings nothing, before its request fails.
 const MOST_IN_VAIN: usize = 6;

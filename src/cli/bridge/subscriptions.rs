@@ -18,10 +18,10 @@ use crate::cli::bridge::keeper::{Pace, Session};
 use crate::cli::bridge::message::{Kind, Outgoing, Said};
 use crate::cli::bridge::wire::Answers;
 use crate::cli::bridge::{Bridge, Output};
-use crate::observe::clean;
-use crate::protocol::json::{self, Splice, quote};
-use crate::protocol::method::Method;
-use crate::protocol::{self, Id, Message, Outcome, Request, Response};
+use goblin_telemetry::clean;
+use goblin_wire::json::{self, Splice, quote};
+use goblin_wire::method::Method;
+use goblin_wire::{Id, Message, Outcome, Request, Response};
 
 /// Subscriptions that are remembered. The gateway has its own limit; what is beyond this one ends with its session.
 const MOST_SUBSCRIPTIONS: usize = 10_000;
@@ -191,7 +191,7 @@ impl Bridge {
         let known = self.subscriptions().renew(&stale.uri, session.generation);
         if let Some(known) = known {
             let params = format!(r#"{{"uri":{}}}"#, quote(&known));
-            let _ = output.send(protocol::notification(&Method::ResourceUpdated, Some(&params))).await;
+            let _ = output.send(goblin_wire::notification(&Method::ResourceUpdated, Some(&params))).await;
         }
         Again::Done
     }

@@ -13,9 +13,9 @@ use tokio::sync::oneshot;
 use crate::backend::connect::RequestError;
 use crate::cli::bridge::wire::{self, Answers, Broken};
 use crate::cli::bridge::{Bridge, Output};
-use crate::protocol::error::Error;
-use crate::protocol::json::{self, Splice};
-use crate::protocol::{self, Message, Notification, Outcome, Request, Response};
+use goblin_wire::error::Error;
+use goblin_wire::json::{self, Splice};
+use goblin_wire::{Message, Notification, Outcome, Request, Response};
 
 /// Carries a request to its answer, unless the client takes it back.
 pub async fn visit(bridge: Arc<Bridge>, request: Request, output: Output, cancelled: oneshot::Receiver<()>) {
@@ -30,7 +30,7 @@ pub async fn visit(bridge: Arc<Bridge>, request: Request, output: Output, cancel
 
 /// An error of ours as the answer.
 pub fn failure(request: &Request, error: &Error) -> Bytes {
-    protocol::error_reply(Some(&request.id_as_written()), &error.to_json()).concat()
+    goblin_wire::error_reply(Some(&request.id_as_written()), &error.to_json()).concat()
 }
 
 /// The answer, under the id that the client gave.

@@ -12,11 +12,11 @@ use crate::backend::connect::{HttpClient, ProxyEnvironment, Received, RequestErr
 use crate::cli::address;
 use crate::cli::bridge::LARGEST_MESSAGE;
 use crate::cli::runtime::Record;
-use crate::config::mask;
-use crate::config::secret::Secret;
-use crate::protocol::dialect::Dialect;
-use crate::protocol::error::Error;
-use crate::protocol::framing::{Event, Events, Frame};
+use goblin_config::mask;
+use goblin_config::secret::Secret;
+use goblin_wire::dialect::Dialect;
+use goblin_wire::error::Error;
+use goblin_wire::framing::{Event, Events, Frame};
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 pub const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");

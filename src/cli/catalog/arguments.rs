@@ -6,8 +6,8 @@ use std::io::Read;
 
 use crate::catalog::search::nearest;
 use crate::cli::catalog::schema::Schema;
-use crate::observe::clean;
-use crate::protocol::json::{self, quote};
+use goblin_telemetry::clean;
+use goblin_wire::json::{self, quote};
 
 /// What one word says.
 #[derive(Debug, PartialEq, Eq)]

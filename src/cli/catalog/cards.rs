@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use crate::catalog::search::nearest;
 use crate::cli::catalog::client::{Client, Outcomes};
 use crate::cli::catalog::{Failure, Filter};
-use crate::observe::clean;
-use crate::protocol::json::{self, quote};
-use crate::protocol::method::Method;
+use goblin_telemetry::clean;
+use goblin_wire::json::{self, quote};
+use goblin_wire::method::Method;
 
 /// Cards of one page. The gateway gives at most this many.
 const PAGE: usize = 1000;

@@ -11,10 +11,10 @@ use crate::caller::META_TOOLS;
 use crate::cli::catalog::{Failure, form};
 use crate::cli::peer::{Heard, Peer};
 use crate::cli::style::note;
-use crate::observe::clean;
-use crate::protocol::json::{self, quote};
-use crate::protocol::method::Method;
-use crate::protocol::{Id, Notification, Outcome, Response};
+use goblin_telemetry::clean;
+use goblin_wire::json::{self, quote};
+use goblin_wire::method::Method;
+use goblin_wire::{Id, Notification, Outcome, Response};
 
 /// Errors of the gateway that tell of something out of reach.
 const OUT_OF_REACH: [&str; 5] = ["BACKEND_UNAVAILABLE", "BACKEND_PROTOCOL", "OVERLOADED", "SHUTTING_DOWN", "TIMEOUT"];

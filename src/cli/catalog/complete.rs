@@ -19,9 +19,9 @@ use crate::cli::door::{Door, PIPE_BYTES, Reach};
 use crate::cli::load::{Found, environment};
 use crate::cli::peer::Peer;
 use crate::cli::{address, load, prompts, runtime};
-use crate::config::exposure::ProfileName;
-use crate::config::{self, Config};
-use crate::observe::clean;
+use goblin_config::exposure::ProfileName;
+use goblin_config::Config;
+use goblin_telemetry::clean;
 
 /// A person waits with a finger on the key.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -132,7 +132,7 @@ fn arguments(kind: Kind) -> Vec<Candidate> {
 fn configuration(file: PathBuf) -> Option<Config> {
     let Ok(Found::File { text, origin, .. }) = load::find(Some(&file)) else { return None };
     let some = |name: &str| environment(name).or_else(|| Some("x".to_owned()));
-    config::parse(&text, &origin, &some).ok().map(|loaded| loaded.config)
+    goblin_config::parse(&text, &origin, &some).ok().map(|loaded| loaded.config)
 }
 
 /// The words before the one that is completed, as far as they matter.

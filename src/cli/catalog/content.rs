@@ -12,8 +12,8 @@ use serde_json::Value;
 use crate::cli::catalog::Failure;
 use crate::cli::catalog::show::bytes;
 use crate::cli::style::note;
-use crate::config::visible::is_command;
-use crate::observe::clean;
+use goblin_config::visible::is_command;
+use goblin_telemetry::clean;
 
 /// One block of content.
 #[derive(Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use crate::cli::catalog::cards::Definition;
 use crate::cli::catalog::schema::Schema;
 use crate::cli::check::table::lay_out;
 use crate::cli::style::{paint_if, shell_word};
-use crate::observe::clean;
+use goblin_telemetry::clean;
 
 /// What a hint says where it is true, and where it is false.
 const HINTS: [(&str, &str, &str); 4] = [

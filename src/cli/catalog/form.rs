@@ -7,9 +7,9 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::cli::catalog::schema::Schema;
 use crate::cli::style::note;
-use crate::observe::clean;
-use crate::protocol::Request;
-use crate::protocol::json::quote;
+use goblin_telemetry::clean;
+use goblin_wire::Request;
+use goblin_wire::json::quote;
 
 const DECLINED: &str = r#"{"action":"decline"}"#;
 const CANCELLED: &str = r#"{"action":"cancel"}"#;

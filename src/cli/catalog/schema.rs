@@ -5,7 +5,7 @@
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::protocol::json::quote;
+use goblin_wire::json::quote;
 
 /// References and alternatives are followed so deep.
 const DEEPEST: usize = 8;

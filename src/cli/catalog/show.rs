@@ -3,7 +3,7 @@
 use crate::cli::catalog::cards::{Card, Cards, Kind};
 use crate::cli::check::table::{SIZE, lay_out};
 use crate::cli::style::{is_colourful, note, plural, print, width};
-use crate::observe::clean;
+use goblin_telemetry::clean;
 
 /// Prints the cards; what is left out is told on stderr.
 pub fn cards(cards: &Cards) -> std::io::Result<()> {

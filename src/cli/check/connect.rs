@@ -18,8 +18,8 @@ use crate::catalog::{Catalog, Counts, Names, Source, name};
 use crate::cli::check::profile::Held;
 use crate::cli::check::report::{Conflict, Cut, Finding, Report, Seen, Standing, milliseconds};
 use crate::cli::style::width;
-use crate::config::{Config, NamePolicy, Namespacing};
-use crate::observe::{Observe, clean};
+use goblin_config::{Config, NamePolicy, Namespacing};
+use goblin_telemetry::{Observe, clean};
 
 /// How one server answered.
 struct Answer {

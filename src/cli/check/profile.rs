@@ -7,9 +7,9 @@ use serde::Serialize;
 use crate::catalog::build::Terms;
 use crate::catalog::profile::narrow;
 use crate::catalog::{Catalog, Listed};
-use crate::config::exposure::{Exposure, Mode, Profile, ProfileName};
-use crate::config::glob::Glob;
-use crate::config::{Config, Filter};
+use goblin_config::exposure::{Exposure, Mode, Profile, ProfileName};
+use goblin_config::glob::Glob;
+use goblin_config::{Config, Filter};
 
 #[derive(Debug, Serialize)]
 pub struct ProfileReport {

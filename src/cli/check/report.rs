@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::cli::check::profile::ProfileReport;
-use crate::config::expand::Expanded;
-use crate::config::problem::Problem;
-use crate::config::{HttpKind, Server, ServerId, Transport, mask, pin};
+use goblin_config::expand::Expanded;
+use goblin_config::problem::Problem;
+use goblin_config::{HttpKind, Server, ServerId, Transport, mask, pin};
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -3,9 +3,9 @@
 
 use crate::cli::load::Variables;
 use crate::cli::style::shell_word;
-use crate::config::Transport;
-use crate::config::mask;
-use crate::observe::clean;
+use goblin_config::Transport;
+use goblin_config::mask;
+use goblin_telemetry::clean;
 
 /// A shorter value stands in too many words to be told apart.
 const SHORTEST_VALUE: usize = 4;
@@ -39,9 +39,9 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::config::HttpKind;
-    use crate::config::expand::Expanded;
-    use crate::config::inherit::Inherit;
+    use goblin_config::HttpKind;
+    use goblin_config::expand::Expanded;
+    use goblin_config::inherit::Inherit;
 
     #[test]
     fn a_command_is_shown_without_its_secrets() {

@@ -14,7 +14,7 @@ use crate::cli::runtime::identity::Identity;
 use crate::cli::runtime::inspect::{Inspected, Unusable};
 use crate::cli::stdio;
 use crate::cli::style::shell_word;
-use crate::config::{Config, Gateway};
+use goblin_config::{Config, Gateway};
 
 /// A client has a connection for what it asks, and one for what it is told.
 const DESCRIPTORS_PER_SESSION: u64 = 2;
@@ -188,7 +188,7 @@ fn people(passwd: &str, own: u32) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::secret::Secret;
+    use goblin_config::secret::Secret;
 
     const PASSWD: &str = "root:x:0:0:root:/root:/bin/bash\ndaemon:x:1:1::/:/usr/sbin/nologin\n\
                           me:x:1000:1000::/:/bin/bash\nada:x:1001:1001::/:/bin/zsh\n\

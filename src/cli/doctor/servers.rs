@@ -8,8 +8,8 @@ use crate::catalog::search::nearest;
 use crate::cli::check::report::{Report, ServerReport, Standing};
 use crate::cli::doctor::finding::Findings;
 use crate::cli::style::{plural, shell_word};
-use crate::config::Config;
-use crate::observe::feed::News;
+use goblin_config::Config;
+use goblin_telemetry::feed::News;
 
 const MOST_SUGGESTED: usize = 3;
 /// What brings commands that many servers are started by.

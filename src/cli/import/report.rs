@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 use unicode_width::UnicodeWidthStr;
 
 use crate::cli::style::wrap;
-use crate::config::consent;
-use crate::config::edit::Draft;
-use crate::config::import::merge::{Candidate, Merged};
-use crate::config::import::show;
-use crate::config::pin::{Unpinned, unpinned};
-use crate::config::problem::Problem;
-use crate::config::tree::Tree;
-use crate::config::visible::escaped;
+use goblin_config::consent;
+use goblin_config::edit::Draft;
+use goblin_config::import::merge::{Candidate, Merged};
+use goblin_config::import::show;
+use goblin_config::pin::{Unpinned, unpinned};
+use goblin_config::problem::Problem;
+use goblin_config::tree::Tree;
+use goblin_config::visible::escaped;
 
 pub struct Plan {
     /// With the new servers in it.

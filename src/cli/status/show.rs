@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::admin::api::{Conflict, ServerStatus, Status};
 use crate::cli::check::table::{COUNTS, lay_out};
 use crate::cli::style::{paint_if, plural};
-use crate::observe::clean;
+use goblin_telemetry::clean;
 
 const RED: &str = "1;31";
 const YELLOW: &str = "1;33";

@@ -11,7 +11,7 @@ use tokio::process::{Child, Command};
 
 use crate::cli::style::warn;
 use crate::cli::watch::show::Update;
-use crate::observe::clean;
+use goblin_telemetry::clean;
 
 /// Resources whose update waits for its turn.
 const MOST_WAITING: usize = 4096;

@@ -4,10 +4,10 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
 use crate::cli::style::{is_colourful, paint_if};
-use crate::observe::clean;
-use crate::protocol::Notification;
-use crate::protocol::json::{self, quote};
-use crate::protocol::method::Method;
+use goblin_telemetry::clean;
+use goblin_wire::Notification;
+use goblin_wire::json::{self, quote};
+use goblin_wire::method::Method;
 
 const DELETED: &str = "dev.goblin/deleted";
 
@@ -77,7 +77,7 @@ pub fn now() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::Message;
+    use goblin_wire::Message;
 
     fn update(params: &str) -> Option<Update> {
         told("updated", params)

@@ -15,10 +15,10 @@ use crate::cli::style::{fail, note, plural};
 use crate::cli::watch::exec::Commands;
 use crate::cli::watch::show::{Shown, Update, now};
 use crate::cli::watch::wish::{Kind, Wish, Wishes};
-use crate::observe::clean;
-use crate::protocol::json;
-use crate::protocol::method::Method;
-use crate::protocol::{Notification, Outcome, Response};
+use goblin_telemetry::clean;
+use goblin_wire::json;
+use goblin_wire::method::Method;
+use goblin_wire::{Notification, Outcome, Response};
 
 /// Requests to subscribe that are on their way at once; a gateway may refuse more.
 const AT_ONCE: usize = 16;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use crate::protocol::json::{self, Span, quote};
+use goblin_wire::json::{self, Span, quote};
 
 /// How a URI of the command line is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

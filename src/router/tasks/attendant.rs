@@ -14,12 +14,12 @@ use crate::caller::{Caller, Introduction};
 use crate::lane::{Call, Patience, Said};
 use crate::mailbox::replay::Replay;
 use crate::mailbox::{Mailbox, Versions};
-use crate::protocol::Request;
-use crate::protocol::json::Splice;
-use crate::protocol::method::Method;
+use goblin_wire::Request;
+use goblin_wire::json::Splice;
+use goblin_wire::method::Method;
 use crate::router::inputs::{Question, question, refuse};
 use crate::router::tasks::{Errand, about};
-use crate::worker;
+use goblin_telemetry::worker;
 
 /// How long a client that wants to know what is asked waits for its backend to ask it.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::caller::{Caller, Principal, SessionId};
-use crate::config::ServerId;
+use goblin_config::ServerId;
 use crate::mailbox::{Holder, Mailbox};
-use crate::protocol::dialect::Era;
-use crate::protocol::error::Error;
+use goblin_wire::dialect::Era;
+use goblin_wire::error::Error;
 use crate::router::tasks::attendant::Attendant;
 
 /// How many tasks one client may have, and all together.

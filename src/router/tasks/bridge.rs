@@ -5,13 +5,12 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::backend::{Answered, CallEnd};
-use crate::protocol;
-use crate::protocol::Outcome;
-use crate::protocol::dialect::Era;
-use crate::protocol::error::Error;
-use crate::protocol::json::{self, Span, Splice, quote};
-use crate::protocol::method::Method;
-use crate::protocol::modern::RELATED_TASK;
+use goblin_wire::Outcome;
+use goblin_wire::dialect::Era;
+use goblin_wire::error::Error;
+use goblin_wire::json::{self, Span, Splice, quote};
+use goblin_wire::method::Method;
+use goblin_wire::modern::RELATED_TASK;
 use crate::router::Reply;
 use crate::router::inputs::inside;
 use crate::router::rounds::Said;
@@ -49,7 +48,7 @@ impl Errand<'_> {
         let Outcome::Result(task) = answered.response.outcome else { return self.failed(answered) };
         let told = Told { text: answered.response.raw.as_str(), task, era: Era::Modern };
         self.note(&told);
-        protocol::reply(&self.call.request.id, told.for_older(&self.task.id)).into()
+        goblin_wire::reply(&self.call.request.id, told.for_older(&self.task.id)).into()
     }
 
     /// There a task is cancelled when the answer says so, and one that is over cannot be. Here it is asked to end, and may
@@ -84,7 +83,7 @@ impl Errand<'_> {
                 "failed" => {
                     let error = told.outcome("error").ok_or_else(|| self.broken("a task failed without an error"))?;
                     let code = json::member(told.text, error, "code").and_then(|code| code.get(told.text).parse().ok());
-                    let pieces = protocol::error_reply(Some(&self.call.request.id), error.get(told.text));
+                    let pieces = goblin_wire::error_reply(Some(&self.call.request.id), error.get(told.text));
                     return Ok(Reply { pieces, code });
                 }
                 "cancelled" => return Err(Error::InvalidParams("the task was cancelled".to_owned()).into()),
@@ -115,7 +114,7 @@ impl Errand<'_> {
             None => json::prepend(&shown, whole, &format!(r#""_meta":{{{related}}}"#), &mut edits),
         }
         let shown = edits.apply(&Bytes::from(shown));
-        protocol::reply(&self.call.request.id, shown).into()
+        goblin_wire::reply(&self.call.request.id, shown).into()
     }
 
     /// What the task waits for, asked of the client and given to the backend. A client that refuses what cannot be refused
@@ -162,7 +161,7 @@ impl Errand<'_> {
     }
 
     fn acknowledged(&self) -> Reply {
-        protocol::reply(&self.call.request.id, newer_result("complete", "")).into()
+        goblin_wire::reply(&self.call.request.id, newer_result("complete", "")).into()
     }
 
     /// How the task stands, with what came of it or what it asks.
@@ -194,7 +193,7 @@ impl Errand<'_> {
             }
             _ => {}
         }
-        Ok(protocol::reply(&self.call.request.id, newer_result("complete", &members)).into())
+        Ok(goblin_wire::reply(&self.call.request.id, newer_result("complete", &members)).into())
     }
 }
 

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use crate::backend::{Answered, Backend, CallEnd, Outgoing, Tasks};
 use crate::lane::{Call, Patience};
-use crate::protocol::Outcome;
-use crate::protocol::dialect::Era;
-use crate::protocol::json::Splice;
-use crate::protocol::method::Method;
+use goblin_wire::Outcome;
+use goblin_wire::dialect::Era;
+use goblin_wire::json::Splice;
+use goblin_wire::method::Method;
 use crate::router::Router;
 use crate::router::tasks::about;
 use crate::router::tasks::words::Told;
-use crate::worker;
+use goblin_telemetry::worker;
 
 /// Nobody waits for the answer to these.
 const CANCEL_PATIENCE: Patience = Patience { idle: Some(Duration::from_secs(10)), most: None };

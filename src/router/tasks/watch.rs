@@ -16,7 +16,7 @@ use crate::backend::listen::{Filter, Listen};
 use crate::caller::Caller;
 use crate::lane::Call;
 use crate::mailbox::Mailbox;
-use crate::protocol::dialect::Era;
+use goblin_wire::dialect::Era;
 use crate::router::Router;
 use crate::router::tasks::book::Task;
 

@@ -7,9 +7,9 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use crate::protocol::dialect::Era;
-use crate::protocol::json::{self, Span, Splice, quote};
-use crate::protocol::keyword::Keyword;
+use goblin_wire::dialect::Era;
+use goblin_wire::json::{self, Span, Splice, quote};
+use goblin_wire::keyword::Keyword;
 use crate::router::tasks::book::LONGEST_LIFE;
 
 /// How often a task is looked at, where its backend says nothing useful.

@@ -20,9 +20,9 @@ use crate::cli::address;
 use crate::cli::bridge::wire::Response;
 use crate::cli::load::environment;
 use crate::cli::runtime::{Places, Record};
-use crate::config::mask;
-use crate::config::secret::Secret;
-use crate::observe::clean;
+use goblin_config::mask;
+use goblin_config::secret::Secret;
+use goblin_telemetry::clean;
 use crate::tui::remote::read;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");

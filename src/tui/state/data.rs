@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use serde_json::Value;
 
 use crate::admin::api::{Entry, EventInfo, ServerStatus, SessionList, Status};
-use crate::observe::clean;
+use goblin_telemetry::clean;
 use crate::router::introspection::SubscriptionList;
 
 /// Events that are kept; the oldest give way.

@@ -2,8 +2,8 @@
 
 use crate::admin::api::{EventInfo, ServerStatus, SessionInfo};
 use crate::cli::catalog::show::bytes;
-use crate::observe::clean;
-use crate::protocol::json;
+use goblin_telemetry::clean;
+use goblin_wire::json;
 use crate::router::introspection::SubscriptionInfo;
 use crate::tui::state::data::{Data, Item, Kind};
 use crate::tui::state::json::pretty;

@@ -1,6 +1,6 @@
 //! What may stand in front of a panel.
 
-use crate::observe::clean;
+use goblin_telemetry::clean;
 use crate::tui::state::Command;
 use crate::tui::state::form::Form;
 use crate::tui::state::json::pretty;

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use crate::cli::catalog::schema::Schema;
-use crate::observe::clean;
-use crate::protocol::json::quote;
+use goblin_telemetry::clean;
+use goblin_wire::json::quote;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Form {

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use crate::admin::api::{EventInfo, ServerStatus, SessionInfo};
 use crate::cli::catalog::show::bytes;
-use crate::observe::clean;
+use goblin_telemetry::clean;
 use crate::router::introspection::SubscriptionInfo;
 use crate::tui::state::data::{Data, Item, Kind};
 use crate::tui::state::rates::{Rates, ServerRate};

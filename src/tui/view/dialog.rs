@@ -5,7 +5,7 @@ use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Clear, Paragraph};
 
-use crate::observe::clean;
+use goblin_telemetry::clean;
 use crate::tui::input::KEYS;
 use crate::tui::state::State;
 use crate::tui::state::dialog::{Dialog, Reader};

@@ -10,9 +10,9 @@ use crate::backend::files::watch::Touched;
 use crate::backend::files::watch::system::{Handle, Watched};
 use crate::backend::files::{Served, resources};
 use crate::backend::inbox::List;
-use crate::protocol::json::quote;
-use crate::protocol::method::Method;
-use crate::protocol::{self, Message};
+use goblin_wire::json::quote;
+use goblin_wire::method::Method;
+use goblin_wire::Message;
 
 /// The tree as a look saw it.
 #[derive(Default)]
@@ -96,7 +96,7 @@ fn wanted(served: &Served, seen: &Seen) -> io::Result<Vec<PathBuf>> {
 
 fn tell(served: &Served, path: &Relative) {
     let params = format!(r#"{{"uri":{}}}"#, quote(&served.tree.root.uri(path)));
-    let updated = protocol::notification(&Method::ResourceUpdated, Some(&params));
+    let updated = goblin_wire::notification(&Method::ResourceUpdated, Some(&params));
     if let Ok(Message::Notification(updated)) = Message::parse(updated) {
         served.ear.register.hear(&updated);
     }

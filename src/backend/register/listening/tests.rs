@@ -13,7 +13,7 @@ use crate::backend::link::{Link, Wire};
 use crate::backend::register::plan::{MERGE_AFTER, MOST_APART};
 use crate::backend::register::tests::Desk;
 use crate::subscriptions::Outcome;
-use crate::worker;
+use goblin_telemetry::worker;
 
 /// A stream that the gateway wants.
 struct Asked {
@@ -166,11 +166,11 @@ async fn sub2_so_many_are_a_new_base() {
     stage.acknowledge(&[]).await;
     let all: Vec<_> = (0..MOST_APART).map(|number| stage.subscribe(&format!("a:{number}"))).collect();
     let text = stage.acknowledge(&[]).await;
-    let mut asked = Filter::read(&text, crate::protocol::json::whole(&text));
+    let mut asked = Filter::read(&text, goblin_wire::json::whole(&text));
     if !asked.tools {
         // The first of them was quicker than the rest.
         let text = stage.acknowledge(&[]).await;
-        asked = Filter::read(&text, crate::protocol::json::whole(&text));
+        asked = Filter::read(&text, goblin_wire::json::whole(&text));
     }
     assert!(asked.tools && asked.uris.len() == MOST_APART, "{asked:?}");
     for one in all {

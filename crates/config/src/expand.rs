@@ -1,0 +1,217 @@
+//! `${VAR}`, `${VAR:-default}`, `${env:VAR}` and `${file:/path}` in the values that may hold them.
+//!
+//! A variable that is not set and has no default is a fault: passing the literal on, as some clients do, sends `${TOKEN}`
+//! to a server. A bare `$VAR` is never touched. `$${` stands for a plain `${`. What a reference expanded to is not
+//! expanded again and is never shown in a fault.
+
+use std::fmt;
+use std::path::Path;
+
+use crate::Environment;
+use crate::bounded;
+use crate::problem::{Fault, quoted};
+
+/// A secret is a line or a key; more than this is the wrong file.
+const MAX_FILE_SIZE: u64 = 64 << 10;
+
+/// A text of the file in which references were replaced. People are shown the text as it was written: the value may hold a
+/// secret.
+#[derive(Clone)]
+pub struct Expanded {
+    value: String,
+    written: String,
+}
+
+impl Expanded {
+    pub fn new(value: impl Into<String>, written: impl Into<String>) -> Expanded {
+        Expanded { value: value.into(), written: written.into() }
+    }
+
+    /// Returns the text for the system, with its secrets.
+    pub fn value(&self) -> &str {
+        &self.value
+    }
+
+    /// Returns the text for people.
+    pub fn written(&self) -> &str {
+        &self.written
+    }
+}
+
+/// A text without references.
+impl From<&str> for Expanded {
+    fn from(text: &str) -> Expanded {
+        Expanded::new(text, text)
+    }
+}
+
+/// A server that gets the same value in another spelling has not changed.
+impl PartialEq for Expanded {
+    fn eq(&self, other: &Expanded) -> bool {
+        self.value == other.value
+    }
+}
+
+impl Eq for Expanded {}
+
+impl fmt::Debug for Expanded {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.written.fmt(formatter)
+    }
+}
+
+/// The text with every reference replaced, or all that is wrong with its references. Files are looked for in `directory`
+/// when their path is relative.
+pub(crate) fn expand(text: &str, environment: Environment<'_>, directory: &Path) -> Result<String, Vec<Fault>> {
+    let mut expanded = String::with_capacity(text.len());
+    let mut faults = Vec::new();
+    let mut rest = text;
+    while let Some(start) = rest.find("${") {
+        let (before, reference) = rest.split_at(start);
+        if let Some(before) = before.strip_suffix('$') {
+            expanded.push_str(before);
+            expanded.push_str("${");
+            rest = &reference[2..];
+            continue;
+        }
+        expanded.push_str(before);
+        let Some(end) = reference.find('}') else {
+            faults
+                .push(Fault::new("\"${\" is not closed by \"}\"").cure("write \"$${\" where a plain \"${\" is meant"));
+            rest = "";
+            break;
+        };
+        match resolve(&reference[2..end], environment, directory) {
+            Ok(value) => expanded.push_str(&value),
+            Err(fault) => faults.push(fault),
+        }
+        rest = &reference[end + 1..];
+    }
+    expanded.push_str(rest);
+    if faults.is_empty() { Ok(expanded) } else { Err(faults) }
+}
+
+/// One reference, without its braces.
+fn resolve(reference: &str, environment: Environment<'_>, directory: &Path) -> Result<String, Fault> {
+    if let Some(path) = reference.strip_prefix("file:") {
+        return read_file(&directory.join(path))
+            .map_err(|reason| Fault::new(format!("cannot read {}: {reason}", quoted(path))).outside());
+    }
+    if reference.starts_with("input:") {
+        let fault = Fault::new(format!("{} asks the user, which a gateway cannot", quoted(reference)));
+        return Err(fault.cure("use a variable: ${VAR}"));
+    }
+    let reference = reference.strip_prefix("env:").unwrap_or(reference);
+    let (name, default) = match reference.split_once(":-") {
+        Some((name, default)) => (name, Some(default)),
+        None => (reference, None),
+    };
+    if !is_variable_name(name) {
+        let fault = Fault::new(format!("{} is not the name of a variable", quoted(name)));
+        return Err(fault.cure("write \"$${\" where a plain \"${\" is meant"));
+    }
+    if default.is_some_and(|default| default.contains("${")) {
+        return Err(Fault::new("a default cannot hold another \"${\""));
+    }
+    match (environment(name), default) {
+        (Some(value), None) => Ok(value),
+        // As in a shell, `:-` also replaces what is set but empty.
+        (Some(value), Some(_)) if !value.is_empty() => Ok(value),
+        (_, Some(default)) => Ok(default.to_owned()),
+        (None, None) => {
+            let fault = Fault::new(format!("variable {name} is not set")).outside();
+            Err(fault.cure(format!("set it or write ${{{name}:-default}}")))
+        }
+    }
+}
+
+pub(crate) fn is_variable_name(name: &str) -> bool {
+    name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
+        && name.chars().all(|character| character.is_ascii_alphanumeric() || character == '_')
+}
+
+/// Returns the content without the line end that editors leave.
+fn read_file(path: &Path) -> Result<String, String> {
+    let bytes = bounded::read(path, MAX_FILE_SIZE).map_err(|error| error.to_string())?;
+    let text = String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())?;
+    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::expand;
+
+    fn environment(name: &str) -> Option<String> {
+        match name {
+            "TOKEN" => Some("s3cret".to_owned()),
+            "EMPTY" => Some(String::new()),
+            "NESTED" => Some("${TOKEN}".to_owned()),
+            _ => None,
+        }
+    }
+
+    fn check(text: &str, expected: Result<&str, &str>) {
+        let found = expand(text, &environment, Path::new("/nowhere"))
+            .map_err(|faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "));
+        assert_eq!(found, expected.map(str::to_owned).map_err(str::to_owned), "{text}");
+    }
+
+    #[test]
+    fn references_expand() {
+        for (text, expected) in [
+            ("", ""),
+            ("plain $TOKEN $ {TOKEN}", "plain $TOKEN $ {TOKEN}"),
+            ("Bearer ${TOKEN}", "Bearer s3cret"),
+            ("${env:TOKEN}${TOKEN}!", "s3crets3cret!"),
+            ("${NO:-a:-b}", "a:-b"),
+            ("${NO:-}", ""),
+            ("${env:NO:-d}", "d"),
+            ("${EMPTY}", ""),
+            ("${EMPTY:-d}", "d"),
+            ("${TOKEN:-d}", "s3cret"),
+            ("$${TOKEN}", "${TOKEN}"),
+            ("${NESTED}", "${TOKEN}"),
+        ] {
+            check(text, Ok(expected));
+        }
+    }
+
+    #[test]
+    fn faults_name_the_variable_and_never_a_value() {
+        for (text, expected) in [
+            ("${NO}", "variable NO is not set, set it or write ${NO:-default}"),
+            (
+                "${TOKEN}${A}${env:B}",
+                "variable A is not set, set it or write ${A:-default}; \
+                 variable B is not set, set it or write ${B:-default}",
+            ),
+            ("${TOKEN", "\"${\" is not closed by \"}\", write \"$${\" where a plain \"${\" is meant"),
+            ("${}", "\"\" is not the name of a variable, write \"$${\" where a plain \"${\" is meant"),
+            ("${1A}", "\"1A\" is not the name of a variable, write \"$${\" where a plain \"${\" is meant"),
+            ("${input:key}", "\"input:key\" asks the user, which a gateway cannot, use a variable: ${VAR}"),
+            ("${A:-${B}}", "a default cannot hold another \"${\""),
+            ("${file:/}", "cannot read \"/\": it is not a regular file"),
+        ] {
+            check(text, Err(expected));
+        }
+    }
+
+    #[test]
+    fn files_are_read_without_their_last_line_end() {
+        let directory = std::env::temp_dir().join(format!("goblin-expand-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join("key"), "s3cret\r\n").unwrap();
+        std::fs::write(directory.join("large"), vec![b'x'; 70_000]).unwrap();
+        std::fs::write(directory.join("binary"), [0xff, 0xfe]).unwrap();
+        let expand = |text: &str| expand(text, &environment, &directory).map_err(|faults| faults[0].to_string());
+        assert_eq!(expand("Bearer ${file:key}").as_deref(), Ok("Bearer s3cret"));
+        let absolute = format!("${{file:{}}}", directory.join("key").display());
+        assert_eq!(expand(&absolute).as_deref(), Ok("s3cret"));
+        assert_eq!(expand("${file:large}"), Err("cannot read \"large\": it is larger than 65536 bytes".to_owned()));
+        assert_eq!(expand("${file:binary}"), Err("cannot read \"binary\": it is not UTF-8".to_owned()));
+        assert!(expand("${file:absent}").unwrap_err().starts_with("cannot read \"absent\": "));
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+}

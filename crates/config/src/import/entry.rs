@@ -1,0 +1,273 @@
+//! One server of another client, member by member, as an entry of ours.
+
+use std::path::Path;
+
+use crate::import::block::Block;
+use crate::import::variables::Variables;
+use crate::import::{Client, Ground, Remark, relative_argument};
+use crate::tree::Tree;
+use crate::{network, transport, vocabulary};
+
+/// Members that say nothing to a gateway, besides those that our reader passes over.
+const SILENT: [&str; 7] = ["version", "dev", "icon", "required", "type", "transport", "default_tools_approval_mode"];
+
+/// Ways to log in that need a person or a program of the client.
+const LOGIN: [&str; 8] = [
+    "auth",
+    "oauth",
+    "oauth_resource",
+    "scopes",
+    "authProviderType",
+    "targetAudience",
+    "targetServiceAccount",
+    "headersHelper",
+];
+
+/// What an entry is made of.
+#[derive(Default)]
+struct Parts {
+    command: Option<Tree>,
+    args: Option<Tree>,
+    env: Vec<(String, Tree)>,
+    inherit: Option<Tree>,
+    cwd: Option<Tree>,
+    url: Option<Tree>,
+    headers: Vec<(String, Tree)>,
+    is_off: bool,
+    timeout: Option<Tree>,
+    allow: Option<Tree>,
+    deny: Option<Tree>,
+}
+
+/// `None` was noted.
+pub(crate) fn entry(
+    client: Client,
+    server: &Tree,
+    block: &Block,
+    ground: &Ground,
+    notes: &mut Vec<Remark>,
+) -> Option<Tree> {
+    let Tree::Object(members) = server else {
+        notes.push(Remark::new("", "not imported: it is not an object"));
+        return None;
+    };
+    let is_sse = is_sse(client, server);
+    notes.extend(doubt(server));
+    let mut reader = Reader { variables: Variables { client, block, ground }, parts: Parts::default(), notes };
+    for (name, value) in members {
+        reader.member(name, value);
+    }
+    let mut parts = reader.parts;
+    if parts.command.is_some() && parts.cwd.is_none() {
+        parts.cwd = block.project.as_ref().map(|directory| path(directory));
+    }
+    let entry = parts.into_tree(is_sse);
+    if let Some(argument) = relative_argument(&entry) {
+        let why = format!("{argument} starts at the directory of goblin.json");
+        notes.push(Remark::new("args", why).cure("add a cwd or write an absolute path"));
+    }
+    Some(entry)
+}
+
+fn is_known_kind(kind: &str) -> bool {
+    transport::KINDS.iter().any(|(known, _)| *known == kind)
+}
+
+fn kind(server: &Tree) -> Option<&str> {
+    vocabulary::TYPE.iter().find_map(|name| server.get(name)).and_then(Tree::as_text)
+}
+
+/// What makes it doubtful that the server is of the kind that its members tell.
+fn doubt(server: &Tree) -> Option<Remark> {
+    let is_unknown = kind(server).is_some_and(|kind| !is_known_kind(kind));
+    is_unknown.then(|| Remark::new("type", "it is taken for what its other members tell"))
+}
+
+/// Gemini means HTTP+SSE by `url`, unless it says otherwise.
+fn is_sse(client: Client, server: &Tree) -> bool {
+    match kind(server) {
+        Some(kind) => kind == "sse",
+        None => client == Client::Gemini && server.get("url").is_some() && server.get("httpUrl").is_none(),
+    }
+}
+
+fn path(path: &Path) -> Tree {
+    Tree::text(path.display().to_string().replace("${", "$${"))
+}
+
+struct Reader<'a, 'n> {
+    variables: Variables<'a>,
+    parts: Parts,
+    notes: &'n mut Vec<Remark>,
+}
+
+impl Reader<'_, '_> {
+    fn member(&mut self, name: &str, value: &Tree) {
+        match name {
+            _ if *value == Tree::Null => {}
+            "command" => self.parts.command = self.text(name, value),
+            "args" => self.parts.args = self.texts(name, value),
+            "env" => self.parts.env = self.map(name, value),
+            // Codex passes these variables on.
+            "env_vars" => self.parts.inherit = self.names(name, value),
+            "cwd" => self.parts.cwd = self.directory(name, value),
+            "url" | "serverUrl" | "httpUrl" => {
+                // Gemini prefers this one where both stand.
+                if self.parts.url.is_none() || name == "httpUrl" {
+                    self.parts.url = self.text(name, value);
+                }
+            }
+            "headers" | "http_headers" => {
+                let headers = self.map(name, value);
+                self.headers(name, headers);
+            }
+            "env_http_headers" => {
+                let headers = self.map(name, value).into_iter();
+                let headers = headers.map(|(header, variable)| (header, refer("", &variable))).collect();
+                self.headers(name, headers);
+            }
+            "bearer_token_env_var" => {
+                let header = ("Authorization".to_owned(), refer("Bearer ", value));
+                self.headers(name, vec![header]);
+            }
+            "disabled" => self.parts.is_off |= *value == Tree::Flag(true),
+            "enabled" => self.parts.is_off |= *value == Tree::Flag(false),
+            "timeout" => self.parts.timeout = self.duration(name, value, 1.0),
+            "tool_timeout_sec" => self.parts.timeout = self.duration(name, value, 1000.0),
+            "includeTools" | "enabled_tools" => self.parts.allow = self.names(name, value),
+            "excludeTools" | "disabled_tools" | "disabledTools" => self.parts.deny = self.names(name, value),
+            _ => self.other(name),
+        }
+    }
+
+    /// What has no place here.
+    fn other(&mut self, name: &str) {
+        let note = |why: &str, cure: &str| Some(Remark::new(name, why).cure(cure));
+        let remark = match name {
+            _ if SILENT.contains(&name) || vocabulary::SERVER.passed_over.contains(&name) => None,
+            _ if LOGIN.contains(&name) => {
+                note("logging in is not available yet", "put a token into headers.Authorization")
+            }
+            "envFile" => note("files of variables are not read", "write them into env, or export them"),
+            "startup_timeout_sec" | "startup_timeout_ms" => {
+                note("the time to start is one for all servers", "set policies.startTimeout")
+            }
+            // Only what may run without the user being asked.
+            "tools" if self.variables.client == Client::Codex => None,
+            "tcp" => note("WebSocket is not available", "see whether it has a Streamable HTTP address"),
+            _ => Some(Remark::new(name, "goblin has nothing like it")),
+        };
+        self.notes.extend(remark);
+    }
+
+    fn wrong<T>(&mut self, name: &str, wanted: &str) -> Option<T> {
+        self.notes.push(Remark::new(name, format!("left out: it is not {wanted}")));
+        None
+    }
+
+    fn text(&mut self, name: &str, value: &Tree) -> Option<Tree> {
+        match value {
+            Tree::Text(text) => Some(Tree::text(self.variables.translate(name, text, self.notes))),
+            // Written without quotes, but meant as text where only text can stand.
+            Tree::Number(number) => Some(Tree::text(number)),
+            Tree::Flag(flag) => Some(Tree::text(flag.to_string())),
+            _ => self.wrong(name, "text"),
+        }
+    }
+
+    fn texts(&mut self, name: &str, value: &Tree) -> Option<Tree> {
+        let Tree::List(elements) = value else { return self.wrong(name, "a list") };
+        Some(Tree::List(elements.iter().filter_map(|element| self.text(name, element)).collect()))
+    }
+
+    fn map(&mut self, name: &str, value: &Tree) -> Vec<(String, Tree)> {
+        let Tree::Object(members) = value else { return self.wrong(name, "an object").unwrap_or_default() };
+        let read = |(key, value): &(String, Tree)| Some((key.clone(), self.text(&format!("{name}.{key}"), value)?));
+        members.iter().filter_map(read).collect()
+    }
+
+    /// Names of tools, none of which is a pattern to others.
+    fn names(&mut self, name: &str, value: &Tree) -> Option<Tree> {
+        match value {
+            Tree::List(names) if names.iter().all(|name| name.as_text().is_some()) => Some(value.clone()),
+            _ => self.wrong(name, "a list of names"),
+        }
+    }
+
+    /// Relative to the project, or to where we are.
+    fn directory(&mut self, name: &str, value: &Tree) -> Option<Tree> {
+        let text = self.text(name, value)?;
+        let text = text.as_text()?;
+        if let Some(rest) = text.strip_prefix('~').filter(|rest| rest.is_empty() || rest.starts_with('/')) {
+            return Some(Tree::text(format!("${{HOME}}{rest}")));
+        }
+        if text.starts_with(['/', '$']) {
+            return Some(Tree::text(text));
+        }
+        let (block, ground) = (self.variables.block, self.variables.ground);
+        let base = block.project.as_ref().unwrap_or(&ground.here);
+        let whole: std::path::PathBuf = base.join(text).components().collect();
+        if block.project.is_none() {
+            let why = format!("{text} changes with where the client is started, and is written as {}", whole.display());
+            self.notes.push(Remark::new(name, why).cure("write another directory where that is wrong"));
+        }
+        Some(path(&whole))
+    }
+
+    /// Those that the gateway sets itself would be refused.
+    fn headers(&mut self, name: &str, headers: Vec<(String, Tree)>) {
+        for (header, value) in headers {
+            if network::is_own_header(&header) {
+                let why = "left out: the gateway sets this header itself";
+                self.notes.push(Remark::new(format!("{name}.{header}"), why));
+            } else {
+                self.parts.headers.retain(|(known, _)| !known.eq_ignore_ascii_case(&header));
+                self.parts.headers.push((header, value));
+            }
+        }
+    }
+
+    fn duration(&mut self, name: &str, value: &Tree, milliseconds_each: f64) -> Option<Tree> {
+        let number = match value {
+            Tree::Number(number) => number.parse::<f64>().ok(),
+            _ => None,
+        };
+        let Some(milliseconds) = number.map(|number| number * milliseconds_each).filter(|number| *number >= 0.0) else {
+            return self.wrong(name, "a number");
+        };
+        let milliseconds = milliseconds.round() as u64;
+        Some(Tree::text(if milliseconds.is_multiple_of(1000) {
+            format!("{}s", milliseconds / 1000)
+        } else {
+            format!("{milliseconds}ms")
+        }))
+    }
+}
+
+/// The name of a variable as a reference to it.
+fn refer(before: &str, variable: &Tree) -> Tree {
+    Tree::text(format!("{before}${{{}}}", variable.as_text().unwrap_or_default()))
+}
+
+impl Parts {
+    /// Only what was said, in the order of the documentation.
+    fn into_tree(self, is_sse: bool) -> Tree {
+        let object = |members: Vec<(String, Tree)>| (!members.is_empty()).then_some(Tree::Object(members));
+        let rules = [("allow", self.allow), ("deny", self.deny)];
+        let rules = rules.into_iter().filter_map(|(name, names)| Some((name.to_owned(), names?))).collect();
+        let members = [
+            ("type", is_sse.then(|| Tree::text("sse"))),
+            ("command", self.command),
+            ("args", self.args.filter(|args| *args != Tree::List(Vec::new()))),
+            ("env", object(self.env)),
+            ("inherit", self.inherit),
+            ("cwd", self.cwd),
+            ("url", self.url),
+            ("headers", object(self.headers)),
+            ("enabled", self.is_off.then_some(Tree::Flag(false))),
+            ("timeout", self.timeout),
+            ("tools", object(rules)),
+        ];
+        Tree::object(members.into_iter().filter_map(|(name, value)| Some((name, value?))))
+    }
+}

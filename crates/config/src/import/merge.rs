@@ -1,0 +1,128 @@
+//! The servers of several files under one roof: who keeps its name, who gets another, who is there already.
+
+use std::path::PathBuf;
+
+use crate::ServerId;
+use crate::import::{Client, Found, Imported, Note, is_ourselves};
+use crate::tree::Tree;
+use crate::visible::is_hidden;
+
+/// What an import would do.
+#[derive(Clone, Debug, Default)]
+pub struct Merged {
+    pub servers: Vec<Candidate>,
+    pub notes: Vec<Note>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    pub id: String,
+    /// All that have it, in the order they were read.
+    pub clients: Vec<Client>,
+    pub file: PathBuf,
+    pub entry: Tree,
+    /// It stands in our file already.
+    pub is_present: bool,
+}
+
+/// `existing` are the servers of our file, `port` is where we listen.
+pub fn merge(found: Vec<Found>, existing: &[(String, Tree)], port: u16) -> Merged {
+    let mut merged = Merged::default();
+    let mut servers = Vec::new();
+    for found in found {
+        merged.notes.extend(found.notes);
+        servers.extend(found.servers);
+    }
+    // Within a client the narrower scope comes first; among clients the order stays.
+    let order: Vec<Client> = servers.iter().map(|server: &Imported| server.client).collect();
+    let place = |client: Client| order.iter().position(|known| *known == client);
+    servers.sort_by_key(|server| (place(server.client), server.scope));
+    let mut taken: Vec<(Client, String, PathBuf, Tree)> = Vec::new();
+    for server in servers {
+        if is_ourselves(&server.entry, port) {
+            merged.note(&server, "left out: it is goblin itself", None);
+            continue;
+        }
+        let hiding = taken.iter().find(|(client, name, ..)| *client == server.client && *name == server.name);
+        if let Some((_, _, file, entry)) = hiding {
+            if !entry.is_same(&server.entry) {
+                let why = format!("left out: {} takes the one for this project in {}", server.client, file.display());
+                merged.note(&server, &why, None);
+            }
+            continue;
+        }
+        taken.push((server.client, server.name.clone(), server.file.clone(), server.entry.clone()));
+        merged.admit(server, existing);
+    }
+    merged
+}
+
+impl Merged {
+    fn note(&mut self, server: &Imported, why: &str, cure: Option<String>) {
+        let (file, name) = (server.file.clone(), server.name.clone());
+        self.notes.push(Note { file, server: name, member: String::new(), why: why.to_owned(), cure });
+    }
+
+    fn admit(&mut self, server: Imported, existing: &[(String, Tree)]) {
+        let wanted = clean(&server.name);
+        let own = with_client(&wanted, server.client, 1);
+        for id in [&wanted, &own] {
+            if let Some(index) = self.servers.iter().position(|known| is_one(&known.id, id)) {
+                let known = &mut self.servers[index];
+                if known.entry.is_same(&server.entry) {
+                    known.clients.push(server.client);
+                    return;
+                }
+            }
+            if existing.iter().any(|(known, entry)| is_one(known, id) && entry.is_same(&server.entry)) {
+                self.push(id.clone(), server, true);
+                return;
+            }
+        }
+        if let Some((known, _)) = existing.iter().find(|(known, _)| is_one(known, &wanted)) {
+            let why = format!("left out: your file has another server {known}");
+            let cure = format!("keep it, or run goblin remove {known} and import again");
+            self.note(&server, &why, Some(cure));
+            return;
+        }
+        let is_free = |id: &str| {
+            !self.servers.iter().any(|known| is_one(&known.id, id))
+                && !existing.iter().any(|(known, _)| is_one(known, id))
+        };
+        let mut id = wanted.clone();
+        let mut number = 1;
+        while !is_free(&id) {
+            id = with_client(&wanted, server.client, number);
+            number += 1;
+        }
+        if id != server.name {
+            let why = format!("it is called {id} here, since the name is taken or cannot be used");
+            self.note(&server, &why, None);
+        }
+        self.push(id, server, false);
+    }
+
+    fn push(&mut self, id: String, server: Imported, is_present: bool) {
+        let Imported { client, file, entry, .. } = server;
+        self.servers.push(Candidate { id, clients: vec![client], file, entry, is_present });
+    }
+}
+
+/// Two ids that our reader would not take side by side.
+fn is_one(one: &str, other: &str) -> bool {
+    let folded = |id: &str| ServerId::new(id).map(|id| id.folded());
+    one == other || matches!((folded(one), folded(other)), (Ok(one), Ok(other)) if one == other)
+}
+
+/// A name that can be an id.
+fn clean(name: &str) -> String {
+    let name: String = name.chars().filter(|letter| !is_hidden(*letter)).take(ServerId::MAX_LENGTH).collect();
+    if name.is_empty() { "server".to_owned() } else { name }
+}
+
+/// `NAME-CLIENT`, from the second on with a number.
+fn with_client(name: &str, client: Client, number: usize) -> String {
+    let suffix = if number == 1 { format!("-{client}") } else { format!("-{client}-{number}") };
+    let room = ServerId::MAX_LENGTH - suffix.len();
+    name.chars().take(room).chain(suffix.chars()).collect()
+}

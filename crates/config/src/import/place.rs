@@ -1,0 +1,87 @@
+//! Where the clients keep their files, on Linux and macOS.
+
+use std::path::{Path, PathBuf};
+
+use crate::import::{Client, Ground, Source};
+use crate::{Environment, file};
+
+/// The files of one client, whether they are there or not.
+pub fn sources(client: Client, ground: &Ground, environment: Environment<'_>) -> Vec<Source> {
+    let users: Vec<PathBuf> = user_files(client, &ground.home, environment);
+    let mut sources = Vec::new();
+    for directory in project_directories(&ground.here) {
+        if let Some(path) = project_file(client).map(|file| directory.join(file))
+            && !users.contains(&path)
+        {
+            sources.push(Source { client, path, project: Some(directory) });
+        }
+    }
+    sources.extend(users.into_iter().map(|path| Source { client, path, project: None }));
+    sources
+}
+
+fn project_file(client: Client) -> Option<&'static str> {
+    match client {
+        Client::ClaudeDesktop | Client::Windsurf => None,
+        Client::ClaudeCode => Some(".mcp.json"),
+        Client::Cursor => Some(".cursor/mcp.json"),
+        Client::VsCode => Some(".vscode/mcp.json"),
+        Client::Codex => Some(".codex/config.toml"),
+        Client::Gemini => Some(".gemini/settings.json"),
+    }
+}
+
+fn user_files(client: Client, home: &Path, environment: Environment<'_>) -> Vec<PathBuf> {
+    let applications = if cfg!(target_os = "macos") {
+        home.join("Library/Application Support")
+    } else {
+        file::user_directory(environment).unwrap_or_else(|| home.join(".config"))
+    };
+    let codex = environment("CODEX_HOME").filter(|value| !value.is_empty()).map(PathBuf::from);
+    let file = match client {
+        Client::ClaudeDesktop => applications.join("Claude/claude_desktop_config.json"),
+        Client::ClaudeCode => home.join(".claude.json"),
+        Client::Cursor => home.join(".cursor/mcp.json"),
+        Client::VsCode => applications.join("Code/User/mcp.json"),
+        Client::Windsurf => home.join(".codeium/windsurf/mcp_config.json"),
+        Client::Codex => codex.unwrap_or_else(|| home.join(".codex")).join("config.toml"),
+        Client::Gemini => home.join(".gemini/settings.json"),
+    };
+    vec![file]
+}
+
+/// The working directory, and the top of the repository that it is in.
+fn project_directories(here: &Path) -> Vec<PathBuf> {
+    let mut directories = vec![here.to_owned()];
+    let top = here.ancestors().find(|directory| directory.join(".git").exists());
+    directories.extend(top.filter(|top| *top != here).map(Path::to_owned));
+    directories
+}
+
+/// The project of a file that was named: the directory that the file's usual place is in.
+pub fn project_of(client: Client, path: &Path, home: &Path) -> Option<PathBuf> {
+    let file = Path::new(project_file(client)?);
+    let directory = path.ancestors().nth(file.components().count())?;
+    (path.ends_with(file) && directory != home).then(|| directory.to_owned())
+}
+
+/// Whose file it is, by its name, else by what stands in it.
+pub fn guess(path: &Path, text: &str) -> Client {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let parent = path.parent().and_then(Path::file_name).and_then(|name| name.to_str()).unwrap_or_default();
+    match (parent, name) {
+        (_, "claude_desktop_config.json") => Client::ClaudeDesktop,
+        (_, ".mcp.json" | ".claude.json") => Client::ClaudeCode,
+        (_, "mcp_config.json") => Client::Windsurf,
+        (".cursor", _) => Client::Cursor,
+        (".vscode" | "User", _) => Client::VsCode,
+        (".gemini", _) => Client::Gemini,
+        _ if name.ends_with(".toml") => Client::Codex,
+        _ if text.contains("\"serverUrl\"") => Client::Windsurf,
+        _ if text.contains("\"httpUrl\"") => Client::Gemini,
+        _ if text.contains("\"servers\"") => Client::VsCode,
+        _ if text.contains("${env:") => Client::Cursor,
+        // The shape that all others began from.
+        _ => Client::ClaudeCode,
+    }
+}

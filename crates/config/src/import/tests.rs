@@ -1,0 +1,122 @@
+//! Texts of other clients in ours, and what is shown of them.
+
+use super::show::masked;
+use super::{Client, Ground, Source, is_ourselves, place, relative_argument, translate};
+use crate::tree::Tree;
+
+/// The value of one variable of one server, and the notes about it.
+fn check(client: Client, text: &str, expected: &str, notes: usize) {
+    let ground = Ground { home: "/srv/me".into(), here: "/srv/here".into() };
+    let source = Source { client, path: "/srv/app/file".into(), project: Some("/srv/app".into()) };
+    let file = match client {
+        Client::Codex => format!("[mcp_servers.a]\ncommand = \"x\"\nenv = {{ V = {text:?} }}"),
+        Client::VsCode => format!("{{\"servers\":{{\"a\":{{\"command\":\"x\",\"env\":{{\"V\":{text:?}}}}}}}}}"),
+        _ => format!("{{\"mcpServers\":{{\"a\":{{\"command\":\"x\",\"env\":{{\"V\":{text:?}}}}}}}}}"),
+    };
+    let found = translate(&source, &file, &ground).unwrap();
+    let entry = &found.servers.first().unwrap_or_else(|| panic!("{:?}", found.notes)).entry;
+    assert_eq!(entry.get("env").and_then(|env| env.get("V")), Some(&Tree::text(expected)), "{client} {text}");
+    assert_eq!(found.notes.len(), notes, "{client} {text}: {:?}", found.notes);
+}
+
+#[test]
+fn references_are_those_of_the_client() {
+    for (client, text, expected, notes) in [
+        (Client::ClaudeCode, "${A} ${B:-c} $D", "${A} ${B:-c} $D", 0),
+        (Client::ClaudeCode, "${not a name}", "$${not a name}", 1),
+        (Client::ClaudeDesktop, "${A} $B", "$${A} $B", 1),
+        (Client::Codex, "${A}", "$${A}", 1),
+        (Client::Cursor, "${env:A}-${userHome}${/}x", "${A}-${HOME}/x", 0),
+        (Client::Cursor, "${A}", "$${A}", 1),
+        (Client::VsCode, "${workspaceFolder}/${workspaceFolderBasename}", "/srv/app/app", 0),
+        (Client::VsCode, "${input:api-key}", "${API_KEY}", 1),
+        (Client::VsCode, "${input:1st}", "${_1ST}", 1),
+        (Client::VsCode, "${command:x.y}", "$${command:x.y}", 1),
+        (Client::Windsurf, "${env:A} ${file:/p} ${file:~/q}", "${A} ${file:/p} ${file:/srv/me/q}", 0),
+        (Client::Gemini, "$A ${B} $5 a$", "${A} ${B} $5 a$", 0),
+        (Client::Gemini, "x$A_B-y", "x${A_B}-y", 0),
+        (Client::Cursor, "open ${env:A", "open $${env:A", 0),
+        (Client::Cursor, "é$€${env:É}", "é$€$${env:É}", 1),
+    ] {
+        check(client, text, expected, notes);
+    }
+}
+
+fn entry(members: &[(&str, Tree)]) -> Tree {
+    Tree::object(members.iter().cloned())
+}
+
+fn command(args: &[&str]) -> Tree {
+    entry(&[("command", Tree::text("x")), ("args", Tree::texts(args.iter().copied()))])
+}
+
+#[test]
+fn programs_see_no_secret() {
+    let remote =
+        entry(&[("url", Tree::text("https://h/mcp?key=abc")), ("headers", entry(&[("A", Tree::text("abc"))]))]);
+    assert_eq!(masked(&remote).to_string(), r#"{"headers":{"A":"***"},"url":"https://h/mcp?***"}"#);
+    let local = masked(&command(&["--token", "abc", "postgres://me:pw@host/db"])).to_string();
+    assert_eq!(local, r#"{"args":["--token","***","postgres://***@host/db"],"command":"x"}"#);
+}
+
+#[test]
+fn we_know_ourselves() {
+    for (entry, expected) in [
+        (entry(&[("command", Tree::text("/usr/bin/goblin")), ("args", Tree::texts(["stdio"]))]), true),
+        (entry(&[("command", Tree::text("goblins"))]), false),
+        (entry(&[("url", Tree::text("http://localhost:3000/mcp"))]), true),
+        (entry(&[("url", Tree::text("http://[::1]:3000/mcp"))]), true),
+        (entry(&[("url", Tree::text("http://localhost:3001/mcp"))]), false),
+        (entry(&[("url", Tree::text("http://example.com:3000/mcp"))]), false),
+        (command(&["mcp-remote", "http://127.0.0.1:3000/mcp"]), true),
+    ] {
+        assert_eq!(is_ourselves(&entry, 3000), expected, "{entry:?}");
+    }
+}
+
+#[test]
+fn relative_arguments_matter_without_a_directory() {
+    assert_eq!(relative_argument(&command(&["-x", "./a"])), Some("./a"));
+    assert_eq!(relative_argument(&command(&["-x", "a", ".hidden"])), None);
+    let placed = entry(&[("command", Tree::text("x")), ("args", Tree::texts(["."])), ("cwd", Tree::text("/"))]);
+    assert_eq!(relative_argument(&placed), None);
+}
+
+#[test]
+fn files_are_looked_for_in_the_project_and_at_home() {
+    let ground = Ground { home: "/srv/me".into(), here: "/srv/me".into() };
+    let environment = |name: &str| (name == "CODEX_HOME").then(|| "/codex".to_owned());
+    let paths = |client| {
+        place::sources(client, &ground, &environment).into_iter().map(|source| source.path).collect::<Vec<_>>()
+    };
+    // At home the file of the project is that of the user, and counts once.
+    assert_eq!(paths(Client::Cursor), [std::path::Path::new("/srv/me/.cursor/mcp.json")]);
+    assert_eq!(paths(Client::Codex).last().unwrap(), std::path::Path::new("/codex/config.toml"));
+    assert_eq!(place::project_of(Client::Cursor, "/p/.cursor/mcp.json".as_ref(), &ground.home), Some("/p".into()));
+    assert_eq!(place::project_of(Client::Cursor, "/srv/me/.cursor/mcp.json".as_ref(), &ground.home), None);
+    assert_eq!(place::project_of(Client::Cursor, "/p/mcp.json".as_ref(), &ground.home), None);
+}
+
+#[test]
+fn doubts_and_secrets_in_notes() {
+    let ground = Ground { home: "/srv/me".into(), here: "/srv/here".into() };
+    for (client, members, expected) in [
+        (Client::Cursor, r#""url": "https://h/x/sse?k=v""#, None),
+        (Client::Cursor, r#""url": "https://h/sse", "type": "http""#, None),
+        (
+            Client::Cursor,
+            r#""url": "https://h/mcp", "type": "odd""#,
+            Some("it is taken for what its other members tell"),
+        ),
+        (Client::Cursor, r#""command": "x", "env": {"A": "${B:-abc}"}"#, Some("cursor leaves ${B:-***} as it is")),
+        (Client::Cursor, r#""command": "x", "env": {"A": "${b c:abc}"}"#, Some("cursor fills in ${b c:...}")),
+        (Client::ClaudeDesktop, r#""command": "x", "env": {"A": "${b abc}"}"#, Some("claude-desktop leaves ${...} as")),
+    ] {
+        let source = Source { client, path: "/srv/file".into(), project: None };
+        let found = translate(&source, &format!(r#"{{"mcpServers":{{"a":{{{members}}}}}}}"#), &ground).unwrap();
+        assert_eq!(found.servers.len(), 1, "{members}");
+        let notes: Vec<String> = found.notes.iter().map(ToString::to_string).collect();
+        assert_eq!(notes.len(), usize::from(expected.is_some()), "{notes:?}");
+        assert!(notes.iter().all(|note| note.contains(expected.unwrap()) && !note.contains("abc")), "{notes:?}");
+    }
+}

@@ -1,0 +1,149 @@
+//! References in the texts of other clients, in our words.
+//!
+//! Each client has its own: `${env:X}`, `$X`, `${workspaceFolder}`, `${input:id}`, or none at all. What a client leaves
+//! as it is must stay so here, hence a `${` that means nothing to it becomes `$${`.
+
+use std::path::Path;
+
+use crate::expand::is_variable_name;
+use crate::import::block::Block;
+use crate::import::{Client, Ground, Remark};
+use crate::mask;
+use crate::tree::Tree;
+
+pub(crate) struct Variables<'a> {
+    pub(crate) client: Client,
+    pub(crate) block: &'a Block,
+    pub(crate) ground: &'a Ground,
+}
+
+impl Variables<'_> {
+    /// The text of `member` as we would write it.
+    pub(crate) fn translate(&self, member: &str, text: &str, notes: &mut Vec<Remark>) -> String {
+        let mut translated = String::with_capacity(text.len());
+        let mut rest = text;
+        while let Some(start) = rest.find('$') {
+            translated.push_str(&rest[..start]);
+            rest = &rest[start..];
+            let braced = rest.strip_prefix("${").and_then(|inner| inner.split_once('}'));
+            if let Some((inner, after)) = braced {
+                translated.push_str(&self.braced(member, inner, notes));
+                rest = after;
+            } else if let Some(name) = self.bare(rest) {
+                translated.push_str(&format!("${{{name}}}"));
+                rest = &rest[1 + name.len()..];
+            } else {
+                // `${` without its end would be an error to us.
+                translated.push_str(if rest.starts_with("${") { "$$" } else { "$" });
+                rest = &rest[1..];
+            }
+        }
+        translated.push_str(rest);
+        translated
+    }
+
+    /// `$NAME`, which only Gemini knows.
+    fn bare<'t>(&self, text: &'t str) -> Option<&'t str> {
+        let inner = &text[1..];
+        let end = inner.find(|next: char| !next.is_ascii_alphanumeric() && next != '_').unwrap_or(inner.len());
+        (self.client == Client::Gemini && is_variable_name(&inner[..end])).then(|| &inner[..end])
+    }
+
+    fn braced(&self, member: &str, inner: &str, notes: &mut Vec<Remark>) -> String {
+        let known = match self.client {
+            Client::ClaudeDesktop | Client::Codex => None,
+            Client::ClaudeCode => self.claude_code(member, inner, notes),
+            Client::Gemini => is_variable_name(inner.split(":-").next().unwrap_or(inner)).then(|| reference(inner)),
+            Client::Windsurf => self.windsurf(inner),
+            Client::Cursor | Client::VsCode => self.editor(member, inner, notes),
+        };
+        known.unwrap_or_else(|| {
+            let shown = mask::reference(inner);
+            let is_filled_in = matches!(self.client, Client::Cursor | Client::VsCode) && !inner.contains(":-");
+            let remark = match inner.split_once(':').filter(|_| is_filled_in) {
+                Some((kind, _)) => {
+                    let why = format!("{} fills in ${{{kind}:...}}, which a gateway cannot", self.client);
+                    Remark::new(member, why).cure(format!("write what is meant for $${{{kind}:...}}"))
+                }
+                None => {
+                    let why = format!("{} leaves {shown} as it is, so it is written as ${shown}", self.client);
+                    Remark::new(member, why).cure("remove one $ where a variable was meant")
+                }
+            };
+            notes.push(remark);
+            format!("$${{{inner}}}")
+        })
+    }
+
+    fn claude_code(&self, member: &str, inner: &str, notes: &mut Vec<Remark>) -> Option<String> {
+        let name = inner.split(":-").next().unwrap_or(inner);
+        if name == "CLAUDE_PROJECT_DIR" {
+            return Some(self.folder(member, inner, notes));
+        }
+        is_variable_name(name).then(|| reference(inner))
+    }
+
+    fn windsurf(&self, inner: &str) -> Option<String> {
+        if let Some(path) = inner.strip_prefix("file:") {
+            let path =
+                path.strip_prefix("~/").map_or_else(|| Path::new(path).to_owned(), |rest| self.ground.home.join(rest));
+            return Some(format!("${{file:{}}}", path.display()));
+        }
+        inner.strip_prefix("env:").filter(|name| is_variable_name(name)).map(reference)
+    }
+
+    /// Cursor took its words from VS Code.
+    fn editor(&self, member: &str, inner: &str, notes: &mut Vec<Remark>) -> Option<String> {
+        if let Some(name) = inner.strip_prefix("env:") {
+            return is_variable_name(name).then(|| reference(name));
+        }
+        if let Some(id) = inner.strip_prefix("input:") {
+            return Some(self.input(member, id, notes));
+        }
+        match inner {
+            "userHome" => Some(reference("HOME")),
+            "pathSeparator" | "/" => Some("/".to_owned()),
+            "workspaceFolder" => Some(self.folder(member, inner, notes)),
+            "workspaceFolderBasename" => {
+                let folder = self.folder(member, inner, notes);
+                Some(folder.rsplit('/').next().unwrap_or(&folder).to_owned())
+            }
+            _ => None,
+        }
+    }
+
+    /// The directory of the project. In a file of the user it is whatever is open, so the one we are in is taken.
+    fn folder(&self, member: &str, inner: &str, notes: &mut Vec<Remark>) -> String {
+        let folder = self.block.project.as_ref().unwrap_or_else(|| {
+            let here = self.ground.here.display();
+            let why = format!("${{{inner}}} changes with what is open, and is written as {here}");
+            notes.push(Remark::new(member, why).cure("write another directory where that is wrong"));
+            &self.ground.here
+        });
+        folder.display().to_string().replace("${", "$${")
+    }
+
+    /// What a user is asked for is a variable here.
+    fn input(&self, member: &str, id: &str, notes: &mut Vec<Remark>) -> String {
+        let mut name: String = id
+            .chars()
+            .map(|letter| if letter.is_ascii_alphanumeric() { letter.to_ascii_uppercase() } else { '_' })
+            .collect();
+        if !is_variable_name(&name) {
+            name.insert(0, '_');
+        }
+        let input = self.block.inputs.iter().find(|(known, _)| known == id).map(|(_, input)| input);
+        let text = |key: &str| input.and_then(|input| input.get(key)).and_then(Tree::as_text);
+        let asked = text("description").map(|asked| format!(" ({asked})")).unwrap_or_default();
+        let why = format!("nobody is there to be asked for {id}{asked}, so it is the variable {name}");
+        notes.push(Remark::new(member, why).cure(format!("export {name}=...")));
+        match text("default").filter(|default| !default.is_empty() && !default.contains(['}', '$'])) {
+            Some(default) => reference(&format!("{name}:-{default}")),
+            None => reference(&name),
+        }
+    }
+}
+
+fn reference(name: &str) -> String {
+    format!("${{{name}}}")
+}

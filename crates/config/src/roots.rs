@@ -1,0 +1,162 @@
+//! The directories that a server is told of when it asks for roots: paths or file URIs in the file, URIs from here on.
+//!
+//! Nothing here looks at the disk: a directory may come to be later, or be on another machine.
+
+use std::fmt::Write as _;
+use std::path::{Component, Path, PathBuf};
+
+use crate::field::Field;
+use crate::problem::Fault;
+use crate::{Root, network, vocabulary};
+
+/// They are sent as one message whenever the server asks.
+pub(crate) const MAX_ROOTS: usize = 100;
+
+/// What RFC 3986 lets stand in a path.
+const PATH_CHARACTERS: &[u8] = b"-._~!$&'()*+,;=:@/";
+
+pub(crate) fn roots(field: &Field<'_>) -> Option<Vec<Root>> {
+    let count = field.list(|_| Some(()))?.len();
+    if count > MAX_ROOTS {
+        return field.accept(Err(Fault::new(format!("has {count} elements, {MAX_ROOTS} are allowed"))));
+    }
+    field.list(root)
+}
+
+/// A string, or an object where it has a name.
+fn root(field: &Field<'_>) -> Option<Root> {
+    if !field.is_object() {
+        return Some(Root { uri: uri(field)?, name: None });
+    }
+    let section = field.section(&vocabulary::NAMED_ROOT)?;
+    let mut name = None;
+    section.set(&mut name, "name", |field| field.accept(check_name(field.text()?)).map(Some));
+    let Some(place) = section.get("uri") else {
+        return field.accept(Err(Fault::new("\"uri\" is missing")));
+    };
+    Some(Root { uri: uri(&place)?, name })
+}
+
+fn check_name(text: &str) -> Result<String, Fault> {
+    if text.is_empty() { Err(Fault::new("must not be empty")) } else { Ok(text.to_owned()) }
+}
+
+fn uri(field: &Field<'_>) -> Option<String> {
+    let text = field.expanded()?;
+    if is_uri(&text) { field.accept(check_uri(&text)).map(|()| text) } else { field.path().map(|path| uri_of(&path)) }
+}
+
+/// A path may hold a colon, so another scheme is known by what follows it.
+fn is_uri(text: &str) -> bool {
+    text.split_once(':').is_some_and(|(scheme, rest)| {
+        scheme.eq_ignore_ascii_case("file") || (network::is_scheme(scheme) && rest.starts_with("//"))
+    })
+}
+
+fn check_uri(text: &str) -> Result<(), Fault> {
+    let path = text.strip_prefix("file://").and_then(|rest| rest.find('/').map(|start| &rest[start..]));
+    if path.is_some_and(is_encoded) && text.is_ascii() {
+        return Ok(());
+    }
+    Err(Fault::new("a root is a path or a file URI")
+        .cure("write it like \"/srv/my files\" or \"file:///srv/my%20files\""))
+}
+
+/// Characters of a path and whole triplets only.
+fn is_encoded(path: &str) -> bool {
+    let mut parts = path.split('%');
+    let plain = |part: &str| part.bytes().all(is_path_character);
+    let triplet = |part: &str| {
+        part.len() >= 2 && part.bytes().take(2).all(|digit| digit.is_ascii_hexdigit()) && plain(&part[2..])
+    };
+    parts.next().is_some_and(plain) && parts.all(triplet)
+}
+
+/// `path` is absolute. `..` is taken back here, since readers of URIs do it anyway and not all in the same way.
+fn uri_of(path: &Path) -> String {
+    let mut plain = PathBuf::new();
+    for component in path.components() {
+        match component {
+            // At the top there is nothing to take back.
+            Component::ParentDir => drop(plain.pop()),
+            other => plain.push(other),
+        }
+    }
+    format!("file://{}", encode(plain.as_os_str().as_encoded_bytes()))
+}
+
+/// Percent-encodes a path, `/` excepted.
+pub fn encode(path: &[u8]) -> String {
+    let mut encoded = String::with_capacity(path.len());
+    for byte in path {
+        if is_path_character(*byte) {
+            encoded.push(char::from(*byte));
+        } else {
+            write!(encoded, "%{byte:02X}").expect("writing to a String cannot fail");
+        }
+    }
+    encoded
+}
+
+fn is_path_character(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || PATH_CHARACTERS.contains(&byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::{check_uri, is_uri, uri_of};
+
+    #[test]
+    fn paths_become_uris() {
+        for (path, expected) in [
+            ("/", "file:///"),
+            ("/srv/my files", "file:///srv/my%20files"),
+            ("/srv/100%/a#b?c", "file:///srv/100%25/a%23b%3Fc"),
+            ("/srv/déjà", "file:///srv/d%C3%A9j%C3%A0"),
+            ("/srv/a:b@c[1]", "file:///srv/a:b@c%5B1%5D"),
+            ("/etc/goblin/../work", "file:///etc/work"),
+            ("/../../work/", "file:///work"),
+        ] {
+            assert_eq!(uri_of(Path::new(path)), expected, "{path}");
+            assert_eq!(check_uri(expected), Ok(()), "{expected}");
+        }
+    }
+
+    #[test]
+    fn a_path_may_look_a_little_like_a_uri() {
+        for text in ["file:///x", "file:x", "FILE:///x", "https://x", "a+b://"] {
+            assert!(is_uri(text), "{text}");
+        }
+        for text in ["/x", "x", "./file:///x", "a:b", "a b://c", "://x", "é://x"] {
+            assert!(!is_uri(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn uris_are_of_files_and_encoded() {
+        for text in ["file:///", "file:///x/../y", "file://host/x", "file:///a%20b%FF", "file:///a:b@c"] {
+            assert_eq!(check_uri(text), Ok(()), "{text}");
+        }
+        for text in [
+            "https://x/",
+            "File:///x",
+            "file:/x",
+            "file:x",
+            "file://",
+            "file://host",
+            "file:///a b",
+            "file:///a#b",
+            "file:///a?b",
+            "file:///é",
+            "file:///a%",
+            "file:///a%2",
+            "file:///a%+1",
+            "file:///a%é",
+            "file://hé/a",
+        ] {
+            assert!(check_uri(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! The JSON schema of the configuration, made from the vocabulary.
+//!
+//! For editors, which complete and check while one writes. It accepts what the reader accepts, and refuses what can be
+//! known from the text alone: not whether a variable is set, a file is there, or two ids fold alike. `null` is allowed
+//! wherever a key may be left out, because the reader takes it for absent.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use crate::exposure::ProfileName;
+use crate::vocabulary::{
+    self, ASK_MEMBERS, Change, FILES_MEMBERS, HTTP_MEMBERS, Key, Keys, STDIO_MEMBERS, Shape,
+};
+use crate::{ServerId, quantity, roots, views};
+
+const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
+
+/// Only `0` needs no unit.
+const DURATION: &str = "^(0+|[0-9]+ *(ms|s|m|h|d))$";
+const POSITIVE_DURATION: &str = "^[0-9]*[1-9][0-9]* *(ms|s|m|h|d)$";
+const SIZE: &str = "^[0-9]+ *([bB]|[kKmMgG][iI]?[bB])?$";
+/// A gateway has nobody to ask. `$$` makes a plain `$` of it.
+const ASKS: &str = r"(^|[^$])\$\{input:";
+const URL: &str = r"^([hH][tT][tT][pP][sS]?://[^\s#@/]+(/[^\s#]*)?(\?[^\s#]*)?|[^#]*\$\{.*)$";
+const PATH: &str = "^[^~]";
+const FILE_URI: &str = r"^file://([^\s#?]*/[^\s#?]*|.*\$\{.*)$";
+/// Whatever else follows, a root that begins so is meant as a URI.
+const ANY_URI: &str = "^([fF][iI][lL][eE]:|[A-Za-z][A-Za-z0-9+.-]*://)";
+
+pub fn schema() -> Value {
+    let mut schema = object(&vocabulary::ROOT);
+    let servers: Vec<Value> = vocabulary::SERVERS.iter().map(|name| has(name)).collect();
+    extend(
+        &mut schema,
+        json!({
+            "$schema": DIALECT,
+            "title": "The configuration of Goblin, an MCP gateway",
+            "description": "x-goblin-change says when a change takes effect: live on reload, restart at the next start",
+            "oneOf": servers,
+            "if": { "required": ["metaTools"], "properties": { "metaTools": disabled() } },
+            "then": lists_all(),
+            "$defs": definitions(),
+        }),
+    );
+    schema
+}
+
+/// As it is committed and printed.
+pub fn text() -> String {
+    let text = serde_json::to_string_pretty(&schema()).expect("a value made of text and numbers");
+    text + "\n"
+}
+
+/// Every key of the vocabulary, those that are passed over and those to come included.
+pub fn keys() -> BTreeSet<&'static str> {
+    let mut keys = BTreeSet::new();
+    collect(&vocabulary::ROOT, &mut keys);
+    collect(&vocabulary::NAMESPACING, &mut keys);
+    collect(&vocabulary::SERVER, &mut keys);
+    collect(&vocabulary::NAMED_ROOT, &mut keys);
+    collect(&vocabulary::EXPOSURE, &mut keys);
+    collect(&vocabulary::PROFILE, &mut keys);
+    keys
+}
+
+fn collect(object: &Keys, keys: &mut BTreeSet<&'static str>) {
+    keys.extend(object.aliases.iter().map(|(alias, _)| *alias));
+    keys.extend(object.passed_over.iter().chain(object.later));
+    for key in object.read {
+        keys.insert(key.name);
+        let shapes = match &key.shape {
+            Shape::Either(one, other) => [*one, *other],
+            shape => [shape, shape],
+        };
+        for shape in shapes {
+            if let Shape::Object(inner) = shape {
+                collect(inner, keys);
+            }
+        }
+    }
+}
+
+fn definitions() -> Value {
+    let zero = json!({ "const": 0 });
+    let milliseconds = json!({ "type": "integer", "minimum": 0, "maximum": quantity::LONGEST.as_millis() as u64 });
+    let bytes = json!({ "type": "integer", "minimum": quantity::SMALLEST_SIZE, "maximum": quantity::LARGEST_SIZE });
+    json!({
+        "duration": either(pattern(DURATION), zero),
+        "positiveDuration": pattern(POSITIVE_DURATION),
+        "durationOrMilliseconds": either(pattern(DURATION), milliseconds),
+        "size": either(pattern(SIZE), bytes),
+        "expanded": {
+            "description": "${VAR}, ${VAR:-default}, ${env:VAR} and ${file:PATH} are expanded",
+            "type": "string",
+            "not": { "pattern": ASKS },
+        },
+        "path": { "$ref": "#/$defs/expanded", "pattern": PATH },
+        "url": { "$ref": "#/$defs/expanded", "pattern": URL },
+        "place": {
+            "$ref": "#/$defs/path",
+            "anyOf": [{ "pattern": FILE_URI }, { "not": { "pattern": ANY_URI } }],
+        },
+        "namespacing": object(&vocabulary::NAMESPACING),
+        "server": server(),
+        "exposure": object(&vocabulary::EXPOSURE),
+        "profile": object(&vocabulary::PROFILE),
+    })
+}
+
+/// `metaTools` that are not there.
+fn disabled() -> Value {
+    either(json!({ "const": false }), json!({ "type": "object", "allOf": [is("enabled", false)] }))
+}
+
+/// Nothing has to be searched for.
+fn lists_all() -> Value {
+    let other = json!({ "enum": ["search", "auto"] });
+    let inner = json!({ "type": "object", "required": ["mode"], "properties": { "mode": other } });
+    let all = json!({ "properties": { "exposure": not(either(other, inner)) } });
+    let profiles = json!({ "properties": { "profiles": { "additionalProperties": all } } });
+    json!({ "allOf": [all, profiles] })
+}
+
+fn pattern(pattern: &str) -> Value {
+    json!({ "type": "string", "pattern": pattern })
+}
+
+fn either(one: Value, other: Value) -> Value {
+    json!({ "anyOf": [one, other] })
+}
+
+fn not(schema: Value) -> Value {
+    json!({ "not": schema })
+}
+
+fn reference(name: &str) -> Value {
+    json!({ "$ref": format!("#/$defs/{name}") })
+}
+
+fn object(keys: &Keys) -> Value {
+    let mut properties = Map::new();
+    for key in keys.read {
+        properties.insert(key.name.to_owned(), property(key));
+    }
+    for (alias, name) in keys.aliases {
+        if let Some(key) = keys.read.iter().find(|key| key.name == *name) {
+            let mut alias_of = property(key);
+            extend(&mut alias_of, json!({ "description": format!("the same as {name}") }));
+            properties.insert((*alias).to_owned(), alias_of);
+        }
+    }
+    for name in keys.passed_over {
+        properties.insert((*name).to_owned(), json!({ "description": "not read" }));
+    }
+    json!({ "type": "object", "additionalProperties": false, "properties": properties })
+}
+
+fn property(key: &Key) -> Value {
+    let mut property = or_null(shape(&key.shape));
+    let change = match key.change {
+        Change::Live => "live",
+        Change::Restart => "restart",
+    };
+    extend(&mut property, json!({ "description": key.doc, "x-goblin-change": change }));
+    if !key.default.is_empty() {
+        let default: Value = serde_json::from_str(key.default).expect("a test reads every default");
+        extend(&mut property, json!({ "default": default }));
+    }
+    property
+}
+
+fn or_null(shape: Value) -> Value {
+    either(shape, json!({ "type": "null" }))
+}
+
+fn shape(shape: &Shape) -> Value {
+    match shape {
+        Shape::Flag => json!({ "type": "boolean" }),
+        Shape::Text(form) => pattern(form),
+        Shape::Expanded => reference("expanded"),
+        Shape::Path => reference("path"),
+        Shape::Url => reference("url"),
+        Shape::Whole(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most }),
+        Shape::Size => reference("size"),
+        Shape::Duration => reference("duration"),
+        Shape::PositiveDuration => reference("positiveDuration"),
+        Shape::DurationOrMilliseconds => reference("durationOrMilliseconds"),
+        Shape::Choice(words) => json!({ "enum": words }),
+        Shape::List(element) => json!({ "type": "array", "items": self::shape(element) }),
+        Shape::Map(value) => json!({ "type": "object", "additionalProperties": self::shape(value) }),
+        Shape::Exposure => reference("exposure"),
+        Shape::Profiles => json!({
+            "type": "object",
+            "maxProperties": views::MAX_PROFILES,
+            "propertyNames": { "pattern": format!("^[A-Za-z0-9_-]{{1,{}}}$", ProfileName::MAX_LENGTH) },
+            "additionalProperties": reference("profile"),
+        }),
+        Shape::Namespacing => reference("namespacing"),
+        Shape::Place => reference("place"),
+        Shape::Roots => json!({
+            "type": "array",
+            "maxItems": roots::MAX_ROOTS,
+            "items": either(reference("place"), json!({ "allOf": [object(&vocabulary::NAMED_ROOT), has("uri")] })),
+        }),
+        Shape::Object(keys) => object(keys),
+        Shape::Servers => json!({
+            "type": "object",
+            "propertyNames": { "minLength": 1, "maxLength": ServerId::MAX_LENGTH },
+            "additionalProperties": reference("server"),
+        }),
+        Shape::Either(one, other) => either(self::shape(one), self::shape(other)),
+    }
+}
+
+/// A server is a command, a URL or a directory, and has no member of the other two.
+fn server() -> Value {
+    let mut server = object(&vocabulary::SERVER);
+    let urls: Vec<Value> = vocabulary::URL.iter().map(|name| has(name)).collect();
+    let stdio = half("a command to start", &["stdio"], &[&HTTP_MEMBERS, &FILES_MEMBERS], json!([has("command")]));
+    let http = half(
+        "a URL to call",
+        &["http", "sse", "streamable-http", "streamableHttp"],
+        &[&STDIO_MEMBERS, &FILES_MEMBERS],
+        json!([{ "oneOf": urls }]),
+    );
+    let named = either(is("type", "files"), is("transport", "files"));
+    let files = half(
+        "a directory to serve",
+        &["files"],
+        &[&STDIO_MEMBERS, &HTTP_MEMBERS, &ASK_MEMBERS],
+        json!([either(has("root"), named), not(is("session", "per-client")), not(is("protocol", "modern"))]),
+    );
+    let both = |one: Value, other: Value| not(json!({ "allOf": [one, other] }));
+    let inner = |member: &str| json!({ "required": ["tools"], "properties": { "tools": has(member) } });
+    let object_command = json!({ "required": ["command"], "properties": { "command": { "type": "object" } } });
+    extend(
+        &mut server,
+        json!({
+            "title": "A server",
+            "oneOf": [stdio, http, files],
+            "allOf": [
+                both(has("type"), has("transport")),
+                both(has("enabled"), has("disabled")),
+                both(has("includeTools"), inner("allow")),
+                both(has("excludeTools"), inner("deny")),
+                both(object_command, either(has("args"), has("env"))),
+                both(is("protocol", "modern"), either(is("type", "sse"), is("transport", "sse"))),
+                both(is("session", "per-client"), has("roots")),
+                both(not(is("session", "per-client")), has("maxClients")),
+            ],
+        }),
+    );
+    server
+}
+
+/// One kind of server: how its type is written, what it must have, and what belongs to others.
+fn half(title: &str, types: &[&str], foreign: &[&[&str]], required: Value) -> Value {
+    let mut properties = Map::new();
+    let mut words: Vec<Value> = types.iter().map(|name| json!(name)).collect();
+    words.push(Value::Null);
+    for name in vocabulary::TYPE {
+        properties.insert(name.to_owned(), json!({ "enum": words }));
+    }
+    for name in foreign.concat() {
+        properties.insert(name.to_owned(), json!({ "type": "null" }));
+    }
+    json!({ "title": title, "properties": properties, "allOf": required })
+}
+
+/// The member is there and not `null`.
+fn has(name: &str) -> Value {
+    json!({ "type": "object", "required": [name], "properties": { name: { "not": { "type": "null" } } } })
+}
+
+fn is(name: &str, value: impl Into<Value>) -> Value {
+    json!({ "required": [name], "properties": { name: { "const": value.into() } } })
+}
+
+fn extend(object: &mut Value, members: Value) {
+    if let (Value::Object(object), Value::Object(members)) = (object, members) {
+        object.extend(members);
+    }
+}

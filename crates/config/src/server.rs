@@ -1,0 +1,165 @@
+//! The servers of the file, each with its id.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use indexmap::IndexMap;
+
+use crate::field::{Field, Part, Section};
+use crate::problem::{Fault, quoted};
+use crate::{
+    Declare, HttpKind, Namespacing, Protocol, Server, ServerId, Transport, inherit, roots, rules, sharing, transport,
+    vocabulary,
+};
+
+/// Names longer than this are cut in any case.
+const MAX_PREFIX_LENGTH: usize = 64;
+/// Reading more often would be all that a server does.
+const SHORTEST_POLL: Duration = Duration::from_millis(100);
+
+pub(crate) const PROTOCOLS: [(&str, Protocol); 4] = [
+    ("auto", Protocol::Auto),
+    ("legacy", Protocol::Legacy),
+    ("modern", Protocol::Modern),
+    ("match-client", Protocol::MatchClient),
+];
+
+pub(crate) fn servers(field: &Field<'_>, namespacing: &Namespacing) -> IndexMap<ServerId, Arc<Server>> {
+    let mut servers = IndexMap::new();
+    let mut folded_ids = HashMap::new();
+    let Some(section) = field.map() else {
+        return servers;
+    };
+    for (name, field) in section.fields() {
+        let id = check_id(name, &field, &mut folded_ids);
+        let part = Part::Server(name.to_owned());
+        let server = field.context().within(part, || server(name, &field, namespacing));
+        if let (Some(id), Some(server)) = (id, server) {
+            servers.insert(id, Arc::new(server));
+        }
+    }
+    servers
+}
+
+/// Withholds from each server the variables that hold tokens of the gateway and those that other parts of the file expand.
+pub(crate) fn withhold(field: &Field<'_>, servers: &mut IndexMap<ServerId, Arc<Server>>) {
+    let expansions = field.context().expansions.borrow();
+    let tokens: Vec<&str> = expansions.of(|part| *part == Part::Token).collect();
+    let Some(section) = field.is_object().then(|| field.map()).flatten() else { return };
+    for (name, field) in section.fields() {
+        let entry = field.is_object().then(|| field.map()).flatten();
+        if let Some(inherit) = entry.and_then(|entry| entry.get("inherit")) {
+            inherit::report_tokens(&inherit, |name| tokens.contains(&name));
+        }
+        let own = Part::Server(name.to_owned());
+        let own_names: Vec<&str> = expansions.of(|part| *part == own).collect();
+        let elsewhere = expansions.of(|part| *part != own).filter(|name| !own_names.contains(name));
+        let Some(server) = servers.get_mut(name) else { continue };
+        if let Transport::Stdio { inherit, .. } = &mut Arc::make_mut(server).transport {
+            inherit.withhold(tokens.iter().copied(), elsewhere);
+        }
+    }
+}
+
+/// `folded_ids` remembers which id was folded to what (D1).
+fn check_id<'a>(name: &'a str, field: &Field<'a>, folded_ids: &mut HashMap<String, &'a str>) -> Option<ServerId> {
+    let id = match ServerId::new(name) {
+        Ok(id) => id,
+        Err(error) => {
+            field.key_problem(Fault::new(error.to_string()));
+            return None;
+        }
+    };
+    let folded = id.folded();
+    if let Some(other) = folded_ids.get(&folded).filter(|other| **other != name) {
+        let message = format!("{} and {} are both \"{folded}\" in URIs", quoted(other), quoted(name));
+        field.key_problem(Fault::new(message).cure("give one of them another id"));
+        return None;
+    }
+    folded_ids.insert(folded, name);
+    Some(id)
+}
+
+fn server(name: &str, field: &Field<'_>, namespacing: &Namespacing) -> Option<Server> {
+    let section = field.section(&vocabulary::SERVER)?;
+    let transport = transport::transport(&section);
+
+    let mut protocol = Protocol::default();
+    section.set(&mut protocol, "protocol", |field| self::protocol(field, transport.as_ref()));
+    let session = sharing::session(&section, transport.as_ref());
+    let mut declare = Declare::default();
+    section.set(&mut declare, "declare", sharing::declare);
+    let mut roots = Vec::new();
+    section.set(&mut roots, "roots", roots::roots);
+    let mut max_clients = sharing::MAX_CLIENTS;
+    section.set(&mut max_clients, "maxClients", Field::count);
+
+    let mut own = namespacing.clone();
+    section.set(&mut own, "namespacing", |field| rules::namespacing(field, namespacing));
+    let mut prefix = name.to_owned();
+    section.set(&mut prefix, "prefix", |field| field.accept(check_prefix(field.text()?, MAX_PREFIX_LENGTH)));
+    let mut timeout = None;
+    section.set(&mut timeout, "timeout", |field| field.timeout_or_milliseconds().map(Some));
+    let mut poll = None;
+    section.set(&mut poll, "poll", self::poll);
+    let mut validate = false;
+    section.set(&mut validate, "validate", Field::flag);
+
+    let (tools, prompts) = (rules::tools(&section, own.max_length), rules::prompts(&section, own.max_length));
+    Some(Server {
+        protocol,
+        session,
+        declare,
+        roots,
+        max_clients,
+        enabled: enabled(&section),
+        timeout,
+        poll,
+        validate,
+        tools,
+        prompts,
+        resources: rules::resources(&section),
+        ..Server::new(&prefix, transport?, own)
+    })
+}
+
+/// Two kinds of servers know no version without a handshake.
+fn protocol(field: &Field<'_>, transport: Option<&Transport>) -> Option<Protocol> {
+    let protocol = field.choice(&PROTOCOLS, &[])?;
+    let kind = match transport {
+        Some(Transport::Files(_)) => "files",
+        Some(Transport::Http { kind: HttpKind::Sse, .. }) => "sse",
+        _ => return Some(protocol),
+    };
+    let fault = || Fault::new(format!("a server of type {kind} has no version without a handshake"));
+    let is_wrong = protocol == Protocol::Modern;
+    field.accept(if is_wrong { Err(fault().cure("use \"auto\" or \"legacy\"")) } else { Ok(protocol) })
+}
+
+/// `disabled` is what other clients have instead.
+fn enabled(section: &Section<'_>) -> bool {
+    if let (Some(_), Some(disabled)) = (section.get("enabled"), section.get("disabled")) {
+        disabled.key_problem(Fault::new("\"disabled\" is the opposite of \"enabled\"").cure("keep one"));
+    }
+    let mut enabled = true;
+    section.set(&mut enabled, "enabled", Field::flag);
+    section.set(&mut enabled, "disabled", |field| field.flag().map(|disabled| !disabled));
+    enabled
+}
+
+fn poll(field: &Field<'_>) -> Option<Option<Duration>> {
+    let poll = field.duration()?;
+    let wrong = || Fault::new("is too often").cure("use \"100ms\" at least");
+    field.accept(if poll < SHORTEST_POLL { Err(wrong()) } else { Ok(Some(poll)) })
+}
+
+pub(crate) fn check_prefix(text: &str, max_length: usize) -> Result<String, Fault> {
+    if text.len() > max_length {
+        return Err(Fault::new(format!("has at most {max_length} characters")));
+    }
+    if !text.chars().all(rules::is_name_character) {
+        return Err(Fault::new("may hold letters, digits, \"_\" and \"-\" only"));
+    }
+    Ok(text.to_owned())
+}

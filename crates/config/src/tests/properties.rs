@@ -1,0 +1,199 @@
+//! What holds for every text and every pair of configurations.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::collection::{btree_map, vec};
+use proptest::option;
+use proptest::prelude::*;
+
+use super::{FULL, accept, environment, origin};
+use crate::admin::AdminSettings;
+use crate::diff::{Depth, apply, diff};
+use crate::exposure::{Exposure, MetaTools, Mode, Profile, ProfileName, ProfileTools};
+use crate::glob::Glob;
+use crate::inherit::Inherit;
+use crate::secret::Secret;
+use crate::{
+    Config, Declare, Filter, Gateway, HttpKind, Log, LogLevel, Namespacing, Policies, Protocol, ResourceRules, Root,
+    Rules, Server, ServerId, Sharing, Telemetry, Timeout, ToolRules, Transport, parse,
+};
+
+/// Few values for each member, so that two arbitrary configurations often agree in some.
+fn transports() -> impl Strategy<Value = Transport> {
+    let env = || btree_map("[AB]", "[xy]".prop_map(Secret::new), 0..2);
+    prop_oneof![
+        ("[xy]", vec("[a-c]", 0..3), env()).prop_map(|(command, args, env)| Transport::Stdio {
+            command: command.as_str().into(),
+            args: args.iter().map(|argument: &String| argument.as_str().into()).collect(),
+            env,
+            inherit: Inherit::default(),
+            cwd: PathBuf::from("/"),
+        }),
+        ("http://[xy]/", vec(("[ab]", "[xy]".prop_map(Secret::new)), 0..2))
+            .prop_map(|(url, headers)| { Transport::Http { kind: HttpKind::Unsaid, url, headers, ca: None } }),
+    ]
+}
+
+fn servers() -> impl Strategy<Value = Arc<Server>> {
+    let timeout = prop_oneof![Just(Timeout::Never), Just(Timeout::After(Duration::from_secs(1)))];
+    let filter = vec("[ab*]{1,2}".prop_map(|text| Glob::new(&text).unwrap()), 0..2)
+        .prop_map(|deny| Filter { deny, ..Filter::default() });
+    let session = prop_oneof![Just(Sharing::Shared), Just(Sharing::PerClient)];
+    let declare = any::<bool>().prop_map(|sampling| Declare { sampling, ..Declare::default() });
+    let roots = vec("file:///[xy]".prop_map(|uri| Root { uri, name: None }), 0..2);
+    let link = (transports(), any::<bool>(), session, declare, roots);
+    let surface = (any::<bool>(), "[pq]?", option::of(timeout), filter, 1usize..3);
+    (link, surface).prop_map(|(link, surface)| {
+        let (transport, legacy, session, declare, roots) = link;
+        let (enabled, prefix, timeout, filter, max_clients) = surface;
+        Arc::new(Server {
+            transport,
+            protocol: if legacy { Protocol::Legacy } else { Protocol::Auto },
+            session,
+            declare,
+            roots,
+            max_clients,
+            enabled,
+            prefix,
+            namespacing: Namespacing::default(),
+            timeout,
+            poll: enabled.then_some(Duration::from_secs(1)),
+            validate: false,
+            tools: ToolRules { filter, rename: BTreeMap::new(), timeouts: BTreeMap::new() },
+            prompts: Rules::default(),
+            resources: ResourceRules::default(),
+        })
+    })
+}
+
+fn exposures() -> impl Strategy<Value = Exposure> {
+    let mode = prop_oneof![Just(Mode::All), Just(Mode::Search), Just(Mode::Auto)];
+    (mode, 0usize..2, any::<bool>()).prop_map(|(mode, auto_above, reveal)| Exposure {
+        mode,
+        auto_above,
+        reveal,
+        ..Exposure::default()
+    })
+}
+
+fn profiles() -> impl Strategy<Value = BTreeMap<ProfileName, Arc<Profile>>> {
+    let name = "[pq]".prop_map(|text| ProfileName::new(&text).unwrap());
+    let profile = (exposures(), btree_map("[ab]", "[xy]", 0..2)).prop_map(|(exposure, rename)| {
+        let tools = ProfileTools { rename, ..ProfileTools::default() };
+        Arc::new(Profile { exposure, tools, ..Profile::default() })
+    });
+    btree_map(name, profile, 0..3)
+}
+
+fn configs() -> impl Strategy<Value = Config> {
+    let id = "[a-f]".prop_map(|text| ServerId::new(&text).unwrap());
+    let settings = (1u16..3, 1usize..3, any::<bool>());
+    let views = (exposures(), any::<bool>(), profiles());
+    (vec((id, servers()), 0..6), settings, views).prop_map(|(servers, settings, views)| {
+        let (port, page_size, debug) = settings;
+        let (exposure, enabled, profiles) = views;
+        Config {
+            gateway: Gateway { port, ..Gateway::default() },
+            policies: Policies { page_size, ..Policies::default() },
+            log: Log { level: debug.then_some(LogLevel::Debug), ..Log::default() },
+            admin: AdminSettings { enabled: !debug, ..AdminSettings::default() },
+            telemetry: Telemetry { otlp: debug.then(|| "http://127.0.0.1:4318".to_owned()) },
+            exposure,
+            meta_tools: MetaTools { enabled, ..MetaTools::default() },
+            profiles,
+            servers: servers.into_iter().collect(),
+        }
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_plan_leads_where_it_should(old in configs(), new in configs()) {
+        let plan = diff(&old, &new);
+        let reached = apply(&old, &plan);
+        prop_assert_eq!(&reached, &new);
+        // Equality of maps does not look at the order, which the file gives.
+        prop_assert!(reached.servers.keys().eq(new.servers.keys()));
+        prop_assert!(diff(&reached, &new).is_empty());
+    }
+
+    #[test]
+    fn a_plan_starts_and_stops_what_runs(old in configs(), new in configs()) {
+        let plan = diff(&old, &new);
+        let runs = |config: &Config, id: &ServerId| config.servers.get(id).is_some_and(|server| server.enabled);
+        for (id, _) in &plan.start {
+            prop_assert!(!runs(&old, id) && runs(&new, id));
+        }
+        for id in &plan.stop {
+            prop_assert!(runs(&old, id) && !runs(&new, id));
+        }
+        for change in &plan.change {
+            prop_assert!(runs(&old, &change.id) && runs(&new, &change.id));
+            let link = |server: &Server| {
+                let Server { transport, protocol, session, declare, roots, .. } = server.clone();
+                (transport, protocol, session, declare, roots)
+            };
+            let same_link = link(&old.servers[&change.id]) == link(&change.server);
+            prop_assert_eq!(same_link, change.depth == Depth::Surface);
+        }
+    }
+
+    #[test]
+    fn no_text_is_too_strange(text in any::<String>()) {
+        let _ = parse(&text, &origin(), &environment);
+    }
+
+    /// A good file with a piece cut out and something else put in: it reaches far into the readers.
+    #[test]
+    fn no_damage_is_too_strange(
+        start in 0..FULL.len(),
+        length in 0usize..12,
+        piece in prop_oneof!["[\\[\\]{}:,\"0-9a-z$\u{e9} \r\n-]{0,6}", Just("null".to_owned()), Just("[{}]".to_owned())],
+    ) {
+        let end = (start + length).min(FULL.len());
+        let text = format!("{}{piece}{}", &FULL[..start], &FULL[end..]);
+        if let Err(problems) = parse(&text, &origin(), &environment) {
+            // A lone carriage return ends a line too.
+            let lines = 1 + text.matches(['\r', '\n']).count();
+            for problem in problems.iter() {
+                prop_assert!((1..=lines).contains(&problem.line), "{}", problem);
+                prop_assert!(!problem.to_string().contains("s3cret"), "{}", problem);
+                prop_assert!(!problem.to_string().contains('\n'), "{}", problem);
+            }
+        }
+    }
+}
+
+#[test]
+fn start_up_is_the_plan_from_nothing() {
+    let config = accept(FULL);
+    let plan = diff(&Config::empty(), &config);
+    assert_eq!(plan.start.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(), ["remote", "workspace"]);
+    assert_eq!(plan.disabled.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(), ["local"]);
+    assert!(plan.gateway.is_some() && plan.policies.is_some() && plan.log.is_some() && plan.admin.is_some());
+    assert!(plan.exposure.is_some() && plan.meta_tools.is_some() && plan.profiles.is_some());
+    assert!(plan.stop.is_empty() && plan.change.is_empty());
+    assert_eq!(apply(&Config::empty(), &plan), config);
+    assert!(diff(&config, &config).is_empty());
+}
+
+/// Chance seldom changes one member alone.
+#[test]
+fn what_the_connection_was_made_with_makes_it_anew() {
+    let file = |members: &str| accept(&format!(r#"{{ "mcpServers": {{ "a": {{ "command": "x"{members} }} }} }}"#));
+    for (old, new, expected) in [
+        ("", r#", "args": ["y"]"#, Depth::Connection),
+        ("", r#", "protocol": "legacy""#, Depth::Connection),
+        ("", r#", "session": "per-client""#, Depth::Connection),
+        ("", r#", "declare": ["sampling"]"#, Depth::Connection),
+        ("", r#", "roots": ["/x"]"#, Depth::Connection),
+        (r#", "session": "per-client""#, r#", "session": "per-client", "maxClients": 5"#, Depth::Surface),
+        ("", r#", "timeout": "5s""#, Depth::Surface),
+    ] {
+        let plan = diff(&file(old), &file(new));
+        assert_eq!(plan.change.iter().map(|change| change.depth).collect::<Vec<_>>(), [expected], "{new}");
+    }
+}

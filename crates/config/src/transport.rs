@@ -1,0 +1,202 @@
+//! How a server is reached: a command to start, a URL to call, or a directory that the gateway serves itself.
+//!
+//! All parts are always read, so that their problems show whatever the type turns out to be; then the type decides
+//! which part counts, and a member of another part is a problem rather than ignored.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::PathBuf;
+
+use crate::expand::Expanded;
+use crate::field::{Field, Section};
+use crate::inherit::Inherit;
+use crate::problem::Fault;
+use crate::secret::Secret;
+use crate::vocabulary::{ASK_MEMBERS, FILES_MEMBERS, HTTP_MEMBERS, STDIO_MEMBERS};
+use crate::{Files, HttpKind, Transport, inherit, network, vocabulary};
+
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    Stdio,
+    Http(HttpKind),
+    Files,
+}
+
+pub(crate) const KINDS: [(&str, Kind); 6] = [
+    ("stdio", Kind::Stdio),
+    ("http", Kind::Http(HttpKind::Streamable)),
+    ("sse", Kind::Http(HttpKind::Sse)),
+    ("files", Kind::Files),
+    ("streamable-http", Kind::Http(HttpKind::Streamable)),
+    ("streamableHttp", Kind::Http(HttpKind::Streamable)),
+];
+
+/// `None` was reported.
+pub(crate) fn transport(section: &Section<'_>) -> Option<Transport> {
+    let stdio = stdio(section);
+    let address = address(section);
+    let files = files(section);
+    match kind(section)? {
+        Kind::Stdio => {
+            refuse(section, &HTTP_MEMBERS, "stdio");
+            refuse(section, &FILES_MEMBERS, "stdio");
+            require(section, &["command"]);
+            stdio
+        }
+        Kind::Http(kind) => {
+            let word = if kind == HttpKind::Sse { "sse" } else { "http" };
+            refuse(section, &STDIO_MEMBERS, word);
+            refuse(section, &FILES_MEMBERS, word);
+            require(section, &vocabulary::URL);
+            let Address { url, headers, ca } = address;
+            Some(Transport::Http { kind, url: url?, headers, ca })
+        }
+        Kind::Files => {
+            refuse(section, &STDIO_MEMBERS, "files");
+            refuse(section, &HTTP_MEMBERS, "files");
+            refuse(section, &ASK_MEMBERS, "files");
+            Some(Transport::Files(files))
+        }
+    }
+}
+
+/// What the file says, else what its members tell.
+fn kind(section: &Section<'_>) -> Option<Kind> {
+    if let Some(field) = section.one_of(&vocabulary::TYPE) {
+        return field.choice(&KINDS, &[]);
+    }
+    let has = |names: &[&str]| names.iter().any(|name| section.get(name).is_some());
+    let fault = match (has(&["command"]), has(&vocabulary::URL), has(&["root"])) {
+        (true, false, false) => return Some(Kind::Stdio),
+        (false, true, false) => return Some(Kind::Http(HttpKind::Unsaid)),
+        (false, false, true) => return Some(Kind::Files),
+        (true, true, false) => Fault::new("has both a command and a url").cure("keep one"),
+        (_, _, true) => Fault::new("has both a root and a command or a url").cure("keep one"),
+        (false, false, false) => Fault::new("has neither a command nor a url").cure("add one, or \"type\": \"files\""),
+    };
+    section.field().problem(fault);
+    None
+}
+
+fn refuse(section: &Section<'_>, members: &[&str], kind: &str) {
+    for field in members.iter().filter_map(|member| section.get(member)) {
+        field.key_problem(Fault::new(format!("does not belong to a server of type {kind}")).cure("remove it"));
+    }
+}
+
+fn require(section: &Section<'_>, names: &[&str]) {
+    if !names.iter().any(|name| section.get(name).is_some()) {
+        section.field().problem(Fault::new(format!("\"{}\" is missing", names[0])));
+    }
+}
+
+fn stdio(section: &Section<'_>) -> Option<Transport> {
+    let command = section.get("command");
+    // Older Zed has one object for all three.
+    let object = command.as_ref().filter(|field| field.is_object());
+    let inner = object.and_then(|field| field.section(&vocabulary::COMMAND));
+    if inner.is_some() {
+        for field in ["args", "env"].iter().filter_map(|member| section.get(member)) {
+            field.key_problem(Fault::new("belongs inside of \"command\" when that is an object"));
+        }
+    }
+    let source = inner.as_ref().unwrap_or(section);
+
+    let mut args = Vec::new();
+    source.set(&mut args, "args", |field| field.list(Field::expansion));
+    let mut env = BTreeMap::new();
+    source.set(&mut env, "env", environment);
+    let mut inherit = Inherit::default();
+    section.set(&mut inherit, "inherit", inherit::inherit);
+    let mut cwd = section.field().context().origin.directory.clone();
+    section.set(&mut cwd, "cwd", Field::path);
+    let program = match inner {
+        Some(inner) => {
+            let path = inner.get("path");
+            if path.is_none() {
+                inner.field().problem(Fault::new("\"path\" is missing"));
+            }
+            path
+        }
+        None => command,
+    };
+    Some(Transport::Stdio { command: program_name(&program?)?, args, env, inherit, cwd })
+}
+
+fn program_name(field: &Field<'_>) -> Option<Expanded> {
+    let text = field.expansion()?;
+    field.accept(if text.value().trim().is_empty() { Err(Fault::new("must not be empty")) } else { Ok(text) })
+}
+
+fn environment(field: &Field<'_>) -> Option<BTreeMap<String, Secret>> {
+    let mut variables = BTreeMap::new();
+    for (name, field) in field.map()?.fields() {
+        if name.is_empty() || name.contains(['=', '\0']) {
+            field.key_problem(Fault::new("is not the name of a variable"));
+        } else if let Some(value) = field.expanded() {
+            variables.insert(name.to_owned(), Secret::new(value));
+        }
+    }
+    Some(variables)
+}
+
+struct Address {
+    /// `None` was reported, or is missing.
+    url: Option<String>,
+    headers: Vec<(String, Secret)>,
+    ca: Option<PathBuf>,
+}
+
+fn address(section: &Section<'_>) -> Address {
+    let url = section.one_of(&vocabulary::URL).and_then(|field| {
+        let url = field.expanded()?;
+        field.accept(network::check_url(&url)).map(|()| url)
+    });
+    let mut headers = Vec::new();
+    section.set(&mut headers, "headers", self::headers);
+    let mut ca = None;
+    section.set(&mut ca, "tls", tls);
+    Address { url, headers, ca }
+}
+
+fn files(section: &Section<'_>) -> Files {
+    let mut files = Files::at(section.field().context().origin.directory.clone());
+    section.set(&mut files.root, "root", Field::path);
+    section.set(&mut files.hidden, "hidden", Field::flag);
+    section.set(&mut files.ignored, "ignored", Field::flag);
+    section.set(&mut files.max_files, "maxFiles", Field::count);
+    files
+}
+
+fn tls(field: &Field<'_>) -> Option<Option<PathBuf>> {
+    let section = field.section(&vocabulary::TLS)?;
+    Some(section.get("ca").and_then(|field| field.path()))
+}
+
+fn headers(field: &Field<'_>) -> Option<Vec<(String, Secret)>> {
+    let mut headers = Vec::new();
+    let mut seen = HashSet::new();
+    for (name, field) in field.map()?.fields() {
+        let value = header_value(&field);
+        let name = match network::check_header_name(name) {
+            Ok(name) => name,
+            Err(fault) => {
+                field.key_problem(fault);
+                continue;
+            }
+        };
+        if !seen.insert(name.clone()) {
+            field.key_problem(Fault::new("this header stands here twice").cure("case does not count, keep one"));
+        }
+        if network::is_secret_header(&name) {
+            field.warn_if_literal_secret();
+        }
+        headers.extend(value.map(|value| (name, value)));
+    }
+    Some(headers)
+}
+
+fn header_value(field: &Field<'_>) -> Option<Secret> {
+    let value = field.expanded()?;
+    field.accept(network::check_header_value(&value))?;
+    Some(Secret::new(value))
+}

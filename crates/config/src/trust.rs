@@ -1,0 +1,307 @@
+//! Whether the user and root alone can change the configuration file.
+//!
+//! A person that can change the file, or put another in its place, runs commands as the user. So the file, every directory
+//! on the way from the root, and every symbolic link on that way must belong to the user or to root. Others must not be able
+//! to write them. Three things are allowed: a sticky directory, where others cannot replace the user's files; a read-only
+//! mount; and a group that is the user's alone. [`judge`] decides and is pure, [`examine`] looks at the disk.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{StatVfsMountFlags, lgetxattr_query, statvfs};
+use rustix::process::{getegid, geteuid};
+
+use crate::bounded;
+use crate::problem::Fault;
+
+const STICKY: u32 = 0o1000;
+const GROUP_WRITE: u32 = 0o020;
+const OTHERS_WRITE: u32 = 0o002;
+/// As many symbolic links as the system itself follows.
+const MAX_LINKS: usize = 40;
+/// The databases of users and groups are read up to this size.
+const MAX_DATABASE: u64 = 16 << 20;
+/// The owner of files of users that a user namespace does not know, where the system names no other.
+const OVERFLOW_UID: u32 = 65534;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    File,
+    Directory,
+    Link,
+}
+
+/// One file, directory or link on the way.
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    kind: Kind,
+    owner: u32,
+    group: u32,
+    mode: u32,
+    /// The mount forbids every change, whatever the mode allows.
+    is_read_only: bool,
+    /// A list of further users and groups, whose rights the bits for the group stand for.
+    has_access_list: bool,
+}
+
+/// The user that the process runs as.
+#[derive(Clone, Copy, Debug)]
+struct User {
+    uid: u32,
+    /// The user's group, if it has no other member.
+    private_group: Option<u32>,
+    /// The owner that a user namespace shows for all users it does not know, root of the machine among them.
+    unknown_owner: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flaw {
+    Owner(u32),
+    Mode(u32),
+}
+
+/// The first node on the way to a file that another user can change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Distrust {
+    path: PathBuf,
+    kind: Kind,
+    flaw: Flaw,
+    uid: u32,
+}
+
+fn judge(node: &Node, user: &User) -> Option<Flaw> {
+    if node.is_read_only {
+        return None;
+    }
+    let is_unknown = node.kind == Kind::Directory && user.unknown_owner == Some(node.owner);
+    if node.owner != 0 && node.owner != user.uid && !is_unknown {
+        return Some(Flaw::Owner(node.owner));
+    }
+    let is_sticky = node.kind == Kind::Directory && node.mode & STICKY != 0;
+    if node.kind == Kind::Link || is_sticky {
+        return None;
+    }
+    let is_private = user.private_group == Some(node.group) && !node.has_access_list;
+    let forbidden = if is_private { OTHERS_WRITE } else { OTHERS_WRITE | GROUP_WRITE };
+    (node.mode & forbidden != 0).then_some(Flaw::Mode(node.mode & 0o7777))
+}
+
+/// Returns the first flaw on the way to the file, or to where the file would be. Returns an error if the way cannot be
+/// looked at.
+pub(crate) fn examine(path: &Path) -> std::io::Result<Option<Distrust>> {
+    let user = User::current();
+    let mut here = PathBuf::from("/");
+    let mut rest: VecDeque<OsString> = parts(&std::path::absolute(path)?);
+    let mut links = 0;
+    let flawed = |path: &Path, node: &Node| {
+        let flaw = judge(node, &user)?;
+        Some(Distrust { path: path.to_owned(), kind: node.kind, flaw, uid: user.uid })
+    };
+    if let Some(distrust) = flawed(&here, &look(&here, &here)?) {
+        return Ok(Some(distrust));
+    }
+    while let Some(part) = rest.pop_front() {
+        if part == ".." {
+            here.pop();
+            continue;
+        }
+        let next = here.join(&part);
+        let node = match look(&next, &here) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            found => found?,
+        };
+        if let Some(distrust) = flawed(&next, &node) {
+            return Ok(Some(distrust));
+        }
+        if node.kind != Kind::Link {
+            here = next;
+            continue;
+        }
+        links += 1;
+        if links > MAX_LINKS {
+            return Err(rustix::io::Errno::LOOP.into());
+        }
+        let target = next.read_link()?;
+        if target.is_absolute() {
+            here = PathBuf::from("/");
+        }
+        let mut before = parts(&target);
+        before.append(&mut rest);
+        rest = before;
+    }
+    Ok(None)
+}
+
+/// Returns the names in a path, without the root and without `.`.
+fn parts(path: &Path) -> VecDeque<OsString> {
+    let named = path.components().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
+    named.map(|part| part.as_os_str().to_owned()).collect()
+}
+
+/// `directory` holds the node; a link is on the mount of its directory.
+fn look(path: &Path, directory: &Path) -> std::io::Result<Node> {
+    let found = path.symlink_metadata()?;
+    let kind = match found.file_type() {
+        kind if kind.is_symlink() => Kind::Link,
+        kind if kind.is_dir() => Kind::Directory,
+        _ => Kind::File,
+    };
+    let mounted = if kind == Kind::Link { directory } else { path };
+    let is_read_only = statvfs(mounted).is_ok_and(|mount| mount.f_flag.contains(StatVfsMountFlags::RDONLY));
+    let has_access_list = lgetxattr_query(path, "system.posix_acl_access").is_ok();
+    Ok(Node { kind, owner: found.uid(), group: found.gid(), mode: found.mode(), is_read_only, has_access_list })
+}
+
+impl User {
+    fn current() -> User {
+        let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+        let text = |path: &str| bounded::read_open(Path::new(path), MAX_DATABASE).map(|(bytes, _)| bytes);
+        let text = |path: &str| text(path).ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
+        let is_private = is_private(gid, uid, &text("/etc/passwd"), &text("/etc/group"));
+        let known = text("/proc/self/uid_map");
+        let is_namespace = !known.is_empty() && known.split_whitespace().ne(["0", "0", "4294967295"]);
+        let overflow = || text("/proc/sys/kernel/overflowuid").trim().parse().unwrap_or(OVERFLOW_UID);
+        User { uid, private_group: is_private.then_some(gid), unknown_owner: is_namespace.then(overflow) }
+    }
+}
+
+/// Returns whether the group has no member besides the user and root. Groups that the local files do not name are not
+/// private: other members cannot be ruled out.
+fn is_private(gid: u32, uid: u32, passwd: &str, group: &str) -> bool {
+    let fields = |line: &str| line.split(':').map(str::to_owned).collect::<Vec<_>>();
+    let number = |fields: &[String], at: usize| fields.get(at).and_then(|field| field.parse::<u32>().ok());
+    let users: Vec<_> = passwd.lines().map(fields).collect();
+    let is_own = |user: &[String]| matches!(number(user, 2), Some(id) if id == uid || id == 0);
+    let others_have_it = users.iter().any(|user| number(user, 3) == Some(gid) && !is_own(user));
+    let own_names: Vec<&String> = users.iter().filter(|user| is_own(user)).filter_map(|user| user.first()).collect();
+    let Some(entry) = group.lines().map(fields).find(|entry| number(entry, 2) == Some(gid)) else { return false };
+    let members = entry.get(3).map_or("", String::as_str).split(',').filter(|member| !member.is_empty());
+    !others_have_it && members.into_iter().all(|member| own_names.iter().any(|own| *own == member))
+}
+
+impl Distrust {
+    pub(crate) fn fault(&self) -> Fault {
+        let (place, uid) = (self.path.display(), self.uid);
+        let quoted = shell_path(&self.path.display().to_string());
+        match (self.kind, self.flaw) {
+            (Kind::File, Flaw::Mode(mode)) => {
+                Fault::new(format!("the file names commands to run and others can change it (mode {mode:03o})"))
+                    .cure(format!("chmod go-w {quoted}"))
+            }
+            (_, Flaw::Mode(mode)) => {
+                let message = format!("the file names commands to run and others can write {place} (mode {mode:03o})");
+                Fault::new(message).cure(format!("chmod go-w {quoted}"))
+            }
+            (Kind::File, Flaw::Owner(owner)) => {
+                let message = format!("the file names commands to run and belongs to another user ({owner})");
+                Fault::new(message).cure(format!("copy it, or as root: chown {uid} {quoted}"))
+            }
+            (Kind::Directory, Flaw::Owner(owner)) => {
+                let message = format!("the file names commands to run and {place} belongs to another user ({owner})");
+                Fault::new(message).cure(format!("use a directory of yours, or as root: chown {uid} {quoted}"))
+            }
+            (Kind::Link, Flaw::Owner(owner)) => {
+                let message = format!("the file names commands to run and the link {place} belongs to user {owner}");
+                Fault::new(message).cure(format!("name the file itself, or as root: chown -h {uid} {quoted}"))
+            }
+        }
+    }
+}
+
+/// Returns a path as it can be copied into a shell behind a command.
+pub(crate) fn shell_path(path: &str) -> String {
+    let plain = |character: char| character.is_ascii_alphanumeric() || "/._-".contains(character);
+    if path.chars().all(plain) && !path.starts_with('-') {
+        path.to_owned()
+    } else {
+        format!("-- '{}'", path.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USER: User = User { uid: 1000, private_group: Some(1000), unknown_owner: None };
+    const FILE: Node = Node {
+        kind: Kind::File,
+        owner: 1000,
+        group: 1000,
+        mode: 0o100_600,
+        is_read_only: false,
+        has_access_list: false,
+    };
+    const DIRECTORY: Node = Node { kind: Kind::Directory, mode: 0o040_755, ..FILE };
+    const LINK: Node = Node { kind: Kind::Link, mode: 0o120_777, ..FILE };
+
+    #[test]
+    fn hard9_the_user_and_root_are_trusted_and_nobody_else() {
+        for node in [FILE, DIRECTORY, LINK] {
+            assert_eq!(judge(&node, &USER), None);
+            assert_eq!(judge(&Node { owner: 0, ..node }, &USER), None);
+            assert_eq!(judge(&Node { owner: 1001, ..node }, &USER), Some(Flaw::Owner(1001)));
+            // Root trusts no other user either.
+            let root = User { uid: 0, private_group: Some(0), unknown_owner: None };
+            assert_eq!(judge(&node, &root), Some(Flaw::Owner(1000)));
+            assert_eq!(judge(&Node { owner: 1001, is_read_only: true, ..node }, &USER), None);
+        }
+        // The owner of a sticky directory can replace what is in it.
+        assert_eq!(judge(&Node { owner: 1001, mode: 0o041_777, ..DIRECTORY }, &USER), Some(Flaw::Owner(1001)));
+    }
+
+    #[test]
+    fn hard9_what_others_can_write_is_not_trusted() {
+        let check = |node: Node, expected: Option<u32>| {
+            assert_eq!(judge(&node, &USER), expected.map(Flaw::Mode), "{node:?}");
+        };
+        check(Node { mode: 0o100_644, ..FILE }, None);
+        check(Node { mode: 0o100_602, ..FILE }, Some(0o602));
+        check(Node { mode: 0o040_777, ..DIRECTORY }, Some(0o777));
+        check(Node { mode: 0o041_777, ..DIRECTORY }, None);
+        // The sticky bit of a file protects nothing.
+        check(Node { mode: 0o101_666, ..FILE }, Some(0o1666));
+        check(Node { mode: 0o100_666, is_read_only: true, ..FILE }, None);
+        check(Node { mode: 0o100_660, ..FILE }, None);
+        check(Node { mode: 0o100_660, group: 100, ..FILE }, Some(0o660));
+        check(Node { mode: 0o040_775, group: 100, ..DIRECTORY }, Some(0o775));
+        check(Node { mode: 0o100_660, has_access_list: true, ..FILE }, Some(0o660));
+    }
+
+    #[test]
+    fn hard9_directories_above_a_user_namespace_are_trusted_unless_others_can_write_them() {
+        let user = User { unknown_owner: Some(OVERFLOW_UID), ..USER };
+        let outside = Node { owner: OVERFLOW_UID, group: OVERFLOW_UID, ..DIRECTORY };
+        assert_eq!(judge(&outside, &user), None);
+        assert_eq!(judge(&outside, &USER), Some(Flaw::Owner(OVERFLOW_UID)));
+        assert_eq!(judge(&Node { mode: 0o040_777, ..outside }, &user), Some(Flaw::Mode(0o777)));
+        assert_eq!(judge(&Node { kind: Kind::File, ..outside }, &user), Some(Flaw::Owner(OVERFLOW_UID)));
+    }
+
+    #[test]
+    fn hard9_a_group_is_private_if_nobody_else_is_in_it() {
+        let passwd = "root:x:0:0::/root:/bin/sh\nme:x:1000:1000::/:/bin/sh\nyou:x:1001:100::/:/bin/sh\n";
+        let check = |gid: u32, group: &str, expected: bool| {
+            assert_eq!(is_private(gid, 1000, passwd, group), expected, "{gid} {group}");
+        };
+        check(1000, "me:x:1000:\n", true);
+        check(1000, "root:x:0:\nteam:x:1000:me,root\n", true);
+        check(1000, "me:x:1000:you\n", false);
+        check(1000, "me:x:1000:me,stranger\n", false);
+        // The main group of another user, whose name the list does not repeat.
+        check(100, "users:x:100:\n", false);
+        // Containers often run a user without a name in the group of root.
+        assert!(is_private(0, 4711, passwd, "root:x:0:\n"));
+        // Groups of a directory service have members that these files do not name.
+        check(1000, "root:x:0:\n", false);
+        check(1000, "", false);
+    }
+
+    #[test]
+    fn paths_can_be_copied_into_a_shell() {
+        assert_eq!(shell_path("/etc/goblin.json"), "/etc/goblin.json");
+        assert_eq!(shell_path("my file's"), r"-- 'my file'\''s'");
+        assert_eq!(shell_path("-x"), "-- '-x'");
+    }
+}

@@ -1,0 +1,168 @@
+//! What clients are shown of the catalog, as the file says it: `exposure`, `metaTools` and `profiles`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::exposure::{Exposure, MetaTools, Mode, Profile, ProfileName, ProfileTools};
+use crate::field::{Field, LARGEST_COUNT};
+use crate::glob::Glob;
+use crate::problem::{Fault, quoted};
+use crate::uri_filter::UriFilter;
+use crate::{Filter, rules, server, vocabulary};
+
+pub(crate) const MAX_PROFILES: usize = 100;
+/// A model reads it whole.
+const MAX_DESCRIPTION_LENGTH: usize = 16 << 10;
+/// With the longest of the names it is still one that clients take.
+const MAX_PREFIX_LENGTH: usize = 32;
+
+pub(crate) const MODES: [(&str, Mode); 3] = [("all", Mode::All), ("search", Mode::Search), ("auto", Mode::Auto)];
+
+/// What the other members of the file say that a profile must agree with.
+pub(crate) struct Surroundings<'a> {
+    pub(crate) meta_tools: &'a MetaTools,
+    /// The gateway's.
+    pub(crate) exposure: &'a Exposure,
+    /// Of every server that stands in the file, those with problems too; nothing where it has no servers to read.
+    pub(crate) server_ids: Option<Vec<&'a str>>,
+    /// Of exposed names.
+    pub(crate) max_length: usize,
+}
+
+/// An object, or its `enabled` alone.
+pub(crate) fn meta_tools(field: &Field<'_>) -> Option<MetaTools> {
+    let mut meta_tools = MetaTools::default();
+    if field.is_flag() {
+        meta_tools.enabled = field.flag()?;
+        return Some(meta_tools);
+    }
+    let section = field.section_or("true, false", &vocabulary::META_TOOLS)?;
+    section.set(&mut meta_tools.enabled, "enabled", Field::flag);
+    section.set(&mut meta_tools.prefix, "prefix", |field| {
+        field.accept(server::check_prefix(field.text()?, MAX_PREFIX_LENGTH))
+    });
+    Some(meta_tools)
+}
+
+/// A mode alone, or an object; what is not said is as in `base`.
+pub(crate) fn exposure(field: &Field<'_>, base: &Exposure, meta_tools: &MetaTools) -> Option<Exposure> {
+    let mut exposure = base.clone();
+    if field.is_string() {
+        exposure.mode = mode(field, meta_tools)?;
+        return Some(exposure);
+    }
+    let section = field.section_or("a mode", &vocabulary::EXPOSURE)?;
+    section.set(&mut exposure.mode, "mode", |field| mode(field, meta_tools));
+    section.set(&mut exposure.pinned, "pinned", rules::globs);
+    section.set(&mut exposure.auto_above, "autoAbove", |field| field.whole(0..=LARGEST_COUNT));
+    section.set(&mut exposure.reveal, "reveal", Field::flag);
+    Some(exposure)
+}
+
+/// What is not listed must be found somehow.
+fn mode(field: &Field<'_>, meta_tools: &MetaTools) -> Option<Mode> {
+    let mode = field.choice(&MODES, &[])?;
+    let fault = || Fault::new("what is not listed is found with the meta tools, and metaTools are not enabled");
+    let is_lost = mode != Mode::All && !meta_tools.enabled;
+    field.accept(if is_lost { Err(fault().cure("use \"all\" or enable them")) } else { Ok(mode) })
+}
+
+pub(crate) fn profiles(
+    field: &Field<'_>,
+    surroundings: &Surroundings<'_>,
+) -> Option<BTreeMap<ProfileName, Arc<Profile>>> {
+    let mut profiles = BTreeMap::new();
+    let section = field.map()?;
+    let count = section.fields().count();
+    if count > MAX_PROFILES {
+        return field.accept(Err(Fault::new(format!("has {count} profiles, {MAX_PROFILES} are allowed"))));
+    }
+    for (name, field) in section.fields() {
+        let profile = profile(&field, surroundings);
+        match ProfileName::new(name) {
+            Some(name) => profiles.extend(profile.map(|profile| (name, Arc::new(profile)))),
+            None => field.key_problem(Fault::new(format!(
+                "the name of a profile is 1 to {} letters, digits, \"_\" or \"-\"",
+                ProfileName::MAX_LENGTH
+            ))),
+        }
+    }
+    Some(profiles)
+}
+
+fn profile(field: &Field<'_>, surroundings: &Surroundings<'_>) -> Option<Profile> {
+    let section = field.section(&vocabulary::PROFILE)?;
+    let mut profile = Profile { exposure: surroundings.exposure.clone(), ..Profile::default() };
+    section.set(&mut profile.servers, "servers", |field| servers(field, surroundings));
+    section.set(&mut profile.tools, "tools", |field| tools(field, surroundings.max_length));
+    section.set(&mut profile.prompts, "prompts", filter);
+    section.set(&mut profile.resources, "resources", |field| filter(field).map(UriFilter::new));
+    section.set(&mut profile.exposure, "exposure", |field| {
+        exposure(field, surroundings.exposure, surroundings.meta_tools)
+    });
+    Some(profile)
+}
+
+fn servers(field: &Field<'_>, surroundings: &Surroundings<'_>) -> Option<Vec<Glob>> {
+    field.list(|field| {
+        let glob = rules::glob(field)?;
+        if let Some(ids) = &surroundings.server_ids {
+            check_server(field, &glob, ids);
+        }
+        Some(glob)
+    })
+}
+
+/// A pattern may be meant for servers to come; an id that nobody has is a slip of the finger.
+fn check_server(field: &Field<'_>, glob: &Glob, ids: &[&str]) {
+    if ids.iter().any(|id| glob.matches(id)) {
+        return;
+    }
+    let shown = quoted(glob.as_str());
+    if glob.has_wildcard() {
+        field.warning(Fault::new(format!("{shown} matches no server of this file")));
+        return;
+    }
+    let fault = Fault::new(format!("there is no server {shown}"));
+    field.problem(match vocabulary::nearest(glob.as_str(), ids.iter().copied()) {
+        Some(id) => fault.cure(format!("did you mean {}?", quoted(id))),
+        None => fault.cure("use an id of mcpServers, or a pattern like \"*\""),
+    });
+}
+
+fn tools(field: &Field<'_>, max_length: usize) -> Option<ProfileTools> {
+    let mut tools = ProfileTools::default();
+    if field.is_array() {
+        tools.filter.allow = rules::globs(field)?;
+        return Some(tools);
+    }
+    let section = field.section_or("an array", &vocabulary::PROFILE_TOOLS)?;
+    tools.filter = rules::filter(&section);
+    section.set(&mut tools.rename, "rename", |field| rules::rename(field, |name| rules::check_name(name, max_length)));
+    section.set(&mut tools.describe, "describe", describe);
+    Some(tools)
+}
+
+/// `allow` alone, or an object.
+fn filter(field: &Field<'_>) -> Option<Filter> {
+    if field.is_array() {
+        return Some(Filter { allow: rules::globs(field)?, ..Filter::default() });
+    }
+    field.section_or("an array", &vocabulary::PROFILE_FILTER).map(|section| rules::filter(&section))
+}
+
+fn describe(field: &Field<'_>) -> Option<BTreeMap<String, String>> {
+    let read = |(name, field): (&str, Field<'_>)| {
+        let text = field.accept(check_description(field.text()?))?;
+        Some((name.to_owned(), text.to_owned()))
+    };
+    Some(field.map()?.fields().filter_map(read).collect())
+}
+
+fn check_description(text: &str) -> Result<&str, Fault> {
+    match text.len() {
+        _ if text.trim().is_empty() => Err(Fault::new("must not be empty")),
+        0..=MAX_DESCRIPTION_LENGTH => Ok(text),
+        _ => Err(Fault::new(format!("has at most {MAX_DESCRIPTION_LENGTH} bytes"))),
+    }
+}

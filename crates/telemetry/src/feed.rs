@@ -1,0 +1,270 @@
+//! The last happenings as records, for whoever looks on: the admin API, and through it people.
+//!
+//! A ring of [`KEPT`] records, so nothing grows; who reads too slowly is told how many are gone. What is told at `info` and
+//! above is always kept, `debug` only while somebody reads, `trace` never.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Map;
+use tokio::sync::watch;
+
+use goblin_config::LogLevel;
+use crate::line::Field;
+use crate::told::{Told, Value};
+use goblin_wire::date;
+
+/// How many records there are at most.
+pub const KEPT: usize = 1000;
+
+/// One happening. Texts are on one line and harmless on a terminal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Record {
+    /// Counts from 1, without gaps.
+    pub seq: u64,
+    /// ISO 8601, to the millisecond.
+    pub time: String,
+    pub level: LogLevel,
+    /// As metrics call it.
+    pub kind: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
+    /// The end of its id: enough to tell sessions apart, too little to use one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    pub message: String,
+    /// What else there is to say.
+    #[serde(default)]
+    pub fields: Map<String, serde_json::Value>,
+}
+
+/// What a reader gets at once.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct News {
+    /// In their order.
+    pub records: Vec<Arc<Record>>,
+    /// How many before these came and went unread.
+    pub missed: u64,
+}
+
+#[derive(Debug)]
+pub struct Feed {
+    ring: Mutex<VecDeque<Arc<Record>>>,
+    /// Rung for each record.
+    bell: watch::Sender<()>,
+    readers: AtomicUsize,
+}
+
+impl Default for Feed {
+    fn default() -> Feed {
+        Feed { ring: Mutex::default(), bell: watch::Sender::new(()), readers: AtomicUsize::new(0) }
+    }
+}
+
+impl Feed {
+    /// The records from this number on. From 0, or from a number that is yet to come and so is of another life of the
+    /// gateway: all that are kept.
+    pub fn read_from(&self, seq: u64) -> News {
+        let ring = self.lock();
+        let (Some(oldest), Some(newest)) = (ring.front(), ring.back()) else { return News::default() };
+        if seq == newest.seq + 1 {
+            return News::default();
+        }
+        let from = if seq > newest.seq { 0 } else { seq };
+        let missed = if from == 0 { 0 } else { oldest.seq.saturating_sub(from) };
+        let passed = usize::try_from(from.saturating_sub(oldest.seq)).unwrap_or(usize::MAX);
+        News { records: ring.iter().skip(passed).cloned().collect(), missed }
+    }
+
+    /// Somebody who looks on from the record `seq`, as [`Feed::read_from`] has it. While there is one, `debug` is kept too.
+    pub fn reader(self: &Arc<Feed>, seq: u64) -> Reader {
+        self.readers.fetch_add(1, Ordering::Relaxed);
+        Reader { feed: Arc::clone(self), bell: self.bell.subscribe(), next: seq }
+    }
+
+    pub(super) fn wants(&self, level: LogLevel) -> bool {
+        match level {
+            LogLevel::Error | LogLevel::Warn | LogLevel::Info => true,
+            LogLevel::Debug => self.readers.load(Ordering::Relaxed) > 0,
+            LogLevel::Trace => false,
+        }
+    }
+
+    pub(super) fn push(&self, told: &Told<'_>) {
+        let mut record = Record::of(told);
+        let mut ring = self.lock();
+        record.seq = ring.back().map_or(0, |newest| newest.seq) + 1;
+        if ring.len() == KEPT {
+            ring.pop_front();
+        }
+        ring.push_back(Arc::new(record));
+        drop(ring);
+        self.bell.send_replace(());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Record>>> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Somebody who looks on, until it is dropped.
+#[derive(Debug)]
+pub struct Reader {
+    feed: Arc<Feed>,
+    bell: watch::Receiver<()>,
+    next: u64,
+}
+
+impl Reader {
+    /// Waits for what has not been read yet. Nothing is lost when it is given up.
+    pub async fn next(&mut self) -> News {
+        loop {
+            self.bell.mark_unchanged();
+            let news = self.feed.read_from(self.next);
+            if let Some(last) = news.records.last() {
+                self.next = last.seq + 1;
+                return news;
+            }
+            // The feed has the other end, and we have the feed.
+            let _ = self.bell.changed().await;
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.feed.readers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Record {
+    /// Without its number.
+    fn of(told: &Told<'_>) -> Record {
+        let mut record = Record {
+            seq: 0,
+            time: now(),
+            level: told.level,
+            kind: told.kind.as_str().to_owned(),
+            server: None,
+            session: None,
+            message: told.message.clone().into_owned(),
+            fields: Map::new(),
+        };
+        for (field, value) in &told.fields {
+            match (field, value) {
+                (Field::Server, Value::Text(server)) => record.server = Some(server.clone().into_owned()),
+                (Field::Session, Value::Text(session)) => record.session = Some(session.clone().into_owned()),
+                _ => drop(record.fields.insert(camel_case(field.as_str()), value.to_json())),
+            }
+        }
+        record
+    }
+}
+
+impl Value<'_> {
+    fn to_json(&self) -> serde_json::Value {
+        match self {
+            Value::Text(text) => text.as_ref().into(),
+            Value::Number(number) => (*number).into(),
+            Value::Duration(duration) => format!("{duration:?}").into(),
+        }
+    }
+}
+
+fn now() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let iso = date::iso(i64::try_from(since.as_secs()).unwrap_or(i64::MAX));
+    format!("{}.{:03}Z", iso.trim_end_matches('Z'), since.subsec_millis())
+}
+
+fn camel_case(name: &str) -> String {
+    let mut parts = name.split('_');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |camel, part| {
+        let (initial, rest) = part.split_at(1);
+        camel + &initial.to_ascii_uppercase() + rest
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Event, Observe};
+
+    fn numbers(news: &News) -> (Option<u64>, Option<u64>, u64) {
+        (news.records.first().map(|record| record.seq), news.records.last().map(|record| record.seq), news.missed)
+    }
+
+    #[test]
+    fn so_many_are_kept_and_who_comes_late_is_told_what_is_gone() {
+        let observe = Observe::default();
+        assert_eq!(observe.feed().read_from(1), News::default());
+        for _ in 0..KEPT + 5 {
+            observe.emit(&Event::ConnectionsCut);
+        }
+        let last = KEPT as u64 + 5;
+        for (from, expected) in [
+            (0, (Some(6), Some(last), 0)),
+            (1, (Some(6), Some(last), 5)),
+            (6, (Some(6), Some(last), 0)),
+            (last, (Some(last), Some(last), 0)),
+            (last + 1, (None, None, 0)),
+            (last + 2, (Some(6), Some(last), 0)),
+        ] {
+            assert_eq!(numbers(&observe.feed().read_from(from)), expected, "from {from}");
+        }
+    }
+
+    #[test]
+    fn what_is_minute_is_kept_while_somebody_reads() {
+        let observe = Observe::default();
+        let (minute, trace) =
+            (Event::ProgressDropped { server: "a" }, Event::BackendNotification { server: "a", method: "b" });
+        observe.emit(&minute);
+        let reader = observe.feed().reader(0);
+        observe.emit(&minute);
+        observe.emit(&trace);
+        drop(reader);
+        observe.emit(&minute);
+        observe.emit(&Event::BackendFailed { server: "a", reason: "", retry_in: Default::default(), repeated: true });
+        let kinds: Vec<_> = observe.feed().read_from(0).records.iter().map(|record| record.kind.clone()).collect();
+        assert_eq!(kinds, ["progress_dropped"]);
+    }
+
+    #[tokio::test]
+    async fn a_reader_gets_each_record_once_and_waits_for_more() {
+        let observe = Arc::new(Observe::default());
+        let mut reader = observe.feed().reader(0);
+        observe.emit(&Event::ConnectionsCut);
+        observe.emit(&Event::ConnectionsCut);
+        assert_eq!(numbers(&reader.next().await), (Some(1), Some(2), 0));
+        let later = tokio::spawn(async move { numbers(&reader.next().await) });
+        tokio::task::yield_now().await;
+        observe.emit(&Event::ConnectionsCut);
+        assert_eq!(later.await.expect("it does not panic"), (Some(3), Some(3), 0));
+    }
+
+    #[test]
+    fn a_record_is_clean_and_reads_back() {
+        let observe = Observe::default();
+        let retry_in = std::time::Duration::from_millis(1500);
+        let reason = "ended\n\u{1b}[2J\u{202e}x";
+        observe.emit(&Event::BackendFailed { server: "a", reason, retry_in, repeated: false });
+        observe.emit(&Event::BackendLine { server: "a", line: "\u{1b}[31mred", repeated: false });
+        let records = observe.feed().read_from(0).records;
+        let json = serde_json::to_value(&*records[0]).expect("it is JSON");
+        let time = json["time"].as_str().expect("a text").to_owned();
+        assert_eq!((time.len(), &time[10..11], &time[19..20], &time[23..]), (24, "T", ".", "Z"));
+        let expected = serde_json::json!({
+            "seq": 1, "time": time, "level": "warn", "kind": "backend_failed", "server": "a",
+            "message": "cannot connect to backend", "fields": {"reason": "ended [2Jx", "retryIn": "1.5s"},
+        });
+        assert_eq!(json, expected);
+        assert_eq!(serde_json::from_value::<Record>(json).expect("it reads back"), *records[0]);
+        assert_eq!(records[1].message, "[31mred");
+    }
+}

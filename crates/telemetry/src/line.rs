@@ -1,0 +1,113 @@
+//! A happening as a line of the log.
+//!
+//! `tracing` wants the names of fields to be known where an event is written. So there is one such place per level, with
+//! all names; a field without a value is left out of the line.
+
+use tracing::level_filters::LevelFilter;
+
+use goblin_config::LogLevel;
+use crate::told::Told;
+
+/// One look at an atomic.
+pub(super) fn is_wanted(level: LogLevel) -> bool {
+    tracing_level(level) <= LevelFilter::current()
+}
+
+/// Returns the level under which `tracing` filters an event.
+pub fn tracing_level(level: LogLevel) -> tracing::Level {
+    match level {
+        LogLevel::Error => tracing::Level::ERROR,
+        LogLevel::Warn => tracing::Level::WARN,
+        LogLevel::Info => tracing::Level::INFO,
+        LogLevel::Debug => tracing::Level::DEBUG,
+        LogLevel::Trace => tracing::Level::TRACE,
+    }
+}
+
+macro_rules! fields {
+    ($($field:ident $name:ident,)+) => {
+        /// What a line may say besides its message, in the order in which it does.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum Field {
+            $($field,)+
+        }
+
+        impl Field {
+            pub(super) fn as_str(self) -> &'static str {
+                match self {
+                    $(Field::$field => stringify!($name),)+
+                }
+            }
+        }
+
+        pub(super) fn write(told: &Told<'_>) {
+            match told.level {
+                LogLevel::Error => tracing::error!(
+                    target: "goblin", kind = told.kind.as_str(),
+                    $($name = told.field(Field::$field),)+ "{}", told.message
+                ),
+                LogLevel::Warn => tracing::warn!(
+                    target: "goblin", kind = told.kind.as_str(),
+                    $($name = told.field(Field::$field),)+ "{}", told.message
+                ),
+                LogLevel::Info => tracing::info!(
+                    target: "goblin", kind = told.kind.as_str(),
+                    $($name = told.field(Field::$field),)+ "{}", told.message
+                ),
+                LogLevel::Debug => tracing::debug!(
+                    target: "goblin", kind = told.kind.as_str(),
+                    $($name = told.field(Field::$field),)+ "{}", told.message
+                ),
+                LogLevel::Trace => tracing::trace!(
+                    target: "goblin", kind = told.kind.as_str(),
+                    $($name = told.field(Field::$field),)+ "{}", told.message
+                ),
+            }
+        }
+    };
+}
+
+fields!(
+    Server server,
+    Transport transport,
+    Method method,
+    Tool tool,
+    Name name,
+    Uri uri,
+    Session session,
+    Version version,
+    State state,
+    Command command,
+    Status status,
+    Place place,
+    Code code,
+    Error error,
+    Reason reason,
+    RetryIn retry_in,
+    Servers servers,
+    Tools tools,
+    Prompts prompts,
+    Resources resources,
+    Templates templates,
+    Conflicts conflicts,
+    Listed listed,
+    Count count,
+    Unnamed unnamed,
+    Started started,
+    Changed changed,
+    Stopped stopped,
+    Unchanged unchanged,
+    Open open,
+    Took took,
+    DrainedIn drained_in,
+    ClosedIn closed_in,
+    Grace grace,
+    Age age,
+    Waiting waiting,
+);
+
+impl Told<'_> {
+    fn field(&self, field: Field) -> Option<Box<dyn tracing::Value + '_>> {
+        self.fields.iter().find(|(known, _)| *known == field).map(|(_, value)| value.as_field())
+    }
+}

@@ -1,0 +1,267 @@
+//! What is counted about one server, without lock, hash or allocation: every label has its place in an array.
+//!
+//! A meter belongs to its backend and goes with it, so a server that was removed leaves no series behind. Counters only
+//! grow, each on its own; a scrape may see one of two that belong together before the other.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use goblin_wire::mime::Mime;
+use goblin_wire::method::Method;
+
+/// Upper bounds of the buckets for durations, in nanoseconds. A call over loopback takes less than the first, a tool that
+/// thinks longer than the last but one.
+pub const BOUNDS: [u64; 15] = [
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    25_000_000,
+    50_000_000,
+    100_000_000,
+    250_000_000,
+    500_000_000,
+    1_000_000_000,
+    2_500_000_000,
+    10_000_000_000,
+    60_000_000_000,
+    300_000_000_000,
+];
+
+/// The same for what the gateway itself adds to a call: mostly less than a millisecond.
+pub const FINE_BOUNDS: [u64; 15] = [
+    10_000,
+    25_000,
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    25_000_000,
+    50_000_000,
+    100_000_000,
+    250_000_000,
+    1_000_000_000,
+];
+
+/// How many tools of one server are counted by name. Those beyond, and those with a name longer than [`LONGEST_NAME`], are
+/// counted together.
+const MOST_NAMES: usize = 1000;
+const LONGEST_NAME: usize = 128;
+/// The name of those.
+const OTHERS: &str = "(others)";
+
+goblin_wire::labels! {
+    /// What clients ask of a server.
+    Asked {
+        ToolsCall = "tools/call",
+        PromptsGet = "prompts/get",
+        ResourcesRead = "resources/read",
+        Subscribe = "resources/subscribe",
+        Unsubscribe = "resources/unsubscribe",
+        Complete = "completion/complete",
+        Other = "other",
+    }
+}
+
+impl From<&Method> for Asked {
+    fn from(method: &Method) -> Asked {
+        match method {
+            Method::ToolsCall => Asked::ToolsCall,
+            Method::PromptsGet => Asked::PromptsGet,
+            Method::ResourcesRead => Asked::ResourcesRead,
+            Method::Subscribe => Asked::Subscribe,
+            Method::Unsubscribe => Asked::Unsubscribe,
+            Method::Complete => Asked::Complete,
+            _ => Asked::Other,
+        }
+    }
+}
+
+goblin_wire::labels! {
+    /// How a request to a server ended. A tool's own failure (`isError`) is an answer: results are not looked into.
+    Ending {
+        Ok = "ok",
+        Error = "error",
+        Timeout = "timeout",
+        Cancelled = "cancelled",
+        Unavailable = "unavailable",
+        Overloaded = "overloaded",
+        Protocol = "protocol",
+    }
+}
+
+goblin_wire::labels! {
+    /// How a read ended (MET-1).
+    ReadStatus {
+        Success = "success",
+        Failure = "failure",
+    }
+}
+
+const ASKED: usize = Asked::ALL.len();
+const ENDINGS: usize = Ending::ALL.len();
+const MIMES: usize = Mime::ALL.len();
+const STATUSES: usize = ReadStatus::ALL.len();
+
+/// The counters of one server.
+#[derive(Debug, Default)]
+pub struct Meter {
+    endings: [[AtomicU64; ENDINGS]; ASKED],
+    durations: [Durations; ASKED],
+    reads: [[AtomicU64; STATUSES]; MIMES],
+    restarts: AtomicU64,
+    tools: Mutex<BTreeMap<Box<str>, Arc<Endings>>>,
+}
+
+/// How the calls of one tool ended.
+#[derive(Debug, Default)]
+pub struct Endings([AtomicU64; ENDINGS]);
+
+impl Endings {
+    pub fn ended(&self, ending: Ending) {
+        self.0[ending as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn count_of(&self, ending: Ending) -> u64 {
+        self.0[ending as usize].load(Ordering::Relaxed)
+    }
+}
+
+/// A histogram of durations.
+#[derive(Debug)]
+pub struct Durations {
+    bounds: &'static [u64; BOUNDS.len()],
+    /// How many fell into each bucket; the last one has no bound.
+    buckets: [AtomicU64; BOUNDS.len() + 1],
+    nanoseconds: AtomicU64,
+}
+
+impl Default for Durations {
+    fn default() -> Durations {
+        Durations::within(&BOUNDS)
+    }
+}
+
+impl Meter {
+    /// Where the calls of a tool are counted, by the server's own name for it.
+    pub fn tool(&self, native: &str) -> Arc<Endings> {
+        let mut tools = self.tools.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_known = tools.contains_key(native);
+        let has_room = native.len() <= LONGEST_NAME && tools.len() < MOST_NAMES;
+        let name = if is_known || has_room { native } else { OTHERS };
+        Arc::clone(tools.entry(name.into()).or_default())
+    }
+
+    /// All tools that are counted.
+    pub fn tools(&self) -> Vec<(Box<str>, Arc<Endings>)> {
+        let tools = self.tools.lock().unwrap_or_else(PoisonError::into_inner);
+        tools.iter().map(|(name, endings)| (name.clone(), Arc::clone(endings))).collect()
+    }
+
+    pub fn ended(&self, asked: Asked, ending: Ending) {
+        self.endings[asked as usize][ending as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The round trip of a request that was sent.
+    pub fn took(&self, asked: Asked, duration: Duration) {
+        self.durations[asked as usize].add(duration);
+    }
+
+    pub fn read(&self, mime: Mime, status: ReadStatus) {
+        self.reads[mime as usize][status as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn restarted(&self) {
+        self.restarts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn count_of_ended(&self, asked: Asked, ending: Ending) -> u64 {
+        self.endings[asked as usize][ending as usize].load(Ordering::Relaxed)
+    }
+
+    pub fn durations(&self, asked: Asked) -> &Durations {
+        &self.durations[asked as usize]
+    }
+
+    pub fn count_of_reads(&self, mime: Mime, status: ReadStatus) -> u64 {
+        self.reads[mime as usize][status as usize].load(Ordering::Relaxed)
+    }
+
+    pub fn count_of_restarts(&self) -> u64 {
+        self.restarts.load(Ordering::Relaxed)
+    }
+}
+
+impl Durations {
+    pub fn within(bounds: &'static [u64; BOUNDS.len()]) -> Durations {
+        Durations { bounds, buckets: Default::default(), nanoseconds: AtomicU64::new(0) }
+    }
+
+    pub fn add(&self, duration: Duration) {
+        let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let bucket = self.bounds.iter().position(|bound| nanoseconds <= *bound).unwrap_or(BOUNDS.len());
+        self.buckets[bucket].fetch_add(1, Ordering::Relaxed);
+        self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+    }
+
+    /// Bounds in seconds, the last one infinite, each with the count of its own bucket.
+    pub fn buckets(&self) -> Vec<(f64, u64)> {
+        let bounds = self.bounds.iter().map(|bound| seconds(*bound)).chain([f64::INFINITY]);
+        bounds.zip(&self.buckets).map(|(bound, count)| (bound, count.load(Ordering::Relaxed))).collect()
+    }
+
+    pub fn sum(&self) -> f64 {
+        seconds(self.nanoseconds.load(Ordering::Relaxed))
+    }
+}
+
+fn seconds(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_duration_falls_into_one_bucket() {
+        let meter = Meter::default();
+        for nanoseconds in [0, 500_000, 500_001, 1_000_000_000, 300_000_000_001, 86_400_000_000_000] {
+            meter.took(Asked::ToolsCall, Duration::from_nanos(nanoseconds));
+        }
+        let buckets = meter.durations(Asked::ToolsCall).buckets();
+        let filled: Vec<_> = buckets.iter().filter(|(_, count)| *count > 0).copied().collect();
+        assert_eq!(filled, [(0.0005, 2), (0.001, 1), (1.0, 1), (f64::INFINITY, 2)]);
+        assert!((meter.durations(Asked::ToolsCall).sum() - 86_701.001_000_002).abs() < 0.001);
+    }
+
+    #[test]
+    fn tools_are_counted_by_name_up_to_a_bound() {
+        let meter = Meter::default();
+        for number in 0..MOST_NAMES + 5 {
+            meter.tool(&format!("t{number}")).ended(Ending::Ok);
+        }
+        meter.tool(&"x".repeat(LONGEST_NAME + 1)).ended(Ending::Error);
+        meter.tool("t0").ended(Ending::Ok);
+        let tools = meter.tools();
+        let count = |name: &str, ending| tools.iter().find(|(it, _)| **it == *name).map(|(_, it)| it.count_of(ending));
+        assert_eq!(tools.len(), MOST_NAMES + 1);
+        assert_eq!((count("t0", Ending::Ok), count("t9", Ending::Ok)), (Some(2), Some(1)));
+        assert_eq!((count(OTHERS, Ending::Ok), count(OTHERS, Ending::Error)), (Some(5), Some(1)));
+    }
+
+    #[test]
+    fn methods_of_no_version_count_as_other() {
+        assert_eq!(Asked::from(&Method::parse("tools/call")), Asked::ToolsCall);
+        for name in ["evil\"} 1", "tools/list", ""] {
+            assert_eq!(Asked::from(&Method::parse(name)), Asked::Other);
+        }
+    }
+}

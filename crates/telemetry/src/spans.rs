@@ -1,0 +1,142 @@
+//! Calls as spans of traces: a bounded queue of those that ended, and what OTLP says of them.
+//!
+//! Nothing here waits: a span that has no room is dropped and counted. Whoever takes them sends them on
+//! (`src/app/telemetry.rs`).
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use crate::{Event, Observe};
+use goblin_wire::trace::Context;
+
+/// How many may wait to be sent.
+const MOST_WAITING: usize = 2048;
+
+/// One call, from its request to its answer.
+#[derive(Clone, Debug)]
+pub struct Span {
+    pub context: Context,
+    /// The step before ours, where the client told one.
+    pub parent: Option<u64>,
+    /// As the client wrote it.
+    pub state: String,
+    pub name: String,
+    pub begun: SystemTime,
+    pub took: Duration,
+    pub attributes: Vec<(&'static str, String)>,
+    /// What went wrong.
+    pub error: Option<String>,
+}
+
+/// Where spans are handed in.
+#[derive(Clone, Debug)]
+pub struct Spans {
+    queue: mpsc::Sender<Span>,
+    observe: Arc<Observe>,
+}
+
+impl Spans {
+    /// The two ends of the queue.
+    pub fn new(observe: Arc<Observe>) -> (Spans, mpsc::Receiver<Span>) {
+        let (queue, taken) = mpsc::channel(MOST_WAITING);
+        (Spans { queue, observe }, taken)
+    }
+
+    pub fn push(&self, span: Span) {
+        if self.queue.try_send(span).is_err() {
+            self.observe.emit(&Event::SpanDropped);
+        }
+    }
+}
+
+/// `spans` as the body of an OTLP request over HTTP, in JSON.
+pub fn encode(spans: &[Span]) -> Bytes {
+    let version = env!("CARGO_PKG_VERSION");
+    let spans: Vec<_> = spans.iter().map(Span::to_json).collect();
+    let resource = attributes(&[("service.name", "goblin".to_owned()), ("service.version", version.to_owned())]);
+    let message = json!({ "resourceSpans": [{
+        "resource": { "attributes": resource },
+        "scopeSpans": [{ "scope": { "name": "goblin", "version": version }, "spans": spans }],
+    }]});
+    message.to_string().into()
+}
+
+impl Span {
+    fn to_json(&self) -> Value {
+        // Of the kinds that OTLP knows: it serves a request of somebody else.
+        const SERVER: u8 = 2;
+        const ERROR: u8 = 2;
+        let begun = self.begun.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut span = json!({
+            "traceId": format!("{:032x}", self.context.trace),
+            "spanId": format!("{:016x}", self.context.span),
+            "flags": self.context.flags,
+            "name": self.name,
+            "kind": SERVER,
+            "startTimeUnixNano": begun.as_nanos().to_string(),
+            "endTimeUnixNano": (begun + self.took).as_nanos().to_string(),
+            "attributes": attributes(&self.attributes),
+            "status": match &self.error {
+                Some(error) => json!({ "code": ERROR, "message": error }),
+                None => json!({}),
+            },
+        });
+        if let Some(parent) = self.parent {
+            span["parentSpanId"] = format!("{parent:016x}").into();
+        }
+        if !self.state.is_empty() {
+            span["traceState"] = self.state.as_str().into();
+        }
+        span
+    }
+}
+
+fn attributes(words: &[(&'static str, String)]) -> Vec<Value> {
+    words.iter().map(|(key, value)| json!({ "key": key, "value": { "stringValue": value } })).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span() -> Span {
+        Span {
+            context: Context { trace: 0x4bf9, span: 0xf067, flags: 1 },
+            parent: Some(7),
+            state: "a=1".to_owned(),
+            name: "tools/call t".to_owned(),
+            begun: UNIX_EPOCH + Duration::from_secs(1),
+            took: Duration::from_millis(5),
+            attributes: vec![("mcp.method.name", "tools/call".to_owned())],
+            error: Some("TIMEOUT".to_owned()),
+        }
+    }
+
+    #[test]
+    fn a_span_is_what_otlp_reads() {
+        let message: Value = serde_json::from_slice(&encode(&[span()])).expect("it is JSON");
+        let expected = json!({
+            "traceId": "00000000000000000000000000004bf9", "spanId": "000000000000f067", "parentSpanId": "0000000000000007",
+            "traceState": "a=1", "flags": 1, "name": "tools/call t", "kind": 2,
+            "startTimeUnixNano": "1000000000", "endTimeUnixNano": "1005000000",
+            "attributes": [{ "key": "mcp.method.name", "value": { "stringValue": "tools/call" } }],
+            "status": { "code": 2, "message": "TIMEOUT" },
+        });
+        assert_eq!(message["resourceSpans"][0]["scopeSpans"][0]["spans"], json!([expected]));
+    }
+
+    #[test]
+    fn exactly_so_many_wait_and_the_rest_is_counted() {
+        let observe = Arc::new(Observe::default());
+        let (spans, _taken) = Spans::new(Arc::clone(&observe));
+        for _ in 0..MOST_WAITING + 3 {
+            spans.push(span());
+        }
+        let dropped = observe.counts().into_iter().find(|(kind, _)| *kind == "span_dropped");
+        assert_eq!(dropped, Some(("span_dropped", 3)));
+    }
+}

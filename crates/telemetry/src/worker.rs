@@ -1,0 +1,332 @@
+//! Tasks of the runtime, and a watch over the worker threads that poll them.
+//!
+//! A worker thread that computes for long delays every task behind it. [`spawn`] wraps each task, so that the
+//! [`Activity`] of a thread shows whether the thread polls a task, and which one. [`Watchdog`] is a thread of its own that
+//! samples these activities. It reports a poll that used more than [`BUSY_AFTER`] of processor time, while the poll still
+//! runs. A poll costs two stores, and no clock is read unless a sample finds the thread inside a poll.
+//!
+//! Processor time is compared where the system reports it per thread, because a loaded machine may suspend an idle
+//! gateway for longer than that. Elsewhere the wall clock serves.
+//!
+//! Work whose size a client or a backend chooses leaves the worker threads: [`offload`] moves what the gateway does once at a
+//! time, [`compute`] what clients set off, of which only [`MAX_COMPUTATIONS`] run at once.
+
+use std::cell::OnceCell;
+use std::panic::{Location, resume_unwind};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::task::{Context, Poll};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use pin_project_lite::pin_project;
+use tokio::sync::Semaphore;
+
+use crate::{Event, Observe};
+
+/// A poll that uses more processor time is reported. Unoptimized builds compute several times slower.
+pub const BUSY_AFTER: Duration = Duration::from_millis(if cfg!(debug_assertions) { 500 } else { 100 });
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
+
+/// A computation cannot be stopped, so only this many run at once and the next ones wait. The scheduler of the system
+/// shares the processors between them and the worker threads.
+pub const MAX_COMPUTATIONS: usize = 4;
+static COMPUTATIONS: Semaphore = Semaphore::const_new(MAX_COMPUTATIONS);
+
+/// The low bit of [`Activity::poll`]: the thread is inside a poll.
+const POLLING: u64 = 1;
+const SITE_BITS: u32 = 16;
+const NEXT_POLL: u64 = 1 << (SITE_BITS + 1);
+
+/// Spawns a task whose polls the watchdog sees.
+#[track_caller]
+pub fn spawn<F>(future: F) -> tokio::task::JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    tokio::spawn(watched(future))
+}
+
+/// Wraps a task for a `JoinSet`, which spawns tasks itself.
+#[track_caller]
+pub fn watched<F: Future>(future: F) -> Watched<F> {
+    Watched { future, site: site(Location::caller()) }
+}
+
+/// Runs `work` on a thread beside the worker threads. Returns `None` if the runtime shuts down before it begins. A panic
+/// of `work` continues here.
+///
+/// Dropping the future does not stop the work, so `work` must not rely on its caller.
+pub async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(value) => Some(value),
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => resume_unwind(panic),
+            Err(_) => None,
+        },
+    }
+}
+
+/// Like [`offload`], for work that clients set off: waits while [`MAX_COMPUTATIONS`] others run. A caller with a deadline
+/// drops the future. Work that has begun keeps its place until it ends.
+pub async fn compute<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let place = COMPUTATIONS.acquire().await.ok()?;
+    offload(move || {
+        let _place = place;
+        work()
+    })
+    .await
+}
+
+pin_project! {
+    /// A task whose polls the watchdog sees.
+    pub struct Watched<F> {
+        #[pin]
+        future: F,
+        site: u16,
+    }
+}
+
+impl<F: Future> Future for Watched<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        let _polling = Polling::enter(*this.site);
+        this.future.poll(context)
+    }
+}
+
+/// Marks this thread as polling until dropped, also when the task panics.
+struct Polling;
+
+impl Polling {
+    fn enter(site: u16) -> Polling {
+        with_activity(|activity| {
+            let last = activity.poll.load(Ordering::Relaxed);
+            let next = (last | (NEXT_POLL - 1)).wrapping_add(1) | u64::from(site) << 1 | POLLING;
+            activity.poll.store(next, Ordering::Relaxed);
+        });
+        Polling
+    }
+}
+
+impl Drop for Polling {
+    fn drop(&mut self) {
+        with_activity(|activity| {
+            activity.poll.store(activity.poll.load(Ordering::Relaxed) & !POLLING, Ordering::Relaxed);
+        });
+    }
+}
+
+/// What a thread does at this moment. The thread writes, the watchdog reads.
+struct Activity {
+    /// The number of the poll, the place that spawned its task, and [`POLLING`].
+    poll: AtomicU64,
+    clock: ThreadClock,
+}
+
+static ACTIVITIES: Mutex<Vec<Weak<Activity>>> = Mutex::new(Vec::new());
+/// The places that spawn tasks; an index into it is a site.
+static SITES: RwLock<Vec<&'static Location<'static>>> = RwLock::new(Vec::new());
+
+fn with_activity(act: impl FnOnce(&Activity)) {
+    thread_local! {
+        static ACTIVITY: OnceCell<Arc<Activity>> = const { OnceCell::new() };
+    }
+    // A task may be dropped while its thread ends. Then nobody needs to see the poll.
+    let _ = ACTIVITY.try_with(|activity| {
+        act(activity.get_or_init(|| {
+            let activity = Arc::new(Activity { poll: AtomicU64::new(0), clock: ThreadClock::of_this_thread() });
+            let mut activities = ACTIVITIES.lock().unwrap_or_else(PoisonError::into_inner);
+            activities.retain(|activity| activity.strong_count() > 0);
+            activities.push(Arc::downgrade(&activity));
+            activity
+        }));
+    });
+}
+
+fn site(location: &'static Location<'static>) -> u16 {
+    let find = |sites: &[&Location<'_>]| sites.iter().position(|known| *known == location);
+    let known = find(&SITES.read().unwrap_or_else(PoisonError::into_inner));
+    let index = known.unwrap_or_else(|| {
+        let mut sites = SITES.write().unwrap_or_else(PoisonError::into_inner);
+        find(&sites).unwrap_or_else(|| {
+            sites.push(location);
+            sites.len() - 1
+        })
+    });
+    u16::try_from(index).unwrap_or(u16::MAX)
+}
+
+/// The processor time of one thread.
+struct ThreadClock {
+    /// A file of the system whose first number counts nanoseconds on a processor.
+    path: String,
+    begin: Instant,
+}
+
+impl ThreadClock {
+    fn of_this_thread() -> ThreadClock {
+        #[cfg(target_os = "linux")]
+        let path = format!("/proc/self/task/{}/schedstat", rustix::thread::gettid().as_raw_nonzero());
+        #[cfg(not(target_os = "linux"))]
+        let path = String::new();
+        ThreadClock { path, begin: Instant::now() }
+    }
+
+    fn now(&self) -> Duration {
+        let text = std::fs::read_to_string(&self.path).ok();
+        let nanoseconds = text.as_deref().and_then(|text| text.split(' ').next()?.parse().ok());
+        nanoseconds.map_or_else(|| self.begin.elapsed(), Duration::from_nanos)
+    }
+}
+
+/// Samples the worker threads until dropped.
+pub struct Watchdog {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watchdog {
+    /// Returns `None` if the system starts no further thread; the gateway works without it.
+    pub fn start(observe: Arc<Observe>) -> Option<Watchdog> {
+        let stop = Arc::<AtomicBool>::default();
+        let stopped = Arc::clone(&stop);
+        let thread = thread::Builder::new().name("goblin-watchdog".to_owned()).spawn(move || {
+            let mut samples = Vec::new();
+            while !stopped.load(Ordering::Relaxed) {
+                thread::park_timeout(SAMPLE_INTERVAL);
+                sample(&mut samples, |place, busy| observe.emit(&Event::WorkerBusy { place, busy }));
+            }
+        });
+        Some(Watchdog { stop, thread: Some(thread.ok()?) })
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A poll that a sample found running.
+struct Sample {
+    activity: Arc<Activity>,
+    poll: u64,
+    /// The processor time of the thread when the poll was first seen.
+    begin: Duration,
+    reported: bool,
+}
+
+/// Compares the threads with the last samples, and reports each long poll once.
+fn sample(samples: &mut Vec<Sample>, mut report: impl FnMut(&str, Duration)) {
+    let is_current = |sample: &Sample| sample.activity.poll.load(Ordering::Relaxed) == sample.poll;
+    samples.retain(is_current);
+    let activities: Vec<_> =
+        ACTIVITIES.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect();
+    for activity in activities {
+        let poll = activity.poll.load(Ordering::Relaxed);
+        if poll & POLLING == 0 {
+            continue;
+        }
+        let now = activity.clock.now();
+        let Some(sample) = samples.iter_mut().find(|sample| Arc::ptr_eq(&sample.activity, &activity)) else {
+            samples.push(Sample { activity, poll, begin: now, reported: false });
+            continue;
+        };
+        let busy = now.saturating_sub(sample.begin);
+        // The poll may have ended while the clock was read. Then the time belongs to several polls.
+        if busy >= BUSY_AFTER && !sample.reported && is_current(sample) {
+            sample.reported = true;
+            report(&place(poll), busy);
+        }
+    }
+}
+
+/// Returns the place that spawned the task of this poll.
+fn place(poll: u64) -> String {
+    let index = usize::try_from(poll >> 1 & ((1 << SITE_BITS) - 1)).unwrap_or(usize::MAX);
+    let sites = SITES.read().unwrap_or_else(PoisonError::into_inner);
+    sites.get(index).map_or_else(|| "unknown".to_owned(), |site| format!("{}:{}", site.file(), site.line()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Computes until the thread has used `duration` of processor time.
+    fn spin(duration: Duration) {
+        let clock = ThreadClock::of_this_thread();
+        let begin = clock.now();
+        while clock.now() - begin < duration {
+            std::hint::spin_loop();
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn hard4_a_long_poll_is_reported_once_with_its_place() {
+        let observe = Arc::<Observe>::default();
+        let watchdog = Watchdog::start(Arc::clone(&observe)).expect("a thread");
+        let busy = || observe.counts().into_iter().find(|(kind, _)| *kind == "worker_busy").map(|(_, count)| count);
+        spawn(async {
+            spin(BUSY_AFTER * 3);
+            tokio::task::yield_now().await;
+        })
+        .await
+        .expect("no panic");
+        assert_eq!(busy(), Some(1));
+        spawn(async {
+            for _ in 0..100 {
+                spin(BUSY_AFTER / 50);
+                tokio::task::yield_now().await;
+            }
+        })
+        .await
+        .expect("no panic");
+        assert_eq!(busy(), Some(1), "many short polls are no long one");
+        drop(watchdog);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn hard4_computations_are_bounded_and_keep_their_place_when_nobody_waits() {
+        let (begun, mut begins) = tokio::sync::mpsc::channel(16);
+        let release = Arc::new(std::sync::Barrier::new(MAX_COMPUTATIONS + 1));
+        let mut waiting = Vec::new();
+        for _ in 0..MAX_COMPUTATIONS {
+            let (begun, release) = (begun.clone(), Arc::clone(&release));
+            waiting.push(tokio::spawn(compute(move || {
+                begun.blocking_send(()).expect("the test waits");
+                release.wait();
+            })));
+        }
+        for _ in 0..MAX_COMPUTATIONS {
+            begins.recv().await.expect("a computation begins");
+        }
+        // The callers leave; their work goes on.
+        waiting.iter().for_each(tokio::task::JoinHandle::abort);
+        let late = tokio::time::timeout(Duration::from_millis(50), compute(|| ())).await;
+        assert!(late.is_err(), "there is no place while the work goes on");
+        tokio::task::spawn_blocking(move || release.wait()).await.expect("no panic");
+        assert_eq!(compute(|| 7).await, Some(7));
+    }
+
+    #[test]
+    fn a_poll_names_the_place_of_its_spawn() {
+        let watched = watched(async {});
+        assert!(place(u64::from(watched.site) << 1 | POLLING).starts_with("src/worker.rs:"));
+    }
+
+    #[tokio::test]
+    async fn a_panicking_task_leaves_its_thread_idle() {
+        let ended = spawn(async { panic!("on purpose") }).await;
+        assert!(ended.is_err());
+        with_activity(|activity| assert_eq!(activity.poll.load(Ordering::Relaxed) & POLLING, 0));
+    }
+}

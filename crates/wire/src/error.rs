@@ -1,0 +1,318 @@
+//! The one table of errors that can reach a client, or a backend that asks one.
+//!
+//! Code, HTTP status, `data.code`, whose fault it is and whether a retry is safe are decided together, in one
+//! exhaustive match. A backend's own JSON-RPC error is no variant here: it passes verbatim (see `router::answer`).
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use crate::limits::Limit;
+use crate::dialect::Dialect;
+use crate::json::quote;
+
+/// Something a client is told instead of a result.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    #[error("parse error: {0}")]
+    Parse(String),
+    #[error("invalid request: {0}")]
+    InvalidRequest(String),
+    #[error("Method not found: {0}")]
+    MethodNotFound(String),
+    #[error("invalid params: {0}")]
+    InvalidParams(String),
+    #[error("invalid cursor: begin again without one")]
+    InvalidCursor,
+    /// Of a request without a handshake: what must stand in its `_meta` does not.
+    #[error("invalid params: {0}")]
+    MissingMeta(String),
+    #[error("header mismatch: {0}")]
+    HeaderMismatch(String),
+    #[error("this needs a capability that the request does not declare: {required}")]
+    MissingCapability {
+        /// As the JSON of client capabilities.
+        required: &'static str,
+    },
+    #[error("unsupported protocol version: {requested}")]
+    UnsupportedVersion { requested: String },
+    #[error("invalid or expired requestState: begin the call again without one")]
+    StaleState,
+    #[error("Tool not found: {name}{}", did_you_mean(candidates))]
+    ToolNotFound { name: String, candidates: Vec<String> },
+    #[error("Prompt not found: {name}{}", did_you_mean(candidates))]
+    PromptNotFound { name: String, candidates: Vec<String> },
+    #[error("Resource not found: {uri}{}", did_you_mean(candidates))]
+    ResourceNotFound { uri: String, candidates: Vec<String> },
+    #[error("LimitExceeded: {limit} is {value}")]
+    LimitExceeded { limit: &'static str, value: usize },
+    /// The gateway has no room for new work of any client.
+    #[error("the gateway has no room for this: {limit} is {value} bytes; try again")]
+    NoRoom { limit: &'static str, value: usize },
+    #[error("backend {server} has no room for another call; try again")]
+    Overloaded { server: String },
+    #[error("backend {server} is unavailable: {reason}")]
+    BackendUnavailable { server: String, reason: String, sent: bool },
+    #[error("Timeout: backend {server} did not answer {method} in {after:?}")]
+    Timeout { server: String, method: String, after: Duration },
+    #[error("backend {server} broke the protocol: {reason}")]
+    BackendProtocol { server: String, reason: String },
+    /// Told to a backend that asks.
+    #[error("the client cannot be asked: {reason}")]
+    ClientUnavailable { reason: String },
+    /// Told to a backend that asked.
+    #[error("Timeout: the client did not answer {method} in {after:?}")]
+    Unanswered { method: String, after: Duration },
+    /// Told to a client that comes back for an answer.
+    #[error("Timeout: the answer came while nobody listened, and is not kept any more")]
+    Unfetched,
+    #[error("the gateway is shutting down; try again")]
+    ShuttingDown,
+    #[error("internal error: {0}")]
+    Internal(String),
+}
+
+/// Whose fault an error is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    Client,
+    Backend,
+    Gateway,
+}
+
+/// A row of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Class {
+    pub code: i64,
+    /// The status of an HTTP answer that carries nothing else. Errors of a request that was understood go with 200.
+    pub status: u16,
+    /// The stable name, `data.code`.
+    pub name: &'static str,
+    pub fault: Fault,
+    /// Whether sending the same request again is safe and may help.
+    pub retry: bool,
+}
+
+impl Error {
+    pub fn class(&self) -> Class {
+        use Fault::{Backend, Client, Gateway};
+        let row = |code, status, name, fault, retry| Class { code, status, name, fault, retry };
+        match self {
+            Error::Parse(_) => row(-32700, 400, "PARSE_ERROR", Client, false),
+            Error::InvalidRequest(_) => row(-32600, 400, "INVALID_REQUEST", Client, false),
+            Error::MethodNotFound(_) => row(-32601, 200, "METHOD_NOT_FOUND", Client, false),
+            Error::InvalidParams(_) => row(-32602, 200, "INVALID_PARAMS", Client, false),
+            Error::InvalidCursor => row(-32602, 200, "INVALID_CURSOR", Client, false),
+            Error::MissingMeta(_) => row(-32602, 400, "MISSING_META", Client, false),
+            Error::HeaderMismatch(_) => row(-32020, 400, "HEADER_MISMATCH", Client, false),
+            Error::MissingCapability { .. } => row(-32021, 400, "MISSING_CAPABILITY", Client, false),
+            Error::UnsupportedVersion { .. } => row(-32022, 400, "UNSUPPORTED_VERSION", Client, false),
+            Error::StaleState => row(-32602, 200, "STALE_STATE", Client, false),
+            Error::ToolNotFound { .. } => row(-32602, 200, "TOOL_NOT_FOUND", Client, false),
+            Error::PromptNotFound { .. } => row(-32602, 200, "PROMPT_NOT_FOUND", Client, false),
+            // Reading answers with the dialect's own code, see `to_json_for_read`.
+            Error::ResourceNotFound { .. } => row(-32602, 200, "RESOURCE_NOT_FOUND", Client, false),
+            // The same message is too large the next time too.
+            Error::LimitExceeded { limit, .. } => row(1429, 200, "LIMIT_EXCEEDED", Client, !is_of_message(limit)),
+            Error::NoRoom { .. } => row(1529, 200, "OVERLOADED", Gateway, true),
+            Error::Overloaded { .. } => row(1529, 200, "OVERLOADED", Gateway, true),
+            Error::BackendUnavailable { sent, .. } => row(1503, 200, "BACKEND_UNAVAILABLE", Backend, !sent),
+            Error::Timeout { .. } => row(1504, 200, "TIMEOUT", Backend, false),
+            Error::BackendProtocol { .. } => row(1502, 200, "BACKEND_PROTOCOL", Backend, false),
+            Error::ClientUnavailable { .. } => row(1503, 200, "CLIENT_UNAVAILABLE", Client, false),
+            Error::Unanswered { .. } => row(1504, 200, "TIMEOUT", Client, false),
+            Error::Unfetched => row(1504, 200, "TIMEOUT", Client, false),
+            Error::ShuttingDown => row(1500, 503, "SHUTTING_DOWN", Gateway, true),
+            Error::Internal(_) => row(-32603, 200, "INTERNAL", Gateway, false),
+        }
+    }
+
+    /// The JSON-RPC error object.
+    pub fn to_json(&self) -> String {
+        self.json_with_code(self.class().code)
+    }
+
+    /// The same for `resources/read`, whose code for a missing resource depends on the version (D5).
+    pub fn to_json_for_read(&self, dialect: Dialect) -> String {
+        match self {
+            Error::ResourceNotFound { .. } => self.json_with_code(dialect.resource_not_found_code()),
+            other => other.to_json(),
+        }
+    }
+
+    fn json_with_code(&self, code: i64) -> String {
+        let class = self.class();
+        let mut json =
+            format!(r#"{{"code":{code},"message":{},"data":{{"code":"{}""#, quote(&self.to_string()), class.name);
+        let mut member = |key: &str, value: &str| {
+            write!(json, r#","{key}":{value}"#).expect("writing to a String cannot fail");
+        };
+        match self {
+            Error::ToolNotFound { name, candidates } | Error::PromptNotFound { name, candidates } => {
+                member("name", &quote(name));
+                add_candidates(&mut member, candidates);
+            }
+            Error::ResourceNotFound { uri, candidates } => {
+                member("uri", &quote(uri));
+                add_candidates(&mut member, candidates);
+            }
+            Error::LimitExceeded { limit, value } | Error::NoRoom { limit, value } => {
+                member("limit", &quote(limit));
+                member("value", &value.to_string());
+            }
+            Error::Overloaded { server }
+            | Error::BackendUnavailable { server, .. }
+            | Error::BackendProtocol { server, .. } => member("serverId", &quote(server)),
+            Error::Timeout { server, method, .. } => {
+                member("serverId", &quote(server));
+                member("method", &quote(method));
+            }
+            Error::Unanswered { method, .. } => member("method", &quote(method)),
+            Error::MissingCapability { required } => member("requiredCapabilities", required),
+            Error::UnsupportedVersion { requested } => {
+                member("supported", &format!("[{}]", quote(Dialect::V2026_07_28.as_str())));
+                member("requested", &quote(requested));
+            }
+            Error::Parse(_)
+            | Error::InvalidRequest(_)
+            | Error::ClientUnavailable { .. }
+            | Error::MethodNotFound(_)
+            | Error::InvalidParams(_)
+            | Error::InvalidCursor
+            | Error::MissingMeta(_)
+            | Error::HeaderMismatch(_)
+            | Error::StaleState
+            | Error::Unfetched
+            | Error::ShuttingDown
+            | Error::Internal(_) => {}
+        }
+        if class.retry {
+            member("retryable", "true");
+        }
+        json.push_str("}}");
+        json
+    }
+}
+
+/// Returns whether a limit concerns one message alone, whatever else happens.
+fn is_of_message(limit: &str) -> bool {
+    [Limit::JsonDepth, Limit::BatchMessages, Limit::ClientInfoBytes, Limit::MatchSteps]
+        .iter()
+        .any(|known| known.as_str() == limit)
+}
+
+fn did_you_mean(candidates: &[String]) -> String {
+    if candidates.is_empty() { String::new() } else { format!(" (several are called so: {})", candidates.join(", ")) }
+}
+
+fn add_candidates(member: &mut impl FnMut(&str, &str), candidates: &[String]) {
+    if !candidates.is_empty() {
+        let list: Vec<_> = candidates.iter().map(|candidate| quote(candidate)).collect();
+        member("candidates", &format!("[{}]", list.join(",")));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one_of_each() -> Vec<Error> {
+        let server = || "fs".to_owned();
+        vec![
+            Error::Parse("x".into()),
+            Error::InvalidRequest("x".into()),
+            Error::MethodNotFound("x".into()),
+            Error::InvalidParams("x".into()),
+            Error::InvalidCursor,
+            Error::MissingMeta("x".into()),
+            Error::HeaderMismatch("x".into()),
+            Error::MissingCapability { required: r#"{"roots":{}}"# },
+            Error::UnsupportedVersion { requested: "2099-01-01".into() },
+            Error::StaleState,
+            Error::ToolNotFound { name: "t".into(), candidates: vec!["a".into(), "b".into()] },
+            Error::PromptNotFound { name: "p".into(), candidates: vec![] },
+            Error::ResourceNotFound { uri: "u:".into(), candidates: vec![] },
+            Error::LimitExceeded { limit: "maxInFlight", value: 64 },
+            Error::LimitExceeded { limit: "jsonDepth", value: 512 },
+            Error::NoRoom { limit: "maxMemory", value: 1024 },
+            Error::Overloaded { server: server() },
+            Error::BackendUnavailable { server: server(), reason: "it exited".into(), sent: true },
+            Error::BackendUnavailable { server: server(), reason: "not connected".into(), sent: false },
+            Error::Timeout { server: server(), method: "tools/call".into(), after: Duration::from_secs(60) },
+            Error::BackendProtocol { server: server(), reason: "garbage".into() },
+            Error::ClientUnavailable { reason: "it is gone".into() },
+            Error::Unanswered { method: "elicitation/create".into(), after: Duration::from_secs(300) },
+            Error::Unfetched,
+            Error::ShuttingDown,
+            Error::Internal("bug".into()),
+        ]
+    }
+
+    /// The table as it is published; a change here is a change of the interface.
+    #[test]
+    fn the_table() {
+        let table: Vec<_> = one_of_each()
+            .iter()
+            .map(|error| {
+                let class = error.class();
+                format!("{} {} {} {:?} {}", class.name, class.code, class.status, class.fault, class.retry)
+            })
+            .collect();
+        assert_eq!(
+            table,
+            [
+                "PARSE_ERROR -32700 400 Client false",
+                "INVALID_REQUEST -32600 400 Client false",
+                "METHOD_NOT_FOUND -32601 200 Client false",
+                "INVALID_PARAMS -32602 200 Client false",
+                "INVALID_CURSOR -32602 200 Client false",
+                "MISSING_META -32602 400 Client false",
+                "HEADER_MISMATCH -32020 400 Client false",
+                "MISSING_CAPABILITY -32021 400 Client false",
+                "UNSUPPORTED_VERSION -32022 400 Client false",
+                "STALE_STATE -32602 200 Client false",
+                "TOOL_NOT_FOUND -32602 200 Client false",
+                "PROMPT_NOT_FOUND -32602 200 Client false",
+                "RESOURCE_NOT_FOUND -32602 200 Client false",
+                "LIMIT_EXCEEDED 1429 200 Client true",
+                "LIMIT_EXCEEDED 1429 200 Client false",
+                "OVERLOADED 1529 200 Gateway true",
+                "OVERLOADED 1529 200 Gateway true",
+                "BACKEND_UNAVAILABLE 1503 200 Backend false",
+                "BACKEND_UNAVAILABLE 1503 200 Backend true",
+                "TIMEOUT 1504 200 Backend false",
+                "BACKEND_PROTOCOL 1502 200 Backend false",
+                "CLIENT_UNAVAILABLE 1503 200 Client false",
+                "TIMEOUT 1504 200 Client false",
+                "TIMEOUT 1504 200 Client false",
+                "SHUTTING_DOWN 1500 503 Gateway true",
+                "INTERNAL -32603 200 Gateway false",
+            ]
+        );
+    }
+
+    #[test]
+    fn every_error_is_valid_json_with_its_name() {
+        for error in one_of_each() {
+            let value: serde_json::Value = serde_json::from_str(&error.to_json()).expect("valid JSON");
+            assert_eq!(value["data"]["code"], error.class().name);
+            assert_eq!(value["message"], error.to_string());
+        }
+    }
+
+    #[test]
+    fn our_own_codes_stay_out_of_the_reserved_block() {
+        for error in one_of_each() {
+            let code = error.class().code;
+            let standard = [-32700, -32600, -32601, -32602, -32603, -32020, -32021, -32022].contains(&code);
+            assert!(standard || code > 0, "{error}: {code}");
+        }
+    }
+
+    #[test]
+    fn d5_the_code_of_a_missing_resource_depends_on_the_version() {
+        let error = Error::ResourceNotFound { uri: "note:///x".into(), candidates: vec![] };
+        assert!(error.to_json_for_read(Dialect::V2025_11_25).starts_with(r#"{"code":-32002,"#));
+        assert!(error.to_json_for_read(Dialect::V2026_07_28).starts_with(r#"{"code":-32602,"#));
+        assert!(error.to_json().starts_with(r#"{"code":-32602,"#));
+    }
+}

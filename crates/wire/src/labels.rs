@@ -1,0 +1,24 @@
+//! Closed lists of names: enums whose variants are labels of metrics, members of errors or rows of documents.
+
+/// Declares an enum with one name for each variant, `ALL` in the order of declaration, and `as_str`.
+#[macro_export]
+macro_rules! labels {
+    ($(#[$doc:meta])* $name:ident { $($variant:ident = $label:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name {
+            $($variant,)+
+        }
+
+        impl $name {
+            pub const ALL: &[$name] = &[$($name::$variant,)+];
+
+            /// Returns the name that metrics, errors and documents use.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $($name::$variant => $label,)+
+                }
+            }
+        }
+    };
+}

@@ -1,0 +1,430 @@
+//! The JSON-RPC envelope: one parse finds the few members a gateway needs, everything else stays raw.
+//!
+//! A [`Message`] owns the bytes it came in and knows the spans of its `id`, `params` and what stands in `params`. It is
+//! never re-serialised: what must change on the way (the id, a name, a URI, a progress token) is spliced. That is what
+//! makes the gateway lossless: member order, number spelling, escapes and unknown members pass as they came.
+//!
+//! Parsing checks UTF-8 and that the text is one complete JSON value, and refuses duplicate keys in the envelope and in
+//! `params`: two readers must never see two different messages.
+
+pub mod canonical;
+pub mod date;
+pub mod depth;
+pub mod dialect;
+pub mod error;
+pub mod framing;
+pub mod json;
+pub mod keyword;
+pub mod labels;
+pub mod limits;
+pub mod memory;
+pub mod method;
+pub mod mime;
+pub mod mirror;
+pub mod modern;
+
+pub mod params;
+pub mod template;
+pub mod trace;
+
+use std::borrow::Cow;
+use std::fmt;
+
+use bytes::Bytes;
+use bytestring::ByteString;
+use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::limits::Limit;
+use crate::depth::{MAX_DEPTH, is_too_deep};
+use crate::error::Error;
+use crate::json::{Pieces, Span, Splice};
+use crate::method::Method;
+use crate::params::Params;
+
+/// A request id, as its sender wrote it: `1` is not `"1"`, and it goes back in the same type.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Id(Bytes);
+
+impl Id {
+    pub fn parse(raw: &Bytes, span: Span) -> Option<Id> {
+        let token = span.slice(raw);
+        match token.first()? {
+            b'"' if memchr::memchr(b'\\', &token).is_none() => Some(Id(token)),
+            // The same string may be escaped in several ways; the decoded one is compared.
+            b'"' => {
+                let decoded: String = serde_json::from_slice(&token).ok()?;
+                Some(Id(json::quote(&decoded).into()))
+            }
+            b'-' | b'0'..=b'9' => {
+                let digits = token.strip_prefix(b"-").unwrap_or(&token);
+                digits.iter().all(u8::is_ascii_digit).then_some(Id(token))
+            }
+            _ => None,
+        }
+    }
+
+    /// The JSON token.
+    pub fn token(&self) -> Bytes {
+        self.0.clone()
+    }
+
+    /// The same in memory of its own, for whoever keeps it longer than its message.
+    pub fn detached(&self) -> Id {
+        Id(Bytes::copy_from_slice(&self.0))
+    }
+
+    /// The number, where the id is one of ours.
+    pub fn as_u64(&self) -> Option<u64> {
+        std::str::from_utf8(&self.0).ok()?.parse().ok()
+    }
+}
+
+impl From<u64> for Id {
+    fn from(number: u64) -> Id {
+        Id(number.to_string().into())
+    }
+}
+
+impl fmt::Debug for Id {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
+    }
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&String::from_utf8_lossy(&self.0))
+    }
+}
+
+#[derive(Clone, Debug)]
+pub enum Message {
+    Request(Request),
+    Notification(Notification),
+    Response(Response),
+}
+
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub raw: Text,
+    pub id: Id,
+    pub id_at: Span,
+    pub method: Method,
+    pub params: Params,
+}
+
+#[derive(Clone, Debug)]
+pub struct Notification {
+    pub raw: Text,
+    pub method: Method,
+    pub params: Params,
+}
+
+#[derive(Clone, Debug)]
+pub struct Response {
+    pub raw: Text,
+    /// Absent when the peer could not read the id of what it answers.
+    pub id: Option<Id>,
+    id_at: Option<Span>,
+    pub outcome: Outcome,
+}
+
+/// Where the answer's payload stands.
+#[derive(Clone, Copy, Debug)]
+pub enum Outcome {
+    Result(Span),
+    Error(Span),
+}
+
+/// Bytes that were checked to be UTF-8 once.
+#[derive(Clone)]
+pub struct Text(ByteString);
+
+impl Text {
+    pub fn new(raw: Bytes) -> Result<Text, std::str::Utf8Error> {
+        ByteString::try_from(raw).map(Text)
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub fn bytes(&self) -> &Bytes {
+        self.0.as_bytes()
+    }
+
+    pub fn get(&self, span: Span) -> &str {
+        span.get(&self.0)
+    }
+}
+
+impl fmt::Debug for Text {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+/// The messages that one batch may have.
+pub const MAX_BATCH: usize = 100;
+
+/// Why bytes are no message. The id is kept where it could be read, so that the answer names the request.
+#[derive(Clone, Debug)]
+pub struct Malformed {
+    pub error: Error,
+    pub id: Option<Id>,
+    /// The message is an answer that is whole, but beyond a limit.
+    pub is_answer: bool,
+}
+
+impl Malformed {
+    pub fn new(error: Error, id: Option<Id>) -> Malformed {
+        Malformed { error, id, is_answer: false }
+    }
+}
+
+impl Message {
+    pub fn parse(raw: Bytes) -> Result<Message, Malformed> {
+        let text = Text::new(raw).map_err(|error| unreadable(format!("not UTF-8: {error}")))?;
+        let envelope = Envelope::read(text.as_str())?;
+        if is_too_deep(text.bytes()) {
+            return Err(envelope.too_deep(&text));
+        }
+        envelope.classify(&text)
+    }
+
+    /// Splits an array of at most [`MAX_BATCH`] messages. Returns `None` if the text is no array.
+    pub fn split_batch(raw: &Bytes) -> Option<Result<Vec<Bytes>, Malformed>> {
+        if raw.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'[') {
+            return None;
+        }
+        let mut deserializer = serde_json::Deserializer::from_slice(raw);
+        let batch = deserializer.deserialize_seq(BatchVisitor).and_then(|batch| deserializer.end().map(|()| batch));
+        Some(match batch {
+            Ok(messages) => Ok(messages.iter().map(|message| raw.slice_ref(message.get().as_bytes())).collect()),
+            // The visitor has no other error of its own.
+            Err(error) if error.is_data() => {
+                let limit = Limit::BatchMessages.as_str();
+                Err(Malformed::new(Error::LimitExceeded { limit, value: MAX_BATCH }, None))
+            }
+            Err(error) => Err(unreadable(error.to_string())),
+        })
+    }
+}
+
+/// Reads the messages of a batch, and stops at the first one too many.
+struct BatchVisitor;
+
+impl<'de> Visitor<'de> for BatchVisitor {
+    type Value = Vec<&'de RawValue>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an array of messages")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Vec<&'de RawValue>, A::Error> {
+        let mut messages = Vec::new();
+        while let Some(message) = sequence.next_element()? {
+            if messages.len() == MAX_BATCH {
+                return Err(A::Error::custom("the batch is too long"));
+            }
+            messages.push(message);
+        }
+        Ok(messages)
+    }
+}
+
+fn unreadable(reason: String) -> Malformed {
+    Malformed::new(Error::Parse(reason), None)
+}
+
+/// The members of the envelope as they stand in the text.
+#[derive(Default)]
+struct Envelope<'a> {
+    jsonrpc: Option<&'a RawValue>,
+    id: Option<&'a RawValue>,
+    method: Option<&'a RawValue>,
+    params: Option<&'a RawValue>,
+    result: Option<&'a RawValue>,
+    error: Option<&'a RawValue>,
+    duplicate: Option<String>,
+}
+
+impl<'a> Envelope<'a> {
+    fn read(text: &'a str) -> Result<Envelope<'a>, Malformed> {
+        let mut deserializer = serde_json::Deserializer::from_str(text);
+        let envelope = deserializer.deserialize_any(EnvelopeVisitor).and_then(|read| deserializer.end().map(|()| read));
+        envelope.map_err(|error| match error.classify() {
+            serde_json::error::Category::Data => {
+                Malformed::new(Error::InvalidRequest("a message is one JSON object".to_owned()), None)
+            }
+            _ => unreadable(error.to_string()),
+        })
+    }
+
+    #[cold]
+    fn too_deep(&self, text: &Text) -> Malformed {
+        let id = self.id.and_then(|id| Id::parse(text.bytes(), Span::of(text.as_str(), id.get())));
+        let error = Error::LimitExceeded { limit: Limit::JsonDepth.as_str(), value: MAX_DEPTH };
+        // The id is kept for longer than the text.
+        Malformed { error, id: id.map(|id| id.detached()), is_answer: self.method.is_none() }
+    }
+
+    fn classify(self, text: &Text) -> Result<Message, Malformed> {
+        let span = |part: &RawValue| Span::of(text.as_str(), part.get());
+        let id = self.id.and_then(|id| Id::parse(text.bytes(), span(id)));
+        let wrong = |reason: &str| Malformed::new(Error::InvalidRequest(reason.to_owned()), id.clone());
+        if let Some(key) = self.duplicate {
+            return Err(wrong(&format!("the member {} stands twice", json::quote(&key))));
+        }
+        if self.jsonrpc.is_none_or(|version| version.get() != "\"2.0\"") {
+            return Err(wrong("jsonrpc must be \"2.0\""));
+        }
+        match (self.method, self.result, self.error) {
+            (Some(method), None, None) => {
+                let name = json::string(text.as_str(), span(method)).ok_or_else(|| wrong("method must be a string"))?;
+                let method = Method::parse(&name);
+                let params = Params::read(text.as_str(), self.params.map(span)).map_err(|reason| wrong(&reason))?;
+                match self.id {
+                    None => Ok(Message::Notification(Notification { raw: text.clone(), method, params })),
+                    Some(token) => {
+                        let id = id.clone().ok_or_else(|| wrong("id must be a string or an integer"))?;
+                        Ok(Message::Request(Request { raw: text.clone(), id, id_at: span(token), method, params }))
+                    }
+                }
+            }
+            (None, Some(result), None) => Ok(self.response(text, id, Outcome::Result(span(result)))),
+            (None, None, Some(error)) => Ok(self.response(text, id, Outcome::Error(span(error)))),
+            _ => Err(wrong("exactly one of method, result and error must be there")),
+        }
+    }
+
+    fn response(&self, text: &Text, id: Option<Id>, outcome: Outcome) -> Message {
+        let id_at = self.id.map(|id| Span::of(text.as_str(), id.get()));
+        Message::Response(Response { raw: text.clone(), id, id_at, outcome })
+    }
+}
+
+struct EnvelopeVisitor;
+
+impl<'de> Visitor<'de> for EnvelopeVisitor {
+    type Value = Envelope<'de>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a JSON-RPC message")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Envelope<'de>, A::Error> {
+        let mut envelope = Envelope::default();
+        let mut unknown = params::Keys::default();
+        while let Some(Key(key)) = map.next_key::<Key<'de>>()? {
+            let value = map.next_value::<&RawValue>()?;
+            let twice = match &*key {
+                "jsonrpc" => envelope.jsonrpc.replace(value).is_some(),
+                "id" => envelope.id.replace(value).is_some(),
+                "method" => envelope.method.replace(value).is_some(),
+                "params" => envelope.params.replace(value).is_some(),
+                "result" => envelope.result.replace(value).is_some(),
+                "error" => envelope.error.replace(value).is_some(),
+                _ => !unknown.insert(key.clone()),
+            };
+            if twice {
+                envelope.duplicate = Some(key.into_owned());
+            }
+        }
+        Ok(envelope)
+    }
+}
+
+/// A key that borrows where it can; `Cow` alone always copies.
+#[derive(serde::Deserialize)]
+#[serde(transparent)]
+struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl Request {
+    /// The id with the spelling of its sender, who may compare no more than that.
+    pub fn id_as_written(&self) -> Id {
+        Id(self.id_at.slice(self.raw.bytes()))
+    }
+
+    /// The request as another peer must see it: its id and whatever `edits` names replaced.
+    pub fn rekeyed(&self, id: &Id, mut edits: Splice) -> Bytes {
+        edits.replace(self.id_at, id.token());
+        edits.apply(self.raw.bytes())
+    }
+}
+
+impl Response {
+    /// The answer under the id its receiver knows, with `edits` applied.
+    pub fn rekeyed(&self, id: &Id, mut edits: Splice) -> Pieces {
+        match self.id_at {
+            Some(at) => edits.replace(at, id.token()),
+            None => {
+                let open = json::whole(self.raw.as_str()).start;
+                edits.insert(open + 1, format!("\"id\":{id},"));
+            }
+        }
+        edits.pieces(self.raw.bytes())
+    }
+
+    /// Whether it says that a resource is not there. Backends have several ways: the protocol's code, or invalid params that
+    /// name the URI or say so.
+    pub fn is_not_found(&self) -> bool {
+        let text = self.raw.as_str();
+        let Outcome::Error(error) = self.outcome else { return false };
+        let says_so = || {
+            let message = json::member(text, error, "message").and_then(|at| json::string(text, at));
+            message.is_some_and(|message| message.to_ascii_lowercase().contains("not found"))
+        };
+        let names_uri = || json::member(text, error, "data").and_then(|data| json::member(text, data, "uri")).is_some();
+        match json::member(text, error, "code").map(|code| code.get(text)) {
+            Some("-32002") => true,
+            Some("-32602") => names_uri() || says_so(),
+            _ => false,
+        }
+    }
+}
+
+impl Outcome {
+    pub fn span(self) -> Span {
+        match self {
+            Outcome::Result(span) | Outcome::Error(span) => span,
+        }
+    }
+}
+
+/// An answer of our own around a ready result.
+pub fn reply(id: &Id, result: impl Into<Bytes>) -> Pieces {
+    let id = id.token();
+    let mut head = Vec::with_capacity(id.len() + 40);
+    head.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+    head.extend_from_slice(&id);
+    head.extend_from_slice(b",\"result\":");
+    let mut pieces = Pieces::new();
+    pieces.push(head);
+    pieces.push(result);
+    pieces.push(Bytes::from_static(b"}"));
+    pieces
+}
+
+/// An error of our own. The id is left out when it could not be read.
+pub fn error_reply(id: Option<&Id>, error_object: &str) -> Pieces {
+    let id = id.map(|id| format!("\"id\":{id},")).unwrap_or_default();
+    format!("{{\"jsonrpc\":\"2.0\",{id}\"error\":{error_object}}}").into()
+}
+
+/// A notification of our own.
+pub fn notification(method: &Method, params: Option<&str>) -> Bytes {
+    match params {
+        Some(params) => format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#).into(),
+        None => format!(r#"{{"jsonrpc":"2.0","method":"{method}"}}"#).into(),
+    }
+}
+
+/// A request of our own.
+pub fn request(id: &Id, method: &Method, params: &str) -> Bytes {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#).into()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,250 @@
+//! Accounts for the buffers that clients and backends make the gateway hold.
+//!
+//! A [`Reservation`] counts bytes until it is dropped. `gateway.maxMemory` bounds the sum of all reservations: new work
+//! above the maximum is rejected, work that was accepted is counted without a check. Messages below [`SMALL`] are not
+//! counted. Their number is bounded by the limits on calls, and a small call must succeed while large ones wait.
+//!
+//! A message is counted for as long as any slice of its bytes lives, because the reservation belongs to the buffer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+
+use crate::limits::Limit;
+use crate::error::Error;
+
+/// A message of fewer bytes is not counted.
+pub const SMALL: usize = 16 * 1024;
+/// The bytes that requests of all clients may hold together.
+pub const MAX_BODY_BYTES: usize = 128 * 1024 * 1024;
+
+crate::labels! {
+    /// A kind of buffer.
+    Kind {
+        Bodies = "bodies",
+        Answers = "answers",
+        Listings = "listings",
+        KnownUris = "known_uris",
+        Replay = "replay",
+    }
+}
+
+impl Kind {
+    fn limit(self) -> Option<(Limit, usize)> {
+        match self {
+            Kind::Bodies => Some((Limit::BodyBytes, MAX_BODY_BYTES)),
+            Kind::Answers | Kind::Listings | Kind::KnownUris | Kind::Replay => None,
+        }
+    }
+}
+
+/// Counts the reserved bytes of one gateway.
+#[derive(Debug)]
+pub struct Memory {
+    max: AtomicUsize,
+    total: AtomicUsize,
+    kinds: [AtomicUsize; Kind::ALL.len()],
+}
+
+/// A limit has no room for a reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full {
+    pub limit: Limit,
+    pub value: usize,
+}
+
+impl From<Full> for Error {
+    fn from(full: Full) -> Error {
+        Error::NoRoom { limit: full.limit.as_str(), value: full.value }
+    }
+}
+
+impl Default for Memory {
+    /// Returns an account without a maximum.
+    fn default() -> Memory {
+        let (max, total) = (AtomicUsize::new(usize::MAX), AtomicUsize::new(0));
+        Memory { max, total, kinds: std::array::from_fn(|_| AtomicUsize::new(0)) }
+    }
+}
+
+impl Memory {
+    pub fn set_max(&self, bytes: usize) {
+        self.max.store(bytes, Ordering::Relaxed);
+    }
+
+    pub fn max(&self) -> usize {
+        self.max.load(Ordering::Relaxed)
+    }
+
+    /// Returns the reserved bytes of every kind.
+    pub fn read(&self) -> Vec<(&'static str, usize)> {
+        let bytes = self.kinds.iter().map(|bytes| bytes.load(Ordering::Relaxed));
+        Kind::ALL.iter().map(|kind| kind.as_str()).zip(bytes).collect()
+    }
+
+    /// Returns an error if the reservations have reached the maximum.
+    pub fn check(&self) -> Result<(), Full> {
+        let max = self.max();
+        if self.total.load(Ordering::Relaxed) < max {
+            Ok(())
+        } else {
+            Err(Full { limit: Limit::MaxMemory, value: max })
+        }
+    }
+
+    /// Reserves bytes for new work. Returns an error if a limit has no room for them.
+    pub fn reserve(self: &Arc<Memory>, kind: Kind, bytes: usize) -> Result<Reservation, Full> {
+        let mut reservation = self.hold(kind, 0);
+        reservation.grow(bytes)?;
+        Ok(reservation)
+    }
+
+    /// Counts bytes of work that was accepted before.
+    pub fn hold(self: &Arc<Memory>, kind: Kind, bytes: usize) -> Reservation {
+        self.add(kind, bytes);
+        Reservation { memory: Arc::clone(self), kind, bytes }
+    }
+
+    /// Counts a message of accepted work until its last slice is dropped.
+    pub fn hold_message(self: &Arc<Memory>, kind: Kind, message: Bytes) -> Bytes {
+        if message.len() < SMALL {
+            return message;
+        }
+        self.hold(kind, message.len()).keep(message)
+    }
+
+    /// Adds bytes without a check. The caller takes them away with [`Memory::sub`].
+    pub fn add(&self, kind: Kind, bytes: usize) {
+        self.kinds[kind as usize].fetch_add(bytes, Ordering::Relaxed);
+        self.total.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub fn sub(&self, kind: Kind, bytes: usize) {
+        self.kinds[kind as usize].fetch_sub(bytes, Ordering::Relaxed);
+        self.total.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    fn try_add(&self, kind: Kind, bytes: usize) -> Result<(), Full> {
+        let of_kind = &self.kinds[kind as usize];
+        let (limit, value) = kind.limit().unwrap_or((Limit::MaxMemory, usize::MAX));
+        add_within(of_kind, bytes, value).ok_or(Full { limit, value })?;
+        let max = self.max();
+        add_within(&self.total, bytes, max).ok_or_else(|| {
+            of_kind.fetch_sub(bytes, Ordering::Relaxed);
+            Full { limit: Limit::MaxMemory, value: max }
+        })
+    }
+}
+
+fn add_within(sum: &AtomicUsize, bytes: usize, max: usize) -> Option<()> {
+    let add = |sum: usize| sum.checked_add(bytes).filter(|sum| *sum <= max);
+    sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok().map(drop)
+}
+
+/// Bytes that count until this is dropped.
+#[derive(Debug)]
+pub struct Reservation {
+    memory: Arc<Memory>,
+    kind: Kind,
+    bytes: usize,
+}
+
+impl Reservation {
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Reserves more bytes. Returns an error and keeps what there was if a limit has no room.
+    pub fn grow(&mut self, bytes: usize) -> Result<(), Full> {
+        self.memory.try_add(self.kind, bytes)?;
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// Counts more bytes of work that was accepted before.
+    pub fn add(&mut self, bytes: usize) {
+        self.memory.add(self.kind, bytes);
+        self.bytes += bytes;
+    }
+
+    /// Frees a part of the bytes.
+    pub fn shrink(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.bytes);
+        self.memory.sub(self.kind, bytes);
+        self.bytes -= bytes;
+    }
+
+    /// Returns the buffer joined with this reservation: the last slice of the buffer frees the bytes.
+    pub fn keep(self, buffer: Bytes) -> Bytes {
+        Bytes::from_owner(Kept { buffer, _reservation: self })
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.memory.sub(self.kind, self.bytes);
+    }
+}
+
+struct Kept {
+    buffer: Bytes,
+    _reservation: Reservation,
+}
+
+impl AsRef<[u8]> for Kept {
+    fn as_ref(&self) -> &[u8] {
+        &self.buffer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(memory: &Memory, kind: Kind) -> usize {
+        memory.kinds[kind as usize].load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn hard3_the_maximum_bounds_the_sum_of_all_kinds() {
+        let memory = Arc::new(Memory::default());
+        memory.set_max(100);
+        let listings = memory.reserve(Kind::Listings, 60).expect("there is room");
+        let full = Full { limit: Limit::MaxMemory, value: 100 };
+        assert_eq!(memory.reserve(Kind::Bodies, 41).map(drop), Err(full));
+        assert_eq!(of(&memory, Kind::Bodies), 0, "a rejected reservation counts nothing");
+        let mut bodies = memory.reserve(Kind::Bodies, 40).expect("exactly so many fit");
+        assert_eq!(memory.check(), Err(full));
+        assert_eq!(bodies.grow(1), Err(full));
+        bodies.shrink(10);
+        assert_eq!(memory.check(), Ok(()));
+        let answer = memory.hold(Kind::Answers, 1000);
+        assert_eq!(memory.check(), Err(full), "accepted work is counted without a check");
+        drop((listings, bodies, answer));
+        assert_eq!(memory.read().iter().map(|(_, bytes)| bytes).sum::<usize>(), 0);
+        assert_eq!(memory.total.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn hard2_bodies_have_a_maximum_of_their_own() {
+        let memory = Arc::new(Memory::default());
+        let _bodies = memory.reserve(Kind::Bodies, MAX_BODY_BYTES).expect("exactly so many fit");
+        let full = Full { limit: Limit::BodyBytes, value: MAX_BODY_BYTES };
+        assert_eq!(memory.reserve(Kind::Bodies, 1).map(drop), Err(full));
+        assert!(memory.reserve(Kind::Listings, 1).is_ok());
+    }
+
+    #[test]
+    fn a_message_counts_until_its_last_slice_is_gone() {
+        let memory = Arc::new(Memory::default());
+        let message = memory.hold_message(Kind::Answers, vec![b'x'; SMALL].into());
+        let slice = message.slice(1..2);
+        drop(message);
+        assert_eq!((&slice[..], of(&memory, Kind::Answers)), (&b"x"[..], SMALL));
+        drop(slice);
+        assert_eq!(of(&memory, Kind::Answers), 0);
+        let small = memory.hold_message(Kind::Answers, vec![b'x'; SMALL - 1].into());
+        assert_eq!((small.len(), of(&memory, Kind::Answers)), (SMALL - 1, 0));
+    }
+}

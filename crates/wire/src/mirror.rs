@@ -1,0 +1,412 @@
+//! Arguments of tools that HTTP requests of 2026-07-28 repeat in headers, and how values are written there.
+//!
+//! A tool marks such a property of its input schema with `x-mcp-header`. Whoever calls the tool over HTTP repeats the
+//! argument in `Mcp-Param-NAME`; whoever serves it compares the two. Pure: nothing here knows a connection.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::json::{self, Span, quote};
+
+/// Stands before the name that an annotation gives, in lower case as all names of headers here.
+pub const PREFIX: &str = "mcp-param-";
+
+const ANNOTATION: &str = "x-mcp-header";
+const OPEN: &str = "=?base64?";
+const CLOSE: &str = "?=";
+/// A schema that is nested deeper is not looked into: each level costs a walk through all below it.
+const MOST_LEVELS: usize = 64;
+/// Whole numbers that every reader of JSON tells apart.
+const LARGEST: i64 = (1 << 53) - 1;
+
+/// `value` as it stands in a header: plain where it can be, else as marked base64.
+pub fn encode(value: &str) -> Cow<'_, str> {
+    let is_plain = |byte: u8| matches!(byte, b'\t' | b' '..=b'~');
+    let has_blank_ends = value.starts_with([' ', '\t']) || value.ends_with([' ', '\t']);
+    if value.bytes().all(is_plain) && !has_blank_ends && marked(value).is_none() {
+        return Cow::Borrowed(value);
+    }
+    Cow::Owned(format!("{OPEN}{}{CLOSE}", STANDARD.encode(value)))
+}
+
+/// What a header says. Blanks around it do not count.
+pub fn decode(value: &[u8]) -> Result<Cow<'_, str>, &'static str> {
+    let value = std::str::from_utf8(value).map_err(|_| "is not UTF-8")?.trim_matches([' ', '\t']);
+    let Some(inner) = marked(value) else { return Ok(Cow::Borrowed(value)) };
+    let bytes = STANDARD.decode(inner).map_err(|_| "is no valid base64")?;
+    String::from_utf8(bytes).map(Cow::Owned).map_err(|_| "is not UTF-8 once it is decoded")
+}
+
+fn marked(value: &str) -> Option<&str> {
+    value.strip_prefix(OPEN)?.strip_suffix(CLOSE)
+}
+
+/// What the header `name` says, which may stand once only. `values` are all that were sent under that name.
+pub fn sole<'h>(name: &str, values: impl IntoIterator<Item = &'h [u8]>) -> Result<Option<Cow<'h, str>>, String> {
+    let mut values = values.into_iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(format!("the header {name} stands twice"));
+    }
+    decode(value).map(Some).map_err(|reason| format!("the header {name} {reason}"))
+}
+
+/// The arguments of one tool that headers repeat.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mirrors(Box<[Mirror]>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Mirror {
+    /// The whole name of the header, in lower case.
+    header: Box<str>,
+    /// The keys from `arguments` to the value.
+    path: Box<[Box<str>]>,
+}
+
+impl Mirrors {
+    /// From the definition of a tool; or why an annotation in it is invalid, for people.
+    pub fn read(definition: &str) -> Result<Mirrors, String> {
+        if memchr::memmem::find(definition.as_bytes(), ANNOTATION.as_bytes()).is_none() {
+            return Ok(Mirrors::default());
+        }
+        let Some(schema) = json::member(definition, json::whole(definition), "inputSchema") else {
+            return Ok(Mirrors::default());
+        };
+        let mut search = Search { text: definition, found: Vec::new(), names: HashSet::new(), open: Vec::new() };
+        search.run(schema)?;
+        Ok(Mirrors(search.found.into()))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The headers of a call with these `arguments`: names in lower case, and encoded values.
+    pub fn headers<'a>(&'a self, text: &'a str, arguments: Option<Span>) -> impl Iterator<Item = (&'a str, String)> {
+        self.0.iter().filter_map(move |Mirror { header, path }| {
+            let value = said(text, find(text, arguments, path)?)?;
+            Some((&**header, encode(&value).into_owned()))
+        })
+    }
+
+    /// Whether the headers of a call repeat its `arguments`; or what is wrong. `get` gives all that were sent under a name.
+    pub fn check<'h, I: IntoIterator<Item = &'h [u8]>>(
+        &self,
+        text: &str,
+        arguments: Option<Span>,
+        get: impl Fn(&str) -> I,
+    ) -> Result<(), String> {
+        for Mirror { header, path } in &self.0 {
+            let value = find(text, arguments, path);
+            let sent = sole(header, get(header))?;
+            let matches = match (&sent, value.and_then(|value| said(text, value))) {
+                (Some(sent), Some(said)) if is_number(text, value) => is_same_number(sent, &said),
+                (Some(sent), Some(said)) => *sent == said,
+                (None, None) => true,
+                (None, Some(_)) => return Err(format!("the header {header} is missing")),
+                (Some(_), None) => return Err(format!("the header {header} repeats no argument")),
+            };
+            if !matches {
+                return Err(format!("the header {header} is not what the argument {} says", quote(&path.join("."))));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn find(text: &str, arguments: Option<Span>, path: &[Box<str>]) -> Option<Span> {
+    path.iter().try_fold(arguments?, |value, key| json::member(text, value, key))
+}
+
+/// An argument in the words of a header; nothing for null, and for what no header can repeat.
+fn said(text: &str, value: Span) -> Option<Cow<'_, str>> {
+    let token = value.get(text);
+    match token.as_bytes().first()? {
+        b'"' => json::string(text, value),
+        b't' | b'f' => Some(Cow::Borrowed(token)),
+        b'-' | b'0'..=b'9' => Some(whole_number(token).map_or(Cow::Borrowed(token), |it| Cow::Owned(it.to_string()))),
+        _ => None,
+    }
+}
+
+fn is_number(text: &str, value: Option<Span>) -> bool {
+    value.is_some_and(|value| matches!(text.as_bytes().get(value.range().start), Some(b'-' | b'0'..=b'9')))
+}
+
+fn is_same_number(sent: &str, said: &str) -> bool {
+    sent == said || whole_number(sent).is_some_and(|sent| Some(sent) == whole_number(said))
+}
+
+/// However it is spelled: `1e2` and `100.0` are a hundred.
+fn whole_number(token: &str) -> Option<i64> {
+    let number = token.parse().ok().or_else(|| {
+        let number: f64 = token.parse().ok()?;
+        (number.fract() == 0.0 && number.abs() <= LARGEST as f64).then_some(number as i64)
+    });
+    number.filter(|number: &i64| (-LARGEST..=LARGEST).contains(number))
+}
+
+/// The walk through a schema. It keeps its own stack, so nesting costs no recursion.
+struct Search<'a> {
+    text: &'a str,
+    found: Vec<Mirror>,
+    names: HashSet<String>,
+    open: Vec<Place>,
+}
+
+/// A value in the schema that is still to be looked at.
+struct Place {
+    span: Span,
+    level: usize,
+    kind: Kind,
+    /// The keys that lead here through `properties` alone; nothing elsewhere, where no annotation may stand.
+    path: Option<Vec<Box<str>>>,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Schema,
+    /// Schemas by name.
+    Map,
+}
+
+impl Search<'_> {
+    fn run(&mut self, schema: Span) -> Result<(), String> {
+        self.open.push(Place { span: schema, level: 0, kind: Kind::Schema, path: Some(Vec::new()) });
+        while let Some(place) = self.open.pop() {
+            if place.level > MOST_LEVELS {
+                return Err(format!("a schema with {ANNOTATION} has at most {MOST_LEVELS} levels"));
+            }
+            match place.kind {
+                Kind::Schema => self.look_at_schema(&place)?,
+                Kind::Map => self.look_at_map(&place),
+            }
+        }
+        Ok(())
+    }
+
+    fn look_at_map(&mut self, place: &Place) {
+        for member in json::members(self.text, place.span) {
+            let path = place.path.as_ref().map(|path| {
+                let key = member.key(self.text).into();
+                path.iter().cloned().chain([key]).collect()
+            });
+            self.open.push(Place { span: member.value, level: place.level + 1, kind: Kind::Schema, path });
+        }
+    }
+
+    fn look_at_schema(&mut self, place: &Place) -> Result<(), String> {
+        let level = place.level + 1;
+        // Several schemas beside each other.
+        for span in json::elements(self.text, place.span) {
+            self.open.push(Place { span, level, kind: Kind::Schema, path: None });
+        }
+        for member in json::members(self.text, place.span) {
+            let (kind, path) = match &*member.key(self.text) {
+                ANNOTATION => {
+                    self.annotation(member.value, place)?;
+                    continue;
+                }
+                "properties" => (Kind::Map, place.path.clone()),
+                "$defs" | "definitions" | "dependentSchemas" | "patternProperties" => (Kind::Map, None),
+                // Values, not schemas.
+                "default" | "const" | "enum" | "examples" => continue,
+                _ => (Kind::Schema, None),
+            };
+            self.open.push(Place { span: member.value, level, kind, path });
+        }
+        Ok(())
+    }
+
+    fn annotation(&mut self, value: Span, place: &Place) -> Result<(), String> {
+        let Some(path) = place.path.as_ref().filter(|path| !path.is_empty()) else {
+            return Err(format!("{ANNOTATION} may stand only on a property that is reached through properties alone"));
+        };
+        let property = quote(&path.join("."));
+        let name = json::string(self.text, value).unwrap_or_default();
+        if name.is_empty() || !name.bytes().all(is_token) {
+            return Err(format!("{ANNOTATION} of {property} is no name of a header"));
+        }
+        let kind = json::member(self.text, place.span, "type").and_then(|at| json::string(self.text, at));
+        if !matches!(kind.as_deref(), Some("string" | "integer" | "boolean")) {
+            return Err(format!("{ANNOTATION} of {property} needs the type string, integer or boolean"));
+        }
+        let header = format!("{PREFIX}{}", name.to_ascii_lowercase());
+        if !self.names.insert(header.clone()) {
+            return Err(format!("{ANNOTATION} {} stands twice", quote(&name)));
+        }
+        self.found.push(Mirror { header: header.into(), path: path.clone().into() });
+        Ok(())
+    }
+}
+
+/// A character of a header's name.
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn tool(properties: &str) -> String {
+        format!(r#"{{"name":"t","inputSchema":{{"type":"object","properties":{properties}}}}}"#)
+    }
+
+    #[test]
+    fn srv2_values_are_plain_where_they_can_be() {
+        let check = |value: &str, expected: &str| assert_eq!(encode(value), expected, "{value:?}");
+        check("", "");
+        check("eu west\t1", "eu west\t1");
+        check(" a", "=?base64?IGE=?=");
+        check("a\t", "=?base64?YQk=?=");
+        check("é", "=?base64?w6k=?=");
+        check("a\nb", "=?base64?YQpi?=");
+        check("\u{7f}", "=?base64?fw==?=");
+        check("=?base64?YQ==?=", "=?base64?PT9iYXNlNjQ/WVE9PT89?=");
+        check("=?base64?YQ==", "=?base64?YQ==");
+    }
+
+    #[test]
+    fn srv2_marked_values_are_read_strictly() {
+        let check = |value: &str, expected: Result<&str, ()>| {
+            let read = decode(value.as_bytes());
+            assert_eq!(read.as_deref().map_err(|_| ()), expected, "{value:?}");
+        };
+        check(" plain ", Ok("plain"));
+        check("=?base64?YQ==?=", Ok("a"));
+        check("=?base64??=", Ok(""));
+        check("=?base64?YQ==", Ok("=?base64?YQ=="));
+        check("=?BASE64?YQ==?=", Ok("=?BASE64?YQ==?="));
+        check("=?base64?YQ?=", Err(()));
+        check("=?base64?YR==?=", Err(()));
+        check("=?base64?Y-==?=", Err(()));
+        check("=?base64?/w==?=", Err(()));
+        assert_eq!(decode(b"\xff"), Err("is not UTF-8"));
+    }
+
+    #[test]
+    fn srv2_annotations_are_found_or_refused() {
+        let check = |properties: &str, expected: &str| {
+            let read = match Mirrors::read(&tool(properties)) {
+                Ok(Mirrors(found)) => {
+                    let mut found: Vec<_> =
+                        found.iter().map(|it| format!("{}={}", it.header, it.path.join("."))).collect();
+                    found.sort();
+                    found.join(" ")
+                }
+                Err(reason) => reason,
+            };
+            assert!(read.contains(expected) && read.is_empty() == expected.is_empty(), "{properties}: {read}");
+        };
+        check("{}", "");
+        check(r#"{"a":{"type":"number"}}"#, "");
+        check(r#"{"a":{"type":"string","x-mcp-header":"Region"}}"#, "mcp-param-region=a");
+        check(r#"{"a":{"properties":{"b":{"type":"integer","x-mcp-header":"B"}}}}"#, "mcp-param-b=a.b");
+        check(r#"{"a":{"properties":{"x-mcp-header":{"type":"string"}}}}"#, "");
+        check(r#"{"a":{"default":{"x-mcp-header":1}}}"#, "");
+        for wrong in [r#""""#, "1", r#""a b""#, r#""ä""#, r#""a:""#, "null"] {
+            check(&format!(r#"{{"a":{{"type":"string","x-mcp-header":{wrong}}}}}"#), "no name of a header");
+        }
+        for kind in [r#""number""#, r#""object""#, r#""array""#, r#""null""#, r#"["string","null"]"#, "1"] {
+            check(&format!(r#"{{"a":{{"type":{kind},"x-mcp-header":"A"}}}}"#), "needs the type string");
+        }
+        let annotated = r#"{"type":"string","x-mcp-header":"A"}"#;
+        check(&format!(r#"{{"a":{annotated},"b":{}}}"#, annotated.replace('A', "a")), "stands twice");
+        for place in ["items", "not", "additionalProperties"] {
+            check(&format!(r#"{{"a":{{"{place}":{annotated}}}}}"#), "through properties alone");
+        }
+        for place in ["oneOf", "anyOf", "allOf"] {
+            check(&format!(r#"{{"a":{{"{place}":[{{}},{annotated}]}}}}"#), "through properties alone");
+        }
+        check(&format!(r#"{{"a":{{"$defs":{{"x":{annotated}}}}}}}"#), "through properties alone");
+        let root = r#"{"name":"t","inputSchema":{"x-mcp-header":"A","type":"string"}}"#;
+        assert!(Mirrors::read(root).is_err_and(|reason| reason.contains("through properties alone")));
+        let deep = format!("{}{annotated}{}", r#"{"not":"#.repeat(9_999), "}".repeat(9_999));
+        check(&format!(r#"{{"a":{deep}}}"#), "levels");
+    }
+
+    fn mirrors() -> Mirrors {
+        let properties = r#"{"s":{"type":"string","x-mcp-header":"S"},"i":{"type":"integer","x-mcp-header":"I"},
+            "o":{"properties":{"b":{"type":"boolean","x-mcp-header":"B"}}}}"#;
+        Mirrors::read(&tool(properties)).expect("it is valid")
+    }
+
+    #[test]
+    fn srv2_arguments_become_headers() {
+        let check = |arguments: &str, expected: &str| {
+            let mirrors = mirrors();
+            let mut headers: Vec<_> = mirrors
+                .headers(arguments, Some(json::whole(arguments)))
+                .map(|(name, value)| format!("{name}: {value}"))
+                .collect();
+            headers.sort();
+            assert_eq!(headers.join(", "), expected, "{arguments}");
+        };
+        check("{}", "");
+        check("null", "");
+        check(r#"{"s":null,"i":null,"o":{"b":null},"x":1}"#, "");
+        check(r#"{"s":"","i":-7,"o":{"b":true}}"#, "mcp-param-b: true, mcp-param-i: -7, mcp-param-s: ");
+        check(r#"{"s":"\u00e9","i":1e2}"#, "mcp-param-i: 100, mcp-param-s: =?base64?w6k=?=");
+        check(r#"{"i":1.5}"#, "mcp-param-i: 1.5");
+        check(r#"{"s":[],"i":{},"o":{"b":[1]}}"#, "");
+        assert_eq!(mirrors().headers("{}", None).count(), 0);
+    }
+
+    #[test]
+    fn srv2_headers_must_repeat_the_arguments() {
+        let check = |arguments: &str, headers: &[(&str, &str)], expected: &str| {
+            let get = |name: &str| {
+                let named = headers.iter().filter(|(key, _)| *key == name);
+                named.map(|(_, value)| value.as_bytes()).collect::<Vec<_>>()
+            };
+            let result = mirrors().check(arguments, Some(json::whole(arguments)), get);
+            let said = result.err().unwrap_or_default();
+            assert!(said.contains(expected) && said.is_empty() == expected.is_empty(), "{arguments}: {said}");
+        };
+        check("{}", &[("mcp-param-other", "x")], "");
+        check(r#"{"s":"a","i":1}"#, &[("mcp-param-s", " a"), ("mcp-param-i", "1.0")], "");
+        check(r#"{"s":"é"}"#, &[("mcp-param-s", "=?base64?w6k=?=")], "");
+        check(r#"{"s":"a"}"#, &[], "mcp-param-s is missing");
+        check(r#"{"s":"a"}"#, &[("mcp-param-s", "A")], "is not what the argument \"s\" says");
+        check(r#"{"s":"1"}"#, &[("mcp-param-s", "1.0")], "is not what");
+        check(r#"{"i":1}"#, &[("mcp-param-i", "2")], "is not what");
+        check(r#"{"i":9007199254740993}"#, &[("mcp-param-i", "9007199254740992")], "is not what");
+        check(r#"{"o":{"b":true}}"#, &[("mcp-param-b", "1")], "the argument \"o.b\"");
+        check(r#"{"s":null}"#, &[("mcp-param-s", "")], "repeats no argument");
+        check(r#"{"s":"a"}"#, &[("mcp-param-s", "a"), ("mcp-param-s", "a")], "stands twice");
+        check(r#"{"s":"a"}"#, &[("mcp-param-s", "=?base64?YQ?=")], "no valid base64");
+    }
+
+    proptest! {
+        #[test]
+        fn srv2_every_value_survives_a_header(value in any::<String>()) {
+            let sent = encode(&value);
+            prop_assert!(sent.bytes().all(|byte| matches!(byte, b'\t' | b' '..=b'~')));
+            prop_assert_eq!(decode(sent.as_bytes()).expect("it is ours"), value.as_str());
+        }
+
+        #[test]
+        fn srv2_what_we_send_is_what_we_would_take(text in any::<String>(), number in any::<i64>(), flag in any::<bool>()) {
+            let arguments = format!(r#"{{"s":{},"i":{number},"o":{{"b":{flag}}}}}"#, quote(&text));
+            let (mirrors, span) = (mirrors(), Some(json::whole(&arguments)));
+            let headers: Vec<_> = mirrors.headers(&arguments, span).collect();
+            prop_assert_eq!(headers.len(), 3);
+            let get = |name: &str| {
+                let named = headers.iter().filter(|(key, _)| *key == name);
+                named.map(|(_, value)| value.as_bytes()).collect::<Vec<_>>()
+            };
+            prop_assert_eq!(mirrors.check(&arguments, span, get), Ok(()));
+        }
+
+        #[test]
+        fn srv2_no_definition_makes_the_search_fall(definition in any::<String>()) {
+            let _ = Mirrors::read(&format!(r#"{{"inputSchema":{}, "x-mcp-header":1}}"#, quote(&definition)));
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! A shallow view of `params`: where the members a gateway looks at stand.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use crate::error::Error;
+use crate::json::{self, Span};
+use crate::keyword::Keyword;
+use crate::modern::{Meta, RELATED_TASK};
+
+/// The spans of the members of `params` that decide where a message goes or that must be mapped on the way.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Params {
+    pub whole: Option<Span>,
+    pub name: Option<Span>,
+    pub uri: Option<Span>,
+    pub cursor: Option<Span>,
+    pub arguments: Option<Span>,
+    pub reference: Option<Span>,
+    pub level: Option<Span>,
+    pub meta: Option<Span>,
+    /// What stands in there, where it is an object.
+    pub said: Meta,
+    pub request_id: Option<Span>,
+    pub progress_token: Option<Span>,
+    pub protocol_version: Option<Span>,
+    pub capabilities: Option<Span>,
+    pub client_info: Option<Span>,
+    pub request_state: Option<Span>,
+    pub input_responses: Option<Span>,
+    pub task: Option<Span>,
+    pub task_id: Option<Span>,
+}
+
+/// More members than this are compared through a set, so that hostile params stay linear.
+const COMPARED_ONE_BY_ONE: usize = 32;
+
+impl Params {
+    /// Refuses what is no object, and members that stand twice.
+    pub(super) fn read(text: &str, whole: Option<Span>) -> Result<Params, String> {
+        // Some clients write `null` for what they leave out.
+        let Some(span) = whole.filter(|span| span.get(text) != "null") else { return Ok(Params::default()) };
+        if !span.get(text).starts_with('{') {
+            return Err("params must be an object".to_owned());
+        }
+        let mut params = Params { whole: Some(span), ..Params::default() };
+        let mut others = Keys::default();
+        let mut members = json::members(text, span);
+        while let Some(key) = members.next_key() {
+            let key = json::string(text, key).unwrap_or_default();
+            let value = match &*key {
+                "_meta" => members.next_object(|member| params.said.see(text, member)),
+                _ => members.next_value(),
+            };
+            let Some(value) = value else { break };
+            let slot = match &*key {
+                "name" => &mut params.name,
+                "uri" => &mut params.uri,
+                "cursor" => &mut params.cursor,
+                "arguments" => &mut params.arguments,
+                "ref" => &mut params.reference,
+                "level" => &mut params.level,
+                "_meta" => &mut params.meta,
+                "requestId" => &mut params.request_id,
+                "progressToken" => &mut params.progress_token,
+                "protocolVersion" => &mut params.protocol_version,
+                "capabilities" => &mut params.capabilities,
+                "clientInfo" => &mut params.client_info,
+                "requestState" => &mut params.request_state,
+                "inputResponses" => &mut params.input_responses,
+                "task" => &mut params.task,
+                "taskId" => &mut params.task_id,
+                _ => {
+                    if !others.insert(key.clone()) {
+                        return Err(format!("the member {} stands twice in params", json::quote(&key)));
+                    }
+                    continue;
+                }
+            };
+            if slot.replace(value).is_some() {
+                return Err(format!("the member {} stands twice in params", json::quote(&key)));
+            }
+        }
+        Ok(params)
+    }
+}
+
+/// The keys of one object met so far.
+#[derive(Default)]
+pub(super) struct Keys<'a> {
+    few: Vec<Cow<'a, str>>,
+    many: HashSet<Cow<'a, str>>,
+}
+
+impl<'a> Keys<'a> {
+    /// Remembers `key`; false when it was there.
+    pub(super) fn insert(&mut self, key: Cow<'a, str>) -> bool {
+        if self.few.contains(&key) {
+            return false;
+        }
+        if self.few.len() < COMPARED_ONE_BY_ONE {
+            self.few.push(key);
+            return true;
+        }
+        self.many.insert(key)
+    }
+}
+
+/// The non-empty string at `span`, which a method needs under the name `key`.
+pub fn required<'a>(text: &'a str, span: Option<Span>, key: &str) -> Result<Cow<'a, str>, Error> {
+    let span = span.ok_or_else(|| Error::InvalidParams(format!("{key} is missing")))?;
+    let value = json::string(text, span).ok_or_else(|| Error::InvalidParams(format!("{key} must be a string")))?;
+    if value.is_empty() {
+        return Err(Error::InvalidParams(format!("{key} must not be empty")));
+    }
+    Ok(value)
+}
+
+static RELATED: Keyword = Keyword::new(RELATED_TASK);
+
+/// Where the task is named that a message belongs to: in `_meta` of its params, or of its result.
+pub fn related_task(text: &str, holder: Span) -> Option<Span> {
+    if !RELATED.is_in(holder.get(text)) {
+        return None;
+    }
+    let related = json::member(text, json::member(text, holder, "_meta")?, RELATED_TASK)?;
+    json::member(text, related, "taskId")
+}

@@ -1,0 +1,232 @@
+//! The trace that a request is part of, as W3C Trace Context has it. Pure.
+//!
+//! On its way through the gateway it stands in `_meta` of the params, where MCP puts it: what came in a header of HTTP is
+//! moved there, unless the request says it itself, and repeated in the headers of backends over HTTP. Whatever is not to be
+//! changed passes as it came, also what we cannot read.
+
+use std::fmt;
+
+use http::HeaderMap;
+use http::header::{HeaderName, HeaderValue};
+
+use crate::json::{self, Span, Splice, quote};
+use crate::keyword::Keyword;
+use crate::{Message, Request};
+
+const TRACEPARENT: &str = "traceparent";
+const TRACESTATE: &str = "tracestate";
+static WORD: Keyword = Keyword::new(TRACEPARENT);
+const PARENT: HeaderName = HeaderName::from_static(TRACEPARENT);
+const STATE: HeaderName = HeaderName::from_static(TRACESTATE);
+const BAGGAGE: HeaderName = HeaderName::from_static("baggage");
+/// Of a header, and of what is kept; none must be let through that is longer.
+const LONGEST: usize = 8192;
+
+/// One step of a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Context {
+    /// Never zero, and neither is the span.
+    pub trace: u128,
+    pub span: u64,
+    pub flags: u8,
+}
+
+impl Context {
+    const SAMPLED: u8 = 1;
+
+    /// As the header has it: `00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01`. Later versions may have more behind.
+    pub fn parse(text: &str) -> Option<Context> {
+        let is_hex = |part: &str| part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let mut parts = text.split('-');
+        let mut part = |length| parts.next().filter(|part| part.len() == length && is_hex(part));
+        let (version, trace, span, flags) = (part(2)?, part(32)?, part(16)?, part(2)?);
+        if version == "ff" || version == "00" && parts.next().is_some() {
+            return None;
+        }
+        let trace = u128::from_str_radix(trace, 16).ok().filter(|trace| *trace != 0)?;
+        let span = u64::from_str_radix(span, 16).ok().filter(|span| *span != 0)?;
+        Some(Context { trace, span, flags: u8::from_str_radix(flags, 16).ok()? })
+    }
+
+    /// A step after `parent`, or the first of a trace; `random` is not zero anywhere.
+    pub fn after(parent: Option<Context>, random: (u128, u64)) -> Context {
+        match parent {
+            Some(parent) => Context { span: random.1, ..parent },
+            None => Context { trace: random.0, span: random.1, flags: Context::SAMPLED },
+        }
+    }
+
+    /// Whether somebody before us keeps it.
+    pub fn is_sampled(&self) -> bool {
+        self.flags & Context::SAMPLED != 0
+    }
+}
+
+impl fmt::Display for Context {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "00-{:032x}-{:016x}-{:02x}", self.trace, self.span, self.flags)
+    }
+}
+
+/// What a request says of its trace.
+pub fn read(request: &Request) -> Option<(Context, String)> {
+    let text = request.raw.as_str();
+    let meta = meta(request)?;
+    let word = |name| json::member(text, meta, name).and_then(|at| json::string(text, at));
+    let context = Context::parse(&word(TRACEPARENT)?)?;
+    let state = word(TRACESTATE).filter(|state| state.len() <= LONGEST);
+    Some((context, state.unwrap_or_default().into_owned()))
+}
+
+/// Where it says something of a trace at all. Most do not, which is soon seen.
+fn meta(request: &Request) -> Option<Span> {
+    let meta = request.params.meta?;
+    let text = meta.get(request.raw.as_str());
+    (WORD.is_in(text) && text.starts_with('{')).then_some(meta)
+}
+
+/// Moves the trace that headers tell of into `_meta`, where that has none.
+pub fn take_headers(request: &mut Request, headers: &HeaderMap) {
+    let Some(parent) = headers.get(PARENT).and_then(|parent| parent.to_str().ok()) else { return };
+    if Context::parse(parent).is_none() || meta(request).is_some() {
+        return;
+    }
+    let mut words = vec![(TRACEPARENT.to_owned(), quote(parent))];
+    // One that is spread over several headers is one all the same.
+    let state: Vec<_> = headers.get_all(STATE).iter().filter_map(|state| state.to_str().ok()).collect();
+    let state = state.join(",");
+    if !state.is_empty() && state.len() <= LONGEST {
+        words.push((TRACESTATE.to_owned(), quote(&state)));
+    }
+    // Baggage stays here: it may say anything of anybody. Who wants a server to have it writes it into the request.
+    set(request, &words);
+}
+
+/// Says that a request is of this step of its trace.
+pub fn write(request: &mut Request, context: Context) {
+    set(request, &[(TRACEPARENT.to_owned(), quote(&context.to_string()))]);
+}
+
+/// The headers that repeat what a request says of its trace.
+pub fn headers(request: &Request) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
+    let text = request.raw.as_str();
+    meta(request).into_iter().flat_map(move |meta| {
+        [PARENT, STATE, BAGGAGE].into_iter().filter_map(move |name| {
+            let value = json::member(text, meta, name.as_str()).and_then(|at| json::string(text, at));
+            let value = value.filter(|value| value.len() <= LONGEST)?;
+            // What no header can carry is said in the body alone.
+            HeaderValue::try_from(&*value).ok().map(|value| (name, value))
+        })
+    })
+}
+
+/// Sets members of `_meta`. A request that has no place for them stays as it is.
+fn set(request: &mut Request, words: &[(String, String)]) {
+    let text = request.raw.as_str();
+    let mut edits = Splice::new();
+    let written = |words: &[&(String, String)]| {
+        let words: Vec<_> = words.iter().map(|(key, value)| format!("\"{key}\":{value}")).collect();
+        words.join(",")
+    };
+    match (request.params.meta, request.params.whole) {
+        (Some(meta), _) if meta.get(text).starts_with('{') => {
+            let (known, new): (Vec<_>, Vec<_>) =
+                words.iter().partition(|(key, _)| json::member(text, meta, key).is_some());
+            for (key, value) in known {
+                if let Some(at) = json::member(text, meta, key) {
+                    edits.replace(at, value.clone());
+                }
+            }
+            if !new.is_empty() {
+                json::prepend(text, meta, &written(&new), &mut edits);
+            }
+        }
+        (None, Some(params)) => {
+            let all: Vec<_> = words.iter().collect();
+            json::prepend(text, params, &format!("\"_meta\":{{{}}}", written(&all)), &mut edits);
+        }
+        _ => return,
+    }
+    if let Ok(Message::Request(changed)) = Message::parse(edits.apply(request.raw.bytes())) {
+        *request = changed;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXAMPLE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    fn request(params: &str) -> Request {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);
+        match Message::parse(text.into()) {
+            Ok(Message::Request(request)) => request,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn params(request: &Request) -> &str {
+        request.params.whole.map_or("", |whole| whole.get(request.raw.as_str()))
+    }
+
+    #[test]
+    fn a_context_is_read_as_the_recommendation_says() {
+        let check = |text: &str, expected: Option<&str>| {
+            assert_eq!(Context::parse(text).map(|context| context.to_string()).as_deref(), expected, "{text}");
+        };
+        check(EXAMPLE, Some(EXAMPLE));
+        check("cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more", Some(EXAMPLE));
+        for wrong in [
+            "",
+            "00",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more",
+            "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
+            "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e473-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-0g",
+        ] {
+            check(wrong, None);
+        }
+    }
+
+    #[test]
+    fn headers_move_into_the_body_where_it_says_nothing() {
+        let mut headers = HeaderMap::new();
+        headers.insert(TRACEPARENT, HeaderValue::from_static(EXAMPLE));
+        headers.append(TRACESTATE, HeaderValue::from_static("a=\"1\""));
+        headers.append(TRACESTATE, HeaderValue::from_static("b=2"));
+        let check = |before: &str, after: &str| {
+            let mut request = request(before);
+            take_headers(&mut request, &headers);
+            assert_eq!(params(&request), after.replace('P', EXAMPLE));
+        };
+        let said = r#""traceparent":"P","tracestate":"a=\"1\",b=2""#;
+        check(r#"{"name":"t"}"#, &format!(r#"{{"_meta":{{{said}}},"name":"t"}}"#));
+        check(r#"{"name":"t","_meta":{}}"#, &format!(r#"{{"name":"t","_meta":{{{said}}}}}"#));
+        check(r#"{"_meta":{"x":1.0}}"#, &format!(r#"{{"_meta":{{{said},"x":1.0}}}}"#));
+        check(r#"{"_meta":{"traceparent":"theirs"}}"#, r#"{"_meta":{"traceparent":"theirs"}}"#);
+        check(r#"{"_meta":7}"#, r#"{"_meta":7}"#);
+        check(r#"{"_meta":"traceparent"}"#, r#"{"_meta":"traceparent"}"#);
+        headers.insert(TRACEPARENT, HeaderValue::from_static("none"));
+        let mut request = request("{}");
+        take_headers(&mut request, &headers);
+        assert_eq!(params(&request), "{}");
+    }
+
+    #[test]
+    fn a_request_is_of_the_step_that_was_written_last() {
+        let mut request =
+            request(&format!(r#"{{"_meta":{{"tracestate":"a=1","traceparent":"{EXAMPLE}"}},"name":"t"}}"#));
+        let (parent, state) = read(&request).expect("it has one");
+        assert_eq!(state, "a=1");
+        let own = Context::after(Some(parent), (1, 2));
+        write(&mut request, own);
+        assert_eq!(read(&request), Some((Context { span: 2, ..parent }, "a=1".to_owned())));
+        let headers: HeaderMap = super::headers(&request).collect();
+        assert_eq!(headers[TRACEPARENT], own.to_string());
+        assert_eq!(headers[TRACESTATE], "a=1");
+    }
+}
