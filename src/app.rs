@@ -38,7 +38,7 @@ use crate::app::operate::{Operator, Source};
 use crate::backend::Backend;
 use crate::backend::actor::Surroundings;
 use crate::backend::ask::Translate;
-use crate::backend::connect::ProxyEnvironment;
+use goblin_client::connect::ProxyEnvironment;
 use crate::backend::descriptors;
 use crate::catalog::directory::Directory;
 use goblin_config::admin::{AdminSettings, Listen};

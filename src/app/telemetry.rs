@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::backend::actor::stopped;
-use crate::backend::connect::{HttpClient, ProxyEnvironment};
+use goblin_client::connect::{HttpClient, ProxyEnvironment};
 use goblin_config::Telemetry;
 use goblin_telemetry::spans::{Span, Spans, encode};
 use goblin_telemetry::{Event, Observe};

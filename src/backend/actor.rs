@@ -15,7 +15,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use crate::backend::ask::Translate;
-use crate::backend::connect::ProxyEnvironment;
+use goblin_client::connect::ProxyEnvironment;
 use crate::backend::dial::{Dialler, Greeting};
 use crate::backend::ear::Ear;
 use crate::backend::era::For;

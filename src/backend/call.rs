@@ -303,7 +303,7 @@ mod tests {
 
     use super::*;
     use crate::backend::Tasks;
-    use crate::backend::connect::{HttpClient, ProxyEnvironment};
+    use goblin_client::connect::{HttpClient, ProxyEnvironment};
     use crate::backend::ear::Ear;
     use crate::backend::http::HttpLink;
     use crate::backend::link::Wire;

@@ -13,10 +13,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::backend::actor::Surroundings;
 use crate::backend::child::Command;
-use crate::backend::connect::{HttpClient, ProxyEnvironment};
+use goblin_client::connect::{HttpClient, ProxyEnvironment};
 use crate::backend::ear::Ear;
 use crate::backend::era::{self, Eras, For, Greet, Said};
-use crate::backend::files::FilesLink;
+use goblin_files::FilesServer;
 use crate::backend::http::HttpLink;
 use crate::backend::link::{Hello, Link, LinkError, Wire};
 use crate::backend::sse::SseLink;
@@ -348,7 +348,7 @@ impl Dialler {
                 }))
             }
             Transport::Files(files) => {
-                let link = FilesLink::open(files, ear);
+                let link = FilesServer::open(files, ear);
                 link.map(|link| Link::new(Wire::Files(link))).map_err(|error| error.to_string())
             }
         }

@@ -24,6 +24,7 @@ use goblin_config::{Declare, Root, Server};
 use crate::lane::Call;
 use crate::mailbox::Mailbox;
 use goblin_wire::memory::Kind;
+use goblin_files::Host;
 use goblin_telemetry::Event;
 use goblin_wire::error::Error;
 use goblin_wire::json::{self, Span, Splice, quote};
@@ -448,6 +449,24 @@ fn roots(roots: &[Root]) -> String {
         format!(r#"{{"uri":{}{name}}}"#, quote(&root.uri))
     };
     format!(r#"{{"roots":[{}]}}"#, roots.iter().map(root).collect::<Vec<_>>().join(","))
+}
+
+impl Host for Ear {
+    fn server(&self) -> &str {
+        Ear::server(self)
+    }
+
+    fn emit(&self, event: &Event<'_>) {
+        Ear::emit(self, event);
+    }
+
+    fn resources_changed(&self) {
+        self.inbox.mark(&[List::Resources]);
+    }
+
+    fn updated(&self, notification: &Notification) {
+        self.register.hear(notification);
+    }
 }
 
 #[cfg(test)]

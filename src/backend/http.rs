@@ -33,7 +33,7 @@ use http::{Method as Verb, Request as HttpRequest, Response as HttpResponse, Sta
 use http_body_util::{BodyExt, Full};
 use tokio::sync::{Semaphore, watch};
 
-use crate::backend::connect::{HttpClient, Received, RequestError};
+use goblin_client::connect::{HttpClient, Received, RequestError};
 use crate::backend::ear::{Ear, Mouth, Whose};
 use crate::backend::http::body::{ASIDE, LONGEST_REFUSAL, is_session_unknown, is_stream, parse_answer, whole_body};
 use crate::backend::http::listen::keep_listening;
@@ -477,7 +477,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::backend::connect::ProxyEnvironment;
+    use goblin_client::connect::ProxyEnvironment;
     use goblin_wire::framing;
 
     fn link(address: &str) -> HttpLink {

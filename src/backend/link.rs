@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::Either;
 
-use crate::backend::files::FilesLink;
+use goblin_files::FilesServer;
 use crate::backend::http::HttpLink;
 use crate::backend::http::mirrored::{self, Repeated};
 use crate::backend::listen::{Filter, Listen};
@@ -42,7 +42,7 @@ pub enum Wire {
     Http(HttpLink),
     Sse(SseLink),
     /// Served by ourselves.
-    Files(FilesLink),
+    Files(FilesServer),
 }
 
 /// How the gateway speaks on a link.
@@ -182,7 +182,10 @@ impl Link {
                 Either::Left(link.request(id, body, headers, call))
             }
             Wire::Sse(link) => Either::Right(Either::Right(Either::Left(link.request(id, body, call)))),
-            Wire::Files(link) => Either::Right(Either::Right(Either::Right(link.request(id, body, call)))),
+            Wire::Files(link) => {
+                let answered = async move { link.request(body).await.map_err(|reason| LinkError::Protocol(reason.to_owned())) };
+                Either::Right(Either::Right(Either::Right(answered)))
+            },
         }
     }
 
@@ -202,7 +205,7 @@ impl Link {
             Wire::Http(_) if !self.dialect().has_handshake() => Ok(()),
             Wire::Http(link) => link.notify(body).await,
             Wire::Sse(link) => link.notify(body).await,
-            Wire::Files(link) => link.notify(body).await,
+            Wire::Files(_) => Ok(()),
         }
     }
 
@@ -249,7 +252,8 @@ impl Link {
             Wire::Stdio(link) => End::Lost(link.closed().await),
             Wire::Http(link) => link.closed().await,
             Wire::Sse(link) => link.closed().await,
-            Wire::Files(link) => End::Lost(link.closed().await),
+            // A directory does not hang up. A root that vanished answers its calls with errors.
+            Wire::Files(_) => std::future::pending().await,
         }
     }
 

@@ -9,7 +9,7 @@ use bytes::BytesMut;
 use crate::backend::inbox::List;
 use crate::backend::link::{Hello, Link, LinkError};
 use goblin_wire::memory::{Kind, Memory, Reservation};
-use goblin_wire::limits::Limit;
+use goblin_wire::limits::{Limit, MAX_LIST_ENTRIES};
 use goblin_wire::json::{self, Span, quote};
 use goblin_wire::mirror::Mirrors;
 use goblin_wire::{Outcome, Text};
@@ -17,7 +17,6 @@ use goblin_telemetry::worker;
 
 /// Bounds for a backend that never stops listing.
 const MOST_PAGES: usize = 10_000;
-pub const MOST_ENTRIES: usize = 100_000;
 /// The bytes of all lists of one backend, as it sent them. Entries count, and so does what surrounds them on a page.
 pub const MAX_LIST_BYTES: usize = 64 * 1024 * 1024;
 /// A catalog holds the entries under their exposed names and as pages besides, so each byte is reserved so often.
@@ -211,8 +210,8 @@ pub async fn fetch(link: &Link, list: List, patience: Duration, budget: &Budget)
         if list == List::Templates && entries.len() > MAX_TEMPLATES {
             return Err(Refused::too_many_templates());
         }
-        if entries.len() > MOST_ENTRIES {
-            return Err(LinkError::Protocol(format!("it lists more than {MOST_ENTRIES} entries")).into());
+        if entries.len() > MAX_LIST_ENTRIES {
+            return Err(LinkError::Protocol(format!("it lists more than {MAX_LIST_ENTRIES} entries")).into());
         }
         let kept = weight(&entries[before..]);
         budget.take(kept.max(text.len()))?;

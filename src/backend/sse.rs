@@ -23,7 +23,7 @@ use hyper::body::Body;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
-use crate::backend::connect::{HttpClient, Received, RequestError};
+use goblin_client::connect::{HttpClient, Received, RequestError};
 use crate::backend::ear::{Ear, Mouth};
 use crate::backend::http::MOST_ASIDES;
 use crate::backend::http::body::{ASIDE, LONGEST_REFUSAL, finish, is_session_unknown, is_stream, whole_body};
@@ -387,7 +387,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::backend::connect::ProxyEnvironment;
+    use goblin_client::connect::ProxyEnvironment;
 
     fn link() -> SseLink {
         let url: Uri = "http://127.0.0.1:9/sse".parse().expect("a url");

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Result, anyhow};
 use http::Uri;
 
-use crate::backend::connect::{HttpClient, ProxyEnvironment};
+use goblin_client::connect::{HttpClient, ProxyEnvironment};
 use goblin_config::mask;
 
 const UNIX: &str = "unix:";

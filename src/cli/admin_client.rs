@@ -12,7 +12,7 @@ use http::StatusCode;
 use http_body_util::{BodyExt, Limited};
 
 use crate::admin::api::Refused;
-use crate::backend::connect::ProxyEnvironment;
+use goblin_client::connect::ProxyEnvironment;
 use crate::cli::address::{self, ENDPOINT};
 use crate::cli::bridge::wire::{Target, Wire};
 use crate::cli::catalog::Failure;

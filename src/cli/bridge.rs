@@ -457,7 +457,7 @@ impl Bridge {
         }
     }
 
-    fn unreachable(&self, error: &crate::backend::connect::RequestError) -> Error {
+    fn unreachable(&self, error: &goblin_client::connect::RequestError) -> Error {
         let sent = !error.is_safe_to_retry();
         let cure = match self.handshake.get() {
             Some(_) => "start it again (goblin serve), this client goes on then",

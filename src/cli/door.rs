@@ -15,7 +15,7 @@ use tokio::io::DuplexStream;
 
 use crate::app::App;
 use crate::backend::child::own_executable;
-use crate::backend::connect::ProxyEnvironment;
+use goblin_client::connect::ProxyEnvironment;
 use crate::cli::bridge::wire::{Target, Wire};
 use crate::cli::load::environment;
 use crate::cli::log::LogFlags;

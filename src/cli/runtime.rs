@@ -21,7 +21,7 @@ use http::header::{ACCEPT, HeaderValue};
 use http_body_util::{BodyExt, Full, Limited};
 use serde::{Deserialize, Serialize};
 
-use crate::backend::connect::ProxyEnvironment;
+use goblin_client::connect::ProxyEnvironment;
 use crate::cli::address::{self, ENDPOINT};
 use crate::cli::load::{Variables, environment};
 use crate::cli::runtime::identity::{Fingerprints, Identity, hex};

@@ -17,7 +17,7 @@ use crate::app::operate::Source;
 use crate::app::socket::SocketListener;
 use crate::app::{self, App};
 use crate::backend::child::own_executable;
-use crate::backend::connect::ProxyEnvironment;
+use goblin_client::connect::ProxyEnvironment;
 use crate::cli::address::{self, ENDPOINT};
 use crate::cli::banner::{self, Banner};
 use crate::cli::follow::{Amend, Record};

@@ -12,7 +12,7 @@ use clap::Args;
 
 use crate::app::App;
 use crate::backend::child::own_executable;
-use crate::backend::connect::ProxyEnvironment;
+use goblin_client::connect::ProxyEnvironment;
 use crate::cli::bridge::wire::{Target, Wire};
 use crate::cli::load::{Found, environment};
 use crate::cli::log::LogFlags;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use goblin::backend::connect::{ConnectError, HttpClient, ProxyEnvironment, RequestError};
+use goblin_client::connect::{ConnectError, HttpClient, ProxyEnvironment, RequestError};
 use http::{Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};

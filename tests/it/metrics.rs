@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use goblin::app::App;
-use goblin::backend::connect::ProxyEnvironment;
+use goblin_client::connect::ProxyEnvironment;
 use goblin_config::Config;
 use goblin_config::file::Origin;
 use http::{Method, StatusCode};

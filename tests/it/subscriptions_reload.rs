@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use goblin::admin::permit::Permit;
 use goblin::app::App;
-use goblin::backend::connect::ProxyEnvironment;
+use goblin_client::connect::ProxyEnvironment;
 use goblin_config::Gateway;
 use goblin_config::admin::AdminSettings;
 use serde_json::{Value, json};

@@ -24,6 +24,9 @@ crate::labels! {
     }
 }
 
+/// The entries of one list of a backend.
+pub const MAX_LIST_ENTRIES: usize = 100_000;
+
 /// Counts how often each limit was reached.
 #[derive(Debug)]
 pub struct LimitCounts([AtomicU64; Limit::ALL.len()]);

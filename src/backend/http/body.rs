@@ -7,7 +7,7 @@ use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderMap};
 use http_body_util::{BodyExt, Limited};
 
-use crate::backend::connect::Received;
+use goblin_client::connect::Received;
 use crate::backend::ear::Ear;
 use crate::backend::link::LinkError;
 use crate::backend::open::beyond_limit;

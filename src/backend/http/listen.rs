@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use http::StatusCode;
 use http_body_util::BodyExt;
 
-use crate::backend::connect::Received;
+use goblin_client::connect::Received;
 use crate::backend::http::body::is_stream;
 use crate::backend::http::trail::Trail;
 use crate::backend::http::{Shared, is_passing};

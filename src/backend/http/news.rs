@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use tokio::sync::oneshot;
 
-use crate::backend::connect::Received;
+use goblin_client::connect::Received;
 use crate::backend::ear::Whose;
 use crate::backend::http::body::{is_stream, parse_answer, whole_body};
 use crate::backend::http::mirrored::Repeated;

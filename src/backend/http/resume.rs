@@ -15,7 +15,7 @@ use http::Response as HttpResponse;
 use http_body_util::{BodyExt, Collected, Limited};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::backend::connect::Received;
+use goblin_client::connect::Received;
 use crate::backend::http::body::{ASIDE, LONGEST_REFUSAL, finish, is_session_unknown, is_stream};
 use crate::backend::http::trail::Trail;
 use crate::backend::http::{Shared, is_passing};

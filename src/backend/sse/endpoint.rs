@@ -3,7 +3,7 @@
 use http::Uri;
 use http::uri::PathAndQuery;
 
-use crate::backend::connect::origin;
+use goblin_client::connect::origin;
 use crate::backend::trouble::{Trouble, quotable};
 
 const LONGEST: usize = 8 * 1024;

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use tokio::sync::oneshot;
 
-use crate::backend::connect::RequestError;
+use goblin_client::connect::RequestError;
 use crate::cli::bridge::wire::{self, Answers, Broken};
 use crate::cli::bridge::{Bridge, Output};
 use goblin_wire::error::Error;

@@ -8,7 +8,7 @@ use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, H
 use http::{Method as Verb, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
 
-use crate::backend::connect::{HttpClient, ProxyEnvironment, Received, RequestError};
+use goblin_client::connect::{HttpClient, ProxyEnvironment, Received, RequestError};
 use crate::cli::address;
 use crate::cli::bridge::LARGEST_MESSAGE;
 use crate::cli::runtime::Record;

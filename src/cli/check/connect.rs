@@ -10,7 +10,7 @@ use futures_util::stream::FuturesUnordered;
 
 use crate::app::App;
 use crate::backend::child::own_executable;
-use crate::backend::connect::ProxyEnvironment;
+use goblin_client::connect::ProxyEnvironment;
 use crate::backend::standing::{self, lacking};
 use crate::backend::{Backend, State};
 use crate::catalog::build::{Terms, build};

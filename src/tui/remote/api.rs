@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use crate::admin::api::Refused;
-use crate::backend::connect::{HttpClient, ProxyEnvironment};
+use goblin_client::connect::{HttpClient, ProxyEnvironment};
 use crate::cli::address;
 use crate::cli::bridge::wire::Response;
 use crate::cli::load::environment;

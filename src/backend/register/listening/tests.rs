@@ -6,7 +6,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::backend::connect::{HttpClient, ProxyEnvironment};
+use goblin_client::connect::{HttpClient, ProxyEnvironment};
 use crate::backend::ear::Ear;
 use crate::backend::http::HttpLink;
 use crate::backend::link::{Link, Wire};

@@ -4,12 +4,11 @@ use std::collections::HashSet;
 use std::io;
 use std::path::PathBuf;
 
-use crate::backend::files::path::Relative;
-use crate::backend::files::tree::{Kind, Missing, Stop, Tree};
-use crate::backend::files::watch::Touched;
-use crate::backend::files::watch::system::{Handle, Watched};
-use crate::backend::files::{Served, resources};
-use crate::backend::inbox::List;
+use crate::path::Relative;
+use crate::tree::{Kind, Missing, Stop, Tree};
+use crate::watch::Touched;
+use crate::watch::system::{Handle, Watched};
+use crate::{Served, resources};
 use goblin_wire::json::quote;
 use goblin_wire::method::Method;
 use goblin_wire::Message;
@@ -33,7 +32,7 @@ pub struct Looked {
 
 /// Looks at what was touched, or at everything, and tells what is news. `handle` is there where the system watches.
 pub fn look(served: &Served, before: &Seen, mut touched: Touched, handle: Option<&Handle>, stop: &Stop) -> Looked {
-    let Served { tree, ear, watch, .. } = served;
+    let Served { tree, host, watch, .. } = served;
     let is_other = |path: &Relative| before.differs(tree, path) || watch.subscribed.has_links();
     if touched.named().any(is_other) {
         touched.widen();
@@ -47,7 +46,7 @@ pub fn look(served: &Served, before: &Seen, mut touched: Touched, handle: Option
         return Looked { seen: None, watched: None };
     };
     if watch.seen(fingerprint) {
-        ear.inbox.mark(&[List::Resources]);
+        host.resources_changed();
     }
     let watched = handle.map(|handle| handle.watch(wanted(served, &seen)?));
     Looked { seen: Some(seen), watched }
@@ -98,6 +97,6 @@ fn tell(served: &Served, path: &Relative) {
     let params = format!(r#"{{"uri":{}}}"#, quote(&served.tree.root.uri(path)));
     let updated = goblin_wire::notification(&Method::ResourceUpdated, Some(&params));
     if let Ok(Message::Notification(updated)) = Message::parse(updated) {
-        served.ear.register.hear(&updated);
+        served.host.updated(&updated);
     }
 }

@@ -18,8 +18,8 @@ use cap_std::ambient_authority;
 use cap_std::fs::Dir;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 
-use crate::backend::files::path::{Relative, Root};
-use crate::backend::files::rule::{Excluded, Layers, Rule};
+use crate::path::{Relative, Root};
+use crate::rule::{Excluded, Layers, Rule};
 
 /// Directories below this depth are not walked into.
 const MOST_DEPTH: usize = 64;

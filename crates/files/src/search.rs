@@ -4,11 +4,11 @@ use memchr::memmem::Finder;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::backend::files::content::{self, LARGEST_FILE, ToolResult};
-use crate::backend::files::list;
-use crate::backend::files::rule::Glob;
-use crate::backend::files::tools;
-use crate::backend::files::tree::{Item, Kind, Next, Stop, Tree};
+use crate::content::{self, LARGEST_FILE, ToolResult};
+use crate::list;
+use crate::rule::Glob;
+use crate::tools;
+use crate::tree::{Item, Kind, Next, Stop, Tree};
 
 const USUAL_LIMIT: usize = 100;
 const MOST: usize = 1000;

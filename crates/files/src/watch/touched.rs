@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use tokio::time::Instant;
 
-use crate::backend::files::path::Relative;
-use crate::backend::files::watch::{LONGEST_WAIT, QUIET};
+use crate::path::Relative;
+use crate::watch::{LONGEST_WAIT, QUIET};
 
 /// Beyond this everything is looked at, which then costs no more.
 const MOST_TOUCHED: usize = 1024;

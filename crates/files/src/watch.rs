@@ -29,9 +29,9 @@ use self::look::{Looked, Seen};
 use self::subscribed::Subscribed;
 use self::system::{Hint, System};
 use self::touched::{Touch, Touched};
-use crate::backend::files::path::Relative;
-use crate::backend::files::tree::{Spot, Stop};
-use crate::backend::files::{Served, StopOnDrop};
+use crate::path::Relative;
+use crate::tree::{Spot, Stop};
+use crate::{Served, StopOnDrop};
 use goblin_telemetry::Event;
 use goblin_telemetry::worker;
 
@@ -179,7 +179,7 @@ impl Watcher {
         match looked {
             Ok(looked) => self.on_looked(looked),
             Err(_) => {
-                self.served.ear.emit(&Event::Panic { place: "files" });
+                self.served.host.emit(&Event::Panic { place: "files" });
                 self.touched.add_all(Instant::now() + POLL_EVERY);
             }
         }
@@ -205,8 +205,8 @@ impl Watcher {
     fn poll(&mut self, error: &io::Error) {
         self.system = None;
         self.touched.add_all(Instant::now());
-        let ear = &self.served.ear;
-        ear.emit(&Event::FilesPolled { server: ear.server(), reason: &error.to_string() });
+        let host = &self.served.host;
+        host.emit(&Event::FilesPolled { server: host.server(), reason: &error.to_string() });
     }
 }
 

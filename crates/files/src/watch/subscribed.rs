@@ -4,9 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::backend::files::path::Relative;
-use crate::backend::files::tree::{Facts, Kind, Spot, Stop, Tree};
-use crate::backend::files::watch::Touched;
+use crate::path::Relative;
+use crate::tree::{Facts, Kind, Spot, Stop, Tree};
+use crate::watch::Touched;
 
 /// File systems count time in steps of up to this. A file that was changed so shortly before it was seen may be changed
 /// again without looking different.

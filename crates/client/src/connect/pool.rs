@@ -20,7 +20,7 @@ use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::client::conn::http1::{SendRequest, handshake};
 
-use crate::backend::connect::dial::{DialError, Dialer};
+use crate::connect::dial::{DialError, Dialer};
 use goblin_telemetry::worker;
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);

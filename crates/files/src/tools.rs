@@ -5,10 +5,10 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::backend::files::content::ToolResult;
-use crate::backend::files::path::Relative;
-use crate::backend::files::tree::{Missing, Next, Spot, Stop, Tree};
-use crate::backend::files::{Refusal, explain, list, read, search, to_json};
+use crate::content::ToolResult;
+use crate::path::Relative;
+use crate::tree::{Missing, Next, Spot, Stop, Tree};
+use crate::{Refusal, explain, list, read, search, to_json};
 use goblin_wire::Request;
 use goblin_wire::error::Error;
 use goblin_wire::params::required;

@@ -9,9 +9,9 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::backend::files::content::{self, Block, Contents, ToolResult};
-use crate::backend::files::tools;
-use crate::backend::files::tree::{Kind, Spot, Stop, Tree};
+use crate::content::{self, Block, Contents, ToolResult};
+use crate::tools;
+use crate::tree::{Kind, Spot, Stop, Tree};
 
 const MOST_BYTES: usize = 256 * 1024;
 /// How much is read between two looks at whether anybody still waits.

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::backend::files::content::ToolResult;
-use crate::backend::files::path::{self, Relative};
-use crate::backend::files::rule::Glob;
-use crate::backend::files::tools;
-use crate::backend::files::tree::{Item, Kind, Next, Stop, Tree};
+use crate::content::ToolResult;
+use crate::path::{self, Relative};
+use crate::rule::Glob;
+use crate::tools;
+use crate::tree::{Item, Kind, Next, Stop, Tree};
 use goblin_config::roots::encode;
 use goblin_wire::date;
 

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::backend::files::watch::Touch;
+use crate::watch::Touch;
 
 /// Room for some hundred hints.
 const BUFFER: usize = 16 << 10;

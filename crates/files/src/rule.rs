@@ -18,7 +18,7 @@ use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use rustix::fs::OFlags;
 
-use crate::backend::files::tree;
+use crate::tree;
 
 const RULES: &str = ".gitignore";
 /// In the top of a repository.

@@ -6,10 +6,10 @@ use std::io;
 
 use serde::Serialize;
 
-use crate::backend::files::content::{self, Contents, LARGEST_FILE};
-use crate::backend::files::path::{self, PathError, Relative};
-use crate::backend::files::tree::{Item, Kind, Missing, Next, Spot, Stop, Tree};
-use crate::backend::files::{Refusal, explain, to_json};
+use crate::content::{self, Contents, LARGEST_FILE};
+use crate::path::{self, PathError, Relative};
+use crate::tree::{Item, Kind, Missing, Next, Spot, Stop, Tree};
+use crate::{Refusal, explain, to_json};
 use goblin_wire::Request;
 use goblin_wire::date;
 use goblin_wire::error::Error;

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::backend::files::watch::Touch;
+use crate::watch::Touch;
 
 pub type Watched = Infallible;
 pub struct System(Infallible);

@@ -30,23 +30,34 @@ use self::resources::Named;
 use self::rule::Excluded;
 use self::tree::{Missing, Stop, Tree};
 use self::watch::Watch;
-use crate::backend::ear::Ear;
-use crate::backend::link::LinkError;
-use crate::backend::listing::MOST_ENTRIES;
 use goblin_config::Files;
-use crate::lane::Call;
 use goblin_telemetry::Event;
 use goblin_wire::dialect::Dialect;
 use goblin_wire::error::Error;
 use goblin_wire::json::quote;
+use goblin_wire::limits::MAX_LIST_ENTRIES;
 use goblin_wire::method::Method;
 use goblin_wire::params::required;
-use goblin_wire::{Message, Request, Response};
+use goblin_wire::{Message, Notification, Request, Response};
 
 /// How many requests touch the disk at once. Those that wait hold a slot of the backend, which bounds them.
 const MOST_AT_ONCE: usize = 8;
 
-pub struct FilesLink {
+/// The gateway around the server: receives its notifications and events. Calls return at once.
+pub trait Host: Send + Sync {
+    /// Returns the id of the server in the configuration.
+    fn server(&self) -> &str;
+
+    fn emit(&self, event: &Event<'_>);
+
+    /// Takes `notifications/resources/list_changed`.
+    fn resources_changed(&self);
+
+    /// Takes `notifications/resources/updated`.
+    fn updated(&self, notification: &Notification);
+}
+
+pub struct FilesServer {
     next: AtomicU64,
     places: Arc<Semaphore>,
     served: Arc<Served>,
@@ -57,7 +68,7 @@ pub struct FilesLink {
 struct Served {
     tree: Tree,
     most_listed: usize,
-    ear: Arc<Ear>,
+    host: Arc<dyn Host>,
     told_limit: AtomicBool,
     watch: watch::Shared,
 }
@@ -104,26 +115,26 @@ impl Drop for StopOnDrop {
     }
 }
 
-impl FilesLink {
-    pub fn open(files: &Files, ear: Arc<Ear>) -> Result<FilesLink, FilesError> {
+impl FilesServer {
+    pub fn open(files: &Files, host: Arc<dyn Host>) -> Result<FilesServer, FilesError> {
         let tree = Tree::open(&files.root, files.hidden, files.ignored)
             .map_err(|reason| FilesError::Root { root: files.root.clone(), reason })?;
-        let most_listed = files.max_files.min(MOST_ENTRIES);
+        let most_listed = files.max_files.min(MAX_LIST_ENTRIES);
         let (told_limit, watch) = (AtomicBool::new(false), watch::Shared::default());
-        let served = Arc::new(Served { tree, most_listed, ear, told_limit, watch });
+        let served = Arc::new(Served { tree, most_listed, host, told_limit, watch });
         let watch = Watch::start(Arc::clone(&served));
         let places = Arc::new(Semaphore::new(MOST_AT_ONCE));
-        Ok(FilesLink { next: AtomicU64::new(1), places, served, watch })
+        Ok(FilesServer { next: AtomicU64::new(1), places, served, watch })
     }
 
     pub fn next_id(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub async fn request(&self, _id: u64, body: Bytes, _call: Option<&Arc<Call>>) -> Result<Response, LinkError> {
-        let broken = |reason: &str| LinkError::Protocol(reason.to_owned());
+    /// Answers a request. Returns the reason if the bytes are no request.
+    pub async fn request(&self, body: Bytes) -> Result<Response, &'static str> {
         let Ok(Message::Request(request)) = Message::parse(body) else {
-            return Err(broken("the gateway sent no request"));
+            return Err("the gateway sent no request");
         };
         let request = Arc::new(request);
         let answer = match self.answer(&request).await {
@@ -132,17 +143,8 @@ impl FilesLink {
         };
         match Message::parse(answer.concat()) {
             Ok(Message::Response(response)) => Ok(response),
-            _ => Err(broken("its answer is none")),
+            _ => Err("its answer is none"),
         }
-    }
-
-    pub async fn notify(&self, _body: Bytes) -> Result<(), LinkError> {
-        Ok(())
-    }
-
-    /// A directory does not hang up; a root that vanished answers its calls with errors.
-    pub async fn closed(&self) -> String {
-        std::future::pending().await
     }
 
     pub fn close(&self) {
@@ -178,7 +180,7 @@ impl FilesLink {
             answer
         });
         work.await.unwrap_or_else(|_| {
-            self.served.ear.emit(&Event::Panic { place: "files" });
+            self.served.host.emit(&Event::Panic { place: "files" });
             Err(broken("see the gateway's log"))
         })
     }
@@ -233,7 +235,7 @@ impl Served {
             self.watch.given(listing.fingerprint);
         }
         if listing.is_cut && !self.told_limit.swap(true, Ordering::Relaxed) {
-            self.ear.emit(&Event::FilesLimited { server: self.ear.server(), listed: self.most_listed });
+            self.host.emit(&Event::FilesLimited { server: self.host.server(), listed: self.most_listed });
         }
         Ok(listed)
     }

@@ -36,10 +36,10 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
-use crate::backend::connect::dial::{Dialer, Origin, Route, Tls};
-use crate::backend::connect::pool::{Failed, Pool};
+use crate::connect::dial::{Dialer, Origin, Route, Tls};
+use crate::connect::pool::{Failed, Pool};
 
-pub use crate::backend::connect::pool::Received;
+pub use crate::connect::pool::Received;
 
 /// A client for one origin. Cheap to clone; clones share the pool.
 #[derive(Clone)]

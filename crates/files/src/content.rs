@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::backend::files::path::Relative;
+use crate::path::Relative;
 
 /// A file larger than this is neither given whole nor searched.
 pub const LARGEST_FILE: u64 = 4 << 20;
