@@ -40,7 +40,7 @@ use crate::backend::actor::Surroundings;
 use crate::backend::ask::Translate;
 use goblin_client::connect::ProxyEnvironment;
 use crate::backend::descriptors;
-use crate::catalog::directory::Directory;
+use crate::directory::Directory;
 use goblin_config::admin::{AdminSettings, Listen};
 use goblin_config::exposure::ProfileName;
 use goblin_config::{Config, Gateway, Policies, ServerId};

@@ -14,7 +14,6 @@ pub mod dial;
 pub mod ear;
 pub mod era;
 pub mod guard;
-pub mod handed;
 pub mod health;
 pub mod http;
 pub mod inbox;
@@ -42,10 +41,12 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::backend::ask::Translate;
 use crate::backend::ear::Client;
-use crate::backend::handed::Handed;
-use crate::backend::inbox::{Inbox, List};
+use goblin_catalog::handed::Handed;
+use crate::backend::inbox::Inbox;
+use goblin_catalog::listing::List;
 use crate::backend::link::{Link, LinkError};
-use crate::backend::listing::{LeftOut, Listing};
+use crate::backend::listing::LeftOut;
+use goblin_catalog::listing::Listing;
 use crate::backend::offered::Offered;
 use crate::backend::own::OwnLinks;
 use crate::backend::register::{Home, Register};
@@ -56,7 +57,8 @@ use goblin_config::{Policies, Server, ServerId};
 use crate::lane::Call;
 use goblin_telemetry::Observe;
 use goblin_wire::limits::Limit;
-use goblin_telemetry::meter::Meter;
+use goblin_telemetry::meter::{Endings, Meter};
+use goblin_catalog::Upstream;
 use goblin_wire::dialect::Dialect;
 use goblin_wire::error::Error;
 use goblin_wire::json::{Span, Splice};
@@ -434,3 +436,23 @@ impl Backend {
         }
     }
 }
+impl Upstream for Backend {
+    type Calls = Endings;
+
+    fn id(&self) -> &ServerId {
+        &self.id
+    }
+
+    fn config(&self) -> &Server {
+        &self.config
+    }
+
+    fn handed(&self) -> MutexGuard<'_, Handed> {
+        Backend::handed(self)
+    }
+
+    fn calls_of(&self, tool: &str) -> Arc<Endings> {
+        self.meter.tool(tool)
+    }
+}
+

@@ -15,7 +15,7 @@ pub mod subscriptions;
 pub mod backend;
 
 // What they offer together, and where a request goes.
-pub mod catalog;
+pub mod directory;
 pub mod meta;
 pub mod router;
 

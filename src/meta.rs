@@ -13,11 +13,11 @@ pub mod words;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::backend::inbox::List;
+use goblin_catalog::listing::List;
 use crate::backend::standing::Standing;
 use crate::caller::Caller;
-use crate::catalog::meta::{MetaEntry, MetaTool};
-use crate::catalog::{Catalog, View};
+use goblin_catalog::meta::{MetaEntry, MetaTool};
+use crate::directory::{Catalog, View};
 use crate::lane::Call;
 use crate::meta::arguments::Arguments;
 use crate::meta::words::tool_not_found;
@@ -53,7 +53,7 @@ impl Router {
         let (call, name) = (Arc::clone(call), name.to_owned());
         let looked = worker::compute(move || {
             let entry = catalog.meta.find(&name)?;
-            let look = Look { view: catalog.view(&call.caller), catalog: &catalog, call: &call, entry };
+            let look = Look { view: catalog.view(call.caller.dialect), catalog: &catalog, call: &call, entry };
             Some(look.answer().map_or_else(|words| tool_error(&words), |answer| result(&answer)))
         });
         looked.await.unwrap_or_else(|| Some(tool_error("the gateway is shutting down: try again later")))
@@ -74,7 +74,7 @@ impl Router {
         let name_at = request.params.name.filter(|_| request.method == Method::ToolsCall)?;
         let name = json::string(request.raw.as_str(), name_at)?;
         let catalog = self.directory.catalog_of(caller.profile.as_ref());
-        if catalog.meta.is_call(&name) { unwrap(catalog.view(caller), request, name_at) } else { None }
+        if catalog.meta.is_call(&name) { unwrap(catalog.view(caller.dialect), request, name_at) } else { None }
     }
 }
 

@@ -22,9 +22,10 @@ use crate::backend::ask::Translate;
 use crate::backend::call::ending;
 use crate::backend::{Answered, Backend, CallEnd, Outgoing};
 use crate::caller::{Caller, SessionId};
-use crate::catalog::directory::Directory;
-use crate::catalog::resources::Owner;
-use crate::catalog::{Catalog, View, uri};
+use crate::directory::Directory;
+use goblin_catalog::resources::Owner;
+use crate::directory::{Catalog, View};
+use goblin_catalog::uri;
 use goblin_config::{Policies, ServerId};
 use crate::lane::{Call, Patience};
 use crate::mailbox::tally::Tally;
@@ -77,7 +78,7 @@ pub enum Target {
 impl Target {
     fn endings<'a>(&self, catalog: &'a Catalog) -> Option<&'a Endings> {
         match self {
-            Target::Tool(index) => catalog.tools.entries[*index].endings.as_deref(),
+            Target::Tool(index) => catalog.tools.entries[*index].calls.as_deref(),
             Target::Prompt(_) | Target::Uri(_) | Target::Other => None,
         }
     }
@@ -159,7 +160,7 @@ impl Router {
     /// The server that a call goes to, as far as the catalog knows it now.
     pub fn server_of(&self, call: &Call) -> Option<ServerId> {
         let catalog = self.directory.catalog_of(call.caller.profile.as_ref());
-        let (view, request) = (catalog.view(&call.caller), &call.request);
+        let (view, request) = (catalog.view(call.caller.dialect), &call.request);
         let source = match request.method {
             Method::Subscribe | Method::Unsubscribe => {
                 find_resource(view, &required(request.raw.as_str(), request.params.uri, "uri").ok()?).ok()?.source
@@ -250,7 +251,7 @@ impl Router {
     ) -> Result<(Arc<Catalog>, T), Error> {
         let look = || {
             let catalog = Arc::clone(&self.directory.catalog_of(caller.profile.as_ref()));
-            let found = find(catalog.view(caller))?;
+            let found = find(catalog.view(caller.dialect))?;
             Ok((catalog, found))
         };
         match look() {
@@ -285,7 +286,7 @@ impl Router {
 
     fn is_refreshing(&self) -> bool {
         let catalog = self.directory.catalog();
-        let stale = |source: &crate::catalog::Source| !Arc::ptr_eq(&source.listing, &source.backend.listing());
+        let stale = |source: &crate::directory::Source| !Arc::ptr_eq(&source.listing, &source.backend.listing());
         self.directory.backends().iter().any(|backend| backend.is_refreshing()) || catalog.sources.iter().any(stale)
     }
 

@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use goblin::catalog::search::{Index, document};
+use goblin_catalog::search::{Index, document};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 

@@ -9,8 +9,9 @@ use serde_json::value::RawValue;
 use crate::admin::Admin;
 use crate::admin::api::{Entry, EntryList, SessionInfo, SessionList};
 use crate::admin::status::iso;
-use crate::backend::inbox::List;
-use crate::catalog::{Catalog, definition};
+use goblin_catalog::listing::List;
+use crate::directory::Catalog;
+use goblin_catalog::definition;
 use goblin_telemetry::clean;
 use crate::session::Session;
 
@@ -43,7 +44,7 @@ impl Admin {
 fn each(catalog: &Catalog, list: List, make: impl Fn(usize, &str, &str, &Bytes) -> Option<Entry>) -> Vec<Entry> {
     match list {
         List::Tools => {
-            let shown = |entry: &crate::catalog::Entry| definition::for_older(&entry.definition);
+            let shown = |entry: &crate::directory::Entry| definition::for_older(&entry.definition);
             let entries = catalog.tools.entries.iter();
             entries.filter_map(|it| make(it.source, &it.exposed, &it.native, &shown(it))).collect()
         }

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use crate::admin::api::ServerCounts;
 use crate::backend::Backend;
 use crate::backend::standing::Standing;
-use crate::catalog::directory::Directory;
+use crate::directory::Directory;
 use goblin_config::ServerId;
 
 /// How long servers are waited for.

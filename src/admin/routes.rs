@@ -7,7 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use crate::admin::api::{EntryList, EventInfo, Missed, Ready, Reloaded, ServerList, ServerStatus, SessionList, Status};
 use crate::admin::command::Wish;
-use crate::backend::inbox::List;
+use goblin_catalog::listing::List;
 use crate::router::introspection::SubscriptionList;
 
 /// Beyond this nothing is near to a route.

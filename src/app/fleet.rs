@@ -15,7 +15,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 use crate::admin::api::Reloaded;
 use crate::backend::actor::{self, Surroundings, stopped};
 use crate::backend::{Backend, State};
-use crate::catalog::directory::Directory;
+use crate::directory::Directory;
 use goblin_config::diff::{Change, diff};
 use goblin_config::{Config, Server, ServerId};
 use goblin_telemetry::meter::Meter;

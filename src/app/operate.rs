@@ -13,7 +13,7 @@ use crate::admin::api::Reloaded;
 use crate::admin::command::{Command, Refusal, Wish};
 use crate::admin::configuration::Configuration;
 use crate::app::fleet::Fleet;
-use crate::catalog::search::nearest;
+use goblin_catalog::search::nearest;
 use goblin_config::diff::frozen;
 use goblin_config::{Config, Server, ServerId};
 use goblin_telemetry::{Event, Observe};

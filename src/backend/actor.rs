@@ -20,10 +20,11 @@ use crate::backend::dial::{Dialler, Greeting};
 use crate::backend::ear::Ear;
 use crate::backend::era::For;
 use crate::backend::health::{self, Health};
-use crate::backend::inbox::List;
-use crate::backend::link::{End, Hello, Link, LinkError, shared_capabilities};
+use goblin_catalog::listing::{Definition, List, Listing};
+use crate::backend::link::{End, Link, LinkError, shared_capabilities};
+use goblin_wire::hello::Hello;
 use crate::backend::listing::{
-    self, Budget, Fetched, LeftOut, Listing, MAX_LIST_BYTES, Refused, leave_out_misannotated,
+    self, Budget, Fetched, LeftOut, MAX_LIST_BYTES, Refused, leave_out_misannotated,
 };
 use crate::backend::own::OwnLinks;
 use crate::backend::register::SETTLED_AFTER;
@@ -355,7 +356,7 @@ impl Actor {
                 continue;
             }
             let before = listing.clone();
-            listing.set(list, fresh);
+            listing.set(list, fresh.entries, fresh.reserved);
             differs = true;
             // The lists of this fetch fit together. Those of another fetch may have left too little room.
             if listing.weight() > MAX_LIST_BYTES {
@@ -409,7 +410,7 @@ impl Actor {
 
     /// Returns the tools but those that must not be called over this link, and reports those that were not reported before.
     /// Returns `None` if the gateway shuts down.
-    async fn leave_out(&self, link: &Link, mut tools: Vec<listing::Definition>) -> Option<Vec<listing::Definition>> {
+    async fn leave_out(&self, link: &Link, mut tools: Vec<Definition>) -> Option<Vec<Definition>> {
         let (mut left_out, mut fresh) = (Vec::new(), Vec::new());
         if link.repeats_arguments() {
             let before = self.backend.left_out();

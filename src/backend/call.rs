@@ -10,9 +10,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::SemaphorePermit;
 
-use crate::backend::inbox::List;
-use crate::backend::link::{About, Link, LinkError};
-use crate::backend::listen::{Filter, Listen};
+use goblin_catalog::listing::List;
+use crate::backend::link::{Link, LinkError};
+use goblin_wire::mirrored::About;
+use crate::backend::listen::Listen;
+use goblin_wire::listen::Filter;
 use crate::backend::own::OwnLinks;
 use crate::backend::stamp::Stamped;
 use crate::backend::twin::Twin;

@@ -17,7 +17,8 @@ use smallvec::SmallVec;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::backend::ask::{self, Recipient};
-use crate::backend::inbox::{Inbox, List};
+use crate::backend::inbox::Inbox;
+use goblin_catalog::listing::List;
 use crate::backend::register::Register;
 use crate::caller::{Abilities, Caller, Level, SessionId};
 use goblin_config::{Declare, Root, Server};

@@ -6,7 +6,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::backend::link::Hello;
+use goblin_wire::hello::Hello;
 use goblin_config::Protocol;
 use goblin_wire::dialect::Dialect;
 use goblin_wire::json::{self, Span};

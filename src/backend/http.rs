@@ -16,7 +16,6 @@
 
 pub(super) mod body;
 mod listen;
-pub mod mirrored;
 mod news;
 mod resume;
 mod trail;
@@ -37,7 +36,7 @@ use goblin_client::connect::{HttpClient, Received, RequestError};
 use crate::backend::ear::{Ear, Mouth, Whose};
 use crate::backend::http::body::{ASIDE, LONGEST_REFUSAL, is_session_unknown, is_stream, parse_answer, whole_body};
 use crate::backend::http::listen::keep_listening;
-use crate::backend::http::mirrored::Repeated;
+use goblin_wire::mirrored::Repeated;
 use crate::backend::http::resume::Awaited;
 use crate::backend::link::{End, LinkError};
 use crate::backend::open::{OpenCalls, beyond_limit, is_answer, request_of};

@@ -3,6 +3,7 @@
 //! Links call it from their reading tasks, so nothing here waits. "This list changed" is a bit in a set, however often it is
 //! said (level beats edge); the actor takes the set when it has time.
 
+use goblin_catalog::listing::List;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -16,44 +17,12 @@ use crate::mailbox::Mailbox;
 use goblin_telemetry::{Event, Observe};
 use goblin_wire::dialect::Dialect;
 use goblin_wire::json::{self, Span, Splice};
-use goblin_wire::method::Method;
 use goblin_wire::{Notification, Request};
 
 /// How many elicitations by URL are remembered until they end.
 const MOST_ELICITED: usize = 1000;
 /// A longer name of one is not remembered, so that all of them together stay small.
 const LONGEST_ELICITED: usize = 1024;
-
-/// The lists a backend has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum List {
-    Tools,
-    Prompts,
-    Resources,
-    Templates,
-}
-
-impl List {
-    pub const ALL: [List; 4] = [List::Tools, List::Prompts, List::Resources, List::Templates];
-
-    pub fn method(self) -> Method {
-        match self {
-            List::Tools => Method::ToolsList,
-            List::Prompts => Method::PromptsList,
-            List::Resources => Method::ResourcesList,
-            List::Templates => Method::TemplatesList,
-        }
-    }
-
-    fn bit(self) -> u8 {
-        match self {
-            List::Tools => 1,
-            List::Prompts => 2,
-            List::Resources => 4,
-            List::Templates => 8,
-        }
-    }
-}
 
 /// Elicitations by URL whose end has not been told, the newest [`MOST_ELICITED`].
 #[derive(Default)]

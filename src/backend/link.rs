@@ -5,6 +5,8 @@
 //!
 //! It knows in which version it speaks, since its handshake or since it was found to do without one.
 
+use goblin_wire::mirrored::About;
+use goblin_wire::hello::Hello;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -13,8 +15,9 @@ use futures_util::future::Either;
 
 use goblin_files::FilesServer;
 use crate::backend::http::HttpLink;
-use crate::backend::http::mirrored::{self, Repeated};
-use crate::backend::listen::{Filter, Listen};
+use goblin_wire::mirrored::{self, Repeated};
+use crate::backend::listen::Listen;
+use goblin_wire::listen::Filter;
 use crate::backend::sse::SseLink;
 use crate::backend::stamp::{declaring_tasks, own_params};
 use crate::backend::stdio::StdioLink;
@@ -22,11 +25,9 @@ use crate::backend::trouble::{Place, Trouble};
 use goblin_config::Server;
 use crate::lane::Call;
 use goblin_wire::dialect::Dialect;
-use goblin_wire::json::{self, Span, quote};
+use goblin_wire::json::{self, quote};
 use goblin_wire::method::Method;
-use goblin_wire::mirror::Mirrors;
-use goblin_wire::modern::{SERVER_INFO, TASKS};
-use goblin_wire::{Id, Outcome, Request, Response, trace};
+use goblin_wire::{Id, Outcome, Response, trace};
 
 /// How long the acknowledgement of a stream of news is waited for.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(10);
@@ -50,16 +51,6 @@ struct Voice {
     dialect: Dialect,
     /// What its own requests declare, where every request does.
     declared: String,
-}
-
-/// A request on its way: what HTTP repeats of it in headers.
-#[derive(Clone, Copy)]
-pub struct About<'a> {
-    pub method: &'a Method,
-    /// What it names: a tool, a prompt, a resource.
-    pub name: Option<&'a str>,
-    /// The arguments that are repeated, and where they stand.
-    pub mirrors: Option<(&'a Mirrors, &'a Request)>,
 }
 
 /// Why a link gave no answer.
@@ -93,36 +84,6 @@ pub enum End {
     Lost(String),
     /// The backend is there, but does not know our session any more.
     Forgotten,
-}
-
-/// What the backend said of itself in the handshake, or when it was asked what it is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hello {
-    pub dialect: Dialect,
-    pub capabilities: Capabilities,
-    pub instructions: Option<String>,
-    /// `name` and `version` of `serverInfo`, for people.
-    pub software: String,
-    /// The versions without a handshake speak of extensions: theirs, as the backend wrote them.
-    pub extensions: Option<String>,
-    /// It said, without a handshake, that it knows versions with one too.
-    pub lists_handshake: bool,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Capabilities {
-    pub tools: bool,
-    pub prompts: bool,
-    pub resources: bool,
-    pub subscribe: bool,
-    /// Whose changes it tells of.
-    pub tools_change: bool,
-    pub prompts_change: bool,
-    pub resources_change: bool,
-    pub completions: bool,
-    pub logging: bool,
-    /// Tools may be called as tasks.
-    pub tasks: bool,
 }
 
 impl Link {
@@ -292,7 +253,7 @@ impl Link {
             link.open().await?;
         }
         let answer = self.ask_plainly(&Method::Initialize, &params).await?;
-        let hello = Hello::read(&answer).map_err(LinkError::Protocol)?;
+        let hello = read_hello(&answer).map_err(LinkError::Protocol)?;
         self.speak(hello.dialect, String::new());
         self.notify(goblin_wire::notification(&Method::Initialized, None)).await?;
         if let Wire::Http(link) = &self.wire {
@@ -322,13 +283,6 @@ impl Link {
     }
 }
 
-/// Whether a backend makes tasks of calls, in either era's words.
-fn declares_tasks(text: &str, capabilities: Span) -> bool {
-    let find = |path: &[&str]| path.iter().try_fold(capabilities, |of, key| json::member(text, of, key));
-    let found = find(&["tasks", "requests", "tools", "call"]).or_else(|| find(&["extensions", TASKS]));
-    found.is_some_and(|found| found.get(text).starts_with('{'))
-}
-
 /// What a request of our own names.
 fn named(method: &Method, params: &str) -> Option<String> {
     let key = match method {
@@ -352,77 +306,18 @@ pub fn shared_capabilities(config: &Server) -> String {
     format!("{{{}}}", parts.join(","))
 }
 
-impl Hello {
-    /// The lists whose changes it tells of.
-    pub fn told_lists(&self) -> Filter {
-        let Capabilities { tools_change, prompts_change, resources_change, .. } = self.capabilities;
-        Filter { tools: tools_change, prompts: prompts_change, resources: resources_change, ..Filter::default() }
-    }
-
-    /// From the answer to `initialize`.
-    fn read(answer: &Response) -> Result<Hello, String> {
-        let text = answer.raw.as_str();
-        let result = match answer.outcome {
-            Outcome::Result(span) => span,
-            Outcome::Error(span) => return Err(Trouble::RefusedHandshake(span.get(text)).to_string()),
-        };
-        let word = |of, key| json::member(text, of, key).and_then(|span| json::string(text, span));
-        let version = word(result, "protocolVersion").ok_or("its handshake names no protocolVersion")?;
-        let dialect = Dialect::parse(&version).filter(|dialect| dialect.has_handshake());
-        let dialect = dialect.ok_or_else(|| {
-            format!("it speaks protocol version {}, which this gateway does not know", quote(&version))
-        })?;
-        Ok(Hello::said(text, result, dialect))
-    }
-
-    /// From the result of `server/discover`; nothing where it is none.
-    pub fn discovered(text: &str, result: Span) -> Option<Hello> {
-        let versions = json::member(text, result, "supportedVersions").filter(|at| at.get(text).starts_with('['))?;
-        let versions = json::elements(text, versions).filter_map(|at| json::string(text, at));
-        let lists_handshake =
-            versions.filter_map(|version| Dialect::parse(&version)).any(|dialect| dialect.has_handshake());
-        Some(Hello { lists_handshake, ..Hello::said(text, result, Dialect::NEWEST_WITHOUT_HANDSHAKE) })
-    }
-
-    fn said(text: &str, result: Span, dialect: Dialect) -> Hello {
-        let word = |of, key| json::member(text, of, key).and_then(|span| json::string(text, span));
-        let capabilities = json::member(text, result, "capabilities");
-        let meta = json::member(text, result, "_meta").and_then(|meta| json::member(text, meta, SERVER_INFO));
-        let info = json::member(text, result, "serverInfo").or(meta);
-        let software = info.map_or_else(String::new, |info| {
-            let part = |key| word(info, key).unwrap_or_default();
-            format!("{} {}", part("name"), part("version")).trim().to_owned()
-        });
-        let extensions = capabilities.and_then(|at| json::member(text, at, "extensions"));
-        Hello {
-            dialect,
-            capabilities: Capabilities::read(text, capabilities),
-            instructions: word(result, "instructions").filter(|words| !words.trim().is_empty()).map(Into::into),
-            software,
-            extensions: extensions.filter(|_| !dialect.has_handshake()).map(|at| at.get(text).to_owned()),
-            lists_handshake: false,
-        }
-    }
-}
-
-impl Capabilities {
-    fn read(text: &str, span: Option<Span>) -> Capabilities {
-        let Some(span) = span else { return Capabilities::default() };
-        let object = |of, key| json::member(text, of, key).filter(|value| value.get(text).starts_with('{'));
-        let resources = object(span, "resources");
-        let truth = |of, key| json::member(text, of, key).is_some_and(|value| value.get(text) == "true");
-        let changes = |key| object(span, key).is_some_and(|part| truth(part, "listChanged"));
-        Capabilities {
-            tools: object(span, "tools").is_some(),
-            prompts: object(span, "prompts").is_some(),
-            resources: resources.is_some(),
-            subscribe: resources.is_some_and(|resources| truth(resources, "subscribe")),
-            tools_change: changes("tools"),
-            prompts_change: changes("prompts"),
-            resources_change: changes("resources"),
-            completions: object(span, "completions").is_some(),
-            logging: object(span, "logging").is_some(),
-            tasks: declares_tasks(text, span),
-        }
-    }
+/// From the answer to `initialize`.
+fn read_hello(answer: &Response) -> Result<Hello, String> {
+    let text = answer.raw.as_str();
+    let result = match answer.outcome {
+        Outcome::Result(span) => span,
+        Outcome::Error(span) => return Err(Trouble::RefusedHandshake(span.get(text)).to_string()),
+    };
+    let word = |of, key| json::member(text, of, key).and_then(|span| json::string(text, span));
+    let version = word(result, "protocolVersion").ok_or("its handshake names no protocolVersion")?;
+    let dialect = Dialect::parse(&version).filter(|dialect| dialect.has_handshake());
+    let dialect = dialect.ok_or_else(|| {
+        format!("it speaks protocol version {}, which this gateway does not know", quote(&version))
+    })?;
+    Ok(Hello::read(text, result, dialect))
 }

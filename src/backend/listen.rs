@@ -1,61 +1,8 @@
 //! What a backend of 2026-07-28 is asked to tell of its own accord: `subscriptions/listen`.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-
 use tokio::sync::oneshot;
 
-use goblin_wire::json::{self, Span, quote};
-
-/// What is listened for on one stream.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
-    pub tools: bool,
-    pub prompts: bool,
-    pub resources: bool,
-    pub uris: BTreeSet<Arc<str>>,
-    /// Tasks, by their ids.
-    pub tasks: BTreeSet<Arc<str>>,
-}
-
-impl Filter {
-    /// The value of `notifications`, in a request or an acknowledgement. What is not asked for is absent.
-    pub fn read(text: &str, span: Span) -> Filter {
-        let is_true = |key| json::member(text, span, key).is_some_and(|value| value.get(text) == "true");
-        let words = |key| {
-            let words = json::member(text, span, key).into_iter().flat_map(|words| json::elements(text, words));
-            words.filter_map(|at| json::string(text, at)).map(|word| Arc::from(&*word)).collect()
-        };
-        Filter {
-            tools: is_true("toolsListChanged"),
-            prompts: is_true("promptsListChanged"),
-            resources: is_true("resourcesListChanged"),
-            uris: words("resourceSubscriptions"),
-            tasks: words("taskIds"),
-        }
-    }
-
-    pub fn to_json(&self) -> String {
-        let flags = [
-            (self.tools, r#""toolsListChanged":true"#),
-            (self.prompts, r#""promptsListChanged":true"#),
-            (self.resources, r#""resourcesListChanged":true"#),
-        ];
-        let mut members: Vec<_> =
-            flags.iter().filter(|(is_set, _)| *is_set).map(|(_, member)| (*member).to_owned()).collect();
-        for (key, words) in [("resourceSubscriptions", &self.uris), ("taskIds", &self.tasks)] {
-            if !words.is_empty() {
-                let words: Vec<_> = words.iter().map(|word| quote(word)).collect();
-                members.push(format!(r#""{key}":[{}]"#, words.join(",")));
-            }
-        }
-        format!("{{{}}}", members.join(","))
-    }
-
-    pub fn is_empty(&self) -> bool {
-        *self == Filter::default()
-    }
-}
+use goblin_wire::listen::Filter;
 
 /// A stream that the backend has acknowledged. Its drop closes it.
 pub struct Listen {
@@ -74,24 +21,4 @@ pub enum Over {
     Ended,
     /// It broke off.
     Lost(String),
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn srv2_a_filter_says_what_it_reads() {
-        let check = |text: &str, expected: &str| {
-            assert_eq!(Filter::read(text, json::whole(text)).to_json(), expected, "{text}");
-        };
-        check("{}", "{}");
-        check("[]", "{}");
-        check(r#"{"toolsListChanged":false,"promptsListChanged":true,"x":1}"#, r#"{"promptsListChanged":true}"#);
-        check(
-            r#"{"resourceSubscriptions":["b:1","a:\u0031",7],"resourcesListChanged":true}"#,
-            r#"{"resourcesListChanged":true,"resourceSubscriptions":["a:1","b:1"]}"#,
-        );
-        check(r#"{"taskIds":["b","a"]}"#, r#"{"taskIds":["a","b"]}"#);
-    }
 }

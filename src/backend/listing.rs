@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bytes::BytesMut;
 
-use crate::backend::inbox::List;
-use crate::backend::link::{Hello, Link, LinkError};
+use goblin_catalog::listing::{Definition, List, read_entries, weight};
+use crate::backend::link::{Link, LinkError};
 use goblin_wire::memory::{Kind, Memory, Reservation};
 use goblin_wire::limits::{Limit, MAX_LIST_ENTRIES};
 use goblin_wire::json::{self, Span, quote};
@@ -21,8 +20,6 @@ const MOST_PAGES: usize = 10_000;
 pub const MAX_LIST_BYTES: usize = 64 * 1024 * 1024;
 /// A catalog holds the entries under their exposed names and as pages besides, so each byte is reserved so often.
 const COPIES: usize = 3;
-/// An entry takes this much besides its text: its names, and its places in the catalog's tables.
-const PER_ENTRY: usize = 256;
 /// A backend with more templates keeps its last list of them. Each lookup of a URI may have to try many.
 pub const MAX_TEMPLATES: usize = 10_000;
 /// In bytes. A longer page is read beside the worker threads.
@@ -30,23 +27,11 @@ const SHORT_PAGE: usize = 256 * 1024;
 /// In entries.
 pub const SHORT_LIST: usize = 1_000;
 
-/// The last complete word of one backend on what it offers.
-#[derive(Clone, Debug, Default)]
-pub struct Listing {
-    pub hello: Option<Arc<Hello>>,
-    pub tools: Arc<Vec<Definition>>,
-    pub prompts: Arc<Vec<Definition>>,
-    pub resources: Arc<Vec<Definition>>,
-    pub templates: Arc<Vec<Definition>>,
-    /// The reserved memory of each list.
-    pub reserved: [Option<Arc<Reservation>>; 4],
-}
-
 /// One list as it was fetched.
 #[derive(Debug)]
 pub struct Fetched {
     pub entries: Vec<Definition>,
-    reserved: Reservation,
+    pub reserved: Reservation,
 }
 
 /// The limits of a fetch: the bytes of all lists that are fetched at the same time, and the memory of all backends.
@@ -112,81 +97,6 @@ impl From<LinkError> for Refused {
     fn from(error: LinkError) -> Refused {
         Refused::Failed(error)
     }
-}
-
-/// One tool, prompt, resource or template as the backend wrote it.
-#[derive(Clone, Debug)]
-pub struct Definition {
-    pub raw: Text,
-    /// Its `name`, `uri` or `uriTemplate`, decoded.
-    pub native: Box<str>,
-    pub native_at: Span,
-}
-
-impl PartialEq for Definition {
-    fn eq(&self, other: &Definition) -> bool {
-        self.raw.bytes() == other.raw.bytes()
-    }
-}
-
-impl List {
-    /// The member of the result that holds the entries.
-    fn member(self) -> &'static str {
-        match self {
-            List::Tools => "tools",
-            List::Prompts => "prompts",
-            List::Resources => "resources",
-            List::Templates => "resourceTemplates",
-        }
-    }
-
-    /// The member of an entry that names it.
-    pub fn key(self) -> &'static str {
-        match self {
-            List::Tools | List::Prompts => "name",
-            List::Resources => "uri",
-            List::Templates => "uriTemplate",
-        }
-    }
-
-    pub fn is_offered(self, hello: &Hello) -> bool {
-        match self {
-            List::Tools => hello.capabilities.tools,
-            List::Prompts => hello.capabilities.prompts,
-            List::Resources | List::Templates => hello.capabilities.resources,
-        }
-    }
-}
-
-impl Listing {
-    pub fn get(&self, list: List) -> &Arc<Vec<Definition>> {
-        match list {
-            List::Tools => &self.tools,
-            List::Prompts => &self.prompts,
-            List::Resources => &self.resources,
-            List::Templates => &self.templates,
-        }
-    }
-
-    /// Returns the bytes that the lists of this listing take together.
-    pub fn weight(&self) -> usize {
-        List::ALL.into_iter().map(|list| weight(self.get(list))).sum()
-    }
-
-    pub fn set(&mut self, list: List, fresh: Fetched) {
-        let place = match list {
-            List::Tools => &mut self.tools,
-            List::Prompts => &mut self.prompts,
-            List::Resources => &mut self.resources,
-            List::Templates => &mut self.templates,
-        };
-        *place = Arc::new(fresh.entries);
-        self.reserved[list as usize] = Some(Arc::new(fresh.reserved));
-    }
-}
-
-fn weight(entries: &[Definition]) -> usize {
-    entries.iter().map(|entry| entry.raw.bytes().len() + PER_ENTRY).sum()
 }
 
 /// All pages of one list. Each page must come within `patience`.
@@ -285,44 +195,4 @@ async fn read_page(
 
 fn shutting_down() -> LinkError {
     LinkError::Protocol("the gateway is shutting down".to_owned())
-}
-
-/// Reads the entries of a page. Entries without a usable name cannot be asked for, so they are left out. The text of those
-/// that are kept is copied: a slice would keep the whole page, whatever else that holds.
-fn read_entries(page: &Text, result: Span, list: List, entries: &mut Vec<Definition>) {
-    let text = page.as_str();
-    let Some(array) = json::member(text, result, list.member()) else { return };
-    let mut named = Vec::new();
-    for element in json::elements(text, array) {
-        let Some(key) = json::member(text, element, list.key()) else { continue };
-        let Some(native) = json::string(text, key).filter(|native| !native.is_empty()) else { continue };
-        let native_at = Span { start: key.start - element.start, end: key.end - element.start };
-        named.push((element, Box::<str>::from(native), native_at));
-    }
-    let mut copy = BytesMut::with_capacity(named.iter().map(|(element, ..)| element.range().len()).sum());
-    for (element, native, native_at) in named {
-        copy.extend_from_slice(element.get(text).as_bytes());
-        let raw = json::single_line(copy.split().freeze());
-        let Ok(raw) = Text::new(raw) else { continue };
-        entries.push(Definition { raw, native, native_at });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hard2_kept_entries_do_not_keep_their_page() {
-        let text =
-            format!(r#"{{"garbage":"{}","tools":[{{"name":"a"}},{{"no":1}},{{"name":\n"b"}}]}}"#, "x".repeat(9_999));
-        let page = Text::new(text.replace("\\n", "\n").into()).expect("text");
-        let mut entries = Vec::new();
-        read_entries(&page, json::whole(page.as_str()), List::Tools, &mut entries);
-        let read: Vec<_> = entries.iter().map(|entry| (entry.raw.as_str(), &*entry.native)).collect();
-        assert_eq!(read, [(r#"{"name":"a"}"#, "a"), (r#"{"name": "b"}"#, "b")]);
-        let page = page.bytes().as_ptr_range();
-        assert!(entries.iter().all(|entry| !page.contains(&entry.raw.bytes().as_ptr())));
-        assert_eq!(weight(&entries), 12 + 13 + 2 * PER_ENTRY);
-    }
 }

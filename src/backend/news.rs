@@ -1,7 +1,7 @@
 //! What stands in the messages of a stream of news (`subscriptions/listen`), whatever it runs over. Pure.
 
 use crate::backend::link::LinkError;
-use crate::backend::listen::Filter;
+use goblin_wire::listen::Filter;
 use goblin_wire::json::{self, Splice};
 use goblin_wire::method::Method;
 use goblin_wire::modern::SUBSCRIPTION_ID;

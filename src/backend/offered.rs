@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
 
 use crate::backend::inbox::Inbox;
-use crate::backend::listing::{Definition, Listing, SHORT_LIST};
+use crate::backend::listing::SHORT_LIST;
+use goblin_catalog::listing::{Definition, Listing};
 use goblin_config::Server;
 use goblin_wire::template::index::TemplateIndex;
 use goblin_wire::template::{Budget, MAX_MATCH_STEPS, Template};

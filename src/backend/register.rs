@@ -19,7 +19,8 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use crate::backend::inbox::{Inbox, List};
+use crate::backend::inbox::Inbox;
+use goblin_catalog::listing::List;
 use crate::backend::offered::{Covered, Exposed, Offered};
 use crate::backend::register::selective::Held;
 use crate::backend::register::upkeep::Chores;

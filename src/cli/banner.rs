@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use crate::admin::readiness::Readiness;
 use crate::backend::State;
-use crate::catalog::directory::Directory;
+use crate::directory::Directory;
 use crate::cli::style::{is_colourful, paint_if, plural, print, shell_word};
 use goblin_telemetry::clean;
 use goblin_wire::json::quote;
@@ -56,7 +56,7 @@ fn offers(directory: &Directory) -> Vec<Offer> {
         let some = counts.iter().filter(|(count, _)| *count > 0);
         some.map(|(count, noun)| plural(*count, noun)).collect::<Vec<_>>().join(", ")
     };
-    let offer = |(index, source): (usize, &crate::catalog::Source)| {
+    let offer = |(index, source): (usize, &crate::directory::Source)| {
         let (text, is_trouble) = match source.backend.state() {
             State::Starting => ("starting".to_owned(), false),
             State::Ready => (of_source(index), false),

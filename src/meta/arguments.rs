@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use crate::catalog::Cursor;
-use crate::catalog::meta::{Limit, MetaTool};
-use crate::catalog::schema::Schema;
+use goblin_catalog::Cursor;
+use goblin_catalog::meta::{Limit, MetaTool};
+use goblin_catalog::schema::Schema;
 use crate::meta::Look;
 use crate::meta::words::{LONGEST_PROBLEM, cut, did_you_mean};
 
@@ -95,7 +95,7 @@ pub fn read_cursor(text: &str) -> Option<Cursor> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::inbox::List;
+    use goblin_catalog::listing::List;
 
     #[test]
     fn meta5_a_limit_out_of_range_is_brought_into_it_and_told() {

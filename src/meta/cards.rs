@@ -1,7 +1,7 @@
 //! Entries of the catalog as cards: enough to choose by, and no more.
 
-use crate::backend::inbox::List;
-use crate::catalog::indexes::Shown;
+use goblin_catalog::listing::List;
+use goblin_catalog::indexes::Shown;
 use crate::meta::words::{cut, one_line};
 use goblin_wire::json::{self, quote};
 

@@ -1,8 +1,8 @@
 //! One entry, whole: its definition as lists show it, byte for byte, and the same for readers.
 
-use crate::catalog::meta::MetaTool;
-use crate::catalog::resources::Owner;
-use crate::catalog::{Listed, uri};
+use goblin_catalog::meta::MetaTool;
+use goblin_catalog::resources::Owner;
+use goblin_catalog::{Listed, uri};
 use crate::meta::cards::{Members, text_of};
 use crate::meta::words::{compact, did_you_mean, not_found, one_line, tool_not_found};
 use crate::meta::{Answer, Look};

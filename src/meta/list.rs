@@ -1,8 +1,8 @@
 //! Many entries at once: all there are, page by page, or those that a question is about.
 
-use crate::backend::inbox::List;
-use crate::catalog::Cursor;
-use crate::catalog::meta::MetaTool;
+use goblin_catalog::listing::List;
+use goblin_catalog::Cursor;
+use goblin_catalog::meta::MetaTool;
 use crate::meta::arguments::{Arguments, read_cursor, write_cursor};
 use crate::meta::cards::{Card, Members, card, text_of};
 use crate::meta::{Answer, Look};

@@ -1,8 +1,8 @@
 //! Texts for agents: cut short, on one line, and what to say of a name that does not exist.
 
-use crate::catalog::Catalog;
-use crate::catalog::meta::MetaTool;
-use crate::catalog::search::nearest;
+use crate::directory::Catalog;
+use goblin_catalog::meta::MetaTool;
+use goblin_catalog::search::nearest;
 use goblin_wire::error::Error;
 
 /// What is repeated of a call in the words that refuse it.

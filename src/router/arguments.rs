@@ -1,14 +1,14 @@
 //! Checks a tool's arguments against its input schema, for backends that ask for it (ROUTE-5).
 //!
 //! By default the backend is the judge. A call is refused only where its arguments are known to be wrong. A schema or arguments
-//! beyond the bounds of [`schema`](crate::catalog::schema), or a judgement that does not come in time, let the call pass: the
+//! beyond the bounds of [`schema`](goblin_catalog::schema), or a judgement that does not come in time, let the call pass: the
 //! backend judges again, and a slow judgement must not stop the calls of others.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::catalog::Catalog;
-use crate::catalog::schema::{MAX_SCHEMA_NODES, Schema, Unjudged};
+use crate::directory::Catalog;
+use goblin_catalog::schema::{MAX_SCHEMA_NODES, Schema, Unjudged};
 use crate::lane::Call;
 use goblin_telemetry::Event;
 use goblin_wire::limits::Limit;

@@ -1,7 +1,7 @@
 //! The few places in a result that a gateway may look into: URIs that must be mapped (RES-4), and content that an older
 //! client cannot parse (SRV-7). Everything else passes unseen.
 
-use crate::catalog::definition::ui_uris;
+use goblin_catalog::definition::ui_uris;
 use goblin_wire::dialect::Dialect;
 use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::keyword::Keyword;

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::Backend;
 use crate::caller::SessionId;
-use crate::catalog::Catalog;
+use crate::directory::Catalog;
 use goblin_config::ServerId;
 use crate::mailbox::updates::Pace;
 use goblin_wire::date;

@@ -10,8 +10,8 @@ use crate::backend::register::{Register, Subscribed, Unsubscribable};
 use crate::backend::trouble::public;
 use crate::backend::{Backend, CallEnd};
 use crate::caller::SessionId;
-use crate::catalog::View;
-use crate::catalog::resources::Owner;
+use crate::directory::View;
+use goblin_catalog::resources::Owner;
 use crate::lane::Call;
 use crate::mailbox::Mailbox;
 use crate::mailbox::tally::{Full, Place};
@@ -109,7 +109,7 @@ impl Router {
     pub fn can_subscribe(&self, call: &Call, uri: &str) -> bool {
         let Ok(Options { pattern, .. }) = Options::read(&call.request) else { return false };
         let catalog = self.directory.catalog_of(call.caller.profile.as_ref());
-        let found = find(catalog.view(&call.caller), uri, pattern);
+        let found = find(catalog.view(call.caller.dialect), uri, pattern);
         found.is_ok_and(|found| catalog.source(found.source).backend.can_tell())
     }
 
@@ -184,7 +184,7 @@ impl Router {
     fn unsubscribe_pattern(&self, call: &Call, uri: &str) -> Option<Arc<Backend>> {
         let catalog = Arc::clone(&self.directory.catalog_of(call.caller.profile.as_ref()));
         [Kind::Template, Kind::Glob].into_iter().find_map(|kind| {
-            let found = find(catalog.view(&call.caller), uri, Some(kind)).ok()?;
+            let found = find(catalog.view(call.caller.dialect), uri, Some(kind)).ok()?;
             let backend = &catalog.source(found.source).backend;
             let register = backend.known_register(call.caller.session)?;
             register.unsubscribe_pattern(&call.mailbox, &found.native).then(|| Arc::clone(backend))
@@ -193,7 +193,7 @@ impl Router {
 
     fn unsubscribe_offered(&self, call: &Call, uri: &str) -> Option<Arc<Backend>> {
         let catalog = Arc::clone(&self.directory.catalog_of(call.caller.profile.as_ref()));
-        let owner = find_resource(catalog.view(&call.caller), uri).ok()?;
+        let owner = find_resource(catalog.view(call.caller.dialect), uri).ok()?;
         let backend = &catalog.source(owner.source).backend;
         let register = backend.known_register(call.caller.session)?;
         register.unsubscribe(&call.mailbox, &owner.native).then(|| Arc::clone(backend))

@@ -9,7 +9,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use futures_util::FutureExt;
 
-use crate::backend::inbox::List;
+use goblin_catalog::listing::List;
 use crate::caller::{Caller, Introduction, Level, META_TOOLS, SUBSCRIPTIONS};
 use goblin_config::Policies;
 use goblin_config::exposure::ProfileName;
@@ -109,7 +109,7 @@ impl Desk {
     #[cfg(test)]
     pub fn example(most: usize) -> Desk {
         let (policies, observe) = (Policies::default(), Arc::new(goblin_telemetry::Observe::default()));
-        let directory = Arc::new(crate::catalog::directory::Directory::new(&goblin_config::Config::empty()));
+        let directory = Arc::new(crate::directory::Directory::new(&goblin_config::Config::empty()));
         let router = Router::new(directory, policies.clone(), Arc::clone(&observe));
         Desk::new(Sessions::new(most, std::time::Duration::from_secs(60), observe), Arc::new(router), policies)
     }
@@ -227,7 +227,7 @@ impl Desk {
             return page;
         }
         let catalog = self.router.directory.catalog_of(caller.profile.as_ref());
-        catalog.view(caller).with_revealed(page, &revealed)
+        catalog.view(caller.dialect).with_revealed(page, &revealed)
     }
 
     /// Returns an error if the gateway holds so many bytes that it takes no new work.

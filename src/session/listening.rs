@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use tokio::sync::oneshot;
 
-use crate::backend::listen::Filter;
+use goblin_wire::listen::Filter;
 use crate::caller::{Caller, Introduction, SessionId};
 use crate::lane::Call;
 use crate::mailbox::Mailbox;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::backend::inbox::List;
+use goblin_catalog::listing::List;
 use crate::caller::{Abilities, Caller, Introduction, Principal, SUBSCRIPTIONS, SessionId};
 use goblin_config::exposure::ProfileName;
 use crate::lane::Call;

@@ -4,8 +4,8 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use goblin::catalog::name;
-use goblin::catalog::search::{Document, Index, document};
+use goblin_catalog::name;
+use goblin_catalog::search::{Document, Index, document};
 use goblin_config::{NamePolicy, Namespacing, ServerId};
 use serde::Deserialize;
 use serde_json::value::RawValue;

@@ -13,14 +13,17 @@ pub mod depth;
 pub mod dialect;
 pub mod error;
 pub mod framing;
+pub mod hello;
 pub mod json;
 pub mod keyword;
 pub mod labels;
 pub mod limits;
+pub mod listen;
 pub mod memory;
 pub mod method;
 pub mod mime;
 pub mod mirror;
+pub mod mirrored;
 pub mod modern;
 
 pub mod params;

@@ -13,7 +13,7 @@ use goblin_client::connect::Received;
 use crate::backend::http::body::is_stream;
 use crate::backend::http::trail::Trail;
 use crate::backend::http::{Shared, is_passing};
-use crate::backend::inbox::List;
+use goblin_catalog::listing::List;
 use crate::backend::link::End;
 use goblin_telemetry::Event;
 use goblin_wire::framing::{Events, Frame};

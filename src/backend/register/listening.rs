@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 use futures_util::future::BoxFuture;
 
 use crate::backend::health::{self, Health};
-use crate::backend::inbox::List;
-use crate::backend::listen::{Filter, Listen, Over};
+use goblin_catalog::listing::List;
+use crate::backend::listen::{Listen, Over};
+use goblin_wire::listen::Filter;
 use crate::backend::register::Register;
 use crate::backend::register::plan::{Plan, Role, Settled, Step};
 use goblin_telemetry::Event;

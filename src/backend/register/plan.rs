@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::backend::listen::Filter;
+use goblin_wire::listen::Filter;
 
 /// So many URIs are not a delta any more.
 pub const MOST_APART: usize = 64;

@@ -1,5 +1,6 @@
 use super::*;
-use crate::backend::listing::{Definition, Listing};
+use goblin_catalog::listing::Definition;
+use goblin_catalog::listing::Listing;
 use crate::caller::{Node, SessionId};
 use goblin_config::ServerId;
 use goblin_config::{Files, Transport};

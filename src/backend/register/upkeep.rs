@@ -11,8 +11,9 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 
-use crate::backend::inbox::List;
-use crate::backend::link::{Hello, Link, LinkError};
+use goblin_catalog::listing::List;
+use crate::backend::link::{Link, LinkError};
+use goblin_wire::hello::Hello;
 use crate::backend::register::listening::{Listening, Opener, Unopened};
 use crate::backend::register::{Register, updated};
 use goblin_wire::json::{self, Span, quote};

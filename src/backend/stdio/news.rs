@@ -11,7 +11,8 @@ use tokio::sync::oneshot;
 
 use crate::backend::ear::{Ear, Mouth, Whose};
 use crate::backend::link::LinkError;
-use crate::backend::listen::{Filter, Listen, Over};
+use crate::backend::listen::{Listen, Over};
+use goblin_wire::listen::Filter;
 use crate::backend::news::{ends, honoured, refusal_in, subscription_of, unsubscribed};
 use crate::backend::stdio::{Shared, StdioLink};
 use goblin_wire::method::Method;

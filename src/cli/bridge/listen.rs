@@ -12,7 +12,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use crate::backend::listen::Filter;
+use goblin_wire::listen::Filter;
 use crate::cli::bridge::keeper::{LASTING, Pace};
 use crate::cli::bridge::message::cancelled_id;
 use crate::cli::bridge::stream::is_passing;

@@ -13,8 +13,8 @@ use http::HeaderMap;
 use http::header::HeaderValue;
 use tokio::sync::Semaphore;
 
-use crate::backend::http::mirrored;
-use crate::backend::link::About;
+use goblin_wire::mirrored;
+use goblin_wire::mirrored::About;
 use crate::cli::bridge::Bridge;
 use crate::cli::bridge::visit::{Word, next_word};
 use crate::cli::bridge::wire::{Answers, PROTOCOL_VERSION};

@@ -4,7 +4,7 @@
 
 use std::io::Read;
 
-use crate::catalog::search::nearest;
+use goblin_catalog::search::nearest;
 use crate::cli::catalog::schema::Schema;
 use goblin_telemetry::clean;
 use goblin_wire::json::{self, quote};

@@ -5,7 +5,7 @@
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::catalog::search::nearest;
+use goblin_catalog::search::nearest;
 use crate::cli::catalog::client::{Client, Outcomes};
 use crate::cli::catalog::{Failure, Filter};
 use goblin_telemetry::clean;

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::catalog::build::Terms;
-use crate::catalog::profile::narrow;
-use crate::catalog::{Catalog, Listed};
+use goblin_catalog::build::Terms;
+use goblin_catalog::profile::narrow;
+use crate::directory::Catalog;
+use goblin_catalog::Listed;
 use goblin_config::exposure::{Exposure, Mode, Profile, ProfileName};
 use goblin_config::glob::Glob;
 use goblin_config::{Config, Filter};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 
 use crate::backend::child::{self, Command, SpawnError};
-use crate::catalog::search::nearest;
+use goblin_catalog::search::nearest;
 use crate::cli::check::report::{Report, ServerReport, Standing};
 use crate::cli::doctor::finding::Findings;
 use crate::cli::style::{plural, shell_word};

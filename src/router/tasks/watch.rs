@@ -12,7 +12,8 @@ use futures_util::future::join_all;
 
 use crate::backend::Backend;
 use crate::backend::link::LinkError;
-use crate::backend::listen::{Filter, Listen};
+use crate::backend::listen::Listen;
+use goblin_wire::listen::Filter;
 use crate::caller::Caller;
 use crate::lane::Call;
 use crate::mailbox::Mailbox;

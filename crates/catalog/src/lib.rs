@@ -6,8 +6,9 @@
 
 pub mod build;
 pub mod definition;
-pub mod directory;
+pub mod handed;
 pub mod indexes;
+pub mod listing;
 pub mod meta;
 pub mod name;
 pub mod profile;
@@ -17,32 +18,31 @@ pub mod search;
 pub mod uri;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, MutexGuard, OnceLock};
 
 use bytes::{Bytes, BytesMut};
 
-use crate::backend::Backend;
-use crate::backend::inbox::List;
-use crate::backend::listing::Listing;
-use crate::caller::Caller;
-use crate::catalog::build::Terms;
-use crate::catalog::indexes::Indexes;
-use crate::catalog::meta::MetaSet;
-use crate::catalog::resources::Resources;
-use crate::catalog::schema::{Schema, Unjudged};
+use crate::listing::List;
+use crate::listing::Listing;
+use crate::build::Terms;
+use crate::indexes::Indexes;
+use crate::meta::MetaSet;
+use crate::resources::Resources;
+use crate::schema::{Schema, Unjudged};
 use goblin_config::exposure::Mode;
-use goblin_telemetry::meter::Endings;
-use goblin_wire::dialect::DialectClass;
+use goblin_config::{Server, ServerId};
+use crate::handed::Handed;
+use goblin_wire::dialect::{Dialect, DialectClass};
 use goblin_wire::error::Error;
 use goblin_wire::json::quote;
 use goblin_wire::mirror::Mirrors;
 use goblin_wire::modern::{FRESHNESS, IDENTITY, SERVER_INFO};
 
-pub struct Catalog {
+pub struct Catalog<U: Upstream> {
     pub version: u64,
-    pub sources: Vec<Source>,
-    pub tools: Names,
-    pub prompts: Names,
+    pub sources: Vec<Source<U>>,
+    pub tools: Names<U>,
+    pub prompts: Names<U>,
     pub resources: Resources,
     /// The joined instructions of the backends, as a JSON string; none where no backend has any.
     pub instructions: Option<String>,
@@ -56,10 +56,30 @@ pub struct Catalog {
 }
 
 /// A backend and the listing this catalog was built from.
-#[derive(Clone)]
-pub struct Source {
-    pub backend: Arc<Backend>,
+pub struct Source<U> {
+    pub backend: Arc<U>,
     pub listing: Arc<Listing>,
+}
+
+impl<U> Clone for Source<U> {
+    fn clone(&self) -> Source<U> {
+        Source { backend: Arc::clone(&self.backend), listing: Arc::clone(&self.listing) }
+    }
+}
+
+/// The running server behind a listing. The catalog does no I/O, so it reads only these of it.
+pub trait Upstream {
+    /// The counter of the calls of one tool.
+    type Calls;
+
+    fn id(&self) -> &ServerId;
+
+    fn config(&self) -> &Server;
+
+    /// Returns the URIs that the server named in results without listing them.
+    fn handed(&self) -> MutexGuard<'_, Handed>;
+
+    fn calls_of(&self, tool: &str) -> Arc<Self::Calls>;
 }
 
 /// How many entries of each kind.
@@ -72,16 +92,15 @@ pub struct Counts {
 }
 
 /// Tools or prompts.
-#[derive(Default)]
-pub struct Names {
-    pub entries: Vec<Entry>,
+pub struct Names<U: Upstream> {
+    pub entries: Vec<Entry<U>>,
     index: HashMap<Box<str>, usize>,
     /// Names that several entries wanted, with the names they got instead.
     pub contested: BTreeMap<String, Vec<String>>,
 }
 
 /// A tool or prompt.
-pub struct Entry {
+pub struct Entry<U: Upstream> {
     pub source: usize,
     pub native: Box<str>,
     pub exposed: Box<str>,
@@ -91,8 +110,8 @@ pub struct Entry {
     pub schema: Arc<OnceLock<Result<Schema, Unjudged>>>,
     /// The arguments that HTTP requests without a handshake repeat in headers.
     pub mirrors: Mirrors,
-    /// Where calls of a tool are counted.
-    pub endings: Option<Arc<Endings>>,
+    /// Counts the calls of a tool.
+    pub calls: Option<Arc<U::Calls>>,
 }
 
 /// Which of the tools are listed; all of them can be called.
@@ -107,13 +126,13 @@ pub enum Listed {
 }
 
 impl Listed {
-    fn new(tools: &Names, terms: &Terms) -> Listed {
+    fn new<U: Upstream>(tools: &Names<U>, terms: &Terms) -> Listed {
         let exposure = &terms.exposure;
         let is_long = tools.entries.len() > exposure.auto_above;
         if exposure.mode == Mode::All || exposure.mode == Mode::Auto && !is_long {
             return Listed::All;
         }
-        let is_pinned = |entry: &Entry| exposure.pinned.iter().any(|glob| glob.matches(&entry.exposed));
+        let is_pinned = |entry: &Entry<U>| exposure.pinned.iter().any(|glob| glob.matches(&entry.exposed));
         let pinned = tools.entries.iter().enumerate().filter(|(_, entry)| is_pinned(entry));
         Listed::Pinned { places: pinned.map(|(place, _)| place).collect(), reveal: exposure.reveal }
     }
@@ -131,15 +150,15 @@ pub struct Page {
 }
 
 /// The pages of long lists, by class of clients and by list. A page is made when the first client asks for the list.
-struct LongPages([[Vec<Bytes>; 4]; 2]);
+pub struct LongPages([[Vec<Bytes>; 4]; 2]);
 
 impl LongPages {
-    fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.0.iter().flatten().flatten().map(Bytes::len).sum()
     }
 
-    fn get(&self, caller: &Caller, list: List, number: usize) -> Option<Bytes> {
-        self.0[place_of(caller.dialect.class())][list as usize].get(number).cloned()
+    pub fn get(&self, dialect: Dialect, list: List, number: usize) -> Option<Bytes> {
+        self.0[place_of(dialect.class())][list as usize].get(number).cloned()
     }
 }
 
@@ -152,21 +171,28 @@ fn place_of(class: DialectClass) -> usize {
 }
 
 /// What one kind of client sees of a catalog; which catalog that is, its profile says.
-#[derive(Clone, Copy)]
-pub struct View<'a> {
-    pub catalog: &'a Catalog,
+pub struct View<'a, U: Upstream> {
+    pub catalog: &'a Catalog<U>,
     pages: &'a Pages,
     class: DialectClass,
 }
 
-impl Catalog {
-    pub fn view(&self, caller: &Caller) -> View<'_> {
-        let class = caller.dialect.class();
+impl<U: Upstream> Clone for View<'_, U> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<U: Upstream> Copy for View<'_, U> {}
+
+impl<U: Upstream> Catalog<U> {
+    pub fn view(&self, dialect: Dialect) -> View<'_, U> {
+        let class = dialect.class();
         View { catalog: self, pages: &self.views[place_of(class)], class }
     }
 
     /// Returns the pages of every list of which a client has got the first of several.
-    fn long_pages(&self) -> LongPages {
+    pub fn long_pages(&self) -> LongPages {
         LongPages([DialectClass::Legacy, DialectClass::Modern].map(|class| {
             let view = View { catalog: self, pages: &self.views[place_of(class)], class };
             List::ALL.map(|list| view.begun_pages(list))
@@ -178,7 +204,7 @@ impl Catalog {
         self.tools.find(tool).ok().map(|(_, entry)| &entry.mirrors)
     }
 
-    pub fn source(&self, index: usize) -> &Source {
+    pub fn source(&self, index: usize) -> &Source<U> {
         &self.sources[index]
     }
 
@@ -197,7 +223,7 @@ impl Catalog {
         counts
     }
 
-    fn definitions(&self, list: List) -> Vec<&Bytes> {
+    pub fn definitions(&self, list: List) -> Vec<&Bytes> {
         self.some_definitions(list, 0, usize::MAX)
     }
 
@@ -298,9 +324,9 @@ fn shown_tool(definition: &Bytes, class: DialectClass) -> Bytes {
     }
 }
 
-impl<'a> View<'a> {
+impl<'a, U: Upstream> View<'a, U> {
     /// A tool and its place among all.
-    pub fn tool(self, name: &str) -> Result<(usize, &'a Entry), Error> {
+    pub fn tool(self, name: &str) -> Result<(usize, &'a Entry<U>), Error> {
         self.catalog.tools.find(name).map_err(|candidates| Error::ToolNotFound { name: name.to_owned(), candidates })
     }
 
@@ -309,7 +335,7 @@ impl<'a> View<'a> {
         shown_tool(definition, self.class)
     }
 
-    pub fn prompt(self, name: &str) -> Result<(usize, &'a Entry), Error> {
+    pub fn prompt(self, name: &str) -> Result<(usize, &'a Entry<U>), Error> {
         self.catalog
             .prompts
             .find(name)
@@ -340,7 +366,7 @@ impl<'a> View<'a> {
         self.find_page(list, number).map(|page| page.json)
     }
 
-    fn find_page(self, list: List, number: usize) -> Option<Page> {
+    pub fn find_page(self, list: List, number: usize) -> Option<Page> {
         let empty = || (0..self.catalog.count_pages(list)).map(|_| OnceLock::new()).collect();
         let place = self.pages.0[list as usize].get_or_init(empty).get(number)?;
         let was_made = place.get().is_some();
@@ -356,18 +382,24 @@ impl<'a> View<'a> {
     }
 
     /// Whether a list takes more than one page.
-    fn is_long(self, list: List) -> bool {
+    pub fn is_long(self, list: List) -> bool {
         self.catalog.count_pages(list) > 1
     }
 }
 
-impl Names {
-    fn enter(&mut self, entry: Entry) {
+impl<U: Upstream> Default for Names<U> {
+    fn default() -> Names<U> {
+        Names { entries: Vec::new(), index: HashMap::new(), contested: BTreeMap::new() }
+    }
+}
+
+impl<U: Upstream> Names<U> {
+    fn enter(&mut self, entry: Entry<U>) {
         self.index.insert(entry.exposed.clone(), self.entries.len());
         self.entries.push(entry);
     }
 
-    fn find(&self, name: &str) -> Result<(usize, &Entry), Vec<String>> {
+    pub fn find(&self, name: &str) -> Result<(usize, &Entry<U>), Vec<String>> {
         match self.index.get(name) {
             Some(index) => Ok((*index, &self.entries[*index])),
             None => Err(self.contested.get(name).cloned().unwrap_or_default()),

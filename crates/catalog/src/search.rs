@@ -19,11 +19,11 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use crate::catalog::search::deeds::Deeds;
-use crate::catalog::search::dictionary::Dictionary;
-use crate::catalog::search::distance::distance;
-use crate::catalog::search::postings::{Builder, Field, Posting, Postings};
-use crate::catalog::search::query::{Lexicon, Meaning, Term};
+use crate::search::deeds::Deeds;
+use crate::search::dictionary::Dictionary;
+use crate::search::distance::distance;
+use crate::search::postings::{Builder, Field, Posting, Postings};
+use crate::search::query::{Lexicon, Meaning, Term};
 
 /// More of these texts is not read: what a thing is for stands at the beginning.
 const LONGEST_DESCRIPTION: usize = 4 << 10;

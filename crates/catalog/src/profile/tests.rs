@@ -1,6 +1,6 @@
 use super::*;
-use crate::backend::inbox::List;
-use crate::catalog::build::tests::{caller, catalog, owner, resources, terms, tools, with};
+use crate::listing::List;
+use crate::build::tests::{CLIENT, Catalog, catalog, owner, resources, terms, tools, with};
 use goblin_config::exposure::{Exposure, Mode};
 use goblin_config::glob::Glob;
 use goblin_wire::error::Error;
@@ -18,7 +18,7 @@ fn names(catalog: &Catalog) -> Vec<&str> {
 }
 
 fn page(catalog: &Catalog, list: List) -> String {
-    let page = catalog.view(&caller()).page(list, 0).expect("a first page");
+    let page = catalog.view(CLIENT).page(list, 0).expect("a first page");
     String::from_utf8_lossy(&page).into_owned()
 }
 
@@ -39,9 +39,9 @@ fn reg5_what_a_profile_hides_is_not_there() {
     let narrowed = narrow(&whole, &profile, &terms());
     assert_eq!(narrowed.sources.len(), 2);
     assert_eq!(names(&narrowed), ["a_read"]);
-    assert_eq!(&*narrowed.view(&caller()).tool("a_read").expect("it is shown").1.native, "read");
+    assert_eq!(&*narrowed.view(CLIENT).tool("a_read").expect("it is shown").1.native, "read");
     for hidden in ["a_write", "b_read"] {
-        assert!(narrowed.view(&caller()).tool(hidden).is_err(), "{hidden}");
+        assert!(narrowed.view(CLIENT).tool(hidden).is_err(), "{hidden}");
     }
     assert_eq!(owner(&narrowed, "r+file:///open"), "r file:///open");
     assert_eq!(owner(&narrowed, "r+file:///shown"), "r file:///shown", "by its template");
@@ -65,7 +65,7 @@ fn reg5_what_a_profile_hides_is_not_there() {
 #[test]
 fn d4_candidates_are_named_only_as_far_as_they_are_shown() {
     let whole = catalog(&[tools("a", &["b_c"]), tools("a_b", &["c"])]);
-    let candidates = |catalog: &Catalog| match catalog.view(&caller()).tool("a_b_c") {
+    let candidates = |catalog: &Catalog| match catalog.view(CLIENT).tool("a_b_c") {
         Err(Error::ToolNotFound { candidates, .. }) => candidates,
         _ => panic!("the bare name is nobody's"),
     };
@@ -87,7 +87,7 @@ fn reg9_a_profile_renames_and_describes_and_conflicts_are_settled() {
     };
     let narrowed = narrow(&whole, &Profile { tools: rules, ..Profile::default() }, &terms());
     assert_eq!(names(&narrowed)[0], "go");
-    assert!(narrowed.view(&caller()).tool("a_t").is_err() && narrowed.view(&caller()).tool("a_v").is_err());
+    assert!(narrowed.view(CLIENT).tool("a_t").is_err() && narrowed.view(CLIENT).tool("a_v").is_err());
     assert_eq!(narrowed.tools.contested["a_v"].len(), 2);
     let page = page(&narrowed, List::Tools);
     assert!(

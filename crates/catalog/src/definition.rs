@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::backend::listing::Definition;
+use crate::listing::Definition;
 use goblin_wire::mime::Mime;
 use goblin_wire::json::{self, Span, Splice, quote};
 
@@ -134,7 +134,7 @@ fn add_origin(text: &str, whole: Span, native: &str, server: &str, edits: &mut S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::inbox::List;
+    use crate::listing::List;
     use goblin_wire::Text;
 
     fn check(raw: &str, expected: &str) {

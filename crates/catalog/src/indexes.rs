@@ -5,9 +5,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::backend::inbox::List;
-use crate::catalog::search::{Document, Index, document};
-use crate::catalog::{Catalog, Entry};
+use crate::listing::List;
+use crate::search::{Document, Index, document};
+use crate::{Catalog, Entry, Upstream};
 
 #[derive(Default)]
 pub struct Indexes([Arc<OnceLock<Index>>; 4]);
@@ -25,7 +25,7 @@ pub struct Shown<'a> {
     pub identifier: Option<&'a str>,
 }
 
-impl Catalog {
+impl<U: Upstream> Catalog<U> {
     /// How many entries a list has.
     pub fn count(&self, list: List) -> usize {
         match list {
@@ -53,12 +53,12 @@ impl Catalog {
         }
     }
 
-    fn shown_name<'a>(&'a self, entry: &'a Entry) -> Shown<'a> {
+    fn shown_name<'a>(&'a self, entry: &'a Entry<U>) -> Shown<'a> {
         self.shown_of(entry.source, &entry.exposed, &entry.native, &entry.definition)
     }
 
     fn shown_of<'a>(&'a self, source: usize, exposed: &'a str, native: &'a str, definition: &'a [u8]) -> Shown<'a> {
-        let server = self.source(source).backend.id.as_str();
+        let server = self.source(source).backend.id().as_str();
         // Definitions are parts of messages, which are UTF-8.
         let definition = std::str::from_utf8(definition).unwrap_or("{}");
         Shown { server, exposed, native, definition, identifier: None }
@@ -71,12 +71,12 @@ impl Catalog {
     }
 
     /// Whether a list can be searched without building its index first.
-    pub(super) fn has_index(&self, list: List) -> bool {
+    pub fn has_index(&self, list: List) -> bool {
         self.indexes.0[list as usize].get().is_some()
     }
 
     /// Takes over the indexes of the catalog before this one, where they still fit.
-    pub(super) fn inherit(&mut self, before: &Catalog) {
+    pub fn inherit(&mut self, before: &Catalog<U>) {
         for list in List::ALL {
             let is_same = |place| self.shown(list, place) == before.shown(list, place);
             if self.count(list) == before.count(list) && (0..self.count(list)).all(is_same) {

@@ -1,6 +1,6 @@
 //! Sorted texts in one piece of memory, each with a number: the words of an index, and the names of its documents.
 
-use crate::catalog::search::distance::{Pattern, distance, letters, may_be_near};
+use crate::search::distance::{Pattern, distance, letters, may_be_near};
 
 /// Entries that are compared at once.
 const CHUNK: usize = 32;

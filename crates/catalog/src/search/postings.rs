@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use crate::catalog::search::stem::stem;
+use crate::search::stem::stem;
 
 /// Where a word stands, in the order of `WEIGHTS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -11,10 +11,10 @@ mod size;
 
 use serde_json::Value;
 
-use crate::catalog::schema::size::Size;
+use crate::schema::size::Size;
 use goblin_wire::json;
 
-pub use crate::catalog::schema::size::MAX_SCHEMA_NODES;
+pub use crate::schema::size::MAX_SCHEMA_NODES;
 
 /// Nodes of the schema times bytes of the arguments: about a second at worst.
 const MAX_WORK: usize = 100_000_000;

@@ -4,11 +4,22 @@
 use http::header::{HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
-use crate::backend::link::About;
-use goblin_wire::mirror::encode;
+use crate::Request;
+use crate::method::Method;
+use crate::mirror::{Mirrors, encode};
 
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
+
+/// A request on its way: what HTTP repeats of it in headers.
+#[derive(Clone, Copy)]
+pub struct About<'a> {
+    pub method: &'a Method,
+    /// What it names: a tool, a prompt, a resource.
+    pub name: Option<&'a str>,
+    /// The arguments that are repeated, and where they stand.
+    pub mirrors: Option<(&'a Mirrors, &'a Request)>,
+}
 
 /// Headers of one request, on their way to those of all.
 pub type Repeated = SmallVec<[(HeaderName, HeaderValue); 2]>;

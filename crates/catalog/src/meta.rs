@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
-use crate::catalog::schema::{Schema, Unjudged};
+use crate::schema::{Schema, Unjudged};
 use goblin_config::exposure::MetaTools;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::catalog::name;
+use crate::name;
 use goblin_config::ServerId;
 
 /// D1: the folded server id, `+`, the native URI. `ui://` keeps its scheme, since hosts of MCP Apps refuse any other.

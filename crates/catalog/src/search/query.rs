@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
-use crate::catalog::search::dictionary::Dictionary;
-use crate::catalog::search::postings::Postings;
-use crate::catalog::search::stem::{may_order, stem};
-use crate::catalog::search::words;
+use crate::search::dictionary::Dictionary;
+use crate::search::postings::Postings;
+use crate::search::stem::{may_order, stem};
+use crate::search::words;
 
 /// More of a question is not read.
 const LONGEST_QUERY: usize = 2 << 10;

@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 
-use crate::catalog::meta::{Limit, MetaTool};
+use crate::meta::{Limit, MetaTool};
 
 /// Names in `_meta` which of them a tool is, whatever its prefix.
 pub const KEY: &str = "dev.goblin/meta";

@@ -6,9 +6,9 @@
 
 use std::collections::HashMap;
 
-use crate::catalog::search::postings::Builder;
-use crate::catalog::search::query::Term;
-use crate::catalog::search::words;
+use crate::search::postings::Builder;
+use crate::search::query::Term;
+use crate::search::words;
 
 /// What is left of the score of what is one step from what was asked for.
 const UNASKED: f32 = 0.85;

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use crate::catalog::schema::Unjudged;
+use crate::schema::Unjudged;
 
 /// A larger schema is not compiled.
 pub const MAX_SCHEMA_NODES: usize = 10_000;

@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 
-use crate::catalog::Source;
-use crate::catalog::uri;
+use crate::{Source, Upstream};
+use crate::uri;
 use goblin_config::UriPolicy;
 use goblin_config::uri_filter::UriFilter;
 use goblin_wire::limits::Limit;
@@ -105,8 +105,8 @@ impl Resources {
     }
 
     /// Returns whether the filters of the server and of the profile admit a URI of `source`.
-    pub fn admits(&self, sources: &[Source], source: usize, native: &str) -> bool {
-        if !sources[source].backend.config.resources.filter.admits(native) {
+    pub fn admits<U: Upstream>(&self, sources: &[Source<U>], source: usize, native: &str) -> bool {
+        if !sources[source].backend.config().resources.filter.admits(native) {
             return false;
         }
         let Some(filter) = &self.filter else { return true };
@@ -127,7 +127,7 @@ impl Resources {
 
     /// The owner of a URI as a client may spell it. A listed resource in another spelling comes before a template: its
     /// server knows it by its own.
-    pub fn find(&self, sources: &[Source], text: &str) -> Result<Owner, Error> {
+    pub fn find<U: Upstream>(&self, sources: &[Source<U>], text: &str) -> Result<Owner, Error> {
         let missing = |candidates| Error::ResourceNotFound { uri: text.to_owned(), candidates };
         let named = self.by_exposed.get(text);
         if let Some(index) = named.or_else(|| self.by_identifier.get(uri::collapse_identifier(text).as_str())) {
@@ -159,9 +159,9 @@ impl Resources {
 
     /// The owner of an exposed URI that is not listed, or of a native one where exactly one backend offers it best. Else
     /// the candidates.
-    fn find_offered(
+    fn find_offered<U: Upstream>(
         &self,
-        sources: &[Source],
+        sources: &[Source<U>],
         text: &str,
         offer: impl Fn(usize, &str) -> Option<Offer>,
     ) -> Result<Option<Owner>, Vec<String>> {
@@ -212,7 +212,7 @@ impl Resources {
     }
 
     /// Returns whether `source` itself named `native` (D13).
-    fn offers_exactly(&self, sources: &[Source], source: usize, native: &str) -> bool {
+    fn offers_exactly<U: Upstream>(&self, sources: &[Source<U>], source: usize, native: &str) -> bool {
         let is_listed = || {
             let listed = self.by_native.get(native);
             listed.is_some_and(|indexes| indexes.iter().any(|index| self.entries[*index].source == source))
@@ -227,9 +227,9 @@ impl Resources {
 
     /// Returns how well a template of `source` covers `native` (D13). Sets `is_spent` if the steps of the lookup did not
     /// suffice for all templates.
-    fn offer_by_template(
+    fn offer_by_template<U: Upstream>(
         &self,
-        sources: &[Source],
+        sources: &[Source<U>],
         source: usize,
         native: &str,
         is_spent: &Cell<bool>,
@@ -273,14 +273,14 @@ impl Resources {
     }
 
     /// Returns the exposed URI of a resource that `source` lists, also if this catalog does not have the listing yet.
-    pub fn expose_listed(&self, sources: &[Source], source: usize, native: &str) -> String {
+    pub fn expose_listed<U: Upstream>(&self, sources: &[Source<U>], source: usize, native: &str) -> String {
         let backend = &sources[source].backend;
         match self.expose_known(source, native) {
             Some(exposed) => exposed.to_owned(),
-            None => match backend.config.resources.rename.get(native) {
+            None => match backend.config().resources.rename.get(native) {
                 Some(alias) => alias.clone(),
-                None if backend.config.namespacing.resources == UriPolicy::Identifier => {
-                    uri::identifier(&backend.id, native)
+                None if backend.config().namespacing.resources == UriPolicy::Identifier => {
+                    uri::identifier(backend.id(), native)
                 }
                 None => self.expose(sources, source, native),
             },
@@ -299,24 +299,24 @@ impl Resources {
     }
 
     /// How clients see a URI that `source` named.
-    pub fn expose(&self, sources: &[Source], source: usize, native: &str) -> String {
+    pub fn expose<U: Upstream>(&self, sources: &[Source<U>], source: usize, native: &str) -> String {
         if let Some(exposed) = self.expose_known(source, native) {
             return exposed.to_owned();
         }
-        match sources[source].backend.config.namespacing.resources {
+        match sources[source].backend.config().namespacing.resources {
             UriPolicy::None => native.to_owned(),
             // An identifier is reversible only by looking it up, so what is not listed keeps its URI.
             UriPolicy::Uri | UriPolicy::Identifier => self.expose_namespaced(sources, source, native),
         }
     }
 
-    fn expose_namespaced(&self, sources: &[Source], source: usize, native: &str) -> String {
-        uri::expose(&sources[source].backend.id.folded(), native)
+    fn expose_namespaced<U: Upstream>(&self, sources: &[Source<U>], source: usize, native: &str) -> String {
+        uri::expose(&sources[source].backend.id().folded(), native)
     }
 
     /// Whose resources a glob is about, and how that server spells it: it names the server as exposed URIs do. Without that,
     /// it is the one server of which it can be said.
-    pub fn find_server(&self, sources: &[Source], glob: &str) -> Result<(usize, String), Error> {
+    pub fn find_server<U: Upstream>(&self, sources: &[Source<U>], glob: &str) -> Result<(usize, String), Error> {
         if let Some((folded, native)) = uri::split(glob)
             && let Some(source) = self.by_folded_id.get(&folded.to_ascii_lowercase())
         {
@@ -331,7 +331,7 @@ impl Resources {
         match (&owners[..], sources.len()) {
             ([source], _) => Ok((*source, glob.to_owned())),
             // Where URIs are namespaced, one that names no server we know is a slip.
-            ([], 1) if sources[0].backend.config.namespacing.resources == UriPolicy::None => Ok((0, glob.to_owned())),
+            ([], 1) if sources[0].backend.config().namespacing.resources == UriPolicy::None => Ok((0, glob.to_owned())),
             _ => {
                 let candidates = owners.iter().map(|source| self.expose_namespaced(sources, *source, glob));
                 Err(Error::ResourceNotFound { uri: glob.to_owned(), candidates: candidates.collect() })
@@ -372,10 +372,10 @@ fn most_literal<'a>(
 }
 
 /// The same for what was handed out in results.
-fn find_handed(sources: &[Source], normal: &str) -> Option<Owner> {
+fn find_handed<U: Upstream>(sources: &[Source<U>], normal: &str) -> Option<Owner> {
     let exposed = uri::split(normal);
     sources.iter().enumerate().find_map(|(source, Source { backend, .. })| {
-        let own = exposed.as_ref().filter(|(folded, _)| *folded == backend.id.folded());
+        let own = exposed.as_ref().filter(|(folded, _)| *folded == backend.id().folded());
         let handed = backend.handed();
         let forms = own.map(|(_, native)| &**native).into_iter().chain([normal]);
         let native = forms.filter_map(|form| handed.find_normalised(form)).next()?.to_owned();

@@ -1,15 +1,47 @@
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::backend::Backend;
-use crate::backend::listing::Listing;
-use crate::caller::{Caller, Level, Principal};
+use crate::handed::Handed;
+use crate::listing::Listing;
 use goblin_config::file::Origin;
 use goblin_config::ServerId;
 use goblin_wire::dialect::Dialect;
+use goblin_wire::memory::Memory;
 use goblin_wire::{Text, json};
+
+/// A server without a connection.
+pub struct TestServer {
+    id: ServerId,
+    config: Arc<Server>,
+    handed: Mutex<Handed>,
+}
+
+impl Upstream for TestServer {
+    type Calls = ();
+
+    fn id(&self) -> &ServerId {
+        &self.id
+    }
+
+    fn config(&self) -> &Server {
+        &self.config
+    }
+
+    fn handed(&self) -> MutexGuard<'_, Handed> {
+        self.handed.lock().expect("no test panics with it")
+    }
+
+    fn calls_of(&self, _tool: &str) -> Arc<()> {
+        Arc::default()
+    }
+}
+
+type Source = crate::Source<TestServer>;
+pub type Catalog = crate::Catalog<TestServer>;
+/// The version of the clients in tests.
+pub const CLIENT: Dialect = Dialect::V2025_11_25;
 
 /// A backend with `settings` in the configuration and these entries, without any connection.
 pub struct Offer<'a> {
@@ -66,7 +98,7 @@ fn source(offer: &Offer<'_>) -> Source {
         ..Listing::default()
     };
     Source {
-        backend: Arc::new(Backend::new(id, server, &goblin_config::Policies::default(), Arc::default(), Arc::new(()))),
+        backend: Arc::new(TestServer { id, config: server, handed: Mutex::new(Handed::new(&Arc::<Memory>::default())) }),
         listing: Arc::new(listing),
     }
 }
@@ -75,21 +107,10 @@ pub fn catalog(offers: &[Offer<'_>]) -> Catalog {
     build(1, &terms(), offers.iter().map(source).collect())
 }
 
-pub fn caller() -> Caller {
-    Caller {
-        session: None,
-        principal: Principal::Anonymous,
-        profile: None,
-        dialect: Dialect::V2025_11_25,
-        level: Some(Level::Info),
-        abilities: Default::default(),
-    }
-}
-
 /// Who owns `uri`, as `id native`, or the candidates of an ambiguous one.
 pub fn owner(catalog: &Catalog, uri: &str) -> String {
     match catalog.resources.find(&catalog.sources, uri) {
-        Ok(owner) => format!("{} {}", catalog.source(owner.source).backend.id, owner.native),
+        Ok(owner) => format!("{} {}", catalog.source(owner.source).backend.id(), owner.native),
         Err(goblin_wire::error::Error::ResourceNotFound { candidates, .. }) => candidates.join(" or "),
         Err(other) => panic!("{other}"),
     }
@@ -102,7 +123,7 @@ fn exposed(catalog: &Catalog) -> Vec<&str> {
 #[test]
 fn d4_a_contested_name_means_nothing() {
     let catalog = catalog(&[tools("a", &["b_c"]), tools("a_b", &["c"])]);
-    let view = catalog.view(&caller());
+    let view = catalog.view(CLIENT);
     let Err(goblin_wire::error::Error::ToolNotFound { candidates, .. }) = view.tool("a_b_c") else {
         panic!("the bare name must not be anybody's")
     };
@@ -116,10 +137,10 @@ fn d4_a_contested_name_means_nothing() {
 fn reg9_an_alias_replaces_the_minted_name_and_takes_part_in_conflicts() {
     let renamed = with(r#","tools":{"rename":{"t":"b_u"}}"#, tools("a", &["t"]));
     let alone = catalog(&[renamed]);
-    assert_eq!(&*alone.view(&caller()).tool("b_u").expect("the alias").1.native, "t");
-    assert!(alone.view(&caller()).tool("a_t").is_err());
+    assert_eq!(&*alone.view(CLIENT).tool("b_u").expect("the alias").1.native, "t");
+    assert!(alone.view(CLIENT).tool("a_t").is_err());
     let contested = catalog(&[with(r#","tools":{"rename":{"t":"b_u"}}"#, tools("a", &["t"])), tools("b", &["u"])]);
-    assert!(contested.view(&caller()).tool("b_u").is_err());
+    assert!(contested.view(CLIENT).tool("b_u").is_err());
     assert_eq!(contested.tools.contested.len(), 1);
 }
 
@@ -209,7 +230,7 @@ fn hard1_a_denied_uri_is_found_in_no_spelling() {
 fn d13_a_uri_that_was_handed_out_is_offered() {
     let catalog = catalog(&[resources("a", &[], &[])]);
     assert_eq!(owner(&catalog, "a+made:up"), "");
-    catalog.source(0).backend.remember("made:up", uri::normalise);
+    catalog.source(0).backend.handed().remember("made:up", uri::normalise);
     assert_eq!(owner(&catalog, "a+made:up"), "a made:up");
     assert_eq!(owner(&catalog, "made:up"), "a made:up");
 }
@@ -218,8 +239,8 @@ fn d13_a_uri_that_was_handed_out_is_offered() {
 fn srv6_instructions_are_joined_under_headings_and_cuts_are_stated() {
     let hello = |words: String| {
         let dialect = Dialect::V2025_11_25;
-        let capabilities = crate::backend::link::Capabilities::default();
-        Arc::new(crate::backend::link::Hello {
+        let capabilities = goblin_wire::hello::Capabilities::default();
+        Arc::new(goblin_wire::hello::Hello {
             dialect,
             capabilities,
             instructions: Some(words),
@@ -241,7 +262,7 @@ fn srv6_instructions_are_joined_under_headings_and_cuts_are_stated() {
     let joined = instructions(&sources, &Listed::All, &terms().meta).expect("instructions");
     let expected = "## a\n\nBe kind.\n\n## c\n\nBye.\n\n(Left out for length: the instructions of b.)";
     assert_eq!(joined, quote(expected));
-    let found = instructions(&[], &Listed::Pinned { places: vec![], reveal: false }, &terms().meta);
+    let found = instructions::<TestServer>(&[], &Listed::Pinned { places: vec![], reveal: false }, &terms().meta);
     assert!(found.is_some_and(|words| words.contains("search_tools")));
 }
 
@@ -268,8 +289,7 @@ proptest! {
             id, settings: "", tools: names.clone(), resources: uris.clone(), templates: vec![],
         })).collect();
         let catalog = build(1, &terms(), sources);
-        let caller = caller();
-        let view = catalog.view(&caller);
+        let view = catalog.view(CLIENT);
         let listed: usize = offers.iter().map(|(_, names, _)| names.len()).sum();
         prop_assert_eq!(catalog.tools.entries.len(), listed);
         for entry in &catalog.tools.entries {

@@ -6,18 +6,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::catalog::build::{Terms, instructions};
-use crate::catalog::name::{self, Wish};
-use crate::catalog::resources::{Resource, Resources, TemplateEntry};
-use crate::catalog::{Catalog, Entry, Listed, Names, Source, definition};
+use crate::build::{Terms, instructions};
+use crate::name::{self, Wish};
+use crate::resources::{Resource, Resources, TemplateEntry};
+use crate::{Catalog, Entry, Listed, Names, Source, Upstream, definition};
 use goblin_config::Filter;
 use goblin_config::exposure::{Profile, ProfileTools};
 use goblin_config::uri_filter::UriFilter;
 
 /// Narrows `whole` to what `profile` lets through.
-pub fn narrow(whole: &Catalog, profile: &Profile, terms: &Terms) -> Catalog {
-    let is_kept = |source: &Source| profile.servers.iter().any(|glob| glob.matches(source.backend.id.as_str()));
-    let sources: Vec<Source> = whole.sources.iter().filter(|source| is_kept(source)).cloned().collect();
+pub fn narrow<U: Upstream>(whole: &Catalog<U>, profile: &Profile, terms: &Terms) -> Catalog<U> {
+    let is_kept = |source: &Source<U>| profile.servers.iter().any(|glob| glob.matches(source.backend.id().as_str()));
+    let sources: Vec<Source<U>> = whole.sources.iter().filter(|source| is_kept(source)).cloned().collect();
     let mut next = 0..;
     let places = whole.sources.iter().map(|source| is_kept(source).then(|| next.next().expect("there is no end")));
     let places = Places(places.collect());
@@ -46,15 +46,15 @@ impl Places {
         self.0[source]
     }
 
-    fn tools(&self, whole: &Catalog, rules: &ProfileTools, terms: &Terms) -> Names {
+    fn tools<U: Upstream>(&self, whole: &Catalog<U>, rules: &ProfileTools, terms: &Terms) -> Names<U> {
         let kept = self.kept(&whole.tools, &rules.filter);
         let wishes: Vec<_> = kept
             .iter()
             .map(|(_, entry)| {
                 let backend = &whole.sources[entry.source].backend;
                 let name = rules.rename.get(&*entry.exposed).map_or(&*entry.exposed, String::as_str).to_owned();
-                let longest = backend.config.namespacing.max_length;
-                Wish { server: &backend.id, native: &entry.native, name, longest }
+                let longest = backend.config().namespacing.max_length;
+                Wish { server: backend.id(), native: &entry.native, name, longest }
             })
             .collect();
         let minted = name::mint(&wishes, |name| terms.meta.find(name).is_some());
@@ -69,7 +69,7 @@ impl Places {
             }
         }
         for ((source, entry), exposed) in kept.iter().zip(&minted.names) {
-            let server = whole.sources[entry.source].backend.id.as_str();
+            let server = whole.sources[entry.source].backend.id().as_str();
             let description = rules.describe.get(&*entry.exposed);
             let mut shown = entry.definition.clone();
             if *exposed != *entry.exposed {
@@ -84,14 +84,14 @@ impl Places {
                 exposed: exposed.as_str().into(),
                 definition: shown,
                 schema: Arc::clone(&entry.schema),
-                endings: entry.endings.clone(),
+                calls: entry.calls.clone(),
                 mirrors: entry.mirrors.clone(),
             });
         }
         names
     }
 
-    fn prompts(&self, whole: &Names, filter: &Filter) -> Names {
+    fn prompts<U: Upstream>(&self, whole: &Names<U>, filter: &Filter) -> Names<U> {
         let mut names = Names::default();
         for (bare, candidates) in &whole.contested {
             let visible: Vec<_> = candidates.iter().filter(|name| self.sees(whole, name, filter)).cloned().collect();
@@ -106,24 +106,24 @@ impl Places {
                 exposed: entry.exposed.clone(),
                 definition: entry.definition.clone(),
                 schema: Arc::clone(&entry.schema),
-                endings: entry.endings.clone(),
+                calls: entry.calls.clone(),
                 mirrors: entry.mirrors.clone(),
             });
         }
         names
     }
 
-    fn sees(&self, whole: &Names, exposed: &str, filter: &Filter) -> bool {
+    fn sees<U: Upstream>(&self, whole: &Names<U>, exposed: &str, filter: &Filter) -> bool {
         let source = whole.find(exposed).ok().map(|(_, entry)| entry.source);
         filter.admits(exposed) && source.is_some_and(|source| self.of(source).is_some())
     }
 
-    fn kept<'a>(&self, whole: &'a Names, filter: &Filter) -> Vec<(usize, &'a Entry)> {
+    fn kept<'a, U: Upstream>(&self, whole: &'a Names<U>, filter: &Filter) -> Vec<(usize, &'a Entry<U>)> {
         let admitted = whole.entries.iter().filter(|entry| filter.admits(&entry.exposed));
         admitted.filter_map(|entry| Some((self.of(entry.source)?, entry))).collect()
     }
 
-    fn resources(&self, whole: &Catalog, filter: &UriFilter) -> Resources {
+    fn resources<U: Upstream>(&self, whole: &Catalog<U>, filter: &UriFilter) -> Resources {
         let mut resources = Resources { filter: Some(filter.clone()), ..Resources::default() };
         for entry in &whole.resources.entries {
             let Some(source) = self.of(entry.source) else { continue };

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::backend::inbox::List;
-use crate::backend::listing::Definition;
-use crate::catalog::meta::MetaSet;
-use crate::catalog::name::{self, Wish};
-use crate::catalog::resources::{Resource, Resources, TemplateEntry};
-use crate::catalog::{Catalog, Entry, Listed, Names, Source, definition, uri};
+use crate::listing::List;
+use crate::listing::Definition;
+use crate::meta::MetaSet;
+use crate::name::{self, Wish};
+use crate::resources::{Resource, Resources, TemplateEntry};
+use crate::{Catalog, Entry, Listed, Names, Source, Upstream, definition, uri};
 use goblin_config::exposure::Exposure;
 use goblin_config::{Config, Filter, NamePolicy, Server, UriPolicy};
 use goblin_wire::json::quote;
@@ -34,7 +34,7 @@ impl Terms {
 }
 
 /// Builds the catalog of `sources`, which stand in the order of the configuration.
-pub fn build(version: u64, terms: &Terms, sources: Vec<Source>) -> Catalog {
+pub fn build<U: Upstream>(version: u64, terms: &Terms, sources: Vec<Source<U>>) -> Catalog<U> {
     let resources = build_resources(&sources);
     let tools = build_names(&sources, &resources, List::Tools, |name| terms.meta.find(name).is_some());
     let listed = Listed::new(&tools, terms);
@@ -75,12 +75,16 @@ fn rules(server: &Server, list: List) -> RulesOf<'_> {
 
 /// Returns each entry of `list` that the configuration admits, once. If two entries have the same native name, the first
 /// one counts.
-fn admitted(sources: &[Source], list: List, admits: impl Fn(&Server, &str) -> bool) -> Vec<(usize, &Definition)> {
+fn admitted<U: Upstream>(
+    sources: &[Source<U>],
+    list: List,
+    admits: impl Fn(&Server, &str) -> bool,
+) -> Vec<(usize, &Definition)> {
     let mut seen = HashSet::new();
     let mut entries = Vec::new();
     for (index, source) in sources.iter().enumerate() {
         for definition in source.listing.get(list).iter() {
-            if admits(&source.backend.config, &definition.native) && seen.insert((index, &definition.native)) {
+            if admits(source.backend.config(), &definition.native) && seen.insert((index, &definition.native)) {
                 entries.push((index, definition));
             }
         }
@@ -88,30 +92,34 @@ fn admitted(sources: &[Source], list: List, admits: impl Fn(&Server, &str) -> bo
     entries
 }
 
-fn build_names(sources: &[Source], resources: &Resources, list: List, is_reserved: impl Fn(&str) -> bool) -> Names {
+fn build_names<U: Upstream>(
+    sources: &[Source<U>],
+    resources: &Resources,
+    list: List,
+    is_reserved: impl Fn(&str) -> bool,
+) -> Names<U> {
     let admitted = admitted(sources, list, |server, native| rules(server, list).filter.admits(native));
     let wishes: Vec<_> = admitted
         .iter()
         .map(|(index, definition)| {
             let backend = &sources[*index].backend;
-            let server = &backend.config;
+            let server = backend.config();
             let rules = rules(server, list);
             let minted =
-                || name::wish(rules.policy, &server.namespacing, &server.prefix, &backend.id, &definition.native);
+                || name::wish(rules.policy, &server.namespacing, &server.prefix, backend.id(), &definition.native);
             let name = rules.rename.get(&*definition.native).cloned().unwrap_or_else(minted);
-            Wish { server: &backend.id, native: &definition.native, name, longest: server.namespacing.max_length }
+            Wish { server: backend.id(), native: &definition.native, name, longest: server.namespacing.max_length }
         })
         .collect();
     let minted = name::mint(&wishes, is_reserved);
     let mut names = Names { contested: minted.contested, ..Names::default() };
     for ((source, definition), exposed) in admitted.into_iter().zip(minted.names) {
-        let server = sources[source].backend.id.as_str();
+        let server = sources[source].backend.id().as_str();
         let shown =
             definition::exposed(definition, &exposed, server, |native| resources.expose(sources, source, native));
-        let meter = &sources[source].backend.meter;
         names.enter(Entry {
             source,
-            endings: (list == List::Tools).then(|| meter.tool(&definition.native)),
+            calls: (list == List::Tools).then(|| sources[source].backend.calls_of(&definition.native)),
             native: definition.native.clone(),
             exposed: exposed.into(),
             definition: shown,
@@ -123,13 +131,13 @@ fn build_names(sources: &[Source], resources: &Resources, list: List, is_reserve
     names
 }
 
-fn build_resources(sources: &[Source]) -> Resources {
+fn build_resources<U: Upstream>(sources: &[Source<U>]) -> Resources {
     let is_admitted = |server: &Server, uri: &str| server.resources.filter.admits(uri);
     let admitted_resources = admitted(sources, List::Resources, is_admitted);
     let admitted_templates = admitted(sources, List::Templates, is_admitted);
     let mut resources = Resources::default();
     for (index, source) in sources.iter().enumerate() {
-        resources.by_folded_id.insert(source.backend.id.folded().to_owned(), index);
+        resources.by_folded_id.insert(source.backend.id().folded().to_owned(), index);
         for list in [List::Tools, List::Resources, List::Templates] {
             let named = source.listing.get(list).iter().flat_map(definition::mentioned);
             resources.mentioned.extend(named.map(|uri| (index, uri.into())));
@@ -156,14 +164,14 @@ fn build_resources(sources: &[Source]) -> Resources {
         });
     }
     for (index, (source, definition, exposed, _)) in entries.iter().enumerate() {
-        let server = sources[*source].backend.id.as_str();
+        let server = sources[*source].backend.id().as_str();
         let shown =
             definition::exposed(definition, exposed, server, |native| resources.expose(sources, *source, native));
         resources.entries[index].definition = shown;
     }
     let exposed = expose_all(sources, &admitted_templates, None);
     for ((source, definition), exposed) in admitted_templates.into_iter().zip(exposed) {
-        let server = sources[source].backend.id.as_str();
+        let server = sources[source].backend.id().as_str();
         let shown =
             definition::exposed(definition, &exposed, server, |native| resources.expose(sources, source, native));
         resources.templates.push(TemplateEntry {
@@ -179,10 +187,10 @@ fn build_resources(sources: &[Source]) -> Resources {
 }
 
 /// D2: the identifier of each entry; those that would share one get a hash behind it.
-fn identifiers(sources: &[Source], entries: &[(usize, &Definition)]) -> Vec<String> {
+fn identifiers<U: Upstream>(sources: &[Source<U>], entries: &[(usize, &Definition)]) -> Vec<String> {
     let plain: Vec<_> = entries
         .iter()
-        .map(|(source, definition)| uri::identifier(&sources[*source].backend.id, &definition.native))
+        .map(|(source, definition)| uri::identifier(sources[*source].backend.id(), &definition.native))
         .collect();
     let mut counts: HashMap<&str, usize> = HashMap::new();
     for identifier in &plain {
@@ -192,26 +200,26 @@ fn identifiers(sources: &[Source], entries: &[(usize, &Definition)]) -> Vec<Stri
         if counts[identifier.as_str()] == 1 {
             return identifier.clone();
         }
-        uri::contested_identifier(&sources[*source].backend.id, &definition.native)
+        uri::contested_identifier(sources[*source].backend.id(), &definition.native)
     });
     unique.collect()
 }
 
 /// The exposed URI of each entry, by alias or by the policy of its backend. One that several would have is namespaced for
 /// all of them.
-fn expose_all(sources: &[Source], entries: &[(usize, &Definition)], identifiers: Option<&[String]>) -> Vec<String> {
+fn expose_all<U: Upstream>(sources: &[Source<U>], entries: &[(usize, &Definition)], identifiers: Option<&[String]>) -> Vec<String> {
     let wanted: Vec<String> = entries
         .iter()
         .enumerate()
         .map(|(index, (source, definition))| {
             let backend = &sources[*source].backend;
-            if let Some(alias) = backend.config.resources.rename.get(&*definition.native) {
+            if let Some(alias) = backend.config().resources.rename.get(&*definition.native) {
                 return alias.clone();
             }
-            match (backend.config.namespacing.resources, identifiers) {
+            match (backend.config().namespacing.resources, identifiers) {
                 (UriPolicy::None, _) => definition.native.to_string(),
                 (UriPolicy::Identifier, Some(identifiers)) => identifiers[index].clone(),
-                (UriPolicy::Uri | UriPolicy::Identifier, _) => uri::expose(&backend.id.folded(), &definition.native),
+                (UriPolicy::Uri | UriPolicy::Identifier, _) => uri::expose(&backend.id().folded(), &definition.native),
             }
         })
         .collect();
@@ -223,13 +231,13 @@ fn expose_all(sources: &[Source], entries: &[(usize, &Definition)], identifiers:
         if counts[exposed.as_str()] == 1 {
             return exposed.clone();
         }
-        uri::expose(&sources[*source].backend.id.folded(), &definition.native)
+        uri::expose(&sources[*source].backend.id().folded(), &definition.native)
     });
     settled.collect()
 }
 
 /// SRV-6: one heading per server, bounded, with every cut stated. Before them, how to find what is not listed.
-pub(super) fn instructions(sources: &[Source], listed: &Listed, meta: &MetaSet) -> Option<String> {
+pub(super) fn instructions<U: Upstream>(sources: &[Source<U>], listed: &Listed, meta: &MetaSet) -> Option<String> {
     let mut joined = match listed {
         Listed::All => String::new(),
         Listed::Pinned { .. } => meta.guidance(),
@@ -239,11 +247,11 @@ pub(super) fn instructions(sources: &[Source], listed: &Listed, meta: &MetaSet) 
         let Some(text) = source.listing.hello.as_ref().and_then(|hello| hello.instructions.as_deref()) else {
             continue;
         };
-        let section = format!("## {}\n\n{}\n\n", source.backend.id, text.trim());
+        let section = format!("## {}\n\n{}\n\n", source.backend.id(), text.trim());
         if joined.len() + section.len() <= LONGEST_INSTRUCTIONS {
             joined.push_str(&section);
         } else {
-            left_out.push(source.backend.id.to_string());
+            left_out.push(source.backend.id().to_string());
         }
     }
     if !left_out.is_empty() {

@@ -14,11 +14,11 @@ use tokio::sync::{Notify, watch};
 
 use crate::backend::Backend;
 use crate::backend::actor::stopped;
-use crate::backend::inbox::List;
+use goblin_catalog::listing::List;
 use crate::caller::Caller;
-use crate::catalog::build::{Terms, build};
-use crate::catalog::profile::narrow;
-use crate::catalog::{Catalog, Cursor, LongPages, Page, Source};
+use goblin_catalog::build::{Terms, build};
+use goblin_catalog::profile::narrow;
+use goblin_catalog::{Cursor, LongPages, Page};
 use goblin_config::Config;
 use goblin_config::exposure::{Exposure, Profile, ProfileName};
 use crate::mailbox::Versions;
@@ -27,6 +27,12 @@ use goblin_wire::limits::Limit;
 use goblin_telemetry::{Event, Observe};
 use goblin_wire::error::Error;
 use goblin_telemetry::worker;
+
+pub type Catalog = goblin_catalog::Catalog<Backend>;
+pub type Source = goblin_catalog::Source<Backend>;
+pub type View<'a> = goblin_catalog::View<'a, Backend>;
+pub type Entry = goblin_catalog::Entry<Backend>;
+pub type Names = goblin_catalog::Names<Backend>;
 
 /// How many catalogs have pages that are kept after them, and for how long. While servers start one catalog follows the
 /// other, and a client that lists meanwhile may be slow.
@@ -252,13 +258,13 @@ impl Shelf {
         let (catalog, cursor) = (self.current.load(), cursor.parse::<Cursor>()?);
         let page = |catalog: &Catalog| {
             let ours = catalog.version == cursor.version && cursor.list == list;
-            if ours { catalog.view(caller).find_page(list, cursor.page) } else { None }
+            if ours { catalog.view(caller.dialect).find_page(list, cursor.page) } else { None }
         };
         let earlier = || {
             let before = self.before();
             let fresh = before.iter().filter(|kept| kept.replaced.elapsed() < KEPT_FOR);
             let mut kept = fresh.filter(|kept| kept.version == cursor.version && cursor.list == list);
-            let json = kept.find_map(|kept| kept.pages.get(caller, list, cursor.page))?;
+            let json = kept.find_map(|kept| kept.pages.get(caller.dialect, list, cursor.page))?;
             Some(Page { json, was_made: true })
         };
         page(&catalog).or_else(earlier).ok_or(Error::InvalidCursor)
@@ -268,7 +274,7 @@ impl Shelf {
     fn first_page(&self, caller: &Caller, list: List) -> Option<Page> {
         loop {
             let catalog = self.current.load();
-            let view = catalog.view(caller);
+            let view = catalog.view(caller.dialect);
             let page = view.find_page(list, 0)?;
             if !view.is_long(list) {
                 return Some(page);

@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use crate::catalog::search::Document;
+use crate::search::Document;
 use goblin_wire::json::{self, Span};
 
 const MOST_ARGUMENTS: usize = 64;

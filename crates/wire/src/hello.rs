@@ -1,0 +1,103 @@
+//! The description of a server: the result of `initialize`, or of `server/discover`.
+
+use crate::dialect::Dialect;
+use crate::json::{self, Span};
+use crate::listen::Filter;
+use crate::modern::{SERVER_INFO, TASKS};
+
+/// What the backend said of itself in the handshake, or when it was asked what it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    pub dialect: Dialect,
+    pub capabilities: Capabilities,
+    pub instructions: Option<String>,
+    /// `name` and `version` of `serverInfo`, for people.
+    pub software: String,
+    /// The versions without a handshake speak of extensions: theirs, as the backend wrote them.
+    pub extensions: Option<String>,
+    /// It said, without a handshake, that it knows versions with one too.
+    pub lists_handshake: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capabilities {
+    pub tools: bool,
+    pub prompts: bool,
+    pub resources: bool,
+    pub subscribe: bool,
+    /// Whose changes it tells of.
+    pub tools_change: bool,
+    pub prompts_change: bool,
+    pub resources_change: bool,
+    pub completions: bool,
+    pub logging: bool,
+    /// Tools may be called as tasks.
+    pub tasks: bool,
+}
+
+impl Hello {
+    /// The lists whose changes it tells of.
+    pub fn told_lists(&self) -> Filter {
+        let Capabilities { tools_change, prompts_change, resources_change, .. } = self.capabilities;
+        Filter { tools: tools_change, prompts: prompts_change, resources: resources_change, ..Filter::default() }
+    }
+
+    /// From the result of `server/discover`; nothing where it is none.
+    pub fn discovered(text: &str, result: Span) -> Option<Hello> {
+        let versions = json::member(text, result, "supportedVersions").filter(|at| at.get(text).starts_with('['))?;
+        let versions = json::elements(text, versions).filter_map(|at| json::string(text, at));
+        let lists_handshake =
+            versions.filter_map(|version| Dialect::parse(&version)).any(|dialect| dialect.has_handshake());
+        Some(Hello { lists_handshake, ..Hello::read(text, result, Dialect::NEWEST_WITHOUT_HANDSHAKE) })
+    }
+
+    /// Reads the result of `initialize` or `server/discover`.
+    pub fn read(text: &str, result: Span, dialect: Dialect) -> Hello {
+        let word = |of, key| json::member(text, of, key).and_then(|span| json::string(text, span));
+        let capabilities = json::member(text, result, "capabilities");
+        let meta = json::member(text, result, "_meta").and_then(|meta| json::member(text, meta, SERVER_INFO));
+        let info = json::member(text, result, "serverInfo").or(meta);
+        let software = info.map_or_else(String::new, |info| {
+            let part = |key| word(info, key).unwrap_or_default();
+            format!("{} {}", part("name"), part("version")).trim().to_owned()
+        });
+        let extensions = capabilities.and_then(|at| json::member(text, at, "extensions"));
+        Hello {
+            dialect,
+            capabilities: Capabilities::read(text, capabilities),
+            instructions: word(result, "instructions").filter(|words| !words.trim().is_empty()).map(Into::into),
+            software,
+            extensions: extensions.filter(|_| !dialect.has_handshake()).map(|at| at.get(text).to_owned()),
+            lists_handshake: false,
+        }
+    }
+}
+
+impl Capabilities {
+    fn read(text: &str, span: Option<Span>) -> Capabilities {
+        let Some(span) = span else { return Capabilities::default() };
+        let object = |of, key| json::member(text, of, key).filter(|value| value.get(text).starts_with('{'));
+        let resources = object(span, "resources");
+        let truth = |of, key| json::member(text, of, key).is_some_and(|value| value.get(text) == "true");
+        let changes = |key| object(span, key).is_some_and(|part| truth(part, "listChanged"));
+        Capabilities {
+            tools: object(span, "tools").is_some(),
+            prompts: object(span, "prompts").is_some(),
+            resources: resources.is_some(),
+            subscribe: resources.is_some_and(|resources| truth(resources, "subscribe")),
+            tools_change: changes("tools"),
+            prompts_change: changes("prompts"),
+            resources_change: changes("resources"),
+            completions: object(span, "completions").is_some(),
+            logging: object(span, "logging").is_some(),
+            tasks: declares_tasks(text, span),
+        }
+    }
+}
+
+/// Whether a backend makes tasks of calls, in either era's words.
+fn declares_tasks(text: &str, capabilities: Span) -> bool {
+    let find = |path: &[&str]| path.iter().try_fold(capabilities, |of, key| json::member(text, of, key));
+    let found = find(&["tasks", "requests", "tools", "call"]).or_else(|| find(&["extensions", TASKS]));
+    found.is_some_and(|found| found.get(text).starts_with('{'))
+}
