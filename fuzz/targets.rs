@@ -20,7 +20,7 @@ use goblin_wire::framing::{Event, Events, Frame, HEAD_KEPT, Lines};
 use goblin_wire::json::{self, Pieces, Span, Splice};
 use goblin_wire::template::{Bindings, MAX_URI_BYTES, Template, Value as TemplateValue};
 use goblin_wire::{Id, Message, Response};
-use goblin::subscriptions::glob as subscription;
+use goblin_subscriptions::glob as subscription;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 

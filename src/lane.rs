@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 
 use crate::caller::Caller;
 use crate::mailbox::Mailbox;
+use goblin_subscriptions::ClientId;
 use goblin_wire::Request;
 
 /// How many messages, and how many bytes of them, may wait for a client that reads slowly.
@@ -126,6 +127,9 @@ pub struct Call {
     pub lane: Lane,
     /// Of the client whose call it is.
     pub mailbox: Arc<Mailbox>,
+    /// The client to which messages of the backend without a call may belong. In versions that answer server requests
+    /// with the call, each call counts as a client: of two calls, nothing tells which one a message is for.
+    pub origin: ClientId,
     control: Mutex<Control>,
     wake: AtomicWaker,
     /// Rung when the call is over.
@@ -177,7 +181,8 @@ impl Call {
     pub fn new(caller: Caller, mailbox: Arc<Mailbox>, request: Request, progress_token: Option<Bytes>) -> Call {
         let control = Mutex::new(Control { token: progress_token, ..Control::default() });
         let (lane, wake, over) = (Lane::default(), AtomicWaker::new(), Notify::new());
-        Call { caller, request, lane, mailbox, control, wake, over, upstream: AtomicU64::new(0) }
+        let origin = if caller.dialect.has_asks() { mailbox.id } else { ClientId::next() };
+        Call { caller, request, lane, mailbox, origin, control, wake, over, upstream: AtomicU64::new(0) }
     }
 
     /// A backend has answered after this time.

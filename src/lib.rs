@@ -7,8 +7,6 @@ pub mod caller;
 // One open stream to one client, and what must survive it.
 pub mod lane;
 pub mod mailbox;
-
-// Who wants to know of which resource.
 pub mod subscriptions;
 
 // The servers behind the gateway.

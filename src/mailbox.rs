@@ -7,8 +7,6 @@
 
 pub mod asks;
 pub mod replay;
-pub mod tally;
-pub mod updates;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -18,12 +16,13 @@ use std::time::Instant;
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use crate::caller::{Introduction, Level};
+use crate::caller::{Introduction, Level, SessionId};
+use goblin_subscriptions::{ClientId, Subscriber};
 use goblin_config::exposure::Profile;
 use crate::mailbox::asks::Asks;
 use crate::mailbox::replay::{KEPT_FOR, Replay};
-use crate::mailbox::tally::Tally;
-use crate::mailbox::updates::{Pace, Receipt, Update, Updates};
+use goblin_subscriptions::tally::Tally;
+use goblin_subscriptions::updates::{Pace, Receipt, Update, Updates};
 use goblin_wire::method::Method;
 
 /// How many messages, and how many bytes of them, may wait for a stream of the client.
@@ -45,6 +44,9 @@ pub struct Versions {
 }
 
 pub struct Mailbox {
+    pub id: ClientId,
+    /// The session of the client, or the name under which a stream without a session is listed.
+    session: Option<SessionId>,
     /// What the client said of itself.
     pub introduction: Introduction,
     pub asks: Arc<Asks>,
@@ -111,6 +113,8 @@ impl Mailbox {
     /// For a client that will see the lists as of `now`.
     pub fn new(introduction: Introduction, now: Versions, replay: Replay) -> Mailbox {
         Mailbox {
+            id: ClientId::next(),
+            session: None,
             introduction,
             asks: Arc::default(),
             replay,
@@ -126,6 +130,16 @@ impl Mailbox {
             holds: AtomicUsize::new(0),
             level: AtomicU8::new(NO_LEVEL),
         }
+    }
+
+    /// Returns the mailbox of a session.
+    pub fn of_session(self, session: SessionId) -> Mailbox {
+        Mailbox { session: Some(session), ..self }
+    }
+
+    /// Returns the short form of the session id, for people. It is empty for a client without a session.
+    pub fn session_name(&self) -> String {
+        self.session.map(SessionId::short).unwrap_or_default()
     }
 
     /// The notifications that are due when the lists stand at `now`; they count as told.
@@ -359,6 +373,16 @@ impl Mailbox {
 /// No code that holds these locks can panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Subscriber for Mailbox {
+    fn id(&self) -> ClientId {
+        self.id
+    }
+
+    fn profile(&self) -> Option<&Arc<Profile>> {
+        Mailbox::profile(self)
+    }
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ use crate::directory::{Catalog, View};
 use goblin_catalog::uri;
 use goblin_config::{Policies, ServerId};
 use crate::lane::{Call, Patience};
-use crate::mailbox::tally::Tally;
+use goblin_subscriptions::tally::Tally;
 use goblin_wire::limits::Limit;
 use goblin_telemetry::meter::{Endings, ReadStatus};
 use goblin_wire::mime::Mime;

@@ -299,11 +299,13 @@ impl Sessions {
         introduction: Introduction,
         lists: Versions,
     ) -> Arc<Session> {
+        let id = self.mint();
+        let mailbox = Mailbox::new(introduction, lists, Replay::among(random_epoch(), &self.kept));
         let session = Arc::new(Session {
-            id: self.mint(),
+            id,
             profile,
             dialect,
-            mailbox: Arc::new(Mailbox::new(introduction, lists, Replay::among(random_epoch(), &self.kept))),
+            mailbox: Arc::new(mailbox.of_session(id)),
             inflight: Arc::new(Inflight::new(Arc::clone(&self.pulse))),
             level: Mutex::default(),
             had_stream: AtomicBool::new(false),

@@ -6,12 +6,10 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use goblin::caller::{Introduction, Node, SessionId};
-use goblin::mailbox::replay::Replay;
-use goblin::mailbox::tally::{Place, Tally};
-use goblin::mailbox::{Mailbox, Versions};
-use goblin::subscriptions::interests::Interests;
-use goblin::subscriptions::{Offers, Terms, Wish};
+use goblin_config::exposure::Profile;
+use goblin_subscriptions::interests::Interests;
+use goblin_subscriptions::tally::{Place, Tally};
+use goblin_subscriptions::{ClientId, Offers, Subscriber, Terms, Wish};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
@@ -55,7 +53,7 @@ fn main() -> io::Result<()> {
 
 /// Subscriptions of many clients; `uri` numbers the URIs.
 fn kept(uri: impl Fn(usize, usize) -> usize) -> Value {
-    let clients = mailboxes(CLIENTS);
+    let clients = clients(CLIENTS);
     let mut book = Book::default();
     let before = HEAP.load(Ordering::Relaxed);
     for (number, client) in clients.iter().enumerate() {
@@ -70,7 +68,7 @@ fn kept(uri: impl Fn(usize, usize) -> usize) -> Value {
 
 /// Clients that end among others with as many subscriptions to the same resources.
 fn end(others: usize) -> Value {
-    let (clients, ending) = (mailboxes(others / OWN), mailboxes(ENDS));
+    let (clients, ending) = (clients(others / OWN), clients(ENDS));
     let mut book = Book::default();
     for client in clients.iter().chain(&ending) {
         for uri in 0..OWN {
@@ -81,7 +79,7 @@ fn end(others: usize) -> Value {
         .iter()
         .map(|client| {
             let before = cpu_nanoseconds();
-            drop(book.interests.release(&client.1));
+            drop(book.interests.release(client));
             cpu_nanoseconds() - before
         })
         .collect();
@@ -90,7 +88,7 @@ fn end(others: usize) -> Value {
 }
 
 struct Book {
-    interests: Interests,
+    interests: Interests<Client>,
     all: Arc<Tally>,
 }
 
@@ -118,27 +116,38 @@ impl Offers for Nothing {
 }
 
 impl Book {
-    fn subscribe(&mut self, client: &(SessionId, Arc<Mailbox>), uri: usize) {
-        let (client, mailbox) = client;
+    fn subscribe(&mut self, client: &Arc<Client>, uri: usize) {
         let native = format!("note:///{uri:0width$}", width = URI_LENGTH - "note:///".len());
         let wish = Wish {
-            client: *client,
-            mailbox: Arc::clone(mailbox),
+            subscriber: Arc::clone(client),
             exposed: format!("backend+{native}").into(),
             native: native.into(),
             pattern: None,
             terms: Terms::default(),
         };
-        let room = (&mailbox.subscriptions, usize::MAX);
+        let room = (&client.subscriptions, usize::MAX);
         let place = || Place::new(room, (&self.all, usize::MAX));
         self.interests.subscribe(wish, &Nothing, place).map(drop).expect("there is room for all");
     }
 }
 
-fn mailboxes(count: usize) -> Vec<(SessionId, Arc<Mailbox>)> {
-    let node = Node::random();
-    let mailbox = || Arc::new(Mailbox::new(Introduction::default(), Versions::default(), Replay::new(0)));
-    (0..count).map(|_| (SessionId::new(node), mailbox())).collect()
+struct Client {
+    id: ClientId,
+    subscriptions: Arc<Tally>,
+}
+
+impl Subscriber for Client {
+    fn id(&self) -> ClientId {
+        self.id
+    }
+
+    fn profile(&self) -> Option<&Arc<Profile>> {
+        None
+    }
+}
+
+fn clients(count: usize) -> Vec<Arc<Client>> {
+    (0..count).map(|_| Arc::new(Client { id: ClientId::next(), subscriptions: Arc::default() })).collect()
 }
 
 fn cpu_nanoseconds() -> u64 {

@@ -105,17 +105,8 @@ impl Whose {
     /// Among these, which are all that are open on a link. Where several clients have calls, the first two tell.
     pub fn among<'a>(calls: impl Iterator<Item = &'a Arc<Call>> + Clone) -> Whose {
         let Some(first) = calls.clone().next() else { return Whose::Nobodys };
-        let same = |call: &Arc<Call>| client_of(call) == client_of(first);
+        let same = |call: &Arc<Call>| call.origin == first.origin;
         if calls.clone().all(same) { Whose::Calls(calls.cloned().collect()) } else { Whose::Unsure }
-    }
-}
-
-/// A client by the address of its mailbox. Where a client is asked by the answer to a call, each of its calls counts as a
-/// client: of two, nothing says which.
-pub(super) fn client_of(call: &Call) -> usize {
-    match call.caller.dialect.has_asks() {
-        true => Arc::as_ptr(&call.mailbox).addr(),
-        false => std::ptr::from_ref(call).addr(),
     }
 }
 

@@ -9,8 +9,8 @@ use goblin_catalog::listing::{Definition, Listing};
 use goblin_config::Server;
 use goblin_wire::template::index::TemplateIndex;
 use goblin_wire::template::{Budget, MAX_MATCH_STEPS, Template};
-use crate::subscriptions::Offers;
-use crate::subscriptions::pattern::Pattern;
+use goblin_subscriptions::Offers;
+use goblin_subscriptions::pattern::Pattern;
 
 /// How many lookups of templates may use all their steps before the rest of the subscribed resources count as not offered.
 const TEMPLATE_LOOKUPS: usize = 4;

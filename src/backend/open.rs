@@ -7,15 +7,15 @@
 //! Locks are held for a look-up only.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use crate::backend::ear::{Ear, Mouth, Whose, client_of};
+use goblin_subscriptions::ClientId;
+use crate::backend::ear::{Ear, Mouth, Whose};
 use crate::backend::link::LinkError;
 use crate::lane::Call;
-use crate::mailbox::Mailbox;
 use goblin_telemetry::Event;
 use goblin_wire::error::Error;
 use goblin_wire::method::Method;
@@ -32,9 +32,7 @@ struct Left(VecDeque<Gone>);
 
 struct Gone {
     request: u64,
-    client: usize,
-    /// Their addresses are not given to others for as long as these are held.
-    _held: (Weak<Call>, Weak<Mailbox>),
+    client: ClientId,
     at: Instant,
 }
 
@@ -43,8 +41,7 @@ impl Left {
         if self.0.len() == MOST_LEFT {
             self.0.pop_front();
         }
-        let _held = (Arc::downgrade(call), Arc::downgrade(&call.mailbox));
-        self.0.push_back(Gone { request, client: client_of(call), _held, at: now });
+        self.0.push_back(Gone { request, client: call.origin, at: now });
     }
 
     /// The backend has answered it after all.
@@ -55,7 +52,7 @@ impl Left {
     /// What is one client's is nobody's for certain while the backend may still speak for another.
     fn judge(&self, whose: Whose, now: Instant) -> Whose {
         let Whose::Calls(calls) = &whose else { return whose };
-        let Some(sole) = calls.first().map(|call| client_of(call)) else { return whose };
+        let Some(sole) = calls.first().map(|call| call.origin) else { return whose };
         let is_other = |gone: &Gone| gone.client != sole && now.duration_since(gone.at) < LINGER;
         if self.0.iter().any(is_other) { Whose::Unsure } else { whose }
     }
@@ -284,6 +281,7 @@ fn find(head: &[u8], word: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mailbox::Mailbox;
     use goblin_wire::dialect::Dialect;
 
     #[test]
@@ -313,10 +311,9 @@ mod tests {
 
     /// A call whose client is asked by its answer.
     fn passing(mailbox: &Arc<Mailbox>) -> Arc<Call> {
-        let mut call = Call::example();
-        call.mailbox = Arc::clone(mailbox);
-        call.caller.dialect = Dialect::NEWEST;
-        Arc::new(call)
+        let Call { mut caller, request, .. } = Call::example();
+        caller.dialect = Dialect::NEWEST;
+        Arc::new(Call::new(caller, Arc::clone(mailbox), request, None))
     }
 
     #[test]
@@ -329,7 +326,7 @@ mod tests {
         assert!(matches!(open.whose(), Whose::Unsure), "they are of one client");
         drop(other);
         assert!(matches!(open.whose(), Whose::Unsure), "the other was just cancelled");
-        // One that is gone must not be taken for another that has its address now.
+        // One that is gone must not be taken for another.
         for _ in 0..100 {
             let open = OpenCalls::default();
             drop(open.enter(1, &passing(&Arc::clone(&Call::example().mailbox))));

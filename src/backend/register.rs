@@ -19,23 +19,29 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use tokio::sync::Notify;
 
+use goblin_subscriptions::ClientId;
 use crate::backend::inbox::Inbox;
 use goblin_catalog::listing::List;
 use crate::backend::offered::{Covered, Exposed, Offered};
 use crate::backend::register::selective::Held;
 use crate::backend::register::upkeep::Chores;
 use goblin_config::Server;
-use crate::mailbox::tally::{Full, Place};
-use crate::mailbox::updates::{Update, Whole};
+use goblin_subscriptions::tally::{Full, Place};
+use goblin_subscriptions::updates::{Update, Whole};
 use crate::mailbox::{Holder, Mailbox};
 use goblin_telemetry::Event;
 use goblin_wire::json::{self, Splice, quote};
 use goblin_wire::method::Method;
 use goblin_wire::Notification;
-use crate::subscriptions::id::SubscriptionId;
-use crate::subscriptions::interests::Interests;
-use crate::subscriptions::pattern::Pattern;
-use crate::subscriptions::{Affected, Entry, Name, Notice, Outcome, Standing, Subscription, Wish};
+use goblin_subscriptions::id::SubscriptionId;
+use crate::subscriptions::Interests;
+use goblin_subscriptions::pattern::Pattern;
+use goblin_subscriptions::{Name, Outcome, Standing};
+use crate::subscriptions::Wish;
+use crate::subscriptions::Subscription;
+use crate::subscriptions::Notice;
+use crate::subscriptions::Entry;
+use crate::subscriptions::Affected;
 use goblin_telemetry::worker;
 
 /// What all registers of one backend share.
@@ -116,7 +122,7 @@ impl Register {
         wish: Wish,
         place: impl FnOnce() -> Result<Place, Full>,
     ) -> Result<Subscribed, Unsubscribable> {
-        let mailbox = Arc::clone(&wish.mailbox);
+        let mailbox = Arc::clone(&wish.subscriber);
         let covered = match &wish.pattern {
             Some(pattern) => self.find_covered(vec![Arc::clone(pattern)]).await,
             None => None,
@@ -140,7 +146,7 @@ impl Register {
                 Ok(Err(_)) => Outcome::Subscribed,
                 Err(_) => {
                     asked.close();
-                    asked.try_recv().unwrap_or(Outcome::Late(self.patience()))
+                    asked.try_recv().ok().flatten().unwrap_or(Outcome::Late(self.patience()))
                 }
             },
         };
@@ -218,7 +224,7 @@ impl Register {
     }
 
     fn end(&self, subscription: &Subscription) -> bool {
-        let mailbox = &subscription.mailbox;
+        let mailbox = &subscription.subscriber;
         let mut book = self.book();
         let was_there = book.interests.end(subscription);
         // Under the lock, so that no update of another of the client's subscriptions is taken for one of this.
@@ -291,7 +297,7 @@ impl Register {
     fn tell(&self, _book: &Book, notices: &[Notice]) {
         let mut told = HashSet::new();
         for Notice { subscription, name } in notices {
-            if told.insert((Arc::as_ptr(&subscription.mailbox), Arc::as_ptr(name))) {
+            if told.insert((subscription.subscriber.id, Arc::as_ptr(name))) {
                 put(&Affected { subscription, within: None, is_next: false }, name, &updated(&name.exposed));
             }
         }
@@ -301,7 +307,7 @@ impl Register {
     fn tell_deleted(&self, _book: &Book, notices: &[Notice]) {
         for Notice { subscription, name } in notices {
             subscription.forget(&name.native);
-            let message = if subscription.mailbox.knows_deletion() {
+            let message = if subscription.subscriber.knows_deletion() {
                 deleted(&name.exposed)
             } else {
                 marked_deleted(&name.exposed)
@@ -400,7 +406,7 @@ impl Register {
 
     /// Takes them over from another; the clients that are still there keep them.
     pub fn take_over(self: &Arc<Register>, subscriptions: Vec<Arc<Subscription>>) {
-        let mailboxes: Vec<_> = subscriptions.iter().map(|subscription| Arc::clone(&subscription.mailbox)).collect();
+        let mailboxes: Vec<_> = subscriptions.iter().map(|subscription| Arc::clone(&subscription.subscriber)).collect();
         let names: HashSet<_> =
             subscriptions.iter().map(|subscription| Arc::clone(&subscription.name.native)).collect();
         let mut book = self.book();
@@ -459,14 +465,14 @@ pub const SETTLED_AFTER: Duration = Duration::from_secs(2);
 
 /// Sees that a client is told once of an update that affects several of its subscriptions.
 #[derive(Default)]
-struct Once(HashSet<*const Mailbox>);
+struct Once(HashSet<ClientId>);
 
 impl Once {
     fn is_first(&mut self, affected: &Affected<'_>) -> bool {
         let subscription = affected.subscription;
         // Most have one, and nothing is remembered of them.
         let may_be_several = affected.is_next || subscription.is_selective();
-        !may_be_several || self.0.insert(Arc::as_ptr(&subscription.mailbox))
+        !may_be_several || self.0.insert(subscription.subscriber.id)
     }
 }
 
@@ -474,11 +480,11 @@ impl Once {
 fn put(affected: &Affected<'_>, name: &Arc<Name>, message: &Bytes) {
     let subscription = affected.subscription;
     // A pattern may cover more than its client may know of, and so may what is inside a resource.
-    if subscription.name.native != name.native && !subscription.mailbox.may_hear_of(&name.exposed) {
+    if subscription.name.native != name.native && !subscription.subscriber.may_hear_of(&name.exposed) {
         return;
     }
     let whole = affected.within.map_or_else(Bytes::new, |within| updated(&within.exposed));
-    subscription.mailbox.update(&Update {
+    subscription.subscriber.update(&Update {
         native: &name.native,
         uri: &name.exposed,
         message,

@@ -12,11 +12,11 @@ use std::time::{Duration, UNIX_EPOCH};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use goblin_subscriptions::ClientId;
 use crate::backend::Backend;
-use crate::caller::SessionId;
 use crate::directory::Catalog;
 use goblin_config::ServerId;
-use crate::mailbox::updates::Pace;
+use goblin_subscriptions::updates::Pace;
 use goblin_wire::date;
 use goblin_wire::error::Error;
 use crate::router::Router;
@@ -177,11 +177,11 @@ fn reaches(outer: &str, uri: &str) -> bool {
 
 fn list(found: &[Found]) -> SubscriptionList {
     let mut servers: BTreeMap<&ServerId, usize> = BTreeMap::new();
-    let mut clients: HashMap<SessionId, ClientCount> = HashMap::new();
+    let mut clients: HashMap<ClientId, ClientCount> = HashMap::new();
     for Found { server, subscription, .. } in found {
         *servers.entry(server).or_default() += 1;
         let begun = || ClientCount { client: client(subscription), count: 0 };
-        clients.entry(subscription.client).or_insert_with(begun).count += 1;
+        clients.entry(subscription.subscriber.id).or_insert_with(begun).count += 1;
     }
     let mut clients: Vec<_> = clients.into_values().collect();
     clients.sort_by(|one, other| (other.count, &one.client.id).cmp(&(one.count, &other.client.id)));
@@ -195,9 +195,9 @@ fn list(found: &[Found]) -> SubscriptionList {
 }
 
 fn client(subscription: &Subscription) -> ClientInfo {
-    let introduction = &subscription.mailbox.introduction;
+    let introduction = &subscription.subscriber.introduction;
     let (name, version) = (introduction.name.clone(), introduction.version.clone());
-    ClientInfo { id: subscription.client.short(), name, version }
+    ClientInfo { id: subscription.subscriber.session_name(), name, version }
 }
 
 fn info(found: &Found) -> SubscriptionInfo {

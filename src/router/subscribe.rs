@@ -14,19 +14,21 @@ use crate::directory::View;
 use goblin_catalog::resources::Owner;
 use crate::lane::Call;
 use crate::mailbox::Mailbox;
-use crate::mailbox::tally::{Full, Place};
-use crate::mailbox::updates::Pace;
+use goblin_subscriptions::tally::{Full, Place};
+use goblin_subscriptions::updates::Pace;
 use goblin_telemetry::Event;
 use goblin_wire::error::Error;
 use goblin_wire::json::{self, Pieces, Span, Splice, quote};
 use goblin_wire::params::required;
 use goblin_wire::{Outcome as Answer, Request, Response};
 use crate::router::{Router, find_resource};
-use crate::subscriptions::glob::Glob;
-use crate::subscriptions::id::SubscriptionId;
-use crate::subscriptions::pattern::Pattern;
-use crate::subscriptions::selection::Selection;
-use crate::subscriptions::{Outcome, Subscription, Terms, Wish};
+use goblin_subscriptions::glob::Glob;
+use goblin_subscriptions::id::SubscriptionId;
+use goblin_subscriptions::pattern::Pattern;
+use goblin_subscriptions::selection::Selection;
+use goblin_subscriptions::{Outcome, Terms};
+use crate::subscriptions::Wish;
+use crate::subscriptions::Subscription;
 
 /// Who wants to be told, where that is not the session of a call.
 pub struct Listener {
@@ -89,8 +91,7 @@ impl Router {
     ) -> Result<Subscribed, CallEnd> {
         let register = backend.register_for(call).await?;
         let wish = Wish {
-            client: listener.client,
-            mailbox: Arc::clone(&listener.mailbox),
+            subscriber: Arc::clone(&listener.mailbox),
             native: found.native,
             exposed: found.exposed,
             pattern: found.pattern,

@@ -77,11 +77,11 @@ impl Listening {
         };
         let introduction = Introduction { abilities: Arc::clone(&caller.abilities), ..Introduction::default() };
         let versions = *desk.router.directory.watch_of(caller.profile.as_ref()).borrow();
-        let mailbox = Arc::new(Mailbox::new(introduction, versions, Replay::new(0)));
+        let session = desk.sessions.mint();
+        let mailbox = Arc::new(Mailbox::new(introduction, versions, Replay::new(0)).of_session(session));
         if let Some(profile) = desk.router.directory.profile(caller.profile.as_ref()) {
             mailbox.confine(profile);
         }
-        let session = desk.sessions.mint();
         // Where the client has links of its own, what it listens to is told there.
         let own = match guest {
             Guest::Known { mailbox, .. } => Arc::clone(mailbox),

@@ -25,7 +25,7 @@ use crate::backend::register::plan::{Plan, Role, Settled, Step};
 use goblin_telemetry::Event;
 use goblin_wire::json::quote;
 use goblin_wire::Message;
-use crate::subscriptions::{Job, Reply};
+use goblin_subscriptions::{Job, Reply};
 
 /// Opens a stream.
 pub type Opener<'a> = Box<dyn Fn(Filter) -> BoxFuture<'a, Result<Listen, Unopened>> + Send + Sync + 'a>;

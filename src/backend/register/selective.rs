@@ -8,9 +8,10 @@ use bytes::Bytes;
 use crate::backend::offered::Offered;
 use crate::backend::register::{Once, Register, put, updated};
 use goblin_wire::json::Span;
-use crate::subscriptions::interests::Interests;
-pub use crate::subscriptions::selection::Verdict;
-use crate::subscriptions::{Affected, Subscription};
+use crate::subscriptions::Interests;
+pub use goblin_subscriptions::selection::Verdict;
+use crate::subscriptions::Subscription;
+use crate::subscriptions::Affected;
 
 /// Updates that wait for a listing, the newest of each listed resource.
 #[derive(Default)]

@@ -1,15 +1,14 @@
 use super::*;
 use goblin_catalog::listing::Definition;
 use goblin_catalog::listing::Listing;
-use crate::caller::{Node, SessionId};
 use goblin_config::ServerId;
 use goblin_config::{Files, Transport};
 use crate::mailbox::replay::Replay;
-use crate::mailbox::tally::Tally;
-use crate::mailbox::updates::Pace;
+use goblin_subscriptions::tally::Tally;
+use goblin_subscriptions::updates::Pace;
 use goblin_wire::{Message, Text};
-use crate::subscriptions::Terms;
-use crate::subscriptions::selection::Selection;
+use goblin_subscriptions::Terms;
+use goblin_subscriptions::selection::Selection;
 
 /// A register without a link, and a client.
 #[derive(Clone)]
@@ -53,8 +52,7 @@ impl Desk {
     pub async fn enter(&self, native: &str, fields: Option<&str>) -> Outcome {
         let selection = fields.map(|fields| Selection::parse(fields, json::whole(fields)).expect("fields"));
         let wish = Wish {
-            client: SessionId::new(Node::random()),
-            mailbox: Arc::clone(&self.mailbox),
+            subscriber: Arc::clone(&self.mailbox),
             native: native.into(),
             exposed: native.into(),
             pattern: None,

@@ -19,7 +19,7 @@ use crate::backend::register::{Register, updated};
 use goblin_wire::json::{self, Span, quote};
 use goblin_wire::method::Method;
 use goblin_wire::{Outcome as Answer, Response};
-use crate::subscriptions::{Job, Reply};
+use goblin_subscriptions::{Job, Reply};
 
 /// How many requests are on their way at once.
 const MOST_JOBS: usize = 16;

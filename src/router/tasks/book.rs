@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
+use goblin_subscriptions::ClientId;
 use crate::caller::{Caller, Principal, SessionId};
 use goblin_config::ServerId;
 use crate::mailbox::{Holder, Mailbox};
@@ -59,6 +60,8 @@ pub struct Task {
     pub client: Era,
     /// Its session's, to be told of changes.
     pub mailbox: Weak<Mailbox>,
+    /// The client that has to be there for the task to stay.
+    client_id: Option<ClientId>,
     made: Instant,
     known: Mutex<Known>,
     /// Who asks the client what the task waits for, where that needs somebody.
@@ -224,6 +227,7 @@ impl Book {
             owner,
             client,
             mailbox: if has_session { Arc::downgrade(mailbox) } else { Weak::new() },
+            client_id: has_session.then_some(mailbox.id),
             made: now,
             known: Mutex::new(Known { expires: now + life, last: Box::default(), listeners: Vec::new() }),
             attendant: Mutex::default(),
@@ -287,7 +291,7 @@ impl Book {
 
 impl Holder for Book {
     fn release(&self, mailbox: &Mailbox) {
-        let gone = self.lock().remove_all(|task| std::ptr::eq(task.mailbox.as_ptr(), mailbox));
+        let gone = self.lock().remove_all(|task| task.client_id == Some(mailbox.id));
         drop(gone);
     }
 

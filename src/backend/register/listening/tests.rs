@@ -12,7 +12,7 @@ use crate::backend::http::HttpLink;
 use crate::backend::link::{Link, Wire};
 use crate::backend::register::plan::{MERGE_AFTER, MOST_APART};
 use crate::backend::register::tests::Desk;
-use crate::subscriptions::Outcome;
+use goblin_subscriptions::Outcome;
 use goblin_telemetry::worker;
 
 /// A stream that the gateway wants.

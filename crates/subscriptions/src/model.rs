@@ -5,12 +5,9 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::interests::Interests;
-use super::tests::{Listed, glob};
+use super::tests::{Interests, Listed, Subscription, TestClient, glob};
 use super::*;
-use crate::caller::Node;
-use crate::mailbox::replay::Replay;
-use crate::mailbox::tally::Tally;
+use crate::tally::Tally;
 
 const CLIENTS: usize = 3;
 const URIS: [&str; 3] = ["a:1", "a:2", "a:3"];
@@ -105,14 +102,14 @@ struct Open {
     client: usize,
     wish: &'static str,
     is_new: bool,
-    asked: oneshot::Receiver<Outcome>,
+    asked: Receiver<Outcome>,
 }
 
 struct World {
     interests: Interests,
     link: u64,
     listed: Listed,
-    clients: Vec<(SessionId, Arc<Mailbox>)>,
+    clients: Vec<Arc<TestClient>>,
     tally: Arc<Tally>,
     /// The model: who wants what.
     wanted: BTreeSet<(usize, &'static str)>,
@@ -136,7 +133,7 @@ impl World {
             interests: Interests::new(99),
             link: 0,
             listed: Listed::default(),
-            clients: (0..CLIENTS).map(|_| client()).collect(),
+            clients: (0..CLIENTS).map(|_| TestClient::new()).collect(),
             tally: Arc::default(),
             wanted: BTreeSet::new(),
             covered: BTreeSet::new(),
@@ -154,12 +151,12 @@ impl World {
             Step::Subscribe(client, wish) => self.subscribe(client, wish),
             Step::Unsubscribe(client, wish) => self.unsubscribe(client, wish),
             Step::Release(client) => {
-                let ended = self.interests.release(&self.clients[client].1).len();
+                let ended = self.interests.release(&self.clients[client]).len();
                 let before = self.wanted.len();
                 self.wanted.retain(|(other, _)| *other != client);
                 assert_eq!(ended, before - self.wanted.len());
                 self.settle();
-                self.clients[client] = self::client();
+                self.clients[client] = TestClient::new();
             }
             Step::Cancel(client) => self.cancel(client),
             Step::Say => drop(self.say()),
@@ -185,10 +182,8 @@ impl World {
         if is_glob && self.wanted.iter().all(|(_, other)| *other != wish) {
             self.cover(wish);
         }
-        let (session, mailbox) = &self.clients[client];
         let entered = Wish {
-            client: *session,
-            mailbox: Arc::clone(mailbox),
+            subscriber: Arc::clone(&self.clients[client]),
             native: wish.into(),
             exposed: format!("x+{wish}").into(),
             pattern: is_glob.then(|| glob(wish)),
@@ -219,7 +214,7 @@ impl World {
     }
 
     fn find(&self, client: usize, wish: &str) -> Option<Arc<Subscription>> {
-        self.interests.of(&self.clients[client].1).iter().find(|own| *own.name.native == *wish).cloned()
+        self.interests.of(&self.clients[client]).iter().find(|own| *own.name.native == *wish).cloned()
     }
 
     fn unsubscribe(&mut self, client: usize, wish: &'static str) {
@@ -346,18 +341,18 @@ impl World {
     fn settle(&mut self) {
         let wanted = &mut self.wanted;
         self.open.retain_mut(|open| match open.asked.try_recv() {
-            Ok(Outcome::Refused(_) | Outcome::Failed(_) | Outcome::Late(_)) => {
+            Ok(Some(Outcome::Refused(_) | Outcome::Failed(_) | Outcome::Late(_))) => {
                 if open.is_new {
                     wanted.remove(&(open.client, open.wish));
                 }
                 false
             }
-            Ok(_) => {
+            Ok(Some(_)) => {
                 assert!(wanted.contains(&(open.client, open.wish)));
                 false
             }
-            Err(oneshot::error::TryRecvError::Closed) => false,
-            Err(oneshot::error::TryRecvError::Empty) => true,
+            Err(_) => false,
+            Ok(None) => true,
         });
     }
 
@@ -369,8 +364,8 @@ impl World {
     /// The tables say what the model says.
     fn check(&self) {
         assert_eq!(self.tally.count(), self.wanted.len());
-        for (number, (_, mailbox)) in self.clients.iter().enumerate() {
-            let own: BTreeSet<_> = self.interests.of(mailbox).iter().map(|it| it.name.native.to_string()).collect();
+        for (number, client) in self.clients.iter().enumerate() {
+            let own: BTreeSet<_> = self.interests.of(client).iter().map(|it| it.name.native.to_string()).collect();
             let wanted = self.wanted.iter().filter(|(client, _)| *client == number);
             assert_eq!(own, wanted.map(|(_, wish)| (*wish).to_owned()).collect());
         }
@@ -379,8 +374,8 @@ impl World {
             let clients: BTreeSet<_> =
                 self.wanted.iter().filter(|(_, wish)| hears(wish)).map(|(client, _)| client).collect();
             assert_eq!(self.interests.affected(uri).len(), clients.len(), "{uri}");
-            for (number, (_, mailbox)) in self.clients.iter().enumerate() {
-                assert_eq!(self.interests.wants(mailbox, uri), clients.contains(&number), "{uri}");
+            for (number, client) in self.clients.iter().enumerate() {
+                assert_eq!(self.interests.wants(client, uri), clients.contains(&number), "{uri}");
             }
         }
         assert_eq!(self.interests.all().count(), self.wanted.len());
@@ -408,10 +403,6 @@ impl World {
             assert!(expected.is_subset(&self.upstream), "{:?} lacks some of {expected:?}", self.upstream);
         }
     }
-}
-
-fn client() -> (SessionId, Arc<Mailbox>) {
-    (SessionId::new(Node::random()), Arc::new(Mailbox::new(Default::default(), Default::default(), Replay::new(0))))
 }
 
 proptest! {

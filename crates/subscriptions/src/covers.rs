@@ -4,22 +4,22 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use goblin_config::exposure::Profile;
-use crate::subscriptions::audience::Audience;
-use crate::subscriptions::glob::LONGEST_URI;
-use crate::subscriptions::pattern::Pattern;
-use crate::subscriptions::{Name, Notice, Offers, Outcome};
+use crate::audience::Audience;
+use crate::glob::LONGEST_URI;
+use crate::pattern::Pattern;
+use crate::{Name, Notice, Offers, Outcome, Subscriber};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CoverId(u64);
 
 /// One pattern of the clients that see the same resources.
-pub struct Cover {
+pub struct Cover<S> {
     pub name: Arc<Name>,
     pub pattern: Arc<Pattern>,
     /// The profile of its clients. The pattern covers no listed resource that the profile hides, so that the backend
     /// receives no subscription for it.
     profile: Option<Arc<Profile>>,
-    pub audience: Audience,
+    pub audience: Audience<S>,
     /// The listed resources that it covers.
     pub listed: HashSet<Arc<str>>,
     /// Those of them that the backend is being asked for.
@@ -33,7 +33,7 @@ pub struct Cover {
     pub is_stale: bool,
 }
 
-impl Cover {
+impl<S: Subscriber> Cover<S> {
     /// Returns whether the clients of the pattern may see a listed resource.
     pub fn shows(&self, native: &str, offers: &dyn Offers) -> bool {
         shows(self.profile.as_deref(), native, offers)
@@ -50,7 +50,7 @@ impl Cover {
     }
 
     /// Its subscribers, to be told of all that it covers.
-    pub fn notices(&self) -> impl Iterator<Item = Notice> {
+    pub fn notices(&self) -> impl Iterator<Item = Notice<S>> {
         self.audience.all().map(|it| Notice { subscription: Arc::clone(it), name: Arc::clone(&self.name) })
     }
 }
@@ -61,31 +61,36 @@ pub fn shows(profile: Option<&Profile>, native: &str, offers: &dyn Offers) -> bo
 }
 
 /// By the directory that all they cover is in: an update is compared with those alone whose directory it is in.
-#[derive(Default)]
-pub struct Covers {
-    all: HashMap<CoverId, Cover>,
+pub struct Covers<S> {
+    all: HashMap<CoverId, Cover<S>>,
     by_directory: HashMap<Box<str>, Vec<CoverId>>,
     next: u64,
 }
 
-impl Covers {
+impl<S> Default for Covers<S> {
+    fn default() -> Covers<S> {
+        Covers { all: HashMap::new(), by_directory: HashMap::new(), next: 0 }
+    }
+}
+
+impl<S: Subscriber> Covers<S> {
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    pub fn get(&self, id: CoverId) -> Option<&Cover> {
+    pub fn get(&self, id: CoverId) -> Option<&Cover<S>> {
         self.all.get(&id)
     }
 
-    pub fn get_mut(&mut self, id: CoverId) -> Option<&mut Cover> {
+    pub fn get_mut(&mut self, id: CoverId) -> Option<&mut Cover<S>> {
         self.all.get_mut(&id)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (CoverId, &Cover)> {
+    pub fn iter(&self) -> impl Iterator<Item = (CoverId, &Cover<S>)> {
         self.all.iter().map(|(id, cover)| (*id, cover))
     }
 
-    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Cover> {
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Cover<S>> {
         self.all.values_mut()
     }
 
@@ -96,7 +101,7 @@ impl Covers {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other) || one.resources == other.resources,
             (one, other) => one.is_none() && other.is_none(),
         };
-        let is_same = |cover: &Cover| {
+        let is_same = |cover: &Cover<S>| {
             *cover.name.native == *native && cover.pattern.kind() == pattern.kind() && sees_same(cover.profile.as_ref())
         };
         near.iter().copied().find(|id| self.all.get(id).is_some_and(is_same))
@@ -122,7 +127,7 @@ impl Covers {
         id
     }
 
-    pub fn remove(&mut self, id: CoverId) -> Option<Cover> {
+    pub fn remove(&mut self, id: CoverId) -> Option<Cover<S>> {
         let cover = self.all.remove(&id)?;
         let directory = cover.pattern.directory();
         if let Some(near) = self.by_directory.get_mut(directory) {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use indexmap::IndexMap;
 
-use crate::mailbox::tally::Fates;
+use crate::tally::Fates;
 
 /// How many updates of things inside one subscribed resource may wait.
 const MOST_INSIDE: usize = 64;

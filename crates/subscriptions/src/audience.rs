@@ -3,71 +3,68 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
+use futures_channel::oneshot::{self, Receiver, Sender};
 
-use crate::mailbox::Mailbox;
-use crate::subscriptions::{Outcome, Subscription};
+use crate::{ClientId, Outcome, Subscriber, Subscription};
 
-/// A client, by its mailbox: what a subscription holds has no other's address.
-pub type Key = usize;
-
-pub fn key(mailbox: &Mailbox) -> Key {
-    std::ptr::from_ref(mailbox).addr()
-}
-
-#[derive(Default)]
-pub struct Audience {
-    subscribers: HashMap<Key, Arc<Subscription>>,
+pub struct Audience<S> {
+    subscribers: HashMap<ClientId, Arc<Subscription<S>>>,
     waiting: Vec<Waiting>,
 }
 
 struct Waiting {
-    client: Key,
+    client: ClientId,
     /// It was entered for this, and goes if this is refused.
     is_new: bool,
-    outcome: oneshot::Sender<Outcome>,
+    outcome: Sender<Outcome>,
 }
 
-impl Audience {
+impl<S> Default for Audience<S> {
+    fn default() -> Audience<S> {
+        Audience { subscribers: HashMap::new(), waiting: Vec::new() }
+    }
+}
+
+impl<S: Subscriber> Audience<S> {
     pub fn is_empty(&self) -> bool {
         self.subscribers.is_empty()
     }
 
-    pub fn has(&self, client: Key) -> bool {
+    pub fn has(&self, client: ClientId) -> bool {
         self.subscribers.contains_key(&client)
     }
 
-    pub fn get(&self, client: Key) -> Option<&Arc<Subscription>> {
+    pub fn get(&self, client: ClientId) -> Option<&Arc<Subscription<S>>> {
         self.subscribers.get(&client)
     }
 
-    pub fn all(&self) -> impl Iterator<Item = &Arc<Subscription>> {
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Subscription<S>>> {
         self.subscribers.values()
     }
 
-    pub fn enter(&mut self, subscription: &Arc<Subscription>) {
-        self.subscribers.insert(key(&subscription.mailbox), Arc::clone(subscription));
+    pub fn enter(&mut self, subscription: &Arc<Subscription<S>>) {
+        self.subscribers.insert(subscription.subscriber.id(), Arc::clone(subscription));
     }
 
-    pub fn leave(&mut self, client: Key) -> Option<Arc<Subscription>> {
+    pub fn leave(&mut self, client: ClientId) -> Option<Arc<Subscription<S>>> {
         let subscription = self.subscribers.remove(&client)?;
         self.waiting.retain(|waiting| waiting.client != client);
         Some(subscription)
     }
 
     pub fn is_waited_for(&self) -> bool {
-        self.waiting.iter().any(|waiting| !waiting.outcome.is_closed())
+        self.waiting.iter().any(|waiting| !waiting.outcome.is_canceled())
     }
 
     /// Waits for how it will stand.
-    pub fn wait(&mut self, client: Key, is_new: bool) -> oneshot::Receiver<Outcome> {
+    pub fn wait(&mut self, client: ClientId, is_new: bool) -> Receiver<Outcome> {
         let (outcome, settled) = oneshot::channel();
         self.waiting.push(Waiting { client, is_new, outcome });
         settled
     }
 
     /// Tells all who wait; gives those who were entered for this.
-    pub fn settle(&mut self, outcome: &Outcome) -> Vec<Key> {
+    pub fn settle(&mut self, outcome: &Outcome) -> Vec<ClientId> {
         let mut entered = Vec::new();
         for Waiting { client, is_new, outcome: sender } in std::mem::take(&mut self.waiting) {
             if is_new {
@@ -82,8 +79,8 @@ impl Audience {
     }
 
     /// Nobody waits any more for a client's wish; tells whether the client was entered for this alone and must go.
-    pub fn withdraw(&mut self, client: Key) -> bool {
-        let is_over = |waiting: &Waiting| waiting.client == client && waiting.outcome.is_closed();
+    pub fn withdraw(&mut self, client: ClientId) -> bool {
+        let is_over = |waiting: &Waiting| waiting.client == client && waiting.outcome.is_canceled();
         let was_new = self.waiting.iter().any(|waiting| is_over(waiting) && waiting.is_new);
         self.waiting.retain(|waiting| !is_over(waiting));
         match self.waiting.iter_mut().find(|waiting| waiting.client == client) {

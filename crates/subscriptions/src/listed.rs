@@ -4,32 +4,30 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use goblin_config::exposure::Profile;
-use crate::mailbox::tally::Full;
-use crate::subscriptions::audience::{Audience, Key, key};
-use crate::subscriptions::covers::{CoverId, shows};
-use crate::subscriptions::interests::{Interests, State, Topic, Upstream};
-use crate::subscriptions::pattern::Pattern;
-use crate::subscriptions::{Name, Notice, Offers, Subscription};
+use crate::tally::Full;
+use crate::audience::Audience;
+use crate::covers::{CoverId, shows};
+use crate::interests::{Interests, State, Topic, Upstream};
+use crate::pattern::Pattern;
+use crate::{ClientId, Name, Notice, Offers, Subscriber, Subscription};
 
 /// What follows from a fresh listing.
-#[derive(Default)]
-pub struct Relisted {
+pub struct Relisted<S> {
     /// Who must hear that something may have changed.
-    pub notices: Vec<Notice>,
+    pub notices: Vec<Notice<S>>,
     /// Resources that were offered and are no more; they are gone if they cannot be read either.
     pub suspects: Vec<Arc<str>>,
 }
 
 /// What follows when a resource is gone.
-#[derive(Default)]
-pub struct Vanished {
+pub struct Vanished<S> {
     /// Who must hear that it is.
-    pub deleted: Vec<Notice>,
+    pub deleted: Vec<Notice<S>>,
     /// Who must hear that something may have changed: it was the last that was waited for.
-    pub notices: Vec<Notice>,
+    pub notices: Vec<Notice<S>>,
 }
 
-impl Interests {
+impl<S: Subscriber> Interests<S> {
     /// Enters a pattern of the clients of `profile`, with the listed resources that it covers now.
     pub(super) fn cover(
         &mut self,
@@ -79,8 +77,8 @@ impl Interests {
 
     /// The backend has listed what it offers, completely. `came` is what it did not list when it was told the last time:
     /// nothing else is compared with patterns, which may be many.
-    pub fn relisted<'a>(&mut self, offers: &'a dyn Offers, came: impl Iterator<Item = &'a str> + 'a) -> Relisted {
-        let mut relisted = Relisted::default();
+    pub fn relisted<'a>(&mut self, offers: &'a dyn Offers, came: impl Iterator<Item = &'a str> + 'a) -> Relisted<S> {
+        let mut relisted = Relisted { notices: Vec::new(), suspects: Vec::new() };
         let mut back = Vec::new();
         for (native, topic) in &mut self.topics {
             let is_offered = offers.has(native);
@@ -104,7 +102,7 @@ impl Interests {
         &mut self,
         offers: &'a dyn Offers,
         came: Box<dyn Iterator<Item = &'a str> + 'a>,
-    ) -> Vec<Notice> {
+    ) -> Vec<Notice<S>> {
         let mut notices = Vec::new();
         if self.covers.is_empty() {
             return notices;
@@ -130,7 +128,7 @@ impl Interests {
     }
 
     /// Whoever wants a pattern is told of what it covers from now on: at once where that is known upstream, else when it is.
-    fn announce(&mut self, id: CoverId, native: &str) -> Vec<Notice> {
+    fn announce(&mut self, id: CoverId, native: &str) -> Vec<Notice<S>> {
         let (Some(cover), Some(topic)) = (self.covers.get(id), self.topics.get_mut(native)) else { return Vec::new() };
         if cover.is_stale {
             return Vec::new();
@@ -144,7 +142,7 @@ impl Interests {
     }
 
     /// What was gone is there again: it is asked for again, and whoever wants it is told.
-    pub(super) fn revive(&mut self, native: &Arc<str>) -> Vec<Notice> {
+    pub(super) fn revive(&mut self, native: &Arc<str>) -> Vec<Notice<S>> {
         let Some(topic) = self.topics.get_mut(native) else { return Vec::new() };
         topic.is_missing = false;
         topic.is_stale = true;
@@ -164,20 +162,20 @@ impl Interests {
     }
 
     /// A suspect could not be read: it is gone. Whoever wanted it, to be told so.
-    pub fn vanished(&mut self, native: &str, offers: &dyn Offers) -> Vanished {
-        let mut vanished = Vanished::default();
+    pub fn vanished(&mut self, native: &str, offers: &dyn Offers) -> Vanished<S> {
+        let mut vanished = Vanished { deleted: Vec::new(), notices: Vec::new() };
         if offers.has(native) {
             return vanished;
         }
         // Whoever waits for the backend's answer is told that; it is suspected again when the lists come again.
-        let is_gone = |topic: &&mut Topic| topic.was_offered && !topic.is_missing && !topic.audience.is_waited_for();
+        let is_gone = |topic: &&mut Topic<S>| topic.was_offered && !topic.is_missing && !topic.audience.is_waited_for();
         let Some(topic) = self.topics.get_mut(native).filter(is_gone) else { return vanished };
         topic.is_missing = true;
         let name = Arc::clone(&topic.name);
         let covers = std::mem::take(&mut topic.covers);
-        let mut told: HashMap<Key, Arc<Subscription>> = HashMap::new();
-        let mut tell = |audience: &Audience| {
-            told.extend(audience.all().map(|subscription| (key(&subscription.mailbox), Arc::clone(subscription))));
+        let mut told: HashMap<ClientId, Arc<Subscription<S>>> = HashMap::new();
+        let mut tell = |audience: &Audience<S>| {
+            told.extend(audience.all().map(|subscription| (subscription.subscriber.id(), Arc::clone(subscription))));
         };
         tell(&topic.audience);
         for id in covers {
@@ -197,14 +195,14 @@ impl Interests {
 
     /// Takes over subscriptions that somebody else kept. Their clients are told that something may have been missed, when
     /// the backend listens.
-    pub fn restore(&mut self, subscriptions: Vec<Arc<Subscription>>, offers: &dyn Offers) -> Vec<Notice> {
+    pub fn restore(&mut self, subscriptions: Vec<Arc<Subscription<S>>>, offers: &dyn Offers) -> Vec<Notice<S>> {
         let mut natives = HashSet::new();
         for subscription in subscriptions {
             let name = Name { native: subscription.name.native.clone(), exposed: subscription.name.exposed.clone() };
             match &subscription.pattern {
                 Some(pattern) => {
                     let known = self.cover_of(&subscription);
-                    let profile = || subscription.mailbox.profile().cloned();
+                    let profile = || subscription.subscriber.profile().cloned();
                     let id =
                         known.unwrap_or_else(|| self.covers.insert(Arc::new(name), Arc::clone(pattern), profile()));
                     self.join(&subscription, Some(id));
@@ -226,7 +224,7 @@ impl Interests {
     }
 
     /// Patterns of which nothing is being asked for: whoever may have missed something is told.
-    fn settle_covers_at_rest(&mut self) -> Vec<Notice> {
+    fn settle_covers_at_rest(&mut self) -> Vec<Notice<S>> {
         if self.upstream == Upstream::Down {
             return Vec::new();
         }

@@ -8,18 +8,17 @@ use std::collections::hash_map::Entry as Slot;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use crate::mailbox::Mailbox;
-use crate::mailbox::tally::{Full, Place};
-use crate::subscriptions::audience::{Audience, Key, key};
-use crate::subscriptions::covers::{CoverId, Covers};
-use crate::subscriptions::glob::LONGEST_URI;
-use crate::subscriptions::pattern::Pattern;
-use crate::subscriptions::{Affected, Entry, Name, Notice, Offers, Outcome, Standing, Subscription, Wish};
+use crate::tally::{Full, Place};
+use crate::audience::Audience;
+use crate::covers::{CoverId, Covers};
+use crate::glob::LONGEST_URI;
+use crate::pattern::Pattern;
+use crate::{Affected, ClientId, Entry, Name, Notice, Offers, Outcome, Standing, Subscriber, Subscription, Wish};
 
-pub struct Interests {
-    pub(super) topics: HashMap<Arc<str>, Topic>,
-    pub(super) covers: Covers,
-    clients: HashMap<Key, Vec<Arc<Subscription>>>,
+pub struct Interests<S> {
+    pub(super) topics: HashMap<Arc<str>, Topic<S>>,
+    pub(super) covers: Covers<S>,
+    clients: HashMap<ClientId, Vec<Arc<Subscription<S>>>>,
     /// Topics to compare with the upstream.
     pub(super) dirty: VecDeque<Arc<str>>,
     /// Counts connections.
@@ -39,9 +38,9 @@ pub(super) enum Upstream {
 }
 
 /// One resource that somebody wants.
-pub(super) struct Topic {
+pub(super) struct Topic<S> {
     pub name: Arc<Name>,
-    pub audience: Audience,
+    pub audience: Audience<S>,
     /// The patterns that cover it.
     pub covers: Vec<CoverId>,
     pub state: State,
@@ -70,8 +69,8 @@ pub(super) enum State {
     Refused,
 }
 
-impl Topic {
-    pub fn new(name: Name) -> Topic {
+impl<S: Subscriber> Topic<S> {
+    pub fn new(name: Name) -> Topic<S> {
         Topic {
             name: Arc::new(name),
             audience: Audience::default(),
@@ -111,13 +110,13 @@ impl Topic {
     }
 
     /// Its subscribers, with what they are told of.
-    pub fn notices(&self) -> impl Iterator<Item = Notice> {
+    pub fn notices(&self) -> impl Iterator<Item = Notice<S>> {
         self.audience.all().map(|it| Notice { subscription: Arc::clone(it), name: Arc::clone(&self.name) })
     }
 }
 
-impl Interests {
-    pub fn new(most_topics: usize) -> Interests {
+impl<S: Subscriber> Interests<S> {
+    pub fn new(most_topics: usize) -> Interests<S> {
         Interests {
             topics: HashMap::new(),
             covers: Covers::default(),
@@ -133,11 +132,11 @@ impl Interests {
     /// room.
     pub fn subscribe(
         &mut self,
-        mut wish: Wish,
+        mut wish: Wish<S>,
         offers: &dyn Offers,
         place: impl FnOnce() -> Result<Place, Full>,
-    ) -> Result<Entry, Full> {
-        let client = key(&wish.mailbox);
+    ) -> Result<Entry<S>, Full> {
+        let client = wish.subscriber.id();
         let terms = std::mem::take(&mut wish.terms);
         let known = self.known(&wish);
         let is_new = known.is_none();
@@ -160,27 +159,27 @@ impl Interests {
     }
 
     /// Returns the subscription that a client has already.
-    fn known(&self, wish: &Wish) -> Option<Arc<Subscription>> {
+    fn known(&self, wish: &Wish<S>) -> Option<Arc<Subscription<S>>> {
         let audience = match &wish.pattern {
             Some(pattern) => {
-                let id = self.covers.find(pattern, &wish.native, wish.mailbox.profile())?;
+                let id = self.covers.find(pattern, &wish.native, wish.subscriber.profile())?;
                 &self.covers.get(id)?.audience
             }
             None => &self.topics.get(&wish.native)?.audience,
         };
-        audience.get(key(&wish.mailbox)).cloned()
+        audience.get(wish.subscriber.id()).cloned()
     }
 
-    pub(super) fn cover_of(&self, subscription: &Subscription) -> Option<CoverId> {
-        let profile = subscription.mailbox.profile();
+    pub(super) fn cover_of(&self, subscription: &Subscription<S>) -> Option<CoverId> {
+        let profile = subscription.subscriber.profile();
         self.covers.find(subscription.pattern.as_deref()?, &subscription.name.native, profile)
     }
 
-    fn enter(&mut self, wish: Wish, offers: &dyn Offers, place: Place) -> Result<Arc<Subscription>, Full> {
+    fn enter(&mut self, wish: Wish<S>, offers: &dyn Offers, place: Place) -> Result<Arc<Subscription<S>>, Full> {
         let name = || Name { native: Arc::clone(&wish.native), exposed: Arc::clone(&wish.exposed) };
         let (name, cover) = match &wish.pattern {
             Some(pattern) => {
-                let profile = wish.mailbox.profile();
+                let profile = wish.subscriber.profile();
                 let known = self.covers.find(pattern, &wish.native, profile);
                 let id = match known {
                     Some(id) => id,
@@ -202,18 +201,18 @@ impl Interests {
         Ok(subscription)
     }
 
-    pub(super) fn join(&mut self, subscription: &Arc<Subscription>, cover: Option<CoverId>) {
+    pub(super) fn join(&mut self, subscription: &Arc<Subscription<S>>, cover: Option<CoverId>) {
         let audience = match cover {
             Some(id) => self.covers.get_mut(id).map(|cover| &mut cover.audience),
             None => self.topics.get_mut(&subscription.name.native).map(|topic| &mut topic.audience),
         };
         if let Some(audience) = audience {
             audience.enter(subscription);
-            self.clients.entry(key(&subscription.mailbox)).or_default().push(Arc::clone(subscription));
+            self.clients.entry(subscription.subscriber.id()).or_default().push(Arc::clone(subscription));
         }
     }
 
-    fn standing(&mut self, native: &Arc<str>, client: Key, is_new: bool) -> Standing {
+    fn standing(&mut self, native: &Arc<str>, client: ClientId, is_new: bool) -> Standing {
         let Some(topic) = self.topics.get_mut(native) else { return Standing::Settled(Outcome::Pending) };
         match (self.upstream, topic.state) {
             (Upstream::Down, _) => {
@@ -234,7 +233,7 @@ impl Interests {
         }
     }
 
-    fn cover_standing(&mut self, id: CoverId, client: Key, is_new: bool) -> Standing {
+    fn cover_standing(&mut self, id: CoverId, client: ClientId, is_new: bool) -> Standing {
         let Some(cover) = self.covers.get_mut(id) else { return Standing::Settled(Outcome::Pending) };
         match self.upstream {
             Upstream::Down => {
@@ -253,13 +252,13 @@ impl Interests {
     }
 
     /// The subscription of a client to the one resource `native`.
-    pub fn find(&self, mailbox: &Mailbox, native: &str) -> Option<&Arc<Subscription>> {
-        self.topics.get(native)?.audience.get(key(mailbox))
+    pub fn find(&self, subscriber: &S, native: &str) -> Option<&Arc<Subscription<S>>> {
+        self.topics.get(native)?.audience.get(subscriber.id())
     }
 
     /// Ends a subscription; tells whether there was one.
-    pub fn end(&mut self, subscription: &Subscription) -> bool {
-        let client = key(&subscription.mailbox);
+    pub fn end(&mut self, subscription: &Subscription<S>) -> bool {
+        let client = subscription.subscriber.id();
         let Some(own) = self.clients.get_mut(&client) else { return false };
         let Some(at) = own.iter().position(|other| std::ptr::eq(&**other, subscription)) else { return false };
         let ended = own.swap_remove(at);
@@ -271,8 +270,8 @@ impl Interests {
     }
 
     /// Ends all that a client wants.
-    pub fn release(&mut self, mailbox: &Mailbox) -> Vec<Arc<Subscription>> {
-        let client = key(mailbox);
+    pub fn release(&mut self, subscriber: &S) -> Vec<Arc<Subscription<S>>> {
+        let client = subscriber.id();
         let own = self.clients.remove(&client).unwrap_or_default();
         for subscription in &own {
             self.leave(client, subscription);
@@ -280,7 +279,7 @@ impl Interests {
         own
     }
 
-    fn leave(&mut self, client: Key, subscription: &Subscription) {
+    fn leave(&mut self, client: ClientId, subscription: &Subscription<S>) {
         if subscription.pattern.is_none() {
             let native = &subscription.name.native;
             self.topics.get_mut(native).and_then(|topic| topic.audience.leave(client));
@@ -311,8 +310,8 @@ impl Interests {
 
     /// Nobody waits any more for how a client's wish stands: one that was entered for this goes, unless the client wishes it
     /// a second time.
-    pub fn withdraw(&mut self, subscription: &Subscription) {
-        let client = key(&subscription.mailbox);
+    pub fn withdraw(&mut self, subscription: &Subscription<S>) {
+        let client = subscription.subscriber.id();
         let audience = match self.cover_of(subscription) {
             Some(id) => self.covers.get_mut(id).map(|cover| &mut cover.audience),
             None => self.topics.get_mut(&subscription.name.native).map(|topic| &mut topic.audience),
@@ -323,8 +322,8 @@ impl Interests {
     }
 
     /// Whether a client wants to hear of `native`, for whatever reason.
-    pub fn wants(&self, mailbox: &Mailbox, native: &str) -> bool {
-        let client = key(mailbox);
+    pub fn wants(&self, subscriber: &S, native: &str) -> bool {
+        let client = subscriber.id();
         let in_topic = |uri: &str| self.topics.get(uri).is_some_and(|topic| topic.audience.has(client));
         let in_cover = |id: CoverId| self.covers.get(id).is_some_and(|cover| cover.audience.has(client));
         let covers_outer = |uri: &str| {
@@ -337,12 +336,12 @@ impl Interests {
     }
 
     /// All subscriptions of a client.
-    pub fn of(&self, mailbox: &Mailbox) -> &[Arc<Subscription>] {
-        self.clients.get(&key(mailbox)).map_or(&[], Vec::as_slice)
+    pub fn of(&self, subscriber: &S) -> &[Arc<Subscription<S>>] {
+        self.clients.get(&subscriber.id()).map_or(&[], Vec::as_slice)
     }
 
     /// All subscriptions, with how each stands.
-    pub fn all(&self) -> impl Iterator<Item = (&Arc<Subscription>, &'static str)> {
+    pub fn all(&self) -> impl Iterator<Item = (&Arc<Subscription<S>>, &'static str)> {
         let topics = self.topics.values().flat_map(|topic| {
             let state = topic.standing();
             topic.audience.all().map(move |subscription| (subscription, state))
@@ -361,7 +360,7 @@ impl Interests {
     }
 
     /// The listed resources that a pattern covers; for one that is none, its own.
-    pub fn covered(&self, subscription: &Subscription) -> Vec<Arc<str>> {
+    pub fn covered(&self, subscription: &Subscription<S>) -> Vec<Arc<str>> {
         match self.cover_of(subscription).and_then(|id| self.covers.get(id)) {
             Some(cover) => cover.listed.iter().cloned().collect(),
             None => vec![Arc::clone(&subscription.name.native)],
@@ -382,7 +381,7 @@ impl Interests {
     /// Who must hear of an update of `native`: those who want it, by name or by pattern, and those who want something it is
     /// inside of. Of a client that wants several of these it is the nearest. Where that one may not count the update as
     /// news, because it is for chosen fields, the next follows.
-    pub fn affected(&self, native: &str) -> Vec<Affected<'_>> {
+    pub fn affected(&self, native: &str) -> Vec<Affected<'_, S>> {
         let mut found = Found::default();
         if let Some(topic) = self.topics.get(native) {
             found.add(topic.audience.all(), None);
@@ -409,7 +408,7 @@ impl Interests {
     }
 
     /// All subscriptions, for whoever keeps them from now on. Who waits for an answer has one that will be asked for again.
-    pub fn drain(&mut self) -> Vec<Arc<Subscription>> {
+    pub fn drain(&mut self) -> Vec<Arc<Subscription<S>>> {
         self.link_down(self.link);
         let all = std::mem::take(&mut self.clients).into_values().flatten().collect();
         *self = Interests { link: self.link + 1, ..Interests::new(self.most_topics) };
@@ -418,27 +417,32 @@ impl Interests {
 }
 
 /// Clients that must hear of an update, each once.
-#[derive(Default)]
-struct Found<'a> {
-    affected: Vec<Affected<'a>>,
+struct Found<'a, S> {
+    affected: Vec<Affected<'a, S>>,
     /// Those that were found, and whether they are told whatever their update says. Filled when the second group comes: most
     /// updates have one.
-    clients: HashMap<Key, bool>,
+    clients: HashMap<ClientId, bool>,
 }
 
-impl<'a> Found<'a> {
-    fn add(&mut self, subscribers: impl Iterator<Item = &'a Arc<Subscription>>, within: Option<&'a Arc<Name>>) {
+impl<S> Default for Found<'_, S> {
+    fn default() -> Self {
+        Found { affected: Vec::new(), clients: HashMap::new() }
+    }
+}
+
+impl<'a, S: Subscriber> Found<'a, S> {
+    fn add(&mut self, subscribers: impl Iterator<Item = &'a Arc<Subscription<S>>>, within: Option<&'a Arc<Name>>) {
         if self.affected.is_empty() {
             self.affected.extend(subscribers.map(|subscription| Affected { subscription, within, is_next: false }));
             return;
         }
         if self.clients.is_empty() {
-            let is_sure = |it: &Affected<'_>| (key(&it.subscription.mailbox), !it.subscription.is_selective());
+            let is_sure = |it: &Affected<'_, S>| (it.subscription.subscriber.id(), !it.subscription.is_selective());
             self.clients.extend(self.affected.iter().map(is_sure));
         }
         for subscription in subscribers {
             let is_sure = !subscription.is_selective();
-            let is_next = match self.clients.entry(key(&subscription.mailbox)) {
+            let is_next = match self.clients.entry(subscription.subscriber.id()) {
                 Slot::Vacant(slot) => {
                     slot.insert(is_sure);
                     false

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::subscriptions::covers::CoverId;
-use crate::subscriptions::interests::{Interests, State, Topic, Upstream};
-use crate::subscriptions::{Job, Name, Notice, Outcome, Reply, Subscription};
+use crate::covers::CoverId;
+use crate::interests::{Interests, State, Topic, Upstream};
+use crate::{Job, Name, Notice, Outcome, Reply, Subscriber, Subscription};
 
-impl Interests {
+impl<S: Subscriber> Interests<S> {
     /// The connection is there; its number. Whoever was subscribed before may have missed something; where nothing can be
     /// asked for, they are told at once. `is_listed`: what patterns cover is known.
-    pub fn link_up(&mut self, can_subscribe: bool, is_listed: bool) -> (u64, Vec<Notice>) {
+    pub fn link_up(&mut self, can_subscribe: bool, is_listed: bool) -> (u64, Vec<Notice<S>>) {
         self.link += 1;
         self.upstream = if can_subscribe { Upstream::Up } else { Upstream::Deaf };
         self.dirty.clear();
@@ -69,8 +69,8 @@ impl Interests {
     }
 
     /// Updates may have been missed though the connection stands. What is being asked for is told when it is answered.
-    pub fn doubt(&mut self) -> Vec<Notice> {
-        let heard = |topic: &&Topic| matches!(topic.state, State::On | State::Tracked) && !topic.is_missing;
+    pub fn doubt(&mut self) -> Vec<Notice<S>> {
+        let heard = |topic: &&Topic<S>| matches!(topic.state, State::On | State::Tracked) && !topic.is_missing;
         let mut notices: Vec<_> = self.topics.values().filter(heard).flat_map(Topic::notices).collect();
         for cover in self.covers.values_mut() {
             cover.is_stale |= !cover.open.is_empty();
@@ -106,7 +106,7 @@ impl Interests {
     }
 
     /// The answer to a job. Tells who must hear that something may have changed.
-    pub fn answered(&mut self, job: &Job, reply: Reply) -> Vec<Notice> {
+    pub fn answered(&mut self, job: &Job, reply: Reply) -> Vec<Notice<S>> {
         if job.link != self.link {
             return Vec::new();
         }
@@ -138,7 +138,7 @@ impl Interests {
     }
 
     /// An answer came after all, and the backend agreed: that is so now, or it is taken back.
-    pub fn answered_late(&mut self, job: &Job) -> Vec<Notice> {
+    pub fn answered_late(&mut self, job: &Job) -> Vec<Notice<S>> {
         if job.link != self.link || !job.subscribes {
             return Vec::new();
         }
@@ -159,7 +159,7 @@ impl Interests {
     }
 
     /// How a resource stands is known: who waits is told, and those who were entered for what was refused have nothing.
-    fn settle(&mut self, native: &str, outcome: &Outcome) -> Vec<Notice> {
+    fn settle(&mut self, native: &str, outcome: &Outcome) -> Vec<Notice<S>> {
         let Some(topic) = self.topics.get_mut(native) else { return Vec::new() };
         let entered = topic.audience.settle(outcome);
         if !outcome.is_refusal() {
@@ -170,14 +170,14 @@ impl Interests {
         Vec::new()
     }
 
-    fn end_all(&mut self, ended: &[Arc<Subscription>]) {
+    fn end_all(&mut self, ended: &[Arc<Subscription<S>>]) {
         for subscription in ended {
             self.end(subscription);
         }
     }
 
     /// The same for the patterns that cover it.
-    fn settle_covers(&mut self, native: &str, outcome: &Outcome) -> Vec<Notice> {
+    fn settle_covers(&mut self, native: &str, outcome: &Outcome) -> Vec<Notice<S>> {
         let Some(topic) = self.topics.get_mut(native) else { return Vec::new() };
         let is_news = std::mem::take(&mut topic.is_news) && !outcome.is_refusal();
         let (name, ids) = (Arc::clone(&topic.name), topic.covers.clone());
@@ -203,7 +203,7 @@ impl Interests {
     }
 
     /// When all that a pattern covers has been asked for, those who wait for it are told: refused is what was refused whole.
-    pub(super) fn settle_cover(&mut self, id: CoverId) -> Vec<Notice> {
+    pub(super) fn settle_cover(&mut self, id: CoverId) -> Vec<Notice<S>> {
         let Some(cover) = self.covers.get_mut(id).filter(|cover| cover.open.is_empty()) else { return Vec::new() };
         if let Some(refusal) = cover.whole_refusal() {
             let entered = cover.audience.settle(&refusal);

@@ -1,7 +1,7 @@
 //! What covers many resources: a glob, or a template that the backend lists.
 
 use goblin_wire::template::Template;
-use crate::subscriptions::glob::Glob;
+use crate::glob::Glob;
 
 pub enum Pattern {
     Glob(Glob),
