@@ -14,7 +14,7 @@ use goblin_config::edit::Draft;
 use goblin_config::file::Origin;
 use goblin_config::import::merge::merge;
 use goblin_config::import::{Client, Ground, Source, translate};
-use goblin::front::body;
+use goblin_engine::front::body;
 use goblin_wire::canonical::{MAX_SEPARATORS, canonical, is_plain, readings};
 use goblin_wire::framing::{Event, Events, Frame, HEAD_KEPT, Lines};
 use goblin_wire::json::{self, Pieces, Span, Splice};

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use goblin::admin::api::EntryList;
-use goblin::admin::events::MOST_READERS;
+use goblin_admin::api::EntryList;
+use goblin_engine::admin::events::MOST_READERS;
 use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::value::RawValue;

@@ -24,7 +24,7 @@ const ORDER: [&[&str]; 10] = [
 ];
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    Path::new(crate::harness::ROOT)
 }
 
 fn read(path: &str) -> String {

@@ -21,6 +21,8 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub const GOBLIN: &str = env!("CARGO_BIN_EXE_goblin");
+/// The root of the workspace.
+pub const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// The path of the fixture server.
 pub fn fixture() -> String {

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use goblin::admin::routes::{Access, ROUTES};
+use goblin_admin::routes::{Access, ROUTES};
 use http::{Method, StatusCode};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

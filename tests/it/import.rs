@@ -32,7 +32,7 @@ const CASES: [(&str, &str, &str); 13] = [
 ];
 
 fn fixture(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients_files").join(name);
+    let path = Path::new(crate::harness::ROOT).join("tests/clients_files").join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
@@ -112,7 +112,7 @@ fn every_file_of_every_client_gives_what_stands_next_to_it() {
 
 #[test]
 fn no_file_of_a_client_is_without_a_case() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients_files");
+    let directory = Path::new(crate::harness::ROOT).join("tests/clients_files");
     let mut count = 0;
     for entry in std::fs::read_dir(directory).expect("a directory") {
         let name = entry.expect("an entry").file_name().into_string().expect("text");

@@ -92,7 +92,7 @@ impl Maker {
             Maker::TypeScript2 => ("node".to_owned(), "server-v2.mjs"),
             Maker::Rust => return None,
         };
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(script);
+        let script = Path::new(crate::harness::ROOT).join("tests/clients").join(script);
         Some(vec![program, script.display().to_string()])
     }
 

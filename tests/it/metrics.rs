@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use goblin::app::App;
+use goblin_engine::app::App;
 use goblin_client::connect::ProxyEnvironment;
 use goblin_config::Config;
 use goblin_config::file::Origin;

@@ -423,7 +423,7 @@ impl Conformance {
         let target = output.parent().expect("a profile's directory lies in the target directory");
         let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         build.args(["build", "--quiet", "--package", "goblin-conformance", "--target-dir"]).arg(target);
-        let status = build.current_dir(env!("CARGO_MANIFEST_DIR")).status().await.expect("cargo can be run");
+        let status = build.current_dir(crate::harness::ROOT).status().await.expect("cargo can be run");
         assert!(status.success(), "goblin-conformance did not build: {status}");
         let mut command = Command::new(target.join("debug/goblin-conformance"));
         command.arg("serve").stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);

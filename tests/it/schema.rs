@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::harness::GOBLIN;
 
 fn read(path: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    let path = Path::new(crate::harness::ROOT).join(path);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 

@@ -11,7 +11,7 @@ use crate::harness::{GOBLIN, PATIENCE, Scratch, eventually, servers_only};
 
 /// A file or directory below `target/tools`.
 pub fn tool(path: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools").join(path);
+    let path = Path::new(crate::harness::ROOT).join("target/tools").join(path);
     assert!(path.exists(), "{} is missing: run `cargo xtask test`, which installs it", path.display());
     path
 }
@@ -43,7 +43,7 @@ impl Sdk {
 
     /// The client's program, to be given its arguments.
     pub fn command(self) -> Command {
-        let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients");
+        let clients = Path::new(crate::harness::ROOT).join("tests/clients");
         let (program, script) = match self {
             Sdk::Python1 => (tool("py1/bin/python"), "client.py"),
             Sdk::Python2 => (tool("py2/bin/python"), "client.py"),

@@ -51,7 +51,7 @@ impl Tool {
 }
 
 fn directory() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/search"))
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/search"))
 }
 
 fn all_tools() -> Vec<Tool> {

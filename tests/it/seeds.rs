@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 mod targets;
 
 fn fuzz() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz")
+    Path::new(crate::harness::ROOT).join("fuzz")
 }
 
 fn names(directory: &Path) -> BTreeSet<String> {

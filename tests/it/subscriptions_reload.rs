@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use goblin::admin::permit::Permit;
-use goblin::app::App;
+use goblin_engine::admin::permit::Permit;
+use goblin_engine::app::App;
 use goblin_client::connect::ProxyEnvironment;
 use goblin_config::Gateway;
 use goblin_config::admin::AdminSettings;

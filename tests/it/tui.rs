@@ -4,7 +4,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use goblin::tui::input::KEYS;
+use goblin_tui::input::KEYS;
 use http_body_util::Full;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -372,7 +372,7 @@ async fn serve_shows_its_own_gateway_and_ends_with_it() {
 
 #[test]
 fn the_manual_lists_the_keys_of_the_help() {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/tui.md");
+    let path = std::path::Path::new(crate::harness::ROOT).join("docs/tui.md");
     let text = std::fs::read_to_string(path).expect("the manual");
     let rows: Vec<_> = text.lines().filter(|line| line.starts_with("| `")).collect();
     let expected: Vec<_> = KEYS

@@ -1,3 +1,12 @@
 //! The client side: connections to MCP servers, and to a gateway that runs already.
 
+pub mod address;
+pub mod bridge;
 pub mod connect;
+pub mod content;
+pub mod environment;
+pub mod gateway;
+pub mod peer;
+pub mod runtime;
+pub mod schema;
+pub mod update;

@@ -12,6 +12,7 @@ pub mod date;
 pub mod depth;
 pub mod dialect;
 pub mod error;
+pub mod extensions;
 pub mod framing;
 pub mod hello;
 pub mod json;

@@ -1,0 +1,294 @@
+//! Every route for operators, in one table: the router looks requests up in it, the OpenAPI document is made from it, and a
+//! test holds the page about it against it.
+
+use http::Method as Verb;
+use percent_encoding::percent_decode_str;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+
+use crate::api::{EntryList, EventInfo, Missed, Ready, Reloaded, ServerList, ServerStatus, SessionList, Status, SubscriptionList};
+use goblin_catalog::listing::List;
+
+/// Beyond this nothing is near to a route.
+const LONGEST_COMPARED: usize = 128;
+/// Stands for the id of a server in a path.
+const ID: &str = "{id}";
+
+#[derive(Clone, Copy)]
+pub struct Route {
+    /// May hold `{id}`, for one segment.
+    pub path: &'static str,
+    pub access: Access,
+    pub action: Action,
+    /// The one parameter that its query may have.
+    pub parameter: Option<Parameter>,
+    pub answer: Answer,
+    pub summary: &'static str,
+}
+
+impl Route {
+    pub fn verb(&self) -> Verb {
+        match self.action {
+            Action::Look(_) => Verb::GET,
+            Action::Change(_) => Verb::POST,
+        }
+    }
+
+    /// Whether it is about one server.
+    pub fn has_id(&self) -> bool {
+        self.path.contains(ID)
+    }
+}
+
+/// Who may use a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Anybody, from anywhere.
+    Probe,
+    /// Whoever may speak to the gateway.
+    Client,
+    /// Whoever has the admin token.
+    Operator,
+}
+
+/// What a route does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    Look(Look),
+    Change(Change),
+}
+
+/// What may be done to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    Restart,
+    Enable,
+    Disable,
+}
+
+impl Wish {
+    pub const ALL: [Wish; 3] = [Wish::Restart, Wish::Enable, Wish::Disable];
+
+    pub fn word(self) -> &'static str {
+        match self {
+            Wish::Restart => "restart",
+            Wish::Enable => "enable",
+            Wish::Disable => "disable",
+        }
+    }
+}
+
+/// What a route changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    Configuration,
+    Server(Wish),
+}
+
+/// What a route tells of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    Alive,
+    Ready,
+    Metrics,
+    Status,
+    Servers,
+    Server,
+    Entries(List),
+    Subscriptions,
+    Sessions,
+    Events,
+    OpenApi,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Parameter {
+    pub name: &'static str,
+    pub about: &'static str,
+}
+
+/// What the body of a good answer is.
+#[derive(Clone, Copy)]
+pub enum Answer {
+    Text(&'static str),
+    Json(fn(&mut SchemaGenerator) -> Schema),
+    /// Server-sent events, each of which has data like this; or, if it is called so, like that.
+    Events(fn(&mut SchemaGenerator) -> Schema, (&'static str, fn(&mut SchemaGenerator) -> Schema)),
+}
+
+const SERVER: Option<Parameter> = Some(Parameter { name: "server", about: "the id of a server: what it offers alone" });
+const URI: Option<Parameter> =
+    Some(Parameter { name: "uri", about: "a URI as clients spell it: the subscriptions that an update of it reaches" });
+
+const fn read(path: &'static str, look: Look, answer: Answer, summary: &'static str) -> Route {
+    Route { path, access: Access::Operator, action: Action::Look(look), parameter: None, answer, summary }
+}
+
+const fn probe(path: &'static str, look: Look, answer: Answer, summary: &'static str) -> Route {
+    Route { access: Access::Probe, ..read(path, look, answer, summary) }
+}
+
+const fn entries(path: &'static str, list: List, summary: &'static str) -> Route {
+    Route { parameter: SERVER, ..read(path, Look::Entries(list), json::<EntryList>(), summary) }
+}
+
+const fn change(path: &'static str, change: Change, answer: Answer, summary: &'static str) -> Route {
+    Route { path, access: Access::Operator, action: Action::Change(change), parameter: None, answer, summary }
+}
+
+const fn json<T: JsonSchema>() -> Answer {
+    Answer::Json(schema::<T>)
+}
+
+fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
+}
+
+const OPENAPI: Answer =
+    Answer::Json(|_| schemars::json_schema!({ "type": "object", "required": ["openapi", "paths"] }));
+
+pub const ROUTES: &[Route] = &[
+    probe("/healthz", Look::Alive, Answer::Text("text/plain; charset=utf-8"), "whether the process answers"),
+    probe("/readyz", Look::Ready, json::<Ready>(), "whether it is ready to be used; 503 while it is not"),
+    Route {
+        access: Access::Client,
+        ..read(
+            "/metrics",
+            Look::Metrics,
+            Answer::Text(goblin_telemetry::metrics::CONTENT_TYPE),
+            "everything that is counted, for Prometheus",
+        )
+    },
+    read("/api/status", Look::Status, json::<Status>(), "everything at a glance"),
+    read("/api/servers", Look::Servers, json::<ServerList>(), "how each server stands, the disabled ones too"),
+    read("/api/servers/{id}", Look::Server, json::<ServerStatus>(), "how one server stands"),
+    entries("/api/tools", List::Tools, "the tools of all servers"),
+    entries("/api/prompts", List::Prompts, "the prompts of all servers"),
+    entries("/api/resources", List::Resources, "the resources of all servers"),
+    entries("/api/templates", List::Templates, "the resource templates of all servers"),
+    Route {
+        parameter: URI,
+        ..read("/api/subscriptions", Look::Subscriptions, json::<SubscriptionList>(), "who is subscribed to what")
+    },
+    read("/api/sessions", Look::Sessions, json::<SessionList>(), "the sessions of clients, those seen last first"),
+    read(
+        "/api/events",
+        Look::Events,
+        Answer::Events(schema::<EventInfo>, ("missed", schema::<Missed>)),
+        "what happens, as it happens; Last-Event-ID resumes",
+    ),
+    read("/api/openapi.json", Look::OpenApi, OPENAPI, "this API as an OpenAPI document"),
+    change("/api/reload", Change::Configuration, json::<Reloaded>(), "read the configuration file anew"),
+    change(
+        "/api/servers/{id}/restart",
+        Change::Server(Wish::Restart),
+        json::<ServerStatus>(),
+        "end the connection to a server and begin anew",
+    ),
+    change(
+        "/api/servers/{id}/enable",
+        Change::Server(Wish::Enable),
+        json::<ServerStatus>(),
+        "start a server that is disabled",
+    ),
+    change(
+        "/api/servers/{id}/disable",
+        Change::Server(Wish::Disable),
+        json::<ServerStatus>(),
+        "stop a server, until it is enabled or the gateway starts anew",
+    ),
+];
+
+/// What a path and a verb lead to.
+pub enum Found {
+    Route(&'static Route, Option<String>),
+    /// There is something, for other verbs.
+    OtherVerb(String),
+    /// There is nothing; this is the nearest.
+    Nothing(&'static Route),
+}
+
+/// HEAD is answered wherever GET is.
+pub fn find(verb: &Verb, path: &str) -> Found {
+    let at_path: Vec<_> = ROUTES.iter().filter_map(|route| Some((route, capture(route.path, path)?))).collect();
+    let wanted = if *verb == Verb::HEAD { &Verb::GET } else { verb };
+    match at_path.iter().find(|(route, _)| route.verb() == *wanted) {
+        Some((route, id)) => Found::Route(route, id.clone()),
+        None if at_path.is_empty() => Found::Nothing(nearest(path)),
+        None => Found::OtherVerb(allowed(at_path.iter().map(|(route, _)| route.verb()))),
+    }
+}
+
+fn allowed(verbs: impl Iterator<Item = Verb>) -> String {
+    let words = verbs.map(|verb| if verb == Verb::GET { "GET, HEAD".to_owned() } else { verb.to_string() });
+    words.collect::<Vec<_>>().join(", ")
+}
+
+/// Whether a path is of this form, and the id in it. Segments are told apart before they are decoded: ids may hold a `/`.
+fn capture(form: &str, path: &str) -> Option<Option<String>> {
+    let mut id = None;
+    let (mut wanted, mut given) = (form.split('/'), path.split('/'));
+    loop {
+        match (wanted.next(), given.next()) {
+            (None, None) => return Some(id),
+            (Some(ID), Some(segment)) if !segment.is_empty() => {
+                id = Some(percent_decode_str(segment).decode_utf8().ok()?.into_owned());
+            }
+            (Some(wanted), Some(given)) if wanted == given => {}
+            _ => return None,
+        }
+    }
+}
+
+fn nearest(path: &str) -> &'static Route {
+    let path: String = path.chars().take(LONGEST_COMPARED).collect();
+    let given: Vec<_> = path.split('/').collect();
+    let distance = |route: &&Route| {
+        let segments = route.path.split('/').enumerate();
+        let filled = segments.map(|(at, segment)| match (segment, given.get(at)) {
+            (ID, Some(given)) if !given.is_empty() => given,
+            _ => segment,
+        });
+        strsim::damerau_levenshtein(&path, &filled.collect::<Vec<_>>().join("/"))
+    };
+    // Whoever asks for something of the API is not told of the rest.
+    ROUTES.iter().filter(|route| route.path.starts_with("/api/")).min_by_key(distance).expect("there are some")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hard7_the_routes_of_operators_are_those_under_api() {
+        for route in ROUTES {
+            assert_eq!(route.access == Access::Operator, route.path.starts_with("/api/"), "{}", route.path);
+        }
+    }
+
+    #[test]
+    fn a_path_and_a_verb_lead_to_one_route_or_say_what_would() {
+        let word = |verb: &str, path: &str| match find(&verb.parse().expect("a verb"), path) {
+            Found::Route(route, Some(id)) => format!("{} {} of {id}", route.verb(), route.path),
+            Found::Route(route, None) => format!("{} {}", route.verb(), route.path),
+            Found::OtherVerb(allowed) => format!("only {allowed}"),
+            Found::Nothing(route) => format!("near {}", route.path),
+        };
+        for (verb, path, expected) in [
+            ("GET", "/api/status", "GET /api/status"),
+            ("HEAD", "/api/status", "GET /api/status"),
+            ("PUT", "/api/status", "only GET, HEAD"),
+            ("GET", "/api/reload", "only POST"),
+            ("POST", "/api/servers/a/restart", "POST /api/servers/{id}/restart of a"),
+            ("POST", "/api/servers/a/restar", "near /api/servers/{id}/restart"),
+            ("GET", "/api/servers/a%2Fb%20c", "GET /api/servers/{id} of a/b c"),
+            ("GET", "/api/servers/", "near /api/servers"),
+            ("GET", "/api/servers/%ff", "near /api/servers/{id}"),
+            ("GET", "/api/servers/a/b", "near /api/servers/{id}"),
+            ("GET", "/api/Status", "near /api/status"),
+            ("GET", "/api/tool", "near /api/tools"),
+            ("GET", "/api", "near /api/tools"),
+        ] {
+            assert_eq!(word(verb, path), expected, "{verb} {path}");
+        }
+    }
+}

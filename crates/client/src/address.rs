@@ -1,0 +1,99 @@
+//! The address of a gateway, as commands read and show it: an HTTP URL, or a Unix socket.
+//!
+//! `unix:SOCKET:PATH` names a path at a socket, as nginx writes it: `unix:/run/user/1000/goblin.sock:/mcp`.
+
+use std::path::Path;
+
+use anyhow::{Result, anyhow};
+use http::Uri;
+
+use crate::connect::{HttpClient, ProxyEnvironment};
+use goblin_config::exposure::ProfileName;
+use goblin_config::mask;
+
+const UNIX: &str = "unix:";
+pub const ENDPOINT: &str = "/mcp";
+
+/// Returns the address of a path at a socket.
+pub fn of_socket(socket: &Path, path: &str) -> String {
+    format!("{UNIX}{}:{path}", socket.display())
+}
+
+/// Reads the value of `--url`. Completes the address of a socket: its path is absolute, and `/mcp` is the endpoint.
+pub fn parse(text: &str) -> Result<String, String> {
+    let Some(rest) = text.strip_prefix(UNIX) else { return Ok(text.to_owned()) };
+    let (socket, path) = split(rest).unwrap_or((rest, ENDPOINT));
+    match std::path::absolute(socket) {
+        Ok(socket) => Ok(of_socket(&socket, path)),
+        Err(_) => Err("a socket is written like unix:/path/to/goblin.sock".to_owned()),
+    }
+}
+
+/// Makes a client for the gateway at `url`. Returns it with the URI that its requests name.
+pub fn client(url: &str, proxies: &ProxyEnvironment) -> Result<(HttpClient, Uri)> {
+    let (socket, shown) = (url.strip_prefix(UNIX).and_then(split), mask::url(url));
+    let target = socket.map(|(_, path)| format!("http://localhost{path}"));
+    let uri = target.as_deref().unwrap_or(url).parse::<Uri>();
+    let uri = uri.map_err(|error| anyhow!("the URL {shown:?} cannot be used: {error}"))?;
+    let client = match socket {
+        Some((socket, _)) => HttpClient::over_socket(Path::new(socket)),
+        None => HttpClient::new(&uri, None, proxies)?,
+    };
+    Ok((client, uri))
+}
+
+/// Returns the index at which the query or the fragment of `url` begins, or its length. A socket may hold `?` and `#`.
+pub fn query_start(url: &str) -> usize {
+    let path = url.strip_prefix(UNIX).and_then(split).map_or(url, |(_, path)| path);
+    url.len() - path.len() + path.find(['?', '#']).unwrap_or(path.len())
+}
+
+/// Splits what follows `unix:` into the socket and the path. Returns `None` if there is no path.
+fn split(rest: &str) -> Option<(&str, &str)> {
+    let at = rest.rfind(":/").filter(|at| *at > 0)?;
+    Some((&rest[..at], &rest[at + 1..]))
+}
+
+/// The endpoint of a profile, or that of all there is.
+pub fn endpoint(url: &str, profile: Option<&ProfileName>) -> String {
+    match profile {
+        Some(name) => {
+            let (path, rest) = url.split_at(query_start(url));
+            format!("{}/p/{name}{rest}", path.trim_end_matches('/'))
+        }
+        None => url.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_of_a_socket_is_completed() {
+        for (text, expected) in [
+            ("http://h:1/mcp", "http://h:1/mcp"),
+            ("unix:/x/a.sock", "unix:/x/a.sock:/mcp"),
+            ("unix:/x/a.sock:/mcp", "unix:/x/a.sock:/mcp"),
+            ("unix:/x/a.sock:/mcp/p/review", "unix:/x/a.sock:/mcp/p/review"),
+            ("unix:/x/a:b.sock", "unix:/x/a:b.sock:/mcp"),
+        ] {
+            assert_eq!(parse(text).as_deref(), Ok(expected), "{text}");
+        }
+        let relative = parse("unix:a.sock").expect("a path");
+        assert!(relative.starts_with("unix:/") && relative.ends_with("/a.sock:/mcp"), "{relative}");
+        assert!(parse("unix:").is_err());
+    }
+
+    #[test]
+    fn a_query_begins_behind_the_socket() {
+        for (url, expected) in [
+            ("http://h/mcp", "http://h/mcp"),
+            ("http://h/mcp?a=b#c", "http://h/mcp"),
+            ("unix:/x/a?b#c.sock:/mcp", "unix:/x/a?b#c.sock:/mcp"),
+            ("unix:/x/a?b.sock:/mcp?q=1", "unix:/x/a?b.sock:/mcp"),
+        ] {
+            assert_eq!(&url[..query_start(url)], expected);
+        }
+    }
+}

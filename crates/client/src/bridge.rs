@@ -1,0 +1,472 @@
+//! One client on stdin and stdout, carried to a gateway that runs already.
+//!
+//! Nothing is looked into further than needed: a line of the client is the body of a POST, each message that comes back is
+//! a line. What is kept is the session. When the gateway was restarted and does not know it any more, the client's own
+//! handshake is repeated (see [`keeper`]) and the client is told to list again; a message goes out a second time only where
+//! the gateway certainly did not handle it. While the gateway is gone every request is answered with an error at once.
+//!
+//! Order: `initialize` is answered before anything else is sent, and notifications and answers of the client are taken by
+//! the gateway one by one. Requests travel side by side, up to [`MOST_CALLS`]; one more is refused. Lines for the client
+//! pass one bounded queue; where the client does not read, the streams of the gateway wait. A cancel goes with its request
+//! (see [`call`]), an answer to the session that asked (see [`asks`]), a stream that was cut goes on (see [`stream`]), and
+//! what the client subscribed to is asked of every session (see [`subscriptions`]).
+//!
+//! A request that says its version itself needs no session and causes none: it is a POST of its own (see [`visit`]), and
+//! what it listens for outlives the gateway too (see [`listen`]). One client may send both kinds.
+
+pub mod asks;
+pub mod call;
+pub mod keeper;
+pub mod listen;
+pub mod message;
+pub mod repeated;
+pub mod stream;
+pub mod subscriptions;
+pub mod visit;
+pub mod wire;
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::bridge::asks::{Asks, Unread};
+use crate::bridge::call::Way;
+use crate::bridge::keeper::Session;
+use crate::bridge::message::{Kind, Outgoing, Said};
+use crate::bridge::repeated::Repeated;
+use crate::bridge::stream::Stream;
+use crate::bridge::subscriptions::Subscriptions;
+use crate::bridge::wire::{Answers, Broken, Wire};
+use goblin_wire::error::Error;
+use goblin_wire::framing::{Frame, Lines};
+use goblin_wire::json::single_line;
+use goblin_wire::method::Method;
+use goblin_wire::{Id, Request};
+use goblin_telemetry::worker;
+
+/// Requests of the client that may be open at once.
+const MOST_CALLS: usize = 256;
+/// Lines that may wait for the client to read.
+const OUTPUT_LINES: usize = 64;
+/// The gateway has its own, smaller limits; this one keeps a stream without line ends from filling the memory.
+pub const LARGEST_MESSAGE: usize = 64 << 20;
+/// How often a message goes out again because the gateway forgot the session meanwhile.
+const MOST_TRIES: usize = 3;
+/// Notifications and the end of a session; nobody waits longer for them.
+const ASIDE: Duration = Duration::from_secs(5);
+/// How long open requests may take after the end of the input.
+const GRACE: Duration = Duration::from_secs(10);
+
+pub type Output = mpsc::Sender<Bytes>;
+
+pub struct Bridge {
+    wire: Wire,
+    session: watch::Sender<Session>,
+    /// The handshake of the client, once it succeeded.
+    handshake: OnceLock<Handshake>,
+    initialized: OnceLock<Bytes>,
+    /// The last log level that the client asked for.
+    level: Mutex<Option<Bytes>>,
+    asks: Mutex<Asks>,
+    subscriptions: Mutex<Subscriptions>,
+    /// Rung when a subscription that the current session lacks may be had.
+    doubts: Notify,
+    /// The newest session that the gateway was found to have forgotten.
+    lost: AtomicU64,
+    bell: Notify,
+    repeated: Repeated,
+}
+
+struct Handshake {
+    hello: Bytes,
+    version: String,
+}
+
+/// Carries the client until the input or `shutdown` ends; what is open then may finish, unless `shutdown` ends again.
+pub async fn run(
+    wire: Wire,
+    input: impl AsyncRead + Unpin,
+    output: impl AsyncWrite + Unpin + Send + 'static,
+    mut shutdown: impl AsyncFnMut(),
+) {
+    let (sender, receiver) = mpsc::channel(OUTPUT_LINES);
+    let writer = worker::spawn(write(receiver, output));
+    let bridge = Arc::new(Bridge {
+        wire,
+        session: watch::Sender::default(),
+        handshake: OnceLock::new(),
+        initialized: OnceLock::new(),
+        level: Mutex::default(),
+        asks: Mutex::default(),
+        subscriptions: Mutex::default(),
+        doubts: Notify::new(),
+        lost: Default::default(),
+        bell: Notify::new(),
+        repeated: Repeated::default(),
+    });
+    let mut client = Client {
+        bridge: Arc::clone(&bridge),
+        output: sender,
+        calls: JoinSet::new(),
+        open: HashMap::new(),
+        visits: HashMap::new(),
+        keeper: None,
+    };
+    tokio::select! {
+        () = client.read(input) => {}
+        () = shutdown() => {}
+    }
+    tokio::select! {
+        () = finish(client, bridge, writer) => {}
+        () = shutdown() => {}
+    }
+}
+
+/// Lets open requests finish, then ends the session.
+async fn finish(client: Client, bridge: Arc<Bridge>, writer: JoinHandle<()>) {
+    let Client { output, mut calls, visits, keeper, .. } = client;
+    drop(output);
+    // Nobody is told of anything any more.
+    drop(visits);
+    let finished = async {
+        bridge.refuse_open_asks().await;
+        while calls.join_next().await.is_some() {}
+    };
+    let _ = tokio::time::timeout(GRACE, finished).await;
+    calls.shutdown().await;
+    if let Some(keeper) = keeper {
+        keeper.abort();
+        let _ = keeper.await;
+    }
+    bridge.end().await;
+    let _ = tokio::time::timeout(GRACE, writer).await;
+}
+
+async fn write(mut lines: mpsc::Receiver<Bytes>, mut output: impl AsyncWrite + Unpin) {
+    while let Some(line) = lines.recv().await {
+        let written = async {
+            output.write_all(&single_line(line)).await?;
+            output.write_all(b"\n").await?;
+            output.flush().await
+        };
+        if written.await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The side that the client writes to.
+struct Client {
+    bridge: Arc<Bridge>,
+    output: Output,
+    calls: JoinSet<()>,
+    /// How to give up an open request.
+    open: HashMap<Id, oneshot::Sender<Outgoing>>,
+    /// The same for those without a session, which the gateway does not tell by their ids.
+    visits: HashMap<Id, oneshot::Sender<()>>,
+    keeper: Option<JoinHandle<()>>,
+}
+
+impl Client {
+    async fn read(&mut self, mut input: impl AsyncRead + Unpin) {
+        let mut lines = Lines::new(LARGEST_MESSAGE);
+        let output = self.output.clone();
+        loop {
+            let read = tokio::select! {
+                // Nobody reads what we say.
+                () = output.closed() => return,
+                read = input.read_buf(lines.buffer()) => read,
+            };
+            let ended = !matches!(read, Ok(1..));
+            while let Some(frame) = if ended { lines.finish() } else { lines.take() } {
+                self.on_frame(frame).await;
+            }
+            if ended {
+                return;
+            }
+        }
+    }
+
+    async fn on_frame(&mut self, frame: Frame<Bytes>) {
+        match frame {
+            Frame::Whole(line) => {
+                for outgoing in Outgoing::unpack(line) {
+                    self.on_message(outgoing).await;
+                }
+            }
+            Frame::TooLong { .. } => {
+                let reason = format!("a line is longer than {LARGEST_MESSAGE} bytes");
+                self.refuse(None, &Error::InvalidRequest(reason)).await;
+            }
+        }
+    }
+
+    async fn on_message(&mut self, outgoing: Outgoing) {
+        match &outgoing.kind {
+            Kind::Request(id, Method::Initialize) if self.bridge.handshake.get().is_none() => {
+                if let Err(error) = self.initialize(&outgoing).await {
+                    self.refuse(Some(id), &error).await;
+                }
+            }
+            // In order with what the client says besides.
+            Kind::Batch(ids) if ids.is_empty() => self.bridge.carry_aside(&outgoing, &self.output).await,
+            Kind::Request(..) | Kind::Batch(_) => self.begin(outgoing).await,
+            Kind::Visit(request) => self.visit(request).await,
+            Kind::Notification { cancels: Some(id) } => {
+                if self.visits.remove(id).is_some_and(|open| open.send(()).is_ok()) {
+                    return;
+                }
+                let kept = match self.open.remove(id) {
+                    Some(open) => open.send(outgoing).err(),
+                    None => Some(outgoing),
+                };
+                // The gateway may know a request that we do not.
+                if let Some(outgoing) = kept {
+                    self.bridge.carry_aside(&outgoing, &self.output).await;
+                }
+            }
+            Kind::Initialized => {
+                self.bridge.carry_aside(&outgoing, &self.output).await;
+                self.bridge.initialized.get_or_init(|| outgoing.body.clone());
+                self.bridge.bell.notify_one();
+            }
+            Kind::Answer(Some(id)) => self.bridge.answer(&outgoing, id, &self.output).await,
+            Kind::Notification { cancels: None } | Kind::Answer(None) | Kind::Broken => {
+                self.bridge.carry_aside(&outgoing, &self.output).await;
+            }
+        }
+    }
+
+    async fn refuse(&self, id: Option<&Id>, error: &Error) {
+        let _ = self.output.send(goblin_wire::error_reply(id, &error.to_json()).concat()).await;
+    }
+
+    async fn initialize(&mut self, outgoing: &Outgoing) -> Result<(), Error> {
+        let bridge = &self.bridge;
+        let (headers, answer, version) = bridge.shake_hands(&outgoing.body, &self.output).await?;
+        if let Some(version) = version {
+            bridge.handshake.get_or_init(|| Handshake { hello: outgoing.body.clone(), version });
+            bridge.session.send_modify(|session| *session = session.next(headers));
+            let session = keeper::keep(Arc::clone(bridge), self.output.clone());
+            let subscriptions = subscriptions::keep(Arc::clone(bridge), self.output.clone());
+            self.keeper = Some(worker::spawn(async {
+                tokio::join!(session, subscriptions);
+            }));
+        }
+        let _ = self.output.send(answer).await;
+        Ok(())
+    }
+
+    /// A request that says its version itself.
+    async fn visit(&mut self, request: &Request) {
+        self.visits.retain(|_, open| !open.is_closed());
+        let admitted = match self.visits.contains_key(&request.id) {
+            true => Err(Error::InvalidRequest(format!("a request with the id {} is in flight", request.id))),
+            false => self.check_room(),
+        };
+        if let Err(error) = admitted {
+            return self.refuse(Some(&request.id_as_written()), &error).await;
+        }
+        let (cancel, cancelled) = oneshot::channel();
+        self.visits.insert(request.id.detached(), cancel);
+        let (bridge, request, output) = (Arc::clone(&self.bridge), request.clone(), self.output.clone());
+        match request.method {
+            Method::Listen => self.calls.spawn(worker::watched(listen::listen(bridge, request, output, cancelled))),
+            _ => self.calls.spawn(worker::watched(visit::visit(bridge, request, output, cancelled))),
+        };
+    }
+
+    fn check_room(&mut self) -> Result<(), Error> {
+        while self.calls.try_join_next().is_some() {}
+        match self.calls.len() < MOST_CALLS {
+            true => Ok(()),
+            false => Err(Error::LimitExceeded { limit: "open requests of one client", value: MOST_CALLS }),
+        }
+    }
+
+    async fn begin(&mut self, mut outgoing: Outgoing) {
+        if let Err(error) = self.check_room() {
+            for id in outgoing.waiting() {
+                self.refuse(Some(&id), &error).await;
+            }
+            return;
+        }
+        if let Kind::Request(_, Method::SetLevel) = outgoing.kind {
+            *self.bridge.level.lock().unwrap_or_else(PoisonError::into_inner) = Some(outgoing.body.clone());
+        }
+        self.bridge.subscriptions().look_at(&mut outgoing);
+        let (cancel, cancelled) = oneshot::channel();
+        if let Kind::Request(id, _) = &outgoing.kind {
+            self.open.retain(|_, open| !open.is_closed());
+            self.open.insert(id.clone(), cancel);
+        }
+        self.calls.spawn(worker::watched(call::call(
+            Arc::clone(&self.bridge),
+            outgoing,
+            self.output.clone(),
+            cancelled,
+        )));
+    }
+}
+
+impl Bridge {
+    /// Sends a message and hands on what comes back; `waiting` loses the ids that were answered.
+    async fn carry(&self, outgoing: &Outgoing, output: &Output, waiting: &mut Vec<Id>, way: &Way) -> Result<(), Error> {
+        for _ in 0..MOST_TRIES {
+            if way.is_given_up() {
+                return Ok(());
+            }
+            let session = self.session.borrow().clone();
+            let response = self.wire.post(outgoing.body.clone(), &session.headers).await;
+            let response = response.map_err(|error| self.unreachable(&error))?;
+            match response.status() {
+                // It did nothing, or it would know the session.
+                StatusCode::NOT_FOUND if session.exists() => self.renewed(&session).await?,
+                status if status.is_success() => {
+                    way.arrive();
+                    return self.hand_on(Answers::new(response), &session, output, waiting, way).await;
+                }
+                _ => return self.hand_on_refusal(response, output, waiting).await,
+            }
+        }
+        Err(self.unavailable("it keeps forgetting the session".to_owned(), false))
+    }
+
+    /// What the client does not wait for.
+    async fn carry_aside(&self, outgoing: &Outgoing, output: &Output) {
+        let carried = tokio::time::timeout(ASIDE, self.carry(outgoing, output, &mut Vec::new(), &Way::default())).await;
+        match carried {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "the gateway did not take a message"),
+            Err(_) => tracing::debug!("the gateway did not take a message in time"),
+        }
+    }
+
+    /// Hands on an answer, message by message, until all that wait are served.
+    async fn hand_on(
+        &self,
+        answers: Answers,
+        session: &Session,
+        output: &Output,
+        waiting: &mut Vec<Id>,
+        way: &Way,
+    ) -> Result<(), Error> {
+        let awaits_some = !waiting.is_empty();
+        let mut stream = Stream::new(answers, session);
+        loop {
+            let next = stream.next();
+            let next = match awaits_some && waiting.is_empty() {
+                // All is said; what follows is the gateway's good manners.
+                true => tokio::time::timeout(ASIDE, next).await.unwrap_or(Ok(None)),
+                false => next.await,
+            };
+            let message = match next {
+                Ok(Some(message)) => message,
+                Ok(None) | Err(Broken::Lost) if waiting.is_empty() => return Ok(()),
+                Ok(None) => {
+                    stream.resume(self, "its answer ended early").await?;
+                    continue;
+                }
+                Err(lost @ Broken::Lost) => {
+                    stream.resume(self, &lost.to_string()).await?;
+                    continue;
+                }
+                Err(error @ Broken::TooLarge) => return Err(self.unavailable(error.to_string(), true)),
+            };
+            let Ok(messages) = Said::read(message, waiting) else {
+                tracing::debug!("the gateway sent something that is no message; dropped");
+                continue;
+            };
+            for said in messages {
+                if way.is_given_up() {
+                    continue;
+                }
+                if let Said::Answer(answer) = &said
+                    && self.subscriptions().settle(answer, session.generation)
+                {
+                    self.doubts.notify_one();
+                }
+                if let Err(Unread) = self.tell(said, session, output).await {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// An answer that is no success.
+    async fn hand_on_refusal(
+        &self,
+        response: wire::Response,
+        output: &Output,
+        waiting: &mut Vec<Id>,
+    ) -> Result<(), Error> {
+        let answer = self.refusal(response, waiting).await?;
+        waiting.clear();
+        let _ = output.send(answer).await;
+        Ok(())
+    }
+
+    /// The JSON-RPC error of an answer that is no success, under the id that the client knows.
+    async fn refusal(&self, response: wire::Response, waiting: &[Id]) -> Result<Bytes, Error> {
+        let status = response.status();
+        let body = Answers::new(response).next_message().await.ok().flatten().unwrap_or_default();
+        let is_ours = !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+        message::refusal(body, waiting).filter(|_| is_ours).ok_or_else(|| self.wire.refused(status, None))
+    }
+
+    /// The handshake with these bytes: what names the new session, the answer, and the version where it is a success.
+    async fn shake_hands(&self, hello: &Bytes, output: &Output) -> Result<(HeaderMap, Bytes, Option<String>), Error> {
+        let shaken = async {
+            let response = self.wire.post(hello.clone(), &HeaderMap::new()).await;
+            let response = response.map_err(|error| self.unreachable(&error))?;
+            let (status, session) = (response.status(), Wire::session_of(&response));
+            let begun = self.session.borrow().next(Wire::session_headers(session.clone(), None));
+            let lost = |error: Broken| self.unavailable(error.to_string(), true);
+            let mut answers = Answers::new(response);
+            loop {
+                let answer = answers.next_message().await.map_err(lost)?;
+                let Some(answer) = answer else { return Err(self.wire.refused(status, None)) };
+                if !status.is_success() {
+                    return Err(self.wire.refused(status, message::complaint(&answer).as_deref()));
+                }
+                if message::is_answer(&answer) {
+                    let version = message::version(&answer);
+                    return Ok((Wire::session_headers(session, version.as_deref()), answer, version));
+                }
+                for said in Said::read(answer, &mut Vec::new()).unwrap_or_default() {
+                    let _ = self.tell(said, &begun, output).await;
+                }
+            }
+        };
+        let late = || self.unavailable("no answer to the handshake in time".to_owned(), false);
+        tokio::time::timeout(keeper::HANDSHAKE_PATIENCE, shaken).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// Tells the gateway that the client is gone.
+    async fn end(&self) {
+        let session = self.session.borrow().clone();
+        if session.exists() {
+            let _ = tokio::time::timeout(ASIDE, self.wire.delete(&session.headers)).await;
+        }
+    }
+
+    fn unreachable(&self, error: &crate::connect::RequestError) -> Error {
+        let sent = !error.is_safe_to_retry();
+        let cure = match self.handshake.get() {
+            Some(_) => "start it again (goblin serve), this client goes on then",
+            None => "start it first (goblin serve)",
+        };
+        self.unavailable(format!("{error}; {cure}"), sent)
+    }
+
+    fn unavailable(&self, reason: String, sent: bool) -> Error {
+        Error::BackendUnavailable { server: self.wire.url(), reason, sent }
+    }
+}

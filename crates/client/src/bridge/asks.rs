@@ -1,0 +1,314 @@
+//! What the gateway asked the client: who waits for which answer, and the way of an answer there.
+//!
+//! An ask belongs to the session that it came in. Its answer goes there or nowhere: in the next session the same id is
+//! another ask, and a yes to the one must never become a yes to the other. So the client is told when a session took its
+//! asks along, a late answer is dropped, and where an id comes up again that the client may still answer, the new ask goes
+//! to it under an id of ours. Every other id passes as it is.
+
+use std::collections::HashMap;
+use std::sync::{MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use http::StatusCode;
+
+use crate::bridge::call::Way;
+use crate::bridge::keeper::{Pace, Session};
+use crate::bridge::message::{self, Outgoing, Said};
+use crate::bridge::wire::Answers;
+use crate::bridge::{ASIDE, Bridge, MOST_TRIES, Output};
+use goblin_wire::error::Error;
+use goblin_wire::json::{Span, Splice, quote};
+use goblin_wire::method::Method;
+use goblin_wire::{Id, Notification, Request};
+
+/// Asks that one client may have before it. One more is refused.
+pub const MOST_ASKS: usize = 256;
+/// The session of asks that nobody waits for any more.
+const NOBODY: u64 = 0;
+
+/// The asks that the client has not answered, by the id that it knows.
+#[derive(Default)]
+pub struct Asks {
+    open: HashMap<Id, Ask>,
+    /// How many ids are ours.
+    minted: u64,
+}
+
+struct Ask {
+    /// Who waits for the answer.
+    session: u64,
+    /// What they call it.
+    id: Id,
+}
+
+/// What becomes of an ask.
+#[derive(Debug, PartialEq, Eq)]
+enum Entry {
+    /// It goes to the client, like this.
+    New(Bytes),
+    /// The client has it already.
+    Known,
+    Full,
+}
+
+impl Asks {
+    fn enter(&mut self, ask: &Request, session: u64) -> Entry {
+        let before = self.open.get(&ask.id).map(|before| before.session);
+        if before == Some(session) {
+            return Entry::Known;
+        }
+        if !self.make_room(session) {
+            return Entry::Full;
+        }
+        let entered = Ask { session, id: ask.id.clone() };
+        if before.is_none() {
+            self.open.insert(ask.id.clone(), entered);
+            return Entry::New(ask.raw.bytes().clone());
+        }
+        let id = self.mint();
+        let line = ask.rekeyed(&id, Splice::new());
+        self.open.insert(id, entered);
+        Entry::New(line)
+    }
+
+    /// The oldest that nobody waits for makes room: whoever did not answer it by now hardly will.
+    fn make_room(&mut self, session: u64) -> bool {
+        if self.open.len() < MOST_ASKS {
+            return true;
+        }
+        let gone = self.open.iter().filter(|(_, ask)| ask.session < session);
+        let oldest = gone.min_by_key(|(_, ask)| ask.session).map(|(id, _)| id.clone());
+        oldest.is_some_and(|id| self.open.remove(&id).is_some())
+    }
+
+    fn mint(&mut self) -> Id {
+        loop {
+            self.minted += 1;
+            let token = Bytes::from(quote(&format!("goblin-bridge-{}", self.minted)));
+            let id = Id::parse(&token, Span::new(0, token.len()));
+            if let Some(id) = id.filter(|id| !self.open.contains_key(id)) {
+                return id;
+            }
+        }
+    }
+
+    /// The client answered: what the ask is called in `session`, if that waits for it.
+    fn settle(&mut self, id: &Id, session: u64) -> Option<Id> {
+        self.open.remove(id).filter(|ask| ask.session == session).map(|ask| ask.id)
+    }
+
+    /// The session does not wait for its ask `id` any more: the notification as the client shall see it.
+    fn cancel(&mut self, notification: &Notification, id: &Id, session: u64) -> Bytes {
+        let raw = notification.raw.bytes();
+        let found = self.open.iter_mut().find(|(_, ask)| ask.session == session && ask.id == *id);
+        let Some((known, ask)) = found else { return raw.clone() };
+        // It may be answered all the same.
+        ask.session = NOBODY;
+        match notification.params.request_id {
+            Some(at) if known != id => {
+                let mut edits = Splice::new();
+                edits.replace(at, known.token());
+                edits.apply(raw)
+            }
+            _ => raw.clone(),
+        }
+    }
+
+    /// Nobody waits any more for what sessions before this one asked; tells those that somebody did wait for, as the
+    /// client and as the session calls them.
+    fn abandon(&mut self, before: u64) -> Vec<(Id, Id)> {
+        let waited_for = self.open.iter_mut().filter(|(_, ask)| ask.session != NOBODY && ask.session < before);
+        let abandoned = waited_for.map(|(known, ask)| {
+            ask.session = NOBODY;
+            (known.clone(), ask.id.clone())
+        });
+        abandoned.collect()
+    }
+}
+
+impl Bridge {
+    fn asks(&self) -> MutexGuard<'_, Asks> {
+        self.asks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands on what the gateway says in `session`; an error where nobody reads it any more.
+    pub async fn tell(&self, said: Said, session: &Session, output: &Output) -> Result<(), Unread> {
+        let line = match said {
+            Said::Plain(line) => line,
+            Said::ResourcesChanged(line) => {
+                self.doubts.notify_one();
+                line
+            }
+            Said::Answer(answer) => answer.raw.bytes().clone(),
+            Said::Cancel(notification, id) => self.asks().cancel(&notification, &id, session.generation),
+            Said::Ask(ask) if session.generation < self.session.borrow().generation => {
+                tracing::debug!(id = %ask.id, "an ask was dropped: its session is over");
+                return Ok(());
+            }
+            Said::Ask(ask) => {
+                let entry = self.asks().enter(&ask, session.generation);
+                match entry {
+                    Entry::New(line) => line,
+                    Entry::Known => return Ok(()),
+                    Entry::Full => {
+                        let error = Error::LimitExceeded { limit: "asks before one client", value: MOST_ASKS };
+                        self.refuse_ask(&ask.id, &error, session).await;
+                        return Ok(());
+                    }
+                }
+            }
+        };
+        output.send(line).await.map_err(|_| Unread)
+    }
+
+    /// Takes an answer of the client to the session that asked.
+    pub async fn answer(&self, outgoing: &Outgoing, id: &Id, output: &Output) {
+        let session = self.session.borrow().clone();
+        let asked = self.asks().settle(id, session.generation);
+        let Some(asked) = asked else {
+            tracing::warn!(%id, "an answer of the client was dropped: nobody waits for it any more");
+            return;
+        };
+        let body = message::rekeyed(outgoing.body.clone(), &asked);
+        let late = |_| Err(self.unavailable("it took too long".to_owned(), true));
+        let delivered = tokio::time::timeout(ASIDE, self.deliver(body, &session, output)).await.unwrap_or_else(late);
+        if let Err(error) = delivered {
+            tracing::warn!(%id, %error, "an answer of the client did not reach the gateway");
+            if let Error::BackendProtocol { .. } = error {
+                self.refuse_ask(&asked, &error, &session).await;
+            }
+        }
+    }
+
+    /// An answer may arrive twice, so it is sent again wherever it may not have arrived.
+    async fn deliver(&self, body: Bytes, session: &Session, output: &Output) -> Result<(), Error> {
+        let mut pace = Pace::default();
+        let mut tries = 1;
+        loop {
+            let lost = match self.wire.post(body.clone(), &session.headers).await {
+                Ok(response) if response.status().is_success() => {
+                    let way = Way::default();
+                    return self.hand_on(Answers::new(response), session, output, &mut Vec::new(), &way).await;
+                }
+                Ok(response) if response.status() == StatusCode::NOT_FOUND => {
+                    self.lose(session);
+                    return Err(self.unavailable("the session that asked is over".to_owned(), false));
+                }
+                Ok(response) => return Err(self.wire.refused(response.status(), None)),
+                Err(lost) => lost,
+            };
+            if tries == MOST_TRIES || !self.wire.lives() {
+                return Err(self.unreachable(&lost));
+            }
+            tries += 1;
+            tokio::time::sleep(pace.after_failure()).await;
+        }
+    }
+
+    /// Answers an ask in the place of the client.
+    async fn refuse_ask(&self, id: &Id, error: &Error, session: &Session) {
+        let body = goblin_wire::error_reply(Some(id), &error.to_json()).concat();
+        let _ = tokio::time::timeout(ASIDE, self.wire.post(body, &session.headers)).await;
+    }
+
+    /// Tells the client which asks went with the sessions before this one.
+    pub async fn withdraw_asks(&self, output: &Output) {
+        let session = self.session.borrow().generation;
+        let abandoned = self.asks().abandon(session);
+        for (known, _) in abandoned {
+            let params = format!(r#"{{"requestId":{known},"reason":"the gateway was restarted"}}"#);
+            let _ = output.send(goblin_wire::notification(&Method::Cancelled, Some(&params))).await;
+        }
+    }
+
+    /// Tells the gateway that the client is gone and answers nothing more, so that the calls which ask can end.
+    pub async fn refuse_open_asks(&self) {
+        let session = self.session.borrow().clone();
+        let abandoned = self.asks().abandon(session.generation + 1);
+        let error = Error::Internal("the client has closed its side and answers nothing more".to_owned());
+        for (_, id) in abandoned {
+            self.refuse_ask(&id, &error, &session).await;
+        }
+    }
+}
+
+/// The client does not read any more.
+pub struct Unread;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use goblin_wire::Message;
+
+    fn id(token: &str) -> Id {
+        let raw = Bytes::copy_from_slice(token.as_bytes());
+        Id::parse(&raw, Span::new(0, raw.len())).expect("an id")
+    }
+
+    fn ask(id: &str) -> Request {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#);
+        let Ok(Message::Request(ask)) = Message::parse(text.into()) else { panic!("a request") };
+        ask
+    }
+
+    fn cancel(asks: &mut Asks, number: &str, session: u64) -> String {
+        let text =
+            format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{number}}}}}"#);
+        let Ok(Message::Notification(notification)) = Message::parse(text.into()) else { panic!("a notification") };
+        String::from_utf8_lossy(&asks.cancel(&notification, &id(number), session)).into_owned()
+    }
+
+    fn as_it_is(number: &str) -> Entry {
+        Entry::New(ask(number).raw.bytes().clone())
+    }
+
+    #[test]
+    fn an_answer_belongs_to_the_session_that_asked_and_counts_once() {
+        let mut asks = Asks::default();
+        assert_eq!(asks.enter(&ask("1"), 1), as_it_is("1"));
+        assert_eq!(asks.enter(&ask("\"1\""), 1), as_it_is("\"1\""));
+        assert_eq!(asks.enter(&ask("1"), 1), Entry::Known);
+        assert_eq!(asks.settle(&id("1"), 1), Some(id("1")));
+        assert_eq!(asks.settle(&id("1"), 1), None);
+        assert_eq!(asks.settle(&id("\"1\""), 2), None, "the session is another");
+        assert_eq!(asks.settle(&id("7"), 1), None, "nobody asked");
+    }
+
+    #[test]
+    fn an_id_that_the_client_may_still_answer_is_given_to_no_other_ask() {
+        let mut asks = Asks::default();
+        asks.enter(&ask("1"), 1);
+        let renamed = Entry::New(ask("\"goblin-bridge-1\"").raw.bytes().clone());
+        assert_eq!(asks.enter(&ask("1"), 2), renamed);
+        assert_eq!(asks.settle(&id("1"), 2), None, "it is of the first session");
+        assert!(cancel(&mut asks, "1", 2).contains(r#""requestId":"goblin-bridge-1""#));
+        assert_eq!(asks.enter(&ask("1"), 3), as_it_is("1"), "the first was answered");
+        assert!(cancel(&mut asks, "1", 3).contains(r#""requestId":1"#));
+        assert_eq!(asks.settle(&id("1"), 3), None, "it was cancelled");
+    }
+
+    #[test]
+    fn asks_of_a_session_that_is_over_are_told_once() {
+        let mut asks = Asks::default();
+        for (number, session) in [("1", 1), ("2", 1), ("3", 2)] {
+            asks.enter(&ask(number), session);
+        }
+        cancel(&mut asks, "2", 1);
+        assert_eq!(asks.abandon(2), [(id("1"), id("1"))]);
+        assert_eq!(asks.abandon(2), []);
+    }
+
+    #[test]
+    fn exactly_so_many_asks_fit_and_those_of_the_past_make_room() {
+        let mut asks = Asks::default();
+        for number in 0..MOST_ASKS {
+            assert_eq!(asks.enter(&ask(&number.to_string()), 1), as_it_is(&number.to_string()));
+        }
+        assert_eq!(asks.enter(&ask("\"more\""), 1), Entry::Full);
+        cancel(&mut asks, "0", 1);
+        assert_eq!(asks.enter(&ask("\"more\""), 1), as_it_is("\"more\""));
+        assert_eq!(asks.enter(&ask("\"even more\""), 1), Entry::Full);
+        assert_eq!(asks.enter(&ask("\"even more\""), 2), as_it_is("\"even more\""));
+        assert_eq!(asks.open.len(), MOST_ASKS);
+    }
+}

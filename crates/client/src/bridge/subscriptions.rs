@@ -1,0 +1,293 @@
+//! What the client has subscribed to, so that a session that was begun anew tells of the same resources.
+//!
+//! A subscription belongs to a session of the gateway. Each is remembered with the session that has it; where that is not
+//! the current one, the gateway is asked again in the client's own words, and the client is told `updated` once: something
+//! may have been missed. Subscribing twice is the same as once, so what broke on the way is tried again; and so is what the
+//! gateway refuses, whenever its list of resources has changed: one that was just started may not know them all yet.
+//! Requests that come in a batch are not followed.
+
+use std::collections::HashMap;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use http::StatusCode;
+
+use crate::bridge::keeper::{Pace, Session};
+use crate::bridge::message::{Kind, Outgoing, Said};
+use crate::bridge::wire::Answers;
+use crate::bridge::{Bridge, Output};
+use goblin_telemetry::clean;
+use goblin_wire::json::{self, Splice, quote};
+use goblin_wire::method::Method;
+use goblin_wire::{Id, Message, Outcome, Request, Response};
+
+/// Subscriptions that are remembered. The gateway has its own limit; what is beyond this one ends with its session.
+const MOST_SUBSCRIPTIONS: usize = 10_000;
+/// Requests to subscribe again that are on their way at once.
+const AT_ONCE: usize = 8;
+/// How long the gateway may take for one: its backend may have to be asked.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Default)]
+pub struct Subscriptions {
+    /// By the URI as the client wrote it.
+    standing: HashMap<String, Standing>,
+    /// Not answered yet: the URI and the request.
+    open: HashMap<Id, (String, Bytes)>,
+}
+
+struct Standing {
+    body: Bytes,
+    /// As the gateway called it in its answer to the client: its own spelling of the URI, and an id.
+    names: Names,
+    /// The session that has it.
+    session: u64,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Names {
+    uri: Option<String>,
+    id: Option<String>,
+}
+
+/// A subscription that the current session does not have.
+struct Stale {
+    uri: String,
+    body: Bytes,
+}
+
+/// What became of asking again.
+#[derive(Debug, PartialEq, Eq)]
+enum Again {
+    Done,
+    /// It may be otherwise when the list has changed.
+    Refused,
+    Broken,
+}
+
+impl Subscriptions {
+    /// Looks at a request that goes out. One that ends a subscription by an id names its URI instead: the id may be of a
+    /// session that is over.
+    pub fn look_at(&mut self, outgoing: &mut Outgoing) {
+        match &outgoing.kind {
+            Kind::Request(id, Method::Subscribe) => {
+                if let Some((request, uri)) = subject(&outgoing.body) {
+                    self.open.insert(id.clone(), (uri, request.raw.bytes().clone()));
+                }
+            }
+            Kind::Request(_, Method::Unsubscribe) => {
+                let Some((request, named)) = subject(&outgoing.body) else { return };
+                let Some(uri) = self.find(&named) else { return };
+                self.standing.remove(&uri);
+                if let Some(at) = request.params.uri.filter(|_| named != uri) {
+                    let mut edits = Splice::new();
+                    edits.replace(at, quote(&uri));
+                    outgoing.body = edits.apply(request.raw.bytes());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn find(&self, named: &str) -> Option<String> {
+        let is_meant = |(uri, standing): &(&String, &Standing)| {
+            let names = &standing.names;
+            *uri == named || [&names.uri, &names.id].into_iter().flatten().any(|name| name == named)
+        };
+        self.standing.iter().find(is_meant).map(|(uri, _)| uri.clone())
+    }
+
+    /// The gateway answered, in this session; tells whether there is a subscription now. What it refuses was not there, or
+    /// stays as it was.
+    pub fn settle(&mut self, answer: &Response, session: u64) -> bool {
+        let Some((uri, body)) = answer.id.as_ref().and_then(|id| self.open.remove(id)) else { return false };
+        let Some(names) = Names::read(answer) else { return false };
+        if self.standing.len() >= MOST_SUBSCRIPTIONS && !self.standing.contains_key(&uri) {
+            tracing::warn!(limit = MOST_SUBSCRIPTIONS, "a subscription will not outlive a restart of the gateway");
+            return false;
+        }
+        self.standing.insert(uri, Standing { body, names, session });
+        true
+    }
+
+    /// The request is over, however it ended.
+    pub fn close(&mut self, outgoing: &Outgoing) {
+        if let Kind::Request(id, Method::Subscribe) = &outgoing.kind {
+            self.open.remove(id);
+        }
+    }
+
+    /// Something may have been missed of all that is subscribed.
+    pub fn doubt(&mut self) {
+        self.standing.values_mut().for_each(|standing| standing.session = 0);
+    }
+
+    fn stale(&self, session: u64) -> Vec<Stale> {
+        let stale = self.standing.iter().filter(|(_, standing)| standing.session != session);
+        stale.map(|(uri, standing)| Stale { uri: uri.clone(), body: standing.body.clone() }).collect()
+    }
+
+    /// The session has it; tells what the client calls it. Nothing where the client has ended it meanwhile.
+    fn renew(&mut self, uri: &str, session: u64) -> Option<String> {
+        let standing = self.standing.get_mut(uri)?;
+        standing.session = session;
+        Some(standing.names.uri.clone().unwrap_or_else(|| uri.to_owned()))
+    }
+}
+
+impl Names {
+    /// Nothing where the answer is an error.
+    fn read(answer: &Response) -> Option<Names> {
+        let Outcome::Result(result) = answer.outcome else { return None };
+        let text = answer.raw.as_str();
+        let name = |key| {
+            let name = json::member(text, json::member(text, result, "_meta")?, key)?;
+            json::string(text, name).map(|name| name.into_owned())
+        };
+        Some(Names { uri: name("dev.goblin/uri"), id: name("dev.goblin/subscriptionId") })
+    }
+}
+
+/// A request and the URI that it is about.
+fn subject(body: &Bytes) -> Option<(Request, String)> {
+    let Ok(Message::Request(request)) = Message::parse(body.clone()) else { return None };
+    let uri = json::string(request.raw.as_str(), request.params.uri?)?.into_owned();
+    Some((request, uri))
+}
+
+/// Sees to it that the current session has what the client subscribed to, until it is aborted.
+pub async fn keep(bridge: Arc<Bridge>, output: Output) {
+    let mut pace = Pace::default();
+    let mut sessions = bridge.session.subscribe();
+    loop {
+        let session = sessions.borrow_and_update().clone();
+        let stale = bridge.subscriptions().stale(session.generation);
+        let again = stale.into_iter().map(|stale| bridge.subscribe_again(stale, &session, &output));
+        let asked: Vec<Again> = stream::iter(again).buffer_unordered(AT_ONCE).collect().await;
+        let is_broken = asked.contains(&Again::Broken);
+        tokio::select! {
+            _ = sessions.changed() => {}
+            () = bridge.doubts.notified() => {}
+            () = tokio::time::sleep(pace.after_failure()), if is_broken => {}
+        }
+    }
+}
+
+impl Bridge {
+    pub fn subscriptions(&self) -> MutexGuard<'_, Subscriptions> {
+        self.subscriptions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn subscribe_again(&self, stale: Stale, session: &Session, output: &Output) -> Again {
+        let answer = tokio::time::timeout(PATIENCE, self.answer_to(stale.body, session, output)).await;
+        let Some(answer) = answer.ok().flatten() else { return Again::Broken };
+        if let Outcome::Error(error) = answer.outcome {
+            let (uri, error) = (clean(&stale.uri), clean(answer.raw.get(error)));
+            tracing::info!(uri, error, "the gateway refuses a subscription that stood before its restart");
+            return Again::Refused;
+        }
+        let known = self.subscriptions().renew(&stale.uri, session.generation);
+        if let Some(known) = known {
+            let params = format!(r#"{{"uri":{}}}"#, quote(&known));
+            let _ = output.send(goblin_wire::notification(&Method::ResourceUpdated, Some(&params))).await;
+        }
+        Again::Done
+    }
+
+    async fn answer_to(&self, body: Bytes, session: &Session, output: &Output) -> Option<Response> {
+        let response = self.wire.post(body, &session.headers).await.ok()?;
+        match response.status() {
+            StatusCode::NOT_FOUND => {
+                self.lose(session);
+                return None;
+            }
+            status if status.is_server_error() => return None,
+            _ => {}
+        }
+        let mut answers = Answers::new(response);
+        loop {
+            let message = answers.next_message().await.ok().flatten()?;
+            for said in Said::read(message, &mut Vec::new()).unwrap_or_default() {
+                match said {
+                    Said::Answer(answer) => return Some(answer),
+                    other => self.tell(other, session, output).await.ok()?,
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(method: &str, id: u64, uri: &str) -> Outgoing {
+        let params = format!(r#"{{"uri":{}}}"#, quote(uri));
+        let line = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"resources/{method}","params":{params}}}"#);
+        Outgoing::unpack(line.into()).remove(0)
+    }
+
+    fn answer(id: u64, rest: &str) -> Response {
+        match Message::parse(format!(r#"{{"jsonrpc":"2.0","id":{id},{rest}}}"#).into()) {
+            Ok(Message::Response(answer)) => answer,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn subscribed(uri: &str, rest: &str) -> Subscriptions {
+        let mut subscriptions = Subscriptions::default();
+        subscriptions.look_at(&mut request("subscribe", 1, uri));
+        subscriptions.settle(&answer(1, rest), 1);
+        subscriptions
+    }
+
+    fn stale(subscriptions: &Subscriptions, session: u64) -> Vec<String> {
+        subscriptions.stale(session).into_iter().map(|stale| stale.uri).collect()
+    }
+
+    #[test]
+    fn what_a_session_took_is_wanted_of_the_next() {
+        let mut subscriptions = subscribed("a:b", r#""result":{}"#);
+        assert!(stale(&subscriptions, 1).is_empty());
+        assert_eq!(stale(&subscriptions, 2), ["a:b"]);
+        assert_eq!(subscriptions.renew("a:b", 2).as_deref(), Some("a:b"));
+        assert!(stale(&subscriptions, 2).is_empty());
+        subscriptions.doubt();
+        assert_eq!(stale(&subscriptions, 2), ["a:b"]);
+    }
+
+    #[test]
+    fn what_was_refused_or_never_answered_is_not() {
+        assert!(stale(&subscribed("a:b", r#""error":{"code":1,"message":"no"}"#), 2).is_empty());
+        let mut subscriptions = Subscriptions::default();
+        let mut asked = request("subscribe", 1, "a:b");
+        subscriptions.look_at(&mut asked);
+        subscriptions.close(&asked);
+        subscriptions.settle(&answer(1, r#""result":{}"#), 1);
+        assert!(stale(&subscriptions, 2).is_empty());
+    }
+
+    #[test]
+    fn a_refused_change_leaves_what_stood() {
+        let mut subscriptions = subscribed("a:b", r#""result":{}"#);
+        subscriptions.look_at(&mut request("subscribe", 2, "a:b"));
+        subscriptions.settle(&answer(2, r#""error":{"code":1,"message":"no"}"#), 1);
+        assert_eq!(stale(&subscriptions, 2), ["a:b"]);
+    }
+
+    #[test]
+    fn it_ends_by_any_of_its_names_and_the_gateway_is_told_the_uri() {
+        let meta = r#"{"dev.goblin/uri":"s+a:b","dev.goblin/subscriptionId":"urn:uuid:1"}"#;
+        for (named, told, is_left) in
+            [("a:b", "a:b", false), ("s+a:b", "a:b", false), ("urn:uuid:1", "a:b", false), ("x:y", "x:y", true)]
+        {
+            let mut subscriptions = subscribed("a:b", &format!(r#""result":{{"_meta":{meta}}}"#));
+            let mut ending = request("unsubscribe", 2, named);
+            subscriptions.look_at(&mut ending);
+            assert_eq!(ending.body, request("unsubscribe", 2, told).body, "{named}");
+            assert_eq!(!stale(&subscriptions, 2).is_empty(), is_left, "{named}");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! A request that says its version itself: one POST without a session, and its answer is all there is of it.
+//!
+//! Headers repeat what the body says (see [`repeated`](crate::bridge::repeated)). To take such a request back is to
+//! drop its POST; a stream that breaks is not resumed. Nothing is sent a second time, but for a call that the gateway
+//! refused for its headers alone. The id is the client's again before the answer is written.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use tokio::sync::oneshot;
+
+use crate::connect::RequestError;
+use crate::bridge::wire::{self, Answers, Broken};
+use crate::bridge::{Bridge, Output};
+use goblin_wire::error::Error;
+use goblin_wire::json::{self, Splice};
+use goblin_wire::{Message, Notification, Outcome, Request, Response};
+
+/// Carries a request to its answer, unless the client takes it back.
+pub async fn visit(bridge: Arc<Bridge>, request: Request, output: Output, cancelled: oneshot::Receiver<()>) {
+    let answered = tokio::select! {
+        biased;
+        Ok(()) = cancelled => return,
+        () = output.closed() => return,
+        answered = bridge.visited(&request, &output) => answered,
+    };
+    let _ = output.send(answered.unwrap_or_else(|error| failure(&request, &error))).await;
+}
+
+/// An error of ours as the answer.
+pub fn failure(request: &Request, error: &Error) -> Bytes {
+    goblin_wire::error_reply(Some(&request.id_as_written()), &error.to_json()).concat()
+}
+
+/// The answer, under the id that the client gave.
+pub fn answer_to(request: &Request, answer: &Response) -> Bytes {
+    match answer.id.as_ref() == Some(&request.id) {
+        true => answer.raw.bytes().clone(),
+        false => answer.rekeyed(&request.id_as_written(), Splice::new()).concat(),
+    }
+}
+
+/// What the gateway says on the stream of a request.
+pub enum Word {
+    Note(Box<Notification>),
+    Answer(Response),
+}
+
+/// The next word; nothing at the end. Whatever has no place on such a stream is dropped.
+pub async fn next_word(answers: &mut Answers) -> Result<Option<Word>, Broken> {
+    while let Some(message) = answers.next_message().await? {
+        match Message::parse(message) {
+            Ok(Message::Notification(note)) => return Ok(Some(Word::Note(Box::new(note)))),
+            Ok(Message::Response(answer)) => return Ok(Some(Word::Answer(answer))),
+            Ok(Message::Request(ask)) => {
+                tracing::debug!(method = %ask.method, "the gateway asks a client without a session; dropped");
+            }
+            Err(_) => tracing::debug!("the gateway sent something that is no message; dropped"),
+        }
+    }
+    Ok(None)
+}
+
+impl Bridge {
+    /// The answer; what is said before it goes to the client at once.
+    async fn visited(&self, request: &Request, output: &Output) -> Result<Bytes, Error> {
+        let response = match self.knock(request).await? {
+            Ok(response) => response,
+            Err(refusal) => return Ok(refusal),
+        };
+        let mut answers = Answers::new(response);
+        loop {
+            match next_word(&mut answers).await {
+                Ok(Some(Word::Note(note))) => {
+                    // Where nobody reads, this ends with the rest.
+                    let _ = output.send(note.raw.bytes().clone()).await;
+                }
+                Ok(Some(Word::Answer(answer))) => return Ok(answer_to(request, &answer)),
+                Ok(None) => return Err(self.unavailable("its answer ended early".to_owned(), true)),
+                Err(broken) => return Err(self.unavailable(broken.to_string(), true)),
+            }
+        }
+    }
+
+    /// Sends a request until its headers repeat all they should. The inner error is the refusal of the gateway.
+    async fn knock(&self, request: &Request) -> Result<Result<wire::Response, Bytes>, Error> {
+        let sent = self.headers_of(request);
+        let response = self.post_visit(request.raw.bytes(), &sent).await?;
+        if response.status().is_success() {
+            return Ok(Ok(response));
+        }
+        let may_lack_headers = response.status() == StatusCode::BAD_REQUEST;
+        let refusal = self.refusal(response, std::slice::from_ref(&request.id)).await?;
+        if !may_lack_headers || !is_header_mismatch(&refusal) {
+            return Ok(Err(refusal));
+        }
+        let Some(headers) = self.learn(request, &sent).await else { return Ok(Err(refusal)) };
+        let response = self.post_visit(request.raw.bytes(), &headers).await?;
+        match response.status().is_success() {
+            true => Ok(Ok(response)),
+            false => self.refusal(response, std::slice::from_ref(&request.id)).await.map(Err),
+        }
+    }
+
+    pub async fn post_visit(&self, body: &Bytes, headers: &HeaderMap) -> Result<wire::Response, Error> {
+        self.wire.post(body.clone(), headers).await.map_err(|error| self.away(&error))
+    }
+
+    fn away(&self, error: &RequestError) -> Error {
+        let reason = format!("{error}; start it (goblin serve), this client goes on then");
+        self.unavailable(reason, !error.is_safe_to_retry())
+    }
+}
+
+/// Whether an answer says that headers do not repeat what the body says.
+fn is_header_mismatch(answer: &Bytes) -> bool {
+    let Ok(Message::Response(answer)) = Message::parse(answer.clone()) else { return false };
+    let Outcome::Error(error) = answer.outcome else { return false };
+    let text = answer.raw.as_str();
+    let code = Error::HeaderMismatch(String::new()).class().code;
+    json::member(text, error, "code").is_some_and(|at| at.get(text).parse() == Ok(code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_goes_under_the_id_as_the_client_spelled_it() {
+        let request = |id: &str| {
+            let line = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"server/discover"}}"#);
+            let Ok(Message::Request(request)) = Message::parse(line.into()) else { panic!("a request") };
+            request
+        };
+        let answer = |id: &str| {
+            let Ok(Message::Response(answer)) =
+                Message::parse(format!(r#"{{{id}"jsonrpc":"2.0","result":{{}}}}"#).into())
+            else {
+                panic!("an answer")
+            };
+            answer
+        };
+        for (asked, answered, expected) in [
+            ("7", r#""id": 7,"#, r#"{"id": 7,"jsonrpc":"2.0","result":{}}"#),
+            (r#""a""#, r#""id":"b","#, r#"{"id":"a","jsonrpc":"2.0","result":{}}"#),
+        ] {
+            assert_eq!(answer_to(&request(asked), &answer(answered)), expected, "{asked}");
+        }
+    }
+
+    #[test]
+    fn only_one_error_is_about_headers() {
+        for (answer, expected) in [
+            (r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32020,"message":"m"}}"#, true),
+            (r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32021,"message":"m"}}"#, false),
+            (r#"{"jsonrpc":"2.0","id":1,"result":{"code":-32020}}"#, false),
+            ("<html>", false),
+        ] {
+            assert_eq!(is_header_mismatch(&Bytes::from_static(answer.as_bytes())), expected, "{answer}");
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The content of results: text, bytes and references, as blocks.
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use goblin_telemetry::clean;
+use goblin_wire::json;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+/// One block of content.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Block {
+    Text(String),
+    /// An image, a sound, or the content of a resource.
+    Bytes {
+        what: String,
+        bytes: Vec<u8>,
+    },
+    /// Something to look for elsewhere, or of a kind that we do not know.
+    Other(String),
+}
+
+impl Block {
+    /// A block of a tool result or of a message of a prompt.
+    pub fn read(block: &Value) -> Block {
+        let word = |key: &str| clean(block[key].as_str().unwrap_or_default());
+        match block["type"].as_str().unwrap_or_default() {
+            "text" => Block::Text(block["text"].as_str().unwrap_or_default().to_owned()),
+            kind @ ("image" | "audio") => binary(&format!("{kind} {}", word("mimeType")), &block["data"]),
+            "resource" => Block::of_resource(&block["resource"]),
+            "resource_link" => Block::Other(format!("[resource {}]", word("uri"))),
+            other => Block::Other(format!("[{}]", clean(other))),
+        }
+    }
+
+    /// What a resource holds.
+    pub fn of_resource(contents: &Value) -> Block {
+        let word = |key: &str| clean(contents[key].as_str().unwrap_or_default());
+        match contents["text"].as_str() {
+            Some(text) => Block::Text(text.to_owned()),
+            None => binary(&format!("resource {} {}", word("uri"), word("mimeType")), &contents["blob"]),
+        }
+    }
+
+    /// As it is printed.
+    pub fn line(&self) -> String {
+        match self {
+            Block::Text(text) => text.clone(),
+            Block::Bytes { what, bytes: content } => format!("[{what}, {}]", bytes(content.len() as u64)),
+            Block::Other(words) => words.clone(),
+        }
+    }
+}
+
+fn binary(what: &str, data: &Value) -> Block {
+    let what = what.trim_end();
+    match BASE64_STANDARD.decode(data.as_str().unwrap_or_default()) {
+        Ok(bytes) => Block::Bytes { what: what.to_owned(), bytes },
+        Err(error) => Block::Other(format!("[{what}, not to be read: {error}]")),
+    }
+}
+
+/// The result of a tool. Parts of it may be nested deeper than can be read; they are shown as they came, or not at all.
+pub struct Outcomes {
+    pub raw: Box<RawValue>,
+}
+
+impl Outcomes {
+    fn member(&self, key: &str) -> Option<&str> {
+        let text = self.raw.get();
+        json::member(text, json::whole(text), key).map(|at| at.get(text))
+    }
+
+    pub fn is_error(&self) -> bool {
+        self.member("isError") == Some("true")
+    }
+
+    /// The blocks of content.
+    pub fn content(&self) -> Vec<Value> {
+        let list = self.member("content").unwrap_or_default();
+        let blocks = json::elements(list, json::whole(list)).map(|at| at.get(list));
+        blocks.map(|block| serde_json::from_str(block).unwrap_or_default()).collect()
+    }
+
+    /// What it says to programs, as it came.
+    pub fn structure(&self) -> Option<&str> {
+        self.member("structuredContent")
+    }
+
+    /// The text blocks together.
+    pub fn text(&self) -> String {
+        let texts = self.content().into_iter().filter_map(|block| block["text"].as_str().map(str::to_owned));
+        texts.collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// The content of a result; where there is none, what it says to programs.
+pub fn blocks(outcomes: &Outcomes) -> Vec<Block> {
+    let content = outcomes.content();
+    match outcomes.structure() {
+        Some(structure) if content.is_empty() => vec![Block::Text(structure.to_owned())],
+        _ => content.iter().map(Block::read).collect(),
+    }
+}
+
+/// A size as people say it.
+pub fn bytes(count: u64) -> String {
+    const UNITS: [&str; 4] = ["B", "kB", "MB", "GB"];
+    let (mut amount, mut unit) = (count as f64, 0);
+    while amount >= 999.5 && unit + 1 < UNITS.len() {
+        amount /= 1000.0;
+        unit += 1;
+    }
+    let digits = usize::from(unit > 0 && amount < 9.95);
+    format!("{amount:.digits$} {}", UNITS[unit])
+}

@@ -1,0 +1,398 @@
+//! The gateways that run on this machine, as one file each.
+//!
+//! `serve` writes a record once it listens and holds a lock on it for as long as it lives, so a record whose lock is free is
+//! left over from a gateway that was killed; whoever reads it removes it. That tells more than the pid, which may be
+//! another process by now. The directory and the files are the user's alone; what others own or can change is passed over.
+//!
+//! A record is read where it may have been written: in the runtime directory of the login session, else with the user's
+//! state. Clients start their servers with few variables, so the first is also looked for by its usual name.
+
+pub mod identity;
+pub mod inspect;
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::header::{ACCEPT, HeaderValue};
+use http_body_util::{BodyExt, Full, Limited};
+use serde::{Deserialize, Serialize};
+
+use crate::connect::ProxyEnvironment;
+use crate::address::{self, ENDPOINT};
+use crate::environment::{Variables, environment};
+use crate::runtime::identity::{Fingerprints, Identity, hex};
+use goblin_config::Environment;
+use goblin_config::secret::Secret;
+
+/// A record is a few hundred bytes; a file beyond this is none.
+const LARGEST_RECORD: u64 = 256 * 1024;
+/// How long a gateway may take to show that it is there.
+const PROBE_PATIENCE: Duration = Duration::from_secs(5);
+const LARGEST_ANSWER: usize = 64 * 1024;
+const OTHERS: u32 = 0o077;
+
+/// What a running gateway tells of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Record {
+    /// The URL of its TCP listener. A gateway without one has the address of its socket here.
+    pub url: String,
+    /// The path of its Unix socket.
+    #[serde(default)]
+    pub socket: Option<PathBuf>,
+    pub pid: u32,
+    /// In seconds since 1970.
+    pub started: u64,
+    pub version: String,
+    #[serde(flatten)]
+    pub identity: Identity,
+    #[serde(flatten)]
+    pub fingerprints: Fingerprints,
+    /// Holds the token of the gateway where it wants one.
+    pub token_file: Option<PathBuf>,
+    /// Where its admin API is, up to the path; nothing where it has none.
+    #[serde(default)]
+    pub admin_url: Option<String>,
+    /// Holds the admin token.
+    #[serde(default)]
+    pub admin_token_file: Option<PathBuf>,
+    /// The file it was read from.
+    #[serde(skip)]
+    path: PathBuf,
+}
+
+impl Record {
+    pub fn new(url: String, identity: Identity, fingerprints: Fingerprints) -> Record {
+        let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        Record {
+            url,
+            socket: None,
+            pid: std::process::id(),
+            started,
+            version,
+            identity,
+            fingerprints,
+            token_file: None,
+            admin_url: None,
+            admin_token_file: None,
+            path: PathBuf::new(),
+        }
+    }
+
+    /// Returns the address that commands connect to: the socket if the gateway has one, else the URL.
+    pub fn address(&self) -> String {
+        let socket = self.socket.as_deref().filter(|socket| socket.exists());
+        socket.map_or_else(|| self.url.clone(), |socket| address::of_socket(socket, ENDPOINT))
+    }
+
+    /// Whether the gateway that wrote it still runs.
+    pub fn lives(&self) -> bool {
+        let lock = open_own(&self.path).map(|file| file.try_lock_shared());
+        matches!(lock, Ok(Err(TryLockError::WouldBlock)))
+    }
+
+    /// The token that the gateway wants, if any.
+    pub fn token(&self) -> io::Result<Option<Secret>> {
+        self.token_file.as_deref().map(read_token).transpose()
+    }
+
+    /// Returns the token of the admin API; nothing where the gateway has none.
+    pub fn admin_token(&self) -> io::Result<Option<Secret>> {
+        self.admin_token_file.as_deref().filter(|_| self.admin_url.is_some()).map(read_token).transpose()
+    }
+
+    /// Whether something that speaks as a gateway does answers at its URL. No token is sent: it may be somebody else.
+    pub async fn answers(&self) -> bool {
+        let probe = async {
+            let (client, url) = address::client(&self.address(), &ProxyEnvironment::default()).ok()?;
+            let mut parts = url.into_parts();
+            parts.path_and_query = Some(http::uri::PathAndQuery::from_static("/readyz"));
+            let url = http::Uri::from_parts(parts).ok()?;
+            let mut request = http::Request::get(url).body(Full::<Bytes>::default()).ok()?;
+            request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
+            let body = client.request(request).await.ok()?.into_body();
+            let body = Limited::new(body, LARGEST_ANSWER).collect().await.ok()?.to_bytes();
+            let answer: serde_json::Value = serde_json::from_slice(&body).ok()?;
+            (answer["ready"].is_boolean() && answer["servers"].is_object()).then_some(())
+        };
+        matches!(tokio::time::timeout(PROBE_PATIENCE, probe).await, Ok(Some(())))
+    }
+}
+
+/// Directories for records: the first is written to, all are read.
+pub struct Places(Vec<PathBuf>);
+
+impl Places {
+    pub fn of(environment: Environment<'_>) -> Places {
+        let set = |name: &str| environment(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let usual = || Some(PathBuf::from(format!("/run/user/{}", user()))).filter(|path| path.is_dir());
+        let session = set("XDG_RUNTIME_DIR").or_else(usual).map(|directory| directory.join("goblin"));
+        let state = set("XDG_STATE_HOME").or_else(|| set("HOME").map(|home| home.join(".local/state")));
+        Places(session.into_iter().chain(state.map(|state| state.join("goblin/run"))).collect())
+    }
+
+    /// Writes the record where gateways are looked for. It goes when the answer is dropped.
+    pub fn publish(&self, mut record: Record, tokens: Tokens<'_>) -> io::Result<Published> {
+        let mut failed = io::Error::other("none of XDG_RUNTIME_DIR, XDG_STATE_HOME and HOME is set");
+        for directory in &self.0 {
+            match prepare(directory).and_then(|()| write(directory, &mut record, tokens)) {
+                Ok(published) => return Ok(published),
+                Err(error) => failed = io::Error::new(error.kind(), format!("{}: {error}", directory.display())),
+            }
+        }
+        Err(failed)
+    }
+
+    /// The gateways that run. Records of those that do not are removed.
+    pub fn running(&self) -> Vec<Record> {
+        let mut running = Vec::new();
+        for directory in self.0.iter().filter(|directory| is_own_directory(directory)) {
+            running.extend(files(directory).filter_map(|path| read(&path)));
+        }
+        running.sort_by_key(|record: &Record| (record.started, record.pid));
+        running
+    }
+}
+
+/// What is written beside a record.
+#[derive(Clone, Copy, Default)]
+pub struct Tokens<'a> {
+    /// What clients must have.
+    pub gateway: Option<&'a Secret>,
+    /// The admin token, where no other file holds it.
+    pub admin: Option<&'a Secret>,
+}
+
+/// A token in a file that the operator chose, for as long as the gateway runs.
+#[derive(Debug)]
+pub struct TokenFile(PathBuf);
+
+impl TokenFile {
+    pub fn write(path: &Path, token: &Secret) -> io::Result<TokenFile> {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".new");
+        let unfinished = PathBuf::from(name);
+        // Left over by one that was killed in between.
+        let _ = std::fs::remove_file(&unfinished);
+        create(&unfinished)?.write_all(token.expose().as_bytes())?;
+        std::fs::rename(&unfinished, path)?;
+        Ok(TokenFile(path.to_owned()))
+    }
+}
+
+impl Drop for TokenFile {
+    fn drop(&mut self) {
+        // What is not there is as good as removed.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A record on disk, for as long as the gateway runs.
+#[derive(Debug)]
+pub struct Published {
+    path: PathBuf,
+    /// Its lock says that we live.
+    file: File,
+    record: Record,
+}
+
+impl Published {
+    /// Where the admin token stands, if it was written.
+    pub fn admin_token_file(&self) -> Option<&Path> {
+        self.record.admin_token_file.as_deref()
+    }
+
+    /// From now on the gateway runs this configuration.
+    pub fn replace(&mut self, identity: Identity, variables: &Variables) -> io::Result<()> {
+        let fingerprints = self.record.fingerprints.of(variables);
+        let record = Record { identity, fingerprints, ..self.record.clone() };
+        let unfinished = self.path.with_extension("new");
+        // Of a try that failed.
+        let _ = std::fs::remove_file(&unfinished);
+        let mut file = create(&unfinished)?;
+        file.lock()?;
+        file.write_all(&serde_json::to_vec_pretty(&record)?)?;
+        std::fs::rename(&unfinished, &self.path)?;
+        (self.file, self.record) = (file, record);
+        Ok(())
+    }
+}
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        remove(&self.path);
+    }
+}
+
+/// Why there is no gateway to speak to.
+#[derive(Debug, thiserror::Error)]
+pub enum FindError {
+    #[error(
+        "no gateway is running on this machine; start one (goblin serve), name one (--url URL), or \
+             start the servers of a configuration (--config FILE)"
+    )]
+    None,
+    #[error("{} gateways are running; say which one by --url URL:{}", .0.len(), list(.0))]
+    Several(Vec<Record>),
+}
+
+/// The gateway that is meant: the only one, or the one of this configuration.
+pub fn choose(mut running: Vec<Record>, wanted: Option<&Identity>) -> Result<Record, FindError> {
+    let is_wanted = |record: &Record| wanted.is_some_and(|wanted| wanted.is_same_place(&record.identity));
+    match running.len() {
+        0 => Err(FindError::None),
+        1 => Ok(running.remove(0)),
+        _ => match running.iter().filter(|record| is_wanted(record)).collect::<Vec<_>>()[..] {
+            [only] => Ok(only.clone()),
+            _ => Err(FindError::Several(running)),
+        },
+    }
+}
+
+/// The gateway on this machine that a command should speak to.
+pub async fn find(wanted: Option<&Identity>) -> Result<Record, FindError> {
+    let running = Places::of(&environment).running();
+    let answers = futures_util::future::join_all(running.iter().map(Record::answers)).await;
+    let answering = running.into_iter().zip(answers).filter(|(_, answers)| *answers).map(|(record, _)| record);
+    choose(answering.collect(), wanted)
+}
+
+/// Returns the admin token of the gateway of this user whose admin API has this URL.
+pub fn admin_token_at(url: &str) -> Option<Secret> {
+    Places::of(&environment).running().into_iter().find(|record| serves(record, url))?.admin_token().ok()?
+}
+
+/// Returns whether the admin API of a gateway has this URL. One with a socket serves it there and at its URL for clients.
+fn serves(record: &Record, url: &str) -> bool {
+    let is_at = |base: &str| {
+        let rest = url.strip_prefix(base.trim_end_matches('/'));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '?', '#']))
+    };
+    let Some(admin_url) = record.admin_url.as_deref() else { return false };
+    is_at(admin_url) || admin_url.starts_with("unix:") && is_at(record.url.trim_end_matches("/mcp"))
+}
+
+fn list(running: &[Record]) -> String {
+    running
+        .iter()
+        .map(|record| format!("\n  {} (pid {}, {})", record.url, record.pid, record.identity.place()))
+        .collect()
+}
+
+fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+fn prepare(directory: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    match is_own_directory(directory) {
+        true => Ok(()),
+        false => Err(io::Error::other("it is not yours alone (chmod 700)")),
+    }
+}
+
+/// Nobody else can put a file there, nor read one.
+fn is_own_directory(directory: &Path) -> bool {
+    std::fs::symlink_metadata(directory)
+        .is_ok_and(|found| found.is_dir() && found.uid() == user() && found.mode() & OTHERS == 0)
+}
+
+fn write(directory: &Path, record: &mut Record, tokens: Tokens<'_>) -> io::Result<Published> {
+    let mut random = [0; 4];
+    getrandom::fill(&mut random).map_err(io::Error::other)?;
+    let path = directory.join(format!("{}-{}.json", record.pid, hex(&random)));
+    let unfinished = path.with_extension("new");
+    let file = create(&unfinished)?;
+    // From here on whatever fails leaves nothing behind.
+    let mut published = Published { path, file, record: record.clone() };
+    // Before it can be seen: nobody shall take it for a leftover.
+    published.file.lock()?;
+    let beside = |extension: &str, token: &Secret| -> io::Result<PathBuf> {
+        let file = published.path.with_extension(extension);
+        create(&file)?.write_all(token.expose().as_bytes())?;
+        Ok(file)
+    };
+    if let Some(token) = tokens.gateway {
+        record.token_file = Some(beside("token", token)?);
+    }
+    if let Some(token) = tokens.admin {
+        record.admin_token_file = Some(beside("admin", token)?);
+    }
+    published.file.write_all(&serde_json::to_vec_pretty(record)?)?;
+    std::fs::rename(&unfinished, &published.path)?;
+    published.record = record.clone();
+    Ok(published)
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// Opens a file that is ours alone.
+fn open_own(path: &Path) -> io::Result<File> {
+    let file = File::open(path)?;
+    let metadata = file.metadata()?;
+    match metadata.is_file() && metadata.uid() == user() && metadata.mode() & OTHERS == 0 {
+        true => Ok(file),
+        false => Err(io::Error::other(format!("{} is not yours alone (chmod 600)", path.display()))),
+    }
+}
+
+fn read_token(path: &Path) -> io::Result<Secret> {
+    let mut text = String::new();
+    open_own(path)?.take(LARGEST_RECORD).read_to_string(&mut text)?;
+    Ok(Secret::new(text.trim_end()))
+}
+
+/// The files in a directory that may be records.
+fn files(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|is| is == "json"))
+}
+
+/// What a file in a directory for records is.
+enum Peek {
+    Running(Box<Record>),
+    /// Of a gateway that was killed.
+    Leftover,
+}
+
+fn read(path: &Path) -> Option<Record> {
+    match peek(path)? {
+        Peek::Running(record) => Some(*record),
+        Peek::Leftover => {
+            remove(path);
+            None
+        }
+    }
+}
+
+fn peek(path: &Path) -> Option<Peek> {
+    let file = open_own(path).ok()?;
+    match file.try_lock_shared() {
+        // The writer lives: it holds the lock until its end, however that comes.
+        Err(TryLockError::WouldBlock) => {}
+        Ok(()) => return Some(Peek::Leftover),
+        Err(TryLockError::Error(_)) => return None,
+    }
+    let mut text = Vec::new();
+    file.take(LARGEST_RECORD).read_to_end(&mut text).ok()?;
+    let record = serde_json::from_slice(&text).ok()?;
+    Some(Peek::Running(Box::new(Record { path: path.to_owned(), ..record })))
+}
+
+fn remove(record: &Path) {
+    // What is not there is as good as removed.
+    let _ = std::fs::remove_file(record);
+    for extension in ["token", "admin", "new"] {
+        let _ = std::fs::remove_file(record.with_extension(extension));
+    }
+}
+
+#[cfg(test)]
+mod tests;

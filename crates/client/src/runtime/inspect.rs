@@ -1,0 +1,64 @@
+//! The directories for records, looked at without changing anything: [`Places::running`] tidies up, this does not.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, access};
+
+use crate::runtime::{OTHERS, Peek, Places, Record, files, is_own_directory, peek, user};
+
+pub struct Inspected {
+    /// Each with whether records can be written there; the first that can be is used.
+    pub directories: Vec<(PathBuf, Result<(), Unusable>)>,
+    pub running: Vec<Record>,
+    /// The records of gateways that were killed.
+    pub leftovers: Vec<PathBuf>,
+}
+
+/// Why a directory is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum Unusable {
+    #[error("it is no directory")]
+    NoDirectory,
+    #[error("it belongs to another user")]
+    Foreign,
+    #[error("others can look into it or change it (mode {0:03o})")]
+    Open(u32),
+    #[error("{0}")]
+    Refused(io::Error),
+}
+
+impl Places {
+    pub fn inspect(&self) -> Inspected {
+        let directories = self.0.iter().map(|directory| (directory.clone(), judge(directory))).collect();
+        let mut inspected = Inspected { directories, running: Vec::new(), leftovers: Vec::new() };
+        for directory in self.0.iter().filter(|directory| is_own_directory(directory)) {
+            for file in files(directory) {
+                match peek(&file) {
+                    Some(Peek::Running(record)) => inspected.running.push(*record),
+                    Some(Peek::Leftover) => inspected.leftovers.push(file),
+                    None => {}
+                }
+            }
+        }
+        inspected
+    }
+}
+
+fn judge(directory: &Path) -> Result<(), Unusable> {
+    use std::os::unix::fs::MetadataExt;
+    let may_write = |path: &Path| access(path, Access::WRITE_OK | Access::EXEC_OK);
+    let allowed = match std::fs::symlink_metadata(directory) {
+        Ok(found) if !found.is_dir() => return Err(Unusable::NoDirectory),
+        Ok(found) if found.uid() != user() => return Err(Unusable::Foreign),
+        Ok(found) if found.mode() & OTHERS != 0 => return Err(Unusable::Open(found.mode() & 0o777)),
+        Ok(_) => may_write(directory),
+        // It is made when it is needed.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let above = directory.ancestors().skip(1).find(|above| above.exists());
+            above.map_or(Ok(()), may_write)
+        }
+        Err(error) => return Err(Unusable::Refused(error)),
+    };
+    allowed.map_err(|error| Unusable::Refused(error.into()))
+}

@@ -1,0 +1,50 @@
+//! Notifications that a resource changed or is gone.
+
+use goblin_wire::Notification;
+use goblin_wire::json;
+use goblin_wire::method::Method;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+
+const DELETED: &str = "dev.goblin/deleted";
+
+/// A resource has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Update {
+    pub uri: String,
+    pub is_deleted: bool,
+    /// As the gateway sent them.
+    pub params: String,
+}
+
+impl Update {
+    /// Nothing where it does not say of what.
+    pub fn read(notification: &Notification) -> Option<Update> {
+        let text = notification.raw.as_str();
+        let uri = json::string(text, notification.params.uri?)?.into_owned();
+        let deleted = notification.params.meta.and_then(|meta| json::member(text, meta, DELETED));
+        let is_deleted = notification.method == Method::ResourceDeleted
+            || deleted.is_some_and(|deleted| deleted.get(text) == "true");
+        let params = notification.params.whole.map_or("{}", |whole| whole.get(text)).to_owned();
+        Some(Update { uri, is_deleted, params })
+    }
+}
+
+/// The time as in the log: RFC 3339, UTC.
+pub fn now() -> String {
+    let mut text = String::new();
+    // Nothing but the memory could fail.
+    let _ = SystemTime.format_time(&mut Writer::new(&mut text));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_is_in_utc() {
+        let time = now();
+        assert!(time.len() > "2025-01-01T00:00:00".len() && time.ends_with('Z') && time.contains('T'), "{time}");
+    }
+}

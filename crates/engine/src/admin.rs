@@ -1,0 +1,318 @@
+//! What operators and their machines ask over HTTP: is it alive, is it ready, how is it doing.
+//!
+//! `/healthz` and `/readyz` pass before the gate: a probe has no token and names any host, and they tell nothing but
+//! counts. `/metrics` stands behind it like everything else. `/api` needs the admin token ([`permit`]). Which routes there are is said in one table
+//! ([`routes`]); what they say, in types ([`api`]).
+
+mod changes;
+pub mod command;
+pub mod configuration;
+pub mod events;
+pub mod latency;
+mod lists;
+pub mod permit;
+pub mod process;
+pub mod readiness;
+mod status;
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use futures_util::FutureExt;
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::request::Parts;
+use http::{HeaderValue, StatusCode};
+use percent_encoding::percent_decode_str;
+use serde::Serialize;
+use tokio::sync::{Semaphore, watch};
+
+use goblin_admin::api::{Ready, Refused, ServerList, ServerStatus, Trouble};
+use crate::admin::command::Commands;
+use crate::admin::configuration::Configuration;
+use crate::admin::permit::Permit;
+use crate::admin::readiness::{Readiness, Servers};
+use goblin_admin::routes::{ROUTES, Action, Change, Found, Look, Parameter, Route};
+use crate::upstream::standing::Standing;
+use goblin_config::ServerId;
+use crate::meta::words::{LONGEST_PROBLEM, cut, did_you_mean};
+use goblin_telemetry::metrics::{self, Histogram, Reading, ServerReading};
+use goblin_telemetry::{Event, Observe, clean};
+use crate::client::session::desk::Desk;
+use goblin_telemetry::worker;
+
+const JSON: &str = "application/json";
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// How the paths of the API begin.
+const API: &str = "/api/";
+
+/// The paths that answer anybody.
+pub const PROBES: [&str; 2] = ["/healthz", "/readyz"];
+
+pub struct Admin {
+    pub desk: Arc<Desk>,
+    pub observe: Arc<Observe>,
+    pub readiness: watch::Receiver<Readiness>,
+    pub configuration: watch::Receiver<Configuration>,
+    /// The way to whoever carries commands out, where there is one.
+    pub commands: Option<Commands>,
+    pub permit: Permit,
+    pub started: SystemTime,
+    /// Room for those who read events.
+    pub readers: Arc<Semaphore>,
+}
+
+/// Why a request is not served.
+struct Denied {
+    status: StatusCode,
+    message: String,
+}
+
+impl Denied {
+    fn new(status: StatusCode, message: impl Into<String>) -> Denied {
+        Denied { status, message: message.into() }
+    }
+}
+
+impl IntoResponse for Denied {
+    fn into_response(self) -> Response {
+        let mut response = json(self.status, &Refused { error: Trouble { message: self.message } });
+        match self.status {
+            StatusCode::UNAUTHORIZED => {
+                response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
+            }
+            StatusCode::SERVICE_UNAVAILABLE => {
+                response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"))
+            }
+            _ => None,
+        };
+        response
+    }
+}
+
+/// Where operators are served: everything for them.
+pub fn routes(admin: &Arc<Admin>) -> axum::Router {
+    let others = ROUTES.iter().map(|route| route.path).filter(|path| !path.starts_with(API));
+    serving(admin, others.chain(["/api", "/api/", "/api/{*rest}"]))
+}
+
+/// Where they are not: what anybody may ask.
+pub fn probes(admin: &Arc<Admin>) -> axum::Router {
+    serving(admin, PROBES.into_iter())
+}
+
+fn serving(admin: &Arc<Admin>, paths: impl Iterator<Item = &'static str>) -> axum::Router {
+    let admin = Arc::clone(admin);
+    let serve = any(move |request: Request| {
+        let admin = Arc::clone(&admin);
+        async move { admin.serve(request).await }
+    });
+    paths.fold(axum::Router::new(), |router, path| router.route(path, serve.clone()))
+}
+
+impl Admin {
+    async fn serve(self: &Arc<Admin>, request: Request) -> Response {
+        match AssertUnwindSafe(self.find(request)).catch_unwind().await {
+            Ok(response) => response,
+            Err(_) => {
+                self.observe.emit(&Event::Panic { place: "admin" });
+                Denied::new(StatusCode::INTERNAL_SERVER_ERROR, "see the gateway's log").into_response()
+            }
+        }
+    }
+
+    async fn find(self: &Arc<Admin>, request: Request) -> Response {
+        if let Err(denied) = self.permitted(&request) {
+            return denied.into_response();
+        }
+        match goblin_admin::routes::find(request.method(), request.uri().path()) {
+            Found::Route(route, id) => {
+                let done = match route.action {
+                    Action::Look(look) => self.look_aside(route, look, id, request).await,
+                    Action::Change(change) => self.change(route, change, id, request).await,
+                };
+                done.unwrap_or_else(Denied::into_response)
+            }
+            Found::OtherVerb(allowed) => {
+                let message = format!("this route takes {allowed} only");
+                let mut response = Denied::new(StatusCode::METHOD_NOT_ALLOWED, message).into_response();
+                let allowed = HeaderValue::try_from(allowed).expect("verbs are visible ASCII");
+                response.headers_mut().insert(ALLOW, allowed);
+                response
+            }
+            Found::Nothing(route) => {
+                let message = format!("there is no such route; the nearest is {} {}", route.verb(), route.path);
+                Denied::new(StatusCode::NOT_FOUND, message).into_response()
+            }
+        }
+    }
+
+    /// Refuses a request under `/api` that lacks the admin token, whether or not there is such a route.
+    fn permitted(&self, request: &Request) -> Result<(), Denied> {
+        let path = request.uri().path();
+        if path != API.trim_end_matches('/') && !path.starts_with(API) {
+            return Ok(());
+        }
+        let permitted = self.permit.check(request.headers());
+        permitted.inspect_err(|denied| self.observe.emit(&Event::AdminRefused { status: denied.status.as_u16() }))
+    }
+
+    async fn change(
+        &self,
+        route: &Route,
+        change: Change,
+        id: Option<String>,
+        request: Request,
+    ) -> Result<Response, Denied> {
+        read_query(route, request.uri().query().unwrap_or_default())?;
+        changes::check_empty(request.into_body()).await?;
+        match change {
+            Change::Configuration => self.reload().await,
+            Change::Server(wish) => self.wish(wish, &id.unwrap_or_default()).await,
+        }
+    }
+
+    /// Makes an answer whose size clients and servers choose beside the worker threads.
+    async fn look_aside(
+        self: &Arc<Admin>,
+        route: &'static Route,
+        look: Look,
+        id: Option<String>,
+        request: Request,
+    ) -> Result<Response, Denied> {
+        let (parts, _) = request.into_parts();
+        if matches!(look, Look::Alive | Look::Ready | Look::Events | Look::OpenApi) {
+            return self.look(route, look, id, &parts);
+        }
+        let admin = Arc::clone(self);
+        let looked = worker::offload(move || admin.look(route, look, id, &parts)).await;
+        looked.unwrap_or_else(|| Err(Denied::new(StatusCode::SERVICE_UNAVAILABLE, "the gateway is shutting down")))
+    }
+
+    fn look(&self, route: &Route, look: Look, id: Option<String>, request: &Parts) -> Result<Response, Denied> {
+        let parameter = read_query(route, request.uri.query().unwrap_or_default())?;
+        let asked = id.or(parameter);
+        let asked = asked.as_deref();
+        Ok(match look {
+            Look::Alive => answer(StatusCode::OK, TEXT, "ok\n".to_owned()),
+            Look::Ready => self.ready(),
+            Look::Metrics => answer(StatusCode::OK, metrics::CONTENT_TYPE, self.reading().to_text()),
+            Look::Status => ok(&self.status()),
+            Look::Servers => ok(&ServerList { servers: self.servers() }),
+            Look::Server => ok(&self.server(asked.unwrap_or_default())?),
+            Look::Entries(list) => {
+                asked.map(|id| self.known(id)).transpose()?;
+                ok(&self.entries(list, asked))
+            }
+            Look::Subscriptions => ok(&self.desk.router.subscriptions(asked)),
+            Look::Sessions => ok(&self.sessions()),
+            Look::Events => self.events(&request.headers)?,
+            Look::OpenApi => ok(&goblin_admin::openapi::document()),
+        })
+    }
+
+    fn ready(&self) -> Response {
+        let ready = self.readiness.borrow().is_ready();
+        let servers = Servers::count(&self.desk.router.directory.backends());
+        let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        json(status, &Ready { ready, servers: servers.into() })
+    }
+
+    fn server(&self, id: &str) -> Result<ServerStatus, Denied> {
+        self.servers().into_iter().find(|server| server.id == id).ok_or_else(|| self.unknown(id))
+    }
+
+    /// The server of this id, running or not.
+    fn known(&self, id: &str) -> Result<ServerId, Denied> {
+        self.server_ids().into_iter().find(|known| known.as_str() == id).ok_or_else(|| self.unknown(id))
+    }
+
+    fn unknown(&self, id: &str) -> Denied {
+        let ids = self.server_ids();
+        let near = did_you_mean(id, ids.iter().map(ServerId::as_str)).unwrap_or_default();
+        Denied::new(StatusCode::NOT_FOUND, format!("there is no server `{}`{near}", clean(&cut(id, LONGEST_PROBLEM))))
+    }
+
+    fn reading(&self) -> Reading {
+        let directory = &self.desk.router.directory;
+        let catalog = directory.catalog();
+        let server = |backend: &Arc<crate::upstream::Backend>| ServerReading {
+            id: backend.id.clone(),
+            state: Standing::of(backend).word(),
+            requests_in_flight: backend.calls_in_flight(),
+            own_links: backend.own_links(),
+            meter: Arc::clone(&backend.meter),
+        };
+        let fates = &self.desk.router.subscriptions.fates;
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Reading {
+            limits: self.observe.limit_counts(),
+            memory: self.observe.memory.read(),
+            max_memory: self.observe.memory.max(),
+            started: self.started,
+            events: self.observe.counts(),
+            sessions: self.desk.sessions.len(),
+            streams: self.desk.sessions.open_streams(),
+            requests_in_flight: self.desk.sessions.open_calls(),
+            subscriptions: self.desk.router.subscriptions.count(),
+            updates: [
+                ("delivered", load(&fates.delivered)),
+                ("coalesced", load(&fates.coalesced)),
+                ("dropped", load(&fates.dropped)),
+            ],
+            updates_waiting: self.desk.sessions.updates_waiting(),
+            pages: [("ready", load(&directory.pages.ready)), ("made", load(&directory.pages.made))],
+            overhead: Histogram::from(&self.observe.overhead),
+            catalog: [
+                ("tool", catalog.tools.entries.len()),
+                ("prompt", catalog.prompts.entries.len()),
+                ("resource", catalog.resources.entries.len()),
+                ("template", catalog.resources.templates.len()),
+            ],
+            servers: directory.backends().iter().map(server).collect(),
+            process: process::measure(),
+        }
+    }
+}
+
+/// The value of the one parameter that a route has. Others are refused: whoever misspells it would take all for a few.
+/// Those who probe and scrape may add what they like, and some do.
+fn read_query(route: &Route, query: &str) -> Result<Option<String>, Denied> {
+    let denied = |message: String| Denied::new(StatusCode::BAD_REQUEST, message);
+    let mut parts = query.split('&').filter(|part| !part.is_empty());
+    let Some(part) = parts.next().filter(|_| route.path.starts_with(API)) else { return Ok(None) };
+    let Some(Parameter { name, .. }) = route.parameter else {
+        return Err(denied("this route takes no query".to_owned()));
+    };
+    let value = part.strip_prefix(name).and_then(|rest| rest.strip_prefix('=')).filter(|value| !value.is_empty());
+    let (Some(value), None) = (value, parts.next()) else {
+        let word = name.to_ascii_uppercase();
+        return Err(denied(format!(
+            "the query may have one {name}={word} and nothing else; & and % in it are written as %26 and %25"
+        )));
+    };
+    let decoded = percent_decode_str(value).decode_utf8().map_err(|_| denied(format!("{name} is not UTF-8")))?;
+    Ok(Some(decoded.into_owned()))
+}
+
+fn ok(body: &impl Serialize) -> Response {
+    json(StatusCode::OK, body)
+}
+
+fn json(status: StatusCode, body: &impl Serialize) -> Response {
+    answer(status, JSON, serde_json::to_string(body).expect("all keys are strings"))
+}
+
+fn answer(status: StatusCode, kind: &'static str, body: String) -> Response {
+    let headers =
+        [(CONTENT_TYPE, HeaderValue::from_static(kind)), (CACHE_CONTROL, HeaderValue::from_static("no-store"))];
+    (status, headers, body).into_response()
+}
+
+#[cfg(test)]
+mod tests;

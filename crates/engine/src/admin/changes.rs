@@ -1,0 +1,91 @@
+//! Commands on their way to whoever carries them out, and what came of them.
+
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use axum::response::Response;
+use http::StatusCode;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::oneshot;
+
+use crate::admin::command::{Command, Refusal};
+use goblin_admin::routes::Wish;
+use crate::admin::{Admin, Denied, ok};
+use goblin_config::ServerId;
+
+/// No command has more to say than `{}`.
+const LARGEST_BODY: usize = 1024;
+/// How long it may take to arrive.
+const BODY_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A command has no words of its own: what stood in a body would be without effect.
+pub(super) async fn check_empty(body: Body) -> Result<(), Denied> {
+    let whole = tokio::time::timeout(BODY_PATIENCE, to_bytes(body, LARGEST_BODY)).await;
+    let text = whole.ok().and_then(Result::ok);
+    let is_empty = |text: &[u8]| {
+        let mut visible = text.iter().filter(|byte| !byte.is_ascii_whitespace());
+        matches!((visible.next(), visible.next(), visible.next()), (None, ..) | (Some(b'{'), Some(b'}'), None))
+    };
+    match text {
+        Some(text) if is_empty(&text) => Ok(()),
+        _ => Err(Denied::new(StatusCode::BAD_REQUEST, "the body must be empty or {}")),
+    }
+}
+
+impl Admin {
+    pub(super) async fn reload(&self) -> Result<Response, Denied> {
+        Ok(ok(&self.command(Command::Reload).await?))
+    }
+
+    /// Answers with the server as it is then.
+    pub(super) async fn wish(&self, wish: Wish, id: &str) -> Result<Response, Denied> {
+        let server = ServerId::new(id).map_err(|_| self.unknown(id))?;
+        self.command(|done| Command::Server { id: server, wish, done }).await?;
+        Ok(ok(&self.server(id)?))
+    }
+
+    async fn command<T>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<Result<T, Refusal>>) -> Command,
+    ) -> Result<T, Denied> {
+        let unavailable = |message| Denied::new(StatusCode::SERVICE_UNAVAILABLE, message);
+        let Some(commands) = &self.commands else { return Err(unavailable("this gateway takes no commands")) };
+        let (done, outcome) = oneshot::channel();
+        commands.try_send(command(done)).map_err(|error| match error {
+            TrySendError::Full(_) => unavailable("too many commands wait; try again later"),
+            TrySendError::Closed(_) => unavailable("the gateway stops"),
+        })?;
+        // Whoever goes away meanwhile does not take the command back.
+        let outcome = outcome.await.map_err(|_| unavailable("the gateway stops"))?;
+        outcome.map_err(|refusal| {
+            let status = match &refusal {
+                Refusal::Configuration(_) => StatusCode::UNPROCESSABLE_ENTITY,
+                Refusal::UnknownServer(_) => StatusCode::NOT_FOUND,
+                Refusal::Conflict(_) => StatusCode::CONFLICT,
+            };
+            Denied::new(status, refusal.to_string())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_body_says_nothing() {
+        for (text, is_fine) in [
+            ("", true),
+            ("{}", true),
+            (" {\n} ", true),
+            ("{}{}", false),
+            ("null", false),
+            ("{", false),
+            (r#"{"command":"rm"}"#, false),
+        ] {
+            assert_eq!(check_empty(Body::from(text)).await.is_ok(), is_fine, "{text}");
+        }
+        assert!(check_empty(Body::from(" ".repeat(LARGEST_BODY))).await.is_ok());
+        assert!(check_empty(Body::from(" ".repeat(LARGEST_BODY + 1))).await.is_err());
+    }
+}

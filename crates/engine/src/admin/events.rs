@@ -1,0 +1,145 @@
+//! What happens, as a stream of server-sent events.
+//!
+//! Readers look at a ring that others write: one that is slow holds nobody up, and is told how many it has missed.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::stream::unfold;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName};
+use http::{HeaderValue, StatusCode};
+use tokio::sync::{OwnedSemaphorePermit, watch};
+
+use goblin_admin::api::{EventInfo, Missed};
+use crate::admin::readiness::Readiness;
+use crate::admin::{Admin, Denied};
+use goblin_config::LogLevel;
+use crate::front::body::KEEP_ALIVE;
+use goblin_telemetry::feed::{News, Reader, Record};
+
+/// How many may read at once.
+pub const MOST_READERS: usize = 16;
+/// After a silence of this length a comment shows that the stream is alive.
+const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+const EVENTS: &str = "text/event-stream";
+
+/// One who reads.
+struct Looker {
+    reader: Reader,
+    readiness: watch::Receiver<Readiness>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Admin {
+    pub(super) fn events(&self, headers: &HeaderMap) -> Result<Response, Denied> {
+        let next = next_wanted(headers)?;
+        let place = Arc::clone(&self.readers).try_acquire_owned().map_err(|_| {
+            let message = format!("{MOST_READERS} read the events already; end one of them, or try again later");
+            Denied::new(StatusCode::SERVICE_UNAVAILABLE, message)
+        })?;
+        let reader = self.observe.feed().reader(next);
+        let looker = Looker { reader, readiness: self.readiness.clone(), _place: place };
+        let events = unfold(looker, async |mut looker| Some((Ok::<_, Infallible>(looker.next().await?), looker)));
+        let headers = [
+            (CONTENT_TYPE, HeaderValue::from_static(EVENTS)),
+            (CACHE_CONTROL, HeaderValue::from_static("no-cache")),
+            (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
+        ];
+        Ok((headers, Body::from_stream(events)).into_response())
+    }
+}
+
+impl Looker {
+    /// Nothing when the gateway stops.
+    async fn next(&mut self) -> Option<Bytes> {
+        tokio::select! {
+            biased;
+            _ = self.readiness.wait_for(|readiness| *readiness == Readiness::Stopping) => None,
+            news = self.reader.next() => Some(told(&news)),
+            () = tokio::time::sleep(KEEP_ALIVE_EVERY) => Some(KEEP_ALIVE),
+        }
+    }
+}
+
+/// The number of the first event that a reader wants: without a word of it, the oldest that is kept.
+fn next_wanted(headers: &HeaderMap) -> Result<u64, Denied> {
+    let Some(last) = headers.get(LAST_EVENT_ID) else { return Ok(0) };
+    let last = last.to_str().ok().and_then(|last| last.parse::<u64>().ok());
+    last.map(|last| last.saturating_add(1))
+        .ok_or_else(|| Denied::new(StatusCode::BAD_REQUEST, "Last-Event-ID must be the seq of an event"))
+}
+
+fn told(news: &News) -> Bytes {
+    let mut text = String::new();
+    if news.missed > 0 {
+        text.push_str(&format!("event: missed\ndata: {}\n\n", to_json(&Missed { missed: news.missed })));
+    }
+    for record in &news.records {
+        text.push_str(&format!("id: {}\ndata: {}\n\n", record.seq, to_json(&info(record))));
+    }
+    text.into()
+}
+
+fn to_json(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).expect("all keys are strings")
+}
+
+fn info(record: &Record) -> EventInfo {
+    let word = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    EventInfo {
+        seq: record.seq,
+        time: record.time.clone(),
+        level: level_word(record.level).to_owned(),
+        kind: record.kind.clone(),
+        server: record.server.clone(),
+        session: record.session.clone(),
+        message: record.message.clone(),
+        fields: record.fields.iter().map(|(key, value)| (key.clone(), word(value))).collect(),
+    }
+}
+
+fn level_word(level: LogLevel) -> &'static str {
+    match level {
+        LogLevel::Error => "error",
+        LogLevel::Warn => "warn",
+        LogLevel::Info => "info",
+        LogLevel::Debug => "debug",
+        LogLevel::Trace => "trace",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use goblin_telemetry::feed::KEPT;
+    use goblin_telemetry::{Event, Observe};
+
+    #[test]
+    fn what_was_missed_is_told_before_the_rest() {
+        let observe = Observe::default();
+        for _ in 0..KEPT + 3 {
+            observe.emit(&Event::ConnectionsCut);
+        }
+        let text = told(&observe.feed().read_from(2));
+        let text = std::str::from_utf8(&text).expect("it is text");
+        assert!(text.starts_with("event: missed\ndata: {\"missed\":2}\n\nid: 4\ndata: {\"seq\":4,"), "{text:.200}");
+        assert_eq!(text.matches("\n\n").count(), KEPT + 1);
+        assert!(!told(&observe.feed().read_from(4)).starts_with(b"event"));
+    }
+
+    #[test]
+    fn a_reader_goes_on_after_the_last_event_it_has_seen() {
+        for (given, expected) in
+            [(None, Some(0)), (Some("0"), Some(1)), (Some("41"), Some(42)), (Some("-1"), None), (Some("x"), None)]
+        {
+            let value = |given: &str| (LAST_EVENT_ID, HeaderValue::try_from(given).expect("a header value"));
+            let headers = given.map(value).into_iter().collect();
+            assert_eq!(next_wanted(&headers).ok(), expected, "{given:?}");
+        }
+    }
+}

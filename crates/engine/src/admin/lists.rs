@@ -1,0 +1,86 @@
+//! What is offered and who is connected, one by one.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+
+use crate::admin::Admin;
+use goblin_admin::api::{Entry, EntryList, SessionInfo, SessionList};
+use crate::admin::status::iso;
+use goblin_catalog::listing::List;
+use crate::directory::Catalog;
+use goblin_catalog::definition;
+use goblin_telemetry::clean;
+use crate::client::session::Session;
+
+/// How many sessions are listed; all are counted.
+pub const MOST_SESSIONS: usize = 1000;
+
+impl Admin {
+    /// What all servers offer, or one of them.
+    pub(super) fn entries(&self, list: List, server: Option<&str>) -> EntryList {
+        let catalog = Arc::clone(&self.desk.router.directory.catalog());
+        let of_source = |source: usize, exposed: &str, native: &str, definition: &Bytes| {
+            let id = &catalog.source(source).backend.id;
+            let is_wanted = server.is_none_or(|server| server == id.as_str());
+            is_wanted.then(|| entry(id.as_str(), exposed, native, definition)).flatten()
+        };
+        EntryList { version: catalog.number(), entries: each(&catalog, list, of_source) }
+    }
+
+    pub(super) fn sessions(&self) -> SessionList {
+        let mut sessions = self.desk.sessions.all();
+        let total = sessions.len();
+        sessions.sort_by_cached_key(|session| (session.idle(), Reverse(session.opened)));
+        sessions.truncate(MOST_SESSIONS);
+        let listed: Vec<_> = sessions.iter().map(|session| info(session)).collect();
+        SessionList { total, omitted: total - listed.len(), sessions: listed }
+    }
+}
+
+/// The entries of a list that `make` wants, in the order in which clients get them.
+fn each(catalog: &Catalog, list: List, make: impl Fn(usize, &str, &str, &Bytes) -> Option<Entry>) -> Vec<Entry> {
+    match list {
+        List::Tools => {
+            let shown = |entry: &crate::directory::Entry| definition::for_older(&entry.definition);
+            let entries = catalog.tools.entries.iter();
+            entries.filter_map(|it| make(it.source, &it.exposed, &it.native, &shown(it))).collect()
+        }
+        List::Prompts => {
+            let entries = catalog.prompts.entries.iter();
+            entries.filter_map(|it| make(it.source, &it.exposed, &it.native, &it.definition)).collect()
+        }
+        List::Resources => {
+            let entries = catalog.resources.entries.iter();
+            entries.filter_map(|it| make(it.source, &it.exposed, &it.native, &it.definition)).collect()
+        }
+        List::Templates => {
+            let entries = catalog.resources.templates.iter();
+            entries.filter_map(|it| make(it.source, &it.exposed, &it.native, &it.definition)).collect()
+        }
+    }
+}
+
+/// Nothing for a definition that is no JSON, which no listing holds.
+fn entry(server: &str, exposed: &str, native: &str, definition: &Bytes) -> Option<Entry> {
+    let definition = serde_json::from_slice::<Box<RawValue>>(definition).ok()?;
+    Some(Entry { server: server.to_owned(), exposed: exposed.to_owned(), native: native.to_owned(), definition })
+}
+
+fn info(session: &Session) -> SessionInfo {
+    let introduction = &session.mailbox.introduction;
+    SessionInfo {
+        id: session.id.short(),
+        client: clean(&introduction.name),
+        client_version: clean(&introduction.version),
+        protocol: session.dialect.as_str().to_owned(),
+        profile: session.profile.as_ref().map(|profile| profile.as_str().to_owned()),
+        started: iso(session.opened),
+        idle_seconds: session.idle().as_secs(),
+        streams: session.mailbox.open_streams(),
+        in_flight: session.inflight.len(),
+        subscriptions: session.mailbox.subscriptions.count(),
+    }
+}

@@ -1,0 +1,188 @@
+//! How everything stands at one moment, as the API says it.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use goblin_admin::api::{
+    Calls, CatalogStatus, ConfigurationStatus, Conflict, Entries, Metrics, ProcessStatus, ReadCount, RequestCount,
+    ServerStatus, SessionCounts, Status,
+};
+use crate::admin::latency::latency;
+use crate::admin::readiness::Readiness;
+use crate::admin::{Admin, process};
+use crate::upstream::standing::{Seen, Standing, lacking};
+use crate::upstream::{Backend, State};
+use crate::directory::Catalog;
+use goblin_catalog::Counts;
+use goblin_config::{ServerId, Sharing};
+use goblin_telemetry::clean;
+use goblin_telemetry::meter::{Asked, Ending, Meter, ReadStatus};
+use goblin_telemetry::metrics::Process;
+use goblin_wire::mime::Mime;
+use goblin_wire::date;
+
+/// A server that does not run because it is not meant to.
+const DISABLED: &str = "disabled";
+
+impl Admin {
+    pub(super) fn status(&self) -> Status {
+        let sessions = &self.desk.sessions;
+        let subscriptions = self.desk.router.subscriptions.count();
+        let Process { resident_bytes, open_descriptors } = process::measure();
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started: iso(self.started),
+            uptime_seconds: self.started.elapsed().unwrap_or_default().as_secs(),
+            pid: std::process::id(),
+            state: state_word(&self.readiness.borrow()).to_owned(),
+            configuration: self.configuration_status(),
+            servers: self.servers(),
+            sessions: SessionCounts {
+                total: sessions.len(),
+                streams: sessions.open_streams(),
+                in_flight: sessions.open_calls(),
+            },
+            catalog: catalog_status(&self.desk.router.directory.catalog()),
+            subscriptions,
+            process: ProcessStatus { resident_bytes, open_descriptors },
+            metrics: metrics(&self.desk.router.directory.backends(), subscriptions),
+        }
+    }
+
+    fn configuration_status(&self) -> ConfigurationStatus {
+        let configuration = self.configuration.borrow();
+        ConfigurationStatus {
+            source: configuration.source.clone(),
+            loaded: iso(configuration.loaded),
+            reloads: configuration.reloads,
+            problem: configuration.problem.clone(),
+        }
+    }
+
+    /// The servers in the order of the configuration, the disabled ones too.
+    pub(super) fn servers(&self) -> Vec<ServerStatus> {
+        let directory = &self.desk.router.directory;
+        let catalog = directory.catalog();
+        let counts = catalog.counts();
+        let mut servers: Vec<_> =
+            directory.backends().iter().map(|backend| server(backend, &catalog, &counts)).collect();
+        let configured = self.configuration.borrow().servers.clone();
+        servers.extend(configured.iter().filter(|(_, enabled)| !enabled).map(|(id, _)| disabled_server(id)));
+        servers.sort_by_key(|server| configured.iter().position(|(id, _)| id.as_str() == server.id));
+        servers
+    }
+
+    /// The ids of all servers, the disabled ones too.
+    pub(super) fn server_ids(&self) -> Vec<ServerId> {
+        self.configuration.borrow().servers.iter().map(|(id, _)| id.clone()).collect()
+    }
+}
+
+fn state_word(readiness: &Readiness) -> &'static str {
+    match readiness {
+        Readiness::Starting => "starting",
+        Readiness::Ready { .. } => "ready",
+        Readiness::Stopping => "stopping",
+    }
+}
+
+fn server(backend: &Arc<Backend>, catalog: &Catalog, counts: &[Counts]) -> ServerStatus {
+    let seen = Seen::of(backend);
+    let place = catalog.sources.iter().position(|source| Arc::ptr_eq(&source.backend, backend));
+    let reason = match backend.state() {
+        State::Starting | State::Ready => None,
+        State::Lost(reason) => Some(clean(&reason)),
+        State::Stopped => Some("it was stopped".to_owned()),
+    };
+    ServerStatus {
+        id: backend.id.to_string(),
+        state: Standing::of(backend).word().to_owned(),
+        reason,
+        transport: backend.transport().map(str::to_owned),
+        protocol: seen.as_ref().map(|seen| seen.protocol.to_owned()),
+        era: seen.as_ref().map(|seen| seen.era.to_owned()),
+        software: seen.map(|seen| seen.software).unwrap_or_default(),
+        session: match backend.config.session {
+            Sharing::Shared => "shared",
+            Sharing::PerClient => "per-client",
+        }
+        .to_owned(),
+        in_flight: backend.calls_in_flight(),
+        client_links: backend.own_links(),
+        restarts: backend.meter.count_of_restarts(),
+        subscriptions: backend.count_of_subscriptions(),
+        entries: entries(place.map(|place| counts[place]).unwrap_or_default()),
+        calls: calls(&backend.meter),
+        latency: latency(&backend.meter),
+        lacking: lacking(backend),
+    }
+}
+
+fn disabled_server(id: &ServerId) -> ServerStatus {
+    ServerStatus { id: id.to_string(), state: DISABLED.to_owned(), ..ServerStatus::default() }
+}
+
+fn entries(counts: Counts) -> Entries {
+    let Counts { tools, prompts, resources, templates } = counts;
+    Entries { tools, prompts, resources, templates }
+}
+
+fn calls(meter: &Meter) -> Calls {
+    let count = |ending| Asked::ALL.iter().map(|asked| meter.count_of_ended(*asked, ending)).sum();
+    Calls {
+        ok: count(Ending::Ok),
+        error: count(Ending::Error),
+        timeout: count(Ending::Timeout),
+        cancelled: count(Ending::Cancelled),
+        unavailable: count(Ending::Unavailable),
+        overloaded: count(Ending::Overloaded),
+        protocol: count(Ending::Protocol),
+    }
+}
+
+fn catalog_status(catalog: &Catalog) -> CatalogStatus {
+    let contested = [("tool", &catalog.tools), ("prompt", &catalog.prompts)].into_iter();
+    let conflicts = contested.flat_map(|(kind, names)| {
+        let conflict = move |(name, exposed): (&String, &Vec<String>)| {
+            let exposed = exposed.iter().map(|name| clean(name)).collect();
+            Conflict { kind: kind.to_owned(), name: clean(name), exposed }
+        };
+        names.contested.iter().map(conflict)
+    });
+    CatalogStatus {
+        version: catalog.number(),
+        entries: Entries {
+            tools: catalog.tools.entries.len(),
+            prompts: catalog.prompts.entries.len(),
+            resources: catalog.resources.entries.len(),
+            templates: catalog.resources.templates.len(),
+        },
+        conflicts: conflicts.collect(),
+    }
+}
+
+/// Counts that are not zero, as `/metrics` has them.
+fn metrics(backends: &[Arc<Backend>], subscriptions: usize) -> Metrics {
+    let mut metrics = Metrics { mcp_resource_subscriptions_active: subscriptions, ..Metrics::default() };
+    for backend in backends {
+        let server_id = || backend.id.to_string();
+        for (mime, status) in Mime::ALL.iter().flat_map(|mime| ReadStatus::ALL.iter().map(move |it| (mime, it))) {
+            let value = backend.meter.count_of_reads(*mime, *status);
+            let (mime_type, status) = (mime.as_str().to_owned(), status.as_str().to_owned());
+            metrics.mcp_resource_reads_total.push(ReadCount { server_id: server_id(), mime_type, status, value });
+        }
+        for (asked, ending) in Asked::ALL.iter().flat_map(|asked| Ending::ALL.iter().map(move |it| (asked, it))) {
+            let value = backend.meter.count_of_ended(*asked, *ending);
+            let (method, outcome) = (asked.as_str().to_owned(), ending.as_str().to_owned());
+            metrics.mcp_requests_total.push(RequestCount { server_id: server_id(), method, outcome, value });
+        }
+    }
+    metrics.mcp_resource_reads_total.retain(|count| count.value > 0);
+    metrics.mcp_requests_total.retain(|count| count.value > 0);
+    metrics
+}
+
+pub(super) fn iso(moment: SystemTime) -> String {
+    let seconds = moment.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    date::iso(seconds.cast_signed())
+}

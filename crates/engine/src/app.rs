@@ -1,0 +1,389 @@
+//! Assembly and supervision: the one file that knows everybody.
+//!
+//! Starting is carrying out the plan from the empty configuration; so is every later change. Stopping goes from the
+//! outside in: no new work, open calls within `grace`, then links and processes.
+
+mod accept;
+mod connections;
+mod fleet;
+pub mod listener;
+mod machine;
+pub mod operate;
+pub mod socket;
+mod telemetry;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use anyhow::{Context, Result, bail};
+use futures_util::future::{JoinAll, join_all};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::JoinHandle;
+
+use goblin_admin::api::Reloaded;
+use crate::admin::command::{Commands, MOST_WAITING};
+use crate::admin::configuration::Configuration;
+use crate::admin::events::MOST_READERS;
+use crate::admin::permit::Permit;
+use crate::admin::readiness::{self, Cell, Readiness};
+use crate::admin::{self, Admin};
+use crate::app::connections::Connections;
+use crate::app::fleet::Fleet;
+use crate::app::listener::{Listener, Listeners};
+use crate::app::operate::{Operator, Source};
+use crate::upstream::Backend;
+use crate::upstream::actor::Surroundings;
+use crate::upstream::ask::Translate;
+use goblin_client::connect::ProxyEnvironment;
+use crate::upstream::descriptors;
+use crate::directory::Directory;
+use goblin_config::admin::{AdminSettings, Listen};
+use goblin_config::exposure::ProfileName;
+use goblin_config::{Config, Gateway, Policies, ServerId};
+use crate::front::gate::Gate;
+use crate::front::http::Audience;
+use crate::front::{http, stdio};
+use goblin_telemetry::{Event, Observe};
+use crate::router::Router;
+use crate::client::session::Sessions;
+use crate::client::session::account::Accounts;
+use crate::client::session::desk::Desk;
+use goblin_telemetry::worker::{self, Watchdog};
+
+/// A gateway that runs: backends, catalog and desk, without a front.
+pub struct App {
+    started: SystemTime,
+    permit: Permit,
+    admin_settings: AdminSettings,
+    /// Where operators are served, if that is another address.
+    operators_at: Option<SocketAddr>,
+    readiness: Arc<Cell>,
+    desk: Arc<Desk>,
+    directory: Arc<Directory>,
+    pub observe: Arc<Observe>,
+    /// The client connections of all listeners.
+    connections: Arc<Connections>,
+    gateway: Gateway,
+    policies: Policies,
+    fleet: Arc<Fleet>,
+    configuration: Arc<watch::Sender<Configuration>>,
+    operator: Option<Operator>,
+    commands: Commands,
+    stop_fronts: watch::Sender<bool>,
+    background: Vec<JoinHandle<()>>,
+    stop_catalog: watch::Sender<bool>,
+    /// Sends traces, where that is wanted.
+    exporter: Option<JoinHandle<()>>,
+    _watchdog: Option<Watchdog>,
+}
+
+impl App {
+    /// Starts everything `config` names. Nothing is waited for: a backend joins when it comes.
+    pub fn start(config: Config, exe: PathBuf, proxies: ProxyEnvironment, observe: Arc<Observe>) -> App {
+        let directory = Arc::new(Directory::new(&config));
+        let gateway = &config.gateway;
+        observe.memory.set_max(gateway.max_memory.unwrap_or_else(machine::default_max));
+        let sessions = Sessions::new(gateway.max_sessions, gateway.session_idle_timeout, Arc::clone(&observe));
+        let router = Arc::new(Router::new(Arc::clone(&directory), config.policies.clone(), Arc::clone(&observe)));
+        let surroundings = Surroundings {
+            policies: config.policies.clone(),
+            observe: Arc::clone(&observe),
+            exe,
+            proxies,
+            translate: Arc::clone(&router) as Arc<dyn Translate>,
+            bell: Arc::clone(&directory.bell),
+            level: sessions.levels.watch(),
+        };
+        let stop_catalog = watch::Sender::new(false);
+        let (spans, exporter) =
+            telemetry::start(&config.telemetry, &surroundings.proxies, &observe, &stop_catalog).unzip();
+        let mut desk = Desk::new(sessions, router, config.policies.clone());
+        desk.accounts = Accounts::new(config.log.audit, spans);
+        let fleet = Fleet::new(Arc::clone(&directory), surroundings, gateway.grace);
+        let (commands, waiting) = mpsc::channel(MOST_WAITING);
+        let configuration = Arc::new(watch::Sender::new(Configuration::new(String::new(), &config)));
+        let told = Arc::clone(&configuration);
+        let operator = Operator::new(config.clone(), Arc::clone(&fleet), Arc::clone(&observe), waiting, told);
+        let watchdog = Watchdog::start(Arc::clone(&observe));
+        let max_connections = connections::bound(gateway.max_sessions, config.servers.len(), descriptors::raise());
+        let connections = Connections::new(max_connections, Arc::clone(&observe));
+        let mut app = App {
+            started: SystemTime::now(),
+            permit: Permit::new(&config.gateway, &config.admin),
+            admin_settings: config.admin.clone(),
+            operators_at: None,
+            readiness: Arc::default(),
+            desk: Arc::new(desk),
+            directory,
+            observe,
+            connections,
+            gateway: config.gateway.clone(),
+            policies: config.policies.clone(),
+            fleet,
+            configuration,
+            operator: Some(operator),
+            commands,
+            stop_fronts: watch::Sender::new(false),
+            background: Vec::new(),
+            stop_catalog,
+            exporter,
+            _watchdog: watchdog,
+        };
+        app.spawn_background();
+        app.fleet.become_as(config);
+        app.spawn_settling();
+        app
+    }
+
+    /// The configuration is read from there again, when it changed or somebody wants it. `shown` tells people where that is.
+    pub fn follow(&mut self, shown: String, source: Source) {
+        self.configuration.send_modify(|configuration| configuration.source = shown);
+        if let Some(operator) = &mut self.operator {
+            operator.follow(source);
+        }
+    }
+
+    fn spawn_background(&mut self) {
+        let (directory, observe, stop) =
+            (Arc::clone(&self.directory), Arc::clone(&self.observe), self.stop_catalog.subscribe());
+        self.background.push(worker::spawn(async move { directory.run(&observe, stop).await }));
+        let desk = Arc::clone(&self.desk);
+        self.background.push(worker::spawn(async move { desk.sessions.keep_swept().await }));
+        let desk = Arc::clone(&self.desk);
+        self.background.push(worker::spawn(async move { desk.sessions.keep_time().await }));
+        let desk = Arc::clone(&self.desk);
+        self.background.push(worker::spawn(async move { desk.keep_park().await }));
+    }
+
+    /// Says when the servers have settled.
+    fn spawn_settling(&mut self) {
+        let (directory, observe, cell) =
+            (Arc::clone(&self.directory), Arc::clone(&self.observe), Arc::clone(&self.readiness));
+        self.background.push(worker::spawn(async move {
+            let (took, waiting) = readiness::settle(&directory).await;
+            let names: Vec<_> = waiting.iter().map(ServerId::as_str).collect();
+            let (servers, names) = (directory.backends().len(), names.join(", "));
+            if cell.become_ready(took, waiting) {
+                observe.emit(&Event::Ready { took, servers, waiting: &names });
+            }
+        }));
+    }
+
+    /// Replaces the configuration of the servers while running. The gateway's own settings stay as they began.
+    pub fn reload(&mut self, config: Config) -> Reloaded {
+        self.fleet.become_as(config)
+    }
+
+    /// What is offered, and by whom.
+    pub fn directory(&self) -> &Arc<Directory> {
+        &self.directory
+    }
+
+    /// The running backends, in the order of the configuration.
+    pub fn backends(&self) -> Vec<Arc<Backend>> {
+        self.fleet.backends()
+    }
+
+    /// Whether it is ready to be used, now and from now on.
+    pub fn readiness(&self) -> watch::Receiver<Readiness> {
+        self.readiness.watch()
+    }
+
+    /// Serves HTTP on `listeners` until `shutdown` ends, then stops everything in order; when it ends a second time
+    /// before that is done, at once.
+    pub async fn serve_http(mut self, listeners: impl Into<Listeners>, mut shutdown: impl AsyncFnMut()) -> Result<()> {
+        let accepting = self.accept_http(listeners)?;
+        self.operate(shutdown()).await;
+        let (desk, observe, grace) = (Arc::clone(&self.desk), Arc::clone(&self.observe), self.gateway.grace);
+        observe.emit(&Event::ShuttingDown { open: desk.sessions.open_calls(), grace });
+        let drained = async move {
+            let is_late = tokio::time::timeout(grace, accepting).await.is_err();
+            // Calls whose connection was lost are open too: nobody can come back for them, so they are not waited for.
+            if is_late || desk.sessions.open_calls() > 0 {
+                desk.tell_cut(&observe);
+            }
+        };
+        self.end(drained, shutdown()).await
+    }
+
+    /// Who may change something; before anybody is served.
+    pub fn set_permit(&mut self, permit: Permit) {
+        self.permit = permit;
+    }
+
+    /// Does what operators want until `end`.
+    async fn operate(&mut self, end: impl Future<Output = ()>) {
+        let operator = self.operator.take();
+        let operating = async {
+            match operator {
+                Some(operator) => operator.run().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = end => {}
+            () = operating => {}
+        }
+    }
+
+    /// Serves HTTP on each listener in a task of its own, which ends when the fronts are stopped and their work is done.
+    pub fn accept_http(&self, listeners: impl Into<Listeners>) -> Result<JoinAll<JoinHandle<()>>> {
+        let settings = &self.admin_settings;
+        let has_operators = settings.enabled && settings.listen.is_none();
+        let admin = self.admin();
+        let operators = if has_operators { admin::routes(&admin) } else { admin::probes(&admin) };
+        let routes = http::routes().merge(operators);
+        let Listeners { tcp, socket } = listeners.into();
+        let mut accepting = Vec::new();
+        if let Some(listener) = tcp {
+            let address = listener.local_addr().context("the listener has no address")?;
+            let gate = Gate::new(&self.gateway);
+            accepting.push(self.accept(Listener::Tcp(listener), Audience::Clients, gate, routes.clone()));
+            self.observe.emit(&Event::Listening { url: &format!("http://{address}/mcp") });
+        }
+        if let Some(listener) = socket {
+            let url = format!("unix:{}", listener.path().display());
+            let gate = Gate::without_token(&self.gateway);
+            accepting.push(self.accept(Listener::Socket(listener), Audience::Clients, gate, routes));
+            self.observe.emit(&Event::Listening { url: &url });
+        }
+        if let Some(address) = self.operators_at {
+            self.observe.emit(&Event::Listening { url: &format!("http://{address}/api") });
+        }
+        Ok(join_all(accepting))
+    }
+
+    /// Serves operators on an address of their own, until everything stops; before clients are served.
+    pub fn accept_operators(&mut self, listener: TcpListener, listen: &Listen) {
+        self.operators_at = listener.local_addr().ok();
+        let gateway = Gateway { host: listen.host.clone(), ..self.gateway.clone() };
+        let gate = match listen.is_loopback() {
+            true => Gate::new(&gateway),
+            false => Gate::with_admin_token(&gateway, self.permit.token().clone()),
+        };
+        let routes = http::routes().merge(admin::routes(&self.admin()));
+        let accepting = self.accept(Listener::Tcp(listener), Audience::Operators, gate, routes);
+        self.background.push(accepting);
+    }
+
+    fn admin(&self) -> Arc<Admin> {
+        Arc::new(Admin {
+            desk: Arc::clone(&self.desk),
+            observe: Arc::clone(&self.observe),
+            readiness: self.readiness(),
+            configuration: self.configuration.subscribe(),
+            commands: Some(self.commands.clone()),
+            permit: self.permit.clone(),
+            started: self.started,
+            readers: Arc::new(Semaphore::new(MOST_READERS)),
+        })
+    }
+
+    fn accept(&self, listener: Listener, audience: Audience, gate: Gate, routes: axum::Router) -> JoinHandle<()> {
+        let front = Arc::new(http::Front {
+            desk: Arc::clone(&self.desk),
+            audience,
+            profile: None,
+            gate: Arc::new(gate),
+            observe: Arc::clone(&self.observe),
+            max_body_size: self.gateway.max_body_size,
+            streams: Arc::default(),
+            stop: self.stop_fronts.subscribe(),
+        });
+        let connections = Arc::clone(&self.connections);
+        worker::spawn(accept::accept(listener, front, routes, connections, self.stop_fronts.subscribe()))
+    }
+
+    /// Serves one client of `profile` on `input` and `output` until the input or `shutdown` ends, then stops everything in order; when
+    /// `shutdown` ends a second time before that is done, at once.
+    pub async fn serve_stdio(
+        mut self,
+        profile: Option<ProfileName>,
+        input: impl AsyncRead + Unpin,
+        output: impl AsyncWrite + Unpin + Send + 'static,
+        mut shutdown: impl AsyncFnMut(),
+    ) -> Result<()> {
+        let front = stdio::Front {
+            desk: Arc::clone(&self.desk),
+            profile,
+            observe: Arc::clone(&self.observe),
+            max_message_size: self.policies.max_message_size,
+            grace: self.gateway.grace,
+            stop: self.stop_fronts.subscribe(),
+        };
+        let mut readiness = self.readiness();
+        let serving = async {
+            // The client has started us this moment, and many never list again: what they see first should be all. The
+            // sender is ours, and outlives the wait.
+            let _ = readiness.wait_for(|readiness| *readiness != Readiness::Starting).await;
+            stdio::serve(front, input, output).await;
+        };
+        tokio::pin!(serving);
+        let mut is_over = false;
+        self.operate(async {
+            tokio::select! {
+                () = &mut serving => is_over = true,
+                () = shutdown() => {}
+            }
+        })
+        .await;
+        let drained = async {
+            if !is_over {
+                serving.await;
+            }
+        };
+        self.end(drained, shutdown()).await
+    }
+
+    /// Stops: no new work, what is open until `drained`, then the rest. `hurry` ends it at once; the guards end the
+    /// processes.
+    async fn end(self, drained: impl Future<Output = ()>, hurry: impl Future<Output = ()>) -> Result<()> {
+        let begin = Instant::now();
+        self.readiness.stop();
+        self.stop_fronts.send_replace(true);
+        self.desk.sessions.close_asks();
+        let in_order = async {
+            drained.await;
+            let drained_in = begin.elapsed();
+            let observe = Arc::clone(&self.observe);
+            self.stop().await;
+            let took = begin.elapsed();
+            observe.emit(&Event::Stopped { took, drained_in, closed_in: took.saturating_sub(drained_in) });
+        };
+        tokio::select! {
+            biased;
+            () = in_order => Ok(()),
+            () = hurry => bail!("ended at once by a second signal; open calls were cut"),
+        }
+    }
+
+    /// Ends sessions, links and processes.
+    pub async fn stop(self) {
+        self.desk.sessions.end_all("the gateway stops");
+        self.fleet.stop().await;
+        self.stop_catalog.send_replace(true);
+        if let Some(exporter) = self.exporter {
+            telemetry::finish(exporter).await;
+        }
+        for task in self.background {
+            task.abort();
+        }
+    }
+}
+
+/// Binds the address that the configuration names.
+pub async fn bind(gateway: &Gateway) -> std::io::Result<TcpListener> {
+    let host = gateway.host.trim_start_matches('[').trim_end_matches(']');
+    TcpListener::bind((host, gateway.port)).await
+}
+
+/// Binds the address of operators, where they have one.
+pub async fn bind_admin(settings: &AdminSettings) -> Result<Option<(TcpListener, Listen)>> {
+    let Some(listen) = settings.listen.clone().filter(|_| settings.enabled) else { return Ok(None) };
+    let bound = TcpListener::bind((listen.host.as_str(), listen.port)).await;
+    Ok(Some((bound.with_context(|| format!("cannot listen on {listen} (admin.listen)"))?, listen)))
+}

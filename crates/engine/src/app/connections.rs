@@ -1,0 +1,170 @@
+//! The client connections of all listeners, within one bound.
+//!
+//! The bound leaves descriptors for links, child processes and files. When it is reached, the oldest idle connection makes
+//! room for the new one: first those that never sent a request. So idle connections lock out neither clients nor operators.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::front::attention::Attention;
+use goblin_telemetry::Observe;
+use goblin_wire::limits::Limit;
+use crate::client::session::victims::{Candidate, Victims};
+
+/// Connections beyond the sessions: a client may hold a few.
+const CONNECTIONS_PER_SESSION: usize = 4;
+/// Descriptors that each server may need: pipes, watches, connections.
+const DESCRIPTORS_PER_SERVER: usize = 16;
+/// Descriptors for everything else: listeners, the log, files.
+const OTHER_DESCRIPTORS: usize = 64;
+/// The share of the descriptors that is never given to clients.
+const RESERVED_SHARE: usize = 4;
+/// A gateway with very few descriptors serves this many connections all the same.
+const MIN_CONNECTIONS: usize = 16;
+/// How long a new connection waits for an evicted one to close before another is evicted.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
+/// How many idle connections are asked to close for one new connection.
+const MAX_EVICTIONS: usize = 8;
+
+pub struct Connections {
+    max: usize,
+    room: Arc<Semaphore>,
+    book: Mutex<Book>,
+    begin: Instant,
+    observe: Arc<Observe>,
+}
+
+#[derive(Default)]
+struct Book {
+    open: HashMap<u64, Arc<Attention>>,
+    last: u64,
+    victims: Victims<u64>,
+}
+
+/// A connection within the bound. Its drop makes room for another.
+pub struct Connection {
+    pub attention: Arc<Attention>,
+    number: u64,
+    connections: Arc<Connections>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.connections.book().open.remove(&self.number);
+    }
+}
+
+/// Returns how many connections fit the sessions and the descriptors.
+pub fn bound(max_sessions: usize, servers: usize, descriptors: Option<u64>) -> usize {
+    let wanted = max_sessions.saturating_mul(CONNECTIONS_PER_SESSION).min(Semaphore::MAX_PERMITS);
+    let Some(descriptors) = descriptors.and_then(|limit| usize::try_from(limit).ok()) else { return wanted };
+    let reserved = (OTHER_DESCRIPTORS + servers * DESCRIPTORS_PER_SERVER).max(descriptors / RESERVED_SHARE);
+    wanted.min(descriptors.saturating_sub(reserved).max(MIN_CONNECTIONS))
+}
+
+impl Connections {
+    pub fn new(max: usize, observe: Arc<Observe>) -> Arc<Connections> {
+        let (room, book) = (Arc::new(Semaphore::new(max)), Mutex::default());
+        Arc::new(Connections { max, room, book, begin: Instant::now(), observe })
+    }
+
+    /// Admits a connection. If the bound is reached, waits until an idle connection has closed. Returns `None` if every
+    /// connection is in use.
+    pub async fn admit(self: &Arc<Connections>) -> Option<Connection> {
+        if let Ok(permit) = Arc::clone(&self.room).try_acquire_owned() {
+            return Some(self.enter(permit));
+        }
+        self.observe.limit_hit(Limit::MaxConnections);
+        for _ in 0..MAX_EVICTIONS {
+            if !self.evict() {
+                return None;
+            }
+            // A connection whose request arrives in this moment stays open; then the next one is asked.
+            let permit = tokio::time::timeout(CLOSE_TIMEOUT, Arc::clone(&self.room).acquire_owned()).await;
+            if let Ok(Ok(permit)) = permit {
+                return Some(self.enter(permit));
+            }
+        }
+        None
+    }
+
+    fn enter(self: &Arc<Connections>, permit: OwnedSemaphorePermit) -> Connection {
+        let attention = Attention::new(self.begin);
+        let mut book = self.book();
+        book.last += 1;
+        let number = book.last;
+        book.open.insert(number, Arc::clone(&attention));
+        drop(book);
+        Connection { attention, number, connections: Arc::clone(self), _permit: permit }
+    }
+
+    /// Asks the oldest idle connection to close. Returns whether there is one.
+    pub fn evict(&self) -> bool {
+        let mut book = self.book();
+        let Book { open, victims, .. } = &mut *book;
+        loop {
+            while let Some(victim) = victims.pop() {
+                let attention = open.get(&victim.key).filter(|it| it.idle_since() == Some(victim.since));
+                if let Some(attention) = attention {
+                    attention.evict();
+                    return true;
+                }
+            }
+            let candidate = |(number, attention): (&u64, &Arc<Attention>)| {
+                let since = attention.idle_since()?;
+                Some(Candidate { key: *number, is_new: attention.is_new(since), since })
+            };
+            if !victims.refill(self.max, Instant::now(), || open.iter().filter_map(candidate).collect()) {
+                return false;
+            }
+        }
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hard5_connections_leave_descriptors_for_everything_else() {
+        for (sessions, servers, descriptors, expected) in [
+            (10_000, 5, Some(65_536), 40_000),
+            (10_000, 5, Some(1024), 768),
+            (10_000, 5, Some(256), 256 - 64 - 5 * 16),
+            (10_000, 50, Some(256), MIN_CONNECTIONS),
+            (2, 5, Some(1024), 8),
+            (10_000, 5, None, 40_000),
+        ] {
+            assert_eq!(bound(sessions, servers, descriptors), expected, "{sessions} {servers} {descriptors:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn hard5_the_oldest_idle_connection_makes_room_and_one_at_work_does_not() {
+        let connections = Connections::new(2, Arc::default());
+        let (first, second) = (connections.admit().await, connections.admit().await);
+        let (first, second) = (first.expect("there is room"), second.expect("there is room"));
+        let work = first.attention.begin_work();
+        let closing = async {
+            second.attention.evicted().await;
+            drop(second);
+        };
+        let (third, ()) = tokio::join!(connections.admit(), closing);
+        let third = third.expect("the idle connection has closed");
+        let _busy = third.attention.begin_work();
+        assert!(connections.admit().await.is_none(), "both are at work");
+        drop(work);
+        assert!(connections.evict(), "the first is idle again");
+        first.attention.evicted().await;
+        assert_eq!(connections.book().open.len(), 2);
+        assert!(connections.observe.limit_counts().contains(&("maxConnections", 2)));
+    }
+}

@@ -1,0 +1,266 @@
+//! The running servers, and how one set of them becomes another.
+//!
+//! A server that stays as it is keeps its connection, its calls and its subscriptions. One that changes is replaced when its
+//! successor has connected and listed what it offers: until then the old one serves on, however long that takes. What is
+//! replaced or removed gets no new calls, and its open ones have the grace to end.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use indexmap::IndexMap;
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinHandle};
+
+use goblin_admin::api::Reloaded;
+use crate::upstream::actor::{self, Surroundings, stopped};
+use crate::upstream::{Backend, State};
+use crate::directory::Directory;
+use goblin_config::diff::{Change, diff};
+use goblin_config::{Config, Server, ServerId};
+use goblin_telemetry::meter::Meter;
+use goblin_telemetry::worker;
+
+/// A call that found its server in the catalog before has this long to get on its way.
+const LINGER: Duration = Duration::from_secs(1);
+/// How often it is looked whether the last call of a leaving server has ended.
+const LOOK: Duration = Duration::from_millis(50);
+
+pub struct Fleet {
+    directory: Arc<Directory>,
+    surroundings: Surroundings,
+    grace: Duration,
+    crew: Mutex<Crew>,
+    /// Nobody has time any more.
+    hurry: watch::Sender<bool>,
+}
+
+/// Who is there.
+struct Crew {
+    config: Config,
+    running: IndexMap<ServerId, Running>,
+    /// Of all servers of the configuration: one that is switched off and on again goes on counting.
+    meters: HashMap<ServerId, Arc<Meter>>,
+    /// Those that were removed or replaced and may not be through with it.
+    leaving: Vec<JoinHandle<()>>,
+}
+
+struct Running {
+    backend: Arc<Backend>,
+    stop: watch::Sender<bool>,
+    actor: JoinHandle<()>,
+    successor: Option<Box<Successor>>,
+}
+
+/// Takes the place of another once it is ready.
+struct Successor {
+    running: Running,
+    waiting: AbortHandle,
+}
+
+impl Fleet {
+    pub fn new(directory: Arc<Directory>, surroundings: Surroundings, grace: Duration) -> Arc<Fleet> {
+        let crew = Mutex::new(Crew {
+            config: Config::empty(),
+            running: IndexMap::new(),
+            meters: HashMap::new(),
+            leaving: Vec::new(),
+        });
+        Arc::new(Fleet { directory, surroundings, grace, crew, hurry: watch::Sender::new(false) })
+    }
+
+    /// Makes the running servers what `config` says.
+    pub fn become_as(self: &Arc<Fleet>, config: Config) -> Reloaded {
+        let mut crew = self.crew();
+        let plan = diff(&crew.config, &config);
+        crew.leaving.retain(|leaving| !leaving.is_finished());
+        for id in &plan.stop {
+            self.remove(&mut crew, id);
+        }
+        for (id, server) in &plan.start {
+            let meter = Arc::clone(crew.meters.entry(id.clone()).or_default());
+            let running = self.start(id, server, meter);
+            crew.running.insert(id.clone(), running);
+        }
+        for change in &plan.change {
+            self.change(&mut crew, change);
+        }
+        let ids = |ids: &mut dyn Iterator<Item = &ServerId>| ids.map(ServerId::to_string).collect::<Vec<_>>();
+        let started = ids(&mut plan.start.iter().map(|(id, _)| id));
+        let changed = ids(&mut plan.change.iter().map(|change| &change.id));
+        let unchanged = crew.running.len() - started.len() - changed.len();
+        let stopped = ids(&mut plan.stop.iter());
+        crew.meters.retain(|id, _| config.servers.contains_key(id));
+        crew.config = config;
+        self.call_the_roll(&mut crew);
+        Reloaded { started, changed, stopped, unchanged }
+    }
+
+    /// Ends a server now, with its calls, and begins it anew. Tells whether it runs at all.
+    pub fn restart(self: &Arc<Fleet>, id: &ServerId) -> bool {
+        let mut crew = self.crew();
+        let Some(server) = crew.config.servers.get(id).cloned() else { return false };
+        let Some(old) = crew.running.shift_remove(id) else { return false };
+        let new = self.start(id, &server, Arc::clone(&old.backend.meter));
+        new.backend.meter.restarted();
+        new.backend.take_over(old.backend.hand_over());
+        crew.running.insert(id.clone(), new);
+        crew.leaving.extend(old.end());
+        self.call_the_roll(&mut crew);
+        true
+    }
+
+    fn start(&self, id: &ServerId, server: &Arc<Server>, meter: Arc<Meter>) -> Running {
+        let stop = watch::Sender::new(false);
+        let (backend, actor) =
+            actor::start(id.clone(), Arc::clone(server), meter, self.surroundings.clone(), stop.subscribe());
+        Running { backend, stop, actor, successor: None }
+    }
+
+    fn remove(self: &Arc<Fleet>, crew: &mut Crew, id: &ServerId) {
+        if let Some(running) = crew.running.shift_remove(id) {
+            running.backend.close_subscriptions();
+            crew.leaving.push(self.leave(running));
+        }
+    }
+
+    fn change(self: &Arc<Fleet>, crew: &mut Crew, change: &Change) {
+        let Some(running) = crew.running.get_mut(&change.id) else { return };
+        // One that waits already has the wrong configuration.
+        let superseded = running.successor.take();
+        crew.leaving.extend(superseded.map(|superseded| superseded.give_up()).into_iter().flatten());
+        if running.backend.config == change.server {
+            return;
+        }
+        let new = self.start(&change.id, &change.server, Arc::clone(&running.backend.meter));
+        if running.backend.state() == State::Ready {
+            running.backend.successor.store(Some(Arc::clone(&new.backend)));
+            let waiting = worker::spawn(promote_when_ready(
+                Arc::downgrade(self),
+                Arc::clone(&running.backend),
+                Arc::clone(&new.backend),
+            ));
+            running.successor = Some(Box::new(Successor { running: new, waiting: waiting.abort_handle() }));
+        } else {
+            let old = std::mem::replace(running, new);
+            crew.leaving.push(self.leave(old));
+        }
+    }
+
+    /// What was subscribed at a server that leaves goes to the one in its place, if there is one still.
+    fn hand_over(&self, old: &Backend) {
+        match self.crew().running.get(&old.id) {
+            Some(running) => running.backend.take_over(old.hand_over()),
+            None => old.close_subscriptions(),
+        }
+    }
+
+    /// The successor takes the place of the one before it.
+    fn promote(self: &Arc<Fleet>, successor: &Arc<Backend>) {
+        let mut crew = self.crew();
+        let Some(running) = crew.running.get_mut(&successor.id) else { return };
+        let is_expected = |waiting: &Successor| Arc::ptr_eq(&waiting.running.backend, successor);
+        let Some(waiting) = running.successor.take_if(|waiting| is_expected(waiting)) else { return };
+        let old = std::mem::replace(running, waiting.running);
+        crew.leaving.push(self.leave(old));
+        self.call_the_roll(&mut crew);
+    }
+
+    /// Tells the directory who is there.
+    fn call_the_roll(&self, crew: &mut Crew) {
+        let Crew { config, running, .. } = crew;
+        let order = |id: &ServerId| config.servers.get_index_of(id).unwrap_or(usize::MAX);
+        running.sort_by(|one, _, other, _| order(one).cmp(&order(other)));
+        self.directory.set_backends(running.values().map(|running| Arc::clone(&running.backend)).collect());
+    }
+
+    /// Lets the open calls of a server end, then ends it. Subscriptions stay with it for as long as the catalog leads there:
+    /// whatever a call changes before that is covered by the `updated` that comes with handing them over.
+    fn leave(self: &Arc<Fleet>, mut running: Running) -> JoinHandle<()> {
+        let successor = running.successor.take();
+        let fleet = Arc::clone(self);
+        let mut hurry = self.hurry.subscribe();
+        worker::spawn(async move {
+            if let Some(successor) = successor {
+                for actor in successor.give_up() {
+                    // A panic has been reported by the runtime.
+                    let _ = actor.await;
+                }
+            }
+            let drained = async {
+                fleet.directory.caught_up().await;
+                fleet.hand_over(&running.backend);
+                tokio::time::sleep(LINGER).await;
+                while running.backend.calls_in_flight() > 0 {
+                    tokio::time::sleep(LOOK).await;
+                }
+            };
+            tokio::select! {
+                () = drained => {}
+                () = tokio::time::sleep(fleet.grace + LINGER) => {}
+                () = stopped(&mut hurry) => {}
+            }
+            drop(fleet);
+            for actor in running.end() {
+                let _ = actor.await;
+            }
+        })
+    }
+
+    /// The running servers, in the order of the configuration.
+    pub fn backends(&self) -> Vec<Arc<Backend>> {
+        self.crew().running.values().map(|running| Arc::clone(&running.backend)).collect()
+    }
+
+    /// Ends all of them, and waits until nothing of them is left.
+    pub async fn stop(&self) {
+        self.hurry.send_replace(true);
+        let (running, leaving) = {
+            let mut crew = self.crew();
+            (std::mem::take(&mut crew.running), std::mem::take(&mut crew.leaving))
+        };
+        let ending: Vec<_> = running.into_values().flat_map(Running::end).collect();
+        for actor in ending.into_iter().chain(leaving) {
+            // A panic has been reported by the runtime; the process group ends with its guard.
+            let _ = actor.await;
+        }
+    }
+
+    fn crew(&self) -> MutexGuard<'_, Crew> {
+        self.crew.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Running {
+    /// Ends it now. Gives what is to be waited for.
+    fn end(self) -> Vec<JoinHandle<()>> {
+        self.stop.send_replace(true);
+        let mut ending = self.successor.map(|successor| successor.give_up()).unwrap_or_default();
+        ending.push(self.actor);
+        ending
+    }
+
+    /// Whether it can do all that it will be able to do.
+    fn is_serving(backend: &Backend) -> bool {
+        backend.state() == State::Ready && backend.listing().hello.is_some() && !backend.is_refreshing()
+    }
+}
+
+impl Successor {
+    /// It is not wanted any more.
+    fn give_up(self) -> Vec<JoinHandle<()>> {
+        self.waiting.abort();
+        self.running.end()
+    }
+}
+
+/// Waits until `new` can serve, or `old` cannot any more. Looks again and again: ready is made of several things, and each
+/// may come and go.
+async fn promote_when_ready(fleet: Weak<Fleet>, old: Arc<Backend>, new: Arc<Backend>) {
+    while old.state() == State::Ready && !Running::is_serving(&new) {
+        tokio::time::sleep(LOOK).await;
+    }
+    if let Some(fleet) = fleet.upgrade() {
+        fleet.promote(&new);
+    }
+}

@@ -1,0 +1,185 @@
+//! What operators want done while the gateway runs: by the configuration file, by a signal, or over the admin API.
+//!
+//! The file says what is wanted; a server that an operator switched off or on meanwhile stays so until the file says something
+//! new about it. A file that cannot be read, or wants what only a restart can bring, changes nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use tokio::sync::{Notify, mpsc, watch};
+
+use goblin_admin::api::Reloaded;
+use crate::admin::command::{Command, Refusal};
+use goblin_admin::routes::Wish;
+use crate::admin::configuration::Configuration;
+use crate::app::fleet::Fleet;
+use goblin_catalog::search::nearest;
+use goblin_config::diff::frozen;
+use goblin_config::{Config, Server, ServerId};
+use goblin_telemetry::{Event, Observe};
+
+/// Where the configuration comes from.
+pub struct Source {
+    /// Reads it anew; what is wrong with it comes in words.
+    pub read: Arc<dyn Fn() -> Result<Fresh, String> + Send + Sync>,
+    /// Rung when it may have changed.
+    pub changed: Arc<Notify>,
+}
+
+/// A configuration that was just read.
+pub struct Fresh {
+    pub config: Config,
+    pub warnings: Vec<String>,
+    /// To be called once it is in force.
+    pub in_force: Box<dyn FnOnce() + Send>,
+}
+
+/// Does what is wanted. There is one, so one thing is done after the other.
+pub struct Operator {
+    fleet: Arc<Fleet>,
+    observe: Arc<Observe>,
+    source: Option<Source>,
+    commands: mpsc::Receiver<Command>,
+    /// As it was read last.
+    config: Config,
+    /// Servers that are switched on or off, whatever the file says.
+    switched: BTreeMap<ServerId, bool>,
+    told: Arc<watch::Sender<Configuration>>,
+}
+
+impl Operator {
+    pub fn new(
+        config: Config,
+        fleet: Arc<Fleet>,
+        observe: Arc<Observe>,
+        commands: mpsc::Receiver<Command>,
+        told: Arc<watch::Sender<Configuration>>,
+    ) -> Operator {
+        Operator { fleet, observe, source: None, commands, config, switched: BTreeMap::new(), told }
+    }
+
+    /// From now on the configuration is read from there.
+    pub fn follow(&mut self, source: Source) {
+        self.source = Some(source);
+    }
+
+    /// Does one thing after the other. Does not end; may be dropped between two of them.
+    pub async fn run(mut self) {
+        let changed = self.source.as_ref().map_or_else(Arc::default, |source| Arc::clone(&source.changed));
+        loop {
+            tokio::select! {
+                () = changed.notified() => {
+                    // Whoever wrote the file learns it from the log and the status.
+                    let _ = self.reload().await;
+                }
+                Some(command) = self.commands.recv() => self.obey(command).await,
+            }
+        }
+    }
+
+    async fn obey(&mut self, command: Command) {
+        // Who does not wait for the answer any more has seen it done all the same.
+        match command {
+            Command::Reload(done) => {
+                let _ = done.send(self.reload().await);
+            }
+            Command::Server { id, wish, done } => {
+                let _ = done.send(self.grant(&id, wish));
+            }
+        }
+    }
+
+    async fn reload(&mut self) -> Result<Reloaded, Refusal> {
+        let outcome = self.read().await.and_then(|fresh| self.accept(fresh));
+        match &outcome {
+            Ok(Reloaded { started, changed, stopped, unchanged }) => {
+                let (started, changed, stopped) = (started.len(), changed.len(), stopped.len());
+                self.observe.emit(&Event::ConfigReloaded { started, changed, stopped, unchanged: *unchanged });
+            }
+            Err(refusal) => self.observe.emit(&Event::ConfigRejected { reason: &refusal.to_string() }),
+        }
+        let problem = outcome.as_ref().err().map(Refusal::to_string);
+        self.tell(|told| {
+            if problem.is_none() {
+                told.loaded = SystemTime::now();
+                told.reloads += 1;
+            }
+            told.problem = problem;
+        });
+        outcome
+    }
+
+    async fn read(&self) -> Result<Fresh, Refusal> {
+        let Some(source) = &self.source else {
+            return Err(Refusal::Conflict("this gateway has no configuration file to read again".to_owned()));
+        };
+        let read = Arc::clone(&source.read);
+        let read = tokio::task::spawn_blocking(move || read()).await;
+        read.unwrap_or_else(|panic| Err(panic.to_string())).map_err(Refusal::Configuration)
+    }
+
+    fn accept(&mut self, fresh: Fresh) -> Result<Reloaded, Refusal> {
+        let Fresh { config, warnings, in_force } = fresh;
+        let frozen = frozen(&self.config, &config);
+        if !frozen.is_empty() {
+            return Err(Refusal::Configuration(format!(
+                "{} cannot change while the gateway runs: restart it, or take the change back",
+                frozen.join(", ")
+            )));
+        }
+        let old = std::mem::replace(&mut self.config, config);
+        let new = &self.config;
+        self.switched.retain(|id, _| new.servers.contains_key(id) && new.servers.get(id) == old.servers.get(id));
+        let reloaded = self.fleet.become_as(self.wanted());
+        in_force();
+        for warning in &warnings {
+            self.observe.emit(&Event::ConfigWarning { warning });
+        }
+        Ok(reloaded)
+    }
+
+    fn grant(&mut self, id: &ServerId, wish: Wish) -> Result<(), Refusal> {
+        if !self.config.servers.contains_key(id) {
+            return Err(self.unknown(id));
+        }
+        match wish {
+            Wish::Restart if !self.fleet.restart(id) => {
+                return Err(Refusal::Conflict(format!("{id} is disabled: enable it first")));
+            }
+            Wish::Restart => {}
+            Wish::Enable | Wish::Disable => {
+                self.switched.insert(id.clone(), wish == Wish::Enable);
+                self.fleet.become_as(self.wanted());
+                self.tell(|_| ());
+            }
+        }
+        self.observe.emit(&Event::ServerCommanded { server: id.as_str(), command: wish.word() });
+        Ok(())
+    }
+
+    fn unknown(&self, id: &ServerId) -> Refusal {
+        let near = nearest(id.as_str(), self.config.servers.keys().map(ServerId::as_str), 1);
+        let near = near.first().map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+        Refusal::UnknownServer(format!("there is no server {id}{near}"))
+    }
+
+    /// The file, with what was switched on and off since.
+    fn wanted(&self) -> Config {
+        let mut config = self.config.clone();
+        for (id, enabled) in &self.switched {
+            if let Some(server) = config.servers.get_mut(id) {
+                *server = Arc::new(Server { enabled: *enabled, ..Server::clone(server) });
+            }
+        }
+        config
+    }
+
+    fn tell(&self, change: impl FnOnce(&mut Configuration)) {
+        let wanted = self.wanted();
+        self.told.send_modify(|told| {
+            told.servers = Configuration::servers_of(&wanted);
+            change(told);
+        });
+    }
+}

@@ -1,0 +1,160 @@
+//! Sends spans to a collector, by OTLP over HTTP. In JSON and over the client that backends have, so that no other crate is
+//! needed for it.
+//!
+//! A collector that is away costs its spans and nothing else: what cannot be sent is dropped, and told once until it works
+//! again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{Method, Request, Uri};
+use http_body_util::Full;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use crate::upstream::actor::stopped;
+use goblin_client::connect::{HttpClient, ProxyEnvironment};
+use goblin_config::Telemetry;
+use goblin_telemetry::spans::{Span, Spans, encode};
+use goblin_telemetry::{Event, Observe};
+use goblin_telemetry::worker;
+
+/// The path of traces, behind that of the collector.
+const TRACES: &str = "/v1/traces";
+/// How many go together, and how long the first of them waits for more.
+const MOST_AT_ONCE: usize = 512;
+const GATHERED_FOR: Duration = Duration::from_secs(1);
+/// How long the collector may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The same when the gateway ends.
+const LAST_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Begins to send, where the configuration names a collector.
+pub fn start(
+    telemetry: &Telemetry,
+    proxies: &ProxyEnvironment,
+    observe: &Arc<Observe>,
+    stop: &watch::Sender<bool>,
+) -> Option<(Spans, JoinHandle<()>)> {
+    match Exporter::new(telemetry.otlp.as_deref()?, proxies, Arc::clone(observe)) {
+        Ok(exporter) => {
+            let (spans, taken) = Spans::new(Arc::clone(observe));
+            Some((spans, worker::spawn(exporter.run(taken, stop.subscribe()))))
+        }
+        Err(error) => {
+            observe.emit(&Event::SpansFailed { reason: &error.to_string(), repeated: false });
+            None
+        }
+    }
+}
+
+/// Waits a little for what is left to be sent.
+pub async fn finish(exporter: JoinHandle<()>) {
+    // What takes longer is lost with us.
+    let _ = tokio::time::timeout(LAST_PATIENCE, exporter).await;
+}
+
+struct Exporter {
+    client: HttpClient,
+    url: Uri,
+    observe: Arc<Observe>,
+    /// The last could not be sent.
+    is_failing: bool,
+}
+
+impl Exporter {
+    /// For the collector at `base`, which is a URL that was checked.
+    fn new(base: &str, proxies: &ProxyEnvironment, observe: Arc<Observe>) -> Result<Exporter> {
+        let url = traces_of(base)?;
+        let client = HttpClient::new(&url, None, proxies)?;
+        Ok(Exporter { client, url, observe, is_failing: false })
+    }
+
+    /// Sends what comes until `stop`, and then what is left.
+    async fn run(mut self, mut spans: mpsc::Receiver<Span>, mut stop: watch::Receiver<bool>) {
+        let mut batch = Vec::new();
+        loop {
+            let is_over = tokio::select! {
+                biased;
+                () = stopped(&mut stop) => true,
+                came = gather(&mut spans, &mut batch) => !came,
+            };
+            if is_over {
+                break;
+            }
+            let sent = self.send(&batch, PATIENCE).await;
+            self.note(sent);
+            batch.clear();
+        }
+        while batch.len() < MOST_AT_ONCE
+            && let Ok(span) = spans.try_recv()
+        {
+            batch.push(span);
+        }
+        if !batch.is_empty() {
+            let sent = self.send(&batch, LAST_PATIENCE).await;
+            self.note(sent);
+        }
+    }
+
+    async fn send(&self, batch: &[Span], patience: Duration) -> Result<()> {
+        let mut request = Request::new(Full::new(encode(batch)));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = self.url.clone();
+        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        match tokio::time::timeout(patience, self.client.request(request)).await {
+            Ok(Ok(response)) if response.status().is_success() => Ok(()),
+            Ok(Ok(response)) => bail!("it answered {}", response.status()),
+            Ok(Err(error)) => bail!(error),
+            Err(_) => bail!("it did not answer in {patience:?}"),
+        }
+    }
+
+    fn note(&mut self, sent: Result<()>) {
+        let repeated = std::mem::replace(&mut self.is_failing, sent.is_err());
+        if let Err(error) = sent {
+            self.observe.emit(&Event::SpansFailed { reason: &error.to_string(), repeated });
+        }
+    }
+}
+
+/// Waits for the first span, and a little for those after it. Nothing comes when nobody can hand in any more. What was
+/// gathered stays in `batch` when it is given up.
+async fn gather(spans: &mut mpsc::Receiver<Span>, batch: &mut Vec<Span>) -> bool {
+    if spans.recv_many(batch, MOST_AT_ONCE).await == 0 {
+        return false;
+    }
+    let more =
+        async { while batch.len() < MOST_AT_ONCE && spans.recv_many(batch, MOST_AT_ONCE - batch.len()).await > 0 {} };
+    // Late is as good as full.
+    let _ = tokio::time::timeout(GATHERED_FOR, more).await;
+    true
+}
+
+fn traces_of(base: &str) -> Result<Uri> {
+    let uri: Uri = base.parse()?;
+    let path = uri.path().trim_end_matches('/');
+    let path = path.strip_suffix(TRACES).unwrap_or(path);
+    let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(format!("{path}{TRACES}{query}").try_into()?);
+    Ok(Uri::from_parts(parts)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn traces_have_a_path_of_their_own() {
+        let check = |base: &str, expected: &str| {
+            assert_eq!(traces_of(base).expect("a URL").to_string(), expected);
+        };
+        check("http://127.0.0.1:4318", "http://127.0.0.1:4318/v1/traces");
+        check("http://127.0.0.1:4318/", "http://127.0.0.1:4318/v1/traces");
+        check("https://host/otlp?key=a", "https://host/otlp/v1/traces?key=a");
+        check("https://host/v1/traces", "https://host/v1/traces");
+    }
+}

@@ -1,0 +1,461 @@
+//! One call of one client, and the write side of its stream.
+//!
+//! A [`Call`] is shared by the task that waits for the answer, the front that writes to the client and the link that hears
+//! from the backend. The reply does not pass through it; progress, log lines and asks do, through its [`Lane`].
+//!
+//! Policy when a lane is full: progress and log lines are dropped and counted, an ask is refused. Nothing here waits.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::task::AtomicWaker;
+use tokio::sync::Notify;
+
+use crate::client::caller::Caller;
+use crate::client::mailbox::Mailbox;
+use goblin_subscriptions::ClientId;
+use goblin_wire::Request;
+
+/// How many messages, and how many bytes of them, may wait for a client that reads slowly.
+const MOST_MESSAGES: usize = 256;
+const MOST_BYTES: usize = 1024 * 1024;
+/// How many bytes may wait for an ask to be taken. A larger one is taken when it is alone.
+const MOST_ASK_BYTES: usize = 16 * 1024 * 1024;
+/// A call that takes longer than this is told so to whoever waits for it.
+pub const SLOW_AFTER: Duration = Duration::from_secs(1);
+
+/// What is on its way to one client besides the answer.
+#[derive(Default)]
+pub struct Lane {
+    queue: Mutex<Queue>,
+    wake: AtomicWaker,
+}
+
+/// A message besides the answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// It may be dropped.
+    Note(Bytes),
+    /// Something that the client must answer.
+    Ask(Bytes),
+}
+
+impl Said {
+    fn len(&self) -> usize {
+        match self {
+            Said::Note(bytes) | Said::Ask(bytes) => bytes.len(),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Queue {
+    messages: VecDeque<Said>,
+    bytes: usize,
+    closed: bool,
+    slow: bool,
+}
+
+impl Lane {
+    /// Queues a message that may be dropped; tells whether it was taken.
+    pub fn offer(&self, message: Bytes) -> bool {
+        self.push(Said::Note(message), |queue, length| {
+            queue.messages.len() < MOST_MESSAGES && queue.bytes + length <= MOST_BYTES
+        })
+    }
+
+    /// Queues an ask; tells whether it was taken. How many there are is bounded by the client's book of them.
+    pub fn ask(&self, message: Bytes) -> bool {
+        self.push(Said::Ask(message), |queue, length| {
+            queue.messages.is_empty() || queue.bytes + length <= MOST_ASK_BYTES
+        })
+    }
+
+    fn push(&self, message: Said, has_room: impl FnOnce(&Queue, usize) -> bool) -> bool {
+        let mut queue = lock(&self.queue);
+        if queue.closed || !has_room(&queue, message.len()) {
+            return false;
+        }
+        queue.bytes += message.len();
+        queue.messages.push_back(message);
+        drop(queue);
+        self.wake.wake();
+        true
+    }
+
+    /// Takes no more: the answer has been given.
+    pub fn close(&self) {
+        lock(&self.queue).closed = true;
+    }
+
+    pub fn try_next(&self) -> Option<Said> {
+        let mut queue = lock(&self.queue);
+        let message = queue.messages.pop_front()?;
+        queue.bytes -= message.len();
+        Some(message)
+    }
+
+    /// Tells the reader, once, that the answer takes its time.
+    pub fn tell_slow(&self) {
+        lock(&self.queue).slow = true;
+        self.wake.wake();
+    }
+
+    /// The next message; nothing when there is none and the answer takes its time. For one reader.
+    pub async fn next(&self) -> Option<Said> {
+        poll_fn(|context| {
+            // First, so that nothing comes unseen between the look and the wait.
+            self.wake.register(context.waker());
+            if let Some(message) = self.try_next() {
+                return Poll::Ready(Some(message));
+            }
+            if std::mem::take(&mut lock(&self.queue).slow) { Poll::Ready(None) } else { Poll::Pending }
+        })
+        .await
+    }
+}
+
+/// A request on its way through the gateway.
+pub struct Call {
+    pub caller: Caller,
+    pub request: Request,
+    pub lane: Lane,
+    /// Of the client whose call it is.
+    pub mailbox: Arc<Mailbox>,
+    /// The client to which messages of the backend without a call may belong. In versions that answer server requests
+    /// with the call, each call counts as a client: of two calls, nothing tells which one a message is for.
+    pub origin: ClientId,
+    control: Mutex<Control>,
+    wake: AtomicWaker,
+    /// Rung when the call is over.
+    over: Notify,
+    /// For how long backends had it, in nanoseconds.
+    upstream: AtomicU64,
+}
+
+#[derive(Default)]
+struct Control {
+    ended: Option<End>,
+    clock: Option<Clock>,
+    /// Asks of the call that are open: as long as there are any, the backend need show no life.
+    asks: usize,
+    /// The client's progress token, as its JSON token; none where it wants no progress.
+    token: Option<Bytes>,
+    /// The last progress that the client was told.
+    progress: Option<f64>,
+    is_over: bool,
+}
+
+/// Why a call must end without its answer. The first reason stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    Cancelled(String),
+    /// It took this long.
+    Late(Duration),
+}
+
+/// How long a call may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// Without a sign of life.
+    pub idle: Option<Duration>,
+    /// In all.
+    pub most: Option<Duration>,
+}
+
+/// Runs from the moment a call is sent. It is looked at now and then instead of having a timer of its own: most calls are
+/// over long before any would ring.
+struct Clock {
+    begun: Instant,
+    alive: Instant,
+    patience: Patience,
+    told_slow: bool,
+}
+
+impl Call {
+    pub fn new(caller: Caller, mailbox: Arc<Mailbox>, request: Request, progress_token: Option<Bytes>) -> Call {
+        let control = Mutex::new(Control { token: progress_token, ..Control::default() });
+        let (lane, wake, over) = (Lane::default(), AtomicWaker::new(), Notify::new());
+        let origin = if caller.dialect.has_asks() { mailbox.id } else { ClientId::next() };
+        Call { caller, request, lane, mailbox, origin, control, wake, over, upstream: AtomicU64::new(0) }
+    }
+
+    /// A backend has answered after this time.
+    pub fn count_upstream(&self, took: Duration) {
+        self.upstream.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// For how long backends had it; nothing where none has answered.
+    pub fn upstream(&self) -> Option<Duration> {
+        Some(Duration::from_nanos(self.upstream.load(Ordering::Relaxed))).filter(|took| !took.is_zero())
+    }
+
+    /// Some call, for tests.
+    #[cfg(test)]
+    pub fn example() -> Call {
+        let caller = Caller {
+            session: None,
+            principal: crate::client::caller::Principal::Anonymous,
+            profile: None,
+            dialect: goblin_wire::dialect::Dialect::V2025_11_25,
+            level: Some(crate::client::caller::Level::Info),
+            abilities: Arc::default(),
+        };
+        let mailbox = Mailbox::new(Default::default(), Default::default(), crate::client::mailbox::replay::Replay::new(0));
+        let request = br#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}"#;
+        match goblin_wire::Message::parse(Bytes::from_static(request)) {
+            Ok(goblin_wire::Message::Request(request)) => Call::new(caller, Arc::new(mailbox), request, None),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Ends the call: its slot is freed and the backend told.
+    pub fn cancel(&self, reason: &str) {
+        self.end(End::Cancelled(reason.to_owned()));
+    }
+
+    /// Why it must end, if it must.
+    pub fn end_so_far(&self) -> Option<End> {
+        lock(&self.control).ended.clone()
+    }
+
+    /// The call goes out now.
+    pub fn start_clock(&self, patience: Patience) -> Instant {
+        let now = Instant::now();
+        lock(&self.control).clock = Some(Clock { begun: now, alive: now, patience, told_slow: false });
+        now
+    }
+
+    /// How long ago it went out; nothing where it has not yet.
+    pub fn age(&self) -> Option<Duration> {
+        lock(&self.control).clock.as_ref().map(|clock| clock.begun.elapsed())
+    }
+
+    /// Restarts the call's deadline. Tells the client's progress token, where it wants to hear of that.
+    pub fn show_life(&self) -> Option<Bytes> {
+        let mut control = lock(&self.control);
+        if let Some(clock) = &mut control.clock {
+            clock.alive = Instant::now();
+        }
+        control.token.clone()
+    }
+
+    /// The client came back to the call, and knows it by another token now. Its progress begins anew, and whoever waits for
+    /// it now has not been told that it takes its time.
+    pub fn set_progress_token(&self, token: Option<Bytes>) {
+        let mut control = lock(&self.control);
+        control.token = token;
+        control.progress = None;
+        if let Some(clock) = &mut control.clock {
+            clock.told_slow = false;
+        }
+    }
+
+    /// The backend asks the client something: its own silence does not count until [`release_clock`](Call::release_clock).
+    pub fn hold_clock(&self) {
+        lock(&self.control).asks += 1;
+    }
+
+    pub fn release_clock(&self) {
+        let mut control = lock(&self.control);
+        control.asks -= 1;
+        if let Some(clock) = &mut control.clock {
+            clock.alive = Instant::now();
+        }
+    }
+
+    /// Whether progress may be told: it never goes back. What is told is remembered.
+    pub fn advance(&self, progress: f64) -> bool {
+        let mut control = lock(&self.control);
+        let goes_on = control.progress.is_none_or(|last| progress >= last);
+        if goes_on {
+            control.progress = Some(progress);
+        }
+        goes_on
+    }
+
+    /// The answer has been given, or there will be none: nothing more is said about this call.
+    pub fn finish(&self) {
+        lock(&self.control).is_over = true;
+        self.lane.close();
+        self.over.notify_waiters();
+    }
+
+    fn is_abandoned(&self) -> bool {
+        let control = lock(&self.control);
+        control.is_over && control.ended.is_some()
+    }
+
+    /// Waits until the call is over without an answer of the backend; for ever where there is one.
+    pub async fn abandoned(&self) {
+        loop {
+            // First, so that the end does not come unseen between the look and the wait.
+            let rung = self.over.notified();
+            if self.is_abandoned() {
+                return;
+            }
+            rung.await;
+        }
+    }
+
+    /// Ends the call if it is late, and tells its reader if it is slow.
+    pub fn look_at_clock(&self, now: Instant) {
+        let mut control = lock(&self.control);
+        let is_held = control.asks > 0;
+        let Some(clock) = &mut control.clock else { return };
+        let over =
+            |since: Instant, limit: Option<Duration>| limit.is_some_and(|limit| now.duration_since(since) >= limit);
+        let taken = now.duration_since(clock.begun);
+        if !is_held && over(clock.alive, clock.patience.idle) || over(clock.begun, clock.patience.most) {
+            drop(control);
+            return self.end(End::Late(taken));
+        }
+        if taken >= SLOW_AFTER && !std::mem::replace(&mut clock.told_slow, true) {
+            drop(control);
+            self.lane.tell_slow();
+        }
+    }
+
+    fn end(&self, end: End) {
+        lock(&self.control).ended.get_or_insert(end);
+        self.wake.wake();
+    }
+
+    /// Waits until the call must end. For the one task that awaits the answer.
+    pub async fn ended(&self) -> End {
+        poll_fn(|context| {
+            self.wake.register(context.waker());
+            self.end_so_far().map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+}
+
+/// No code that holds these locks can panic, so a poisoned one still guards sound data.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exactly_so_many_messages_fit() {
+        let lane = Lane::default();
+        let taken = (0..MOST_MESSAGES + 10).filter(|_| lane.offer(Bytes::from_static(b"x"))).count();
+        assert_eq!(taken, MOST_MESSAGES);
+        assert!(lane.try_next().is_some());
+        assert!(lane.offer(Bytes::from_static(b"x")));
+    }
+
+    #[test]
+    fn bytes_are_bounded_too() {
+        let lane = Lane::default();
+        assert!(lane.offer(vec![b'x'; MOST_BYTES].into()));
+        assert!(!lane.offer(Bytes::from_static(b"x")));
+    }
+
+    #[test]
+    fn nothing_is_taken_after_the_answer() {
+        let lane = Lane::default();
+        lane.close();
+        assert!(!lane.offer(Bytes::from_static(b"x")));
+    }
+
+    fn call(idle: Option<u64>, most: Option<u64>) -> Call {
+        let call = Call::example();
+        let limit = |seconds: Option<u64>| seconds.map(Duration::from_secs);
+        call.start_clock(Patience { idle: limit(idle), most: limit(most) });
+        call
+    }
+
+    /// The end of a call that is looked at so many seconds after it began.
+    fn end_after(call: &Call, seconds: u64) -> Option<End> {
+        let begun = lock(&call.control).clock.as_ref().map(|clock| clock.begun).expect("the clock runs");
+        call.look_at_clock(begun + Duration::from_secs(seconds));
+        lock(&call.control).ended.clone()
+    }
+
+    #[test]
+    fn route3_a_call_is_late_without_a_sign_of_life_or_in_all() {
+        let late = |seconds| Some(End::Late(Duration::from_secs(seconds)));
+        assert_eq!(end_after(&call(Some(60), None), 59), None);
+        assert_eq!(end_after(&call(Some(60), None), 60), late(60));
+        assert_eq!(end_after(&call(None, Some(60)), 60), late(60));
+        assert_eq!(end_after(&call(None, None), 1_000_000), None);
+        let alive = call(Some(60), Some(90));
+        if let Some(clock) = &mut lock(&alive.control).clock {
+            clock.alive += Duration::from_secs(50);
+        }
+        assert_eq!(end_after(&alive, 60), None);
+        assert_eq!(end_after(&alive, 90), late(90));
+    }
+
+    #[tokio::test]
+    async fn route3_the_clock_stands_still_while_an_ask_is_open() {
+        let held = call(Some(60), Some(600));
+        held.hold_clock();
+        held.hold_clock();
+        held.release_clock();
+        assert_eq!(end_after(&held, 599), None);
+        assert_eq!(end_after(&held, 600), Some(End::Late(Duration::from_secs(600))));
+        let released = call(Some(60), None);
+        released.hold_clock();
+        released.release_clock();
+        assert!(end_after(&released, 61).is_some());
+        let answered = call(None, None);
+        answered.finish();
+        assert!(futures_util::FutureExt::now_or_never(answered.abandoned()).is_none());
+        assert!(!answered.lane.ask(Bytes::from_static(b"x")));
+        let cancelled = call(None, None);
+        cancelled.cancel("test");
+        assert!(futures_util::FutureExt::now_or_never(cancelled.abandoned()).is_none());
+        cancelled.finish();
+        cancelled.abandoned().await;
+    }
+
+    #[test]
+    fn progress_never_goes_back() {
+        let call = call(None, None);
+        let told: Vec<_> = [1.0, 1.0, 0.5, 2.0, 1.9].into_iter().filter(|progress| call.advance(*progress)).collect();
+        assert_eq!(told, [1.0, 1.0, 2.0]);
+    }
+
+    #[test]
+    fn an_ask_has_more_room_than_what_may_be_dropped() {
+        let lane = Lane::default();
+        while lane.offer(Bytes::from_static(b"x")) {}
+        assert!(lane.ask(Bytes::from_static(b"y")));
+        assert!(!lane.ask(vec![b'y'; MOST_ASK_BYTES].into()));
+        let lane = Lane::default();
+        assert!(lane.ask(vec![b'y'; MOST_ASK_BYTES + 1].into()), "alone it always fits");
+        assert!(matches!(lane.try_next(), Some(Said::Ask(_))));
+    }
+
+    #[tokio::test]
+    async fn the_first_reason_stands() {
+        let call = call(Some(1), None);
+        call.cancel("first");
+        call.cancel("second");
+        assert_eq!(end_after(&call, 9), Some(End::Cancelled("first".to_owned())));
+        assert_eq!(call.ended().await, End::Cancelled("first".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn slow_is_told_once() {
+        let call = call(None, None);
+        assert_eq!(end_after(&call, 1), None);
+        assert_eq!(end_after(&call, 2), None);
+        assert_eq!(call.lane.next().await, None);
+        assert!(!lock(&call.lane.queue).slow);
+        call.set_progress_token(None);
+        assert_eq!(end_after(&call, 3), None);
+        assert_eq!(call.lane.next().await, None, "to whoever came back to it, it is told again");
+    }
+}

@@ -1,0 +1,221 @@
+//! What is told of a call when it ended, to those who want to know of each: a line of the audit, a span of a trace.
+//!
+//! Opened when the call begins, because its span goes with it to the backend. Where nobody wants to know, there is none.
+
+use std::time::{Instant, SystemTime};
+
+use crate::client::caller::Principal;
+use crate::client::lane::Call;
+use goblin_telemetry::audit::Audited;
+use goblin_telemetry::clean;
+use goblin_telemetry::spans::{Span, Spans};
+use goblin_wire::json;
+use goblin_wire::method::Method;
+use goblin_wire::trace::{self, Context};
+use goblin_wire::{Message, Outcome, Request};
+use crate::router::{Reply, Router};
+
+/// Who wants to know.
+#[derive(Debug)]
+pub struct Accounts {
+    audit: bool,
+    spans: Option<Spans>,
+}
+
+/// Of one call.
+pub struct Account {
+    audit: bool,
+    begun: Instant,
+    trace: Option<Trace>,
+}
+
+struct Trace {
+    spans: Spans,
+    begun: SystemTime,
+    context: Context,
+    parent: Option<u64>,
+    state: String,
+}
+
+impl Accounts {
+    /// Nothing where nobody does.
+    pub fn new(audit: bool, spans: Option<Spans>) -> Option<Accounts> {
+        (audit || spans.is_some()).then_some(Accounts { audit, spans })
+    }
+
+    /// A call begins. Its request becomes part of our step of its trace.
+    pub fn open(&self, request: &mut Request) -> Box<Account> {
+        let trace = self.spans.as_ref().and_then(|spans| Trace::begin(spans, request));
+        Box::new(Account { audit: self.audit, begun: Instant::now(), trace })
+    }
+}
+
+impl Trace {
+    /// Nothing where somebody before us decided not to keep this trace: it passes as it came.
+    fn begin(spans: &Spans, request: &mut Request) -> Option<Trace> {
+        let (parent, state) = trace::read(request).unzip();
+        if parent.is_some_and(|parent: Context| !parent.is_sampled()) {
+            return None;
+        }
+        let context = Context::after(parent, random());
+        trace::write(request, context);
+        Some(Trace {
+            spans: spans.clone(),
+            begun: SystemTime::now(),
+            context,
+            parent: parent.map(|parent| parent.span),
+            state: state.unwrap_or_default(),
+        })
+    }
+}
+
+/// Neither is zero.
+fn random() -> (u128, u64) {
+    let mut bytes = [0; 24];
+    getrandom::fill(&mut bytes).expect("the system has a random source");
+    let (trace, span) = bytes.split_at(16);
+    let trace = trace.iter().fold(0, |number, byte| number << 8 | u128::from(*byte));
+    let span = span.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+    (trace.max(1), span.max(1))
+}
+
+impl Account {
+    /// The call has its answer, or will have none.
+    pub fn close(self, router: &Router, call: &Call, answer: Option<&Reply>) {
+        let took = self.begun.elapsed();
+        let ended = Ended::of(answer);
+        let server = router.server_of(call);
+        let (request, text) = (&call.request, call.request.raw.as_str());
+        // Bounded, too: what a client may say at length waits in no queue.
+        let word = |at| json::string(text, at).map(|word| clean(&word));
+        let (name, uri) =
+            (request.params.name.or(request.params.task_id).and_then(word), request.params.uri.and_then(word));
+        let session = call.caller.session.map(|session| session.short());
+        let id = clean(&request.id.to_string());
+        let told = Audited {
+            session: session.as_deref(),
+            principal: match call.caller.principal {
+                Principal::Anonymous => "anonymous",
+            },
+            client: None,
+            profile: call.caller.profile.as_ref().map(|profile| profile.as_str()),
+            method: request.method.as_str(),
+            name: name.as_deref(),
+            uri: uri.as_deref(),
+            server: server.as_ref().map(|server| server.as_str()),
+            outcome: ended.outcome,
+            code: ended.code.as_deref(),
+            request: &id,
+            took,
+        };
+        if self.audit {
+            let client = client(call);
+            Audited { client: client.as_deref(), ..told }.write();
+        }
+        if let Some(trace) = self.trace {
+            trace.end(&told, call);
+        }
+    }
+}
+
+impl Trace {
+    fn end(self, told: &Audited<'_>, call: &Call) {
+        let is_named = matches!(call.request.method, Method::ToolsCall | Method::PromptsGet);
+        let name = match told.name.filter(|_| is_named) {
+            Some(name) => format!("{} {name}", told.method),
+            None => told.method.to_owned(),
+        };
+        let named = match call.request.method {
+            Method::PromptsGet => "gen_ai.prompt.name",
+            Method::ToolsCall => "gen_ai.tool.name",
+            _ => "goblin.name",
+        };
+        let is_error = told.code.is_some() || told.outcome == TOOL_ERROR;
+        let error = is_error.then(|| told.code.unwrap_or(told.outcome).to_owned());
+        let attributes = [
+            ("mcp.method.name", Some(told.method)),
+            (named, told.name),
+            ("mcp.resource.uri", told.uri),
+            ("mcp.protocol.version", Some(call.caller.dialect.as_str())),
+            ("jsonrpc.request.id", Some(told.request)),
+            ("goblin.server", told.server),
+            ("goblin.session", told.session),
+            ("goblin.profile", told.profile),
+            ("goblin.outcome", Some(told.outcome)),
+            ("error.type", error.as_deref()),
+        ];
+        let attributes = attributes.into_iter().filter_map(|(key, value)| Some((key, value?.to_owned()))).collect();
+        let Trace { spans, begun, context, parent, state } = self;
+        spans.push(Span { context, parent, state, name, begun, took: told.took, attributes, error });
+    }
+}
+
+const TOOL_ERROR: &str = "tool_error";
+
+/// What became of a call.
+struct Ended {
+    /// `ok`, `tool_error`, `error` or `cancelled`.
+    outcome: &'static str,
+    /// Of an error: our word for it, else its number.
+    code: Option<String>,
+}
+
+impl Ended {
+    fn of(answer: Option<&Reply>) -> Ended {
+        let done = |outcome| Ended { outcome, code: None };
+        let Some(answer) = answer else { return done("cancelled") };
+        let Ok(Message::Response(response)) = Message::parse(answer.pieces.concat()) else { return done("ok") };
+        let text = response.raw.as_str();
+        match response.outcome {
+            Outcome::Result(result) => match json::member(text, result, "isError").map(|at| at.get(text)) {
+                Some("true") => done(TOOL_ERROR),
+                _ => done("ok"),
+            },
+            Outcome::Error(error) => {
+                let word = json::member(text, error, "data").and_then(|data| json::member(text, data, "code"));
+                let word = word.and_then(|at| json::string(text, at)).map(|word| clean(&word));
+                let number = || json::member(text, error, "code").map(|at| clean(at.get(text)));
+                Ended { outcome: "error", code: word.or_else(number) }
+            }
+        }
+    }
+}
+
+/// What the client calls itself.
+fn client(call: &Call) -> Option<String> {
+    let name = &*call.mailbox.introduction.name;
+    if !name.is_empty() {
+        return Some(clean(name));
+    }
+    let text = call.request.raw.as_str();
+    let info = call.request.params.said.client_info?;
+    json::member(text, info, "name").and_then(|at| json::string(text, at)).map(|name| clean(&name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_says_what_became_of_its_call() {
+        let check = |answer: Option<&str>, outcome: &str, code: Option<&str>| {
+            let reply = answer.map(|answer| Reply::from(json::Pieces::from(answer.to_owned())));
+            let ended = Ended::of(reply.as_ref());
+            assert_eq!((ended.outcome, ended.code.as_deref()), (outcome, code), "{answer:?}");
+        };
+        check(None, "cancelled", None);
+        check(Some(r#"{"jsonrpc":"2.0","id":1,"result":{"content":[]}}"#), "ok", None);
+        check(Some(r#"{"jsonrpc":"2.0","id":1,"result":{"isError":true,"content":[]}}"#), "tool_error", None);
+        check(Some(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"m"}}"#), "error", Some("-32602"));
+        let timeout = r#"{"jsonrpc":"2.0","id":1,"error":{"code":1504,"message":"m","data":{"code":"TIMEOUT"}}}"#;
+        check(Some(timeout), "error", Some("TIMEOUT"));
+        let hostile = r#"{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"m","data":{"code":"\u001b[2J\u202e"}}}"#;
+        check(Some(hostile), "error", Some("[2J"));
+    }
+
+    #[test]
+    fn nobody_wants_to_know_unless_somebody_does() {
+        assert!(Accounts::new(false, None).is_none());
+        assert!(Accounts::new(true, None).is_some());
+    }
+}

@@ -1,0 +1,349 @@
+//! Where a client's messages are handled, whatever transport they came over.
+
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+
+use goblin_catalog::listing::List;
+use crate::client::caller::{Caller, Introduction, Level};
+use goblin_wire::extensions::META_TOOLS;
+use goblin_wire::extensions::SUBSCRIPTIONS;
+use goblin_config::Policies;
+use goblin_config::exposure::ProfileName;
+use crate::client::lane::{Call, Said};
+use goblin_telemetry::Observe;
+use goblin_wire::limits::Limit;
+use goblin_wire::dialect::Dialect;
+use goblin_wire::error::Error;
+use goblin_wire::json::{self, Pieces, Span};
+use goblin_wire::method::Method;
+use goblin_wire::modern::IDENTITY;
+use goblin_wire::params::required;
+use goblin_wire::{Id, Notification, Request, Response};
+use crate::router::{Reply, Router};
+use crate::client::session::account::{Account, Accounts};
+use crate::client::session::park::Park;
+use crate::client::session::{Place, Session, Sessions};
+
+/// What clients may ask of a subscription beyond the protocol, in `_meta` under `dev.goblin/`.
+pub(super) const EXTENSION: &str = concat!(
+    r#"{"version":1,"options":["pattern","fields","minIntervalMs","batchMs","priority"],"#,
+    r#""patterns":["glob","template"]}"#
+);
+
+/// Declares tasks, with a comma behind.
+const TASKS: &str = r#""tasks":{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}},"#;
+
+/// The bytes in which a client describes itself: its capabilities, its name and version.
+pub const MAX_CLIENT_INFO: usize = 16 * 1024;
+
+pub struct Desk {
+    pub sessions: Sessions,
+    pub router: Arc<Router>,
+    pub(super) policies: Policies,
+    pub(super) park: Park,
+    /// Nothing where nobody wants to know of each call.
+    pub accounts: Option<Accounts>,
+}
+
+/// What became of a request.
+pub enum Begun {
+    /// Answered from what we know.
+    Ready(Pieces),
+    /// On its way to a backend.
+    Pending(Pending),
+}
+
+/// A call whose answer is awaited. It owns nothing of its transport: it may be finished elsewhere when the client's
+/// connection is lost, since that is no cancellation.
+pub struct Pending {
+    pub call: Arc<Call>,
+    /// The answer; nothing when the call was cancelled.
+    pub(super) answer: Pin<Box<dyn Future<Output = Option<Reply>> + Send>>,
+}
+
+/// What a call has for its client next.
+pub enum Next {
+    Said(Said),
+    /// The answer takes its time. Told once.
+    Slow,
+    /// The answer; nothing when the call was cancelled.
+    Answer(Option<Reply>),
+}
+
+impl Pending {
+    /// Messages first: what the backend said before its answer reaches the client before it. Not to be asked after the
+    /// answer.
+    pub async fn next(&mut self) -> Next {
+        tokio::select! {
+            biased;
+            said = self.call.lane.next() => said.map_or(Next::Slow, Next::Said),
+            answer = &mut self.answer => {
+                match self.call.lane.try_next() {
+                    Some(said) => {
+                        // The lane was filled while the answer came; keep the answer for later.
+                        self.answer = Box::pin(std::future::ready(answer));
+                        Next::Said(said)
+                    }
+                    None => Next::Answer(answer),
+                }
+            }
+        }
+    }
+}
+
+impl Desk {
+    pub fn new(sessions: Sessions, router: Arc<Router>, policies: Policies) -> Desk {
+        Desk { sessions, router, policies, park: Park::default(), accounts: None }
+    }
+
+    /// How many requests a client may have open.
+    pub fn most_in_flight(&self) -> usize {
+        self.policies.max_in_flight
+    }
+
+    /// A desk without backends and with room for so many sessions, for tests.
+    #[cfg(test)]
+    pub fn example(most: usize) -> Desk {
+        let (policies, observe) = (Policies::default(), Arc::new(goblin_telemetry::Observe::default()));
+        let directory = Arc::new(crate::directory::Directory::new(&goblin_config::Config::empty()));
+        let router = Router::new(directory, policies.clone(), Arc::clone(&observe));
+        Desk::new(Sessions::new(most, std::time::Duration::from_secs(60), observe), Arc::new(router), policies)
+    }
+
+    /// Returns a place for a new client, if need be that of a session that holds nothing.
+    pub fn reserve(&self) -> Result<Place, Error> {
+        self.sessions.reserve(|session| self.router.tasks.has_tasks_of(session.id))
+    }
+
+    /// The handshake: a new session and the answer. Its place is asked for when nothing else is wrong.
+    pub fn initialize(
+        &self,
+        request: &Request,
+        profile: Option<&ProfileName>,
+        place: impl FnOnce() -> Result<Place, Error>,
+    ) -> Result<(Arc<Session>, Pieces), Error> {
+        let text = request.raw.as_str();
+        let asked = required(text, request.params.protocol_version, "protocolVersion")?;
+        let dialect = Dialect::negotiate(&asked);
+        let versions = *self.router.directory.watch_of(profile).borrow();
+        let said = [request.params.capabilities, request.params.client_info];
+        check_client_info(&self.router.observe, said.into_iter().flatten())?;
+        let introduction = Introduction::read(text, &request.params);
+        let session = self.sessions.open(place()?, profile.cloned(), dialect, introduction, versions);
+        if let Some(profile) = self.router.directory.profile(profile) {
+            session.mailbox.confine(profile);
+        }
+        Ok((session, goblin_wire::reply(&request.id, self.hello(profile, dialect))))
+    }
+
+    fn hello(&self, profile: Option<&ProfileName>, dialect: Dialect) -> String {
+        let catalog = self.router.directory.catalog_of(profile);
+        let instructions = catalog.instructions.as_deref();
+        let instructions = instructions.map(|text| format!(r#","instructions":{text}"#)).unwrap_or_default();
+        let tasks = if dialect.has_tasks() && self.router.offers_tasks() { TASKS } else { "" };
+        format!(
+            concat!(
+                r#"{{"protocolVersion":"{}","capabilities":{{"tools":{{"listChanged":true}},"prompts":{{"listChanged":true}},"#,
+                r#""resources":{{"subscribe":true,"listChanged":true}},"completions":{{}},"logging":{{}},{}"#,
+                r#""experimental":{{"{}":{},"{}":{{"prefix":{}}}}}}},"#,
+                r#""serverInfo":{}{}}}"#
+            ),
+            dialect,
+            tasks,
+            SUBSCRIPTIONS,
+            EXTENSION,
+            META_TOOLS,
+            json::quote(catalog.meta.prefix()),
+            IDENTITY,
+            instructions,
+        )
+    }
+
+    /// A request of a session.
+    pub fn begin(self: &Arc<Desk>, session: &Arc<Session>, request: Request) -> Begun {
+        session.note_request();
+        let caller = session.caller();
+        match self.answer_at_once(session, &caller, &request) {
+            Some(Ok(answer)) => Begun::Ready(answer),
+            Some(Err(error)) => Begun::Ready(self.router.error(&request, &caller, &error).pieces),
+            None => self.begin_call(session, caller, request),
+        }
+    }
+
+    /// What needs no backend; nothing for the rest.
+    fn answer_at_once(&self, session: &Session, caller: &Caller, request: &Request) -> Option<Result<Pieces, Error>> {
+        let list = |list| Some(self.page(caller, request, list).map(|page| goblin_wire::reply(&request.id, page)));
+        let done = || Some(Ok(goblin_wire::reply(&request.id, "{}")));
+        match &request.method {
+            Method::Ping => done(),
+            Method::ToolsList => {
+                let page = self.page(caller, request, List::Tools);
+                Some(page.map(|page| goblin_wire::reply(&request.id, self.with_revealed(session, caller, page))))
+            }
+            Method::PromptsList => list(List::Prompts),
+            Method::ResourcesList => list(List::Resources),
+            Method::TemplatesList => list(List::Templates),
+            Method::SetLevel => match read_level(request) {
+                Ok(level) => {
+                    self.sessions.set_level(session, level);
+                    self.router.directory.backends().iter().for_each(|backend| backend.level_changed(session.id));
+                    done()
+                }
+                Err(error) => Some(Err(error)),
+            },
+            Method::Initialize => {
+                Some(Err(Error::InvalidRequest("this session is initialized already; begin another".to_owned())))
+            }
+            Method::ToolsCall
+            | Method::PromptsGet
+            | Method::ResourcesRead
+            | Method::Complete
+            | Method::Subscribe
+            | Method::Unsubscribe => None,
+            Method::TasksList if caller.dialect.has_tasks() => Some(self.router.list_tasks(caller, request)),
+            Method::TasksGet | Method::TasksResult | Method::TasksCancel if caller.dialect.has_tasks() => None,
+            other => Some(Err(Error::MethodNotFound(other.to_string()))),
+        }
+    }
+
+    /// One page of a list, as the result of `request`.
+    pub(super) fn page(&self, caller: &Caller, request: &Request, list: List) -> Result<Bytes, Error> {
+        let text = request.raw.as_str();
+        let cursor = match request.params.cursor.filter(|at| at.get(text) != "null") {
+            Some(at) => Some(json::string(text, at).ok_or(Error::InvalidCursor)?),
+            None => None,
+        };
+        self.router.directory.page(caller, list, cursor.as_deref())
+    }
+
+    /// A page of the tools, and what this client had described besides.
+    fn with_revealed(&self, session: &Session, caller: &Caller, page: Bytes) -> Bytes {
+        let revealed = session.mailbox.revealed();
+        if revealed.is_empty() {
+            return page;
+        }
+        let catalog = self.router.directory.catalog_of(caller.profile.as_ref());
+        catalog.view(caller.dialect).with_revealed(page, &revealed)
+    }
+
+    /// Returns an error if the gateway holds so many bytes that it takes no new work.
+    pub(super) fn check_memory(&self) -> Result<(), Error> {
+        self.router.observe.memory.check().map_err(|full| {
+            self.router.observe.limit_hit(full.limit);
+            full.into()
+        })
+    }
+
+    fn begin_call(self: &Arc<Desk>, session: &Arc<Session>, caller: Caller, request: Request) -> Begun {
+        if let Err(error) = self.check_memory() {
+            return Begun::Ready(self.router.error(&request, &caller, &error).pieces);
+        }
+        let mut request = self.router.unwrap_call(&caller, &request).unwrap_or(request);
+        let account = self.open_account(&mut request);
+        let token = request.params.said.progress_token;
+        let token = token.map(|at| at.slice(request.raw.bytes()));
+        let call = Arc::new(Call::new(caller, Arc::clone(&session.mailbox), request, token));
+        let ticket = match session.inflight.admit(&call.request.id, &call, self.policies.max_in_flight) {
+            Ok(ticket) => ticket,
+            Err(error) => return Begun::Ready(self.router.error(&call.request, &call.caller, &error).pieces),
+        };
+        let session = Arc::clone(session);
+        Begun::Pending(self.carry(call, account, move || {
+            session.touch();
+            drop(ticket);
+        }))
+    }
+
+    /// For a call that begins with `request`.
+    pub(super) fn open_account(&self, request: &mut Request) -> Option<Box<Account>> {
+        self.accounts.as_ref().map(|accounts| accounts.open(request))
+    }
+
+    /// Sends a call on its way; `done` comes after its end.
+    pub(super) fn carry(
+        &self,
+        call: Arc<Call>,
+        account: Option<Box<Account>>,
+        done: impl FnOnce() + Send + 'static,
+    ) -> Pending {
+        let (router, carried) = (Arc::clone(&self.router), Arc::clone(&call));
+        let begun = Instant::now();
+        let answer = Box::pin(async move {
+            // A bug in one call must end neither the process nor the client's wait.
+            let dispatched = AssertUnwindSafe(router.dispatch(&carried)).catch_unwind().await;
+            let answer = dispatched.unwrap_or_else(|_| Some(router.after_panic(&carried)));
+            carried.finish();
+            if let Some(upstream) = carried.upstream() {
+                router.observe.overhead.add(begun.elapsed().saturating_sub(upstream));
+            }
+            if let Some(account) = account {
+                account.close(&router, &carried, answer.as_ref());
+            }
+            done();
+            answer
+        });
+        Pending { call, answer }
+    }
+
+    /// The answer to something that the client was asked.
+    pub fn hear_answer(&self, session: &Session, response: Response) {
+        if !session.mailbox.asks.answer(response) {
+            self.sessions.tell_unasked(session);
+        }
+    }
+
+    /// A notification of a session. Those that mean nothing here are no error.
+    pub fn hear(&self, session: &Session, notification: &Notification) {
+        match notification.method {
+            Method::Progress => {
+                session.mailbox.asks.progress(notification.clone());
+            }
+            Method::Cancelled => hear_cancelled(session, notification),
+            // Of the client's own affairs, or unknown to us: for the servers that know this client alone.
+            Method::RootsChanged | Method::TaskStatus | Method::Other(_) => {
+                for backend in self.router.directory.backends().iter() {
+                    backend.tell_own(session.id, notification.raw.bytes());
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Returns an error if a client describes itself in more than [`MAX_CLIENT_INFO`] bytes: they are kept with its session.
+pub(super) fn check_client_info(observe: &Observe, said: impl Iterator<Item = Span>) -> Result<(), Error> {
+    let length: usize = said.map(|span| span.range().len()).sum();
+    if length <= MAX_CLIENT_INFO {
+        return Ok(());
+    }
+    observe.limit_hit(Limit::ClientInfoBytes);
+    Err(Error::LimitExceeded { limit: Limit::ClientInfoBytes.as_str(), value: MAX_CLIENT_INFO })
+}
+
+fn hear_cancelled(session: &Session, notification: &Notification) {
+    let text = notification.raw.as_str();
+    let id = notification.params.request_id.and_then(|at| Id::parse(notification.raw.bytes(), at));
+    let reason = notification.params.whole.and_then(|params| json::member(text, params, "reason"));
+    let reason = reason.and_then(|at| json::string(text, at)).unwrap_or("the client cancelled it".into());
+    if let Some(id) = id {
+        session.inflight.cancel(&id, &reason);
+    }
+}
+
+fn read_level(request: &Request) -> Result<Level, Error> {
+    let name = required(request.raw.as_str(), request.params.level, "level")?;
+    parse_level(&name)
+}
+
+pub(super) fn parse_level(name: &str) -> Result<Level, Error> {
+    Level::parse(name).ok_or_else(|| {
+        let known: Vec<_> = Level::ALL.iter().map(|level| level.as_str()).collect();
+        Error::InvalidParams(format!("level {} is none of {}", json::quote(name), known.join(", ")))
+    })
+}

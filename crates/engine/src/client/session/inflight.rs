@@ -1,0 +1,163 @@
+//! The book of a client's open requests: admitted once, found by their id, gone with their answer.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use tokio::sync::Notify;
+
+use crate::client::lane::Call;
+use goblin_wire::Id;
+use goblin_wire::error::Error;
+
+pub struct Inflight {
+    book: Mutex<Book>,
+    pulse: Arc<Pulse>,
+}
+
+/// Whether any client has a call open: only then does somebody look at the clock.
+#[derive(Default)]
+pub struct Pulse {
+    open: AtomicUsize,
+    begun: Notify,
+}
+
+impl Pulse {
+    /// How many calls are open.
+    pub fn open(&self) -> usize {
+        self.open.load(Ordering::Acquire)
+    }
+
+    pub fn is_quiet(&self) -> bool {
+        self.open() == 0
+    }
+
+    /// Waits for the first call after a quiet time.
+    pub async fn begun(&self) {
+        while self.is_quiet() {
+            self.begun.notified().await;
+        }
+    }
+}
+
+#[derive(Default)]
+struct Book {
+    calls: HashMap<Id, Arc<Call>>,
+    closed: bool,
+}
+
+/// A request's place in the book; dropping it frees the place.
+pub struct Ticket {
+    book: Arc<Inflight>,
+    id: Id,
+}
+
+impl Inflight {
+    pub fn new(pulse: Arc<Pulse>) -> Inflight {
+        Inflight { book: Mutex::default(), pulse }
+    }
+
+    pub fn admit(self: &Arc<Inflight>, id: &Id, call: &Arc<Call>, most: usize) -> Result<Ticket, Error> {
+        let mut book = self.lock();
+        if book.closed {
+            return Err(Error::InvalidRequest("the session has ended".to_owned()));
+        }
+        if book.calls.contains_key(id) {
+            return Err(Error::InvalidRequest(format!("a request with the id {id} is in flight")));
+        }
+        if book.calls.len() >= most {
+            return Err(Error::LimitExceeded { limit: "maxInFlight", value: most });
+        }
+        book.calls.insert(id.clone(), Arc::clone(call));
+        drop(book);
+        if self.pulse.open.fetch_add(1, Ordering::AcqRel) == 0 {
+            self.pulse.begun.notify_one();
+        }
+        Ok(Ticket { book: Arc::clone(self), id: id.clone() })
+    }
+
+    pub fn look_at_clock(&self, now: Instant) {
+        for call in self.lock().calls.values() {
+            call.look_at_clock(now);
+        }
+    }
+
+    /// The open calls.
+    pub fn calls(&self) -> Vec<Arc<Call>> {
+        self.lock().calls.values().cloned().collect()
+    }
+
+    /// Cancels one request; one that is not open is none of our business.
+    pub fn cancel(&self, id: &Id, reason: &str) {
+        if let Some(call) = self.lock().calls.get(id) {
+            call.cancel(reason);
+        }
+    }
+
+    /// Cancels all and admits no more.
+    pub fn close(&self, reason: &str) {
+        let mut book = self.lock();
+        book.closed = true;
+        for call in book.calls.values() {
+            call.cancel(reason);
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.lock().calls.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.book.lock().calls.remove(&self.id);
+        self.book.pulse.open.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call() -> Arc<Call> {
+        Arc::new(Call::example())
+    }
+
+    #[test]
+    fn exactly_so_many_are_admitted_and_a_place_is_freed_by_its_ticket() {
+        let book = Arc::new(Inflight::new(Arc::default()));
+        let mut tickets: Vec<_> = (0..3).map(|id| book.admit(&Id::from(id), &call(), 3).ok()).collect();
+        assert!(tickets.iter().all(Option::is_some));
+        assert!(matches!(book.admit(&Id::from(9), &call(), 3), Err(Error::LimitExceeded { .. })));
+        tickets.pop();
+        assert!(book.admit(&Id::from(9), &call(), 3).is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_closed_book_admits_nothing_and_all_in_it_are_cancelled() {
+        let book = Arc::new(Inflight::new(Arc::default()));
+        let open = call();
+        let _ticket = book.admit(&Id::from(1), &open, 9);
+        book.close("over");
+        assert!(open.end_so_far().is_some());
+        assert!(book.admit(&Id::from(2), &call(), 9).is_err());
+    }
+
+    #[test]
+    fn an_id_in_flight_is_refused_and_the_first_stays() {
+        let book = Arc::new(Inflight::new(Arc::default()));
+        let ticket = book.admit(&Id::from(1), &call(), 9);
+        assert!(ticket.is_ok());
+        assert!(matches!(book.admit(&Id::from(1), &call(), 9), Err(Error::InvalidRequest(_))));
+        assert_eq!(book.len(), 1);
+    }
+}

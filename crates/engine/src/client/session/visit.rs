@@ -1,0 +1,204 @@
+//! Requests without a session: each says all there is to know of its client, and is over with its answer.
+
+use std::sync::Arc;
+
+use goblin_catalog::listing::List;
+use crate::client::caller::{Abilities, Caller, Introduction, Principal, SessionId};
+use goblin_wire::extensions::SUBSCRIPTIONS;
+use goblin_config::exposure::ProfileName;
+use crate::client::lane::Call;
+use crate::client::mailbox::replay::Replay;
+use crate::client::mailbox::{Mailbox, Versions};
+use goblin_wire::dialect::Dialect;
+use goblin_wire::error::Error;
+use goblin_wire::json::{self, Pieces, Span};
+use goblin_wire::method::Method;
+use goblin_wire::modern::{FRESHNESS, IDENTITY, SERVER_INFO, TASKS};
+use goblin_wire::Request;
+use crate::router::Reply;
+use crate::router::state::State;
+use crate::client::session::desk::{Desk, EXTENSION, Pending, check_client_info, parse_level};
+use crate::client::session::listening::Listening;
+use crate::client::session::park::Resumed;
+
+/// Whose requests they are.
+#[derive(Clone)]
+pub enum Guest {
+    /// Nothing connects one request with another.
+    Passing(Option<ProfileName>),
+    /// They come over one pipe, whose other end is one client.
+    Known { session: SessionId, mailbox: Arc<Mailbox>, profile: Option<ProfileName> },
+}
+
+/// What becomes of a request.
+pub enum Visited {
+    Ready(Pieces),
+    /// Sent, or waiting for its client.
+    Replied(Reply),
+    Pending(Pending),
+    Listening(Listening),
+}
+
+impl Guest {
+    /// A client that will be known by its pipe.
+    pub fn known(desk: &Desk, profile: Option<ProfileName>) -> Guest {
+        let mailbox = Arc::new(passing_mailbox(Introduction::default()));
+        Guest::Known { session: desk.sessions.mint(), mailbox, profile }
+    }
+
+    fn profile(&self) -> Option<&ProfileName> {
+        match self {
+            Guest::Passing(profile) | Guest::Known { profile, .. } => profile.as_ref(),
+        }
+    }
+}
+
+/// Of a client that is told nothing but what belongs to its requests.
+fn passing_mailbox(introduction: Introduction) -> Mailbox {
+    Mailbox::new(introduction, Versions::default(), Replay::new(0))
+}
+
+impl Desk {
+    /// A request that says its version itself. It was checked to have in `_meta` what it must.
+    pub fn visit(self: &Arc<Desk>, guest: &Guest, request: Request) -> Result<Visited, Error> {
+        // Not before the method is known to be one: what else is wrong matters less.
+        let caller = || {
+            check_client_info(&self.router.observe, request.params.said.capabilities.into_iter())?;
+            caller(guest, &request)
+        };
+        let list = |list| {
+            let page = self.page(&caller()?, &request, list)?;
+            Ok(Visited::Ready(goblin_wire::reply(&request.id, page)))
+        };
+        match &request.method {
+            Method::Discover => {
+                caller().map(|caller| Visited::Ready(goblin_wire::reply(&request.id, self.discovered(&caller))))
+            }
+            Method::ToolsList => list(List::Tools),
+            Method::PromptsList => list(List::Prompts),
+            Method::ResourcesList => list(List::Resources),
+            Method::TemplatesList => list(List::Templates),
+            Method::ToolsCall
+            | Method::PromptsGet
+            | Method::ResourcesRead
+            | Method::Complete
+            | Method::TasksGet
+            | Method::TasksUpdate
+            | Method::TasksCancel => {
+                let caller = caller()?;
+                let request = self.router.unwrap_call(&caller, &request).unwrap_or(request);
+                self.visit_backend(guest, caller, request)
+            }
+            Method::Listen => Listening::begin(self, guest, caller()?, &request).map(Visited::Listening),
+            other => Err(Error::MethodNotFound(other.to_string())),
+        }
+    }
+
+    fn discovered(&self, caller: &Caller) -> String {
+        let catalog = self.router.directory.catalog_of(caller.profile.as_ref());
+        let instructions = catalog.instructions.as_deref();
+        let instructions = instructions.map(|text| format!(r#","instructions":{text}"#)).unwrap_or_default();
+        let tasks = if self.router.offers_tasks() { format!(r#","{TASKS}":{{}}"#) } else { String::new() };
+        format!(
+            concat!(
+                r#"{{"resultType":"complete","supportedVersions":["{}"],"capabilities":{{"tools":{{"listChanged":true}},"#,
+                r#""prompts":{{"listChanged":true}},"resources":{{"subscribe":true,"listChanged":true}},"completions":{{}},"#,
+                r#""logging":{{}},"extensions":{{"{}":{}{}}}}}{}{},"_meta":{{"{}":{}}}}}"#
+            ),
+            Dialect::NEWEST,
+            SUBSCRIPTIONS,
+            EXTENSION,
+            tasks,
+            instructions,
+            FRESHNESS,
+            SERVER_INFO,
+            IDENTITY,
+        )
+    }
+
+    fn visit_backend(&self, guest: &Guest, caller: Caller, mut request: Request) -> Result<Visited, Error> {
+        // A string or a number; whoever writes something else cannot mean it.
+        let is_token =
+            |at: &Span| at.get(request.raw.as_str()).starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9'));
+        let token = request.params.said.progress_token.filter(is_token).map(|at| at.slice(request.raw.bytes()));
+        if let Some(id) = self.parked(&caller, &request)? {
+            return self.resume(id, &request, token).map(|resumed| match resumed {
+                Resumed::Asks(reply) => Visited::Replied(reply),
+                Resumed::Pending(pending) => Visited::Pending(pending),
+            });
+        }
+        self.check_memory()?;
+        let mailbox = match guest {
+            Guest::Known { mailbox, .. } => Arc::clone(mailbox),
+            Guest::Passing(_) => {
+                let abilities = Arc::clone(&caller.abilities);
+                Arc::new(passing_mailbox(Introduction { abilities, ..Introduction::default() }))
+            }
+        };
+        let level = caller.level;
+        let account = self.open_account(&mut request);
+        let call = Arc::new(Call::new(caller, mailbox, request, token));
+        let ticket = self.sessions.admit_visit(&call)?;
+        if level.is_some() {
+            self.sessions.levels.replace(None, level);
+        }
+        let levels = Arc::clone(&self.sessions.levels);
+        Ok(Visited::Pending(self.carry(call, account, move || {
+            if level.is_some() {
+                levels.replace(level, None);
+            }
+            drop(ticket);
+        })))
+    }
+
+    /// The call that waits for this request.
+    fn parked(&self, caller: &Caller, request: &Request) -> Result<Option<u128>, Error> {
+        let Some(at) = request.params.request_state else { return Ok(None) };
+        let token = json::string(request.raw.as_str(), at).ok_or(Error::StaleState)?;
+        Ok(match self.router.states.open(&token, caller, request)? {
+            State::Parked(id) => Some(id),
+            State::Native { .. } | State::Again => None,
+        })
+    }
+}
+
+fn caller(guest: &Guest, request: &Request) -> Result<Caller, Error> {
+    let (text, meta) = (request.raw.as_str(), &request.params.said);
+    let level = match meta.level.map(|at| json::string(text, at)) {
+        None => None,
+        Some(Some(name)) => Some(parse_level(&name)?),
+        Some(None) => return Err(Error::InvalidParams("the log level must be a string".to_owned())),
+    };
+    Ok(Caller {
+        session: match guest {
+            Guest::Passing(_) => None,
+            Guest::Known { session, .. } => Some(*session),
+        },
+        principal: Principal::Anonymous,
+        profile: guest.profile().cloned(),
+        dialect: Dialect::NEWEST,
+        level,
+        abilities: Abilities::said(text, meta.capabilities),
+    })
+}
+
+/// What must stand in `_meta` of a request that says its version itself.
+pub fn check_meta(request: &Request) -> Result<(), Error> {
+    let (text, meta) = (request.raw.as_str(), &request.params.said);
+    let missing = |what: &str| Err(Error::MissingMeta(format!("_meta must have {what}")));
+    match (meta.version, meta.capabilities) {
+        (Some(version), _) if json::string(text, version).is_none() => missing("the protocol version as a string"),
+        (_, Some(capabilities)) if capabilities.get(text).starts_with('{') => Ok(()),
+        _ => missing("io.modelcontextprotocol/clientCapabilities, an object"),
+    }
+}
+
+/// A version that is served without a handshake.
+pub fn check_version(request: &Request) -> Result<(), Error> {
+    let requested =
+        request.params.said.version.and_then(|at| json::string(request.raw.as_str(), at)).unwrap_or_default();
+    if Dialect::parse(&requested).is_some_and(|dialect| !dialect.has_handshake()) {
+        return Ok(());
+    }
+    Err(Error::UnsupportedVersion { requested: requested.into_owned() })
+}

@@ -1,0 +1,135 @@
+//! Several messages in one POST, as one version of the protocol allows.
+//!
+//! The answers are one JSON array when there is nothing to say before the last of them. Else they are one stream, as those
+//! of a single call would be, which can be resumed as a whole.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::future::{join_all, select_all};
+use http::header::HeaderMap;
+use http::{Response, StatusCode};
+
+use crate::front::body::{self, Body, empty, json};
+use crate::front::http::Front;
+use crate::front::request::{Accepted, Refusal};
+use crate::front::stream::Carried;
+use crate::client::mailbox::replay::{Kind, Replay};
+use goblin_wire::error::Error;
+use goblin_wire::json::Pieces;
+use goblin_wire::{Message, error_reply, trace};
+use crate::client::session::Session;
+use crate::client::session::desk::{Begun, Next};
+
+impl Front {
+    pub(super) async fn batch(
+        &self,
+        headers: &HeaderMap,
+        accepted: Accepted,
+        batch: Vec<Bytes>,
+    ) -> Result<Response<Body>, Refusal> {
+        let session = self.session(headers)?;
+        if !session.dialect.has_batches() {
+            let reason = format!("protocol version {} has no batches", session.dialect);
+            return Err(Error::InvalidRequest(reason).into());
+        }
+        if batch.is_empty() {
+            return Err(Error::InvalidRequest("an empty batch".to_owned()).into());
+        }
+        let mut batch = self.begin_batch(headers, &session, batch);
+        if !accepted.stream {
+            batch.end().await;
+        } else if !accepted.json || !batch.settle().await {
+            return Ok(batch.into_events(&session.mailbox.replay));
+        }
+        Ok(batch.into_json())
+    }
+
+    fn begin_batch(&self, headers: &HeaderMap, session: &Arc<Session>, messages: Vec<Bytes>) -> Batch {
+        let mut batch = Batch::default();
+        for raw in messages {
+            match Message::parse(raw) {
+                Ok(Message::Request(mut request)) => {
+                    trace::take_headers(&mut request, headers);
+                    match self.desk.begin(session, request) {
+                        Begun::Ready(answer) => batch.answers.push(answer),
+                        Begun::Pending(pending) => {
+                            batch.calls.push(Carried::new(pending, Arc::clone(session), Arc::clone(&self.observe)));
+                        }
+                    }
+                }
+                Ok(Message::Notification(notification)) => self.desk.hear(session, &notification),
+                Ok(Message::Response(response)) => self.desk.hear_answer(session, response),
+                Err(malformed) => {
+                    self.observe.count_limit(&malformed.error);
+                    batch.answers.push(error_reply(malformed.id.as_ref(), &malformed.error.to_json()));
+                }
+            }
+        }
+        batch
+    }
+}
+
+/// What is answered together.
+#[derive(Default)]
+struct Batch {
+    calls: Vec<Carried>,
+    answers: Vec<Pieces>,
+}
+
+impl Batch {
+    /// Waits until all is answered, or something is to be said before; tells whether all is.
+    async fn settle(&mut self) -> bool {
+        while !self.calls.is_empty() {
+            let (next, index, _) = select_all(self.calls.iter_mut().map(|call| Box::pin(call.next()))).await;
+            match next {
+                Next::Answer(answer) => {
+                    self.calls.remove(index);
+                    self.answers.extend(answer.map(|answer| answer.pieces));
+                }
+                Next::Said(said) => {
+                    self.calls[index].give_back(said);
+                    return false;
+                }
+                Next::Slow => return false,
+            }
+        }
+        true
+    }
+
+    /// Waits for the answers alone.
+    async fn end(&mut self) {
+        let calls = std::mem::take(&mut self.calls).into_iter().map(Carried::answer);
+        self.answers.extend(join_all(calls).await.into_iter().flatten());
+    }
+
+    fn into_json(self) -> Response<Body> {
+        if self.answers.is_empty() {
+            return empty(StatusCode::ACCEPTED);
+        }
+        let mut array = Pieces::new();
+        for (index, answer) in self.answers.into_iter().enumerate() {
+            array.push(Bytes::from_static(if index == 0 { b"[" } else { b"," }));
+            for piece in answer {
+                array.push(piece);
+            }
+        }
+        array.push(Bytes::from_static(b"]"));
+        json(StatusCode::OK, array)
+    }
+
+    fn into_events(self, replay: &Replay) -> Response<Body> {
+        let Batch { calls, answers } = self;
+        match (calls.is_empty(), answers.is_empty()) {
+            (true, true) => return empty(StatusCode::ACCEPTED),
+            // There is nothing to come back for.
+            (true, false) => return body::events(futures_util::stream::iter(answers.into_iter().map(body::event))),
+            (false, _) => {}
+        }
+        let stream = replay.begin(calls.iter().filter_map(Carried::id));
+        let answers: Vec<_> = answers.into_iter().map(|answer| replay.event(stream, Kind::Answer, answer)).collect();
+        let calls = calls.into_iter().map(|call| Box::pin(call.on(stream).into_events()));
+        body::events(futures_util::stream::iter(answers).chain(futures_util::stream::select_all(calls)))
+    }
+}

@@ -1,0 +1,139 @@
+//! Requests without a session over a pipe: the client at its other end, and what it has open.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use tokio::sync::oneshot;
+
+use goblin_config::exposure::ProfileName;
+use goblin_wire::error::Error;
+use goblin_wire::json::{self, Pieces};
+use goblin_wire::{Id, Notification, Request};
+use crate::client::session::desk::Desk;
+use crate::client::session::listening::Listening;
+use crate::client::session::visit::{Guest, Visited, check_meta, check_version};
+
+use crate::front::visit::Visit;
+
+/// All that one client has open, by its own ids.
+pub struct Guests {
+    desk: Arc<Desk>,
+    profile: Option<ProfileName>,
+    guest: OnceLock<Guest>,
+    open: Arc<Mutex<Book>>,
+}
+
+#[derive(Default)]
+struct Book {
+    open: HashMap<Id, Open>,
+    last: u64,
+}
+
+struct Open {
+    /// Tells it from one that had the same id before: ids that were cancelled may be used again at once.
+    number: u64,
+    /// A word into it, the reason, ends it.
+    cancel: oneshot::Sender<String>,
+    listens: bool,
+}
+
+/// The place of a request among those that are open. Its drop frees it.
+pub struct Leash {
+    book: Arc<Mutex<Book>>,
+    id: Id,
+    number: u64,
+    /// Resolves when the client takes its request back; with an error when the client is gone.
+    pub cancelled: oneshot::Receiver<String>,
+}
+
+/// What becomes of a request.
+pub enum Greeted {
+    Answer(Pieces),
+    Visit(Visit, Leash),
+    Listening(Listening, Leash),
+}
+
+impl Guests {
+    pub fn new(desk: &Arc<Desk>, profile: Option<ProfileName>) -> Guests {
+        Guests { desk: Arc::clone(desk), profile, guest: OnceLock::new(), open: Arc::default() }
+    }
+
+    pub fn greet(&self, request: Request) -> Greeted {
+        let id = request.id.clone();
+        let refused = |error: Error| Greeted::Answer(goblin_wire::error_reply(Some(&id), &error.to_json()));
+        let guest = self.guest.get_or_init(|| Guest::known(&self.desk, self.profile.clone()));
+        let leash = match self.enter(&request) {
+            Ok(leash) => leash,
+            Err(error) => return refused(error),
+        };
+        match self.desk.visit(guest, request) {
+            Ok(Visited::Ready(answer)) => Greeted::Answer(answer),
+            Ok(Visited::Replied(reply)) => Greeted::Answer(reply.pieces),
+            Ok(Visited::Pending(pending)) => Greeted::Visit(Visit::new(&self.desk, id, pending), leash),
+            Ok(Visited::Listening(listening)) => {
+                if let Some(open) = self.lock().open.get_mut(&id) {
+                    open.listens = true;
+                }
+                Greeted::Listening(listening, leash)
+            }
+            Err(error) => refused(error),
+        }
+    }
+
+    fn enter(&self, request: &Request) -> Result<Leash, Error> {
+        check_meta(request)?;
+        check_version(request)?;
+        let (cancel, cancelled) = oneshot::channel();
+        let mut book = self.lock();
+        if book.open.contains_key(&request.id) {
+            return Err(Error::InvalidRequest(format!("a request with the id {} is in flight", request.id)));
+        }
+        let most = self.desk.most_in_flight();
+        if book.open.len() >= most {
+            return Err(Error::LimitExceeded { limit: "maxInFlight", value: most });
+        }
+        book.last += 1;
+        let number = book.last;
+        book.open.insert(request.id.clone(), Open { number, cancel, listens: false });
+        Ok(Leash { book: Arc::clone(&self.open), id: request.id.clone(), number, cancelled })
+    }
+
+    /// The client takes a request back; tells whether it was one of these.
+    pub fn hear_cancelled(&self, notification: &Notification) -> bool {
+        let id = notification.params.request_id.and_then(|at| Id::parse(notification.raw.bytes(), at));
+        let Some(open) = id.and_then(|id| self.lock().open.remove(&id)) else { return false };
+        let text = notification.raw.as_str();
+        let reason = notification.params.whole.and_then(|params| json::member(text, params, "reason"));
+        let reason = reason.and_then(|at| json::string(text, at)).unwrap_or("the client cancelled it".into());
+        // It may have just ended.
+        let _ = open.cancel.send(reason.into_owned());
+        true
+    }
+
+    /// Nobody reads what would be told any more.
+    pub fn end_listening(&self) {
+        self.lock().open.retain(|_, open| !open.listens);
+    }
+
+    /// The client is gone.
+    pub fn end(&self) {
+        self.lock().open.clear();
+        if let Some(Guest::Known { mailbox, .. }) = self.guest.get() {
+            mailbox.close();
+        }
+    }
+
+    /// No code that holds this lock can panic.
+    fn lock(&self) -> MutexGuard<'_, Book> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Leash {
+    fn drop(&mut self) {
+        let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
+        if book.open.get(&self.id).is_some_and(|open| open.number == self.number) {
+            book.open.remove(&self.id);
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! Streamable HTTP at `/mcp`: POST, GET and DELETE, one session per client.
+//!
+//! An answer is plain JSON when it is the first thing to send. When progress or a log line comes first, or the backend takes
+//! its time ([`SLOW_AFTER`](crate::client::lane::SLOW_AFTER)), it is a stream, so that nothing on the way takes us for dead.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::header::{HeaderMap, HeaderName, ORIGIN, VARY};
+use http::{HeaderValue, Method as Verb, Response, StatusCode};
+use tokio::sync::watch;
+use tower_service::Service;
+
+use crate::admin::PROBES;
+use crate::client::caller::SessionId;
+use goblin_config::exposure::ProfileName;
+use crate::front::body::{self, Body, empty, json, json_error};
+use crate::front::gate::{Gate, LAST_EVENT_ID, SESSION_ID, Source, is_repeated, reject_origin, single};
+use crate::front::modern::missing_meta;
+use crate::front::request::{
+    Accepted, HttpRequest, Refusal, check_is_json, check_takes_stream, other_verb, whole_body,
+};
+use crate::front::sse::{MESSAGES, SSE, Streams};
+use crate::front::stream::{Carried, Changes, ResumedCall, SessionStream};
+use crate::client::mailbox::replay::{Gap, Reader, Resumed, SESSION_STREAM};
+use goblin_telemetry::{Event, Observe};
+use goblin_wire::dialect::{Dialect, Era};
+use goblin_wire::error::Error;
+use goblin_wire::method::Method;
+use goblin_wire::modern::is_visit;
+use goblin_wire::{Malformed, Message, Request, error_reply, trace};
+use crate::client::session::Session;
+use crate::client::session::desk::{Begun, Desk, Next};
+
+const MCP: &str = "/mcp";
+/// Stands between an endpoint and the name of a profile.
+const PROFILE: &str = "/p/";
+pub(super) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+/// What may stand in a header that names a session or an event, ours or anybody's.
+const LONGEST_ID: usize = 256;
+
+/// What the HTTP front serves.
+#[derive(Clone)]
+pub struct Front {
+    pub desk: Arc<Desk>,
+    pub audience: Audience,
+    /// Whose clients are served.
+    pub profile: Option<ProfileName>,
+    pub gate: Arc<Gate>,
+    pub observe: Arc<Observe>,
+    pub max_body_size: usize,
+    pub streams: Arc<Streams>,
+    pub stop: watch::Receiver<bool>,
+}
+
+/// For whom an address is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audience {
+    Clients,
+    /// There the protocol is not spoken.
+    Operators,
+}
+
+/// The endpoints that speak the protocol.
+#[derive(Clone, Copy)]
+enum Door {
+    Mcp,
+    Sse,
+    Messages,
+}
+
+/// The endpoint at `path`, and the profile that it names.
+fn door(path: &str) -> Option<(Door, Option<&str>)> {
+    if let Some(door) = [(MCP, Door::Mcp), (SSE, Door::Sse), (MESSAGES, Door::Messages)].iter().find(|it| it.0 == path)
+    {
+        return Some((door.1, None));
+    }
+    let of = |endpoint| path.strip_prefix(endpoint)?.strip_prefix(PROFILE);
+    of(MCP).map(|name| (Door::Mcp, Some(name))).or_else(|| of(SSE).map(|name| (Door::Sse, Some(name))))
+}
+
+/// Every route but those that speak the protocol, which are served without a detour.
+pub fn routes() -> axum::Router {
+    axum::Router::new().fallback(async || {
+        let error = Error::InvalidRequest("there is nothing here; the MCP endpoint is /mcp".to_owned());
+        json_error(StatusCode::NOT_FOUND, None, &error)
+    })
+}
+
+async fn route(routes: &axum::Router, request: HttpRequest) -> Response<Body> {
+    match Box::pin(routes.clone().call(request)).await {
+        Ok(response) => response.map(Body::Routed),
+        Err(never) => match never {},
+    }
+}
+
+fn preflight(asked_headers: Option<&HeaderValue>) -> Response<Body> {
+    let mut response = empty(StatusCode::NO_CONTENT);
+    let headers = response.headers_mut();
+    headers.insert("access-control-allow-methods", HeaderValue::from_static("GET, POST, DELETE"));
+    let default = HeaderValue::from_static(
+        "content-type, accept, authorization, mcp-protocol-version, mcp-method, mcp-name, mcp-session-id, last-event-id",
+    );
+    headers.insert("access-control-allow-headers", asked_headers.cloned().unwrap_or(default));
+    headers.insert("access-control-max-age", HeaderValue::from_static("600"));
+    response
+}
+
+impl Front {
+    /// Serves any request to any route, once the gate has let it through.
+    pub async fn serve(&self, request: HttpRequest, routes: &axum::Router) -> Response<Body> {
+        if PROBES.contains(&request.uri().path()) {
+            return match self.gate.check_probe(request.headers()) {
+                Ok(()) => route(routes, request).await,
+                Err(rejected) => self.count_rejected(*rejected),
+            };
+        }
+        let door = door(request.uri().path()).filter(|_| self.audience == Audience::Clients);
+        if let Err(rejected) = self.check_source(&request, door.is_some()) {
+            return self.count_rejected(*rejected);
+        }
+        let origin = request.headers().get(ORIGIN).cloned();
+        // A preflight carries no token.
+        let response = match self.gate.check_token(request.uri().path(), request.headers()) {
+            _ if request.method() == Verb::OPTIONS => {
+                preflight(request.headers().get("access-control-request-headers"))
+            }
+            Err(rejected) => *rejected,
+            Ok(()) => match door {
+                Some((door, None)) => self.answer(door, request).await,
+                Some((door, Some(name))) => match self.of_profile(name) {
+                    // Boxed, as all that is rare.
+                    Some(front) => Box::pin(front.answer(door, request)).await,
+                    None => unknown_profile(name),
+                },
+                None => route(routes, request).await,
+            },
+        };
+        let mut response = self.count_rejected(response);
+        if let Some(origin) = origin.filter(|_| response.status() != StatusCode::FORBIDDEN) {
+            let headers = response.headers_mut();
+            headers.insert("access-control-allow-origin", origin);
+            headers
+                .insert("access-control-expose-headers", HeaderValue::from_static("mcp-session-id, www-authenticate"));
+            headers.insert(VARY, HeaderValue::from_static("origin"));
+        }
+        response
+    }
+
+    /// Checks where a request comes from. The Inspector may use the MCP endpoints only.
+    fn check_source(&self, request: &HttpRequest, is_mcp: bool) -> Result<(), Box<Response<Body>>> {
+        match self.gate.check_source(request.uri(), request.headers())? {
+            Source::Inspector if !is_mcp => Err(reject_origin()),
+            Source::Inspector => {
+                if self.gate.is_first_inspector() {
+                    self.observe.emit(&Event::InspectorAllowed);
+                }
+                Ok(())
+            }
+            Source::Program | Source::OwnPage | Source::AllowedPage => Ok(()),
+        }
+    }
+
+    /// Counts a response if it rejects its request.
+    fn count_rejected(&self, response: Response<Body>) -> Response<Body> {
+        if response.status().is_client_error() {
+            self.observe.emit(&Event::ClientRefused { status: response.status().as_u16() });
+        }
+        response
+    }
+
+    /// This front for the clients of a profile.
+    fn of_profile(&self, name: &str) -> Option<Front> {
+        let name = ProfileName::new(name).filter(|name| self.desk.router.directory.has_profile(name.as_str()))?;
+        Some(Front { profile: Some(name), ..self.clone() })
+    }
+
+    async fn answer(&self, door: Door, request: HttpRequest) -> Response<Body> {
+        let handled = AssertUnwindSafe(self.handle(door, request)).catch_unwind().await;
+        match handled {
+            Ok(Ok(response)) => response,
+            Ok(Err(refusal)) => refusal.into_response(),
+            Err(_) => {
+                self.observe.emit(&Event::Panic { place: "http" });
+                json_error(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    None,
+                    &Error::Internal("see the gateway's log".to_owned()),
+                )
+            }
+        }
+    }
+
+    async fn handle(&self, door: Door, request: HttpRequest) -> Result<Response<Body>, Refusal> {
+        if *self.stop.borrow() {
+            return Err(Error::ShuttingDown.into());
+        }
+        match (door, request.method()) {
+            (Door::Sse, _) => self.open_stream(&request),
+            (Door::Messages, _) => Box::pin(self.take_message(request)).await,
+            (Door::Mcp, &Verb::POST) => self.post(request).await,
+            (Door::Mcp, &Verb::GET | &Verb::DELETE) if names_sessionless(request.headers()) => Ok(other_verb("POST")),
+            (Door::Mcp, &Verb::GET) => self.get(request.headers()),
+            (Door::Mcp, &Verb::DELETE) => {
+                let session = self.session(request.headers())?;
+                self.desk.sessions.end(session.id, "the client ended it");
+                Ok(empty(StatusCode::NO_CONTENT))
+            }
+            (Door::Mcp, _) => Ok(other_verb("GET, POST, DELETE")),
+        }
+    }
+
+    fn get(&self, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
+        check_takes_stream(headers)?;
+        let session = self.session(headers)?;
+        let mailbox = &session.mailbox;
+        let Some(last_event) = visible(headers, &LAST_EVENT_ID)? else {
+            let is_first = !session.had_stream();
+            let stream = self.fresh_stream(&session);
+            mailbox.tell_again();
+            if !is_first {
+                // It does not say what it has seen on the stream before.
+                mailbox.tell_missed();
+            }
+            return Ok(stream);
+        };
+        let tell_gap = || self.observe.emit(&Event::ReplayGap { session: &session.id.short() });
+        Ok(match mailbox.replay.resume(last_event) {
+            Ok(Resumed::Reader(reader)) if reader.stream == SESSION_STREAM => self.stream_of(&session, reader, None),
+            Ok(Resumed::Reader(reader)) => {
+                if reader.has_gap {
+                    tell_gap();
+                }
+                body::events(ResumedCall { present: session.enter_reader(), reader }.into_events())
+            }
+            // To a client that reads events it means: do not come back.
+            Ok(Resumed::Spent) => empty(StatusCode::NO_CONTENT),
+            Ok(Resumed::Lost(requests)) => {
+                tell_gap();
+                let error = Error::Unfetched.to_json();
+                let answers = requests.into_iter().map(move |id| body::event(error_reply(Some(&id), &error)));
+                body::events(futures_util::stream::iter(answers))
+            }
+            Err(Gap) => {
+                tell_gap();
+                let stream = self.fresh_stream(&session);
+                mailbox.doubt();
+                mailbox.tell_missed();
+                stream
+            }
+        })
+    }
+
+    /// A stream of the session that goes on from no event. Whatever becomes due after this is called is read by it, also
+    /// what the one before still takes from the mailbox.
+    fn fresh_stream(&self, session: &Arc<Session>) -> Response<Body> {
+        let (reader, first) = session.mailbox.replay.take_session();
+        self.stream_of(session, reader, first.filter(|_| session.dialect.has_priming()))
+    }
+
+    fn stream_of(&self, session: &Arc<Session>, reader: Reader, first: Option<Bytes>) -> Response<Body> {
+        let (changes, stop) = (self.changes(), self.stop.clone());
+        body::events(SessionStream { hold: session.open_stream(), reader, first, changes, stop }.into_events())
+    }
+
+    /// What changes in the lists, as the clients of this front see them.
+    pub(super) fn changes(&self) -> Changes {
+        Changes::new(self.desk.router.directory.watch_of(self.profile.as_ref()))
+    }
+
+    async fn post(&self, request: HttpRequest) -> Result<Response<Body>, Refusal> {
+        let (parts, body) = request.into_parts();
+        check_is_json(&parts.headers)?;
+        let accepted = Accepted::read(&parts.headers);
+        if !accepted.json && !accepted.stream {
+            return Err(Refusal::status(
+                StatusCode::NOT_ACCEPTABLE,
+                "Accept must allow application/json and text/event-stream",
+            ));
+        }
+        let raw = whole_body(body, self.max_body_size, &self.observe).await?;
+        let refused = |malformed: Malformed| {
+            self.observe.count_limit(&malformed.error);
+            malformed
+        };
+        if let Some(batch) = Message::split_batch(&raw) {
+            // Boxed, as all that is rare: what a request's future holds is moved with it.
+            return Box::pin(self.batch(&parts.headers, accepted, batch.map_err(refused)?)).await;
+        }
+        match Message::parse(raw).map_err(refused)? {
+            Message::Request(mut request) => {
+                trace::take_headers(&mut request, &parts.headers);
+                let headers = &parts.headers;
+                if is_visit(&request) {
+                    return self.visit(headers, request, accepted).await;
+                }
+                if names_sessionless(headers) {
+                    return Err(Refusal::from(missing_meta()).about(&request));
+                }
+                if request.method == Method::Initialize && !headers.contains_key(SESSION_ID) {
+                    check_version_once(headers).map_err(|refusal| refusal.about(&request))?;
+                    return self.initialize(&request);
+                }
+                let session = self.session(headers).map_err(|refusal| refusal.about(&request))?;
+                Ok(self.request(&session, request, accepted).await)
+            }
+            // Versions without sessions have no notifications of clients over HTTP, and nothing to say against them.
+            Message::Notification(_)
+                if names_sessionless(&parts.headers) || !parts.headers.contains_key(SESSION_ID) =>
+            {
+                Ok(empty(StatusCode::ACCEPTED))
+            }
+            Message::Notification(notification) => {
+                let session = self.session(&parts.headers)?;
+                self.desk.hear(&session, &notification);
+                Ok(empty(StatusCode::ACCEPTED))
+            }
+            Message::Response(response) => {
+                let session = self.session(&parts.headers)?;
+                self.desk.hear_answer(&session, response);
+                Ok(empty(StatusCode::ACCEPTED))
+            }
+        }
+    }
+
+    fn initialize(&self, request: &Request) -> Result<Response<Body>, Refusal> {
+        let place = || self.desk.reserve();
+        let (session, hello) =
+            self.desk.initialize(request, self.profile.as_ref(), place).map_err(|error| match error {
+                Error::LimitExceeded { limit: "maxSessions", .. } => {
+                    Refusal { status: StatusCode::SERVICE_UNAVAILABLE, error, id: Some(request.id.clone()) }
+                }
+                error => Refusal { status: StatusCode::OK, error, id: Some(request.id.clone()) },
+            })?;
+        let mut response = json(StatusCode::OK, hello);
+        let id = HeaderValue::try_from(session.id.to_string()).expect("a UUID is a header value");
+        response.headers_mut().insert(SESSION_ID, id);
+        Ok(response)
+    }
+
+    async fn request(&self, session: &Arc<Session>, request: Request, accepted: Accepted) -> Response<Body> {
+        let pending = match self.desk.begin(session, request) {
+            Begun::Ready(answer) if !accepted.json => {
+                return body::events(futures_util::stream::iter([body::event(answer)]));
+            }
+            Begun::Ready(answer) => return json(StatusCode::OK, answer),
+            Begun::Pending(pending) => pending,
+        };
+        let mut carried = Carried::new(pending, Arc::clone(session), Arc::clone(&self.observe));
+        if !accepted.stream {
+            return answer_only(carried).await;
+        }
+        if !accepted.json {
+            return body::events(carried.into_events());
+        }
+        match carried.next().await {
+            Next::Answer(Some(answer)) => json(StatusCode::OK, answer.pieces),
+            // Cancelled: the protocol wants no answer, HTTP wants one.
+            Next::Answer(None) => body::events(futures_util::stream::empty()),
+            Next::Said(said) => {
+                carried.give_back(said);
+                body::events(carried.into_events())
+            }
+            Next::Slow => body::events(carried.into_events()),
+        }
+    }
+
+    /// The session that a request names.
+    pub(super) fn session(&self, headers: &HeaderMap) -> Result<Arc<Session>, Refusal> {
+        check_version_once(headers)?;
+        let version = headers.get(PROTOCOL_VERSION).map(|version| version.to_str().unwrap_or_default());
+        let unknown = |version: &&str| Dialect::parse(version).is_none_or(|dialect| dialect.era() != Era::Legacy);
+        if let Some(version) = version.filter(unknown) {
+            let reason = format!("MCP-Protocol-Version {} is not supported", goblin_wire::json::quote(version));
+            return Err(Refusal::status(StatusCode::BAD_REQUEST, &reason));
+        }
+        let id = headers.get(SESSION_ID).and_then(|id| id.to_str().ok()).and_then(|id| id.parse::<SessionId>().ok());
+        if id.is_none() && visible(headers, &SESSION_ID)?.is_none() {
+            return Err(Refusal::status(StatusCode::BAD_REQUEST, "Mcp-Session-Id is missing; begin with initialize"));
+        }
+        // One of another profile is none of this endpoint's.
+        let session = id.and_then(|id| self.desk.sessions.find(id)).filter(|session| session.profile == self.profile);
+        session.ok_or_else(|| Refusal::status(StatusCode::NOT_FOUND, "unknown session; begin with initialize"))
+    }
+}
+
+fn unknown_profile(name: &str) -> Response<Body> {
+    let name = goblin_wire::json::quote(name);
+    let error = Error::InvalidRequest(format!("there is no profile {name}; the configuration names them in profiles"));
+    json_error(StatusCode::NOT_FOUND, None, &error)
+}
+
+fn check_version_once(headers: &HeaderMap) -> Result<(), Refusal> {
+    match is_repeated(headers, &PROTOCOL_VERSION) {
+        true => Err(Refusal::status(StatusCode::BAD_REQUEST, "the header mcp-protocol-version may occur once")),
+        false => Ok(()),
+    }
+}
+
+/// Whether the header names a version that has no sessions.
+fn names_sessionless(headers: &HeaderMap) -> bool {
+    single(headers, &PROTOCOL_VERSION).is_some_and(Dialect::is_sessionless)
+}
+
+/// The value of a header that names something; nothing where it is absent or empty.
+fn visible<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refusal> {
+    let Some(value) = headers.get(name).filter(|value| !value.is_empty()) else { return Ok(None) };
+    let is_visible = value.len() <= LONGEST_ID && value.as_bytes().iter().all(u8::is_ascii_graphic);
+    match value.to_str() {
+        Ok(text) if is_visible => Ok(Some(text)),
+        _ => Err(Refusal::status(StatusCode::BAD_REQUEST, &format!("{name} must be visible ASCII, not too long"))),
+    }
+}
+
+/// For a client that takes no stream.
+async fn answer_only(carried: Carried) -> Response<Body> {
+    match carried.answer().await {
+        Some(answer) => json(StatusCode::OK, answer),
+        None => empty(StatusCode::NO_CONTENT),
+    }
+}

@@ -1,0 +1,149 @@
+//! Requests of 2026-07-28 at `/mcp`: no session, one POST each, and headers that repeat what the body says.
+//!
+//! The body decides which era a request is of; headers are compared with it. Checks come in this order: what must stand in
+//! `_meta`, the version in both places, whether we speak it, method and name in both places, whether there is such a
+//! method, and only then all that is answered with 200.
+
+use http::header::{HeaderMap, HeaderName};
+use http::{Response, StatusCode};
+
+use crate::front::body::{self, Body, json};
+use crate::front::http::{Front, PROTOCOL_VERSION};
+use crate::front::request::{Accepted, Refusal};
+use crate::front::visit::{Told, Visit, Word};
+use goblin_wire::Request;
+use goblin_wire::error::Error;
+use goblin_wire::json as text_json;
+use goblin_wire::method::Method;
+use goblin_wire::mirror;
+use crate::router::Reply;
+use crate::client::session::visit::{Guest, Visited, check_meta, check_version};
+
+const METHOD: HeaderName = HeaderName::from_static("mcp-method");
+const NAME: HeaderName = HeaderName::from_static("mcp-name");
+
+impl Front {
+    /// A request that says its version itself.
+    pub(super) async fn visit(
+        &self,
+        headers: &HeaderMap,
+        request: Request,
+        accepted: Accepted,
+    ) -> Result<Response<Body>, Refusal> {
+        check(headers, &request).map_err(|error| Refusal::from(error).about(&request))?;
+        self.check_arguments(headers, &request).map_err(|error| Refusal::from(error).about(&request))?;
+        if request.method == Method::Listen && !accepted.stream {
+            let refusal = Refusal::status(StatusCode::NOT_ACCEPTABLE, "Accept must allow text/event-stream");
+            return Err(refusal.about(&request));
+        }
+        let id = request.id.clone();
+        let visited = self.desk.visit(&Guest::Passing(self.profile.clone()), request);
+        Ok(match visited {
+            Ok(Visited::Ready(answer)) => answered(answer.into(), accepted),
+            Ok(Visited::Replied(reply)) => answered(reply, accepted),
+            Ok(Visited::Pending(pending)) => carried(Visit::new(&self.desk, id, pending), accepted).await,
+            Ok(Visited::Listening(listening)) => {
+                body::events(Told::new(self.changes(), listening, self.stop.clone()).into_events())
+            }
+            Err(error) => {
+                let code = Some(error.class().code);
+                answered(Reply { pieces: goblin_wire::error_reply(Some(&id), &error.to_json()), code }, accepted)
+            }
+        })
+    }
+}
+
+impl Front {
+    /// Whether headers repeat the arguments that the tool wants repeated.
+    fn check_arguments(&self, headers: &HeaderMap, request: &Request) -> Result<(), Error> {
+        let text = request.raw.as_str();
+        let tool = request.params.name.filter(|_| request.method == Method::ToolsCall);
+        let Some(tool) = tool.and_then(|at| text_json::string(text, at)) else { return Ok(()) };
+        let catalog = self.desk.router.directory.catalog_of(self.profile.as_ref());
+        let Some(mirrors) = catalog.mirrors(&tool).filter(|mirrors| !mirrors.is_empty()) else { return Ok(()) };
+        let get = |name: &str| headers.get_all(name).iter().map(http::HeaderValue::as_bytes).collect::<Vec<_>>();
+        mirrors.check(text, request.params.arguments, get).map_err(Error::HeaderMismatch)
+    }
+}
+
+/// A version without sessions is named, but not where it decides.
+pub fn missing_meta() -> Error {
+    Error::MissingMeta("_meta must have io.modelcontextprotocol/protocolVersion, as the header says".to_owned())
+}
+
+fn check(headers: &HeaderMap, request: &Request) -> Result<(), Error> {
+    let text = request.raw.as_str();
+    check_meta(request)?;
+    let version = request.params.said.version.and_then(|at| text_json::string(text, at)).unwrap_or_default();
+    check_equal(headers, &PROTOCOL_VERSION, Some(&version))?;
+    check_version(request)?;
+    check_equal(headers, &METHOD, Some(request.method.as_str()))?;
+    let named = match request.method {
+        Method::ToolsCall | Method::PromptsGet => request.params.name,
+        Method::ResourcesRead => request.params.uri,
+        Method::TasksGet | Method::TasksUpdate | Method::TasksCancel => request.params.task_id,
+        _ => return Ok(()),
+    };
+    let named = named.and_then(|at| text_json::string(text, at));
+    // Without a name there is nothing to repeat, and another error to come.
+    match named {
+        None if !headers.contains_key(NAME) => Ok(()),
+        named => check_equal(headers, &NAME, named.as_deref()),
+    }
+}
+
+/// Whether a header stands once and says what the body says. Only a name may be marked as base64.
+fn check_equal(headers: &HeaderMap, name: &HeaderName, expected: Option<&str>) -> Result<(), Error> {
+    let values = || headers.get_all(name).iter().map(http::HeaderValue::as_bytes);
+    let mut all = values();
+    // As most do. What begins as base64 is marked does may be that.
+    if let (Some(value), None, Some(expected)) = (all.next(), all.next(), expected)
+        && value == expected.as_bytes()
+        && !expected.starts_with('=')
+    {
+        return Ok(());
+    }
+    let plain = headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim_ascii);
+    let said = mirror::sole(name.as_str(), values()).map_err(Error::HeaderMismatch)?;
+    match said.filter(|said| *name == NAME || Some(&**said) == plain) {
+        None => Err(Error::HeaderMismatch(format!("the header {name} is missing"))),
+        Some(value) if Some(&*value) == expected => Ok(()),
+        Some(_) => Err(Error::HeaderMismatch(format!("the header {name} is not what the body says"))),
+    }
+}
+
+fn answered(reply: Reply, accepted: Accepted) -> Response<Body> {
+    if !accepted.json {
+        return body::events(futures_util::stream::iter([body::event(reply.pieces)]));
+    }
+    json(status(reply.code), reply.pieces)
+}
+
+/// What HTTP says of an answer that carries an error.
+fn status(code: Option<i64>) -> StatusCode {
+    match code {
+        Some(-32022..=-32020 | -32600 | -32700) => StatusCode::BAD_REQUEST,
+        Some(-32601) => StatusCode::NOT_FOUND,
+        _ => StatusCode::OK,
+    }
+}
+
+async fn carried(mut visit: Visit, accepted: Accepted) -> Response<Body> {
+    if !accepted.json {
+        return body::events(visit.into_events());
+    }
+    loop {
+        match visit.next().await {
+            Word::Answer(Some(reply)) => return json(status(reply.code), reply.pieces),
+            Word::Answer(None) => return body::events(futures_util::stream::empty()),
+            // For a client that takes no stream.
+            Word::Note(_) if !accepted.stream => visit.tell_dropped(),
+            Word::Slow if !accepted.stream => {}
+            Word::Note(note) => {
+                visit.give_back(note);
+                return body::events(visit.into_events());
+            }
+            Word::Slow => return body::events(visit.into_events()),
+        }
+    }
+}

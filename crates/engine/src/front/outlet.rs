@@ -1,0 +1,192 @@
+//! All that is on its way to a client with one stream: answers, progress, log lines, in the order they came.
+//!
+//! Policy when it is full: what may be dropped is dropped, as in a [`Lane`](crate::client::lane::Lane); an answer may not, so
+//! whoever has one closes the stream. Nothing here waits. What may be dropped leaves room for answers.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+
+use futures_util::task::AtomicWaker;
+
+use goblin_wire::json::Pieces;
+
+/// How much may wait for the client: in all, and for something that may be dropped to be taken. A client that reads as
+/// fast as it can must never meet the first, also when all its calls are answered at once.
+const MOST_QUEUED: Bound = Bound { messages: 1024, bytes: 64 << 20 };
+const MOST_DROPPABLE: Bound = Bound { messages: 256, bytes: 1 << 20 };
+
+#[derive(Clone, Copy)]
+struct Bound {
+    messages: usize,
+    bytes: usize,
+}
+
+#[derive(Default)]
+pub struct Outlet {
+    queue: Mutex<Queue>,
+    wake: AtomicWaker,
+}
+
+#[derive(Default)]
+struct Queue {
+    messages: VecDeque<Pieces>,
+    bytes: usize,
+    writers: usize,
+    finishing: bool,
+    closed: bool,
+}
+
+impl Queue {
+    /// A message larger than the whole bound is taken when it is alone.
+    fn has_room(&self, length: usize, bound: Bound) -> bool {
+        self.messages.is_empty() || self.messages.len() < bound.messages && self.bytes + length <= bound.bytes
+    }
+
+    fn push(&mut self, message: Pieces) {
+        self.bytes += message.len();
+        self.messages.push_back(message);
+    }
+}
+
+/// Why an answer was not taken.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Refused {
+    Full,
+    Closed,
+}
+
+impl Outlet {
+    /// Queues a message that may be dropped; tells whether it was taken.
+    pub fn offer(&self, message: Pieces) -> bool {
+        self.push_within(message, MOST_DROPPABLE).is_ok()
+    }
+
+    /// Queues a message that may not be dropped.
+    pub fn push(&self, message: Pieces) -> Result<(), Refused> {
+        self.push_within(message, MOST_QUEUED)
+    }
+
+    fn push_within(&self, message: Pieces, bound: Bound) -> Result<(), Refused> {
+        let mut queue = self.lock();
+        if queue.closed {
+            return Err(Refused::Closed);
+        }
+        if !queue.has_room(message.len(), bound) {
+            return Err(Refused::Full);
+        }
+        queue.push(message);
+        drop(queue);
+        self.wake.wake();
+        Ok(())
+    }
+
+    /// Takes no more and forgets what waits.
+    pub fn close(&self) {
+        let mut queue = self.lock();
+        queue.closed = true;
+        let forgotten = std::mem::take(&mut queue.messages);
+        queue.bytes = 0;
+        drop(queue);
+        drop(forgotten);
+        self.wake.wake();
+    }
+
+    /// Ends when all that is still to come has been read.
+    pub fn finish(&self) {
+        self.lock().finishing = true;
+        self.wake.wake();
+    }
+
+    /// Somebody who still has something to write: while there is one, [`finish`](Outlet::finish) waits.
+    pub fn writer(self: &Arc<Outlet>) -> Writer {
+        self.lock().writers += 1;
+        Writer(Arc::clone(self))
+    }
+
+    /// The next message; nothing at the end. For one reader.
+    pub async fn next(&self) -> Option<Pieces> {
+        poll_fn(|context| {
+            // First, so that nothing comes unseen between the look and the wait.
+            self.wake.register(context.waker());
+            let mut queue = self.lock();
+            if let Some(message) = queue.messages.pop_front() {
+                queue.bytes -= message.len();
+                return Poll::Ready(Some(message));
+            }
+            let is_over = queue.closed || queue.finishing && queue.writers == 0;
+            if is_over { Poll::Ready(None) } else { Poll::Pending }
+        })
+        .await
+    }
+
+    /// No code that holds this lock can panic.
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub struct Writer(Arc<Outlet>);
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.0.lock().writers -= 1;
+        self.0.wake.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    fn message(length: usize) -> Pieces {
+        "x".repeat(length).into()
+    }
+
+    #[test]
+    fn exactly_so_many_answers_fit_and_fewer_that_may_be_dropped() {
+        let outlet = Outlet::default();
+        let taken = (0..2000).filter(|_| outlet.offer(message(1))).count();
+        assert_eq!(taken, MOST_DROPPABLE.messages);
+        let taken = (0..2000).take_while(|_| outlet.push(message(1)).is_ok()).count();
+        assert_eq!(taken, MOST_QUEUED.messages - MOST_DROPPABLE.messages);
+        assert_eq!(outlet.push(message(1)), Err(Refused::Full));
+        assert!(outlet.next().now_or_never().is_some());
+        assert_eq!(outlet.push(message(1)), Ok(()));
+    }
+
+    #[test]
+    fn bytes_are_bounded_too_but_one_message_always_fits() {
+        let outlet = Outlet::default();
+        assert!(outlet.push(message(MOST_QUEUED.bytes + 1)).is_ok());
+        assert_eq!(outlet.push(message(1)), Err(Refused::Full));
+        let outlet = Outlet::default();
+        assert!(outlet.offer(message(MOST_DROPPABLE.bytes - 1)) && outlet.offer(message(1)));
+        assert!(!outlet.offer(message(1)));
+        assert!(outlet.push(message(1)).is_ok());
+    }
+
+    #[test]
+    fn what_is_closed_forgets_and_takes_nothing() {
+        let outlet = Outlet::default();
+        assert!(outlet.push(message(1)).is_ok());
+        outlet.close();
+        assert_eq!(outlet.push(message(1)), Err(Refused::Closed));
+        assert!(outlet.next().now_or_never().expect("it is over").is_none());
+    }
+
+    #[test]
+    fn it_finishes_with_its_last_writer_and_message() {
+        let outlet = Arc::new(Outlet::default());
+        let writer = outlet.writer();
+        outlet.finish();
+        assert!(outlet.next().now_or_never().is_none());
+        assert!(outlet.push(message(1)).is_ok());
+        drop(writer);
+        assert!(outlet.next().now_or_never().expect("a message").is_some());
+        assert!(outlet.next().now_or_never().expect("it is over").is_none());
+    }
+}

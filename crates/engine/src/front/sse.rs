@@ -1,0 +1,275 @@
+//! HTTP+SSE, the transport of 2024-11-05: one stream at `/sse`, and a path to POST to, which its first event names.
+//!
+//! Everything for the client goes on that stream; a POST is answered 202 as soon as its message is understood. The session
+//! is the stream: when it ends, by whatever cause, all that the session held ends. The name in the path is the stream's
+//! and not the session's, so neither works at `/mcp`, nor one of `/mcp` here.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use bytes::Bytes;
+use futures_util::Stream;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Method as Verb, Response, StatusCode};
+use tokio::sync::watch;
+
+use crate::upstream::actor::stopped;
+use crate::client::caller::SessionId;
+use crate::front::body::{self, Body, KEEP_ALIVE, event};
+use crate::front::dialogue::{Dialogue, Heard, refusal};
+use crate::front::http::Front;
+use crate::front::outlet::{Outlet, Refused, Writer};
+use crate::front::request::{HttpRequest, Refusal, check_is_json, check_takes_stream, other_verb, whole_body};
+use crate::front::stream::{Carried, Changes, KEEP_ALIVE_EVERY, all_events, unasked};
+use crate::client::lane::Said;
+use goblin_telemetry::{Event, Observe};
+use goblin_wire::Malformed;
+use goblin_wire::error::Error;
+use goblin_wire::json::Pieces;
+use crate::client::session::Session;
+use crate::client::session::desk::Next;
+use goblin_telemetry::worker;
+
+pub const SSE: &str = "/sse";
+pub const MESSAGES: &str = "/messages";
+
+impl Front {
+    /// GET: a stream, and with it a session. Anything else is refused with 405, by which clients of other transports know
+    /// that they are wrong here.
+    pub(super) fn open_stream(&self, request: &HttpRequest) -> Result<Response<Body>, Refusal> {
+        if request.method() != Verb::GET {
+            return Ok(other_verb("GET"));
+        }
+        check_takes_stream(request.headers())?;
+        let dialogue = Dialogue::new(&self.desk, &self.observe, self.profile.clone()).map_err(|error| match error {
+            Error::LimitExceeded { .. } => Refusal { status: StatusCode::SERVICE_UNAVAILABLE, error, id: None },
+            error => error.into(),
+        })?;
+        let id = self.desk.sessions.mint();
+        let client = Arc::new(Client::new(id, dialogue, Arc::clone(&self.observe)));
+        let stream = ClientStream {
+            greeting: Some(Bytes::from(format!("event: endpoint\ndata: {MESSAGES}?sessionId={id}\n\n"))),
+            initialized: client.initialized.subscribe(),
+            changes: self.changes(),
+            stop: self.stop.clone(),
+            listed: self.streams.enter(client),
+        };
+        Ok(body::events(stream.into_events()))
+    }
+
+    /// POST: a message of the client whose stream the query names.
+    pub(super) async fn take_message(&self, request: HttpRequest) -> Result<Response<Body>, Refusal> {
+        if request.method() != Verb::POST {
+            return Ok(other_verb("POST"));
+        }
+        check_is_json(request.headers())?;
+        let client = self.streams.find(request.uri().query().unwrap_or_default())?;
+        let raw = whole_body(request.into_body(), self.max_body_size, &self.observe).await?;
+        if client.dialogue.is_ended() {
+            return Err(unknown());
+        }
+        client.take(raw)?;
+        let mut response = Response::new(Body::from(Pieces::from("Accepted".to_owned())));
+        *response.status_mut() = StatusCode::ACCEPTED;
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        Ok(response)
+    }
+}
+
+fn unknown() -> Refusal {
+    Refusal::status(StatusCode::NOT_FOUND, "unknown session; open a stream with GET /sse")
+}
+
+/// The open streams.
+#[derive(Default)]
+pub struct Streams(RwLock<HashMap<SessionId, Arc<Client>>>);
+
+impl Streams {
+    fn enter(self: &Arc<Streams>, client: Arc<Client>) -> Listed {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(client.id, Arc::clone(&client));
+        Listed { streams: Arc::clone(self), client }
+    }
+
+    /// The client that a query names.
+    fn find(&self, query: &str) -> Result<Arc<Client>, Refusal> {
+        let mut names = query.split('&').filter_map(|pair| pair.strip_prefix("sessionId="));
+        let (Some(name), None) = (names.next(), names.next()) else {
+            let reason = "the query must name one sessionId; the first event of GET /sse has it";
+            return Err(Refusal::status(StatusCode::BAD_REQUEST, reason));
+        };
+        let id = name.parse::<SessionId>().map_err(|()| unknown())?;
+        let client = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
+        client.filter(|client| !client.dialogue.is_ended()).ok_or_else(unknown)
+    }
+}
+
+/// A client that can be found for as long as this is held, which is as long as its stream.
+struct Listed {
+    streams: Arc<Streams>,
+    client: Arc<Client>,
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        self.streams.0.write().unwrap_or_else(PoisonError::into_inner).remove(&self.client.id);
+        self.client.end("its stream ended");
+    }
+}
+
+struct Client {
+    id: SessionId,
+    dialogue: Dialogue,
+    outlet: Arc<Outlet>,
+    /// The session, once the client has finished the handshake.
+    initialized: watch::Sender<Option<Arc<Session>>>,
+    observe: Arc<Observe>,
+}
+
+impl Client {
+    fn new(id: SessionId, dialogue: Dialogue, observe: Arc<Observe>) -> Client {
+        Client { id, dialogue, outlet: Arc::default(), initialized: watch::Sender::new(None), observe }
+    }
+
+    /// What was POSTed: one message, or several where the version has batches. What is no message changes nothing.
+    fn take(self: &Arc<Client>, raw: Bytes) -> Result<(), Malformed> {
+        let Some(batch) = self.dialogue.split_batch(&raw) else { return self.hear(raw) };
+        for message in batch? {
+            if let Err(malformed) = self.hear(message) {
+                self.answer(refusal(&malformed));
+            }
+        }
+        Ok(())
+    }
+
+    fn hear(self: &Arc<Client>, raw: Bytes) -> Result<(), Malformed> {
+        match self.dialogue.hear(raw)? {
+            Heard::Nothing => {}
+            Heard::Initialized(session) => drop(self.initialized.send_replace(Some(session))),
+            Heard::Answer(answer) => drop(self.answer(answer)),
+            // Never here: this transport has no requests without a handshake.
+            Heard::Visit(..) | Heard::Listening(..) => {}
+            // A task of its own: the call is answered however its POST ends.
+            Heard::Call(carried) => drop(worker::spawn(carry(carried, Arc::clone(self), self.outlet.writer()))),
+        }
+        Ok(())
+    }
+
+    /// Queues an answer or an ask; tells whether it may still be read. One that does not fit ends the session: it would be
+    /// missed for ever.
+    fn answer(&self, answer: Pieces) -> bool {
+        match self.outlet.push(answer) {
+            Ok(()) => true,
+            Err(Refused::Closed) => false,
+            Err(Refused::Full) => {
+                let session = self.dialogue.session().map_or(self.id, |session| session.id);
+                self.observe.emit(&Event::ClientSlow { session: &session.short() });
+                self.end("the client does not read");
+                false
+            }
+        }
+    }
+
+    fn end(&self, reason: &str) {
+        self.dialogue.end(reason);
+        self.outlet.close();
+    }
+}
+
+/// A call and all it says, onto the client's stream.
+async fn carry(mut carried: Carried, client: Arc<Client>, _writer: Writer) {
+    loop {
+        match carried.next().await {
+            Next::Said(Said::Note(message)) => {
+                if !client.outlet.offer(message.into()) {
+                    carried.tell_dropped();
+                }
+            }
+            Next::Said(Said::Ask(message)) => drop(client.answer(message.into())),
+            Next::Answer(Some(answer)) => {
+                if !client.answer(answer.pieces) {
+                    carried.tell_unread();
+                }
+                return;
+            }
+            Next::Answer(None) => return,
+            Next::Slow => {}
+        }
+    }
+}
+
+/// The stream of a client. It ends when the client is too slow, or, when we stop, after the open calls are answered.
+struct ClientStream {
+    greeting: Option<Bytes>,
+    initialized: watch::Receiver<Option<Arc<Session>>>,
+    changes: Changes,
+    stop: watch::Receiver<bool>,
+    /// Its drop ends the session.
+    listed: Listed,
+}
+
+impl ClientStream {
+    fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
+        futures_util::stream::unfold(self, async |mut stream| Some((stream.next().await?, stream)))
+    }
+
+    async fn next(&mut self) -> Option<Bytes> {
+        if let Some(greeting) = self.greeting.take() {
+            return Some(greeting);
+        }
+        let outlet = Arc::clone(&self.listed.client.outlet);
+        let finish = async {
+            stopped(&mut self.stop).await;
+            outlet.finish();
+            std::future::pending().await
+        };
+        let unasked = async {
+            let session = self.initialized.wait_for(Option::is_some).await.ok()?.clone()?;
+            unasked(&session, &mut self.changes).await
+        };
+        tokio::select! {
+            biased;
+            // It only says that there is an end, which the outlet knows.
+            () = finish => None,
+            // Before the answers, which could keep it waiting for ever; it comes rarely enough not to do that to them.
+            Some(messages) = unasked => Some(all_events(messages)),
+            message = outlet.next() => message.map(event),
+            () = tokio::time::sleep(KEEP_ALIVE_EVERY) => Some(KEEP_ALIVE),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::StreamExt;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::client::session::desk::Desk;
+
+    #[tokio::test(start_paused = true)]
+    async fn http1_a_quiet_stream_shows_that_it_is_alive() {
+        let (desk, observe) = (Arc::new(Desk::example(9)), Arc::default());
+        let dialogue = Dialogue::new(&desk, &observe, None).expect("there is room");
+        let client = Arc::new(Client::new(desk.sessions.mint(), dialogue, observe));
+        let stop = watch::Sender::new(false);
+        let stream = ClientStream {
+            greeting: None,
+            initialized: client.initialized.subscribe(),
+            changes: Changes::new(desk.router.directory.watch()),
+            stop: stop.subscribe(),
+            listed: Arc::<Streams>::default().enter(Arc::clone(&client)),
+        };
+        let mut events = Box::pin(stream.into_events());
+        for _ in 0..3 {
+            let begin = Instant::now();
+            assert_eq!(events.next().await, Some(KEEP_ALIVE));
+            assert_eq!(begin.elapsed(), KEEP_ALIVE_EVERY);
+        }
+        assert!(client.answer("{}".to_owned().into()));
+        assert_eq!(events.next().await.as_deref(), Some(&b"event: message\ndata: {}\n\n"[..]));
+        assert_eq!(desk.sessions.len(), 1);
+        drop(events);
+        assert_eq!(desk.sessions.len(), 0);
+        assert!(!client.answer("{}".to_owned().into()));
+    }
+}

@@ -1,0 +1,349 @@
+//! One client on stdin and stdout: one message per line, one session, which ends with the input.
+//!
+//! Answers wait for room on the output; progress and log lines are dropped when there is none (see `lane`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use crate::upstream::actor::stopped;
+use goblin_config::exposure::ProfileName;
+use crate::front::dialogue::{Dialogue, Heard, refusal};
+use crate::front::guest::Leash;
+use crate::front::stream::{Carried, Changes, unasked};
+use crate::front::visit::{Told, Visit, Word};
+use crate::client::lane::Said;
+use goblin_wire::memory::{Full, Kind, SMALL};
+use goblin_telemetry::{Event, Observe};
+use goblin_wire::error::Error;
+use goblin_wire::framing::{Frame, Lines};
+use goblin_wire::json::Pieces;
+use goblin_wire::Message;
+use crate::client::session::Session;
+use crate::client::session::desk::{Desk, Next};
+use goblin_telemetry::worker;
+
+/// Answers that may wait for the client to read; beyond it their calls wait.
+const OUTPUT_MESSAGES: usize = 64;
+
+pub struct Front {
+    pub desk: Arc<Desk>,
+    pub profile: Option<ProfileName>,
+    pub observe: Arc<Observe>,
+    pub max_message_size: usize,
+    pub grace: Duration,
+    pub stop: watch::Receiver<bool>,
+}
+
+type Output = mpsc::Sender<Pieces>;
+
+/// Serves until the input ends or we are told to stop; calls still open then have `grace` to finish.
+pub async fn serve(front: Front, input: impl AsyncRead + Unpin, output: impl AsyncWrite + Unpin + Send + 'static) {
+    let (sender, receiver) = mpsc::channel(OUTPUT_MESSAGES);
+    let writer = worker::spawn(write(receiver, output));
+    let grace = front.grace;
+    let dialogue = Dialogue::of_both_eras(&front.desk, &front.observe, front.profile.clone())
+        .expect("maxSessions is at least 1 and this the only client");
+    let mut client = Client { front, output: sender, dialogue, calls: JoinSet::new(), told: None };
+    client.read(input).await;
+    let Client { front, output, dialogue, mut calls, told } = client;
+    drop(output);
+    // Nobody is left who could answer, so calls need not wait for that.
+    if let Some(session) = dialogue.session() {
+        session.mailbox.asks.close();
+    }
+    if let Some(guests) = &dialogue.guests {
+        guests.end_listening();
+    }
+    front.observe.emit(&Event::ShuttingDown { open: calls.len(), grace });
+    let finished = async { while calls.join_next().await.is_some() {} };
+    if tokio::time::timeout(grace, finished).await.is_err() {
+        front.desk.tell_cut(&front.observe);
+    }
+    if let Some(told) = told {
+        told.abort();
+    }
+    dialogue.end("end of input");
+    calls.shutdown().await;
+    let _ = tokio::time::timeout(grace, writer).await;
+}
+
+async fn write(mut queued: mpsc::Receiver<Pieces>, mut output: impl AsyncWrite + Unpin) {
+    let mut batch = BytesMut::new();
+    while let Some(first) = queued.recv().await {
+        let mut next = Some(first);
+        while let Some(message) = next {
+            for piece in message.into_line() {
+                batch.extend_from_slice(&piece);
+            }
+            batch.extend_from_slice(b"\n");
+            next = queued.try_recv().ok();
+        }
+        let written = async {
+            output.write_all(&batch).await?;
+            output.flush().await
+        };
+        if written.await.is_err() {
+            return;
+        }
+        batch.clear();
+    }
+}
+
+struct Client {
+    front: Front,
+    output: Output,
+    dialogue: Dialogue,
+    calls: JoinSet<()>,
+    /// Tells the client what changed.
+    told: Option<tokio::task::JoinHandle<()>>,
+}
+
+impl Client {
+    async fn read(&mut self, mut input: impl AsyncRead + Unpin) {
+        let mut lines = Lines::new(self.front.max_message_size);
+        let mut stop = self.front.stop.clone();
+        loop {
+            let read = tokio::select! {
+                () = stopped(&mut stop) => return,
+                read = input.read_buf(lines.buffer()) => read,
+            };
+            if !matches!(read, Ok(1..)) {
+                break;
+            }
+            while let Some(frame) = lines.take() {
+                if !self.on_frame(frame).await {
+                    return;
+                }
+            }
+            while self.calls.try_join_next().is_some() {}
+        }
+        if let Some(frame) = lines.finish() {
+            self.on_frame(frame).await;
+        }
+    }
+
+    /// One frame; false when nobody reads our output any more.
+    async fn on_frame(&mut self, frame: Frame<Bytes>) -> bool {
+        match frame {
+            Frame::Whole(line) => self.on_line(line).await,
+            Frame::TooLong { .. } => {
+                let limit = self.front.max_message_size;
+                let error =
+                    Error::InvalidRequest(format!("a line is longer than policies.maxMessageSize, {limit} bytes"));
+                self.send(goblin_wire::error_reply(None, &error.to_json())).await
+            }
+        }
+    }
+
+    async fn on_line(&mut self, line: Bytes) -> bool {
+        if line.len() < SMALL {
+            return self.on_counted(line).await;
+        }
+        let memory = &self.front.observe.memory;
+        match memory.reserve(Kind::Bodies, line.len()) {
+            Ok(reservation) => self.on_counted(reservation.keep(line)).await,
+            Err(full) => Box::pin(self.on_full(line, full)).await,
+        }
+    }
+
+    /// Rejects a request for which there is no room. An answer belongs to a call that was accepted, so it passes.
+    async fn on_full(&mut self, line: Bytes, full: Full) -> bool {
+        let id = match Message::parse(line.clone()) {
+            Ok(Message::Response(_)) => {
+                let line = self.front.observe.memory.hold_message(Kind::Bodies, line);
+                return self.on_counted(line).await;
+            }
+            Ok(Message::Request(request)) => Some(request.id),
+            Ok(Message::Notification(_)) => {
+                self.front.observe.limit_hit(full.limit);
+                return true;
+            }
+            Err(malformed) => malformed.id,
+        };
+        self.front.observe.limit_hit(full.limit);
+        self.send(goblin_wire::error_reply(id.as_ref(), &Error::from(full).to_json())).await
+    }
+
+    async fn on_counted(&mut self, line: Bytes) -> bool {
+        match self.dialogue.split_batch(&line) {
+            None => self.on_message(line).await,
+            // Each is answered on its own line.
+            Some(Ok(batch)) => {
+                for message in batch {
+                    if !self.on_message(message).await {
+                        return false;
+                    }
+                }
+                true
+            }
+            Some(Err(malformed)) => self.send(refusal(&malformed)).await,
+        }
+    }
+
+    async fn on_message(&mut self, raw: Bytes) -> bool {
+        match self.dialogue.hear(raw) {
+            Ok(Heard::Nothing) => true,
+            Ok(Heard::Initialized(session)) => {
+                if self.told.is_none() {
+                    let changes = self.changes();
+                    self.told = Some(worker::spawn(tell(session, changes, self.output.downgrade())));
+                }
+                true
+            }
+            Ok(Heard::Answer(answer)) => self.send(answer).await,
+            Ok(Heard::Call(carried)) => {
+                self.calls.spawn(worker::watched(carry(carried, self.output.clone())));
+                true
+            }
+            Ok(Heard::Visit(visit, leash)) => {
+                self.calls.spawn(worker::watched(carry_visit(visit, leash, self.output.clone())));
+                true
+            }
+            Ok(Heard::Listening(listening, leash)) => {
+                let told = Told::new(self.changes(), listening, self.front.stop.clone());
+                self.calls.spawn(worker::watched(carry_told(told, leash, self.output.clone())));
+                true
+            }
+            Err(malformed) => self.send(refusal(&malformed)).await,
+        }
+    }
+
+    fn changes(&self) -> Changes {
+        Changes::new(self.front.desk.router.directory.watch_of(self.front.profile.as_ref()))
+    }
+
+    async fn send(&self, answer: Pieces) -> bool {
+        let mut stop = self.front.stop.clone();
+        tokio::select! {
+            // A client that does not read must not keep us from stopping.
+            () = stopped(&mut stop) => false,
+            sent = self.output.send(answer) => sent.is_ok(),
+        }
+    }
+}
+
+async fn carry(mut carried: Carried, output: Output) {
+    loop {
+        match carried.next().await {
+            // It may not be dropped.
+            Next::Said(Said::Ask(message)) => {
+                if output.send(message.into()).await.is_err() {
+                    return;
+                }
+            }
+            Next::Said(Said::Note(message)) => {
+                if output.try_send(message.into()).is_err() {
+                    carried.tell_dropped();
+                }
+            }
+            Next::Answer(Some(answer)) => return drop(output.send(answer.pieces).await),
+            Next::Answer(None) => return,
+            Next::Slow => {}
+        }
+    }
+}
+
+/// A call without a session.
+async fn carry_visit(mut visit: Visit, mut leash: Leash, output: Output) {
+    loop {
+        let word = tokio::select! {
+            biased;
+            reason = &mut leash.cancelled => {
+                return visit.cancel(&reason.unwrap_or_else(|_| "the client is gone".to_owned()));
+            }
+            word = visit.next() => word,
+        };
+        match word {
+            Word::Note(message) => {
+                if output.try_send(message.into()).is_err() {
+                    visit.tell_dropped();
+                }
+            }
+            Word::Slow => {}
+            Word::Answer(answer) => {
+                // Its id may be used again as soon as the answer is read.
+                drop(leash);
+                if let Some(answer) = answer {
+                    let _ = output.send(answer.pieces).await;
+                }
+                return;
+            }
+        }
+    }
+}
+
+/// What a client without a session listens for.
+async fn carry_told(mut told: Told, mut leash: Leash, output: Output) {
+    loop {
+        let messages = tokio::select! {
+            biased;
+            cancelled = &mut leash.cancelled => match cancelled {
+                Ok(_) => return,
+                // It was not the client that ended it.
+                Err(_) => {
+                    if let Some(answer) = told.end() {
+                        let _ = output.send(answer).await;
+                    }
+                    return;
+                }
+            },
+            messages = told.next() => messages,
+        };
+        let Some(messages) = messages else { return };
+        for message in messages {
+            if output.send(message.into()).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Tells the client what belongs to no call. It does not keep the output open.
+async fn tell(session: Arc<Session>, mut changes: Changes, output: mpsc::WeakSender<Pieces>) {
+    while let Some(messages) = unasked(&session, &mut changes).await {
+        for message in messages {
+            let Some(output) = output.upgrade() else { return };
+            if output.send(message.into()).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LISTEN: &str = r#"{"jsonrpc":"2.0","id":7,"method":"subscriptions/listen","params":{"notifications":{},"_meta":
+        {"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
+
+    /// The answer waits for room on the output when there comes another reason to end.
+    #[tokio::test]
+    async fn life_a_stream_has_one_answer_however_many_reasons_to_end_there_are() {
+        let desk = Arc::new(Desk::example(1));
+        let dialogue = Dialogue::of_both_eras(&desk, &Arc::default(), None).expect("there is room");
+        let Ok(Heard::Listening(listening, leash)) = dialogue.hear(Bytes::from_static(LISTEN.as_bytes())) else {
+            panic!("a client listens")
+        };
+        let stop = watch::Sender::new(false);
+        let told = Told::new(Changes::new(desk.router.directory.watch()), listening, stop.subscribe());
+        let (output, mut read) = mpsc::channel(1);
+        let carried = tokio::spawn(carry_told(told, leash, output));
+        while read.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        stop.send_replace(true);
+        // One turn and it has seen it.
+        tokio::task::yield_now().await;
+        dialogue.guests.as_ref().expect("both eras").end_listening();
+        read.recv().await.expect("an acknowledgement");
+        assert!(read.recv().await.is_some_and(|answer| answer.concat().starts_with(br#"{"jsonrpc":"2.0","id":7"#)));
+        assert!(read.recv().await.is_none(), "one answer");
+        carried.await.expect("no panic");
+    }
+}

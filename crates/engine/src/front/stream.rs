@@ -1,0 +1,429 @@
+//! Streams of events to HTTP clients: one per call that has something to say before its answer, and one per session for
+//! what belongs to no call.
+//!
+//! Over Streamable HTTP both can be cut and resumed: every event is kept for a while by the client's
+//! [`Replay`](crate::client::mailbox::replay::Replay). A call whose stream has begun goes on without a reader, into what is kept. A
+//! stream of the session reads only what is kept: what was taken from the mailbox has been kept in the same moment, so it
+//! is not lost with the stream that took it.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, Stream, StreamExt};
+use tokio::sync::watch;
+use tokio::time::{Instant, Sleep};
+
+use crate::upstream::actor::stopped;
+use crate::front::NOTIFY_INTERVAL;
+use crate::front::body::{KEEP_ALIVE, event};
+use crate::client::lane::Said;
+use crate::client::mailbox::replay::{self, Kind, Reader, Replay};
+use crate::client::mailbox::{Mailbox, Versions};
+use goblin_telemetry::{Event, Observe};
+use goblin_wire::error::Error;
+use goblin_wire::json::Pieces;
+use goblin_wire::{Id, Message};
+use crate::client::session::desk::{Next, Pending};
+use crate::client::session::{self, Session};
+use goblin_telemetry::worker;
+
+pub const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
+
+/// A call that outlives its connection. A lost connection is no cancellation: when this is dropped before the answer,
+/// the call is finished without a reader.
+pub struct Carried {
+    pending: Option<Pending>,
+    session: Arc<Session>,
+    observe: Arc<Observe>,
+    /// Comes before all else.
+    first: Option<Said>,
+    /// Its stream, once that has begun: the client can come back to it.
+    stream: Option<u64>,
+    /// Its connection was lost already.
+    is_detached: bool,
+}
+
+impl Carried {
+    pub fn new(pending: Pending, session: Arc<Session>, observe: Arc<Observe>) -> Carried {
+        Carried { pending: Some(pending), session, observe, first: None, stream: None, is_detached: false }
+    }
+
+    /// What it answers; nothing once it has.
+    pub fn id(&self) -> Option<&Id> {
+        self.pending.as_ref().map(|pending| &pending.call.request.id)
+    }
+
+    /// On a stream that others have begun.
+    pub fn on(mut self, stream: u64) -> Carried {
+        self.stream = Some(stream);
+        self
+    }
+
+    pub async fn next(&mut self) -> Next {
+        if let Some(said) = self.first.take() {
+            return Next::Said(said);
+        }
+        let Some(pending) = &mut self.pending else { return Next::Answer(None) };
+        let next = pending.next().await;
+        if matches!(next, Next::Answer(_)) {
+            self.pending = None;
+        }
+        next
+    }
+
+    /// Gives back what [`next`](Carried::next) gave: it has not been written.
+    pub fn give_back(&mut self, said: Said) {
+        self.first = Some(said);
+    }
+
+    /// Something that this call said had no room on its way to the client, or no way.
+    pub fn tell_dropped(&self) {
+        self.observe.emit(&Event::MessageDropped { session: &self.session.id.short() });
+    }
+
+    /// The answer alone. What comes before it has nowhere to go but the stream of the session, which an ask may take.
+    pub async fn answer(mut self) -> Option<Pieces> {
+        loop {
+            match self.next().await {
+                Next::Answer(answer) => return answer.map(|answer| answer.pieces),
+                Next::Said(Said::Ask(ask)) => self.ask_elsewhere(ask),
+                Next::Said(Said::Note(_)) => self.tell_dropped(),
+                Next::Slow => {}
+            }
+        }
+    }
+
+    /// An ask that this call's own way to the client cannot take. Where the session has no stream either, it is answered
+    /// for the client.
+    fn ask_elsewhere(&self, ask: Bytes) {
+        let mailbox = &self.session.mailbox;
+        if mailbox.has_stream() && mailbox.post(ask.clone()) {
+            return;
+        }
+        let Ok(Message::Request(ask)) = Message::parse(ask) else { return };
+        let error = Error::ClientUnavailable { reason: "it has no open stream to be asked on".to_owned() };
+        let answer = goblin_wire::error_reply(Some(&ask.id), &error.to_json()).concat();
+        if let Ok(Message::Response(answer)) = Message::parse(answer) {
+            mailbox.asks.answer(answer);
+        }
+    }
+
+    /// The answer came, and nobody is there to read it.
+    pub fn tell_unread(&self) {
+        self.observe.emit(&Event::AnswerWithoutReader { session: &self.session.id.short() });
+    }
+
+    /// The rest of the call as events that can be resumed.
+    pub fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
+        futures_util::stream::unfold(self, async |mut carried| Some((carried.next_event().await?, carried)))
+    }
+
+    async fn next_event(&mut self) -> Option<Bytes> {
+        let session = Arc::clone(&self.session);
+        let replay = &session.mailbox.replay;
+        let id = self.id()?;
+        let stream = match self.stream {
+            Some(stream) => stream,
+            None => {
+                // Not before the first event is asked for: nobody comes back to a stream that was never seen.
+                let stream = replay.begin([id]);
+                self.stream = Some(stream);
+                if session.dialect.has_priming() {
+                    return Some(replay.prime(stream));
+                }
+                stream
+            }
+        };
+        tokio::select! {
+            biased;
+            // The rest is carried on when this is dropped.
+            () = replay.taken(stream) => None,
+            next = self.next() => written(replay, stream, next),
+            () = tokio::time::sleep(KEEP_ALIVE_EVERY) => Some(KEEP_ALIVE),
+        }
+    }
+
+    /// Carries the call to its end without a reader. The client can come back for what is written.
+    async fn carry_on(mut self, stream: u64) {
+        let session = Arc::clone(&self.session);
+        while self.pending.is_some() {
+            let next = self.next().await;
+            written(&session.mailbox.replay, stream, next);
+        }
+    }
+
+    /// Carries the call to its end when there is no stream to come back to.
+    async fn end_unread(self) {
+        let (session, observe) = (self.session.id.short(), Arc::clone(&self.observe));
+        if self.answer().await.is_some() {
+            observe.emit(&Event::AnswerWithoutReader { session: &session });
+        }
+    }
+}
+
+/// What a call says, as it is written to its stream and kept.
+fn written(replay: &Replay, stream: u64, next: Next) -> Option<Bytes> {
+    match next {
+        Next::Slow => Some(KEEP_ALIVE),
+        Next::Said(Said::Note(note)) => Some(replay.event(stream, Kind::Note, note.into())),
+        Next::Said(Said::Ask(ask)) => Some(replay.event(stream, Kind::Ask, ask.into())),
+        Next::Answer(answer) => {
+            let last = answer.map(|answer| replay.event(stream, Kind::Answer, answer.pieces));
+            replay.finish(stream);
+            last
+        }
+    }
+}
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        let pending = self.pending.take().filter(|_| !self.is_detached);
+        if pending.is_none() {
+            return;
+        }
+        let (session, observe) = (Arc::clone(&self.session), Arc::clone(&self.observe));
+        let rest =
+            Carried { pending, session, observe, first: self.first.take(), stream: self.stream, is_detached: true };
+        match self.stream {
+            Some(stream) => worker::spawn(rest.carry_on(stream)),
+            None => worker::spawn(rest.end_unread()),
+        };
+    }
+}
+
+/// Tells one client of changed lists, but not more often than [`NOTIFY_INTERVAL`].
+pub struct Changes {
+    versions: watch::Receiver<Versions>,
+    /// Something was told a moment ago.
+    quiet_until: Option<Instant>,
+}
+
+impl Changes {
+    pub fn new(mut versions: watch::Receiver<Versions>) -> Changes {
+        // Whatever changed before is due at once.
+        versions.mark_changed();
+        Changes { versions, quiet_until: None }
+    }
+
+    /// Waits for notifications that are due; nothing when there will be none any more.
+    pub async fn due(&mut self, mailbox: &Mailbox) -> Option<Vec<Bytes>> {
+        loop {
+            if let Some(until) = self.quiet_until {
+                tokio::time::sleep_until(until).await;
+                self.quiet_until = None;
+            }
+            self.versions.changed().await.ok()?;
+            let now = *self.versions.borrow_and_update();
+            let due = mailbox.take_due(now);
+            if !due.is_empty() {
+                self.quiet_until = Some(Instant::now() + NOTIFY_INTERVAL);
+                return Some(due);
+            }
+        }
+    }
+}
+
+/// What belongs to no call, in the order it is due; nothing when there will be none any more. Cancel-safe.
+pub async fn unasked(session: &Session, changes: &mut Changes) -> Option<Vec<Bytes>> {
+    tokio::select! {
+        biased;
+        // First, because it comes rarely: a storm of updates cannot keep it waiting.
+        due = changes.due(&session.mailbox) => due,
+        messages = session.mailbox.next() => Some(messages),
+    }
+}
+
+/// Several messages as events.
+pub fn all_events(messages: Vec<Bytes>) -> Bytes {
+    messages.into_iter().flat_map(|message| event(message.into())).collect()
+}
+
+/// The stream of a session: what changed, until the client goes, another stream takes its place, or we stop.
+pub struct SessionStream {
+    pub hold: session::Stream,
+    pub reader: Reader,
+    /// Comes before all else.
+    pub first: Option<Bytes>,
+    pub changes: Changes,
+    pub stop: watch::Receiver<bool>,
+}
+
+impl SessionStream {
+    pub fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
+        futures_util::stream::unfold(self.begin(), async |mut stream| Some((stream.next().await?, stream)))
+    }
+
+    fn begin(self) -> Begun {
+        let SessionStream { hold, reader, first, changes, stop } = self;
+        let seldom = FuturesUnordered::new();
+        seldom.push(end(stop).boxed());
+        seldom.push(change(Arc::clone(&hold.session), changes).boxed());
+        Begun { hold, reader, first, seldom, quiet: Quiet::new() }
+    }
+}
+
+/// A stream of a session that is being written.
+struct Begun {
+    hold: session::Stream,
+    reader: Reader,
+    first: Option<Bytes>,
+    /// All streams wait for the same few things. To stand in line for them anew with every event would cost more than the
+    /// event does, so each is polled only when it is woken.
+    seldom: FuturesUnordered<BoxFuture<'static, Seldom>>,
+    quiet: Quiet,
+}
+
+enum Seldom {
+    End,
+    Changed(Vec<Bytes>, Changes),
+}
+
+async fn end(mut stop: watch::Receiver<bool>) -> Seldom {
+    stopped(&mut stop).await;
+    Seldom::End
+}
+
+async fn change(session: Arc<Session>, mut changes: Changes) -> Seldom {
+    match changes.due(&session.mailbox).await {
+        Some(messages) => Seldom::Changed(messages, changes),
+        None => Seldom::End,
+    }
+}
+
+impl Begun {
+    async fn next(&mut self) -> Option<Bytes> {
+        let event = match self.first.take() {
+            Some(first) => first,
+            None => self.next_event().await?,
+        };
+        self.quiet.end();
+        Some(event)
+    }
+
+    async fn next_event(&mut self) -> Option<Bytes> {
+        let session = &self.hold.session;
+        let replay = &session.mailbox.replay;
+        loop {
+            // First, so that nothing comes unseen between the look and the wait.
+            let rung = replay.rung();
+            match replay.read(&mut self.reader) {
+                replay::Next::Events(events) => return Some(events),
+                // Another stream took its place, or the session is over.
+                replay::Next::Over => return None,
+                replay::Next::Nothing => {}
+            }
+            let messages = tokio::select! {
+                biased;
+                Some(seldom) = self.seldom.next() => match seldom {
+                    Seldom::End => return None,
+                    Seldom::Changed(messages, changes) => {
+                        self.seldom.push(change(Arc::clone(session), changes).boxed());
+                        messages
+                    }
+                },
+                () = rung => continue,
+                messages = session.mailbox.next() => messages,
+                () = self.quiet.over() => return Some(KEEP_ALIVE),
+            };
+            // No await before this: what was taken is kept, for us or for whoever has taken our place by now.
+            messages.into_iter().for_each(|message| replay.keep(message));
+        }
+    }
+}
+
+/// How long nothing was written to a stream. The timer is not set anew with each event, only when it rings too early.
+struct Quiet {
+    since: Instant,
+    timer: Pin<Box<Sleep>>,
+}
+
+impl Quiet {
+    fn new() -> Quiet {
+        Quiet { since: Instant::now(), timer: Box::pin(tokio::time::sleep(KEEP_ALIVE_EVERY)) }
+    }
+
+    /// Something is written.
+    fn end(&mut self) {
+        self.since = Instant::now();
+    }
+
+    /// Waits until the stream must show that it is alive. Cancel-safe.
+    async fn over(&mut self) {
+        loop {
+            self.timer.as_mut().await;
+            let due = self.since + KEEP_ALIVE_EVERY;
+            if due <= Instant::now() {
+                return;
+            }
+            self.timer.as_mut().reset(due);
+        }
+    }
+}
+
+/// The rest of a call's stream, for a client that came back to it.
+pub struct ResumedCall {
+    pub present: session::Present,
+    pub reader: Reader,
+}
+
+impl ResumedCall {
+    pub fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
+        futures_util::stream::unfold(self, async |mut call| Some((call.next().await?, call)))
+    }
+
+    async fn next(&mut self) -> Option<Bytes> {
+        tokio::select! {
+            biased;
+            events = self.present.session.mailbox.replay.follow(&mut self.reader) => events,
+            () = tokio::time::sleep(KEEP_ALIVE_EVERY) => Some(KEEP_ALIVE),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::caller::Introduction;
+    use goblin_wire::dialect::Dialect;
+    use crate::client::session::desk::Desk;
+
+    #[tokio::test(start_paused = true)]
+    async fn http1_a_stream_shows_life_when_it_was_quiet_and_not_before() {
+        let mut quiet = Quiet::new();
+        for spoken_after in [Duration::ZERO, KEEP_ALIVE_EVERY / 3, KEEP_ALIVE_EVERY / 2] {
+            tokio::time::sleep(spoken_after).await;
+            quiet.end();
+            let begin = Instant::now();
+            quiet.over().await;
+            assert_eq!(begin.elapsed(), KEEP_ALIVE_EVERY);
+            quiet.end();
+        }
+    }
+
+    #[tokio::test]
+    async fn sess2_of_two_streams_that_begin_at_once_exactly_one_goes_on() {
+        let desk = Desk::example(1);
+        let place = desk.reserve().expect("there is room");
+        let session =
+            desk.sessions.open(place, None, Dialect::V2025_11_25, Introduction::default(), Versions::default());
+        let stop = watch::Sender::new(false);
+        let stream = |reader, hold| {
+            let changes = Changes::new(desk.router.directory.watch());
+            SessionStream { hold, reader, first: None, changes, stop: stop.subscribe() }.begin()
+        };
+        let ((first, _), (second, _)) = (session.mailbox.replay.take_session(), session.mailbox.replay.take_session());
+        let mut second = stream(second, session.open_stream());
+        let mut first = stream(first, session.open_stream());
+        assert_eq!(first.next().await, None);
+        assert!(session.mailbox.post(Bytes::from_static(b"{}")));
+        assert!(second.next().await.is_some_and(|event| event.ends_with(b"data: {}\n\n")));
+        desk.sessions.end(session.id, "test");
+        assert_eq!(second.next().await, None);
+        let (late, _) = session.mailbox.replay.take_session();
+        assert_eq!(stream(late, session.open_stream()).next().await, None, "it comes after the end");
+    }
+}

@@ -1,0 +1,523 @@
+//! Where a request goes, and how its answer comes back.
+//!
+//! `resolve` is pure: a view of the catalog and a request in, a route or an error out. `dispatch` takes the route. The
+//! result is untouched but for URIs and what an older client cannot parse (`content`).
+
+mod arguments;
+mod content;
+pub mod inputs;
+pub mod introspection;
+mod rounds;
+pub mod state;
+pub mod subscribe;
+pub mod tasks;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::upstream::ask::Translate;
+use crate::upstream::call::ending;
+use crate::upstream::{Answered, Backend, CallEnd, Outgoing};
+use crate::client::caller::{Caller, SessionId};
+use crate::directory::Directory;
+use goblin_catalog::resources::Owner;
+use crate::directory::{Catalog, View};
+use goblin_catalog::uri;
+use goblin_config::{Policies, ServerId};
+use crate::client::lane::{Call, Patience};
+use goblin_subscriptions::tally::Tally;
+use goblin_wire::limits::Limit;
+use goblin_telemetry::meter::{Endings, ReadStatus};
+use goblin_wire::mime::Mime;
+use goblin_telemetry::{Event, Observe};
+use goblin_wire::dialect::{Dialect, Era};
+use goblin_wire::error::Error;
+use goblin_wire::json::{self, Pieces, Span, Splice, quote};
+use goblin_wire::method::Method;
+use goblin_wire::mirror::Mirrors;
+use goblin_wire::params::required;
+use goblin_wire::{Notification, Outcome, Request, Response};
+use crate::router::inputs::Exchange;
+use crate::router::state::States;
+use crate::router::tasks::book::{Book, Native};
+use crate::router::tasks::{Came, makes_tasks};
+
+/// D13: how long a URI that nobody offers yet is waited for while lists are being fetched.
+const REFRESH_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The code of a method that is not served.
+const METHOD_NOT_FOUND: i64 = -32601;
+/// Codes of what is no request.
+const INVALID_REQUEST: i64 = -32600;
+const PARSE_ERROR: i64 = -32700;
+
+/// Where a request goes and in which words.
+pub struct Route {
+    pub source: usize,
+    /// Names and URIs turned native.
+    pub edits: Splice,
+    pub patience: Patience,
+    /// Of a resource to read, what its definition says.
+    pub mime: Option<Mime>,
+    pub target: Target,
+}
+
+/// What a request is about, as its backend knows it.
+pub enum Target {
+    /// By its place in the catalog.
+    Tool(usize),
+    Prompt(usize),
+    Uri(String),
+    /// Something inside of the params, which has no name of its own there.
+    Other,
+}
+
+impl Target {
+    fn endings<'a>(&self, catalog: &'a Catalog) -> Option<&'a Endings> {
+        match self {
+            Target::Tool(index) => catalog.tools.entries[*index].calls.as_deref(),
+            Target::Prompt(_) | Target::Uri(_) | Target::Other => None,
+        }
+    }
+
+    fn name<'a>(&'a self, catalog: &'a Catalog) -> Option<&'a str> {
+        match self {
+            Target::Tool(index) => Some(&catalog.tools.entries[*index].native),
+            Target::Prompt(index) => Some(&catalog.prompts.entries[*index].native),
+            Target::Uri(uri) => Some(uri),
+            Target::Other => None,
+        }
+    }
+
+    fn mirrors<'a>(&self, catalog: &'a Catalog) -> Option<&'a Mirrors> {
+        match self {
+            Target::Tool(index) => Some(&catalog.tools.entries[*index].mirrors).filter(|mirrors| !mirrors.is_empty()),
+            Target::Prompt(_) | Target::Uri(_) | Target::Other => None,
+        }
+    }
+}
+
+pub struct Router {
+    pub directory: Arc<Directory>,
+    policies: Policies,
+    pub observe: Arc<Observe>,
+    /// The subscriptions of all clients.
+    pub subscriptions: Arc<Tally>,
+    pub states: States,
+    /// The tasks of all clients.
+    pub tasks: Arc<Book>,
+}
+
+/// An answer, ready for the client.
+#[derive(Debug)]
+pub struct Reply {
+    pub pieces: Pieces,
+    /// Of an error. Some versions show it in the status of HTTP as well.
+    pub code: Option<i64>,
+}
+
+impl From<Pieces> for Reply {
+    fn from(pieces: Pieces) -> Reply {
+        Reply { pieces, code: None }
+    }
+}
+
+impl Router {
+    pub fn new(directory: Arc<Directory>, policies: Policies, observe: Arc<Observe>) -> Router {
+        let (subscriptions, tasks) = (Arc::default(), Arc::default());
+        Router { directory, policies, observe, subscriptions, states: States::default(), tasks }
+    }
+
+    /// Carries a request to its backend; the answer is ready for the client. Nothing when it was cancelled.
+    pub async fn dispatch(&self, call: &Arc<Call>) -> Option<Reply> {
+        let answer = match self.answer(call).await {
+            Ok(answer) => answer,
+            Err(CallEnd::Cancelled) => return None,
+            Err(CallEnd::Failed(error)) => self.error(&call.request, &call.caller, &error),
+        };
+        Some(answer)
+    }
+
+    /// An error of ours as the answer to `request`.
+    pub fn error(&self, request: &Request, caller: &Caller, error: &Error) -> Reply {
+        let object = match request.method {
+            Method::ResourcesRead => error.to_json_for_read(caller.dialect),
+            _ => error.to_json(),
+        };
+        let pieces = goblin_wire::error_reply(Some(&request.id), &object);
+        Reply { pieces, code: Some(error.class().code) }
+    }
+
+    /// The answer to a request whose handling panicked.
+    pub fn after_panic(&self, call: &Call) -> Reply {
+        self.observe.emit(&Event::Panic { place: call.request.method.as_str() });
+        self.error(&call.request, &call.caller, &Error::Internal("see the gateway's log".to_owned()))
+    }
+
+    /// The server that a call goes to, as far as the catalog knows it now.
+    pub fn server_of(&self, call: &Call) -> Option<ServerId> {
+        let catalog = self.directory.catalog_of(call.caller.profile.as_ref());
+        let (view, request) = (catalog.view(call.caller.dialect), &call.request);
+        let source = match request.method {
+            Method::Subscribe | Method::Unsubscribe => {
+                find_resource(view, &required(request.raw.as_str(), request.params.uri, "uri").ok()?).ok()?.source
+            }
+            _ => resolve(view, &self.policies, request).ok()?.source,
+        };
+        Some(catalog.source(source).backend.id.clone())
+    }
+
+    async fn answer(&self, call: &Arc<Call>) -> Result<Reply, CallEnd> {
+        let request = &call.request;
+        match request.method {
+            // Boxed, as all that is rare: what a call's future holds is moved with it.
+            Method::Subscribe => return Ok(Box::pin(self.subscribe(call)).await?.into()),
+            Method::Unsubscribe => return Ok(self.unsubscribe(call)?.into()),
+            Method::TasksGet | Method::TasksResult | Method::TasksCancel | Method::TasksUpdate => {
+                return Box::pin(self.task_request(call)).await;
+            }
+            _ => {}
+        }
+        let looked_up = self.look_up(|view| resolve(view, &self.policies, request), &call.caller).await;
+        let (catalog, mut route) = match looked_up {
+            Err(Error::ToolNotFound { name, candidates }) => {
+                let meta = Box::pin(self.meta_result(call, &name)).await;
+                let result = meta.ok_or(Error::ToolNotFound { name, candidates })?;
+                return Ok(self.own_result(&call.caller, request, &result));
+            }
+            looked_up => looked_up?,
+        };
+        let backend = &catalog.source(route.source).backend;
+        if backend.config.validate
+            && let Target::Tool(tool) = route.target
+            && let Some(refusal) = Box::pin(self.refuse_arguments(&catalog, tool, call)).await
+        {
+            return Ok(self.own_result(&call.caller, request, &refusal));
+        }
+        self.open_state(Exchange { backend, caller: &call.caller, request }, &mut route.edits)?;
+        let progress_token_at = request.params.said.progress_token;
+        let name = route.target.name(&catalog);
+        let mirrors = route.target.mirrors(&catalog);
+        let wish = self.task_wish(call, &catalog, &route.target)?;
+        self.unrelate(backend, request, &mut route.edits);
+        let tasks = wish.tasks;
+        let outgoing = Outgoing { request, edits: route.edits, progress_token_at, name, mirrors, tasks };
+        let called = match backend.call(&outgoing, call, route.patience).await {
+            Ok(answered) if call.caller.dialect.has_asks() && answered.dialect.has_result_types() => {
+                Box::pin(self.ask_and_call(call, backend, (&outgoing, route.patience), answered)).await
+            }
+            called => called,
+        };
+        if let Some(mime) = route.mime {
+            let is_result = |answered: &Answered| matches!(answered.response.outcome, Outcome::Result(_));
+            let success = called.as_ref().is_ok_and(is_result);
+            backend.meter.read(mime, if success { ReadStatus::Success } else { ReadStatus::Failure });
+        }
+        if let Some(endings) = route.target.endings(&catalog) {
+            endings.ended(ending(&called));
+        }
+        let mut answered = called?;
+        if wish.may_come_true(request, &answered) {
+            answered = match Box::pin(self.came(call, backend, (wish, route.patience), answered)).await? {
+                Came::Reply(reply) => return Ok(reply),
+                Came::Result(answered) => answered,
+            };
+        }
+        if let Outcome::Error(error) = answered.response.outcome
+            && call.caller.dialect.has_asks()
+        {
+            backend.inbox.remember_required(answered.response.raw.as_str(), error, &call.mailbox);
+        }
+        Ok(self.translate(&catalog, route.source, request, &call.caller, &answered))
+    }
+
+    /// A result of our own in place of a backend's, as backends with sessions write them.
+    pub fn own_result(&self, caller: &Caller, request: &Request, result: &str) -> Reply {
+        let mut edits = Splice::new();
+        if caller.dialect.has_result_types() {
+            content::add_kind(&request.method, result, json::whole(result), &mut edits);
+        }
+        goblin_wire::reply(&request.id, edits.apply(&Bytes::copy_from_slice(result.as_bytes()))).into()
+    }
+
+    /// Looks something up in the catalog. What nobody offers is looked for again where lists are being fetched.
+    pub async fn look_up<T>(
+        &self,
+        find: impl Fn(View<'_>) -> Result<T, Error>,
+        caller: &Caller,
+    ) -> Result<(Arc<Catalog>, T), Error> {
+        let look = || {
+            let catalog = Arc::clone(&self.directory.catalog_of(caller.profile.as_ref()));
+            let found = find(catalog.view(caller.dialect))?;
+            Ok((catalog, found))
+        };
+        match look() {
+            Err(error @ Error::LimitExceeded { .. }) => {
+                self.observe.limit_hit(Limit::MatchSteps);
+                Err(error)
+            }
+            Err(Error::ResourceNotFound { .. }) => {
+                if self.is_refreshing() {
+                    Box::pin(self.refreshed(|| !matches!(look(), Err(Error::ResourceNotFound { .. })))).await;
+                }
+                // Also where nothing is fetched: a catalog may have been published since the first look.
+                look()
+            }
+            settled => settled,
+        }
+    }
+
+    /// Waits for lists that are being fetched, until they are there or `found` says it need not wait longer.
+    async fn refreshed(&self, found: impl Fn() -> bool) {
+        let mut versions = self.directory.watch();
+        let settled = async {
+            while self.is_refreshing() && !found() {
+                if versions.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        // When it takes too long, what is known by then decides.
+        let _ = tokio::time::timeout(REFRESH_PATIENCE, settled).await;
+    }
+
+    fn is_refreshing(&self) -> bool {
+        let catalog = self.directory.catalog();
+        let stale = |source: &crate::directory::Source| !Arc::ptr_eq(&source.listing, &source.backend.listing());
+        self.directory.backends().iter().any(|backend| backend.is_refreshing()) || catalog.sources.iter().any(stale)
+    }
+
+    fn translate(
+        &self,
+        catalog: &Catalog,
+        source: usize,
+        request: &Request,
+        caller: &Caller,
+        answered: &Answered,
+    ) -> Reply {
+        let Answered { response, dialect } = answered;
+        let text = response.raw.as_str();
+        let backend = &catalog.source(source).backend;
+        let exchange = Exchange { backend, caller, request };
+        match response.outcome {
+            Outcome::Result(result) => {
+                let expose = |native: &str| {
+                    backend.remember(native, uri::normalise);
+                    catalog.resources.expose(&catalog.sources, source, native)
+                };
+                let mut edits = content::edits(caller.dialect, &request.method, text, result, expose);
+                match (caller.dialect.has_result_types(), dialect.has_result_types()) {
+                    (true, true) => self.seal_state(exchange, (text, result), expose, &mut edits),
+                    (true, false) => content::add_kind(&request.method, text, result, &mut edits),
+                    (false, has_kind) => content::cut_foreign(has_kind, &request.method, text, result, &mut edits),
+                }
+                // One without tasks has none to name, and a large result is not searched for it.
+                if dialect.has_tasks() && makes_tasks(catalog.source(source)) {
+                    edits.append(self.related((backend, caller), text, result));
+                }
+                response.rekeyed(&request.id, edits).into()
+            }
+            Outcome::Error(error) => {
+                let mut edits = Splice::new();
+                if request.method == Method::ResourcesRead && response.is_not_found() {
+                    let uri = asked_uri(catalog, source, request, backend);
+                    edits.replace(error, not_found(text, error, &uri, caller));
+                }
+                self.pass_error(exchange, response, edits)
+            }
+        }
+    }
+
+    /// An error of a backend. Where `edits` has not changed it, it gets a code that its client knows.
+    fn pass_error(&self, exchange: Exchange<'_>, response: &Response, mut edits: Splice) -> Reply {
+        let Exchange { backend, caller, request } = exchange;
+        let (text, error) = (response.raw.as_str(), response.outcome.span());
+        let method = request.method.as_str();
+        self.observe.emit(&Event::BackendError { server: backend.id.as_str(), method, error: error.get(text) });
+        if let Some(required) = self.required_visit(exchange, response, error) {
+            return required;
+        }
+        let code_at = json::member(text, error, "code");
+        let code = code_at.and_then(|code| code.get(text).parse().ok());
+        // What a tool answers is about the tool, not about the method that called it; and what a backend finds wrong with a
+        // request of ours is nothing that is wrong with the client's.
+        let is_in_band = |code: &i64| match *code {
+            METHOD_NOT_FOUND => request.method == Method::ToolsCall,
+            INVALID_REQUEST | PARSE_ERROR => true,
+            _ => false,
+        };
+        let code = code.filter(|code| !is_in_band(code));
+        if edits.is_empty()
+            && let Some(code) = code_at
+            && let Some(known) = caller.dialect.foreign_code(code.get(text))
+        {
+            edits.replace(code, known.to_string());
+        }
+        Reply { pieces: response.rekeyed(&request.id, edits), code }
+    }
+}
+
+impl Translate for Router {
+    fn ask(&self, server: &ServerId, ask: &Request, dialect: Dialect) -> Splice {
+        let catalog = self.directory.catalog();
+        let source = catalog.sources.iter().position(|source| source.backend.id == *server);
+        let (Some(source), Some(params)) = (source, ask.params.whole) else { return Splice::new() };
+        let backend = &catalog.source(source).backend;
+        content::ask_edits(dialect, &ask.method, ask.raw.as_str(), params, |native| {
+            backend.remember(native, uri::normalise);
+            catalog.resources.expose(&catalog.sources, source, native)
+        })
+    }
+
+    fn expose(&self, server: &ServerId, native: &str) -> String {
+        let catalog = self.directory.catalog();
+        let Some(source) = catalog.sources.iter().position(|source| source.backend.id == *server) else {
+            return uri::expose(&server.folded(), native);
+        };
+        catalog.source(source).backend.remember(native, uri::normalise);
+        catalog.resources.expose(&catalog.sources, source, native)
+    }
+
+    fn expose_listed(&self, server: &ServerId, native: &str) -> String {
+        let catalog = self.directory.catalog();
+        match catalog.sources.iter().position(|source| source.backend.id == *server) {
+            Some(source) => catalog.resources.expose_listed(&catalog.sources, source, native),
+            None => uri::expose(&server.folded(), native),
+        }
+    }
+
+    fn task_id(&self, server: &ServerId, own: Option<SessionId>, native: &str) -> Option<String> {
+        // Only versions with sessions name a task in passing.
+        let native = Native { server: server.clone(), own, era: Era::Legacy, id: native.into() };
+        self.tasks.named(&native).map(|task| task.id.to_string())
+    }
+
+    fn native_task(&self, server: &ServerId, id: &str) -> Option<String> {
+        self.tasks.native(server, id)
+    }
+
+    fn hear_task(&self, server: &ServerId, own: Option<SessionId>, notification: &Notification) -> bool {
+        self.hear_of_task(server, own, notification)
+    }
+}
+
+/// Finds the route of a request that a backend must answer.
+pub fn resolve(view: View<'_>, policies: &Policies, request: &Request) -> Result<Route, Error> {
+    let text = request.raw.as_str();
+    match &request.method {
+        Method::ToolsCall => {
+            let at = request.params.name;
+            let (index, entry) = view.tool(&required(text, at, "name")?)?;
+            let config = &view.catalog.source(entry.source).backend.config;
+            let idle = config.timeout_of(&entry.native, policies);
+            let target = Target::Tool(index);
+            Ok(Route { target, ..route(policies, entry.source, at, text, &entry.native, idle) })
+        }
+        Method::PromptsGet => {
+            let at = request.params.name;
+            let (index, entry) = view.prompt(&required(text, at, "name")?)?;
+            let target = Target::Prompt(index);
+            Ok(Route { target, ..plain_route(view, policies, entry.source, at, text, &entry.native) })
+        }
+        Method::ResourcesRead => {
+            let at = request.params.uri;
+            let Owner { source, native, mime } = find_resource(view, &required(text, at, "uri")?)?;
+            let plain = plain_route(view, policies, source, at, text, &native);
+            Ok(Route { mime: Some(mime), target: Target::Uri(native), ..plain })
+        }
+        Method::Complete => resolve_completion(view, policies, request),
+        other => Err(Error::MethodNotFound(other.to_string())),
+    }
+}
+
+/// The owner of a URI; one that cannot be anybody's is refused.
+pub fn find_resource(view: View<'_>, uri: &str) -> Result<Owner, Error> {
+    const LONGEST_URI: usize = 8 * 1024;
+    if uri.len() > LONGEST_URI {
+        return Err(Error::InvalidParams(format!("uri must not be longer than {LONGEST_URI} bytes")));
+    }
+    if uri.contains(char::is_control) {
+        return Err(Error::InvalidParams("uri must not hold control characters".to_owned()));
+    }
+    view.catalog.resources.find(&view.catalog.sources, uri)
+}
+
+fn resolve_completion(view: View<'_>, policies: &Policies, request: &Request) -> Result<Route, Error> {
+    let text = request.raw.as_str();
+    let reference = request.params.reference.ok_or_else(|| Error::InvalidParams("ref is missing".to_owned()))?;
+    let member = |key| json::member(text, reference, key);
+    match &*required(text, member("type"), "ref.type")? {
+        "ref/prompt" => {
+            let at = member("name");
+            let (_, entry) = view.prompt(&required(text, at, "ref.name")?)?;
+            Ok(plain_route(view, policies, entry.source, at, text, &entry.native))
+        }
+        "ref/resource" => {
+            let at = member("uri");
+            let uri = required(text, at, "ref.uri")?;
+            let (source, native) = match view.catalog.resources.find_template(&uri) {
+                Some(entry) => (entry.source, entry.native.to_string()),
+                None => find_resource(view, &uri).map(|owner| (owner.source, owner.native))?,
+            };
+            Ok(plain_route(view, policies, source, at, text, &native))
+        }
+        other => Err(Error::InvalidParams(format!("ref.type {} is neither ref/prompt nor ref/resource", quote(other)))),
+    }
+}
+
+fn plain_route(
+    view: View<'_>,
+    policies: &Policies,
+    source: usize,
+    at: Option<Span>,
+    text: &str,
+    native: &str,
+) -> Route {
+    let config = &view.catalog.source(source).backend.config;
+    let idle = config.timeout.map_or(policies.default_timeout, |timeout| timeout.duration());
+    route(policies, source, at, text, native, idle)
+}
+
+fn route(
+    policies: &Policies,
+    source: usize,
+    at: Option<Span>,
+    text: &str,
+    native: &str,
+    idle: Option<Duration>,
+) -> Route {
+    let mut edits = Splice::new();
+    if let Some(at) = at.filter(|at| json::string(text, *at) != Some(Cow::Borrowed(native))) {
+        edits.replace(at, Bytes::from(quote(native)));
+    }
+    let patience = Patience { idle, most: policies.max_timeout };
+    Route { source, edits, patience, mime: None, target: Target::Other }
+}
+
+/// The canonical exposed form of the URI that `request` asked for.
+fn asked_uri(catalog: &Catalog, source: usize, request: &Request, backend: &Backend) -> String {
+    let text = request.raw.as_str();
+    let asked = request.params.uri.and_then(|at| json::string(text, at)).unwrap_or_default();
+    match catalog.resources.find(&catalog.sources, &asked) {
+        Ok(owner) if owner.source == source => catalog.resources.expose(&catalog.sources, source, &owner.native),
+        _ => uri::expose(&backend.id.folded(), &asked),
+    }
+}
+
+/// D12: the backend's message with the code of the client's version, `data.code` and the exposed `data.uri`.
+fn not_found(text: &str, error: Span, uri: &str, caller: &Caller) -> String {
+    let message = json::member(text, error, "message").map_or("\"Resource not found\"", |at| at.get(text));
+    let mut data = format!(r#""code":"RESOURCE_NOT_FOUND","uri":{}"#, quote(uri));
+    let theirs = json::member(text, error, "data").into_iter().flat_map(|data| json::members(text, data));
+    for member in theirs.filter(|member| !matches!(&*member.key(text), "code" | "uri")) {
+        data.push_str(&format!(",{}:{}", member.key.get(text), member.value.get(text)));
+    }
+    let other = json::member(text, error, "data").filter(|data| !data.get(text).starts_with('{'));
+    if let Some(other) = other {
+        data.push_str(&format!(r#","detail":{}"#, other.get(text)));
+    }
+    format!(r#"{{"code":{},"message":{message},"data":{{{data}}}}}"#, caller.dialect.resource_not_found_code())
+}

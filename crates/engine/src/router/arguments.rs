@@ -1,0 +1,85 @@
+//! Checks a tool's arguments against its input schema, for backends that ask for it (ROUTE-5).
+//!
+//! By default the backend is the judge. A call is refused only where its arguments are known to be wrong. A schema or arguments
+//! beyond the bounds of [`schema`](goblin_catalog::schema), or a judgement that does not come in time, let the call pass: the
+//! backend judges again, and a slow judgement must not stop the calls of others.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::directory::Catalog;
+use goblin_catalog::schema::{MAX_SCHEMA_NODES, Schema, Unjudged};
+use crate::client::lane::Call;
+use goblin_telemetry::Event;
+use goblin_wire::limits::Limit;
+use goblin_wire::Request;
+use goblin_wire::json::quote;
+use crate::router::Router;
+use goblin_telemetry::worker;
+
+/// How long a call waits for the judgement of its arguments, including the wait for a place.
+const VALIDATION_TIMEOUT: Duration = Duration::from_secs(2);
+
+impl Router {
+    /// Returns a tool error if the arguments of a call do not fit. An agent can read and mend that.
+    pub(super) async fn refuse_arguments(
+        &self,
+        catalog: &Arc<Catalog>,
+        tool: usize,
+        call: &Arc<Call>,
+    ) -> Option<String> {
+        let entry = &catalog.tools.entries[tool];
+        let judged = match entry.schema.get() {
+            Some(schema) if is_quick(schema, &call.request) => judge(schema, &call.request),
+            _ => self.judge_beside(catalog, tool, call).await,
+        };
+        match judged {
+            Ok(problem) => {
+                let words = quote(&format!("invalid arguments for {}: {}", entry.exposed, problem?));
+                return Some(format!(r#"{{"content":[{{"type":"text","text":{words}}}],"isError":true}}"#));
+            }
+            Err(Unjudged::Unusable) => {}
+            Err(Unjudged::TooMuchWork) => self.observe.limit_hit(Limit::ValidationWork),
+            Err(Unjudged::TooLarge) => self.observe.limit_hit(Limit::SchemaNodes),
+        }
+        None
+    }
+
+    /// Judges on a thread beside the worker threads. The first call of a tool compiles its schema there.
+    async fn judge_beside(
+        &self,
+        catalog: &Arc<Catalog>,
+        tool: usize,
+        call: &Arc<Call>,
+    ) -> Result<Option<String>, Unjudged> {
+        let (catalog, call, observe) = (Arc::clone(catalog), Arc::clone(call), Arc::clone(&self.observe));
+        let work = worker::compute(move || {
+            let entry = &catalog.tools.entries[tool];
+            let compile = || {
+                let schema = Schema::compile(&entry.definition);
+                if matches!(schema, Err(Unjudged::TooLarge)) {
+                    let server = catalog.source(entry.source).backend.id.as_str();
+                    let reason = format!("its input schema expands to more than {MAX_SCHEMA_NODES} nodes");
+                    observe.emit(&Event::SchemaTooLarge { server, tool: &entry.native, reason: &reason });
+                }
+                schema
+            };
+            judge(entry.schema.get_or_init(compile), &call.request)
+        });
+        // Without an answer the gateway is late, or shuts down.
+        let judged = tokio::time::timeout(VALIDATION_TIMEOUT, work).await.ok().flatten();
+        judged.unwrap_or(Err(Unjudged::TooMuchWork))
+    }
+}
+
+fn is_quick(schema: &Result<Schema, Unjudged>, request: &Request) -> bool {
+    schema.as_ref().map_or(true, |schema| schema.is_quick(arguments(request).len()))
+}
+
+fn judge(schema: &Result<Schema, Unjudged>, request: &Request) -> Result<Option<String>, Unjudged> {
+    schema.as_ref().map_err(|unjudged| *unjudged)?.problem(arguments(request))
+}
+
+fn arguments(request: &Request) -> &str {
+    request.params.arguments.map_or("{}", |at| at.get(request.raw.as_str()))
+}

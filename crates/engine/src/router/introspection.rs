@@ -1,0 +1,171 @@
+//! Who is subscribed to what, for operators (SUB-15).
+//!
+//! A look at the registers of all backends, one after the other: it holds none of them while it is told. What it tells of a
+//! client is enough to know it by, and too little to use its session.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, UNIX_EPOCH};
+
+use goblin_admin::api::{ClientCount, ClientInfo, Options, SubscriptionInfo, SubscriptionList};
+use goblin_subscriptions::ClientId;
+use crate::upstream::Backend;
+use crate::directory::Catalog;
+use goblin_config::ServerId;
+use goblin_subscriptions::updates::Pace;
+use goblin_wire::date;
+use goblin_wire::error::Error;
+use crate::router::Router;
+use crate::client::subscriptions::Subscription;
+
+/// How many are listed one by one; all are counted.
+const MOST_LISTED: usize = 10_000;
+
+/// Returns what the client asked for beyond the protocol.
+fn options(subscription: &Subscription) -> Options {
+    let Pace { min_interval, batch, priority } = subscription.pace();
+    let terms = subscription.terms();
+    let selection = terms.as_ref().and_then(|terms| terms.selection.as_ref());
+    let millis = |duration: Duration| Some(duration.as_millis()).filter(|millis| *millis > 0);
+    Options {
+        pattern: subscription.pattern.as_ref().map(|pattern| Cow::Borrowed(pattern.kind())),
+        fields: selection.into_iter().flat_map(|selection| selection.fields().map(str::to_owned)).collect(),
+        min_interval_ms: millis(min_interval),
+        batch_ms: millis(batch),
+        priority: Some(priority).filter(|priority| *priority != 0),
+    }
+}
+
+/// A subscription where it stands.
+struct Found {
+    server: ServerId,
+    subscription: Arc<Subscription>,
+    state: &'static str,
+}
+
+impl Router {
+    /// All subscriptions; or those that an update of `uri` reaches, as clients may spell it.
+    pub fn subscriptions(&self, uri: Option<&str>) -> SubscriptionList {
+        let catalog = Arc::clone(&self.directory.catalog());
+        let asked = uri.map(|uri| Asked::new(&catalog, uri));
+        let mut found = Vec::new();
+        for backend in self.directory.backends().iter() {
+            let is_asked = |(subscription, _): &(Arc<Subscription>, _)| {
+                asked.as_ref().is_none_or(|asked| asked.is_reached_by(backend, subscription))
+            };
+            let found_here = backend.subscriptions().into_iter().filter(is_asked);
+            let server = || backend.id.clone();
+            found.extend(found_here.map(|(subscription, state)| Found { server: server(), subscription, state }));
+        }
+        found.sort_by_key(|found| (found.subscription.created, found.subscription.id));
+        list(&found)
+    }
+}
+
+/// A URI in the spellings that subscriptions may have it in.
+struct Asked {
+    owner: Option<(ServerId, String)>,
+    exposed: Vec<String>,
+}
+
+impl Asked {
+    fn new(catalog: &Catalog, uri: &str) -> Asked {
+        match catalog.resources.find(&catalog.sources, uri) {
+            Ok(owner) => {
+                let exposed = catalog.resources.expose(&catalog.sources, owner.source, &owner.native);
+                let server = catalog.source(owner.source).backend.id.clone();
+                Asked { owner: Some((server, owner.native)), exposed: vec![exposed] }
+            }
+            // Of several servers; or of none any more, or not yet.
+            Err(error) => {
+                let owner = catalog.resources.find_server(&catalog.sources, uri).ok();
+                let owner = owner.map(|(source, native)| (catalog.source(source).backend.id.clone(), native));
+                let candidates = match error {
+                    Error::ResourceNotFound { candidates, .. } => candidates,
+                    _ => Vec::new(),
+                };
+                Asked { owner, exposed: candidates.into_iter().chain([uri.to_owned()]).collect() }
+            }
+        }
+    }
+
+    fn is_reached_by(&self, backend: &Backend, subscription: &Subscription) -> bool {
+        let name = &subscription.name;
+        let covers = |native: &str| match &subscription.pattern {
+            Some(pattern) => pattern.matches(native),
+            None => reaches(&name.native, native),
+        };
+        let is_own = |(server, native): &(ServerId, String)| *server == backend.id && covers(native);
+        self.owner.as_ref().is_some_and(is_own) || self.exposed.iter().any(|uri| reaches(&name.exposed, uri))
+    }
+}
+
+/// SUB-18: whether who subscribed to `outer` is told of `uri`.
+fn reaches(outer: &str, uri: &str) -> bool {
+    let Some(rest) = uri.strip_prefix(outer) else { return false };
+    rest.is_empty() || outer.ends_with('/') || rest.starts_with(['/', '?', '#'])
+}
+
+fn list(found: &[Found]) -> SubscriptionList {
+    let mut servers: BTreeMap<&ServerId, usize> = BTreeMap::new();
+    let mut clients: HashMap<ClientId, ClientCount> = HashMap::new();
+    for Found { server, subscription, .. } in found {
+        *servers.entry(server).or_default() += 1;
+        let begun = || ClientCount { client: client(subscription), count: 0 };
+        clients.entry(subscription.subscriber.id).or_insert_with(begun).count += 1;
+    }
+    let mut clients: Vec<_> = clients.into_values().collect();
+    clients.sort_by(|one, other| (other.count, &one.client.id).cmp(&(one.count, &other.client.id)));
+    SubscriptionList {
+        total: found.len(),
+        omitted: found.len().saturating_sub(MOST_LISTED),
+        servers: servers.into_iter().map(|(server, count)| (server.to_string(), count)).collect(),
+        clients,
+        subscriptions: found.iter().take(MOST_LISTED).map(info).collect(),
+    }
+}
+
+fn client(subscription: &Subscription) -> ClientInfo {
+    let introduction = &subscription.subscriber.introduction;
+    let (name, version) = (introduction.name.clone(), introduction.version.clone());
+    ClientInfo { id: subscription.subscriber.session_name(), name, version }
+}
+
+fn info(found: &Found) -> SubscriptionInfo {
+    let Found { server, subscription, state } = found;
+    let seconds = subscription.created.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    SubscriptionInfo {
+        id: subscription.id.to_string(),
+        client: client(subscription),
+        server: server.to_string(),
+        uri: subscription.name.exposed.to_string(),
+        created: date::iso(seconds.cast_signed()),
+        options: options(subscription),
+        state: Cow::Borrowed(state),
+        delivered: subscription.receipt.delivered.load(Ordering::Relaxed),
+        coalesced: subscription.receipt.coalesced.load(Ordering::Relaxed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sub15_who_subscribed_to_what_is_around_a_uri_hears_of_it() {
+        for (outer, uri, expected) in [
+            ("a:b", "a:b", true),
+            ("a:b", "a:b/c", true),
+            ("a:b", "a:b?c", true),
+            ("a:b", "a:b#c", true),
+            ("a:b/", "a:b/c", true),
+            ("a:b", "a:bc", false),
+            ("a:b/c", "a:b", false),
+            ("a:b/", "a:b", false),
+        ] {
+            assert_eq!(reaches(outer, uri), expected, "{outer} of {uri}");
+        }
+    }
+}

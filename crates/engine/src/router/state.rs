@@ -1,0 +1,184 @@
+//! The state of a call that its client carries (`requestState`), sealed so that nobody can read, change or borrow it.
+//!
+//! A call that needs an input is answered, and comes back as another request. What it comes back to stands in the state:
+//! either a call that waits here ([`State::Parked`]), or the state that a backend gave ([`State::Native`]), or nothing
+//! but the leave to try again ([`State::Again`]). It is bound to the caller, the method, what it is about with all
+//! arguments, and a time. The key lives as long as the gateway: after a restart no state is known.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use aws_lc_rs::aead::{AES_256_GCM, Aad, RandomizedNonceKey};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sha2::{Digest as _, Sha256};
+
+use crate::client::caller::{Caller, Principal};
+use goblin_wire::Request;
+use goblin_wire::error::Error;
+use goblin_wire::json;
+
+const KEY_LENGTH: usize = 32;
+const NONCE_LENGTH: usize = 12;
+/// A longer one is none of ours: what backends give is bounded with the message it comes in.
+const LONGEST: usize = 1 << 20;
+
+/// What a call comes back to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// A call that waits under this number.
+    Parked(u128),
+    /// The state that this server gave.
+    Native { server: String, state: String },
+    /// The call may simply be made again.
+    Again,
+}
+
+pub struct States {
+    key: RandomizedNonceKey,
+}
+
+impl Default for States {
+    fn default() -> States {
+        let mut key = [0; KEY_LENGTH];
+        getrandom::fill(&mut key).expect("the system has a random source");
+        States { key: RandomizedNonceKey::new(&AES_256_GCM, &key).expect("the key has the length of the algorithm") }
+    }
+}
+
+impl States {
+    /// The state of `request` for its caller, good for `life`.
+    pub fn seal(&self, state: &State, caller: &Caller, request: &Request, life: Duration) -> String {
+        let expires = now() + life.as_secs();
+        let mut sealed = expires.to_be_bytes().to_vec();
+        match state {
+            State::Parked(id) => {
+                sealed.push(b'P');
+                sealed.extend_from_slice(&id.to_be_bytes());
+            }
+            State::Native { server, state } => {
+                sealed.push(b'N');
+                sealed.extend_from_slice(format!("{server}\n{state}").as_bytes());
+            }
+            State::Again => sealed.push(b'A'),
+        }
+        let nonce = self.key.seal_in_place_append_tag(Aad::from(bound_to(caller, request)), &mut sealed);
+        let nonce = nonce.expect("a state is far shorter than the algorithm's bound");
+        let mut token = nonce.as_ref().to_vec();
+        token.append(&mut sealed);
+        URL_SAFE_NO_PAD.encode(token)
+    }
+
+    /// What `request` comes back to with this state.
+    pub fn open(&self, token: &str, caller: &Caller, request: &Request) -> Result<State, Error> {
+        self.open_at(token, caller, request, now()).ok_or(Error::StaleState)
+    }
+
+    fn open_at(&self, token: &str, caller: &Caller, request: &Request, now: u64) -> Option<State> {
+        let token = Some(token).filter(|token| token.len() <= LONGEST)?;
+        let mut token = URL_SAFE_NO_PAD.decode(token).ok()?;
+        let (nonce, sealed) = token.split_at_mut_checked(NONCE_LENGTH)?;
+        let nonce = aws_lc_rs::aead::Nonce::try_assume_unique_for_key(nonce).ok()?;
+        let plain = self.key.open_in_place(nonce, Aad::from(bound_to(caller, request)), sealed).ok()?;
+        let (expires, plain) = plain.split_first_chunk::<8>()?;
+        if u64::from_be_bytes(*expires) < now {
+            return None;
+        }
+        match plain.split_first()? {
+            (b'P', id) => Some(State::Parked(u128::from_be_bytes(id.try_into().ok()?))),
+            (b'N', rest) => {
+                let (server, state) = std::str::from_utf8(rest).ok()?.split_once('\n')?;
+                Some(State::Native { server: server.to_owned(), state: state.to_owned() })
+            }
+            (b'A', []) => Some(State::Again),
+            _ => None,
+        }
+    }
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// The call that a state belongs to: its caller, its method, and all of its params but those that differ from round to
+/// round. A client may write the same arguments in another order.
+fn bound_to(caller: &Caller, request: &Request) -> [u8; 32] {
+    let text = request.raw.as_str();
+    let params = request.params.whole.into_iter().flat_map(|params| json::members(text, params));
+    let mut params: Vec<_> = params
+        .map(|member| (member.key(text), member.value.get(text)))
+        .filter(|(key, _)| !matches!(&**key, "_meta" | "inputResponses" | "requestState"))
+        .collect();
+    params.sort_by(|one, other| one.0.cmp(&other.0));
+    let principal = match caller.principal {
+        Principal::Anonymous => "anonymous",
+    };
+    let mut hash = Sha256::new();
+    let mut add = |part: &str| {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    };
+    add(principal);
+    add(caller.profile.as_ref().map_or("", |profile| profile.as_str()));
+    add(request.method.as_str());
+    for (key, value) in params {
+        add(&key);
+        // Numbers that a double cannot hold, and the like, are taken as they are written.
+        add(&serde_json::from_str::<serde_json::Value>(value)
+            .map_or_else(|_| value.to_owned(), |value| value.to_string()));
+    }
+    hash.finalize().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::lane::Call;
+    use goblin_wire::Message;
+
+    fn request(params: &str) -> Request {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);
+        match Message::parse(text.into()) {
+            Ok(Message::Request(request)) => request,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    const LIFE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn ask_a_state_is_good_for_its_own_call_alone() {
+        let (states, caller) = (States::default(), Call::example().caller);
+        let first = request(r#"{"name":"t","arguments":{"a":1,"b":[2]},"_meta":{"x":1}}"#);
+        for state in [
+            State::Parked(7),
+            State::Native { server: "s".into(), state: "line\nbreak \u{e9}".into() },
+            State::Native { server: "s".into(), state: String::new() },
+            State::Again,
+        ] {
+            let token = states.seal(&state, &caller, &first, LIFE);
+            let retry = request(r#"{"inputResponses":{},"arguments":{"b":[2], "a":1},"name":"t","requestState":"x"}"#);
+            assert_eq!(states.open(&token, &caller, &retry).ok(), Some(state));
+            for other in [r#"{"name":"u","arguments":{"a":1,"b":[2]}}"#, r#"{"name":"t","arguments":{"a":2,"b":[2]}}"#]
+            {
+                assert!(states.open(&token, &caller, &request(other)).is_err(), "{other}");
+            }
+            assert!(States::default().open(&token, &caller, &first).is_err(), "of another gateway");
+            assert!(states.open_at(&token, &caller, &first, now() + 61).is_none(), "too late");
+        }
+    }
+
+    #[test]
+    fn ask_a_state_that_was_tampered_with_is_none() {
+        let (states, caller, call) = (States::default(), Call::example().caller, request(r#"{"name":"t"}"#));
+        let token = states.seal(&State::Parked(7), &caller, &call, LIFE);
+        for at in 0..token.len() {
+            let mut bytes = token.clone().into_bytes();
+            bytes[at] = if bytes[at] == b'A' { b'B' } else { b'A' };
+            let wrong = String::from_utf8(bytes).expect("ASCII");
+            assert!(states.open(&wrong, &caller, &call).is_err(), "{at}");
+        }
+        for wrong in ["", "A", "!", &token[1..], &format!("{token}A")] {
+            assert!(states.open(wrong, &caller, &call).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! `resources/subscribe` and `resources/unsubscribe`.
+//!
+//! A plain request means what the protocol says. What a client may ask for beyond it stands in `_meta` under `dev.goblin/`;
+//! what is not known there is refused by name, so that nobody waits for what will not come.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::upstream::register::{Register, Subscribed, Unsubscribable};
+use crate::upstream::trouble::public;
+use crate::upstream::{Backend, CallEnd};
+use crate::client::caller::SessionId;
+use crate::directory::View;
+use goblin_catalog::resources::Owner;
+use crate::client::lane::Call;
+use crate::client::mailbox::Mailbox;
+use goblin_subscriptions::tally::{Full, Place};
+use goblin_subscriptions::updates::Pace;
+use goblin_telemetry::Event;
+use goblin_wire::error::Error;
+use goblin_wire::json::{self, Pieces, Span, Splice, quote};
+use goblin_wire::params::required;
+use goblin_wire::{Outcome as Answer, Request, Response};
+use crate::router::{Router, find_resource};
+use goblin_subscriptions::glob::Glob;
+use goblin_subscriptions::id::SubscriptionId;
+use goblin_subscriptions::pattern::Pattern;
+use goblin_subscriptions::selection::Selection;
+use goblin_subscriptions::{Outcome, Terms};
+use crate::client::subscriptions::Wish;
+use crate::client::subscriptions::Subscription;
+
+/// Who wants to be told, where that is not the session of a call.
+pub struct Listener {
+    pub client: SessionId,
+    pub mailbox: Arc<Mailbox>,
+}
+
+const PREFIX: &str = "dev.goblin/";
+/// Longer waits than this make no sense for something that says "look again".
+const LONGEST_WAIT: u64 = 3_600_000;
+
+impl Router {
+    pub(super) async fn subscribe(&self, call: &Arc<Call>) -> Result<Pieces, CallEnd> {
+        let request = &call.request;
+        let uri = required(request.raw.as_str(), request.params.uri, "uri")?;
+        let Options { pattern, pace, selection } = Options::read(request)?;
+        let (catalog, found) = self.look_up(|view| find(view, &uri, pattern), &call.caller).await?;
+        let backend = &catalog.source(found.source).backend;
+        let Some(client) = call.caller.session else {
+            return Err(Error::InvalidRequest("a subscription needs a session".to_owned()).into());
+        };
+        let listener = Listener { client, mailbox: Arc::clone(&call.mailbox) };
+        let terms = Terms::new(pace, selection);
+        let Subscribed { subscription, outcome } = tokio::select! {
+            subscribed = self.enter(call, &listener, backend, found, terms) => subscribed?,
+            _ = call.ended() => return Err(CallEnd::Cancelled),
+        };
+        let state = match outcome {
+            Outcome::Subscribed => "subscribed",
+            Outcome::Tracked => "tracked",
+            Outcome::Pending => "pending",
+            Outcome::Refused(response) => return Ok(refusal(request, &response, &subscription)),
+            Outcome::Failed(reason) => {
+                let (server, reason) = (backend.id.to_string(), public(&reason));
+                return Err(Error::BackendUnavailable { server, reason, sent: true }.into());
+            }
+            Outcome::Late(after) => {
+                let (server, method) = (backend.id.to_string(), request.method.to_string());
+                return Err(Error::Timeout { server, method, after }.into());
+            }
+        };
+        let (server, session) = (backend.id.as_str(), &*client.short());
+        // As it was named by whoever subscribed first: that is what updates say.
+        let uri = &*subscription.name.exposed;
+        self.observe.emit(&Event::Subscribed { server, uri, session, state });
+        let state = if state == "pending" { r#","dev.goblin/state":"pending""# } else { "" };
+        let id = subscription.id;
+        let names = format!(r#""{PREFIX}uri":{},"{PREFIX}server":{}"#, quote(uri), quote(server));
+        let meta = format!(r#"{{"{PREFIX}subscriptionId":"{id}",{names}{state}}}"#);
+        Ok(goblin_wire::reply(&request.id, format!(r#"{{"_meta":{meta}}}"#)))
+    }
+
+    async fn enter(
+        &self,
+        call: &Arc<Call>,
+        listener: &Listener,
+        backend: &Backend,
+        found: Found,
+        terms: Terms,
+    ) -> Result<Subscribed, CallEnd> {
+        let register = backend.register_for(call).await?;
+        let wish = Wish {
+            subscriber: Arc::clone(&listener.mailbox),
+            native: found.native,
+            exposed: found.exposed,
+            pattern: found.pattern,
+            terms,
+        };
+        let subscribed = register.subscribe(wish, || self.place(&listener.mailbox)).await;
+        subscribed.map_err(|why| self.unsubscribable(why, backend))
+    }
+
+    /// Whether what a client asks for beyond the protocol can be had.
+    pub fn check_options(request: &Request) -> Result<(), Error> {
+        Options::read(request).map(drop)
+    }
+
+    /// Whether somebody who listens for this would be told, as far as the catalog knows.
+    pub fn can_subscribe(&self, call: &Call, uri: &str) -> bool {
+        let Ok(Options { pattern, .. }) = Options::read(&call.request) else { return false };
+        let catalog = self.directory.catalog_of(call.caller.profile.as_ref());
+        let found = find(catalog.view(call.caller.dialect), uri, pattern);
+        found.is_ok_and(|found| catalog.source(found.source).backend.can_tell())
+    }
+
+    /// Enters a subscription of somebody who listens; tells whether it stands.
+    pub async fn listen_to(&self, call: &Arc<Call>, listener: &Listener, uri: &str) -> bool {
+        let entered = async {
+            let Options { pattern, pace, selection } = Options::read(&call.request)?;
+            let (catalog, found) = self.look_up(|view| find(view, uri, pattern), &call.caller).await?;
+            let backend = &catalog.source(found.source).backend;
+            let subscribed = self.enter(call, listener, backend, found, Terms::new(pace, selection)).await?;
+            Ok::<_, CallEnd>((backend.id.clone(), subscribed))
+        };
+        let Ok((server, subscribed)) = entered.await else { return false };
+        let state = match subscribed.outcome {
+            Outcome::Subscribed => "subscribed",
+            Outcome::Tracked => "tracked",
+            Outcome::Pending => "pending",
+            Outcome::Refused(_) | Outcome::Failed(_) | Outcome::Late(_) => "refused",
+        };
+        let (server, session) = (server.as_str(), &*listener.client.short());
+        self.observe.emit(&Event::Subscribed { server, uri, session, state });
+        state != "refused"
+    }
+
+    fn unsubscribable(&self, why: Unsubscribable, backend: &Backend) -> CallEnd {
+        let limits = self.policies.subscriptions;
+        let (limit, value) = match why {
+            Unsubscribable::Gone => return CallEnd::Cancelled,
+            Unsubscribable::Closed => {
+                let reason = "its configuration has just changed".to_owned();
+                return Error::BackendUnavailable { server: backend.id.to_string(), reason, sent: false }.into();
+            }
+            Unsubscribable::Full(Full::Client) => ("subscriptions.maxPerClient", limits.per_client),
+            Unsubscribable::Full(Full::All) => ("subscriptions.maxTotal", limits.total),
+            Unsubscribable::Full(Full::Upstream) => ("subscriptions.maxUpstream", limits.upstream),
+        };
+        Error::LimitExceeded { limit, value }.into()
+    }
+
+    fn place(&self, mailbox: &Mailbox) -> Result<Place, Full> {
+        let limits = self.policies.subscriptions;
+        Place::new((&mailbox.subscriptions, limits.per_client), (&self.subscriptions, limits.total))
+    }
+
+    /// What is not subscribed, or not known, is no error: it is as the client wants it.
+    pub(super) fn unsubscribe(&self, call: &Call) -> Result<Pieces, Error> {
+        let request = &call.request;
+        let uri = required(request.raw.as_str(), request.params.uri, "uri")?;
+        let (session, mailbox) = (call.caller.session, &*call.mailbox);
+        let ended = match uri.parse::<SubscriptionId>() {
+            Ok(id) => self.unsubscribe_known(call, |register| register.unsubscribe_id(mailbox, id)),
+            // As it is offered now; or else as it was when it was subscribed.
+            Err(()) => self
+                .unsubscribe_offered(call, &uri)
+                .or_else(|| self.unsubscribe_known(call, |register| register.unsubscribe_exposed(mailbox, &uri)))
+                .or_else(|| self.unsubscribe_pattern(call, &uri)),
+        };
+        if let (Some(backend), Some(session)) = (ended, session) {
+            self.observe.emit(&Event::Unsubscribed { server: backend.id.as_str(), session: &session.short() });
+        }
+        Ok(goblin_wire::reply(&request.id, "{}"))
+    }
+
+    /// The backend at which `end` found what to end.
+    fn unsubscribe_known(&self, call: &Call, end: impl Fn(&Register) -> bool) -> Option<Arc<Backend>> {
+        let has_ended = |register: Arc<Register>| end(&register);
+        let backends = self.directory.backends();
+        backends.iter().find(|backend| backend.known_register(call.caller.session).is_some_and(has_ended)).cloned()
+    }
+
+    /// What was subscribed as a pattern that is spelled otherwise now.
+    fn unsubscribe_pattern(&self, call: &Call, uri: &str) -> Option<Arc<Backend>> {
+        let catalog = Arc::clone(&self.directory.catalog_of(call.caller.profile.as_ref()));
+        [Kind::Template, Kind::Glob].into_iter().find_map(|kind| {
+            let found = find(catalog.view(call.caller.dialect), uri, Some(kind)).ok()?;
+            let backend = &catalog.source(found.source).backend;
+            let register = backend.known_register(call.caller.session)?;
+            register.unsubscribe_pattern(&call.mailbox, &found.native).then(|| Arc::clone(backend))
+        })
+    }
+
+    fn unsubscribe_offered(&self, call: &Call, uri: &str) -> Option<Arc<Backend>> {
+        let catalog = Arc::clone(&self.directory.catalog_of(call.caller.profile.as_ref()));
+        let owner = find_resource(catalog.view(call.caller.dialect), uri).ok()?;
+        let backend = &catalog.source(owner.source).backend;
+        let register = backend.known_register(call.caller.session)?;
+        register.unsubscribe(&call.mailbox, &owner.native).then(|| Arc::clone(backend))
+    }
+}
+
+/// The backend's own error, under the name that the client knows. One without data says what it is about.
+fn refusal(request: &Request, response: &Response, subscription: &Subscription) -> Pieces {
+    let text = response.raw.as_str();
+    let mut edits = Splice::new();
+    let Answer::Error(error) = response.outcome else { return response.rekeyed(&request.id, edits) };
+    match json::member(text, error, "data") {
+        Some(data) => {
+            let uri = json::member(text, data, "uri");
+            let is_it = |at: &Span| json::string(text, *at).is_some_and(|uri| *uri == *subscription.name.native);
+            if let Some(at) = uri.filter(is_it) {
+                edits.replace(at, quote(&subscription.name.exposed));
+            }
+        }
+        None if error.get(text).ends_with('}') => {
+            let comma = if json::members(text, error).next().is_some() { "," } else { "" };
+            edits.insert(error.end - 1, format!(r#"{comma}"data":{{"code":"SUBSCRIPTION_FAILED"}}"#));
+        }
+        None => {}
+    }
+    response.rekeyed(&request.id, edits)
+}
+
+/// What is to be subscribed, and whose it is.
+struct Found {
+    source: usize,
+    native: Arc<str>,
+    exposed: Arc<str>,
+    pattern: Option<Arc<Pattern>>,
+}
+
+fn find(view: View<'_>, uri: &str, kind: Option<Kind>) -> Result<Found, Error> {
+    let resources = &view.catalog.resources;
+    match kind {
+        None => {
+            let Owner { source, native, .. } = find_resource(view, uri)?;
+            let exposed = resources.expose(&view.catalog.sources, source, &native).into();
+            Ok(Found { source, native: native.into(), exposed, pattern: None })
+        }
+        Some(Kind::Template) => {
+            let missing = || Error::ResourceNotFound { uri: uri.to_owned(), candidates: Vec::new() };
+            let entry = resources.find_template(uri).ok_or_else(missing)?;
+            let unusable = || Error::InvalidParams(format!("the template {} is no RFC 6570 template", quote(uri)));
+            let template = entry.template.clone().ok_or_else(unusable)?;
+            let (native, exposed) = (Arc::from(&*entry.native), Arc::from(&*entry.exposed));
+            Ok(Found { source: entry.source, native, exposed, pattern: Some(Arc::new(Pattern::Template(template))) })
+        }
+        Some(Kind::Glob) => {
+            let (source, native) = resources.find_server(&view.catalog.sources, uri)?;
+            let glob =
+                Glob::parse(&native).map_err(|error| Error::InvalidParams(format!("uri is no glob: {error}")))?;
+            let exposed = resources.expose(&view.catalog.sources, source, &native).into();
+            Ok(Found { source, native: native.into(), exposed, pattern: Some(Arc::new(Pattern::Glob(glob))) })
+        }
+    }
+}
+
+/// What a client may say in `_meta`.
+#[derive(Debug, Default, PartialEq)]
+struct Options {
+    pattern: Option<Kind>,
+    pace: Pace,
+    selection: Option<Selection>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Glob,
+    Template,
+}
+
+impl Options {
+    fn read(request: &Request) -> Result<Options, Error> {
+        let text = request.raw.as_str();
+        let mut options = Options::default();
+        let Some(meta) = request.params.meta else { return Ok(options) };
+        for member in json::members(text, meta) {
+            let (key, value) = (member.key(text), member.value);
+            let Some(option) = key.strip_prefix(PREFIX) else { continue };
+            match option {
+                "minIntervalMs" => options.pace.min_interval = millis(text, value, &key)?,
+                "batchMs" => options.pace.batch = millis(text, value, &key)?,
+                "priority" => options.pace.priority = priority(text, value, &key)?,
+                "pattern" => options.pattern = Some(kind(text, value, &key)?),
+                "fields" => options.selection = Some(fields(text, value, &key)?),
+                _ => return Err(Error::InvalidParams(format!("_meta has the unknown option {}", quote(&key)))),
+            }
+        }
+        Ok(options)
+    }
+}
+
+fn kind(text: &str, at: Span, key: &str) -> Result<Kind, Error> {
+    match json::string(text, at).as_deref() {
+        Some("glob") => Ok(Kind::Glob),
+        Some("template") => Ok(Kind::Template),
+        _ => Err(Error::InvalidParams(format!("{key} must be \"glob\" or \"template\""))),
+    }
+}
+
+fn fields(text: &str, at: Span, key: &str) -> Result<Selection, Error> {
+    Selection::parse(text, at).map_err(|wrong| Error::InvalidParams(format!("{key} {wrong}")))
+}
+
+fn millis(text: &str, at: Span, key: &str) -> Result<Duration, Error> {
+    let millis = at.get(text).parse().ok().filter(|millis| *millis <= LONGEST_WAIT);
+    let wrong = || Error::InvalidParams(format!("{key} must be an integer from 0 to {LONGEST_WAIT}"));
+    millis.map(Duration::from_millis).ok_or_else(wrong)
+}
+
+fn priority(text: &str, at: Span, key: &str) -> Result<i8, Error> {
+    let priority = at.get(text).parse().ok().filter(|priority| (-10..=10).contains(priority));
+    priority.ok_or_else(|| Error::InvalidParams(format!("{key} must be an integer from -10 to 10")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use goblin_wire::Message;
+
+    fn read(meta: &str) -> Result<Options, String> {
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{{"uri":"a:b","_meta":{meta}}}}}"#
+        );
+        match Message::parse(text.into()) {
+            Ok(Message::Request(request)) => Options::read(&request).map_err(|error| error.to_string()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn subx3_subx4_options_are_read_and_others_refused_by_name() {
+        assert_eq!(read(r#"{"other/thing":1,"progressToken":1}"#), Ok(Options::default()));
+        let all = r#"{"dev.goblin/minIntervalMs":250,"dev.goblin/batchMs":0,"dev.goblin/priority":-10}"#;
+        let pace = Pace { min_interval: Duration::from_millis(250), batch: Duration::ZERO, priority: -10 };
+        assert_eq!(read(all), Ok(Options { pace, ..Options::default() }));
+        let glob = Options { pattern: Some(Kind::Glob), ..Options::default() };
+        assert_eq!(read(r#"{"dev.goblin/pattern":"glob"}"#), Ok(glob));
+        let fields = r#"{"dev.goblin/pattern":"template","dev.goblin/fields":["size"]}"#;
+        assert!(read(fields).is_ok_and(|it| it.pattern == Some(Kind::Template) && it.selection.is_some()));
+        for (wrong, word) in [
+            (r#"{"dev.goblin/minIntervalMs":-1}"#, "minIntervalMs"),
+            (r#"{"dev.goblin/minIntervalMs":1.5}"#, "minIntervalMs"),
+            (r#"{"dev.goblin/batchMs":"1"}"#, "batchMs"),
+            (r#"{"dev.goblin/batchMs":3600001}"#, "3600000"),
+            (r#"{"dev.goblin/priority":11}"#, "priority"),
+            (r#"{"dev.goblin/whatever":1}"#, "dev.goblin/whatever"),
+            (r#"{"dev.goblin/pattern":"regex"}"#, "dev.goblin/pattern must be \"glob\""),
+            (r#"{"dev.goblin/pattern":true}"#, "dev.goblin/pattern"),
+            (r#"{"dev.goblin/fields":[]}"#, "dev.goblin/fields must be an array"),
+            (r#"{"dev.goblin/fields":["a..b"]}"#, "dev.goblin/fields has the path"),
+        ] {
+            let error = read(wrong).expect_err(wrong);
+            assert!(error.contains(word), "{wrong}: {error}");
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! Tasks: calls that are answered at once with an id, and end later (TASK-1).
+//!
+//! A client knows a task by an id of ours (`book`), and asks for it by that id; the backend hears its own. Where both
+//! sides speak the same version all else passes as it is. Where they do not, what the one cannot say the other is asked
+//! for here (`bridge`), and a client that knows no tasks waits for the result (`wait`).
+
+pub mod attendant;
+pub mod book;
+mod bridge;
+mod wait;
+pub mod watch;
+mod words;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::upstream::ask::Translate;
+use crate::upstream::{Answered, Backend, CallEnd, Outgoing, Tasks};
+use crate::client::caller::{Caller, SessionId};
+use goblin_catalog::definition::requires_task;
+use crate::directory::{Catalog, Source};
+use goblin_config::ServerId;
+use crate::client::lane::{Call, Patience};
+use goblin_wire::dialect::{Dialect, Era};
+use goblin_wire::error::Error;
+use goblin_wire::json::{self, Pieces, Span, Splice, quote};
+use goblin_wire::method::Method;
+use goblin_wire::modern::{IDENTITY, RELATED_TASK, SERVER_INFO, TASKS_DECLARED};
+use goblin_wire::params::{related_task, required};
+use goblin_wire::{Id, Message, Notification, Outcome, Request};
+use crate::router::inputs::Exchange;
+use crate::router::tasks::book::{Made, Native, Owner, Place, Task};
+use crate::router::tasks::words::Told;
+use crate::router::{Reply, Router, Target, content};
+
+/// Told when a tool needs a task and the request does not declare that it can be given one.
+const MISSING_CAPABILITY: &str = "-32021";
+
+/// What may come of a call, as far as tasks go.
+#[derive(Default)]
+pub(super) struct Wish {
+    pub tasks: Tasks,
+    /// Room for the task that it may become.
+    place: Option<Place>,
+    /// Why there is none, where the client could be given a task.
+    full: Option<Error>,
+}
+
+impl Wish {
+    /// Whether there may be a task in the answer, or the lack of one.
+    pub fn may_come_true(&self, request: &Request, answered: &Answered) -> bool {
+        if self.tasks != Tasks::default() || self.full.is_some() {
+            return true;
+        }
+        // Of a backend that keeps to the rules there is none.
+        let text = answered.response.raw.as_str();
+        let Outcome::Result(result) = answered.response.outcome else { return false };
+        request.method == Method::ToolsCall
+            && answered.dialect.has_result_types()
+            && words::made(text, result, Era::Modern).is_some()
+    }
+}
+
+/// What came of one.
+pub(super) enum Came {
+    Reply(Reply),
+    Result(Answered),
+}
+
+/// One request about a task.
+struct Errand<'a> {
+    router: &'a Router,
+    call: &'a Arc<Call>,
+    backend: &'a Arc<Backend>,
+    task: &'a Arc<Task>,
+}
+
+impl Router {
+    /// Whether some backend makes tasks, so that clients are told they can be had.
+    pub fn offers_tasks(&self) -> bool {
+        self.directory
+            .backends()
+            .iter()
+            .any(|backend| backend.listing().hello.as_ref().is_some_and(|hello| hello.capabilities.tasks))
+    }
+
+    /// What a call wishes. Where the client asks for a task and there is no room, it is refused; where its backend would
+    /// decide, it goes as the call of a client that cannot be given one.
+    pub(super) fn task_wish(&self, call: &Call, catalog: &Catalog, target: &Target) -> Result<Wish, Error> {
+        let Target::Tool(index) = target else { return Ok(Wish::default()) };
+        let entry = &catalog.tools.entries[*index];
+        let (caller, asked) = (&call.caller, call.request.params.task.is_some());
+        if !(makes_tasks(catalog.source(entry.source)) || asked && caller.dialect.has_tasks()) {
+            return Ok(Wish::default());
+        }
+        if caller.dialect.has_tasks() {
+            if !asked {
+                return Ok(Wish::default());
+            }
+            let place = self.tasks.reserve(Owner::of(caller), Instant::now())?;
+            let tasks = Tasks { welcome: true, required: false };
+            return Ok(Wish { tasks, place: Some(place), full: None });
+        }
+        let required = requires_task(&entry.definition);
+        if !knows_extension(caller) {
+            return Ok(Wish { tasks: Tasks { welcome: false, required }, ..Wish::default() });
+        }
+        let place = self.tasks.reserve(Owner::of(caller), Instant::now());
+        let tasks = Tasks { welcome: place.is_ok(), required };
+        Ok(match place {
+            Ok(place) => Wish { tasks, place: Some(place), full: None },
+            Err(error) => Wish { tasks, place: None, full: Some(error) },
+        })
+    }
+
+    /// The answer to a call: where it is a task, that is entered, or waited for.
+    pub(super) async fn came(
+        &self,
+        call: &Arc<Call>,
+        backend: &Arc<Backend>,
+        (wish, patience): (Wish, Patience),
+        answered: Answered,
+    ) -> Result<Came, CallEnd> {
+        let (text, era) = (answered.response.raw.as_str(), answered.dialect.era());
+        let result = match answered.response.outcome {
+            Outcome::Result(result) => result,
+            Outcome::Error(error) => {
+                let code = json::member(text, error, "code").map(|code| code.get(text));
+                return match wish.full {
+                    Some(full) if code == Some(MISSING_CAPABILITY) => Err(full.into()),
+                    _ => Ok(Came::Result(answered)),
+                };
+            }
+        };
+        let Some(told) = words::made(text, result, era) else { return Ok(Came::Result(answered)) };
+        let id = told.id().unwrap_or_default();
+        match wish.place {
+            Some(place) => {
+                let own = if backend.own_links().is_some() { call.caller.session } else { None };
+                let native = Native { server: backend.id.clone(), own, era, id: (*id).into() };
+                Ok(Came::Reply(self.enter_task(call, (place, native), &told, &answered)))
+            }
+            None if wish.tasks.required => {
+                let id = id.into_owned();
+                self.await_task(call, backend, (&id, told.interval()), patience).await.map(Came::Result)
+            }
+            None => {
+                let reason = "it made a task of a call that did not ask for one".to_owned();
+                Err(Error::BackendProtocol { server: backend.id.to_string(), reason }.into())
+            }
+        }
+    }
+
+    fn enter_task(
+        &self,
+        call: &Call,
+        (place, native): (Place, Native),
+        told: &Told<'_>,
+        Answered { response, .. }: &Answered,
+    ) -> Reply {
+        let client = call.caller.dialect.era();
+        let made = Made { native, client, life: told.life(), mailbox: &call.mailbox };
+        let task = self.tasks.enter(place, made, Instant::now());
+        task.note(told.life(), told.kept(&task.id));
+        let id = &call.request.id;
+        match (client, told.era) {
+            (Era::Legacy, Era::Legacy) | (Era::Modern, Era::Modern) => response.rekeyed(id, told.edits(&task.id)),
+            (Era::Legacy, Era::Modern) => goblin_wire::reply(id, format!(r#"{{"task":{}}}"#, told.for_older(&task.id))),
+            (Era::Modern, Era::Legacy) => goblin_wire::reply(id, newer_result("task", &told.newer_members(&task.id))),
+        }
+        .into()
+    }
+
+    /// `tasks/list`: what was last heard of each. To ask every backend for each of them would make one that is slow or gone
+    /// the end of the list; who wants to know it exactly asks for one task.
+    pub fn list_tasks(&self, caller: &Caller, request: &Request) -> Result<Pieces, Error> {
+        let text = request.raw.as_str();
+        if request.params.cursor.is_some_and(|at| at.get(text) != "null") {
+            return Err(Error::InvalidCursor);
+        }
+        let tasks = self.tasks.list(caller, Instant::now());
+        Ok(goblin_wire::reply(&request.id, format!(r#"{{"tasks":[{}]}}"#, tasks.join(","))))
+    }
+
+    /// A request about one task.
+    pub(super) async fn task_request(&self, call: &Arc<Call>) -> Result<Reply, CallEnd> {
+        let request = &call.request;
+        if !call.caller.dialect.has_handshake() {
+            check_declared(&call.caller)?;
+        }
+        let id = required(request.raw.as_str(), request.params.task_id, "taskId")?;
+        let unknown = || Error::InvalidParams(format!("there is no task {}", quote(&id)));
+        let task = self.tasks.find(&id, &call.caller, Instant::now()).ok_or_else(unknown)?;
+        let backend = self.backend(&task.native.server).ok_or_else(unknown)?;
+        let errand = Errand { router: self, call, backend: &backend, task: &task };
+        match (call.caller.dialect.era(), task.native.era) {
+            (Era::Legacy, Era::Legacy) | (Era::Modern, Era::Modern) => errand.carry().await,
+            (Era::Legacy, Era::Modern) => errand.for_older().await,
+            (Era::Modern, Era::Legacy) => errand.for_newer().await,
+        }
+    }
+
+    pub(super) fn backend(&self, server: &ServerId) -> Option<Arc<Backend>> {
+        self.directory.backends().iter().find(|backend| backend.id == *server).cloned()
+    }
+
+    /// A task that the object at `holder` names as its own, on its way to `caller`, who knows it by another id or not at all.
+    pub(super) fn related(&self, (backend, caller): (&Backend, &Caller), text: &str, holder: Span) -> Splice {
+        let mut edits = Splice::new();
+        let Some(at) = related_task(text, holder) else { return edits };
+        let own = if backend.own_links().is_some() { caller.session } else { None };
+        let native = json::string(text, at).unwrap_or_default();
+        let id = Translate::task_id(self, &backend.id, own, &native).filter(|_| caller.dialect.has_tasks());
+        match id {
+            Some(id) => edits.replace(at, quote(&id)),
+            None => {
+                let meta = json::member(text, holder, "_meta").expect("it holds the task");
+                json::cut_members(text, meta, |key| key == RELATED_TASK, &mut edits);
+            }
+        }
+        edits
+    }
+
+    /// The same in a request on its way to a backend.
+    pub(super) fn unrelate(&self, backend: &Backend, request: &Request, edits: &mut Splice) {
+        let text = request.raw.as_str();
+        let Some(at) = request.params.whole.and_then(|params| related_task(text, params)) else { return };
+        if let Some(native) = json::string(text, at).and_then(|id| self.tasks.native(&backend.id, &id)) {
+            edits.replace(at, quote(&native));
+        }
+    }
+
+    /// A backend tells of a task; tells whether somebody wanted to know.
+    pub(super) fn hear_of_task(&self, server: &ServerId, own: Option<SessionId>, notification: &Notification) -> bool {
+        let text = notification.raw.as_str();
+        let Some(params) = notification.params.whole else { return false };
+        let era = if notification.method == Method::TaskStatus { Era::Legacy } else { Era::Modern };
+        let told = Told { text, task: params, era };
+        let id = told.id().unwrap_or_default();
+        let native = Native { server: server.clone(), own, era, id: (*id).into() };
+        let Some(task) = self.tasks.named(&native) else { return false };
+        task.note(told.life(), told.kept(&task.id));
+        let mut edits = told.edits(&task.id);
+        edits.append(self.inlined(server, &told, task.client));
+        let message = json::single_line(edits.apply(notification.raw.bytes()));
+        match (era, task.client) {
+            (Era::Modern, Era::Modern) => task.tell(&message),
+            (Era::Legacy, Era::Legacy) => {
+                let mailbox = task.mailbox.upgrade().filter(|mailbox| mailbox.has_stream());
+                mailbox.is_some_and(|mailbox| mailbox.post(message))
+            }
+            // Each asks, in its own time.
+            (Era::Legacy, Era::Modern) | (Era::Modern, Era::Legacy) => false,
+        }
+    }
+
+    /// What changes in what stands beside a task: a result, or what is asked.
+    fn inlined(&self, server: &ServerId, told: &Told<'_>, client: Era) -> Splice {
+        let mut edits = Splice::new();
+        if (told.era, client) != (Era::Modern, Era::Modern) {
+            return edits;
+        }
+        let (text, dialect) = (told.text, Dialect::NEWEST);
+        let expose = |native: &str| self.expose_of(server, native);
+        if let Some(result) = told.outcome("result") {
+            edits.append(content::edits(dialect, &Method::ToolsCall, text, result, expose));
+        }
+        let asked = told.outcome("inputRequests").into_iter().flat_map(|asked| json::members(text, asked));
+        for asked in asked.map(|member| member.value) {
+            let method = json::member(text, asked, "method").and_then(|at| json::string(text, at));
+            if let (Some(method), Some(params)) = (method, json::member(text, asked, "params")) {
+                edits.append(content::ask_edits(dialect, &Method::parse(&method), text, params, expose));
+            }
+        }
+        edits
+    }
+
+    fn expose_of(&self, server: &ServerId, native: &str) -> String {
+        Translate::expose(self, server, native)
+    }
+}
+
+impl Errand<'_> {
+    /// Both sides speak the same version: the request goes as it is, under the backend's id.
+    async fn carry(&self) -> Result<Reply, CallEnd> {
+        let (call, native) = (self.call, &*self.task.native.id);
+        let request = &call.request;
+        let mut edits = Splice::new();
+        if let Some(at) = request.params.task_id {
+            edits.replace(at, quote(native));
+        }
+        let progress_token_at = request.params.said.progress_token;
+        let outgoing = self.outgoing(request, edits, progress_token_at);
+        let answered = self.backend.call(&outgoing, call, self.patience(&request.method)).await?;
+        Ok(self.passed(&answered))
+    }
+
+    fn outgoing<'a>(&'a self, request: &'a Request, edits: Splice, progress_token_at: Option<Span>) -> Outgoing<'a> {
+        let name = Some(&*self.task.native.id);
+        let tasks = Tasks { welcome: true, required: false };
+        Outgoing { request, edits, progress_token_at, name, mirrors: None, tasks }
+    }
+
+    /// ROUTE-3: what waits for the end of a task has all the time.
+    fn patience(&self, method: &Method) -> Patience {
+        let (config, policies) = (&self.backend.config, &self.router.policies);
+        match method {
+            Method::TasksResult => Patience { idle: None, most: None },
+            _ => {
+                let idle = config.timeout.map_or(policies.default_timeout, |timeout| timeout.duration());
+                Patience { idle, most: policies.max_timeout }
+            }
+        }
+    }
+
+    /// An answer of the backend for a client of the same version.
+    fn passed(&self, answered: &Answered) -> Reply {
+        let (request, caller) = (&self.call.request, &self.call.caller);
+        let text = answered.response.raw.as_str();
+        let Outcome::Result(result) = answered.response.outcome else { return self.failed(answered) };
+        let mut edits = match (&request.method, self.task.native.era) {
+            (Method::TasksResult, _) => self.result_edits(answered, result),
+            (Method::TasksGet, era) | (Method::TasksCancel, era @ Era::Legacy) => {
+                let told = Told { text, task: result, era };
+                self.note(&told);
+                let mut edits = told.edits(&self.task.id);
+                edits.append(self.router.inlined(&self.backend.id, &told, self.task.client));
+                edits
+            }
+            _ => Splice::new(),
+        };
+        if caller.dialect.has_handshake() {
+            edits.append(self.router.related((self.backend, caller), text, result));
+        }
+        answered.response.rekeyed(&request.id, edits).into()
+    }
+
+    /// An error of the backend.
+    fn failed(&self, answered: &Answered) -> Reply {
+        let exchange = Exchange { backend: self.backend, caller: &self.call.caller, request: &self.call.request };
+        self.router.pass_error(exchange, &answered.response, Splice::new())
+    }
+
+    fn note(&self, told: &Told<'_>) {
+        if told.id().is_some() {
+            self.task.note(told.life(), told.kept(&self.task.id));
+        }
+    }
+
+    /// What changes in the result of a tool, at `result`, on its way to this client.
+    fn result_edits(&self, answered: &Answered, result: Span) -> Splice {
+        let (text, caller) = (answered.response.raw.as_str(), &self.call.caller);
+        let expose = |native: &str| self.router.expose_of(&self.backend.id, native);
+        let mut edits = content::edits(caller.dialect, &Method::ToolsCall, text, result, expose);
+        match (caller.dialect.has_result_types(), answered.dialect.has_result_types()) {
+            (true, true) => {}
+            (true, false) => content::add_kind(&Method::ToolsCall, text, result, &mut edits),
+            (false, has_kind) => content::cut_foreign(has_kind, &Method::ToolsCall, text, result, &mut edits),
+        }
+        edits
+    }
+}
+
+/// Whether a client of a version without a handshake can be given a task.
+fn knows_extension(caller: &Caller) -> bool {
+    !caller.dialect.has_handshake() && caller.abilities.tasks
+}
+
+/// Whether a request declares the extension that it is of.
+pub fn check_declared(caller: &Caller) -> Result<(), Error> {
+    if knows_extension(caller) { Ok(()) } else { Err(Error::MissingCapability { required: TASKS_DECLARED }) }
+}
+
+pub(super) fn makes_tasks(source: &Source) -> bool {
+    source.listing.hello.as_ref().is_some_and(|hello| hello.capabilities.tasks)
+}
+
+/// A result of ours for a client whose results say their kind.
+fn newer_result(kind: &str, members: &str) -> String {
+    let comma = if members.is_empty() { "" } else { "," };
+    format!(r#"{{"resultType":"{kind}"{comma}{members},"_meta":{{"{SERVER_INFO}":{IDENTITY}}}}}"#)
+}
+
+/// A request of ours about a task, in the name of a call.
+fn about(method: &Method, native: &str, more: &str) -> Request {
+    let params = format!(r#"{{"taskId":{}{more}}}"#, quote(native));
+    match Message::parse(goblin_wire::request(&Id::from(0), method, &params)) {
+        Ok(Message::Request(request)) => request,
+        _ => unreachable!("it was written as a request"),
+    }
+}

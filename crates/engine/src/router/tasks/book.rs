@@ -1,0 +1,399 @@
+//! The book of tasks: under which id a client knows a task, and under which its backend does.
+//!
+//! Ids are minted here, from the system's random source: a client can neither guess the task of another nor learn what
+//! backends call theirs. A task belongs to the session that made it and goes with it; where a client has none, to its
+//! principal. It goes when its time to live is over, in any case.
+//!
+//! Full: a place is asked for before the call is sent, and refused.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use goblin_subscriptions::ClientId;
+use crate::client::caller::{Caller, Principal, SessionId};
+use goblin_config::ServerId;
+use crate::client::mailbox::{Holder, Mailbox};
+use goblin_wire::dialect::Era;
+use goblin_wire::error::Error;
+use crate::router::tasks::attendant::Attendant;
+
+/// How many tasks one client may have, and all together.
+pub const MOST_PER_CLIENT: usize = 1000;
+const MOST: usize = 10_000;
+/// The longest a task is known here, also where its backend keeps it for ever.
+pub const LONGEST_LIFE: Duration = Duration::from_secs(24 * 3600);
+
+/// Whose a task is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Owner {
+    Session(SessionId),
+    Principal(Principal),
+}
+
+impl Owner {
+    pub fn of(caller: &Caller) -> Owner {
+        caller.session.map_or(Owner::Principal(caller.principal), Owner::Session)
+    }
+}
+
+/// What a backend calls a task. Over links of single clients the same name may mean several.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Native {
+    pub server: ServerId,
+    /// Whose own link it was made over.
+    pub own: Option<SessionId>,
+    /// In whose words it speaks of it. One that speaks both may have two sets of names.
+    pub era: Era,
+    pub id: Box<str>,
+}
+
+/// A task that some client made.
+pub struct Task {
+    /// As its client knows it.
+    pub id: Box<str>,
+    pub native: Native,
+    pub owner: Owner,
+    /// In whose words its client speaks of it.
+    pub client: Era,
+    /// Its session's, to be told of changes.
+    pub mailbox: Weak<Mailbox>,
+    /// The client that has to be there for the task to stay.
+    client_id: Option<ClientId>,
+    made: Instant,
+    known: Mutex<Known>,
+    /// Who asks the client what the task waits for, where that needs somebody.
+    pub attendant: Mutex<Option<Arc<Attendant>>>,
+}
+
+/// What was heard of a task.
+struct Known {
+    expires: Instant,
+    /// As the versions with `tasks/list` write it.
+    last: Box<str>,
+    listeners: Vec<Listener>,
+}
+
+/// A stream on which a task is told of.
+struct Listener {
+    mailbox: Weak<Mailbox>,
+    /// What it was told last. Two streams of one client make the backend tell twice.
+    told: Option<Bytes>,
+}
+
+impl Task {
+    /// What its backend says of it now, and how long it is to live since it was made.
+    pub fn note(&self, life: Duration, last: Box<str>) {
+        let mut known = lock(&self.known);
+        known.expires = self.made + life;
+        known.last = last;
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        lock(&self.known).expires <= now
+    }
+
+    /// Tells of it on `mailbox` too.
+    pub fn listen(&self, mailbox: &Arc<Mailbox>) {
+        let mut known = lock(&self.known);
+        known.listeners.retain(|listener| listener.mailbox.strong_count() > 0);
+        known.listeners.push(Listener { mailbox: Arc::downgrade(mailbox), told: None });
+    }
+
+    /// Tells those who listen; tells whether there was somebody.
+    pub fn tell(&self, message: &Bytes) -> bool {
+        let mut known = lock(&self.known);
+        let mut told = false;
+        for listener in &mut known.listeners {
+            let Some(mailbox) = listener.mailbox.upgrade() else { continue };
+            told = true;
+            if listener.told.as_ref() != Some(message) && mailbox.post(message.clone()) {
+                listener.told = Some(message.clone());
+            }
+        }
+        told
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        if let Some(attendant) = lock(&self.attendant).take() {
+            attendant.dismiss();
+        }
+    }
+}
+
+#[derive(Default)]
+pub struct Book {
+    tasks: Mutex<Tasks>,
+}
+
+#[derive(Default)]
+struct Tasks {
+    by_id: HashMap<Box<str>, Arc<Task>>,
+    by_native: HashMap<Native, Box<str>>,
+    /// With places that are asked for and not taken yet.
+    counts: HashMap<Owner, usize>,
+    count: usize,
+}
+
+impl Tasks {
+    fn remove(&mut self, id: &str) -> Option<Arc<Task>> {
+        let task = self.by_id.remove(id)?;
+        if self.by_native.get(&task.native).is_some_and(|named| *named == task.id) {
+            self.by_native.remove(&task.native);
+        }
+        self.free(task.owner);
+        Some(task)
+    }
+
+    fn remove_all(&mut self, is_gone: impl Fn(&Task) -> bool) -> Vec<Arc<Task>> {
+        let gone: Vec<_> = self.by_id.values().filter(|task| is_gone(task)).map(|task| task.id.clone()).collect();
+        gone.iter().filter_map(|id| self.remove(id)).collect()
+    }
+
+    fn free(&mut self, owner: Owner) {
+        self.count -= 1;
+        if let Some(count) = self.counts.get_mut(&owner) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&owner);
+            }
+        }
+    }
+
+    fn has_room(&self, owner: Owner) -> Result<(), Error> {
+        let full = |value| Err(Error::LimitExceeded { limit: "tasks", value });
+        match (self.counts.get(&owner), self.count) {
+            (Some(MOST_PER_CLIENT..), _) => full(MOST_PER_CLIENT),
+            (_, MOST..) => full(MOST),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Room for one task. Its drop gives it back.
+pub struct Place {
+    book: Arc<Book>,
+    owner: Owner,
+    is_taken: bool,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if !self.is_taken {
+            self.book.lock().free(self.owner);
+        }
+    }
+}
+
+/// A task that a backend has just made.
+pub struct Made<'a> {
+    pub native: Native,
+    pub client: Era,
+    pub life: Duration,
+    pub mailbox: &'a Arc<Mailbox>,
+}
+
+impl Book {
+    /// Room for a task that may come of a call.
+    pub fn reserve(self: &Arc<Book>, owner: Owner, now: Instant) -> Result<Place, Error> {
+        let mut tasks = self.lock();
+        let mut late = Vec::new();
+        if tasks.has_room(owner).is_err() {
+            late = tasks.remove_all(|task| task.is_over(now));
+        }
+        let room = tasks.has_room(owner);
+        if room.is_ok() {
+            tasks.count += 1;
+            *tasks.counts.entry(owner).or_default() += 1;
+        }
+        drop(tasks);
+        drop(late);
+        room.map(|()| Place { book: Arc::clone(self), owner, is_taken: false })
+    }
+
+    /// Enters a task. A backend that gives a name again has forgotten what it meant before, and so do we: it may be
+    /// somebody else's now.
+    pub fn enter(self: &Arc<Book>, mut place: Place, made: Made<'_>, now: Instant) -> Arc<Task> {
+        let Made { native, client, life, mailbox } = made;
+        let owner = place.owner;
+        let has_session = matches!(owner, Owner::Session(_));
+        let task = Arc::new(Task {
+            id: mint(),
+            native: native.clone(),
+            owner,
+            client,
+            mailbox: if has_session { Arc::downgrade(mailbox) } else { Weak::new() },
+            client_id: has_session.then_some(mailbox.id),
+            made: now,
+            known: Mutex::new(Known { expires: now + life, last: Box::default(), listeners: Vec::new() }),
+            attendant: Mutex::default(),
+        });
+        let mut tasks = self.lock();
+        let before = tasks.by_native.get(&native).cloned().and_then(|before| tasks.remove(&before));
+        tasks.by_native.insert(native, task.id.clone());
+        tasks.by_id.insert(task.id.clone(), Arc::clone(&task));
+        place.is_taken = true;
+        drop(tasks);
+        drop(before);
+        let holder: Arc<dyn Holder> = Arc::<Book>::clone(self);
+        if has_session && !mailbox.hold_for(&holder) {
+            self.release(mailbox);
+        }
+        task
+    }
+
+    /// Returns whether a session has tasks, or calls that may become tasks.
+    pub fn has_tasks_of(&self, session: SessionId) -> bool {
+        self.lock().counts.contains_key(&Owner::Session(session))
+    }
+
+    /// A task of this client.
+    pub fn find(&self, id: &str, caller: &Caller, now: Instant) -> Option<Arc<Task>> {
+        let task = self.lock().by_id.get(id).cloned()?;
+        (task.owner == Owner::of(caller) && !task.is_over(now)).then_some(task)
+    }
+
+    /// The task that a backend calls so.
+    pub fn named(&self, native: &Native) -> Option<Arc<Task>> {
+        let tasks = self.lock();
+        tasks.by_native.get(native).and_then(|id| tasks.by_id.get(id)).cloned()
+    }
+
+    /// What `server` calls the task that clients know by this id.
+    pub fn native(&self, server: &ServerId, id: &str) -> Option<String> {
+        let tasks = self.lock();
+        tasks.by_id.get(id).filter(|task| task.native.server == *server).map(|task| task.native.id.to_string())
+    }
+
+    /// What was last heard of each task of this client, oldest first.
+    pub fn list(&self, caller: &Caller, now: Instant) -> Vec<Box<str>> {
+        let owner = Owner::of(caller);
+        let tasks = self.lock();
+        let mut own: Vec<_> = tasks.by_id.values().filter(|task| task.owner == owner && !task.is_over(now)).collect();
+        own.sort_by(|one, other| (one.made, &one.id).cmp(&(other.made, &other.id)));
+        own.iter().map(|task| lock(&task.known).last.clone()).filter(|last| !last.is_empty()).collect()
+    }
+
+    /// Forgets tasks whose time is over.
+    pub fn forget_late(&self, now: Instant) {
+        let late = self.lock().remove_all(|task| task.is_over(now));
+        drop(late);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tasks> {
+        lock(&self.tasks)
+    }
+}
+
+impl Holder for Book {
+    fn release(&self, mailbox: &Mailbox) {
+        let gone = self.lock().remove_all(|task| task.client_id == Some(mailbox.id));
+        drop(gone);
+    }
+
+    fn tell_missed(&self, _: &Mailbox) {}
+}
+
+fn mint() -> Box<str> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).expect("the system has a random source");
+    format!("task-{:032x}", u128::from_ne_bytes(bytes)).into()
+}
+
+/// No code that holds these locks can panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::caller::Node;
+    use crate::client::lane::Call;
+    use crate::client::mailbox::replay::Replay;
+
+    const LIFE: Duration = Duration::from_secs(60);
+
+    fn mailbox() -> Arc<Mailbox> {
+        Arc::new(Mailbox::new(Default::default(), Default::default(), Replay::new(0)))
+    }
+
+    fn session() -> Caller {
+        Caller { session: Some(SessionId::new(Node::random())), ..Call::example().caller }
+    }
+
+    fn native(own: Option<SessionId>, id: &str) -> Native {
+        Native { server: ServerId::new("a").expect("a valid id"), own, era: Era::Legacy, id: id.into() }
+    }
+
+    fn enter(book: &Arc<Book>, caller: &Caller, mailbox: &Arc<Mailbox>, native: Native, now: Instant) -> Arc<Task> {
+        let place = book.reserve(Owner::of(caller), now).expect("there is room");
+        book.enter(place, Made { native, client: Era::Legacy, life: LIFE, mailbox }, now)
+    }
+
+    #[test]
+    fn task1_a_task_is_found_by_its_own_client_for_as_long_as_it_lives() {
+        let (book, now) = (Arc::<Book>::default(), Instant::now());
+        let (one, other, mailbox) = (session(), session(), mailbox());
+        let task = enter(&book, &one, &mailbox, native(None, "1"), now);
+        assert!(task.id.len() == 37 && task.id.starts_with("task-"), "{}", task.id);
+        assert!(book.find(&task.id, &one, now).is_some());
+        assert!(book.find(&task.id, &other, now).is_none());
+        assert!(book.find("1", &one, now).is_none());
+        assert!(book.find(&task.id, &one, now + LIFE).is_none());
+        task.note(2 * LIFE, "{}".into());
+        assert!(book.find(&task.id, &one, now + LIFE).is_some());
+        book.forget_late(now + 2 * LIFE);
+        assert!(book.lock().by_id.is_empty() && book.lock().by_native.is_empty() && book.lock().count == 0);
+    }
+
+    #[test]
+    fn task1_tasks_go_with_their_session() {
+        let (book, now) = (Arc::<Book>::default(), Instant::now());
+        let (one, other) = ((session(), mailbox()), (session(), mailbox()));
+        let gone = enter(&book, &one.0, &one.1, native(None, "1"), now);
+        let kept = enter(&book, &other.0, &other.1, native(None, "2"), now);
+        one.1.close();
+        assert!(book.find(&gone.id, &one.0, now).is_none());
+        assert!(book.find(&kept.id, &other.0, now).is_some());
+        let late = enter(&book, &one.0, &one.1, native(None, "3"), now);
+        assert!(book.find(&late.id, &one.0, now).is_none(), "made while its session ended");
+        assert_eq!(book.lock().count, 1);
+    }
+
+    #[test]
+    fn task1_a_name_that_is_given_again_means_the_newer_task() {
+        let (book, now) = (Arc::<Book>::default(), Instant::now());
+        let (one, other, mailbox) = (session(), session(), mailbox());
+        let older = enter(&book, &one, &mailbox, native(None, "1"), now);
+        let newer = enter(&book, &other, &mailbox, native(None, "1"), now);
+        assert!(book.find(&older.id, &one, now).is_none());
+        assert_eq!(book.named(&native(None, "1")).map(|task| task.id.clone()), Some(newer.id.clone()));
+        let own = enter(&book, &one, &mailbox, native(one.session, "1"), now);
+        assert!(book.find(&newer.id, &other, now).is_some(), "over links of their own names do not meet");
+        assert_eq!(book.named(&native(one.session, "1")).map(|task| task.id.clone()), Some(own.id.clone()));
+    }
+
+    #[test]
+    fn task1_exactly_so_many_have_room() {
+        let (book, now, mailbox) = (Arc::<Book>::default(), Instant::now(), mailbox());
+        let one = session();
+        let mut places: Vec<_> =
+            (0..MOST_PER_CLIENT - 1).filter_map(|_| book.reserve(Owner::of(&one), now).ok()).collect();
+        enter(&book, &one, &mailbox, native(None, "1"), now);
+        assert_eq!(places.len(), MOST_PER_CLIENT - 1);
+        assert!(book.reserve(Owner::of(&one), now).is_err());
+        assert!(book.reserve(Owner::of(&one), now + LIFE).is_ok(), "what is over makes room");
+        places.pop();
+        assert!(book.reserve(Owner::of(&one), now).is_ok());
+        drop(places);
+        let all: Vec<_> = (0..=MOST).map_while(|_| book.reserve(Owner::of(&session()), now).ok()).collect();
+        assert_eq!(all.len(), MOST);
+        drop(all);
+        assert!(book.lock().counts.is_empty() && book.lock().count == 0);
+    }
+}

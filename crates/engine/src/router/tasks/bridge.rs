@@ -1,0 +1,209 @@
+//! Tasks between the versions: what a client asks of a task whose backend speaks of it in other words.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::upstream::{Answered, CallEnd};
+use goblin_wire::Outcome;
+use goblin_wire::dialect::Era;
+use goblin_wire::error::Error;
+use goblin_wire::json::{self, Span, Splice, quote};
+use goblin_wire::method::Method;
+use goblin_wire::modern::RELATED_TASK;
+use crate::router::Reply;
+use crate::router::inputs::inside;
+use crate::router::rounds::Said;
+use crate::router::tasks::words::Told;
+use crate::router::tasks::{Errand, about, newer_result};
+
+/// What a backend answers when a task is over already.
+const INVALID_PARAMS: &str = "-32602";
+
+impl Errand<'_> {
+    /// A request of ours about the task, in the name of the client's.
+    async fn ask(&self, method: &Method, more: &str) -> Result<Answered, CallEnd> {
+        let request = about(method, &self.task.native.id, more);
+        let outgoing = self.outgoing(&request, Splice::new(), None);
+        self.backend.call(&outgoing, self.call, self.patience(method)).await
+    }
+
+    fn broken(&self, reason: &str) -> CallEnd {
+        Error::BackendProtocol { server: self.backend.id.to_string(), reason: reason.to_owned() }.into()
+    }
+
+    /// For a client of 2025-11-25, of a task of the extension.
+    pub(super) async fn for_older(&self) -> Result<Reply, CallEnd> {
+        match self.call.request.method {
+            Method::TasksResult => self.older_result().await,
+            Method::TasksCancel => self.older_cancel().await,
+            _ => {
+                let answered = self.ask(&Method::TasksGet, "").await?;
+                Ok(self.older_task(&answered))
+            }
+        }
+    }
+
+    fn older_task(&self, answered: &Answered) -> Reply {
+        let Outcome::Result(task) = answered.response.outcome else { return self.failed(answered) };
+        let told = Told { text: answered.response.raw.as_str(), task, era: Era::Modern };
+        self.note(&told);
+        goblin_wire::reply(&self.call.request.id, told.for_older(&self.task.id)).into()
+    }
+
+    /// There a task is cancelled when the answer says so, and one that is over cannot be. Here it is asked to end, and may
+    /// take its time: the answer says how it stands.
+    async fn older_cancel(&self) -> Result<Reply, CallEnd> {
+        let before = self.ask(&Method::TasksGet, "").await?;
+        let Outcome::Result(task) = before.response.outcome else { return Ok(self.failed(&before)) };
+        let told = Told { text: before.response.raw.as_str(), task, era: Era::Modern };
+        if told.is_over() {
+            let reason = format!("the task is over: it is {}", told.status());
+            return Err(Error::InvalidParams(reason).into());
+        }
+        let cancelled = self.ask(&Method::TasksCancel, "").await?;
+        if matches!(cancelled.response.outcome, Outcome::Error(_)) {
+            return Ok(self.failed(&cancelled));
+        }
+        Ok(self.older_task(&self.ask(&Method::TasksGet, "").await?))
+    }
+
+    /// Waits for the end of the task; asks its client what it wants to know meanwhile.
+    async fn older_result(&self) -> Result<Reply, CallEnd> {
+        loop {
+            let answered = self.ask(&Method::TasksGet, "").await?;
+            let Outcome::Result(task) = answered.response.outcome else { return Ok(self.failed(&answered)) };
+            let told = Told { text: answered.response.raw.as_str(), task, era: Era::Modern };
+            self.note(&told);
+            match &*told.status() {
+                "completed" => {
+                    let result = told.outcome("result").ok_or_else(|| self.broken("a task ended without a result"))?;
+                    return Ok(self.older_outcome(&answered, result));
+                }
+                "failed" => {
+                    let error = told.outcome("error").ok_or_else(|| self.broken("a task failed without an error"))?;
+                    let code = json::member(told.text, error, "code").and_then(|code| code.get(told.text).parse().ok());
+                    let pieces = goblin_wire::error_reply(Some(&self.call.request.id), error.get(told.text));
+                    return Ok(Reply { pieces, code });
+                }
+                "cancelled" => return Err(Error::InvalidParams("the task was cancelled".to_owned()).into()),
+                "input_required" => self.older_inputs(&told).await?,
+                _ => {}
+            }
+            self.pause(told.interval()).await?;
+        }
+    }
+
+    async fn pause(&self, time: Duration) -> Result<(), CallEnd> {
+        tokio::select! {
+            biased;
+            end = self.call.ended() => Err(self.backend.cut(end, self.call).1),
+            () = tokio::time::sleep(time) => Ok(()),
+        }
+    }
+
+    /// The result of the tool, which names its task as that version wants.
+    fn older_outcome(&self, answered: &Answered, result: Span) -> Reply {
+        let text = answered.response.raw.as_str();
+        let shown = inside(text, result, self.result_edits(answered, result));
+        let related = format!(r#""{RELATED_TASK}":{{"taskId":{}}}"#, quote(&self.task.id));
+        let mut edits = Splice::new();
+        let whole = json::whole(&shown);
+        match json::member(&shown, whole, "_meta").filter(|meta| meta.get(&shown).starts_with('{')) {
+            Some(meta) => json::prepend(&shown, meta, &related, &mut edits),
+            None => json::prepend(&shown, whole, &format!(r#""_meta":{{{related}}}"#), &mut edits),
+        }
+        let shown = edits.apply(&Bytes::from(shown));
+        goblin_wire::reply(&self.call.request.id, shown).into()
+    }
+
+    /// What the task waits for, asked of the client and given to the backend. A client that refuses what cannot be refused
+    /// ends its wait; the task goes on waiting.
+    async fn older_inputs(&self, told: &Told<'_>) -> Result<(), CallEnd> {
+        let said = self.router.ask_all(self.call, self.backend, told.text, told.task).await?;
+        let mut responses = Vec::new();
+        for (key, said) in said {
+            match said {
+                Said::Result(result) => responses.push(format!("{key}:{result}")),
+                Said::Nothing(reason) => return Err(Error::ClientUnavailable { reason }.into()),
+            }
+        }
+        let more = format!(r#","inputResponses":{{{}}}"#, responses.join(","));
+        match self.ask(&Method::TasksUpdate, &more).await?.response.outcome {
+            Outcome::Result(_) => Ok(()),
+            Outcome::Error(_) => Err(self.broken("it refused what it had asked for")),
+        }
+    }
+
+    /// For a client of the extension, of a task of 2025-11-25.
+    pub(super) async fn for_newer(&self) -> Result<Reply, CallEnd> {
+        match self.call.request.method {
+            Method::TasksGet => self.newer_get().await,
+            Method::TasksUpdate => {
+                self.attended(&self.call.request);
+                Ok(self.acknowledged())
+            }
+            _ => {
+                let answered = self.ask(&Method::TasksCancel, "").await?;
+                let text = answered.response.raw.as_str();
+                let code = match answered.response.outcome {
+                    Outcome::Result(_) => None,
+                    Outcome::Error(error) => json::member(text, error, "code").map(|code| code.get(text)),
+                };
+                // One that is over may be cancelled again, as often as one likes.
+                Ok(if matches!(code, None | Some(INVALID_PARAMS)) {
+                    self.acknowledged()
+                } else {
+                    self.failed(&answered)
+                })
+            }
+        }
+    }
+
+    fn acknowledged(&self) -> Reply {
+        goblin_wire::reply(&self.call.request.id, newer_result("complete", "")).into()
+    }
+
+    /// How the task stands, with what came of it or what it asks.
+    async fn newer_get(&self) -> Result<Reply, CallEnd> {
+        let answered = self.ask(&Method::TasksGet, "").await?;
+        let Outcome::Result(task) = answered.response.outcome else { return Ok(self.failed(&answered)) };
+        let told = Told { text: answered.response.raw.as_str(), task, era: Era::Legacy };
+        self.note(&told);
+        let mut members = told.newer_members(&self.task.id);
+        match &*told.status() {
+            // A tool that complains has a result too. There the task is completed, here it has failed.
+            "completed" | "failed" => {
+                let ended = self.ask(&Method::TasksResult, "").await?;
+                let text = ended.response.raw.as_str();
+                let (status, outcome) = match ended.response.outcome {
+                    Outcome::Result(result) => {
+                        let mut edits = self.result_edits(&ended, result);
+                        edits.append(self.router.related((self.backend, &self.call.caller), text, result));
+                        ("completed", format!(r#""result":{}"#, inside(text, result, edits)))
+                    }
+                    Outcome::Error(error) => ("failed", format!(r#""error":{}"#, error.get(text))),
+                };
+                members = set_status(&members, status);
+                members.push_str(&format!(",{outcome}"));
+            }
+            "input_required" => {
+                let asked = self.attend().await;
+                members.push_str(&format!(r#","inputRequests":{{{asked}}}"#));
+            }
+            _ => {}
+        }
+        Ok(goblin_wire::reply(&self.call.request.id, newer_result("complete", &members)).into())
+    }
+}
+
+/// The members of a task with another status.
+fn set_status(members: &str, status: &str) -> String {
+    let object = format!("{{{members}}}");
+    let mut edits = Splice::new();
+    if let Some(at) = json::member(&object, json::whole(&object), "status") {
+        edits.replace(at, quote(status));
+    }
+    let object = edits.apply(&Bytes::from(object));
+    String::from_utf8_lossy(&object[1..object.len() - 1]).into_owned()
+}

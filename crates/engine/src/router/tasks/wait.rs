@@ -1,0 +1,85 @@
+//! A tool that makes nothing but tasks, called by a client that cannot be given one: the call goes out as a task and is
+//! answered with what comes of it. What its backend asks meanwhile belongs to the call, as always.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::upstream::{Answered, Backend, CallEnd, Outgoing, Tasks};
+use crate::client::lane::{Call, Patience};
+use goblin_wire::Outcome;
+use goblin_wire::dialect::Era;
+use goblin_wire::json::Splice;
+use goblin_wire::method::Method;
+use crate::router::Router;
+use crate::router::tasks::about;
+use crate::router::tasks::words::Told;
+use goblin_telemetry::worker;
+
+/// Nobody waits for the answer to these.
+const CANCEL_PATIENCE: Patience = Patience { idle: Some(Duration::from_secs(10)), most: None };
+
+impl Router {
+    /// What comes of a task. It is looked at now and then, which is a sign of life; then its result is fetched. A call that
+    /// ends before that takes its task back.
+    pub(super) async fn await_task(
+        &self,
+        call: &Arc<Call>,
+        backend: &Arc<Backend>,
+        (native, interval): (&str, Duration),
+        patience: Patience,
+    ) -> Result<Answered, CallEnd> {
+        let answered = follow(call, backend, (native, interval), patience).await;
+        if answered.is_err() {
+            cancel(call, backend, native);
+        }
+        answered
+    }
+}
+
+async fn follow(
+    call: &Arc<Call>,
+    backend: &Backend,
+    (native, mut interval): (&str, Duration),
+    patience: Patience,
+) -> Result<Answered, CallEnd> {
+    let begun = Instant::now();
+    let left = || Patience { most: patience.most.map(|most| most.saturating_sub(begun.elapsed())), ..patience };
+    loop {
+        tokio::select! {
+            biased;
+            end = call.ended() => return Err(backend.cut(end, call).1),
+            () = tokio::time::sleep(interval) => {}
+        }
+        let answered = ask(call, backend, &Method::TasksGet, native, left()).await?;
+        let Outcome::Result(result) = answered.response.outcome else { return Ok(answered) };
+        let told = Told { text: answered.response.raw.as_str(), task: result, era: Era::Legacy };
+        if told.is_over() || told.status() == "input_required" {
+            break;
+        }
+        interval = told.interval();
+    }
+    // It ends with the task, or asks first: its silence means nothing.
+    ask(call, backend, &Method::TasksResult, native, Patience { idle: None, ..left() }).await
+}
+
+async fn ask(
+    call: &Arc<Call>,
+    backend: &Backend,
+    method: &Method,
+    native: &str,
+    patience: Patience,
+) -> Result<Answered, CallEnd> {
+    let request = about(method, native, "");
+    let (edits, tasks) = (Splice::new(), Tasks::default());
+    let outgoing =
+        Outgoing { request: &request, edits, progress_token_at: None, name: Some(native), mirrors: None, tasks };
+    backend.call(&outgoing, call, patience).await
+}
+
+/// On the side: whoever called is gone, or has its error.
+fn cancel(call: &Call, backend: &Arc<Backend>, native: &str) {
+    let request = about(&Method::TasksCancel, native, "");
+    let call = Arc::new(Call::new(call.caller.clone(), Arc::clone(&call.mailbox), request, None));
+    let (backend, native) = (Arc::clone(backend), native.to_owned());
+    worker::spawn(async move { ask(&call, &backend, &Method::TasksCancel, &native, CANCEL_PATIENCE).await.map(drop) });
+}

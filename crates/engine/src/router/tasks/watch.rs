@@ -1,0 +1,73 @@
+//! Telling a client of its tasks while it listens (`taskIds` of `subscriptions/listen`).
+//!
+//! A stream at each backend whose tasks are listened for, for as long as the client reads. What is told on it finds its
+//! task in the book, and the listeners there. One that breaks off is opened again; what was told meanwhile is lost, and a
+//! client may look at its tasks at any time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+
+use crate::upstream::Backend;
+use crate::upstream::link::LinkError;
+use crate::upstream::listen::Listen;
+use goblin_wire::listen::Filter;
+use crate::client::caller::Caller;
+use crate::client::lane::Call;
+use crate::client::mailbox::Mailbox;
+use goblin_wire::dialect::Era;
+use crate::router::Router;
+use crate::router::tasks::book::Task;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+impl Router {
+    /// Those among a client's tasks of which it can be told.
+    pub fn watchable(&self, caller: &Caller, ids: &BTreeSet<Arc<str>>) -> BTreeSet<Arc<str>> {
+        ids.iter().filter(|id| self.watched(caller, id).is_some()).cloned().collect()
+    }
+
+    /// Backends with sessions tell of their tasks too, but not what came of them, which must be told with the end.
+    fn watched(&self, caller: &Caller, id: &str) -> Option<Arc<Task>> {
+        self.tasks.find(id, caller, Instant::now()).filter(|task| task.native.era == Era::Modern)
+    }
+
+    /// Tells of tasks on `mailbox`, until it is closed.
+    pub async fn watch_tasks(&self, call: &Arc<Call>, mailbox: &Arc<Mailbox>, ids: &BTreeSet<Arc<str>>) {
+        let mut by_server: BTreeMap<String, (Arc<Backend>, Filter)> = BTreeMap::new();
+        for task in ids.iter().filter_map(|id| self.watched(&call.caller, id)) {
+            let Some(backend) = self.backend(&task.native.server) else { continue };
+            task.listen(mailbox);
+            let server = by_server.entry(backend.id.to_string());
+            let (_, filter) = server.or_insert_with(|| (backend, Filter::default()));
+            filter.tasks.insert(Arc::from(&*task.native.id));
+        }
+        let all = join_all(by_server.values().map(|(backend, filter)| watch(call, backend, filter)));
+        tokio::select! {
+            _ = all => {}
+            () = mailbox.closed() => {}
+        }
+    }
+}
+
+/// Keeps a stream open, until the backend refuses it.
+async fn watch(call: &Call, backend: &Backend, filter: &Filter) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match backend.listen(call, filter).await {
+            Ok(Listen { over, hold, .. }) => {
+                pause = FIRST_PAUSE;
+                // However it ends.
+                let _ = over.await;
+                drop(hold);
+            }
+            Err(LinkError::Refused { .. }) => return,
+            Err(_) => {}
+        }
+        tokio::time::sleep(pause).await;
+        pause = LONGEST_PAUSE.min(pause * 2);
+    }
+}

@@ -1,0 +1,343 @@
+//! One call of one client to a backend: which link it takes, how it is sent, and what becomes of it.
+//!
+//! A client's own link where it has one. Else the link that clients share; or its twin, where that one is of the other
+//! generation. What was certainly not handled may be sent again, once; nothing else ever is.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::SemaphorePermit;
+
+use goblin_catalog::listing::List;
+use crate::upstream::link::{Link, LinkError};
+use goblin_wire::mirrored::About;
+use crate::upstream::listen::Listen;
+use goblin_wire::listen::Filter;
+use crate::upstream::own::OwnLinks;
+use crate::upstream::stamp::Stamped;
+use crate::upstream::twin::Twin;
+use crate::upstream::{Answered, Backend, CallEnd, Outgoing, State};
+use crate::client::caller::SessionId;
+use crate::client::lane::{Call, End, Patience, SLOW_AFTER};
+use goblin_telemetry::meter::{Asked, Ending};
+use goblin_wire::dialect::Dialect;
+use goblin_wire::error::Error;
+use goblin_wire::json::{self, Splice, quote};
+use goblin_wire::method::Method;
+use goblin_wire::mirror::Mirrors;
+use goblin_wire::{Id, Outcome, Response};
+use goblin_telemetry::worker;
+
+/// How long a call waits for room at a busy backend.
+const SLOT_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a call waits for the list of tools after it was refused for its headers.
+const REFRESH_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a call waits for the session after a forgotten one.
+const REDIAL_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The code of a request whose headers are not what its body says.
+const HEADER_MISMATCH: &str = "-32020";
+
+impl Backend {
+    /// Sends a client's request and waits for its answer within `patience`.
+    pub async fn call(
+        &self,
+        outgoing: &Outgoing<'_>,
+        call: &Arc<Call>,
+        patience: Patience,
+    ) -> Result<Answered, CallEnd> {
+        let ended = self.call_uncounted(outgoing, call, patience).await;
+        self.meter.ended(Asked::from(&call.request.method), ending(&ended));
+        ended
+    }
+
+    async fn call_uncounted(
+        &self,
+        outgoing: &Outgoing<'_>,
+        call: &Arc<Call>,
+        patience: Patience,
+    ) -> Result<Answered, CallEnd> {
+        // The link first: what waits for one of its own takes no other client's room.
+        let link = match self.link_now(call) {
+            Some(link) => link,
+            None => Box::pin(self.link_after(None, call)).await?,
+        };
+        let _slot = self.slot().await?;
+        match self.carry(&link, outgoing, call, patience).await? {
+            Err(error) if self.may_go_again(&error, call) => {
+                // Boxed, as all that is rare: what a call's future holds is moved with it.
+                let link = Box::pin(self.link_after(Some(&link), call)).await?;
+                let again = Box::pin(self.carry(&link, outgoing, call, patience)).await?;
+                again.map_err(|error| self.explain(error).into())
+            }
+            Ok(answered) if link.repeats_arguments() && is_header_mismatch(&answered.response) => {
+                Box::pin(self.carry_refreshed(&link, outgoing, call, patience, answered)).await
+            }
+            answer => answer.map_err(|error| self.explain(error).into()),
+        }
+    }
+
+    /// Sends a call again that was refused for its headers: its tool may not be what it was. A refusal is not work, so it
+    /// happens once only.
+    async fn carry_refreshed(
+        &self,
+        link: &Arc<Link>,
+        outgoing: &Outgoing<'_>,
+        call: &Arc<Call>,
+        patience: Patience,
+        refused: Answered,
+    ) -> Result<Answered, CallEnd> {
+        self.inbox.mark(&[List::Tools]);
+        let mut settled = self.settled.subscribe();
+        let refreshed = async { while self.is_refreshing() && settled.changed().await.is_ok() {} };
+        tokio::select! {
+            // When it takes too long, what is known by then decides.
+            _ = tokio::time::timeout(REFRESH_PATIENCE, refreshed) => {}
+            end = call.ended() => return Err(self.cut(end, call).1),
+        }
+        let listing = self.listing();
+        let tool = listing
+            .tools
+            .iter()
+            .find(|tool| outgoing.request.method == Method::ToolsCall && Some(&*tool.native) == outgoing.name);
+        let Some(Ok(mirrors)) = tool.map(|tool| Mirrors::read(tool.raw.as_str())) else { return Ok(refused) };
+        let again = Outgoing { edits: outgoing.edits.clone(), mirrors: Some(&mirrors), ..*outgoing };
+        self.carry(link, &again, call, patience).await?.map_err(|error| self.explain(error).into())
+    }
+
+    async fn slot(&self) -> Result<SemaphorePermit<'_>, Error> {
+        if let Ok(permit) = self.slots.try_acquire() {
+            return Ok(permit);
+        }
+        match tokio::time::timeout(SLOT_PATIENCE, self.slots.acquire()).await {
+            Ok(Ok(permit)) => Ok(permit),
+            _ => Err(Error::Overloaded { server: self.id.to_string() }),
+        }
+    }
+
+    async fn carry(
+        &self,
+        link: &Arc<Link>,
+        outgoing: &Outgoing<'_>,
+        call: &Arc<Call>,
+        patience: Patience,
+    ) -> Result<Result<Answered, LinkError>, CallEnd> {
+        if let Some(end) = call.end_so_far() {
+            return Err(self.cut(end, call).1);
+        }
+        let id = link.next_id();
+        let upstream = Id::from(id);
+        let Outgoing { request, name, mirrors, .. } = *outgoing;
+        let dialect = link.dialect();
+        let mut edits = outgoing.edits.clone();
+        edits.append(self.stamp(outgoing, call, dialect, upstream.token()));
+        let body = request.rekeyed(&upstream, edits);
+        let about = About { method: &request.method, name, mirrors: mirrors.map(|mirrors| (mirrors, request)) };
+        let begun = call.start_clock(patience);
+        tokio::select! {
+            biased;
+            answer = link.request(id, body, about, Some(call)) => {
+                if answer.is_ok() {
+                    let took = begun.elapsed();
+                    self.meter.took(Asked::from(&request.method), took);
+                    call.count_upstream(took);
+                }
+                Ok(answer.map(|response| Answered { response, dialect }))
+            }
+            end = call.ended() => {
+                let (reason, end) = self.cut(end, call);
+                tell_cancelled(link, id, &reason);
+                Err(end)
+            }
+        }
+    }
+
+    /// What changes in a request on its way to a link of this version.
+    fn stamp(&self, outgoing: &Outgoing<'_>, call: &Call, dialect: Dialect, token: Bytes) -> Splice {
+        let stamped = Stamped {
+            request: outgoing.request,
+            caller: &call.caller,
+            level: if dialect.has_handshake() { None } else { call.mailbox.asked_level() },
+            declare: self.config.declare,
+            token: outgoing.progress_token_at.map(|at| (at, token)),
+            tasks: outgoing.tasks,
+        };
+        stamped.edits(dialect)
+    }
+
+    /// Opens a stream of news for the sake of a client's request, where its link has any.
+    pub async fn listen(&self, call: &Call, filter: &Filter) -> Result<Listen, LinkError> {
+        let closed = || LinkError::Closed { reason: "it is not connected".to_owned(), sent: false };
+        self.link_now(call).ok_or_else(closed)?.listen(filter).await
+    }
+
+    /// A call that ends without its answer: what the backend is told, and what its client.
+    pub fn cut(&self, end: End, call: &Call) -> (String, CallEnd) {
+        match end {
+            End::Cancelled(reason) => (reason, CallEnd::Cancelled),
+            End::Late(after) => {
+                let (server, method) = (self.id.to_string(), call.request.method.to_string());
+                ("the gateway's time-out".to_owned(), Error::Timeout { server, method, after }.into())
+            }
+        }
+    }
+
+    /// The client's own links, where it has a session and the backend gives it one.
+    fn own(&self, call: &Call) -> Option<(&OwnLinks, SessionId)> {
+        self.own.as_ref().map(|own| (own, own.client_of(&call.caller)))
+    }
+
+    /// The link of a call, where it is up.
+    fn link_now(&self, call: &Call) -> Option<Arc<Link>> {
+        if let Some((own, session)) = self.own(call) {
+            return own.up(session);
+        }
+        let link = self.link.load_full()?;
+        match self.twin(call, &link) {
+            Some(twin) => twin.link(self),
+            None => Some(link),
+        }
+    }
+
+    /// The other side of this backend, where it has one and a call is to go there instead of over `link`.
+    fn twin(&self, call: &Call, link: &Link) -> Option<&Twin> {
+        let is_other = call.caller.dialect.has_handshake() && !link.dialect().has_handshake();
+        self.twin.as_ref().filter(|twin| is_other && twin.may_be())
+    }
+
+    /// The link of a call after `old`, where clients share links.
+    async fn next_shared_link(&self, old: Option<&Arc<Link>>, call: &Call) -> Result<Arc<Link>, Error> {
+        let link = self.link.load_full();
+        if let Some(twin) = link.and_then(|link| self.twin(call, &link))
+            && let Some(link) = twin.next_link(self, old).await
+        {
+            return Ok(link);
+        }
+        self.next_link(old).await
+    }
+
+    /// The link of a call that has none, or none but `old`, which is over.
+    async fn link_after(&self, old: Option<&Arc<Link>>, call: &Call) -> Result<Arc<Link>, CallEnd> {
+        let link = async {
+            match self.own(call) {
+                Some((own, session)) => own.link(session, call, old).await,
+                None => self.next_shared_link(old, call).await,
+            }
+        };
+        tokio::select! {
+            biased;
+            link = link => Ok(link?),
+            end = call.ended() => Err(self.cut(end, call).1),
+            never = tell_slow(call) => match never {},
+        }
+    }
+
+    /// Whether a call that was certainly not handled goes over the next link. One that clients share is not waited for
+    /// when it was lost; one of the client's own is, since nothing but a call has it dialled again.
+    fn may_go_again(&self, error: &LinkError, call: &Call) -> bool {
+        match error {
+            LinkError::SessionLost => true,
+            LinkError::Closed { sent, .. } => !sent && self.own(call).is_some(),
+            LinkError::Overloaded | LinkError::Protocol(_) | LinkError::Refused { .. } => false,
+        }
+    }
+
+    /// The link after `old`, where the backend only forgot the session and is being dialled again.
+    pub(super) async fn next_link(&self, old: Option<&Arc<Link>>) -> Result<Arc<Link>, Error> {
+        let mut state = self.state.subscribe();
+        let fresh = async {
+            loop {
+                let is_ready = *state.borrow_and_update() == State::Ready;
+                match self.link.load_full() {
+                    Some(link) if !old.is_some_and(|old| Arc::ptr_eq(old, &link)) => return Some(link),
+                    _ if is_ready => state.changed().await.ok()?,
+                    _ => return None,
+                }
+            }
+        };
+        tokio::time::timeout(REDIAL_PATIENCE, fresh).await.ok().flatten().ok_or_else(|| self.unavailable())
+    }
+}
+
+pub fn ending(ended: &Result<Answered, CallEnd>) -> Ending {
+    match ended {
+        Ok(answered) => match answered.response.outcome {
+            Outcome::Result(_) => Ending::Ok,
+            Outcome::Error(_) => Ending::Error,
+        },
+        Err(CallEnd::Cancelled) => Ending::Cancelled,
+        Err(CallEnd::Failed(error)) => match error {
+            Error::Timeout { .. } => Ending::Timeout,
+            Error::Overloaded { .. } => Ending::Overloaded,
+            Error::BackendUnavailable { .. } => Ending::Unavailable,
+            Error::BackendProtocol { .. } => Ending::Protocol,
+            _ => Ending::Error,
+        },
+    }
+}
+
+fn is_header_mismatch(response: &Response) -> bool {
+    let text = response.raw.as_str();
+    let Outcome::Error(error) = response.outcome else { return false };
+    json::member(text, error, "code").is_some_and(|code| code.get(text) == HEADER_MISMATCH)
+}
+
+/// Tells the reader of a call in time that it takes its time: the call's clock begins only when it goes out.
+async fn tell_slow(call: &Call) -> Infallible {
+    tokio::time::sleep(SLOW_AFTER).await;
+    call.lane.tell_slow();
+    std::future::pending().await
+}
+
+/// On the side: nobody waits for it, and a backend that cannot take it has other troubles.
+fn tell_cancelled(link: &Arc<Link>, id: u64, reason: &str) {
+    let params = format!(r#"{{"requestId":{id},"reason":{}}}"#, quote(reason));
+    let message = goblin_wire::notification(&Method::Cancelled, Some(&params));
+    let link = Arc::clone(link);
+    worker::spawn(async move { link.notify(message).await });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::upstream::Tasks;
+    use goblin_client::connect::{HttpClient, ProxyEnvironment};
+    use crate::upstream::ear::Ear;
+    use crate::upstream::http::HttpLink;
+    use crate::upstream::link::Wire;
+    use goblin_config::{Policies, Server, ServerId};
+
+    /// It forgot the session and does not come back: its caller hears that in its own time.
+    #[tokio::test(start_paused = true)]
+    async fn route3_a_call_that_is_late_before_it_goes_out_again_is_answered() {
+        let id = ServerId::new("a").expect("a valid id");
+        let transport = goblin_config::Transport::Files(goblin_config::Files::at("/".into()));
+        let config = Arc::new(Server::new("a", transport, Default::default()));
+        let backend = Backend::new(id, config, &Policies::default(), Arc::default(), Arc::new(()));
+        backend.state.send_replace(State::Ready);
+        let call = Arc::new(Call::example());
+        let patience = Patience { idle: Some(Duration::ZERO), most: None };
+        call.start_clock(patience);
+        call.look_at_clock(Instant::now());
+        let is_late = |end: CallEnd| matches!(end, CallEnd::Failed(Error::Timeout { .. }));
+        assert!(backend.link_after(None, &call).await.is_err_and(is_late));
+        let url: ::http::Uri = "http://127.0.0.1:9/mcp".parse().expect("a url");
+        let client = HttpClient::new(&url, None, &ProxyEnvironment::default()).expect("a client");
+        let link = HttpLink::new(client, url, Default::default(), 1, Arc::new(Ear::example()));
+        let link = Arc::new(Link::new(Wire::Http(link)));
+        let (edits, progress_token_at) = (Splice::new(), None);
+        let outgoing = Outgoing {
+            request: &call.request,
+            edits,
+            progress_token_at,
+            name: None,
+            mirrors: None,
+            tasks: Tasks::default(),
+        };
+        assert!(backend.carry(&link, &outgoing, &call, patience).await.is_err_and(is_late));
+    }
+}

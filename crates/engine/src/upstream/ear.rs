@@ -1,0 +1,501 @@
+//! The ear of one link: what the backend says on it of its own accord, and whose that is.
+//!
+//! What came on the stream of a call is that call's. Elsewhere nothing says so: there it belongs to the client whose own
+//! link it is, or else to the one that alone has calls in flight on the link. Never is a recipient guessed: where there is
+//! none, or several, a log line goes to our log and an ask is refused.
+//!
+//! Links call this from their reading tasks, so nothing here waits.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use smallvec::SmallVec;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use crate::upstream::ask::{self, Recipient};
+use crate::upstream::inbox::Inbox;
+use goblin_catalog::listing::List;
+use crate::upstream::register::Register;
+use crate::client::caller::{Abilities, Caller, Level, SessionId};
+use goblin_config::{Declare, Root, Server};
+use crate::client::lane::Call;
+use crate::client::mailbox::Mailbox;
+use goblin_wire::memory::Kind;
+use goblin_files::Host;
+use goblin_telemetry::Event;
+use goblin_wire::error::Error;
+use goblin_wire::json::{self, Span, Splice, quote};
+use goblin_wire::method::Method;
+use goblin_wire::params::related_task;
+use goblin_wire::{Id, Malformed, Notification, Request};
+
+/// How many asks of a link may be open at once. Full: the next is refused.
+const MOST_ASKS: usize = 256;
+/// How many asks of a link are known again. Full: the oldest is forgotten.
+const MOST_KNOWN: usize = 1024;
+
+pub struct Ear {
+    pub inbox: Arc<Inbox>,
+    /// The subscriptions over the link.
+    pub register: Arc<Register>,
+    own: Option<Client>,
+    declare: Declare,
+    /// What `roots/list` is answered with, on a link that clients share.
+    roots: Vec<Root>,
+    pub(super) patience: Option<Duration>,
+    /// The asks that are open, by the backend's ids; a word into one, the reason, takes it back. `None` once the link is over.
+    asks: Mutex<Option<HashMap<Id, oneshot::Sender<String>>>>,
+    known: Mutex<Known>,
+    /// Room for asks whose answer the backend has not got yet.
+    room: Arc<Semaphore>,
+}
+
+/// The ids under which the backend has asked lately, as hashes: ids can be long.
+#[derive(Default)]
+struct Known {
+    state: RandomState,
+    ids: VecDeque<u64>,
+}
+
+impl Known {
+    fn note(&mut self, id: &Id) {
+        if self.ids.len() >= MOST_KNOWN {
+            self.ids.pop_front();
+        }
+        self.ids.push_back(self.state.hash_one(id));
+    }
+
+    fn has(&self, id: &Id) -> bool {
+        self.ids.contains(&self.state.hash_one(id))
+    }
+}
+
+/// An ask under the backend's id.
+pub struct Opened {
+    pub withdrawn: oneshot::Receiver<String>,
+    /// Kept until the backend has its answer.
+    _place: OwnedSemaphorePermit,
+}
+
+/// A client that has a link of its own.
+#[derive(Clone)]
+pub struct Client {
+    pub caller: Caller,
+    pub mailbox: Arc<Mailbox>,
+}
+
+/// Whose something is.
+pub enum Whose {
+    /// One client's. Of its calls it may be any.
+    Calls(SmallVec<[Arc<Call>; 2]>),
+    Nobodys,
+    /// Clients share the link, and several have calls on it.
+    Unsure,
+}
+
+impl Whose {
+    pub fn of(call: Option<&Arc<Call>>) -> Whose {
+        call.map_or(Whose::Nobodys, |call| Whose::Calls(SmallVec::from_elem(Arc::clone(call), 1)))
+    }
+
+    /// Among these, which are all that are open on a link. Where several clients have calls, the first two tell.
+    pub fn among<'a>(calls: impl Iterator<Item = &'a Arc<Call>> + Clone) -> Whose {
+        let Some(first) = calls.clone().next() else { return Whose::Nobodys };
+        let same = |call: &Arc<Call>| call.origin == first.origin;
+        if calls.clone().all(same) { Whose::Calls(calls.cloned().collect()) } else { Whose::Unsure }
+    }
+}
+
+/// The way back over a link.
+pub trait Mouth: Send + Sync {
+    /// Says something on the side; what has no room is dropped and told.
+    fn say(&self, message: Bytes);
+
+    /// Says what the backend waits for, and waits for room as a request does.
+    fn answer(&self, message: Bytes) -> BoxFuture<'_, ()>;
+}
+
+impl Ear {
+    /// Of the link that clients share.
+    pub fn shared(register: Arc<Register>, config: &Server, patience: Option<Duration>) -> Ear {
+        let asks = Mutex::new(Some(HashMap::new()));
+        let room = Arc::new(Semaphore::new(MOST_ASKS));
+        Ear {
+            inbox: Arc::clone(register.inbox()),
+            register,
+            own: None,
+            declare: config.declare,
+            roots: config.roots.clone(),
+            patience,
+            asks,
+            room,
+            known: Mutex::default(),
+        }
+    }
+
+    /// Of one client's own link.
+    pub fn own(register: Arc<Register>, config: &Server, client: Client, patience: Option<Duration>) -> Ear {
+        Ear { own: Some(client), roots: Vec::new(), ..Ear::shared(register, config, patience) }
+    }
+
+    /// Of some link, for tests.
+    #[cfg(test)]
+    pub fn example() -> Ear {
+        let server = goblin_config::ServerId::new("a").expect("a valid id");
+        let transport = goblin_config::Transport::Files(goblin_config::Files::at("/".into()));
+        let config = Arc::new(Server::new("a", transport, Default::default()));
+        let policies = goblin_config::Policies::default();
+        let backend =
+            crate::upstream::Backend::new(server, Arc::clone(&config), &policies, Arc::default(), Arc::new(()));
+        Ear::shared(Arc::clone(&backend.register), &config, None)
+    }
+
+    pub fn server(&self) -> &str {
+        self.inbox.server()
+    }
+
+    pub fn emit(&self, event: &Event<'_>) {
+        self.inbox.emit(event);
+    }
+
+    /// Counts a message of the backend until its last slice is dropped.
+    pub fn hold(&self, message: Bytes) -> Bytes {
+        self.inbox.observe().memory.hold_message(Kind::Answers, message)
+    }
+
+    /// Counts and reports something that is no message.
+    pub fn report_malformed(&self, malformed: &Malformed, reason: &str) {
+        self.inbox.observe().count_limit(&malformed.error);
+        self.emit(&Event::BackendGarbage { server: self.server(), reason });
+    }
+
+    /// A notification, other than progress. It is asked whose it is only where that matters.
+    pub fn hear(&self, notification: &Notification, whose: impl FnOnce() -> Whose) {
+        match &notification.method {
+            Method::ToolsChanged => self.inbox.mark(&[List::Tools]),
+            Method::PromptsChanged => self.inbox.mark(&[List::Prompts]),
+            Method::ResourcesChanged => self.inbox.mark(&[List::Resources, List::Templates]),
+            Method::Cancelled => self.withdraw(notification),
+            Method::LogMessage => self.hear_log(notification, whose()),
+            // On a client's own link there is nobody else whom it can be for.
+            Method::ElicitationComplete if self.own.is_none() => self.inbox.hear_elicited(notification),
+            Method::ResourceUpdated => self.register.hear(notification),
+            Method::TaskStatus | Method::TaskChanged => {
+                if !self.inbox.hear_task(self.own_session(), notification) {
+                    self.tell_unheard(notification);
+                }
+            }
+            _ => {
+                if !self.pass_on(notification, whose()) {
+                    self.tell_unheard(notification);
+                }
+            }
+        }
+    }
+
+    /// Progress of `call`: a sign of life, and news for the client where it asked for it.
+    pub fn hear_progress(&self, notification: &Notification, call: &Call) {
+        let (Some(token), Some(at)) = (call.show_life(), notification.params.progress_token) else { return };
+        let text = notification.raw.as_str();
+        let progress = notification.params.whole.and_then(|params| json::member(text, params, "progress"));
+        let progress: Option<f64> = progress.and_then(|at| at.get(text).parse().ok());
+        let mut edits = Splice::new();
+        edits.replace(at, token);
+        self.relate(text, notification.params.whole, &mut edits);
+        let message = json::single_line(edits.apply(notification.raw.bytes()));
+        if !progress.is_none_or(|progress| call.advance(progress)) || !call.lane.offer(message) {
+            self.emit(&Event::ProgressDropped { server: self.server() });
+        }
+    }
+
+    fn hear_log(&self, notification: &Notification, whose: Whose) {
+        let level = notification.params.level.and_then(|span| json::string(notification.raw.as_str(), span));
+        let level = level.and_then(|name| Level::parse(&name)).unwrap_or(Level::Emergency);
+        let wanted = match (&whose, &self.own) {
+            (Whose::Calls(calls), _) => calls.first().map_or(Some(Level::DEFAULT), |call| call.caller.level),
+            (_, Some(client)) => client.caller.dialect.has_asks().then(|| client.mailbox.level()),
+            (Whose::Nobodys | Whose::Unsure, None) => {
+                return self.emit(&Event::BackendLog { server: self.server(), line: notification.raw.as_str() });
+            }
+        };
+        if wanted.is_some_and(|wanted| level >= wanted) && !self.pass_on(notification, whose) {
+            self.emit(&Event::LogDropped { server: self.server() });
+        }
+    }
+
+    /// Passes a notification on as it is; tells whether there was somebody, with room for it.
+    fn pass_on(&self, notification: &Notification, whose: Whose) -> bool {
+        let mut edits = Splice::new();
+        self.relate(notification.raw.as_str(), notification.params.whole, &mut edits);
+        let message = json::single_line(edits.apply(notification.raw.bytes()));
+        // Who cannot be asked hears log lines of its calls, and nothing else that it does not know.
+        let takes = |call: &Arc<Call>| call.caller.dialect.has_asks() || notification.method == Method::LogMessage;
+        match (whose, &self.own) {
+            (Whose::Calls(calls), _) => {
+                calls.iter().filter(|call| takes(call)).any(|call| call.lane.offer(message.clone()))
+            }
+            // What belongs to none of its calls would wait for ever.
+            (_, Some(client)) => client.caller.dialect.has_asks() && client.mailbox.post(message),
+            (Whose::Nobodys | Whose::Unsure, None) => false,
+        }
+    }
+
+    /// The client whose own link it is.
+    fn own_session(&self) -> Option<SessionId> {
+        self.own.as_ref().and_then(|client| client.caller.session)
+    }
+
+    /// The task that a message of the backend belongs to, as its client knows it.
+    pub(super) fn relate(&self, text: &str, params: Option<Span>, edits: &mut Splice) {
+        let Some(at) = params.and_then(|params| related_task(text, params)) else { return };
+        let id = json::string(text, at).and_then(|native| self.inbox.task_id(self.own_session(), &native));
+        if let Some(id) = id {
+            edits.replace(at, quote(&id));
+        }
+    }
+
+    /// The task that an answer of a client belongs to, as the backend knows it.
+    pub(super) fn unrelate(&self, text: &str, result: Span) -> Splice {
+        let mut edits = Splice::new();
+        let Some(at) = related_task(text, result) else { return edits };
+        if let Some(native) = json::string(text, at).and_then(|id| self.inbox.native_task(&id)) {
+            edits.replace(at, quote(&native));
+        }
+        edits
+    }
+
+    fn tell_unheard(&self, notification: &Notification) {
+        let event = Event::BackendNotification { server: self.server(), method: notification.method.as_str() };
+        self.emit(&event);
+    }
+
+    /// A request of the backend: answered here, refused, or relayed to the client whose it is.
+    pub fn take_ask(self: &Arc<Ear>, ask: Request, whose: Whose, mouth: Arc<dyn Mouth>) {
+        if ask.method == Method::Ping {
+            return mouth.say(goblin_wire::reply(&ask.id_as_written(), "{}").concat());
+        }
+        if ask.method == Method::RootsList && self.own.is_none() && !self.roots.is_empty() {
+            return mouth.say(goblin_wire::reply(&ask.id_as_written(), roots(&self.roots)).concat());
+        }
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).note(&ask.id);
+        let opened = match self.enter(&ask.id) {
+            Ok(Some(opened)) => opened,
+            Ok(None) => {
+                // Told again on a resumed stream, or against the rules. A refusal would answer the one that is open.
+                let (server, method) = (self.server(), ask.method.as_str());
+                return self.emit(&Event::BackendAskRefused { server, method, reason: "its id is in use" });
+            }
+            Err(error) => return mouth.say(self.refusal(&ask, &error)),
+        };
+        match self.recipient(&ask, whose) {
+            Ok(recipient) => ask::relay(self, ask, recipient, opened, mouth),
+            Err(error) => self.refuse(&ask, &error, &*mouth),
+        }
+    }
+
+    /// A request on a stream that was resumed. Servers may tell there what they told another client before; by then that
+    /// one's call may be over, and somebody else be alone on the link.
+    pub fn take_replayed_ask(self: &Arc<Ear>, ask: Request, whose: Whose, mouth: Arc<dyn Mouth>) {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).has(&ask.id);
+        if known && self.own.is_none() && !self.is_open(&ask.id) {
+            let reason = "this was asked before, and nothing says whom it is for".to_owned();
+            return mouth.say(self.refusal(&ask, &Error::ClientUnavailable { reason }));
+        }
+        self.take_ask(ask, whose, mouth);
+    }
+
+    fn is_open(&self, id: &Id) -> bool {
+        self.lock().as_ref().is_some_and(|open| open.contains_key(id))
+    }
+
+    /// Refuses an ask that was opened.
+    pub(super) fn refuse(&self, ask: &Request, error: &Error, mouth: &dyn Mouth) {
+        self.leave(&ask.id);
+        mouth.say(self.refusal(ask, error));
+    }
+
+    pub(super) fn refusal(&self, ask: &Request, error: &Error) -> Bytes {
+        let (server, method, reason) = (self.server(), ask.method.as_str(), error.to_string());
+        self.emit(&Event::BackendAskRefused { server, method, reason: &reason });
+        goblin_wire::error_reply(Some(&ask.id_as_written()), &error.to_json()).concat()
+    }
+
+    fn recipient(&self, ask: &Request, whose: Whose) -> Result<Recipient, Error> {
+        let unavailable = |reason: &str| Error::ClientUnavailable { reason: reason.to_owned() };
+        let recipient = match (whose, &self.own) {
+            (Whose::Calls(calls), own) => {
+                let first = calls.first().ok_or_else(|| unavailable("no client has a call on this connection"))?;
+                let (mailbox, abilities) = (Arc::clone(&first.mailbox), Arc::clone(&first.caller.abilities));
+                let dialect = first.caller.dialect;
+                Recipient { mailbox, abilities, dialect, is_own: own.is_some(), calls }
+            }
+            (_, Some(client)) if !client.caller.dialect.has_asks() => {
+                return Err(unavailable("it can be asked by the answer to a call alone, and nothing says to which"));
+            }
+            (_, Some(client)) => Recipient {
+                mailbox: Arc::clone(&client.mailbox),
+                abilities: Arc::clone(&client.caller.abilities),
+                dialect: client.caller.dialect,
+                calls: SmallVec::new(),
+                is_own: true,
+            },
+            (Whose::Nobodys, None) => {
+                return Err(unavailable("no client has a call on this connection, so nobody can be asked"));
+            }
+            (Whose::Unsure, None) => {
+                return Err(unavailable(
+                    "several clients share this connection and nothing says whom this is for; \
+                     give each its own with \"session\": \"per-client\" in the gateway's configuration",
+                ));
+            }
+        };
+        self.check_declared(ask)?;
+        check_ability(ask, &recipient.abilities).map(|()| recipient)
+    }
+
+    /// Whether the backend was told that it may ask this.
+    fn check_declared(&self, ask: &Request) -> Result<(), Error> {
+        let missing = match ask.method {
+            Method::Sample if !self.declare.sampling => "sampling",
+            Method::Elicit if !self.declare.elicitation => "elicitation",
+            // One client's directories must not govern another's.
+            Method::RootsList if self.own.is_none() => "roots",
+            _ => return Ok(()),
+        };
+        Err(Error::MethodNotFound(format!("{} (this connection does not declare {missing})", ask.method)))
+    }
+
+    /// Opens an ask under the backend's id; nothing where that is in use.
+    fn enter(&self, id: &Id) -> Result<Option<Opened>, Error> {
+        let (withdraw, withdrawn) = oneshot::channel();
+        let mut asks = self.lock();
+        let closed = || Error::ClientUnavailable { reason: "the connection is over".to_owned() };
+        let open = asks.as_mut().ok_or_else(closed)?;
+        if open.contains_key(id) {
+            return Ok(None);
+        }
+        let place = Arc::clone(&self.room).try_acquire_owned();
+        let _place = place.map_err(|_| Error::LimitExceeded { limit: "asks", value: MOST_ASKS })?;
+        open.insert(id.clone(), withdraw);
+        Ok(Some(Opened { withdrawn, _place }))
+    }
+
+    pub(super) fn leave(&self, id: &Id) {
+        if let Some(open) = &mut *self.lock() {
+            open.remove(id);
+        }
+    }
+
+    /// The backend takes an ask back.
+    fn withdraw(&self, notification: &Notification) {
+        let id = notification.params.request_id.and_then(|at| Id::parse(notification.raw.bytes(), at));
+        let withdraw = id.and_then(|id| self.lock().as_mut()?.remove(&id));
+        if let Some(withdraw) = withdraw {
+            let text = notification.raw.as_str();
+            let reason = notification.params.whole.and_then(|params| json::member(text, params, "reason"));
+            let reason = reason.and_then(|at| json::string(text, at)).unwrap_or("the server took it back".into());
+            // Whoever relayed it may be through with it.
+            let _ = withdraw.send(reason.into_owned());
+        }
+    }
+
+    /// The link is over: nobody waits for answers any more.
+    pub fn close(&self) {
+        drop(self.lock().take());
+    }
+
+    /// No code that holds this lock can panic.
+    fn lock(&self) -> MutexGuard<'_, Option<HashMap<Id, oneshot::Sender<String>>>> {
+        self.asks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a client can be asked this. What no version knows is the client's to judge.
+pub fn check_ability(ask: &Request, abilities: &Abilities) -> Result<(), Error> {
+    let text = ask.raw.as_str();
+    let member = |key| ask.params.whole.and_then(|params| json::member(text, params, key));
+    let missing = match ask.method {
+        Method::Sample if !abilities.sampling => "sampling",
+        Method::Sample if member("tools").is_some() && !abilities.sampling_tools => "sampling.tools",
+        Method::Elicit => {
+            let is_url = member("mode").is_some_and(|mode| json::string(text, mode).is_some_and(|mode| mode == "url"));
+            match is_url {
+                true if !abilities.elicitation_url => "elicitation.url",
+                false if !abilities.elicitation_form => "elicitation.form",
+                _ => return Ok(()),
+            }
+        }
+        Method::RootsList if !abilities.roots => "roots",
+        _ => return Ok(()),
+    };
+    Err(Error::MethodNotFound(format!("{} (the client does not declare {missing})", ask.method)))
+}
+
+fn roots(roots: &[Root]) -> String {
+    let root = |root: &Root| {
+        let name = root.name.as_ref().map(|name| format!(r#","name":{}"#, quote(name))).unwrap_or_default();
+        format!(r#"{{"uri":{}{name}}}"#, quote(&root.uri))
+    };
+    format!(r#"{{"roots":[{}]}}"#, roots.iter().map(root).collect::<Vec<_>>().join(","))
+}
+
+impl Host for Ear {
+    fn server(&self) -> &str {
+        Ear::server(self)
+    }
+
+    fn emit(&self, event: &Event<'_>) {
+        Ear::emit(self, event);
+    }
+
+    fn resources_changed(&self) {
+        self.inbox.mark(&[List::Resources]);
+    }
+
+    fn updated(&self, notification: &Notification) {
+        self.register.hear(notification);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn ask_two_clients_are_told_apart_without_a_look_at_every_call() {
+        let of_one = Arc::new(Call::example());
+        let mut calls = vec![Arc::clone(&of_one), of_one];
+        let looks = Cell::new(0);
+        let among = |calls: &[Arc<Call>]| {
+            looks.set(0);
+            Whose::among(calls.iter().inspect(|_| looks.set(looks.get() + 1)))
+        };
+        assert!(matches!(among(&[]), Whose::Nobodys));
+        assert!(matches!(among(&calls), Whose::Calls(calls) if calls.len() == 2));
+        calls.extend((0..1000).map(|_| Arc::new(Call::example())));
+        assert!(matches!(among(&calls), Whose::Unsure));
+        assert!(looks.get() <= 4, "{} looks", looks.get());
+    }
+
+    #[test]
+    fn ask_exactly_so_many_are_open_and_each_id_once() {
+        let ear = Ear::example();
+        let mut open: Vec<_> = (0..MOST_ASKS as u64).map(|id| ear.enter(&Id::from(id)).ok().flatten()).collect();
+        assert!(open.iter().all(Option::is_some));
+        assert!(matches!(ear.enter(&Id::from(0)), Ok(None)));
+        let full = || matches!(ear.enter(&Id::from(999)), Err(Error::LimitExceeded { .. }));
+        assert!(full());
+        ear.leave(&Id::from(0));
+        assert!(full(), "its answer is still on its way");
+        open.pop();
+        assert!(matches!(ear.enter(&Id::from(999)), Ok(Some(_))));
+        ear.close();
+        assert!(ear.enter(&Id::from(1000)).is_err());
+    }
+}

@@ -1,0 +1,407 @@
+//! The guard: a hidden mode of our own binary that stands between the gateway and the command of a stdio backend.
+//!
+//! `goblin __guard FD [DESCRIPTORS] -- COMMAND ARGS...` is started by [`child`](super::child) as the leader of a process group. It
+//! hands its own stdin, stdout and stderr to the command, lets go of them, and waits for one of three things: the
+//! command ends, the pipe `FD` closes (its write end is held by the gateway alone, so this is also how it learns that
+//! the gateway died, by whatever signal), or somebody asks the guard to stop. Then it ends the whole group: SIGTERM,
+//! [`TERM_GRACE`], SIGKILL, and exits with the command's status.
+//!
+//! On Linux it also ends the processes that left the group (`setsid`): the guard is a subreaper, so a process whose parent
+//! ended becomes a child of the guard. Killing children until none is left therefore reaches every descendant. On other
+//! systems such processes survive. The guard does not read or write a byte of the protocol and restarts nothing.
+//!
+//! Why a process of its own: after `kill -9` the gateway cannot clean up, and signalling only the direct child leaves
+//! the grandchildren of wrappers like `npx` alive. A group and a pipe do it on every Unix without `unsafe`.
+//!
+//! Three details that look odd:
+//! - The guard leads the group, so that the gateway can end everything by the guard's process id should the guard
+//!   itself be killed. While ending it moves into the gateway's group, so that it neither meets its own SIGKILL nor
+//!   counts itself when it asks whether the group is empty. If the gateway is gone there is nowhere to move to; then
+//!   the guard kills its children one by one, or, where it cannot list them, dies with its group.
+//! - On Linux the command is started through a second hidden step, `__guard exec PARENT -- COMMAND ARGS...`, which asks
+//!   the kernel for SIGKILL when its parent dies and then becomes the command. It covers the one case the pipe cannot:
+//!   gateway and guard killed in the same instant. The kernel ties this to the parent *thread*; the guard starts the
+//!   command from its main thread, which ends last. Also on Linux the guard is called `guard:COMMAND`, which tells an
+//!   operator what it guards and keeps it out of reach of `killall -9 goblin`.
+//! - The descriptor `FD` itself stays open and is inherited by the command, because closing a descriptor by its number
+//!   is `unsafe`. It is the read end of a pipe nobody writes to: it keeps nothing alive.
+
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
+use tokio::net::unix::pipe;
+use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
+use tokio::time::{Instant, sleep};
+
+use crate::upstream::descriptors;
+
+/// The first argument that selects this mode.
+pub const MODE: &str = "__guard";
+/// How long the group may take to react to SIGTERM.
+pub const TERM_GRACE: Duration = Duration::from_secs(2);
+/// How long the guard waits for the kernel to finish what SIGKILL began.
+pub const KILL_GRACE: Duration = Duration::from_secs(1);
+/// Added to a signal's number to make an exit code, as shells do.
+pub const SIGNAL_OFFSET: i32 = 128;
+
+/// How often the guard looks whether the group is gone. Orphans of the group need not be children of the guard, so
+/// there is no event to wait for.
+const LOOK: Duration = Duration::from_millis(10);
+const EXEC_STEP: &str = "exec";
+
+/// The body of the hidden mode: takes the arguments after [`MODE`], returns the exit code.
+///
+/// Call it before anything else in `main`: every backend has a guard, and what it does not load it does not cost.
+pub fn run(arguments: impl Iterator<Item = OsString>) -> i32 {
+    let outcome = Mode::parse(arguments).and_then(|mode| match mode {
+        Mode::Guard { watch, descriptors, command } => guard(watch, descriptors, &command),
+        Mode::Exec { parent, command } => Err(become_command(parent, &command)),
+    });
+    outcome.unwrap_or_else(|failure| {
+        // Nobody is left to hear that this could not be written.
+        let _ = writeln!(io::stderr(), "goblin: {failure}");
+        failure.exit_code()
+    })
+}
+
+/// Why the command does not run. The codes are those of `env` and `timeout`.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{MODE} is started by the gateway, not by hand: {0}")]
+    Usage(&'static str),
+    #[error("cannot watch the gateway through descriptor {descriptor}: {source} (is /dev/fd there?)")]
+    Watch { descriptor: u32, source: io::Error },
+    #[error("cannot set up the guard: {0}")]
+    Setup(#[from] io::Error),
+    #[error("cannot start {program:?}: No such file or directory (is it installed and on PATH?)")]
+    NotFound { program: OsString },
+    #[error("cannot start {program:?}: {source}")]
+    Start { program: OsString, source: io::Error },
+}
+
+impl Failure {
+    fn start(program: &OsStr, source: io::Error) -> Failure {
+        let program = program.to_owned();
+        match source.kind() {
+            io::ErrorKind::NotFound => Failure::NotFound { program },
+            _ => Failure::Start { program, source },
+        }
+    }
+
+    fn exit_code(&self) -> i32 {
+        match self {
+            Failure::Usage(_) | Failure::Watch { .. } | Failure::Setup(_) => 125,
+            Failure::Start { .. } => 126,
+            Failure::NotFound { .. } => 127,
+        }
+    }
+}
+
+/// What the arguments ask for.
+enum Mode {
+    /// `descriptors` is the soft limit of the command, if it differs from that of the gateway.
+    Guard {
+        watch: u32,
+        descriptors: Option<u64>,
+        command: CommandLine,
+    },
+    Exec {
+        parent: u32,
+        command: CommandLine,
+    },
+}
+
+struct CommandLine {
+    program: OsString,
+    arguments: Vec<OsString>,
+}
+
+impl Mode {
+    fn parse(mut arguments: impl Iterator<Item = OsString>) -> Result<Mode, Failure> {
+        let mut number = arguments.next();
+        let is_exec = number.as_deref() == Some(OsStr::new(EXEC_STEP));
+        if is_exec {
+            number = arguments.next();
+        }
+        let number =
+            number.and_then(|number| number.to_str()?.parse().ok()).ok_or(Failure::Usage("a number is missing"))?;
+        let mut next = arguments.next();
+        let descriptors = next.as_ref().and_then(|limit| limit.to_str()?.parse().ok());
+        if descriptors.is_some() {
+            next = arguments.next();
+        }
+        if next.as_deref() != Some(OsStr::new("--")) {
+            return Err(Failure::Usage("-- is missing"));
+        }
+        let program = arguments.next().ok_or(Failure::Usage("a command is missing"))?;
+        let command = CommandLine { program, arguments: arguments.collect() };
+        Ok(match is_exec {
+            true => Mode::Exec { parent: number, command },
+            false => Mode::Guard { watch: number, descriptors, command },
+        })
+    }
+}
+
+/// Runs the command until it, the gateway or the guard is to end; then ends the group.
+fn guard(watch: u32, descriptors: Option<u64>, command: &CommandLine) -> Result<i32, Failure> {
+    if let Some(limit) = descriptors {
+        descriptors::restore(limit);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        // All that can fail comes before the command, and so do the handlers: without them the guard would die of the
+        // SIGTERM that it sends to its own group.
+        let mut watch = open_watch(watch)?;
+        let mut stops =
+            [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?];
+        let mut exits = signal(SignalKind::child())?;
+        let nowhere = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+        prepare(command);
+
+        let refuge = rustix::process::getppid().and_then(|it| rustix::process::getpgid(Some(it)).ok());
+        let mut group = Group::led_by_us(refuge, &start(command)?);
+        let_go_of_stdio(&nowhere)?;
+
+        let [terminate, interrupt, hangup] = &mut stops;
+        tokio::select! {
+            biased;
+            () = group.command_exited(&mut exits) => {}
+            () = closed(&mut watch) => {}
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            _ = hangup.recv() => {}
+        }
+        group.end().await;
+        Ok(group.status.unwrap_or(SIGNAL_OFFSET + Signal::KILL.as_raw()))
+    })
+}
+
+/// Opening a descriptor anew by its name is the safe way to take it over.
+fn open_watch(descriptor: u32) -> Result<pipe::Receiver, Failure> {
+    File::open(format!("/dev/fd/{descriptor}"))
+        .and_then(pipe::Receiver::from_file)
+        .map_err(|source| Failure::Watch { descriptor, source })
+}
+
+/// Resolves when the last write end is closed.
+async fn closed(watch: &mut pipe::Receiver) {
+    let mut byte = [0];
+    while watch.readable().await.is_ok() {
+        match watch.try_read(&mut byte) {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// The command has its own copies by now. As long as the guard kept these, closing one end would not be seen at the
+/// other.
+fn let_go_of_stdio(nowhere: &File) -> io::Result<()> {
+    rustix::stdio::dup2_stdin(nowhere)?;
+    rustix::stdio::dup2_stdout(nowhere)?;
+    rustix::stdio::dup2_stderr(nowhere)?;
+    Ok(())
+}
+
+/// The processes in our care: those whose process group is our process id.
+struct Group {
+    id: Pid,
+    refuge: Option<Pid>,
+    /// Whether the guard moved out of the group.
+    is_outside: bool,
+    command: Pid,
+    /// The command's exit code, once it has one.
+    status: Option<i32>,
+    /// The children outside of the group that got SIGTERM.
+    terminated: HashSet<Pid>,
+}
+
+impl Group {
+    fn led_by_us(refuge: Option<Pid>, command: &Child) -> Group {
+        Group {
+            id: rustix::process::getpid(),
+            refuge,
+            is_outside: false,
+            command: Pid::from_child(command),
+            status: None,
+            terminated: HashSet::new(),
+        }
+    }
+
+    async fn command_exited(&mut self, exits: &mut SignalStream) {
+        loop {
+            self.reap();
+            if self.status.is_some() {
+                return;
+            }
+            exits.recv().await;
+        }
+    }
+
+    /// Takes every child that has ended, the orphans we inherited on Linux too.
+    fn reap(&mut self) {
+        while let Ok(Some((process, status))) = rustix::process::wait(WaitOptions::NOHANG) {
+            if process == self.command {
+                self.status = Some(exit_code(status));
+            }
+        }
+    }
+
+    async fn end(&mut self) {
+        self.is_outside = self.refuge.is_some_and(|refuge| rustix::process::setpgid(None, Some(refuge)).is_ok());
+        if self.is_gone() {
+            return;
+        }
+        self.signal(Signal::TERM);
+        if self.is_gone_within(TERM_GRACE, Group::terminate_leavers).await {
+            return;
+        }
+        // Inside of the group this signal ends the guard too, before it has killed the processes that left the group.
+        if self.is_outside || children().is_none() {
+            self.signal(Signal::KILL);
+        }
+        self.is_gone_within(KILL_GRACE, Group::kill_children).await;
+    }
+
+    /// Sends SIGTERM, once, to each child that left the group; the others got the signal with the group.
+    fn terminate_leavers(&mut self) {
+        for child in children().unwrap_or_default() {
+            let has_left = rustix::process::getpgid(Some(child)).is_ok_and(|group| group != self.id);
+            if has_left && self.terminated.insert(child) {
+                let _ = rustix::process::kill_process(child, Signal::TERM);
+            }
+        }
+    }
+
+    /// Kills every child. Their children become children of the guard and are killed at the next look. The number of a child
+    /// is not used again before the guard has reaped it.
+    fn kill_children(&mut self) {
+        for child in children().unwrap_or_default() {
+            let _ = rustix::process::kill_process(child, Signal::KILL);
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        // Fails only when nobody is left to be signalled, which is what we want.
+        let _ = rustix::process::kill_process_group(self.id, signal);
+    }
+
+    fn is_gone(&mut self) -> bool {
+        self.reap();
+        let is_group_gone = || rustix::process::test_kill_process_group(self.id).is_err();
+        match children() {
+            // The guard itself is a member of the group while it is inside.
+            Some(children) => children.is_empty() && (!self.is_outside || is_group_gone()),
+            None => is_group_gone(),
+        }
+    }
+
+    /// Waits until all are gone and calls `act` at each look.
+    async fn is_gone_within(&mut self, grace: Duration, act: fn(&mut Group)) -> bool {
+        let deadline = Instant::now() + grace;
+        while !self.is_gone() {
+            act(self);
+            if Instant::now() >= deadline {
+                return false;
+            }
+            sleep(LOOK).await;
+        }
+        true
+    }
+}
+
+/// Returns the children of the guard, adopted ones and zombies included; nothing where the system does not list them.
+#[cfg(target_os = "linux")]
+fn children() -> Option<Vec<Pid>> {
+    let own = std::process::id();
+    let pid = |text: &str| text.parse().ok().and_then(Pid::from_raw);
+    // The guard has one thread, which has all children. Some kernels lack this file.
+    if let Ok(list) = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")) {
+        return Some(list.split_whitespace().filter_map(pid).collect());
+    }
+    let parent = |name: &str| -> Option<u32> {
+        let stat = std::fs::read_to_string(format!("/proc/{name}/stat")).ok()?;
+        // The name of the program, in brackets, may hold anything.
+        stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+    };
+    let processes = std::fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    Some(processes.filter(|name| parent(name) == Some(own)).filter_map(|name| pid(&name)).collect())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn children() -> Option<Vec<Pid>> {
+    None
+}
+
+fn exit_code(status: WaitStatus) -> i32 {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => code,
+        (None, Some(signal)) => SIGNAL_OFFSET + signal,
+        (None, None) => SIGNAL_OFFSET,
+    }
+}
+
+/// Orphans come to the guard, which takes their status at once: a gateway that is process 1 of a container would
+/// leave them as zombies. Neither this nor the name is worth failing for.
+#[cfg(target_os = "linux")]
+fn prepare(command: &CommandLine) {
+    let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+    let program = std::path::Path::new(&command.program);
+    let mut name = b"guard:".to_vec();
+    name.extend(program.file_name().unwrap_or_default().as_encoded_bytes());
+    if let Ok(name) = std::ffi::CString::new(name) {
+        let _ = rustix::thread::set_name(&name);
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn prepare(_command: &CommandLine) {}
+
+/// Starts the command by way of [`become_command`]. `/proc/self/exe` is this very binary even when the file has been
+/// replaced by a newer one.
+#[cfg(target_os = "linux")]
+fn start(command: &CommandLine) -> Result<Child, Failure> {
+    Command::new("/proc/self/exe")
+        .args([MODE, EXEC_STEP, &std::process::id().to_string(), "--"])
+        .arg(&command.program)
+        .args(&command.arguments)
+        .spawn()
+        .map_err(Failure::Setup)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn start(command: &CommandLine) -> Result<Child, Failure> {
+    Command::new(&command.program)
+        .args(&command.arguments)
+        .spawn()
+        .map_err(|source| Failure::start(&command.program, source))
+}
+
+/// The second step: asks for death with the parent, which survives `exec`, and becomes the command. Returns only when
+/// that fails.
+#[cfg(target_os = "linux")]
+fn become_command(parent: u32, command: &CommandLine) -> Failure {
+    use std::os::unix::process::CommandExt;
+
+    if let Err(error) = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)) {
+        return Failure::Setup(error.into());
+    }
+    // A parent that died before the line above sends no signal.
+    if std::os::unix::process::parent_id() != parent {
+        return Failure::Setup(io::Error::other("the guard ended before its command began"));
+    }
+    let error = Command::new(&command.program).args(&command.arguments).exec();
+    Failure::start(&command.program, error)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn become_command(_parent: u32, _command: &CommandLine) -> Failure {
+    Failure::Usage("this step exists on Linux only")
+}

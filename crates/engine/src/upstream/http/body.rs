@@ -1,0 +1,117 @@
+//! Bodies of answers: read within bounds, and what they and their heads say.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::StatusCode;
+use http::header::{CONTENT_TYPE, HeaderMap};
+use http_body_util::{BodyExt, Limited};
+
+use goblin_client::connect::Received;
+use crate::upstream::ear::Ear;
+use crate::upstream::link::LinkError;
+use crate::upstream::open::beyond_limit;
+use crate::upstream::trouble::Trouble;
+use goblin_wire::{Message, Response};
+
+/// Notifications and the end of a session are sent on the side; nobody waits longer for them.
+pub const ASIDE: Duration = Duration::from_secs(5);
+/// How much of a refusal is read to tell its reason.
+pub const LONGEST_REFUSAL: usize = 64 * 1024;
+/// What may follow the answer on its stream before the connection is given up instead of reused.
+const LONGEST_REST: usize = 64 * 1024;
+
+/// A body of at most `limit` bytes.
+pub async fn whole_body(mut body: Received, limit: usize) -> Result<Bytes, LinkError> {
+    let mut first = Bytes::new();
+    let mut rest = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame
+            .map_err(|error| LinkError::Closed { reason: format!("its answer broke off: {error}"), sent: true })?;
+        let Ok(data) = frame.into_data() else { continue };
+        if first.len() + rest.len() + data.len() > limit {
+            return Err(LinkError::Protocol("its answer is larger than maxMessageSize".to_owned()));
+        }
+        // An answer in one piece, as most are, is not copied.
+        if first.is_empty() && rest.is_empty() {
+            let expected = hyper::body::Body::size_hint(&body).lower().min(limit as u64) as usize;
+            if expected == 0 {
+                first = data;
+            } else {
+                rest.reserve(data.len() + expected);
+                rest.extend_from_slice(&data);
+            }
+        } else {
+            if rest.is_empty() {
+                rest.extend_from_slice(&first);
+                first = Bytes::new();
+            }
+            rest.extend_from_slice(&data);
+        }
+    }
+    Ok(if rest.is_empty() { first } else { rest.freeze() })
+}
+
+/// Reads the answer to the request `id`.
+pub fn parse_answer(id: u64, body: Bytes, ear: &Ear) -> Result<Response, LinkError> {
+    if body.trim_ascii_start().first() == Some(&b'<') {
+        return Err(LinkError::Protocol(Trouble::WebPage.to_string()));
+    }
+    match Message::parse(ear.hold(body)) {
+        Ok(Message::Response(answer)) if answer.id.as_ref().is_none_or(|answered| answered.as_u64() == Some(id)) => {
+            Ok(answer)
+        }
+        Ok(_) => Err(LinkError::Protocol("its answer belongs to another request".to_owned())),
+        Err(malformed) => Err(beyond_limit(&malformed).map_or_else(
+            || LinkError::Protocol(format!("its answer is no message: {}", malformed.error)),
+            |error| {
+                ear.report_malformed(&malformed, &malformed.error.to_string());
+                error
+            },
+        )),
+    }
+}
+
+pub fn is_stream(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    kind.get(..17).is_some_and(|start| start.eq_ignore_ascii_case("text/event-stream"))
+}
+
+/// The protocol says 404. Servers built on the examples of the TypeScript SDK say 400 and name the session.
+pub fn is_session_unknown(status: StatusCode, body: &[u8]) -> bool {
+    let names_session = || String::from_utf8_lossy(body).to_ascii_lowercase().contains("session");
+    match status {
+        StatusCode::NOT_FOUND | StatusCode::GONE => true,
+        StatusCode::BAD_REQUEST => names_session(),
+        _ => false,
+    }
+}
+
+/// Reads what follows the answer, so that the connection can be used again.
+pub async fn finish(body: Received) {
+    let rest = Limited::new(body, LONGEST_REST).collect();
+    let _ = tokio::time::timeout(ASIDE, rest).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_session_is_told_apart_from_a_bad_request() {
+        assert!(is_session_unknown(StatusCode::NOT_FOUND, b""));
+        assert!(is_session_unknown(StatusCode::GONE, b""));
+        assert!(is_session_unknown(StatusCode::BAD_REQUEST, b"Bad Request: No valid Session ID provided"));
+        assert!(!is_session_unknown(StatusCode::BAD_REQUEST, b"bad arguments"));
+        assert!(!is_session_unknown(StatusCode::INTERNAL_SERVER_ERROR, b"session store down"));
+    }
+
+    #[test]
+    fn an_answer_to_another_request_is_refused() {
+        let parse = |body| parse_answer(1, body, &Ear::example());
+        assert!(parse(Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"result":{}}"#)).is_ok());
+        assert!(parse(Bytes::from_static(br#"{"jsonrpc":"2.0","id":null,"error":{}}"#)).is_ok());
+        assert!(parse(Bytes::from_static(br#"{"jsonrpc":"2.0","id":2,"result":{}}"#)).is_err());
+        assert!(parse(Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#)).is_err());
+    }
+}

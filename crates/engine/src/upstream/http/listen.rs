@@ -1,0 +1,111 @@
+//! The standing GET stream of a link: what the backend says of its own accord.
+//!
+//! It is resumed where the backend gives its events ids. Whether all that was said in between is replayed is for the
+//! backend to know, so behind a gap every list is fetched anew, and whoever wants updates is told once.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use http::StatusCode;
+use http_body_util::BodyExt;
+
+use goblin_client::connect::Received;
+use crate::upstream::http::body::is_stream;
+use crate::upstream::http::trail::Trail;
+use crate::upstream::http::{Shared, is_passing};
+use goblin_catalog::listing::List;
+use crate::upstream::link::End;
+use goblin_telemetry::Event;
+use goblin_wire::framing::{Events, Frame};
+use goblin_wire::method::Method;
+use goblin_wire::{Malformed, Message};
+
+/// Failed reconnects, one after another, after which the backend is taken for lost.
+const RECONNECTS_BEFORE_LOST: u32 = 2;
+
+/// Holds the stream open for as long as the backend offers it.
+pub(super) async fn keep_listening(shared: &Arc<Shared>) {
+    let mut trail = Trail::default();
+    let (mut in_vain, mut unreachable, mut has_gap, mut was_open) = (0, 0, false, false);
+    loop {
+        let response = shared.client.request(shared.stream_request(trail.position())).await;
+        shared.tried_stream.send_replace(true);
+        has_gap |= shared.is_deaf.swap(false, Ordering::Relaxed);
+        match response {
+            Ok(response) if response.status().is_success() && is_stream(response.headers()) => {
+                (in_vain, unreachable, was_open) = (0, 0, true);
+                // Now, not when the last one ended: from here on changes are told.
+                if has_gap {
+                    shared.ear.inbox.mark(&List::ALL);
+                    shared.ear.register.doubt();
+                }
+                listen_once(shared, response.into_body(), &mut trail).await;
+                trail.gap();
+            }
+            Ok(response) if response.status() == StatusCode::NOT_FOUND && shared.session.get().is_some() => {
+                shared.lose_session();
+                return;
+            }
+            // It had one before, so it is another server now, and perhaps one without sessions.
+            Ok(response) if response.status() == StatusCode::METHOD_NOT_ALLOWED && was_open => {
+                shared.lose_session();
+                return;
+            }
+            Ok(response) if response.status().is_client_error() && !is_passing(response.status()) => {
+                // It may only have forgotten the event.
+                if trail.position().is_some() {
+                    trail.forget_position();
+                } else {
+                    if has_gap {
+                        shared.ear.inbox.mark(&List::ALL);
+                        shared.ear.register.doubt();
+                    }
+                    // It offers no such stream.
+                    return;
+                }
+            }
+            Ok(_) => {}
+            Err(error) => {
+                unreachable += 1;
+                if unreachable >= RECONNECTS_BEFORE_LOST && error.is_safe_to_retry() {
+                    return shared.close(End::Lost(error.to_string()));
+                }
+            }
+        }
+        has_gap = true;
+        tokio::time::sleep(trail.pause(in_vain)).await;
+        in_vain += 1;
+    }
+}
+
+/// Hears one stream to its end.
+async fn listen_once(shared: &Arc<Shared>, mut body: Received, trail: &mut Trail) {
+    let mut events = Events::new(shared.limit);
+    while let Some(Ok(frame)) = body.frame().await {
+        let Ok(data) = frame.into_data() else { continue };
+        events.feed(&data);
+        while let Some(event) = events.take() {
+            let Frame::Whole(event) = event else {
+                shared.ear.emit(&Event::BackendTooLong { server: shared.ear.server() });
+                continue;
+            };
+            let is_news = trail.note(&event);
+            if event.data.is_empty() {
+                continue;
+            }
+            let message = Message::parse(event.data);
+            if is_news || is_level(&message) {
+                Shared::on_other(shared, message);
+            }
+        }
+    }
+}
+
+/// Said twice it does no harm; taken for said before, because some servers number every stream anew, it would be lost.
+fn is_level(message: &Result<Message, Malformed>) -> bool {
+    let Ok(Message::Notification(notification)) = message else { return false };
+    matches!(
+        notification.method,
+        Method::ToolsChanged | Method::PromptsChanged | Method::ResourcesChanged | Method::ResourceUpdated
+    )
+}

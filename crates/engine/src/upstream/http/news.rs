@@ -1,0 +1,143 @@
+//! A stream of news that was asked for: `subscriptions/listen`, whose answer is heard until either side has enough.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use tokio::sync::oneshot;
+
+use goblin_client::connect::Received;
+use crate::upstream::ear::Whose;
+use crate::upstream::http::body::{is_stream, parse_answer, whole_body};
+use goblin_wire::mirrored::Repeated;
+use crate::upstream::http::{HttpLink, Shared};
+use crate::upstream::link::{End, LinkError};
+use crate::upstream::listen::{Listen, Over};
+use goblin_wire::listen::Filter;
+use crate::upstream::news::{ends, honoured, refusal_in, unsubscribed};
+use goblin_telemetry::Event;
+use goblin_wire::framing::{Events, Frame};
+use goblin_wire::method::Method;
+use goblin_wire::{Id, Message, Notification};
+use goblin_telemetry::worker;
+
+impl HttpLink {
+    /// Asks for the stream and waits until it is acknowledged.
+    pub async fn listen(&self, id: u64, body: Bytes, headers: Repeated) -> Result<Listen, LinkError> {
+        let response = self.shared.post_with(body, headers).await?;
+        if !response.status().is_success() {
+            return Err(refusal_in(&self.shared.refusal(id, response).await?));
+        }
+        if !is_stream(response.headers()) {
+            let body = whole_body(response.into_body(), self.shared.limit).await?;
+            return Err(refusal_in(&parse_answer(id, body, &self.shared.ear)?));
+        }
+        let events = Events::new(self.shared.limit);
+        let mut stream = Stream { shared: Arc::clone(&self.shared), id, body: response.into_body(), events };
+        let honoured = stream.acknowledged().await?;
+        let ((told, over), (hold, held)) = (oneshot::channel(), oneshot::channel());
+        worker::spawn(async move {
+            let shared = Arc::clone(&stream.shared);
+            let over = tokio::select! {
+                over = stream.hear() => over,
+                // Dropping the stream is how the backend is told.
+                _ = held => return,
+                end = shared.closed() => match end {
+                    End::Lost(reason) => Over::Lost(reason),
+                    End::Forgotten => Over::Lost(LinkError::SessionLost.to_string()),
+                },
+            };
+            // Who does not wait for the end does not care.
+            let _ = told.send(over);
+        });
+        Ok(Listen { honoured, over, hold })
+    }
+}
+
+struct Stream {
+    shared: Arc<Shared>,
+    id: u64,
+    body: Received,
+    events: Events,
+}
+
+/// What stands in an event besides news.
+enum Said {
+    Acknowledged(Filter),
+    /// The answer: there will be no more.
+    Ended(LinkError),
+}
+
+impl Stream {
+    async fn acknowledged(&mut self) -> Result<Filter, LinkError> {
+        match self.next().await {
+            Ok(Said::Acknowledged(honoured)) => Ok(honoured),
+            Ok(Said::Ended(refusal)) => Err(refusal),
+            Err(reason) => Err(LinkError::Closed { reason, sent: true }),
+        }
+    }
+
+    async fn hear(&mut self) -> Over {
+        loop {
+            match self.next().await {
+                Ok(Said::Acknowledged(_)) => {}
+                Ok(Said::Ended(_)) => return Over::Ended,
+                Err(reason) => return Over::Lost(reason),
+            }
+        }
+    }
+
+    fn hear_one(&self, news: &Notification) {
+        match unsubscribed(news) {
+            Some(news) => self.shared.ear.hear(&news, || Whose::Nobodys),
+            None => self.shared.ear.hear(news, || Whose::Nobodys),
+        }
+    }
+
+    /// Hears news until something else is said; or tells why there is no more.
+    async fn next(&mut self) -> Result<Said, String> {
+        loop {
+            while let Some(event) = self.events.take() {
+                if let Some(said) = self.read(event) {
+                    return Ok(said);
+                }
+            }
+            let data = match self.body.frame().await {
+                Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+                Some(Err(error)) => return Err(format!("its stream broke off: {error}")),
+                None => return Err("its stream ended".to_owned()),
+            };
+            self.events.feed(&data);
+        }
+    }
+
+    fn read(&self, event: Frame<goblin_wire::framing::Event>) -> Option<Said> {
+        let server = self.shared.ear.server();
+        let Frame::Whole(event) = event else {
+            self.shared.ear.emit(&Event::BackendTooLong { server });
+            return None;
+        };
+        if event.data.is_empty() {
+            return None;
+        }
+        match Message::parse(event.data) {
+            Ok(Message::Notification(news)) if news.method == Method::Acknowledged => {
+                Some(Said::Acknowledged(honoured(&news)))
+            }
+            Ok(Message::Notification(news)) if ends(&news, self.id) => {
+                Some(Said::Ended(LinkError::Protocol("it ended the stream".to_owned())))
+            }
+            Ok(Message::Notification(news)) => {
+                self.hear_one(&news);
+                None
+            }
+            Ok(Message::Response(answer)) if answer.id.as_ref().and_then(Id::as_u64) == Some(self.id) => {
+                Some(Said::Ended(refusal_in(&answer)))
+            }
+            other => {
+                Shared::on_other(&self.shared, other);
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! What a backend says of its own accord that belongs to no call, over whichever of its links.
+//!
+//! Links call it from their reading tasks, so nothing here waits. "This list changed" is a bit in a set, however often it is
+//! said (level beats edge); the actor takes the set when it has time.
+
+use goblin_catalog::listing::List;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use tokio::sync::Notify;
+
+use crate::upstream::ask::Translate;
+use crate::client::caller::SessionId;
+use goblin_config::ServerId;
+use crate::client::mailbox::Mailbox;
+use goblin_telemetry::{Event, Observe};
+use goblin_wire::dialect::Dialect;
+use goblin_wire::json::{self, Span, Splice};
+use goblin_wire::{Notification, Request};
+
+/// How many elicitations by URL are remembered until they end.
+const MOST_ELICITED: usize = 1000;
+/// A longer name of one is not remembered, so that all of them together stay small.
+const LONGEST_ELICITED: usize = 1024;
+
+/// Elicitations by URL whose end has not been told, the newest [`MOST_ELICITED`].
+#[derive(Default)]
+struct Elicited {
+    asked: HashMap<String, Weak<Mailbox>>,
+    order: VecDeque<String>,
+}
+
+impl Elicited {
+    fn insert(&mut self, id: String, mailbox: &Arc<Mailbox>) {
+        if id.len() > LONGEST_ELICITED {
+            return;
+        }
+        if self.asked.insert(id.clone(), Arc::downgrade(mailbox)).is_none() {
+            self.order.push_back(id);
+        }
+        while self.order.len() > MOST_ELICITED {
+            let oldest = self.order.pop_front();
+            oldest.and_then(|oldest| self.asked.remove(&oldest));
+        }
+    }
+
+    /// Whoever was asked, where it is still there. Its place in the order stays until it is the oldest.
+    fn remove(&mut self, id: &str) -> Option<Arc<Mailbox>> {
+        self.asked.remove(id)?.upgrade()
+    }
+}
+
+pub struct Inbox {
+    server: ServerId,
+    observe: Arc<Observe>,
+    translate: Arc<dyn Translate>,
+    elicited: Mutex<Elicited>,
+    changed: AtomicU8,
+    bell: Notify,
+}
+
+impl Inbox {
+    pub fn new(server: ServerId, observe: Arc<Observe>, translate: Arc<dyn Translate>) -> Inbox {
+        Inbox { server, observe, translate, elicited: Mutex::default(), changed: AtomicU8::new(0), bell: Notify::new() }
+    }
+
+    pub fn server(&self) -> &str {
+        self.server.as_str()
+    }
+
+    pub fn observe(&self) -> &Observe {
+        &self.observe
+    }
+
+    pub fn emit(&self, event: &Event<'_>) {
+        self.observe.emit(event);
+    }
+
+    /// An elicitation by URL ends elsewhere; the backend will say when. Only the client that was asked shall hear it.
+    pub fn remember_elicited(&self, ask: &Request, mailbox: &Arc<Mailbox>) {
+        let text = ask.raw.as_str();
+        let id = ask.params.whole.and_then(|params| json::member(text, params, "elicitationId"));
+        if let Some(id) = id.and_then(|at| json::string(text, at)) {
+            self.elicited().insert(id.into_owned(), mailbox);
+        }
+    }
+
+    /// The same where an error says that a client must be sent to URLs first.
+    pub fn remember_required(&self, text: &str, error: Span, mailbox: &Arc<Mailbox>) {
+        const URL_ELICITATION_REQUIRED: &str = "-32042";
+        if json::member(text, error, "code").is_none_or(|code| code.get(text) != URL_ELICITATION_REQUIRED) {
+            return;
+        }
+        let data = json::member(text, error, "data");
+        let required = data.and_then(|data| json::member(text, data, "elicitations"));
+        let required = required.into_iter().flat_map(|required| json::elements(text, required));
+        for id in required.filter_map(|elicitation| json::member(text, elicitation, "elicitationId")) {
+            if let Some(id) = json::string(text, id) {
+                self.elicited().insert(id.into_owned(), mailbox);
+            }
+        }
+    }
+
+    /// What must change in an ask on its way to a client.
+    pub fn translate_ask(&self, ask: &Request, dialect: Dialect) -> Splice {
+        self.translate.ask(&self.server, ask, dialect)
+    }
+
+    /// A URI as clients know it.
+    pub fn expose(&self, native: &str) -> String {
+        self.translate.expose(&self.server, native)
+    }
+
+    /// Returns the exposed URI of a listed resource.
+    pub fn expose_listed(&self, native: &str) -> String {
+        self.translate.expose_listed(&self.server, native)
+    }
+
+    /// The id that the client of a task knows it by.
+    pub fn task_id(&self, own: Option<SessionId>, native: &str) -> Option<String> {
+        self.translate.task_id(&self.server, own, native)
+    }
+
+    /// The same the other way round.
+    pub fn native_task(&self, id: &str) -> Option<String> {
+        self.translate.native_task(&self.server, id)
+    }
+
+    /// What the backend tells of a task.
+    pub fn hear_task(&self, own: Option<SessionId>, notification: &Notification) -> bool {
+        self.translate.hear_task(&self.server, own, notification)
+    }
+
+    /// The end of an elicitation by URL.
+    pub fn hear_elicited(&self, notification: &Notification) {
+        let text = notification.raw.as_str();
+        let id = notification.params.whole.and_then(|params| json::member(text, params, "elicitationId"));
+        let mailbox = id.and_then(|at| json::string(text, at)).and_then(|id| self.elicited().remove(&id));
+        let told = mailbox.is_some_and(|mailbox| mailbox.post(json::single_line(notification.raw.bytes().clone())));
+        if !told {
+            let event = Event::BackendNotification { server: self.server(), method: notification.method.as_str() };
+            self.emit(&event);
+        }
+    }
+
+    /// No code that holds this lock can panic.
+    fn elicited(&self) -> MutexGuard<'_, Elicited> {
+        self.elicited.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Marks lists as changed.
+    pub fn mark(&self, lists: &[List]) {
+        let bits = lists.iter().fold(0, |bits, list| bits | list.bit());
+        self.changed.fetch_or(bits, Ordering::AcqRel);
+        self.bell.notify_one();
+    }
+
+    pub fn has_changes(&self) -> bool {
+        self.changed.load(Ordering::Acquire) != 0
+    }
+
+    /// Waits until some list is marked; the marks stay.
+    pub async fn changes(&self) {
+        while !self.has_changes() {
+            self.bell.notified().await;
+        }
+    }
+
+    /// The marked lists; their marks are gone.
+    pub fn take_changes(&self) -> Vec<List> {
+        let bits = self.changed.swap(0, Ordering::AcqRel);
+        List::ALL.into_iter().filter(|list| bits & list.bit() != 0).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::mailbox::replay::Replay;
+    use goblin_wire::Message;
+
+    fn inbox() -> Inbox {
+        Inbox::new(ServerId::new("a").expect("a valid id"), Arc::default(), Arc::new(()))
+    }
+
+    #[tokio::test]
+    async fn reg3_a_burst_is_one_change() {
+        let inbox = inbox();
+        for _ in 0..10_000 {
+            inbox.mark(&[List::Tools]);
+        }
+        inbox.mark(&[List::Resources, List::Templates]);
+        inbox.changes().await;
+        assert_eq!(inbox.take_changes(), [List::Tools, List::Resources, List::Templates]);
+        assert!(inbox.take_changes().is_empty());
+    }
+
+    fn ask(id: &str) -> Request {
+        let params = format!(r#"{{"mode":"url","elicitationId":"{id}"}}"#);
+        match Message::parse(
+            format!(r#"{{"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":{params}}}"#).into(),
+        ) {
+            Ok(Message::Request(request)) => request,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn complete(id: &str) -> Notification {
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/elicitation/complete","params":{{"elicitationId":"{id}"}}}}"#
+        );
+        match Message::parse(text.into()) {
+            Ok(Message::Notification(notification)) => notification,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn ask_the_end_of_an_elicitation_reaches_who_was_asked_once() {
+        let inbox = inbox();
+        let mailbox = || Arc::new(Mailbox::new(Default::default(), Default::default(), Replay::new(0)));
+        let (one, two) = (mailbox(), mailbox());
+        inbox.remember_elicited(&ask("x"), &one);
+        inbox.remember_elicited(&ask("y"), &two);
+        inbox.hear_elicited(&complete("x"));
+        inbox.hear_elicited(&complete("x"));
+        inbox.hear_elicited(&complete("z"));
+        assert!(one.try_next().is_some_and(|message| message.ends_with(br#"{"elicitationId":"x"}}"#)));
+        assert!(one.try_next().is_none() && two.try_next().is_none());
+    }
+
+    #[test]
+    fn ask_only_so_many_elicitations_are_remembered() {
+        let inbox = inbox();
+        let mailbox = Arc::new(Mailbox::new(Default::default(), Default::default(), Replay::new(0)));
+        for number in 0..=MOST_ELICITED {
+            inbox.remember_elicited(&ask(&number.to_string()), &mailbox);
+        }
+        inbox.hear_elicited(&complete("0"));
+        assert!(mailbox.try_next().is_none());
+        inbox.hear_elicited(&complete("1"));
+        assert!(mailbox.try_next().is_some());
+        assert!(inbox.elicited().order.len() <= MOST_ELICITED);
+        let long = "x".repeat(LONGEST_ELICITED + 1);
+        inbox.remember_elicited(&ask(&long), &mailbox);
+        inbox.hear_elicited(&complete(&long));
+        assert!(mailbox.try_next().is_none());
+    }
+}

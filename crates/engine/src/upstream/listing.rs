@@ -1,0 +1,198 @@
+//! What a backend offers, fetched whole: every list, page by page, kept as the backend wrote it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+
+use goblin_catalog::listing::{Definition, List, read_entries, weight};
+use crate::upstream::link::{Link, LinkError};
+use goblin_wire::memory::{Kind, Memory, Reservation};
+use goblin_wire::limits::{Limit, MAX_LIST_ENTRIES};
+use goblin_wire::json::{self, Span, quote};
+use goblin_wire::mirror::Mirrors;
+use goblin_wire::{Outcome, Text};
+use goblin_telemetry::worker;
+
+/// Bounds for a backend that never stops listing.
+const MOST_PAGES: usize = 10_000;
+/// The bytes of all lists of one backend, as it sent them. Entries count, and so does what surrounds them on a page.
+pub const MAX_LIST_BYTES: usize = 64 * 1024 * 1024;
+/// A catalog holds the entries under their exposed names and as pages besides, so each byte is reserved so often.
+const COPIES: usize = 3;
+/// A backend with more templates keeps its last list of them. Each lookup of a URI may have to try many.
+pub const MAX_TEMPLATES: usize = 10_000;
+/// In bytes. A longer page is read beside the worker threads.
+const SHORT_PAGE: usize = 256 * 1024;
+/// In entries.
+pub const SHORT_LIST: usize = 1_000;
+
+/// One list as it was fetched.
+#[derive(Debug)]
+pub struct Fetched {
+    pub entries: Vec<Definition>,
+    pub reserved: Reservation,
+}
+
+/// The limits of a fetch: the bytes of all lists that are fetched at the same time, and the memory of all backends.
+pub struct Budget {
+    fetched: AtomicUsize,
+    memory: Arc<Memory>,
+}
+
+impl Budget {
+    pub fn new(memory: &Arc<Memory>) -> Budget {
+        Budget { fetched: AtomicUsize::new(0), memory: Arc::clone(memory) }
+    }
+
+    fn take(&self, bytes: usize) -> Result<(), Refused> {
+        let before = self.fetched.fetch_add(bytes, Ordering::Relaxed);
+        if before + bytes > MAX_LIST_BYTES { Err(Refused::too_large()) } else { Ok(()) }
+    }
+
+    /// Returns an empty list, for what a backend does not offer.
+    pub fn nothing(&self) -> Fetched {
+        Fetched { entries: Vec::new(), reserved: self.memory.hold(Kind::Listings, 0) }
+    }
+}
+
+/// Why a list is not as the backend has it now.
+#[derive(Clone, Debug)]
+pub enum Refused {
+    Failed(LinkError),
+    /// The list is beyond a limit; cause and cure in words.
+    TooLarge {
+        limit: Limit,
+        reason: String,
+    },
+}
+
+impl Refused {
+    pub fn too_large() -> Refused {
+        let reason = format!(
+            "its lists take more than listBytes, {MAX_LIST_BYTES} bytes (shorten its descriptions and schemas, or split \
+             the server; its last lists stay)"
+        );
+        Refused::TooLarge { limit: Limit::ListBytes, reason }
+    }
+
+    fn too_many_templates() -> Refused {
+        let reason = format!(
+            "it lists more than {MAX_TEMPLATES} resource templates (let it list fewer, with more variables in each; its last \
+             list stays)"
+        );
+        Refused::TooLarge { limit: Limit::Templates, reason }
+    }
+
+    fn no_memory(max: usize) -> Refused {
+        let reason = format!(
+            "the gateway has no room for its lists: maxMemory is {max} bytes (raise gateway.maxMemory, or remove servers; \
+             its last lists stay)"
+        );
+        Refused::TooLarge { limit: Limit::MaxMemory, reason }
+    }
+}
+
+impl From<LinkError> for Refused {
+    fn from(error: LinkError) -> Refused {
+        Refused::Failed(error)
+    }
+}
+
+/// All pages of one list. Each page must come within `patience`.
+pub async fn fetch(link: &Link, list: List, patience: Duration, budget: &Budget) -> Result<Fetched, Refused> {
+    let Fetched { mut entries, mut reserved } = budget.nothing();
+    let mut cursor: Option<String> = None;
+    for _ in 0..MOST_PAGES {
+        let params =
+            cursor.as_deref().map_or_else(|| "{}".to_owned(), |cursor| format!("{{\"cursor\":{}}}", quote(cursor)));
+        let answer = tokio::time::timeout(patience, link.ask(&list.method(), &params)).await;
+        let answer = answer.map_err(|_| LinkError::Protocol(format!("no answer within {patience:?}")))??;
+        let text = answer.raw.as_str();
+        let result = match answer.outcome {
+            Outcome::Result(span) => span,
+            // A capability may be declared without this list having anything to it.
+            Outcome::Error(span) if is_unknown_method(text, span) => return Ok(budget.nothing()),
+            Outcome::Error(span) => return Err(LinkError::Protocol(span.get(text).to_owned()).into()),
+        };
+        let before = entries.len();
+        entries = read_page(&answer.raw, result, list, entries).await?;
+        if list == List::Templates && entries.len() > MAX_TEMPLATES {
+            return Err(Refused::too_many_templates());
+        }
+        if entries.len() > MAX_LIST_ENTRIES {
+            return Err(LinkError::Protocol(format!("it lists more than {MAX_LIST_ENTRIES} entries")).into());
+        }
+        let kept = weight(&entries[before..]);
+        budget.take(kept.max(text.len()))?;
+        reserved.grow(COPIES * kept).map_err(|full| Refused::no_memory(full.value))?;
+        let next = json::member(text, result, "nextCursor").and_then(|span| json::string(text, span)).map(String::from);
+        match next {
+            None => return Ok(Fetched { entries: sorted(list, entries).await?, reserved }),
+            same if same == cursor => {
+                return Err(LinkError::Protocol("its pages go round in a circle".to_owned()).into());
+            }
+            next => cursor = next,
+        }
+    }
+    Err(LinkError::Protocol(format!("its list has more than {MOST_PAGES} pages")).into())
+}
+
+/// A tool that is not offered, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct LeftOut {
+    pub tool: Box<str>,
+    pub reason: String,
+}
+
+/// Takes the tools out whose arguments nobody knows how to repeat in headers: over HTTP they must not be called.
+pub fn leave_out_misannotated(tools: &mut Vec<Definition>) -> Vec<LeftOut> {
+    let mut left_out = Vec::new();
+    tools.retain(|definition| match Mirrors::read(definition.raw.as_str()) {
+        Ok(_) => true,
+        Err(reason) => {
+            left_out.push(LeftOut { tool: definition.native.clone(), reason });
+            false
+        }
+    });
+    left_out
+}
+
+fn is_unknown_method(text: &str, error: Span) -> bool {
+    json::member(text, error, "code").is_some_and(|code| code.get(text) == "-32601")
+}
+
+/// Puts a long list of resources in the order of their URIs. Subscriptions look resources up by URI, and clients get them
+/// sorted anyway.
+async fn sorted(list: List, mut entries: Vec<Definition>) -> Result<Vec<Definition>, LinkError> {
+    if list != List::Resources || entries.len() <= SHORT_LIST {
+        return Ok(entries);
+    }
+    let sorted = worker::offload(move || {
+        entries.sort_by(|one, other| one.native.cmp(&other.native));
+        entries
+    });
+    sorted.await.ok_or_else(shutting_down)
+}
+
+/// Reads a long page beside the worker threads.
+async fn read_page(
+    page: &Text,
+    result: Span,
+    list: List,
+    entries: Vec<Definition>,
+) -> Result<Vec<Definition>, LinkError> {
+    let read = move |page: &Text, mut entries: Vec<Definition>| {
+        read_entries(page, result, list, &mut entries);
+        entries
+    };
+    if page.bytes().len() <= SHORT_PAGE {
+        return Ok(read(page, entries));
+    }
+    let page = page.clone();
+    worker::offload(move || read(&page, entries)).await.ok_or_else(shutting_down)
+}
+
+fn shutting_down() -> LinkError {
+    LinkError::Protocol("the gateway is shutting down".to_owned())
+}

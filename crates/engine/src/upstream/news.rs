@@ -1,0 +1,89 @@
+//! What stands in the messages of a stream of news (`subscriptions/listen`), whatever it runs over. Pure.
+
+use crate::upstream::link::LinkError;
+use goblin_wire::listen::Filter;
+use goblin_wire::json::{self, Splice};
+use goblin_wire::method::Method;
+use goblin_wire::modern::SUBSCRIPTION_ID;
+use goblin_wire::{Message, Notification, Outcome, Response};
+
+/// What an acknowledgement says will be told.
+pub fn honoured(acknowledgement: &Notification) -> Filter {
+    let text = acknowledgement.raw.as_str();
+    let filter = acknowledgement.params.whole.and_then(|params| json::member(text, params, "notifications"));
+    filter.map_or_else(Filter::default, |filter| Filter::read(text, filter))
+}
+
+/// Some servers end the stream `id` as a request is cancelled, instead of answering it.
+pub fn ends(news: &Notification, id: u64) -> bool {
+    let named = news.params.request_id.and_then(|at| news.raw.get(at).parse().ok());
+    news.method == Method::Cancelled && named == Some(id)
+}
+
+/// The answer to a request for a stream, where the acknowledgement should have been.
+pub fn refusal_in(answer: &Response) -> LinkError {
+    let text = answer.raw.as_str();
+    match answer.outcome {
+        Outcome::Result(_) => LinkError::Protocol("it ended the stream instead of acknowledging it".to_owned()),
+        Outcome::Error(error) => LinkError::Refused {
+            code: json::member(text, error, "code").and_then(|code| code.get(text).parse().ok()),
+            error: error.get(text).to_owned(),
+        },
+    }
+}
+
+/// A notification without the name of the stream it came on, which means nothing to anybody else.
+pub fn unsubscribed(notification: &Notification) -> Option<Notification> {
+    let text = notification.raw.as_str();
+    let (params, meta) = (notification.params.whole?, notification.params.meta?);
+    let mut edits = Splice::new();
+    let at = json::cuttable(text, meta, SUBSCRIPTION_ID)?;
+    let is_alone = json::members(text, meta).count() == 1;
+    edits.replace(if is_alone { json::cuttable(text, params, "_meta")? } else { at }, "");
+    match Message::parse(edits.apply(notification.raw.bytes())) {
+        Ok(Message::Notification(notification)) => Some(notification),
+        _ => None,
+    }
+}
+
+/// The name of the stream that a notification belongs to: the id of our request for it.
+pub fn subscription_of(notification: &Notification) -> Option<u64> {
+    let text = notification.raw.as_str();
+    json::member(text, notification.params.meta?, SUBSCRIPTION_ID)?.get(text).parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sub3_the_name_of_a_stream_is_cut_out() {
+        let check = |params: &str, expected: &str, id| {
+            let text = format!(r#"{{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{params}}}"#);
+            let Ok(Message::Notification(heard)) = Message::parse(text.into()) else { panic!("{params}") };
+            assert_eq!(subscription_of(&heard), id);
+            let cut = unsubscribed(&heard).unwrap_or(heard);
+            assert_eq!(cut.params.whole.map(|at| cut.raw.get(at)), Some(expected), "{params}");
+        };
+        check(r#"{"uri":"a:b"}"#, r#"{"uri":"a:b"}"#, None);
+        check(&format!(r#"{{"uri":"a:b","_meta":{{"{SUBSCRIPTION_ID}":7}}}}"#), r#"{"uri":"a:b"}"#, Some(7));
+        check(&format!(r#"{{"_meta":{{"{SUBSCRIPTION_ID}":"7"}}}}"#), "{}", None);
+        check(&format!(r#"{{"_meta":{{"{SUBSCRIPTION_ID}":7,"x":1}}}}"#), r#"{"_meta":{"x":1}}"#, Some(7));
+    }
+
+    #[test]
+    fn sub3_what_is_refused_is_told_from_what_is_lost() {
+        let check = |outcome: &str, expected| {
+            let text = format!(r#"{{"jsonrpc":"2.0","id":1,{outcome}}}"#);
+            let Ok(Message::Response(answer)) = Message::parse(text.into()) else { panic!("{outcome}") };
+            let code = match refusal_in(&answer) {
+                LinkError::Refused { code, .. } => code,
+                _ => None,
+            };
+            assert_eq!(code, expected, "{outcome}");
+        };
+        check(r#""error":{"code":-32601,"message":"no"}"#, Some(-32601));
+        check(r#""error":{}"#, None);
+        check(r#""result":{}"#, None);
+    }
+}

@@ -1,0 +1,169 @@
+//! What a backend offers now, as subscriptions look at it: by URI, and within what the configuration lets through.
+
+use std::cell::RefCell;
+use std::sync::{Arc, OnceLock};
+
+use crate::upstream::inbox::Inbox;
+use crate::upstream::listing::SHORT_LIST;
+use goblin_catalog::listing::{Definition, Listing};
+use goblin_config::Server;
+use goblin_wire::template::index::TemplateIndex;
+use goblin_wire::template::{Budget, MAX_MATCH_STEPS, Template};
+use goblin_subscriptions::Offers;
+use goblin_subscriptions::pattern::Pattern;
+
+/// How many lookups of templates may use all their steps before the rest of the subscribed resources count as not offered.
+const TEMPLATE_LOOKUPS: usize = 4;
+
+pub struct Offered {
+    config: Arc<Server>,
+    listing: Arc<Listing>,
+    /// The listed resources in the order of their URIs; made when the first is looked for.
+    order: OnceLock<Vec<usize>>,
+    templates: OnceLock<(Vec<Template>, TemplateIndex)>,
+}
+
+impl Offered {
+    pub fn new(config: Arc<Server>, listing: Arc<Listing>) -> Offered {
+        Offered { config, listing, order: OnceLock::new(), templates: OnceLock::new() }
+    }
+
+    /// Whether the backend has listed anything at all, be it nothing.
+    pub fn is_listed(&self) -> bool {
+        self.listing.hello.is_some()
+    }
+
+    /// Returns whether the filter of the server admits a URI.
+    pub fn admits(&self, native: &str) -> bool {
+        self.config.resources.filter.admits(native)
+    }
+
+    pub fn definition(&self, native: &str) -> Option<&Definition> {
+        let (all, order) = (&self.listing.resources, self.order());
+        let at = order.binary_search_by_key(&native, |index| &*all[*index].native).ok()?;
+        Some(&all[order[at]]).filter(|_| self.admits(native))
+    }
+
+    /// Returns the places of the listed resources in the order of their URIs.
+    fn order(&self) -> &[usize] {
+        self.order.get_or_init(|| {
+            let all = &self.listing.resources;
+            let mut order: Vec<usize> = (0..all.len()).collect();
+            order.sort_by_key(|index| &all[*index].native);
+            order
+        })
+    }
+
+    /// Returns the listed URIs that were not listed `before`. Compares the two lists in one walk, as both may be long.
+    pub fn came_since<'a>(&'a self, before: &'a Offered) -> impl Iterator<Item = &'a str> + 'a {
+        let is_same = Arc::ptr_eq(&self.listing.resources, &before.listing.resources);
+        let ours = if is_same { &[] } else { self.order() };
+        let mut old = before.order().iter().map(|index| &*before.listing.resources[*index].native).peekable();
+        let natives = ours.iter().map(|index| &*self.listing.resources[*index].native);
+        let is_new = move |native: &&str| {
+            while old.next_if(|old| old < native).is_some() {}
+            old.peek() != Some(native)
+        };
+        natives.filter(is_new).filter(|native| self.admits(native))
+    }
+
+    fn listed(&self) -> impl Iterator<Item = &str> {
+        let natives = self.listing.resources.iter().map(|definition| &*definition.native);
+        natives.filter(|native| self.admits(native))
+    }
+
+    /// Returns whether the list is too long to be compared with patterns on a worker thread.
+    pub fn is_long(&self) -> bool {
+        self.listing.resources.len() > SHORT_LIST
+    }
+
+    /// Returns the places of the listed resources that one of the patterns covers.
+    fn covered(&self, patterns: &[Arc<Pattern>]) -> Vec<usize> {
+        let is_covered = |native: &str| patterns.iter().any(|pattern| pattern.matches(native));
+        let places = self.listing.resources.iter().enumerate();
+        let covered = places.filter(|(_, it)| is_covered(&it.native) && self.admits(&it.native));
+        covered.map(|(place, _)| place).collect()
+    }
+
+    fn has_template(&self, native: &str, budget: &mut Budget) -> bool {
+        let admitted = |definition: &&Definition| self.admits(&definition.native);
+        let parse = |definition: &Definition| Template::parse(&definition.native).ok();
+        let (templates, index) = self.templates.get_or_init(|| {
+            let all = self.listing.templates.iter().filter(admitted).filter_map(parse).collect::<Vec<_>>();
+            let index = TemplateIndex::new(all.iter().enumerate());
+            (all, index)
+        });
+        index.candidates(native).any(|number| {
+            let template = &templates[number];
+            template.matches_within(native, budget).is_some() || template.matches_widened(native, budget).is_some()
+        })
+    }
+}
+
+/// The listed resources that patterns cover, found without a lock and beside the worker threads.
+pub struct Covered {
+    offered: Arc<Offered>,
+    before: Arc<Offered>,
+    /// Places in the list.
+    listed: Vec<usize>,
+    /// Those of them that were not listed before.
+    came: Vec<usize>,
+}
+
+impl Covered {
+    pub fn find(patterns: &[Arc<Pattern>], offered: Arc<Offered>, before: Arc<Offered>) -> Covered {
+        let listed = offered.covered(patterns);
+        let resources = &offered.listing.resources;
+        let came = listed.iter().copied().filter(|place| before.definition(&resources[*place].native).is_none());
+        Covered { came: came.collect(), listed, offered, before }
+    }
+
+    /// Returns whether the lists are still those that were compared.
+    pub fn is_current(&self, offered: &Arc<Offered>, before: &Arc<Offered>) -> bool {
+        Arc::ptr_eq(&self.offered, offered) && Arc::ptr_eq(&self.before, before)
+    }
+
+    pub fn came(&self) -> impl Iterator<Item = &str> {
+        self.natives(&self.came)
+    }
+
+    fn natives<'a>(&'a self, places: &'a [usize]) -> impl Iterator<Item = &'a str> {
+        places.iter().map(|place| &*self.offered.listing.resources[*place].native)
+    }
+}
+
+/// The offers of a backend under their exposed names.
+pub struct Exposed<'a> {
+    pub offered: &'a Offered,
+    pub inbox: &'a Inbox,
+    /// If present, a pattern covers no listed resource outside of it.
+    pub covered: Option<&'a Covered>,
+    /// The steps that are left for templates, over all resources. A resource that no step is left for counts as not
+    /// offered, and the backend is asked for it.
+    budget: RefCell<Budget>,
+}
+
+impl<'a> Exposed<'a> {
+    pub fn new(offered: &'a Offered, inbox: &'a Inbox, covered: Option<&'a Covered>) -> Exposed<'a> {
+        let budget = RefCell::new(Budget::new(TEMPLATE_LOOKUPS * MAX_MATCH_STEPS));
+        Exposed { offered, inbox, covered, budget }
+    }
+}
+
+impl Offers for Exposed<'_> {
+    fn listed(&self) -> Box<dyn Iterator<Item = &str> + '_> {
+        match self.covered {
+            Some(covered) => Box::new(covered.natives(&covered.listed)),
+            None => Box::new(self.offered.listed()),
+        }
+    }
+
+    fn has(&self, native: &str) -> bool {
+        let has_template = || self.offered.has_template(native, &mut self.budget.borrow_mut());
+        self.offered.definition(native).is_some() || self.offered.admits(native) && has_template()
+    }
+
+    fn expose(&self, native: &str) -> Arc<str> {
+        self.inbox.expose_listed(native).into()
+    }
+}

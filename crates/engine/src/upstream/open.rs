@@ -1,0 +1,378 @@
+//! What is open on a link. On one where all messages share a stream (stdio, HTTP+SSE) answers find their request by id;
+//! over Streamable HTTP only the calls are kept, for what is said besides their own streams.
+//!
+//! Whoever alone has calls in flight is asked what nothing says whose it is. But a backend may still work on a call that
+//! was cancelled: until it answers all the same, or for a while ([`LINGER`]), such a call counts as if it were open.
+//!
+//! Locks are held for a look-up only.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+use goblin_subscriptions::ClientId;
+use crate::upstream::ear::{Ear, Mouth, Whose};
+use crate::upstream::link::LinkError;
+use crate::client::lane::Call;
+use goblin_telemetry::Event;
+use goblin_wire::error::Error;
+use goblin_wire::method::Method;
+use goblin_wire::{Id, Malformed, Notification, Request, Response};
+
+/// How long something may still be said for a call that was cancelled.
+const LINGER: Duration = Duration::from_secs(5);
+/// How many of those are remembered, the newest.
+const MOST_LEFT: usize = 32;
+
+/// Calls that nobody waits for any more, and that the backend may not know to be over.
+#[derive(Default)]
+struct Left(VecDeque<Gone>);
+
+struct Gone {
+    request: u64,
+    client: ClientId,
+    at: Instant,
+}
+
+impl Left {
+    fn note(&mut self, request: u64, call: &Arc<Call>, now: Instant) {
+        if self.0.len() == MOST_LEFT {
+            self.0.pop_front();
+        }
+        self.0.push_back(Gone { request, client: call.origin, at: now });
+    }
+
+    /// The backend has answered it after all.
+    fn forget(&mut self, request: u64) {
+        self.0.retain(|gone| gone.request != request);
+    }
+
+    /// What is one client's is nobody's for certain while the backend may still speak for another.
+    fn judge(&self, whose: Whose, now: Instant) -> Whose {
+        let Whose::Calls(calls) = &whose else { return whose };
+        let Some(sole) = calls.first().map(|call| call.origin) else { return whose };
+        let is_other = |gone: &Gone| gone.client != sole && now.duration_since(gone.at) < LINGER;
+        if self.0.iter().any(is_other) { Whose::Unsure } else { whose }
+    }
+}
+
+pub struct OpenRequests {
+    ear: Arc<Ear>,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    requests: HashMap<u64, Waiting>,
+    left: Left,
+    closed: bool,
+}
+
+struct Waiting {
+    answer: oneshot::Sender<Result<Response, LinkError>>,
+    call: Option<Arc<Call>>,
+}
+
+/// What a request waits for.
+pub type Answered = oneshot::Receiver<Result<Response, LinkError>>;
+
+/// The place of a request; free again when this is dropped.
+pub struct Slot<'a> {
+    open: &'a OpenRequests,
+    id: u64,
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        let mut table = self.open.lock();
+        // One that has its answer has left before.
+        if let Some(call) = table.requests.remove(&self.id).and_then(|waiting| waiting.call) {
+            table.left.note(self.id, &call, Instant::now());
+        }
+    }
+}
+
+impl OpenRequests {
+    pub fn new(ear: Arc<Ear>) -> OpenRequests {
+        OpenRequests { ear, table: Mutex::default() }
+    }
+
+    /// Opens a request; nothing once the link is closed.
+    pub fn enter(&self, id: u64, call: Option<&Arc<Call>>) -> Option<(Slot<'_>, Answered)> {
+        let (answer, answered) = oneshot::channel();
+        let waiting = Waiting { answer, call: call.cloned() };
+        let mut table = self.lock();
+        if table.closed {
+            return None;
+        }
+        table.requests.insert(id, waiting);
+        Some((Slot { open: self, id }, answered))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.lock().requests.is_empty()
+    }
+
+    pub fn on_response(&self, response: Response) {
+        let waiting = response.id.as_ref().and_then(Id::as_u64).and_then(|id| {
+            let mut table = self.lock();
+            table.left.forget(id);
+            table.requests.remove(&id)
+        });
+        match waiting {
+            // The receiver may be gone in this very moment; then nobody waits for the answer any more.
+            Some(waiting) => drop(waiting.answer.send(Ok(response))),
+            None => self.ear.emit(&Event::AnswerWithoutCall { server: self.ear.server() }),
+        }
+    }
+
+    pub fn on_notification(&self, notification: &Notification) {
+        if notification.method == Method::Progress {
+            let call = |id| self.lock().requests.get(&id).and_then(|waiting| waiting.call.clone());
+            let call = request_of(notification).and_then(call);
+            match call {
+                Some(call) => self.ear.hear_progress(notification, &call),
+                None => self.ear.emit(&Event::ProgressDropped { server: self.ear.server() }),
+            }
+            return;
+        }
+        self.ear.hear(notification, || self.whose());
+    }
+
+    pub fn on_ask(&self, ask: Request, mouth: Arc<dyn Mouth>) {
+        self.ear.take_ask(ask, self.whose(), mouth);
+    }
+
+    /// An over-long message was dropped. The call it answers, if its id can still be read, hears so.
+    pub fn on_too_long(&self, head: &[u8]) {
+        self.ear.emit(&Event::BackendTooLong { server: self.ear.server() });
+        let waiting = id_in(head).and_then(|id| self.lock().requests.remove(&id));
+        if let Some(waiting) = waiting {
+            let error = LinkError::Protocol("its answer is larger than maxMessageSize".to_owned());
+            drop(waiting.answer.send(Err(error)));
+        }
+    }
+
+    /// Fails the request whose answer is beyond a limit.
+    pub fn on_malformed(&self, malformed: &Malformed) {
+        let Some(error) = beyond_limit(malformed) else { return };
+        let waiting = malformed.id.as_ref().and_then(Id::as_u64).and_then(|id| self.lock().requests.remove(&id));
+        if let Some(waiting) = waiting {
+            // The receiver may be gone in this moment.
+            drop(waiting.answer.send(Err(error)));
+        }
+    }
+
+    /// Fails what is open; nothing can be opened any more.
+    pub fn close(&self, error: &LinkError) {
+        let orphans = {
+            let mut table = self.lock();
+            table.closed = true;
+            std::mem::take(&mut table.requests)
+        };
+        for waiting in orphans.into_values() {
+            drop(waiting.answer.send(Err(error.clone())));
+        }
+        self.ear.close();
+    }
+
+    fn whose(&self) -> Whose {
+        let table = self.lock();
+        let whose = Whose::among(table.requests.values().filter_map(|waiting| waiting.call.as_ref()));
+        table.left.judge(whose, Instant::now())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The calls that are open on a link over Streamable HTTP.
+#[derive(Default)]
+pub struct OpenCalls(Mutex<Calls>);
+
+#[derive(Default)]
+struct Calls {
+    open: HashMap<u64, Arc<Call>>,
+    left: Left,
+}
+
+/// The place of a call; free again when this is dropped.
+pub struct Entered<'a> {
+    open: &'a OpenCalls,
+    id: u64,
+}
+
+impl OpenCalls {
+    pub fn enter(&self, id: u64, call: &Arc<Call>) -> Entered<'_> {
+        self.lock().open.insert(id, Arc::clone(call));
+        Entered { open: self, id }
+    }
+
+    /// A call has its answer.
+    pub fn answered(&self, id: u64) {
+        self.lock().open.remove(&id);
+    }
+
+    pub fn get(&self, id: u64) -> Option<Arc<Call>> {
+        self.lock().open.get(&id).cloned()
+    }
+
+    pub fn whose(&self) -> Whose {
+        let calls = self.lock();
+        calls.left.judge(Whose::among(calls.open.values()), Instant::now())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Calls> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        let mut calls = self.open.lock();
+        // One that has its answer has left before.
+        if let Some(call) = calls.open.remove(&self.id) {
+            calls.left.note(self.id, &call, Instant::now());
+        }
+    }
+}
+
+/// Whose progress this is: our tokens are the ids of requests.
+pub fn request_of(progress: &Notification) -> Option<u64> {
+    progress.params.progress_token.and_then(|at| progress.raw.get(at).parse().ok())
+}
+
+/// Whether a message that begins so is an answer, and no request or notification.
+pub fn is_answer(head: &[u8]) -> bool {
+    let asks = find(head, "\"method\"").min(find(head, "\"params\""));
+    payload(head) < asks
+}
+
+/// Returns why an answer is refused that is whole, but beyond a limit.
+pub fn beyond_limit(malformed: &Malformed) -> Option<LinkError> {
+    let Error::LimitExceeded { limit, value } = malformed.error else { return None };
+    malformed.is_answer.then(|| LinkError::Protocol(format!("its answer is nested too deep: {limit} is {value}")))
+}
+
+/// The id of the answer that begins so, where it stands before the payload: that may hold other ids.
+fn id_in(head: &[u8]) -> Option<u64> {
+    let at = find(head, "\"id\"");
+    if !is_answer(head) || at > payload(head) {
+        return None;
+    }
+    let rest = head.get(at + "\"id\"".len()..)?;
+    let rest = std::str::from_utf8(&rest[..rest.len().min(64)]).ok()?.trim_start().strip_prefix(':')?.trim_start();
+    let digits = rest.find(|character: char| !character.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..digits].parse().ok()
+}
+
+/// Where the payload of an answer begins.
+fn payload(head: &[u8]) -> usize {
+    find(head, "\"result\"").min(find(head, "\"error\""))
+}
+
+fn find(head: &[u8], word: &str) -> usize {
+    memchr::memmem::find(head, word.as_bytes()).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::mailbox::Mailbox;
+    use goblin_wire::dialect::Dialect;
+
+    #[test]
+    fn p2_while_a_call_of_another_was_just_cancelled_nothing_is_certain() {
+        let open = OpenCalls::default();
+        let (one, two) = (Arc::new(Call::example()), Arc::new(Call::example()));
+        let is_certain = || matches!(open.whose(), Whose::Calls(_));
+        let held = open.enter(1, &one);
+        let answered = open.enter(2, &two);
+        open.answered(2);
+        drop(answered);
+        assert!(is_certain());
+        drop(open.enter(3, &one));
+        assert!(is_certain(), "it was the same client's");
+        drop(open.enter(4, &two));
+        assert!(!is_certain());
+        drop(held);
+        assert!(matches!(open.whose(), Whose::Nobodys));
+        let long_ago = Instant::now().checked_sub(LINGER).expect("the machine runs for longer");
+        let mut left = Left::default();
+        for number in 0..99 {
+            left.note(number, &two, long_ago);
+        }
+        assert_eq!(left.0.len(), MOST_LEFT);
+        assert!(matches!(left.judge(Whose::of(Some(&one)), Instant::now()), Whose::Calls(_)));
+    }
+
+    /// A call whose client is asked by its answer.
+    fn passing(mailbox: &Arc<Mailbox>) -> Arc<Call> {
+        let Call { mut caller, request, .. } = Call::example();
+        caller.dialect = Dialect::NEWEST;
+        Arc::new(Call::new(caller, Arc::clone(mailbox), request, None))
+    }
+
+    #[test]
+    fn p2_of_calls_that_are_asked_by_their_answers_none_is_guessed() {
+        let (open, mailbox) = (OpenCalls::default(), Arc::clone(&Call::example().mailbox));
+        let (one, two) = (passing(&mailbox), passing(&mailbox));
+        let _held = open.enter(1, &one);
+        assert!(matches!(open.whose(), Whose::Calls(_)));
+        let other = open.enter(2, &two);
+        assert!(matches!(open.whose(), Whose::Unsure), "they are of one client");
+        drop(other);
+        assert!(matches!(open.whose(), Whose::Unsure), "the other was just cancelled");
+        // One that is gone must not be taken for another.
+        for _ in 0..100 {
+            let open = OpenCalls::default();
+            drop(open.enter(1, &passing(&Arc::clone(&Call::example().mailbox))));
+            let next = passing(&Arc::clone(&Call::example().mailbox));
+            let _held = open.enter(2, &next);
+            assert!(matches!(open.whose(), Whose::Unsure));
+        }
+    }
+
+    #[tokio::test]
+    async fn p2_a_call_that_has_its_answer_says_no_more_on_the_same_stream() {
+        let open = OpenRequests::new(Arc::new(Ear::example()));
+        let (one, two) = (Arc::new(Call::example()), Arc::new(Call::example()));
+        let is_certain = || matches!(open.whose(), Whose::Calls(_));
+        let _held = open.enter(1, Some(&one)).expect("it is open");
+        let answer = |id: u64| {
+            let answer = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#);
+            match goblin_wire::Message::parse(answer.into()) {
+                Ok(goblin_wire::Message::Response(answer)) => open.on_response(answer),
+                other => panic!("{other:?}"),
+            }
+        };
+        let answered = open.enter(2, Some(&two)).expect("it is open");
+        answer(2);
+        drop(answered);
+        assert!(is_certain());
+        drop(open.enter(3, Some(&two)));
+        assert!(!is_certain(), "it may still be at work for the one that was cancelled");
+        answer(3);
+        assert!(is_certain(), "it answered all the same");
+    }
+
+    #[test]
+    fn the_id_of_a_dropped_message_is_found_where_it_can_be() {
+        for (head, id) in [
+            (&b"{\"jsonrpc\":\"2.0\",\"id\":17,\"result\":{"[..], Some(17)),
+            (b"{\"id\" : 3,\"error\":{\"data\":{\"method\":1", Some(3)),
+            (b"{\"id\":\"x\",\"result\":{", None),
+            (b"{\"result\":{", None),
+            (b"{\"id\"", None),
+            // Ids of other things.
+            (b"{\"result\":{\"id\":17", None),
+            (b"{\"jsonrpc\":\"2.0\",\"id\":17,\"method\":\"sampling/createMessage\",\"params\":{\"result\":1", None),
+            (b"{\"method\":\"x\",\"params\":{\"id\":17,\"result\":1", None),
+        ] {
+            assert_eq!(id_in(head), id);
+        }
+    }
+}

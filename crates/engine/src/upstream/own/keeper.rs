@@ -1,0 +1,293 @@
+//! The life of one client's own link: waited for, dialled, told things, lost, dialled again; over with the client.
+//!
+//! One task per client that has called. It dials only when a call wants the link, so a server that crashes is started
+//! again by calls alone, and no faster than [`Health`] allows. When the client is gone or the backend stops, it ends
+//! the link and then itself; nothing of the link outlives it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+
+use crate::upstream::actor::{SHORTEST_SESSION, stopped};
+use crate::upstream::dial::Greeting;
+use crate::upstream::ear::{Client, Ear};
+use crate::upstream::era::For;
+use crate::upstream::health::{self, Health};
+use crate::upstream::link::{End, Link};
+use goblin_wire::hello::Hello;
+use crate::upstream::own::{OwnLink, Shared, Standing, capabilities};
+use crate::client::caller::{Caller, SessionId};
+use crate::client::mailbox::{Hold, Mailbox};
+use goblin_telemetry::Event;
+use goblin_wire::error::Error;
+use goblin_wire::method::Method;
+
+/// How long a call waits for the place of a link that is just ending.
+const ROOM_PATIENCE: Duration = Duration::from_secs(1);
+/// A pause before the next try that calls wait out; during a longer one they are refused.
+const LONGEST_PAUSE: Duration = Duration::from_secs(3);
+/// How long a link is not used yet because the answer to its log level is missing.
+const LEVEL_PATIENCE: Duration = Duration::from_secs(5);
+
+pub struct Keeper {
+    shared: Arc<Shared>,
+    session: SessionId,
+    caller: Caller,
+    mailbox: Arc<Mailbox>,
+    own: Arc<OwnLink>,
+    told: mpsc::Receiver<Bytes>,
+    health: Health,
+    /// No try before this.
+    pause_ends: Instant,
+    failures: u64,
+    /// Why the last try failed, or the last link was lost.
+    trouble: Option<String>,
+    _alive: watch::Receiver<()>,
+}
+
+/// A link in use.
+struct Open {
+    link: Arc<Link>,
+    hello: Arc<Hello>,
+    begin: Instant,
+    _place: OwnedSemaphorePermit,
+    _hold: Hold,
+}
+
+/// However it ends: nobody waits for it, and the client may begin another.
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.own.standing.send_replace(Standing::Over);
+        self.shared.clients().remove(&self.session);
+        self.shared.kinds().retain(|_, session| *session != self.session);
+        // Whoever has just found it here must not subscribe where nobody keeps it.
+        self.own.register.close();
+    }
+}
+
+impl Keeper {
+    pub fn new(
+        shared: &Arc<Shared>,
+        session: SessionId,
+        client: Client,
+        own: &Arc<OwnLink>,
+        told: mpsc::Receiver<Bytes>,
+    ) -> Keeper {
+        Keeper {
+            shared: Arc::clone(shared),
+            session,
+            caller: client.caller,
+            mailbox: client.mailbox,
+            own: Arc::clone(own),
+            told,
+            health: Health::default(),
+            pause_ends: Instant::now(),
+            failures: 0,
+            trouble: None,
+            _alive: shared.keepers.subscribe(),
+        }
+    }
+
+    pub async fn run(mut self) {
+        let mut standing = self.own.standing.subscribe();
+        loop {
+            let over = self.over();
+            let (register, pause_ends) = (Arc::clone(&self.own.register), self.pause_ends);
+            let subscribed = async move {
+                register.wanted().await;
+                tokio::time::sleep_until(pause_ends.into()).await;
+            };
+            tokio::select! {
+                biased;
+                () = over => return,
+                // The sender is ours, so it is there as long as we are.
+                _ = standing.wait_for(|standing| matches!(standing, Standing::Wanted { .. })) => {}
+                // Who subscribed waits for updates, without a call that would want the link.
+                () = subscribed => self.own.want(),
+            }
+            match self.open().await {
+                Ok(Some(open)) => {
+                    if self.serve(open).await.is_over() {
+                        return;
+                    }
+                }
+                Ok(None) => return,
+                Err(error) => {
+                    self.failures += 1;
+                    self.go_down(Some(error));
+                }
+            }
+        }
+    }
+
+    /// Waits until the client is gone, or needs it no more, or the backend stops.
+    fn over(&self) -> impl Future<Output = ()> + use<> {
+        let (mut stop, mailbox, own) = (self.shared.stop.clone(), Arc::clone(&self.mailbox), Arc::clone(&self.own));
+        async move {
+            tokio::select! {
+                () = stopped(&mut stop) => {}
+                () = mailbox.closed() => {}
+                () = own.unused() => {}
+            }
+        }
+    }
+
+    /// A link that can be used; nothing when it is over first.
+    async fn open(&mut self) -> Result<Option<Open>, Error> {
+        let begin = Instant::now();
+        let over = self.over();
+        tokio::pin!(over);
+        let place = tokio::select! {
+            biased;
+            () = &mut over => return Ok(None),
+            place = self.place() => place?,
+        };
+        let (shared, caller, mailbox) = (&self.shared, &self.caller, &self.mailbox);
+        let register = &self.own.register;
+        let client = || Client { caller: caller.clone(), mailbox: Arc::clone(mailbox) };
+        let greeting = Greeting {
+            capabilities: &capabilities(&caller.abilities, shared.config.declare),
+            ear: || Ear::own(Arc::clone(register), &shared.config, client(), shared.patience),
+            whom: if caller.dialect.has_handshake() { For::WithHandshake } else { For::All },
+            is_retry: self.trouble.is_some(),
+        };
+        let (link, hello) = match shared.dialler.dial(greeting, &mut over).await {
+            Ok(Some(shaken)) => shaken,
+            Ok(None) => return Ok(None),
+            Err(reason) => return Err(self.on_failure(reason)),
+        };
+        let open = Open { link, hello, begin: Instant::now(), _place: place, _hold: self.mailbox.hold() };
+        self.health.connected(open.begin);
+        self.trouble = None;
+        let (server, session) = (self.shared.inbox.server(), &*self.session.short());
+        self.emit(&Event::OwnLinkOpened { server, session, took: begin.elapsed() });
+        tokio::select! {
+            // Noticed again by whoever serves the link.
+            () = &mut over => {}
+            _ = tokio::time::timeout(LEVEL_PATIENCE, self.set_level(&open)) => {}
+        }
+        Ok(Some(open))
+    }
+
+    /// Room for a link, after the pause that the failures before may ask for.
+    async fn place(&self) -> Result<OwnedSemaphorePermit, Error> {
+        let pause = self.pause_ends.saturating_duration_since(Instant::now());
+        if pause > LONGEST_PAUSE {
+            return Err(self.shared.unavailable(self.trouble.as_deref().unwrap_or("it fails too often")));
+        }
+        tokio::time::sleep(pause).await;
+        let room = Arc::clone(&self.shared.room).acquire_owned();
+        match tokio::time::timeout(ROOM_PATIENCE, room).await {
+            Ok(Ok(place)) => Ok(place),
+            _ => Err(Error::LimitExceeded { limit: "maxClients", value: self.shared.config.max_clients }),
+        }
+    }
+
+    /// Lends the link to calls and tells it what the client says, until one of them ends it.
+    async fn serve(&mut self, open: Open) -> Left {
+        let register = Arc::clone(&self.own.register);
+        register.link_up(open.hello.capabilities.subscribe);
+        self.own.standing.send_replace(Standing::Up(Arc::clone(&open.link)));
+        let over = self.over();
+        let left = tokio::select! {
+            biased;
+            () = over => Left::Over,
+            end = open.link.closed() => Left::Lost(end),
+            () = self.pass_on(&open) => Left::Over,
+            never = register.keep(&open.link, &open.hello) => match never {},
+        };
+        register.link_down();
+        match &left {
+            Left::Over => {
+                self.own.standing.send_replace(Standing::Over);
+                let (server, session) = (self.shared.inbox.server(), &*self.session.short());
+                self.emit(&Event::OwnLinkEnded { server, session });
+            }
+            Left::Lost(end) => self.on_loss(end, open.begin.elapsed()),
+        }
+        open.link.close().await;
+        left
+    }
+
+    /// Passes on what the client says, one after the other; what has no room on the link is dropped and counted.
+    async fn pass_on(&mut self, open: &Open) {
+        loop {
+            let own = Arc::clone(&self.own);
+            tokio::select! {
+                biased;
+                message = self.told.recv() => {
+                    let Some(message) = message else { return };
+                    // Without a handshake nothing was promised that this could take back.
+                    if open.hello.dialect.has_handshake() && open.link.notify(message).await.is_err() {
+                        self.emit(&Event::AsideDropped { server: self.shared.inbox.server() });
+                    }
+                }
+                () = own.level.notified() => {
+                    // It has as long as it takes to be refused; what is said meanwhile waits in order.
+                    let _ = tokio::time::timeout(LEVEL_PATIENCE, self.set_level(open)).await;
+                }
+            }
+        }
+    }
+
+    async fn set_level(&self, open: &Open) {
+        let can_set = open.hello.capabilities.logging && open.hello.dialect.has_handshake();
+        let Some(level) = self.mailbox.asked_level().filter(|_| can_set) else { return };
+        let params = format!(r#"{{"level":"{}"}}"#, level.as_str());
+        // A refusal changes nothing: the client is filtered by its level in any case.
+        let _ = open.link.ask(&Method::SetLevel, &params).await;
+    }
+
+    fn on_failure(&mut self, reason: String) -> Error {
+        let (server, session, repeated) =
+            (self.shared.inbox.server(), &*self.session.short(), self.trouble.as_deref() == Some(&*reason));
+        self.emit(&Event::OwnLinkFailed { server, session, reason: &reason, repeated });
+        let error = self.shared.unavailable(&reason);
+        self.rest(reason);
+        error
+    }
+
+    fn on_loss(&mut self, end: &End, lasted: Duration) {
+        let (reason, is_rest_due) = match end {
+            End::Lost(reason) => (reason.as_str(), true),
+            // The backend lives, it only forgot us; but if it does so at once, again and again, it cannot be used.
+            End::Forgotten => ("it forgot the session", lasted < SHORTEST_SESSION),
+        };
+        let (server, session) = (self.shared.inbox.server(), &*self.session.short());
+        self.emit(&Event::OwnLinkLost { server, session, reason });
+        if is_rest_due {
+            self.rest(reason.to_owned());
+        }
+        self.go_down(None);
+    }
+
+    fn rest(&mut self, reason: String) {
+        let now = Instant::now();
+        self.pause_ends = now + self.health.failed(now, health::jitter());
+        self.trouble = Some(reason);
+    }
+
+    fn go_down(&mut self, error: Option<Error>) {
+        // What was meant for the link that is gone means nothing to the next.
+        while self.told.try_recv().is_ok() {}
+        self.own.standing.send_replace(Standing::Down { failures: self.failures, error });
+    }
+
+    fn emit(&self, event: &Event<'_>) {
+        self.shared.inbox.emit(event);
+    }
+}
+
+/// Why a link was left.
+enum Left {
+    Over,
+    Lost(End),
+}
+
+impl Left {
+    fn is_over(&self) -> bool {
+        matches!(self, Left::Over)
+    }
+}

@@ -1,0 +1,287 @@
+//! Subscriptions over a link without sessions: there what is wanted is not asked for one by one, but listened for.
+//!
+//! [`Plan`] decides what is on which stream, this opens and closes them. A stream that ends has told of nothing since, and
+//! nothing is told again: all streams are opened anew after a pause, all lists are fetched anew, and who subscribed hears
+//! once that something may have changed, as after a lost link. The link itself stays. To end it would refuse calls while it
+//! is dialled, of a backend that answers them well and only cannot hold a stream, as behind a proxy that cuts it; and a
+//! child process would have to end with it, and the calls that it works on. Where the whole backend is gone, opening the
+//! stream anew finds that out, and then the link ends by itself.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::BoxFuture;
+
+use crate::upstream::health::{self, Health};
+use goblin_catalog::listing::List;
+use crate::upstream::listen::{Listen, Over};
+use goblin_wire::listen::Filter;
+use crate::upstream::register::Register;
+use crate::upstream::register::plan::{Plan, Role, Settled, Step};
+use goblin_telemetry::Event;
+use goblin_wire::json::quote;
+use goblin_wire::Message;
+use goblin_subscriptions::{Job, Reply};
+
+/// Opens a stream.
+pub type Opener<'a> = Box<dyn Fn(Filter) -> BoxFuture<'a, Result<Listen, Unopened>> + Send + Sync + 'a>;
+
+/// Why there is no stream.
+#[derive(Clone, Debug)]
+pub enum Unopened {
+    /// The backend does not know the method.
+    Unknown,
+    /// It has not acknowledged it in this time.
+    Late(Duration),
+    Failed(Arc<str>),
+}
+
+/// A job, and what came of it.
+type Said = (Job, Reply);
+
+pub struct Listening<'a> {
+    register: &'a Register,
+    opener: Opener<'a>,
+    can_subscribe: bool,
+    plan: Plan,
+    /// What is waited for, and what is listened for.
+    asked: HashMap<Arc<str>, Job>,
+    heard: HashMap<Arc<str>, Job>,
+    base: Option<Listen>,
+    delta: Option<Listen>,
+    opening: Option<(Role, BoxFuture<'a, Result<Listen, Unopened>>)>,
+    /// What is not told yet.
+    settled: VecDeque<Said>,
+    state: State,
+    /// Changes may have been missed.
+    has_gap: bool,
+    health: Health,
+    /// That there is no stream was told, since there was one.
+    is_told: bool,
+}
+
+enum State {
+    On,
+    /// All streams are opened anew after this.
+    Paused(Instant),
+    /// The backend knows no streams.
+    Deaf,
+}
+
+impl<'a> Listening<'a> {
+    /// `lists`: what the backend declares to tell of, besides resources.
+    pub fn new(register: &'a Register, lists: Filter, can_subscribe: bool, opener: Opener<'a>) -> Listening<'a> {
+        Listening {
+            register,
+            opener,
+            can_subscribe,
+            plan: Plan::new(lists),
+            asked: HashMap::new(),
+            heard: HashMap::new(),
+            base: None,
+            delta: None,
+            opening: None,
+            settled: VecDeque::new(),
+            state: State::On,
+            has_gap: false,
+            health: Health::default(),
+            is_told: false,
+        }
+    }
+
+    /// Takes a job over; what came of it, [`settled`](Listening::settled) will tell.
+    pub fn take(&mut self, job: Job) {
+        let reply = match self.state {
+            _ if !job.subscribes => {
+                self.heard.remove(&job.native);
+                self.plan.unwant(&job.native, now());
+                Reply::Done
+            }
+            _ if !self.can_subscribe => Reply::Done,
+            State::Deaf => Reply::Unknown,
+            State::On | State::Paused(_) => {
+                let is_heard = self.plan.want(&job.native);
+                let place = if is_heard { &mut self.heard } else { &mut self.asked };
+                place.insert(Arc::clone(&job.native), job.clone());
+                if !is_heard {
+                    return;
+                }
+                Reply::Done
+            }
+        };
+        self.settled.push_back((job, reply));
+    }
+
+    pub fn settled(&mut self) -> Option<(Job, Reply)> {
+        self.settled.pop_front()
+    }
+
+    /// Opens and closes streams until something is settled, or there may be new jobs. May be dropped and called again.
+    pub async fn next(&mut self) {
+        loop {
+            match self.state {
+                State::On => self.act(),
+                State::Paused(until) => {
+                    tokio::time::sleep_until(until.into()).await;
+                    return self.resume();
+                }
+                State::Deaf => std::future::pending().await,
+            }
+            tokio::select! {
+                opened = opened(&mut self.opening) => return self.on_opened(opened),
+                over = over(&mut self.base) => return self.on_over(over),
+                over = over(&mut self.delta) => return self.on_over(over),
+                () = passed(self.plan.due()) => {}
+            }
+        }
+    }
+
+    fn act(&mut self) {
+        match self.plan.next(now()) {
+            Some(Step::Open(role, filter)) => self.opening = Some((role, (self.opener)(filter))),
+            Some(Step::Close) => (self.base, self.delta) = (None, None),
+            None => {}
+        }
+    }
+
+    fn on_opened(&mut self, opened: Result<Listen, Unopened>) {
+        let Some((role, _)) = self.opening.take() else { return };
+        let is_first = self.base.is_none();
+        match opened {
+            Ok(listen) => {
+                let settled = self.plan.opened(&listen.honoured, now());
+                if is_first {
+                    self.on_first(&listen.honoured);
+                }
+                let useful = Some(listen).filter(|listen| !listen.honoured.is_empty());
+                match role {
+                    Role::Base => (self.base, self.delta) = (useful, None),
+                    Role::Delta => self.delta = useful,
+                }
+                self.settle(settled, left_out);
+            }
+            Err(Unopened::Unknown) if is_first => {
+                self.plan.reset();
+                self.state = State::Deaf;
+                self.settled.extend(self.asked.drain().map(|(_, job)| (job, Reply::Unknown)));
+            }
+            Err(unopened) => self.on_failed(unopened),
+        }
+    }
+
+    fn on_failed(&mut self, unopened: Unopened) {
+        let (reason, reply) = match unopened {
+            Unopened::Unknown => ("it does not know subscriptions/listen any more".into(), None),
+            Unopened::Late(after) => (format!("no answer within {after:?}").into(), Some(Reply::Late(after))),
+            Unopened::Failed(reason) => (reason, None),
+        };
+        let settled = self.plan.failed(now());
+        self.settle(settled, |_| reply.clone().unwrap_or_else(|| Reply::Failed(Arc::clone(&reason))));
+        let repeated = std::mem::replace(&mut self.is_told, true);
+        let inbox = self.register.inbox();
+        inbox.emit(&Event::ListenFailed { server: inbox.server(), reason: &reason, repeated });
+        if self.base.is_none() {
+            // Who waits hears that it failed, before all hear of the gap.
+            self.settled.drain(..).for_each(|(job, reply)| self.register.on_said(&job, reply));
+            self.pause();
+        }
+    }
+
+    /// There was no stream, and now there is one: what changed before, nobody has told.
+    fn on_first(&mut self, honoured: &Filter) {
+        self.health.connected(now());
+        self.is_told = false;
+        let told = [(honoured.tools, List::Tools), (honoured.prompts, List::Prompts)];
+        let told = told.into_iter().chain([List::Resources, List::Templates].map(|list| (honoured.resources, list)));
+        let lists: Vec<_> = told.filter(|(is_told, _)| *is_told || self.has_gap).map(|(_, list)| list).collect();
+        self.has_gap = false;
+        if !lists.is_empty() {
+            self.register.inbox().mark(&lists);
+        }
+    }
+
+    fn settle(&mut self, settled: Settled, unheard: impl Fn(&str) -> Reply) {
+        for native in settled.heard {
+            if let Some(job) = self.asked.remove(&native) {
+                self.heard.insert(native, job.clone());
+                self.settled.push_back((job, Reply::Done));
+            }
+        }
+        for native in settled.unheard {
+            // It may have been listened for until now.
+            let job = self.asked.remove(&native).or_else(|| self.heard.remove(&native));
+            self.settled.extend(job.map(|job| (job, unheard(&native))));
+        }
+    }
+
+    fn on_over(&mut self, over: Over) {
+        let reason = match over {
+            Over::Ended => "the backend ended it".to_owned(),
+            Over::Lost(reason) => reason,
+        };
+        let inbox = self.register.inbox();
+        inbox.emit(&Event::ListenLost { server: inbox.server(), reason: &reason });
+        self.pause();
+    }
+
+    /// All streams are over, and are opened anew when the backend has had a rest.
+    fn pause(&mut self) {
+        (self.base, self.delta, self.opening) = (None, None, None);
+        self.plan.reset();
+        self.asked.clear();
+        self.heard.clear();
+        self.has_gap = true;
+        if self.can_subscribe {
+            self.register.link_down();
+        }
+        self.state = State::Paused(now() + self.health.failed(now(), health::jitter()));
+    }
+
+    fn resume(&mut self) {
+        self.state = State::On;
+        if self.can_subscribe {
+            self.register.link_up(true);
+        }
+    }
+}
+
+/// By the clock of the timers, which tests may stop.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+async fn opened<T>(opening: &mut Option<(Role, BoxFuture<'_, T>)>) -> T {
+    match opening {
+        Some((_, opening)) => opening.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn over(listen: &mut Option<Listen>) -> Over {
+    match listen {
+        Some(listen) => (&mut listen.over).await.unwrap_or_else(|_| Over::Lost("its link is over".to_owned())),
+        None => std::future::pending().await,
+    }
+}
+
+async fn passed(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The backend acknowledged the rest. It gives no reason, so it is put as one that names the resource.
+fn left_out(native: &str) -> Reply {
+    const REASON: &str = "the backend does not tell of changes of this resource";
+    let data = format!(r#"{{"code":"SUBSCRIPTION_FAILED","uri":{}}}"#, quote(native));
+    let error = format!(r#"{{"code":-32602,"message":"{REASON}","data":{data}}}"#);
+    match Message::parse(goblin_wire::error_reply(None, &error).concat()) {
+        Ok(Message::Response(response)) => Reply::Refused(Arc::new(response)),
+        _ => Reply::Failed(REASON.into()),
+    }
+}

@@ -1,0 +1,138 @@
+use super::*;
+use goblin_catalog::listing::Definition;
+use goblin_catalog::listing::Listing;
+use goblin_config::ServerId;
+use goblin_config::{Files, Transport};
+use crate::client::mailbox::replay::Replay;
+use goblin_subscriptions::tally::Tally;
+use goblin_subscriptions::updates::Pace;
+use goblin_wire::{Message, Text};
+use goblin_subscriptions::Terms;
+use goblin_subscriptions::selection::Selection;
+
+/// A register without a link, and a client.
+#[derive(Clone)]
+pub struct Desk {
+    pub register: Arc<Register>,
+    pub mailbox: Arc<Mailbox>,
+}
+
+impl Desk {
+    pub fn new() -> Desk {
+        let server = ServerId::new("a").expect("a valid id");
+        let config = Arc::new(Server::new("a", Transport::Files(Files::at("/".into())), Default::default()));
+        let offered = Offered::new(Arc::clone(&config), Arc::default());
+        let home = Home {
+            inbox: Arc::new(Inbox::new(server, Arc::default(), Arc::new(()))),
+            config,
+            offered: Arc::new(ArcSwap::from_pointee(offered)),
+            most_upstream: 99,
+        };
+        let mailbox = Arc::new(Mailbox::new(Default::default(), Default::default(), Replay::new(0)));
+        Desk { register: Arc::new(Register::new(home)), mailbox }
+    }
+
+    /// These are listed from now on, each with a size; nobody is told.
+    fn list(&self, resources: &[(&str, u32)]) {
+        let definition = |(uri, size): &(&str, u32)| {
+            let raw = format!(r#"{{"uri":"{uri}","size":{size}}}"#);
+            let native_at = json::member(&raw, json::whole(&raw), "uri").expect("it is there");
+            Definition { raw: Text::new(raw.into()).expect("UTF-8"), native: (*uri).into(), native_at }
+        };
+        let resources = Arc::new(resources.iter().map(definition).collect());
+        let listing = Arc::new(Listing { resources, ..Listing::default() });
+        let home = &self.register.home;
+        home.offered.store(Arc::new(Offered::new(Arc::clone(&home.config), listing)));
+    }
+
+    async fn subscribe(&self, native: &str, fields: Option<&str>) {
+        assert!(matches!(self.enter(native, fields).await, Outcome::Pending));
+    }
+
+    pub async fn enter(&self, native: &str, fields: Option<&str>) -> Outcome {
+        let selection = fields.map(|fields| Selection::parse(fields, json::whole(fields)).expect("fields"));
+        let wish = Wish {
+            subscriber: Arc::clone(&self.mailbox),
+            native: native.into(),
+            exposed: native.into(),
+            pattern: None,
+            terms: Terms::new(Pace::default(), selection),
+        };
+        let tally = Arc::<Tally>::default();
+        let subscribed = self.register.subscribe(wish, || Place::new((&tally, 9), (&tally, 9))).await;
+        subscribed.unwrap_or_else(|why| panic!("{why:?}")).outcome
+    }
+
+    fn hear(&self, uri: &str) {
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{{"uri":"{uri}","x":1}}}}"#
+        );
+        match Message::parse(text.into()) {
+            Ok(Message::Notification(notification)) => self.register.hear(&notification),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What the client was told: the `params` of each update.
+    pub fn told(&self) -> Vec<String> {
+        let due = self.mailbox.updates.take_due(std::time::Instant::now());
+        let params = |message: &Bytes| {
+            let text = String::from_utf8_lossy(message);
+            let params = json::member(&text, json::whole(&text), "params").expect("it is an update");
+            params.get(&text).to_owned()
+        };
+        due.iter().map(params).collect()
+    }
+}
+
+const SIZE: Option<&str> = Some(r#"["size"]"#);
+const TOLD: [&str; 1] = [r#"{"uri":"a:s/n","x":1}"#];
+
+/// A desk where an update of something inside of what a client chose fields of waits for the listing.
+async fn waiting_inside() -> Desk {
+    let desk = Desk::new();
+    desk.list(&[("a:s/", 1), ("a:s/n", 1)]);
+    desk.subscribe("a:s/", SIZE).await;
+    desk.hear("a:s/n");
+    assert_eq!(desk.told(), TOLD, "nothing was known of it");
+    desk.hear("a:s/n");
+    assert!(desk.told().is_empty());
+    desk.register.list_begins();
+    desk
+}
+
+#[tokio::test]
+async fn subx2_sub18_what_waits_inside_is_told_where_the_listing_has_changed() {
+    for (size, expected) in [(1, 0), (2, 1)] {
+        let desk = waiting_inside().await;
+        desk.list(&[("a:s/", 1), ("a:s/n", size)]);
+        desk.register.relisted(true, true).await;
+        assert_eq!(desk.told(), TOLD[..expected]);
+    }
+    let desk = waiting_inside().await;
+    desk.list(&[("a:s/", 1)]);
+    desk.register.relisted(true, true).await;
+    assert_eq!(desk.told(), TOLD, "it is not listed any more");
+}
+
+#[tokio::test]
+async fn subx2_a_list_of_templates_says_nothing_of_fields() {
+    let desk = waiting_inside().await;
+    desk.register.relisted(true, false).await;
+    assert!(desk.told().is_empty());
+    desk.register.list_failed();
+    assert_eq!(desk.told(), TOLD);
+}
+
+#[tokio::test]
+async fn subx2_sub5_who_wants_all_of_it_elsewhere_is_told_once() {
+    let desk = Desk::new();
+    desk.list(&[("a:s/", 1), ("a:s/n", 1)]);
+    desk.subscribe("a:s/n", SIZE).await;
+    desk.subscribe("a:s/", None).await;
+    desk.hear("a:s/n");
+    assert_eq!(desk.told(), TOLD);
+    desk.register.list_begins();
+    desk.register.relisted(true, true).await;
+    assert!(desk.told().is_empty());
+}

@@ -1,0 +1,325 @@
+//! What is said to the backend for the sake of subscriptions, for as long as a link is there: that something is wanted or
+//! not, whether something that is not listed any more can be read, and, with `poll`, what subscribed resources are like.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::convert::Infallible;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+
+use goblin_catalog::listing::List;
+use crate::upstream::link::{Link, LinkError};
+use goblin_wire::hello::Hello;
+use crate::upstream::register::listening::{Listening, Opener, Unopened};
+use crate::upstream::register::{Register, updated};
+use goblin_wire::json::{self, Span, quote};
+use goblin_wire::method::Method;
+use goblin_wire::{Outcome as Answer, Response};
+use goblin_subscriptions::{Job, Reply};
+
+/// How many requests are on their way at once.
+const MOST_JOBS: usize = 16;
+/// Requests that nobody waits for any more, and whose answers are looked for all the same. What is more is not looked for.
+const MOST_LATE: usize = 64;
+/// How long a backend may take for one, where the configuration does not say.
+const JOB_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a request that broke waits for the word that the whole link did.
+const LINK_PATIENCE: Duration = Duration::from_millis(200);
+
+/// How a backend says that it does not know a method.
+const METHOD_NOT_FOUND: i64 = -32601;
+
+/// The params of an update of our own: no field stands in them.
+const NOTHING_SAID: (&str, Span) = ("{}", Span { start: 0, end: 2 });
+
+/// What is to be read, besides what is to be subscribed. Bounded by what is subscribed.
+#[derive(Default)]
+pub struct Chores {
+    /// Not listed any more; gone if they cannot be read.
+    suspects: VecDeque<Arc<str>>,
+    /// To be compared with what they were.
+    polled: VecDeque<Arc<str>>,
+    /// What each polled resource was like.
+    known: HashMap<Arc<str>, u64>,
+    hasher: RandomState,
+}
+
+impl Chores {
+    pub fn suspect(&mut self, suspects: Vec<Arc<str>>) {
+        self.suspects = suspects.into();
+    }
+
+    fn next(&mut self) -> Option<Chore> {
+        let suspect = self.suspects.pop_front().map(Chore::Check);
+        suspect.or_else(|| self.polled.pop_front().map(Chore::Poll))
+    }
+
+    /// Notes what a resource is like; tells whether it was otherwise, or not known.
+    fn note(&mut self, native: &Arc<str>, contents: &str) -> bool {
+        let now = self.hasher.hash_one(contents);
+        self.known.insert(Arc::clone(native), now) != Some(now)
+    }
+}
+
+enum Chore {
+    Job(Job),
+    /// A stream tells of it, or does not.
+    Settled(Job, Reply),
+    Check(Arc<str>),
+    Poll(Arc<str>),
+}
+
+/// An answer on its way.
+type Asked<'a> = BoxFuture<'a, Result<Response, LinkError>>;
+
+/// What came of one; nothing when the link is over, which ends all.
+enum Done<'a> {
+    Said(Job, Option<Reply>),
+    /// No answer in this time; it may come yet.
+    Late(Job, Duration, Asked<'a>),
+    Checked(Arc<str>, Option<Response>),
+    Polled(Arc<str>, Option<Response>),
+}
+
+impl Register {
+    /// Says upstream what is wanted, for as long as this is polled: as long as the link is there.
+    pub async fn keep(&self, link: &Arc<Link>, hello: &Hello) -> Infallible {
+        let can_subscribe = hello.capabilities.subscribe;
+        let listening = || Listening::new(self, hello.told_lists(), can_subscribe, self.opener(link));
+        self.keep_with(link, can_subscribe, (!hello.dialect.has_handshake()).then(listening)).await
+    }
+
+    /// The same by streams, where there are any.
+    pub(super) async fn keep_with<'a>(
+        &'a self,
+        link: &'a Arc<Link>,
+        can_subscribe: bool,
+        mut listening: Option<Listening<'a>>,
+    ) -> Infallible {
+        let (mut jobs, mut late) = (FuturesUnordered::new(), FuturesUnordered::new());
+        let mut round = self.home.config.poll.map(rounds);
+        loop {
+            while jobs.len() < MOST_JOBS {
+                let Some(chore) = self.next_chore(listening.as_mut()) else { break };
+                jobs.push(self.carry_out(chore, link, can_subscribe));
+            }
+            tokio::select! {
+                () = listen(listening.as_mut()) => {}
+                Some(done) = jobs.next(), if !jobs.is_empty() => match done {
+                    Done::Late(job, after, asked) => {
+                        self.on_said(&job, Reply::Late(after));
+                        if late.len() < MOST_LATE {
+                            late.push(async move { (job, asked.await) });
+                        }
+                    }
+                    done => self.on_done(done),
+                },
+                Some((job, answer)) = late.next(), if !late.is_empty() => self.on_late_answer(&job, answer),
+                () = self.bell.notified() => {}
+                () = next_round(&mut round) => self.begin_round(),
+            }
+        }
+    }
+
+    fn next_chore(&self, listening: Option<&mut Listening<'_>>) -> Option<Chore> {
+        let next_job = || self.book().interests.next_job();
+        let chore = match listening {
+            Some(listening) => {
+                std::iter::from_fn(next_job).for_each(|job| listening.take(job));
+                listening.settled().map(|(job, reply)| Chore::Settled(job, reply))
+            }
+            None => next_job().map(Chore::Job),
+        };
+        chore.or_else(|| self.chores().next())
+    }
+
+    /// Opens streams over a link.
+    fn opener<'a>(&self, link: &'a Arc<Link>) -> Opener<'a> {
+        let patience = self.patience();
+        Box::new(move |filter| {
+            Box::pin(async move {
+                match tokio::time::timeout(patience, link.listen(&filter)).await {
+                    Ok(Ok(listen)) => Ok(listen),
+                    Ok(Err(LinkError::Refused { code: Some(METHOD_NOT_FOUND), .. })) => Err(Unopened::Unknown),
+                    Ok(Err(error)) => match is_over(link, &error).await {
+                        // Whoever waits for the link says so.
+                        true => std::future::pending().await,
+                        false => Err(Unopened::Failed(error.to_string().into())),
+                    },
+                    Err(_) => Err(Unopened::Late(patience)),
+                }
+            })
+        })
+    }
+
+    async fn carry_out<'a>(&'a self, chore: Chore, link: &'a Arc<Link>, can_subscribe: bool) -> Done<'a> {
+        match chore {
+            Chore::Job(job) => {
+                let mut reply = Some(Reply::Done);
+                if can_subscribe {
+                    let (mut asked, patience) = (ask(link, &job), self.patience());
+                    match tokio::time::timeout(patience, &mut asked).await {
+                        Ok(answer) => reply = reply_in(link, answer).await,
+                        Err(_) => return Done::Late(job, patience, asked),
+                    }
+                }
+                self.with_look(link, job, reply).await
+            }
+            Chore::Settled(job, reply) => self.with_look(link, job, Some(reply)).await,
+            Chore::Check(native) => Done::Checked(native.clone(), self.read(link, &native).await),
+            Chore::Poll(native) => Done::Polled(native.clone(), self.read(link, &native).await),
+        }
+    }
+
+    /// Where resources are polled, being read stands for being told.
+    async fn with_look<'a>(&'a self, link: &Link, job: Job, mut reply: Option<Reply>) -> Done<'a> {
+        if self.home.config.poll.is_some() && matches!(reply, Some(Reply::Done | Reply::Unknown)) {
+            self.look(link, &job).await;
+            reply = Some(Reply::Done);
+        }
+        Done::Said(job, reply)
+    }
+
+    /// What a polled resource is like when it begins to be wanted.
+    async fn look(&self, link: &Link, job: &Job) {
+        self.chores().known.remove(&job.native);
+        if job.subscribes
+            && let Some(answer) = self.read(link, &job.native).await
+            && let Some(contents) = contents(&answer)
+        {
+            self.chores().note(&job.native, contents);
+        }
+    }
+
+    pub(super) fn on_said(&self, job: &Job, reply: Reply) {
+        let mut book = self.book();
+        let notices = book.interests.answered(job, reply);
+        self.tell(&book, &notices);
+    }
+
+    /// Who waited for it was told otherwise, so what stands now and nobody wants is taken back.
+    fn on_late_answer(&self, job: &Job, answer: Result<Response, LinkError>) {
+        if answer.is_ok_and(|answer| matches!(answer.outcome, Answer::Result(_))) {
+            let mut book = self.book();
+            let notices = book.interests.answered_late(job);
+            self.tell(&book, &notices);
+        }
+    }
+
+    fn on_done(&self, done: Done<'_>) {
+        match done {
+            Done::Said(job, Some(reply)) => self.on_said(&job, reply),
+            Done::Late(job, after, _) => self.on_said(&job, Reply::Late(after)),
+            Done::Checked(native, Some(answer)) if answer.is_not_found() => self.on_gone(&native),
+            Done::Polled(native, Some(answer)) => match contents(&answer) {
+                Some(contents) if self.chores().note(&native, contents) => {
+                    self.spread(&native, Some(NOTHING_SAID), updated);
+                }
+                Some(_) => {}
+                // Whether it is gone, the lists say; a backend that never tells does not tell of those.
+                None if answer.is_not_found() => self.home.inbox.mark(&[List::Resources, List::Templates]),
+                None => {}
+            },
+            Done::Said(_, None) | Done::Checked(..) | Done::Polled(_, None) => {}
+        }
+    }
+
+    /// What is neither offered nor can be read.
+    fn on_gone(&self, native: &str) {
+        let mut book = self.book();
+        let offered = self.home.offered.load_full();
+        let vanished = book.interests.vanished(native, &self.exposed(&offered));
+        self.tell_deleted(&book, &vanished.deleted);
+        self.tell(&book, &vanished.notices);
+    }
+
+    /// All that is subscribed is read once more. A backend that is slower than that is not asked for more.
+    fn begin_round(&self) {
+        let book = self.book();
+        let (wanted, is_list_wanted) = (book.interests.standing_topics(), book.interests.wants_list());
+        drop(book);
+        let mut chores = self.chores();
+        if chores.polled.is_empty() {
+            let is_wanted: HashSet<_> = wanted.iter().collect();
+            chores.known.retain(|native, _| is_wanted.contains(native));
+            chores.polled = wanted.into();
+        }
+        drop(chores);
+        if is_list_wanted {
+            // A backend that never tells does not tell of that either.
+            self.home.inbox.mark(&[List::Resources, List::Templates]);
+        }
+    }
+
+    pub(super) fn patience(&self) -> Duration {
+        let configured = self.home.config.timeout.and_then(|timeout| timeout.duration());
+        configured.unwrap_or(JOB_PATIENCE)
+    }
+
+    async fn read(&self, link: &Link, native: &str) -> Option<Response> {
+        let params = format!(r#"{{"uri":{}}}"#, quote(native));
+        let answer = tokio::time::timeout(self.patience(), link.ask(&Method::ResourcesRead, &params)).await;
+        answer.ok()?.ok()
+    }
+}
+
+fn ask<'a>(link: &'a Link, job: &Job) -> Asked<'a> {
+    let method = if job.subscribes { Method::Subscribe } else { Method::Unsubscribe };
+    let params = format!(r#"{{"uri":{}}}"#, quote(&job.native));
+    Box::pin(async move { link.ask(&method, &params).await })
+}
+
+/// What the backend makes of a job; nothing when the link is over.
+async fn reply_in(link: &Link, answer: Result<Response, LinkError>) -> Option<Reply> {
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(error) => {
+            let is_over = is_over(link, &error).await;
+            return (!is_over).then(|| Reply::Failed(error.to_string().into()));
+        }
+    };
+    Some(match answer.outcome {
+        Answer::Result(_) => Reply::Done,
+        Answer::Error(error) => {
+            let text = answer.raw.as_str();
+            let code = json::member(text, error, "code").and_then(|code| code.get(text).parse().ok());
+            if code == Some(METHOD_NOT_FOUND) { Reply::Unknown } else { Reply::Refused(Arc::new(answer)) }
+        }
+    })
+}
+
+/// Whether the whole link broke, and not one request.
+async fn is_over(link: &Link, error: &LinkError) -> bool {
+    matches!(error, LinkError::SessionLost) || tokio::time::timeout(LINK_PATIENCE, link.closed()).await.is_ok()
+}
+
+async fn listen(listening: Option<&mut Listening<'_>>) {
+    match listening {
+        Some(listening) => listening.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What was read, as it is spelled.
+fn contents(answer: &Response) -> Option<&str> {
+    let Answer::Result(result) = answer.outcome else { return None };
+    let text = answer.raw.as_str();
+    Some(json::member(text, result, "contents")?.get(text))
+}
+
+fn rounds(period: Duration) -> tokio::time::Interval {
+    let mut rounds = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
+    rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    rounds
+}
+
+async fn next_round(round: &mut Option<tokio::time::Interval>) {
+    match round {
+        Some(round) => drop(round.tick().await),
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,382 @@
+//! What a request says of its sender, on its way over a link. Pure.
+//!
+//! With a handshake that is said once. Without, each request says it in the `_meta` of its params: version, capabilities
+//! and name of the client, and the log level it wants. So where a client and a link are of different eras, `_meta` changes
+//! on the way; what else stands in it stays. And the progress token is always ours.
+
+use bytes::Bytes;
+
+use crate::upstream::Tasks;
+use crate::client::caller::{Caller, Level};
+use goblin_config::Declare;
+use goblin_wire::Request;
+use goblin_wire::dialect::Dialect;
+use goblin_wire::json::{self, Span, Splice, quote};
+use goblin_wire::keyword::Keyword;
+use goblin_wire::modern::{CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION, RESERVED, TASKS};
+
+/// A client's request, and what is known of its sender.
+pub struct Stamped<'a> {
+    pub request: &'a Request,
+    pub caller: &'a Caller,
+    /// What the client asked for by a request of its own, where it can.
+    pub level: Option<Level>,
+    /// What may be declared upstream.
+    pub declare: Declare,
+    /// Where its progress token stands, and ours.
+    pub token: Option<(Span, Bytes)>,
+    pub tasks: Tasks,
+}
+
+impl Stamped<'_> {
+    /// What changes on the way to a link that speaks `dialect`.
+    pub fn edits(self, dialect: Dialect) -> Splice {
+        let (request, tasks) = (self.request, self.tasks);
+        let mut edits = match (self.caller.dialect.has_handshake(), dialect.has_handshake()) {
+            (true, true) => self.token_alone(),
+            (false, false) => self.less_capabilities(),
+            (true, false) => self.introduced(dialect),
+            (false, true) => self.anonymous(),
+        };
+        let text = request.raw.as_str();
+        match request.params.whole {
+            Some(params) if tasks.required && dialect.has_tasks() => {
+                json::prepend(text, params, r#""task":{}"#, &mut edits);
+            }
+            // The wish became a capability.
+            Some(params) if tasks.welcome && !dialect.has_handshake() && request.params.task.is_some() => {
+                json::cut_members(text, params, |key| key == "task", &mut edits);
+            }
+            _ => {}
+        }
+        edits
+    }
+
+    fn token_alone(self) -> Splice {
+        let mut edits = Splice::new();
+        if let Some((at, token)) = self.token {
+            edits.replace(at, token);
+        }
+        edits
+    }
+
+    /// The client has said it all; but what it can do is not always what may be asked of it here.
+    fn less_capabilities(self) -> Splice {
+        let text = self.request.raw.as_str();
+        let mut changed = None;
+        let is_unwelcome = !self.tasks.welcome && names_tasks(&self.caller.abilities.raw);
+        if !self.declare.sampling || !self.declare.elicitation || is_unwelcome {
+            let at = self.request.params.said.capabilities;
+            changed = at.map(|at| (at, capabilities(at.get(text), self.declare, self.tasks)));
+        }
+        let mut edits = self.token_alone();
+        if let Some((at, capabilities)) = changed {
+            edits.replace(at, capabilities);
+        }
+        edits
+    }
+
+    /// Says what a client with a handshake said there.
+    fn introduced(self, dialect: Dialect) -> Splice {
+        let (text, params) = (self.request.raw.as_str(), &self.request.params);
+        let mut said = introduction(dialect, &capabilities(&self.caller.abilities.raw, self.declare, self.tasks));
+        if let Some(level) = self.level {
+            said.push((LOG_LEVEL, quote(level.as_str())));
+        }
+        let whole = params.whole;
+        let meta = params.meta.filter(|meta| meta.get(text).starts_with('{'));
+        let mut edits = match meta {
+            Some(_) => self.token_alone(),
+            None => Splice::new(),
+        };
+        match (meta, params.meta, whole) {
+            (Some(meta), ..) => {
+                // What the client happens to call by these names is not what they mean.
+                for member in json::members(text, meta) {
+                    let key = member.key(text);
+                    if let Some(place) = said.iter().position(|(name, _)| *name == key) {
+                        edits.replace(member.value, said.swap_remove(place).1);
+                    }
+                }
+                insert_members(&mut edits, text, meta, &said);
+            }
+            (None, Some(at), _) => edits.replace(at, object(&said)),
+            (None, None, Some(params)) => insert_members(&mut edits, text, params, &[("_meta", object(&said))]),
+            // What goes to a backend names something in its params.
+            (None, None, None) => {}
+        }
+        edits
+    }
+
+    /// Leaves out what the link's handshake has said for all.
+    fn anonymous(self) -> Splice {
+        let text = self.request.raw.as_str();
+        let Some(meta) = self.request.params.meta else { return self.token_alone() };
+        let kept = json::members(text, meta).filter(|member| !member.key(text).starts_with(RESERVED));
+        let kept: Vec<_> = kept
+            .map(|member| {
+                let value = match &self.token {
+                    Some((at, token)) if *at == member.value => String::from_utf8_lossy(token).into_owned(),
+                    _ => member.value.get(text).to_owned(),
+                };
+                format!("{}:{value}", member.key.get(text))
+            })
+            .collect();
+        let mut edits = Splice::new();
+        edits.replace(meta, format!("{{{}}}", kept.join(",")));
+        edits
+    }
+}
+
+/// The params of a request of our own, which declares `capabilities`.
+pub fn own_params(dialect: Dialect, declared: &str, params: &str) -> String {
+    let mut edits = Splice::new();
+    let meta = object(&introduction(dialect, declared));
+    insert_members(&mut edits, params, json::whole(params), &[("_meta", meta)]);
+    let params = edits.apply(&Bytes::copy_from_slice(params.as_bytes()));
+    String::from_utf8_lossy(&params).into_owned()
+}
+
+/// What is declared for a client: what it can do, less what the configuration leaves out and what the gateway cannot carry.
+/// Tasks are declared where this call may become one, whatever the client calls that.
+fn capabilities(raw: &str, declare: Declare, tasks: Tasks) -> String {
+    let member = |member: json::Member| {
+        let (key, value) = (member.key(raw), member.value.get(raw));
+        let value = match &*key {
+            "sampling" if !declare.sampling => return None,
+            "elicitation" if !declare.elicitation => return None,
+            // Here they need an extension.
+            "tasks" => return None,
+            "extensions" if names_tasks(value) && !tasks.welcome => without_tasks(value),
+            "extensions" if tasks.welcome => return None,
+            // Nobody is told of their changes.
+            "roots" if value.starts_with('{') => "{}".to_owned(),
+            _ => value.to_owned(),
+        };
+        Some(format!("{}:{value}", member.key.get(raw)))
+    };
+    let mut members: Vec<_> = json::members(raw, json::whole(raw)).filter_map(member).collect();
+    if tasks.welcome {
+        let extensions = json::member(raw, json::whole(raw), "extensions").map_or("{}", |at| at.get(raw));
+        members.push(format!(r#""extensions":{}"#, with_tasks(extensions)));
+    }
+    format!("{{{}}}", members.join(","))
+}
+
+/// Extensions with that of tasks among them.
+fn with_tasks(extensions: &str) -> String {
+    let whole = json::whole(extensions);
+    if json::member(extensions, whole, TASKS).is_some() {
+        return extensions.to_owned();
+    }
+    let mut members: Vec<_> = json::members(extensions, whole).map(|member| member.written(extensions)).collect();
+    members.push(format!(r#""{TASKS}":{{}}"#));
+    format!("{{{}}}", members.join(","))
+}
+
+/// The capabilities that we declare ourselves, with tasks: to hear of them.
+pub fn declaring_tasks(declared: &str) -> String {
+    capabilities(declared, Declare { sampling: true, elicitation: true }, Tasks { welcome: true, required: false })
+}
+
+fn names_tasks(capabilities: &str) -> bool {
+    static NAME: Keyword = Keyword::new(TASKS);
+    NAME.is_in(capabilities)
+}
+
+fn without_tasks(extensions: &str) -> String {
+    let mut kept = extensions.to_owned();
+    if let Some(at) = json::cuttable(extensions, json::whole(extensions), TASKS) {
+        kept.replace_range(at.range(), "");
+    }
+    kept
+}
+
+fn introduction(dialect: Dialect, capabilities: &str) -> Vec<(&'static str, String)> {
+    let info = format!(r#"{{"name":"goblin","version":"{}"}}"#, env!("CARGO_PKG_VERSION"));
+    vec![
+        (PROTOCOL_VERSION, quote(dialect.as_str())),
+        (CLIENT_CAPABILITIES, capabilities.to_owned()),
+        (CLIENT_INFO, info),
+    ]
+}
+
+fn object(members: &[(&str, String)]) -> String {
+    let members: Vec<_> = members.iter().map(|(key, value)| format!("\"{key}\":{value}")).collect();
+    format!("{{{}}}", members.join(","))
+}
+
+/// Puts members before those that the object at `span` has.
+fn insert_members(edits: &mut Splice, text: &str, span: Span, members: &[(&str, String)]) {
+    if members.is_empty() {
+        return;
+    }
+    let object = object(members);
+    let comma = if json::members(text, span).next().is_some() { "," } else { "" };
+    edits.insert(span.start + 1, format!("{}{comma}", &object[1..object.len() - 1]));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::client::caller::{Abilities, Principal};
+    use goblin_wire::Message;
+
+    const ALL: Declare = Declare { sampling: true, elicitation: true };
+    const MODERN: Dialect = Dialect::V2026_07_28;
+    const LEGACY: Dialect = Dialect::V2025_11_25;
+
+    fn request(params: &str) -> Request {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);
+        match Message::parse(text.into()) {
+            Ok(Message::Request(request)) => request,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The params as they arrive, with 9 for the progress token and `dev.goblin`-free names of ours.
+    fn stamped(params: &str, from: Dialect, to: Dialect, raw: &str, level: Option<Level>, declare: Declare) -> String {
+        stamped_with(params, (from, to), raw, level, declare, Tasks::default())
+    }
+
+    fn stamped_with(
+        params: &str,
+        (from, to): (Dialect, Dialect),
+        raw: &str,
+        level: Option<Level>,
+        declare: Declare,
+        tasks: Tasks,
+    ) -> String {
+        let request = request(params);
+        let caller = Caller {
+            session: None,
+            principal: Principal::Anonymous,
+            profile: None,
+            dialect: from,
+            level: None,
+            abilities: Arc::new(Abilities { raw: raw.into(), ..Abilities::default() }),
+        };
+        let token = request.params.said.progress_token.map(|at| (at, Bytes::from_static(b"9")));
+        let edits = Stamped { request: &request, caller: &caller, level, declare, token, tasks }.edits(to);
+        let text = edits.apply(request.raw.bytes());
+        assert!(Message::parse(text.clone()).is_ok(), "{params}: {text:?}");
+        let text = String::from_utf8(text.to_vec()).expect("it was text");
+        let info = format!(r#","{CLIENT_INFO}":{{"name":"goblin","version":"{}"}}"#, env!("CARGO_PKG_VERSION"));
+        let version = format!(r#""{PROTOCOL_VERSION}":"2026-07-28""#);
+        let text = text.replace(&info, "").replace(&version, "V").replace(RESERVED, "r/");
+        let start = text.find("\"params\":").expect("it has params") + "\"params\":".len();
+        text[start..text.len() - 1].to_owned()
+    }
+
+    #[test]
+    fn srv2_within_an_era_only_the_token_changes() {
+        let check = |params: &str, expected: &str| {
+            assert_eq!(stamped(params, LEGACY, LEGACY, "{}", Some(Level::Info), ALL), expected, "{params}");
+        };
+        check(r#"{"name":"t"}"#, r#"{"name":"t"}"#);
+        check(
+            r#"{"name":"t","_meta":{"a": 1.0,"progressToken":"x"}}"#,
+            r#"{"name":"t","_meta":{"a": 1.0,"progressToken":9}}"#,
+        );
+        let modern = format!(r#"{{"_meta":{{"{CLIENT_CAPABILITIES}":{{"roots":{{}}, "x":1.0}} ,"progressToken":1}}}}"#);
+        let expected = r#"{"_meta":{"r/clientCapabilities":{"roots":{}, "x":1.0} ,"progressToken":9}}"#;
+        assert_eq!(stamped(&modern, MODERN, MODERN, r#"{"roots":{}, "x":1.0}"#, None, ALL), expected);
+    }
+
+    #[test]
+    fn ask_what_is_left_out_is_declared_for_nobody() {
+        let raw = format!(r#"{{"sampling":{{}},"elicitation":{{}},"extensions":{{"{TASKS}":{{}},"a/b":{{}}}}}}"#);
+        let params = format!(r#"{{"_meta":{{"{CLIENT_CAPABILITIES}":{raw},"progressToken":1}}}}"#);
+        let check = |sampling, elicitation, expected: &str| {
+            let declare = Declare { sampling, elicitation };
+            let expected = format!(r#"{{"_meta":{{"r/clientCapabilities":{expected},"progressToken":9}}}}"#);
+            assert_eq!(stamped(&params, MODERN, MODERN, &raw, None, declare), expected);
+        };
+        check(true, true, r#"{"sampling":{},"elicitation":{},"extensions":{"a/b":{}}}"#);
+        check(false, true, r#"{"elicitation":{},"extensions":{"a/b":{}}}"#);
+        check(false, false, r#"{"extensions":{"a/b":{}}}"#);
+    }
+
+    #[test]
+    fn srv2_a_client_with_a_handshake_is_introduced() {
+        let check = |params: &str, raw: &str, level, expected: &str| {
+            assert_eq!(stamped(params, LEGACY, MODERN, raw, level, ALL), expected, "{params}");
+        };
+        let none = r#"V,"r/clientCapabilities":{}"#;
+        check(r#"{"name":"t"}"#, "", None, &format!(r#"{{"_meta":{{{none}}},"name":"t"}}"#));
+        check("{}", "", None, &format!(r#"{{"_meta":{{{none}}}}}"#));
+        check(r#"{"_meta":null}"#, "{}", None, &format!(r#"{{"_meta":{{{none}}}}}"#));
+        check(r#"{"_meta":{}}"#, "{}", None, &format!(r#"{{"_meta":{{{none}}}}}"#));
+        check(
+            r#"{"_meta":{"traceparent":"x", "progressToken" : "y"}}"#,
+            r#"{"roots":{"listChanged":true},"tasks":{"list":{}},"elicitation":{},"sampling":{"tools":{}}}"#,
+            Some(Level::Warning),
+            r#"{"_meta":{V,"r/clientCapabilities":{"roots":{},"elicitation":{},"sampling":{"tools":{}}},"r/logLevel":"warning","traceparent":"x", "progressToken" : 9}}"#,
+        );
+        check(
+            &format!(r#"{{"_meta":{{"{LOG_LEVEL}":7,"{RESERVED}related-task":{{}}}}}}"#),
+            "{}",
+            Some(Level::Info),
+            &format!(r#"{{"_meta":{{{none},"r/logLevel":"info","r/related-task":{{}}}}}}"#),
+        );
+    }
+
+    #[test]
+    fn srv2_on_a_link_with_a_handshake_the_sender_is_not_repeated() {
+        let check = |meta: &str, expected: &str| {
+            let params = format!(r#"{{"name":"t","_meta":{meta},"x":1}}"#);
+            let expected = format!(r#"{{"name":"t","_meta":{expected},"x":1}}"#);
+            assert_eq!(stamped(&params, MODERN, LEGACY, "{}", None, ALL), expected);
+        };
+        check("{}", "{}");
+        check(&format!(r#"{{"{PROTOCOL_VERSION}":"2026-07-28","{CLIENT_CAPABILITIES}":{{}}}}"#), "{}");
+        check(
+            &format!(r#"{{"{LOG_LEVEL}":"info","a":1.0,"{CLIENT_INFO}":{{}},"progressToken":"z","b":[1, 2]}}"#),
+            r#"{"a":1.0,"progressToken":9,"b":[1, 2]}"#,
+        );
+        assert_eq!(stamped(r#"{"name":"t"}"#, MODERN, LEGACY, "{}", None, ALL), r#"{"name":"t"}"#);
+    }
+
+    #[test]
+    fn task1_a_wish_for_a_task_is_said_in_the_words_of_the_link() {
+        let welcome = Tasks { welcome: true, required: false };
+        let required = Tasks { welcome: false, required: true };
+        let check = |from, to, raw: &str, params: &str, tasks, expected: &str| {
+            assert_eq!(stamped_with(params, (from, to), raw, None, ALL, tasks), expected, "{params}");
+        };
+        let asked = r#"{"name":"t","task":{"ttl":5}}"#;
+        check(LEGACY, LEGACY, "{}", asked, welcome, asked);
+        check(
+            LEGACY,
+            MODERN,
+            r#"{"tasks":{},"extensions":{"a/b":{}}}"#,
+            asked,
+            welcome,
+            r#"{"_meta":{V,"r/clientCapabilities":{"extensions":{"a/b":{},"r/tasks":{}}}},"name":"t"}"#,
+        );
+        let raw = format!(r#"{{"extensions":{{"{TASKS}":{{}}}}}}"#);
+        let params = format!(r#"{{"name":"t","_meta":{{"{CLIENT_CAPABILITIES}":{raw}}}}}"#);
+        let declared = r#"{"name":"t","_meta":{"r/clientCapabilities":{"extensions":{"r/tasks":{}}}}}"#;
+        check(MODERN, MODERN, &raw, &params, welcome, declared);
+        check(MODERN, MODERN, &raw, &params, Tasks::default(), &declared.replace(r#""r/tasks":{}"#, ""));
+        check(MODERN, LEGACY, &raw, &params, required, r#"{"task":{},"name":"t","_meta":{}}"#);
+        check(MODERN, LEGACY, &raw, &params, welcome, r#"{"name":"t","_meta":{}}"#);
+        check(Dialect::V2024_11_05, LEGACY, "{}", r#"{"name":"t"}"#, required, r#"{"task":{},"name":"t"}"#);
+        assert_eq!(declaring_tasks("{}"), goblin_wire::modern::TASKS_DECLARED);
+    }
+
+    #[test]
+    fn srv2_requests_of_our_own_say_who_we_are() {
+        let check = |params: &str, rest: &str| {
+            let said = own_params(MODERN, r#"{"roots":{}}"#, params);
+            let start = format!(
+                r#"{{"_meta":{{"{PROTOCOL_VERSION}":"2026-07-28","{CLIENT_CAPABILITIES}":{{"roots":{{}}}},"{CLIENT_INFO}""#
+            );
+            assert!(said.starts_with(&start) && said.ends_with(rest), "{said}");
+        };
+        check("{}", r#""}}}"#);
+        check(r#"{"cursor":"x"}"#, r#""}},"cursor":"x"}"#);
+    }
+}

@@ -1,0 +1,375 @@
+//! A backend as a child process: one message per line on its stdin and stdout.
+//!
+//! Four tasks per link: writer, reader, stderr, and one that watches the process; and one for each stream of news (`news`).
+//! The reader never waits for the writer, so a child that stops reading is still heard.
+//!
+//! Full queue: a request waits its turn for [`QUEUE_PATIENCE`], then it is refused as overloaded; a client's answer to
+//! the backend waits as long, then it is dropped. What is said on the side is dropped at once.
+
+mod news;
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::future::BoxFuture;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+
+use crate::upstream::child::{self, Command, Exit, Process, SpawnError};
+use crate::upstream::ear::{Ear, Mouth};
+use crate::upstream::link::LinkError;
+use crate::upstream::open::OpenRequests;
+use crate::upstream::stdio::news::Streams;
+use crate::upstream::trouble::{MOST_LINES, Trouble, quotable};
+use crate::client::lane::Call;
+use goblin_telemetry::Event;
+use goblin_wire::framing::{Frame, Lines};
+use goblin_wire::json::single_line;
+use goblin_wire::{Message, Response};
+use goblin_telemetry::worker;
+
+/// How long a request waits for room in the queue to the child.
+pub const QUEUE_PATIENCE: Duration = Duration::from_secs(1);
+const QUEUE_MESSAGES: usize = 1024;
+/// The queue's bound in bytes, counted in units of this size.
+const QUEUE_UNIT: usize = 1024;
+const QUEUE_UNITS: u32 = 32 * 1024;
+/// Messages up to this size together are written with one system call.
+const WRITE_BATCH: usize = 64 * 1024;
+const LONGEST_STDERR_LINE: usize = 16 * 1024;
+/// How much of a line that is no message is looked at, to quote it.
+const MOST_QUOTED: usize = 4 * 1024;
+/// How long the last words of a process that exited are waited for, and the exit of one that closed a pipe.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+pub struct StdioLink {
+    shared: Arc<Shared>,
+    /// Dropped to end the process.
+    stop: Mutex<Option<oneshot::Sender<()>>>,
+    watcher: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    ear: Arc<Ear>,
+    command: Command,
+    queue: mpsc::Sender<Queued>,
+    room: Arc<Semaphore>,
+    open: OpenRequests,
+    streams: Streams,
+    next: AtomicU64,
+    is_retry: bool,
+    /// It has answered once, so it is an MCP server.
+    spoke: AtomicBool,
+    said: Mutex<Said>,
+    closed: watch::Sender<Option<String>>,
+}
+
+/// What the process said besides the protocol, for whoever must explain its end.
+#[derive(Default)]
+struct Said {
+    /// The last lines on stderr.
+    last_words: VecDeque<String>,
+    /// The first line on stdout that was no message.
+    babble: Option<String>,
+}
+
+type Queued = (Bytes, OwnedSemaphorePermit);
+
+impl StdioLink {
+    /// Starts the process. `limit` bounds the size of one message. After a failure it `is_retry`: what it says on stderr
+    /// before it answers is of less interest then.
+    pub fn start(
+        exe: &Path,
+        command: Command,
+        limit: usize,
+        ear: Arc<Ear>,
+        is_retry: bool,
+    ) -> Result<StdioLink, SpawnError> {
+        let child = child::spawn(exe, &command)?;
+        let (queue, queued) = mpsc::channel(QUEUE_MESSAGES);
+        let shared = Arc::new(Shared {
+            open: OpenRequests::new(Arc::clone(&ear)),
+            ear,
+            command,
+            queue,
+            room: Arc::new(Semaphore::new(QUEUE_UNITS as usize)),
+            streams: Streams::default(),
+            next: AtomicU64::new(1),
+            is_retry,
+            spoke: AtomicBool::new(false),
+            said: Mutex::default(),
+            closed: watch::Sender::new(None),
+        });
+        let writer = worker::spawn(write(queued, child.stdin));
+        let reader = worker::spawn(read(Arc::clone(&shared), child.stdout, limit));
+        let stderr = worker::spawn(read_stderr(Arc::clone(&shared), child.stderr));
+        let (stop, stopped) = oneshot::channel();
+        let ears = Ears { stdout: reader, stderr };
+        let watcher = worker::spawn(watch_over(Arc::clone(&shared), child.process, writer, ears, stopped));
+        Ok(StdioLink { shared, stop: Mutex::new(Some(stop)), watcher: Mutex::new(Some(watcher)) })
+    }
+
+    pub fn next_id(&self) -> u64 {
+        self.shared.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub async fn request(&self, id: u64, body: Bytes, call: Option<&Arc<Call>>) -> Result<Response, LinkError> {
+        let (slot, answered) = self.shared.open.enter(id, call).ok_or_else(|| self.shared.lost(false))?;
+        self.shared.send(body).await?;
+        let answer = answered.await.unwrap_or_else(|_| Err(self.shared.lost(true)));
+        drop(slot);
+        answer
+    }
+
+    pub async fn notify(&self, body: Bytes) -> Result<(), LinkError> {
+        self.shared.send(body).await
+    }
+
+    /// What it wrote to stdout that is no message, if anything.
+    pub fn babble(&self) -> Option<String> {
+        self.shared.said().babble.clone()
+    }
+
+    pub async fn closed(&self) -> String {
+        let mut closed = self.shared.closed.subscribe();
+        match closed.wait_for(Option::is_some).await {
+            Ok(reason) => reason.clone().unwrap_or_default(),
+            Err(_) => "it was closed".to_owned(),
+        }
+    }
+
+    pub async fn close(&self) {
+        drop(self.stop.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(watcher) = watcher {
+            // A panic there has been reported; the process group ends with its guard either way.
+            let _ = watcher.await;
+        }
+    }
+}
+
+impl Shared {
+    fn said(&self) -> MutexGuard<'_, Said> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hear_stderr(&self, line: &str) {
+        let repeated = self.is_retry && !self.spoke.load(Ordering::Relaxed);
+        self.ear.emit(&Event::BackendLine { server: self.ear.server(), line, repeated });
+        let line = quotable(line);
+        let mut said = self.said();
+        if !line.is_empty() {
+            said.last_words.push_back(line);
+        }
+        if said.last_words.len() > MOST_LINES {
+            said.last_words.pop_front();
+        }
+    }
+
+    fn ended(&self, exit: Exit) -> String {
+        let last_words: Vec<_> = self.said().last_words.iter().cloned().collect();
+        let missed = self.command.missed(self.ear.server(), &last_words);
+        Trouble::Ended { exit, last_words: &last_words, missed: &missed }.to_string()
+    }
+
+    fn lost(&self, sent: bool) -> LinkError {
+        let reason = self.closed.borrow().clone().unwrap_or_else(|| "the connection was lost".to_owned());
+        LinkError::Closed { reason, sent }
+    }
+
+    async fn send(&self, body: Bytes) -> Result<(), LinkError> {
+        match self.try_send(&body) {
+            Err(LinkError::Overloaded) => {}
+            settled => return settled,
+        }
+        let waited = tokio::time::timeout(QUEUE_PATIENCE, async {
+            let permit = Arc::clone(&self.room).acquire_many_owned(units(&body)).await.ok()?;
+            self.queue.send((single_line(body), permit)).await.ok()
+        });
+        match waited.await {
+            Ok(Some(())) => Ok(()),
+            Ok(None) => Err(self.lost(false)),
+            Err(_) => Err(LinkError::Overloaded),
+        }
+    }
+
+    fn try_send(&self, body: &Bytes) -> Result<(), LinkError> {
+        let permit = Arc::clone(&self.room).try_acquire_many_owned(units(body)).map_err(|_| LinkError::Overloaded)?;
+        self.queue.try_send((single_line(body.clone()), permit)).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => LinkError::Overloaded,
+            mpsc::error::TrySendError::Closed(_) => self.lost(false),
+        })
+    }
+
+    fn on_line(self: &Arc<Shared>, line: Bytes) {
+        let kept = (!self.spoke.load(Ordering::Relaxed)).then(|| line.clone());
+        match Message::parse(self.ear.hold(line)) {
+            Ok(Message::Response(response)) => {
+                self.spoke.store(true, Ordering::Relaxed);
+                self.open.on_response(response);
+            }
+            Ok(Message::Notification(notification)) => {
+                if !self.streams.take(&self.ear, &notification) {
+                    self.open.on_notification(&notification);
+                }
+            }
+            Ok(Message::Request(ask)) => self.open.on_ask(ask, Arc::clone(self) as Arc<dyn Mouth>),
+            Err(malformed) => {
+                let mut reason = malformed.error.to_string();
+                if let Some(line) = kept {
+                    let line = quotable(&String::from_utf8_lossy(&line[..line.len().min(MOST_QUOTED)]));
+                    let _ = write!(reason, ": {line:?}");
+                    self.said().babble.get_or_insert(line);
+                }
+                self.open.on_malformed(&malformed);
+                self.ear.report_malformed(&malformed, &reason);
+            }
+        }
+    }
+
+    fn close(&self, reason: &str) {
+        self.closed.send_if_modified(|closed| {
+            let first = closed.is_none();
+            closed.get_or_insert_with(|| reason.to_owned());
+            first
+        });
+        self.open.close(&self.lost(true));
+    }
+}
+
+impl Mouth for Shared {
+    fn say(&self, message: Bytes) {
+        if self.try_send(&message).is_err() {
+            self.ear.emit(&Event::AsideDropped { server: self.ear.server() });
+        }
+    }
+
+    fn answer(&self, message: Bytes) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            if let Err(LinkError::Overloaded) = self.send(message).await {
+                self.ear.emit(&Event::AsideDropped { server: self.ear.server() });
+            }
+        })
+    }
+}
+
+fn units(body: &Bytes) -> u32 {
+    u32::try_from(body.len() / QUEUE_UNIT + 1).unwrap_or(QUEUE_UNITS).min(QUEUE_UNITS)
+}
+
+async fn write(mut queued: mpsc::Receiver<Queued>, mut stdin: ChildStdin) {
+    let mut batch = BytesMut::new();
+    let mut permits = Vec::new();
+    while let Some(first) = queued.recv().await {
+        let mut next = Some(first);
+        while let Some((message, permit)) = next {
+            batch.extend_from_slice(&message);
+            batch.extend_from_slice(b"\n");
+            permits.push(permit);
+            next = if batch.len() < WRITE_BATCH { queued.try_recv().ok() } else { None };
+        }
+        if stdin.write_all(&batch).await.is_err() {
+            // The process has closed its input, which ends the link.
+            return;
+        }
+        batch.clear();
+        permits.clear();
+    }
+}
+
+async fn read(shared: Arc<Shared>, stdout: ChildStdout, limit: usize) {
+    each_line(stdout, limit, |frame| match frame {
+        Frame::Whole(line) => shared.on_line(line),
+        Frame::TooLong { head } => shared.open.on_too_long(&head),
+    })
+    .await;
+}
+
+async fn read_stderr(shared: Arc<Shared>, stderr: ChildStderr) {
+    each_line(stderr, LONGEST_STDERR_LINE, |frame| {
+        let (Frame::Whole(line) | Frame::TooLong { head: line }) = frame;
+        shared.hear_stderr(&String::from_utf8_lossy(&line));
+    })
+    .await;
+}
+
+async fn each_line(mut source: impl AsyncRead + Unpin, limit: usize, mut on_line: impl FnMut(Frame<Bytes>)) {
+    let mut lines = Lines::new(limit);
+    while let Ok(1..) = source.read_buf(lines.buffer()).await {
+        while let Some(frame) = lines.take() {
+            on_line(frame);
+        }
+    }
+}
+
+async fn watch_over(
+    shared: Arc<Shared>,
+    mut process: Process,
+    mut writer: JoinHandle<()>,
+    mut ears: Ears,
+    stopped: oneshot::Receiver<()>,
+) {
+    let reason = tokio::select! {
+        exit = process.wait() => {
+            ears.hear_out().await;
+            shared.ended(exit)
+        }
+        _ = &mut ears.stdout => {
+            let exit = exit_of(&mut process).await;
+            // A process that ended has closed both.
+            let _ = tokio::time::timeout(LAST_WORDS, &mut ears.stderr).await;
+            exit.map_or_else(|| "it closed its output".to_owned(), |exit| shared.ended(exit))
+        }
+        _ = &mut writer => {
+            let exit = exit_of(&mut process).await;
+            ears.hear_out().await;
+            exit.map_or_else(|| "it closed its input".to_owned(), |exit| shared.ended(exit))
+        }
+        _ = stopped => "the gateway closed it".to_owned(),
+    };
+    shared.close(&reason);
+    // Closing its input is how a server is asked to leave.
+    writer.abort();
+    if !writer.is_finished() {
+        let _ = writer.await;
+    }
+    process.end().await;
+    ears.stdout.abort();
+}
+
+/// The tasks that hear a process.
+struct Ears {
+    stdout: JoinHandle<()>,
+    stderr: JoinHandle<()>,
+}
+
+impl Ears {
+    /// What it said before it went still counts.
+    async fn hear_out(&mut self) {
+        let both = async { tokio::join!(&mut self.stdout, &mut self.stderr) };
+        let _ = tokio::time::timeout(LAST_WORDS, both).await;
+    }
+}
+
+/// A process that ends closes its ends of the pipes a moment before: where that is why, its exit says more.
+async fn exit_of(process: &mut Process) -> Option<Exit> {
+    tokio::time::timeout(LAST_WORDS, process.wait()).await.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_message_never_needs_more_room_than_there_is() {
+        assert_eq!(units(&Bytes::new()), 1);
+        assert_eq!(units(&Bytes::from(vec![0; 64 * 1024 * 1024])), QUEUE_UNITS);
+    }
+}

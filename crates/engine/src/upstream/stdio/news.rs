@@ -1,0 +1,136 @@
+//! Streams of news (`subscriptions/listen`) over a channel that all messages share: what comes names its stream.
+//!
+//! One task per stream. It holds the place of the request, whose answer is the end of the stream, and when nobody wants the
+//! stream any more it says so.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use crate::upstream::ear::{Ear, Mouth, Whose};
+use crate::upstream::link::LinkError;
+use crate::upstream::listen::{Listen, Over};
+use goblin_wire::listen::Filter;
+use crate::upstream::news::{ends, honoured, refusal_in, subscription_of, unsubscribed};
+use crate::upstream::stdio::{Shared, StdioLink};
+use goblin_wire::method::Method;
+use goblin_wire::{Notification, notification};
+use goblin_telemetry::worker;
+
+/// The streams that are open or asked for, by the ids of their requests.
+#[derive(Default)]
+pub struct Streams(Mutex<HashMap<u64, Stream>>);
+
+/// Who is to be told. Gone once it was.
+struct Stream {
+    acknowledged: Option<oneshot::Sender<Filter>>,
+    /// Dropped when the backend ends the stream without answering.
+    _ended: oneshot::Sender<()>,
+}
+
+impl Streams {
+    /// Hears what belongs to a stream; tells whether it did.
+    pub fn take(&self, ear: &Ear, news: &Notification) -> bool {
+        if news.method == Method::Cancelled {
+            let mut streams = self.lock();
+            let id = streams.keys().copied().find(|id| ends(news, *id));
+            return id.and_then(|id| streams.remove(&id)).is_some();
+        }
+        let Some(id) = subscription_of(news) else { return false };
+        if news.method == Method::Acknowledged {
+            let acknowledged = self.lock().get_mut(&id).and_then(|stream| stream.acknowledged.take());
+            // Nobody may wait for it any more.
+            let _ = acknowledged.map(|acknowledged| acknowledged.send(honoured(news)));
+            return true;
+        }
+        ear.hear(unsubscribed(news).as_ref().unwrap_or(news), || Whose::Nobodys);
+        true
+    }
+
+    /// No code that holds this lock can panic.
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Stream>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The place of a stream; free again when this is dropped.
+struct Entered<'a> {
+    streams: &'a Streams,
+    id: u64,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.streams.lock().remove(&self.id);
+    }
+}
+
+/// What a stream's task and its reader know of each other.
+struct Ends {
+    ready: oneshot::Sender<Result<Filter, LinkError>>,
+    over: oneshot::Sender<Over>,
+    held: oneshot::Receiver<()>,
+}
+
+impl StdioLink {
+    /// Asks for the stream and waits until it is acknowledged.
+    pub async fn listen(&self, id: u64, body: Bytes) -> Result<Listen, LinkError> {
+        let (ready, readied) = oneshot::channel();
+        let ((told, over), (hold, held)) = (oneshot::channel(), oneshot::channel());
+        worker::spawn(keep(Arc::clone(&self.shared), id, body, Ends { ready, over: told, held }));
+        let honoured = readied.await.unwrap_or_else(|_| Err(self.shared.lost(true)))?;
+        Ok(Listen { honoured, over, hold })
+    }
+}
+
+async fn keep(shared: Arc<Shared>, id: u64, body: Bytes, mut ends: Ends) {
+    let (acknowledged, mut acknowledgement) = oneshot::channel();
+    let (ended, mut is_ended) = oneshot::channel();
+    shared.streams.lock().insert(id, Stream { acknowledged: Some(acknowledged), _ended: ended });
+    let _entered = Entered { streams: &shared.streams, id };
+    let Some((_slot, mut answered)) = shared.open.enter(id, None) else {
+        drop(ends.ready.send(Err(shared.lost(false))));
+        return;
+    };
+    if let Err(error) = shared.send(body).await {
+        drop(ends.ready.send(Err(error)));
+        return;
+    }
+    let first = tokio::select! {
+        biased;
+        Ok(honoured) = &mut acknowledgement => Ok(honoured),
+        answer = &mut answered => Err(match answer {
+            Ok(Ok(answer)) => refusal_in(&answer),
+            Ok(Err(error)) => error,
+            Err(_) => shared.lost(true),
+        }),
+        _ = &mut is_ended => Err(LinkError::Protocol("it ended the stream instead of acknowledging it".to_owned())),
+        () = ends.ready.closed() => return tell_unwanted(&shared, id),
+    };
+    let is_open = first.is_ok();
+    if ends.ready.send(first).is_err() && is_open {
+        return tell_unwanted(&shared, id);
+    }
+    if !is_open {
+        return;
+    }
+    let over = tokio::select! {
+        biased;
+        answer = &mut answered => match answer {
+            Ok(Ok(_)) => Over::Ended,
+            Ok(Err(error)) => Over::Lost(error.to_string()),
+            Err(_) => Over::Lost(shared.lost(true).to_string()),
+        },
+        _ = &mut is_ended => Over::Ended,
+        _ = &mut ends.held => return tell_unwanted(&shared, id),
+    };
+    // Who does not wait for the end does not care.
+    let _ = ends.over.send(over);
+}
+
+fn tell_unwanted(shared: &Shared, id: u64) {
+    let params = format!(r#"{{"requestId":{id},"reason":"nobody listens any more"}}"#);
+    shared.say(notification(&Method::Cancelled, Some(&params)));
+}

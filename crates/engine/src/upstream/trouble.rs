@@ -1,0 +1,237 @@
+//! Why a server cannot be used, in words for people: the cause, and in parentheses the cure.
+//!
+//! The same words reach the log, `goblin status` and `goblin check`. Clients read [`public`], which quotes nothing. A command
+//! that cannot be started and a connection that cannot be made have error types of their own, with cause and cure. This module
+//! has the causes that only the life of a backend shows.
+
+use std::fmt;
+use std::time::Duration;
+
+use http::StatusCode;
+
+use crate::upstream::child::{Exit, SpawnError};
+use goblin_telemetry::clean;
+
+/// How the reason of a process that ended begins.
+const ENDED: &str = "the process ended with ";
+/// Separates a failure from the last lines of the process on stderr, which differ every time.
+const LAST_WORDS: &str = "; its last words: ";
+/// Separates a failure from the line on stdout that is no message.
+const BUT: &str = ", but ";
+/// Separates a failure from an error or a text of the server.
+const SAID: &str = "; it said: ";
+/// Separates a failure from the command line.
+const UNSTARTABLE: &str = "its command cannot be started: ";
+/// Stands in place of a quotation in the reason for clients.
+const ASK_OPERATOR: &str = "; goblin status shows more";
+/// How many last lines of a server are told, and how much of each.
+pub const MOST_LINES: usize = 5;
+const LONGEST_LINE: usize = 200;
+
+const IS_IT_SSE: &str = "is the url that of an HTTP+SSE server? it often ends in /sse; Streamable HTTP is of type http";
+const BY_HAND: &str = "run its command by hand to see more";
+
+#[derive(Debug)]
+pub enum Trouble<'a> {
+    Ended {
+        exit: Exit,
+        last_words: &'a [String],
+        /// Variables that are set and that the process did not get, though it may need them.
+        missed: &'a [String],
+    },
+    Unstartable(&'a SpawnError),
+    /// An error was the answer to the handshake.
+    RefusedHandshake(&'a str),
+    /// No answer to the handshake.
+    Silent {
+        patience: Duration,
+        place: Place,
+    },
+    /// The same, but it wrote something else.
+    Babbles {
+        patience: Duration,
+        line: &'a str,
+    },
+    Refused(StatusCode),
+    WebPage,
+    /// HTTP+SSE: the stream is there, but never says where messages go.
+    NoEndpoint {
+        patience: Duration,
+    },
+    /// HTTP+SSE: no stream at all.
+    NoStream,
+    /// HTTP+SSE: messages would go to somebody else.
+    ForeignEndpoint {
+        endpoint: &'a str,
+        url: &'a str,
+    },
+    BadEndpoint(&'a str),
+    /// It does without a handshake, and does not say what it is.
+    Undiscovered(&'a str),
+    /// It does not do without a handshake, which the configuration rules out.
+    NeedsHandshake(&'a str),
+    /// A URL that speaks neither transport: what came of Streamable HTTP, and of HTTP+SSE.
+    NeitherWay(&'a str, &'a str),
+}
+
+/// Where a server is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    Pipe,
+    Url,
+}
+
+impl fmt::Display for Trouble<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Trouble::Ended { exit, last_words, missed } => {
+                write!(f, "{ENDED}{exit}")?;
+                if !last_words.is_empty() {
+                    write!(f, "{LAST_WORDS}{}", last_words.join(" / "))?;
+                }
+                match missed {
+                    [] => write!(f, " ({BY_HAND})"),
+                    [only] => write!(f, " ({only} is set, but the server does not get it; name it in its \"inherit\")"),
+                    several => {
+                        let names = several.join(", ");
+                        write!(f, " ({names} are set, but the server does not get them; name those it needs in its ")?;
+                        f.write_str("\"inherit\")")
+                    }
+                }
+            }
+            Trouble::Unstartable(error) => write!(f, "{UNSTARTABLE}{error}"),
+            Trouble::RefusedHandshake(said) => write!(f, "it refused the handshake{SAID}{said}"),
+            Trouble::Silent { patience, place } => {
+                let question = match place {
+                    Place::Pipe => "does the command start an MCP server on stdin and stdout?",
+                    Place::Url => "is the url that of an MCP server?",
+                };
+                write!(f, "no answer to the handshake within {patience:?} ({question} ")?;
+                f.write_str("a slow one needs a longer policies.startTimeout)")
+            }
+            Trouble::Babbles { patience, line } => {
+                write!(f, "no answer to the handshake within {patience:?}{BUT}{line:?} on stdout, which is no MCP ")?;
+                f.write_str("(is it the right command? logs belong on stderr; ")?;
+                f.write_str("a slow server needs a longer policies.startTimeout)")
+            }
+            Trouble::Refused(status) => write!(f, "it answered HTTP {status}{}", cure_of(*status)),
+            Trouble::WebPage => {
+                f.write_str("it answered with a web page (is the url right? that of an MCP server often ends in /mcp)")
+            }
+            Trouble::NoEndpoint { patience } => {
+                write!(f, "no endpoint event on its stream within {patience:?} ({IS_IT_SSE})")
+            }
+            Trouble::NoStream => write!(f, "it answered GET with something else than an event stream ({IS_IT_SSE})"),
+            Trouble::ForeignEndpoint { endpoint, url } => {
+                write!(
+                    f,
+                    "its endpoint is at {endpoint}, but the url is at {url} (messages go to the same origin only; "
+                )?;
+                f.write_str("configure the url by which the server knows itself)")
+            }
+            Trouble::NeitherWay(http, sse) => write!(f, "{http}; tried as HTTP+SSE: {sse}"),
+            Trouble::Undiscovered(said) => write!(f, "it refused server/discover{SAID}{said}"),
+            Trouble::NeedsHandshake(said) => {
+                write!(f, "it speaks no version without a handshake{SAID}{said} ")?;
+                f.write_str("(its \"protocol\" is \"modern\"; use \"auto\" or \"legacy\")")
+            }
+            Trouble::BadEndpoint(text) => write!(f, "its endpoint event holds {text:?}, which is no url"),
+        }
+    }
+}
+
+fn cure_of(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => " (check its headers in the configuration)",
+        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => " (is the url right?)",
+        status if status.is_redirection() => " (redirects are not followed; configure the final url)",
+        status if status.is_server_error() => " (its own log should say why)",
+        _ => "",
+    }
+}
+
+/// What stays the same when the same thing goes wrong again.
+pub fn gist(reason: &str) -> &str {
+    let cure = Some(" (").filter(|_| reason.starts_with(ENDED));
+    let ends = [LAST_WORDS, BUT].into_iter().chain(cure).filter_map(|separator| reason.find(separator));
+    &reason[..ends.min().unwrap_or(reason.len())]
+}
+
+/// Returns the reason for clients: without stderr, quoted output, errors of the server and command lines.
+pub fn public(reason: &str) -> String {
+    let cut = gist(reason);
+    let separators = [(SAID, ""), (UNSTARTABLE, UNSTARTABLE.trim_end_matches(": "))];
+    let ends = separators.iter().filter_map(|(separator, kept)| Some(cut.find(separator)? + kept.len()));
+    let cut = &cut[..ends.min().unwrap_or(cut.len())];
+    if cut.len() == reason.len() { reason.to_owned() } else { format!("{cut}{ASK_OPERATOR}") }
+}
+
+/// One line of a server, fit to be quoted.
+pub fn quotable(line: &str) -> String {
+    let clean = clean(line);
+    let mut quotable: String = clean.trim().chars().take(LONGEST_LINE).collect();
+    if quotable.len() < clean.trim().len() {
+        quotable.push('…');
+    }
+    quotable
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_end_with_other_words_is_the_same_failure() {
+        let ended = |exit, words: &[&str]| {
+            let last_words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
+            Trouble::Ended { exit, last_words: &last_words, missed: &[] }.to_string()
+        };
+        let (one, other) = (ended(Exit::Code(1), &["12:00 no"]), ended(Exit::Code(1), &["12:01 no", "bye"]));
+        assert_eq!(
+            one,
+            "the process ended with exit code 1; its last words: 12:00 no (run its command by hand to see more)"
+        );
+        assert_eq!(gist(&one), gist(&other));
+        assert_eq!(gist(&one), gist(&ended(Exit::Code(1), &[])));
+        assert_ne!(gist(&one), gist(&ended(Exit::Code(2), &["12:00 no"])));
+        let babbles = |line| Trouble::Babbles { patience: Duration::from_secs(5), line }.to_string();
+        assert_eq!(gist(&babbles("12:00 up")), gist(&babbles("12:01 up")));
+        assert!(ended(Exit::Signal(9), &[]).ends_with("killed by signal 9 (run its command by hand to see more)"));
+    }
+
+    #[test]
+    fn hard7_clients_read_no_quotation_and_no_command_line() {
+        let words = ["Traceback: s3cret".to_owned()];
+        let ended = Trouble::Ended { exit: Exit::Code(1), last_words: &words, missed: &["A_TOKEN".to_owned()] };
+        assert!(
+            ended
+                .to_string()
+                .ends_with(" (A_TOKEN is set, but the server does not get it; name it in its \"inherit\")")
+        );
+        let spawn = SpawnError::NotFound { command: "s3cret".to_owned(), path: "s3cret".into() };
+        let patience = Duration::from_secs(5);
+        for (trouble, expected) in [
+            (ended, "the process ended with exit code 1; goblin status shows more"),
+            (Trouble::Unstartable(&spawn), "its command cannot be started; goblin status shows more"),
+            (
+                Trouble::Babbles { patience, line: "s3cret" },
+                "no answer to the handshake within 5s; goblin status shows more",
+            ),
+            (Trouble::RefusedHandshake("s3cret"), "it refused the handshake; goblin status shows more"),
+            (Trouble::Undiscovered("s3cret"), "it refused server/discover; goblin status shows more"),
+            (Trouble::NeedsHandshake("s3cret"), "it speaks no version without a handshake; goblin status shows more"),
+            (Trouble::Refused(StatusCode::NOT_FOUND), "it answered HTTP 404 Not Found (is the url right?)"),
+        ] {
+            assert_eq!(public(&trouble.to_string()), expected);
+        }
+        let quoting = format!("it ended; its last words: a{SAID}{UNSTARTABLE}");
+        assert_eq!(public(&quoting), "it ended; goblin status shows more");
+        assert_eq!(public("it is starting"), "it is starting");
+    }
+
+    #[test]
+    fn what_a_server_said_is_bounded_and_harmless() {
+        assert_eq!(quotable("  a\u{1b}[31mred\u{202e} "), "a[31mred");
+        assert_eq!(quotable(&"x".repeat(9999)).chars().count(), LONGEST_LINE + 1);
+    }
+}

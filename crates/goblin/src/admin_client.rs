@@ -1,0 +1,163 @@
+//! A reader of one route of a gateway's admin API.
+//!
+//! It goes over the wire of a bridge, so what holds there holds here: a gateway that was found by its record is trusted for
+//! as long as the record says that it lives, and then the one that took its place is asked.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clap::Args;
+use http::StatusCode;
+use http_body_util::{BodyExt, Limited};
+
+use goblin_admin::api::Refused;
+use goblin_client::connect::ProxyEnvironment;
+use goblin_client::address::{self, ENDPOINT};
+use goblin_client::bridge::wire::{Target, Wire};
+use crate::catalog::Failure;
+use goblin_client::environment::environment;
+use goblin_client::runtime::{FindError, Places, Record};
+use crate::stdio;
+use crate::load;
+use goblin_client::runtime;
+use goblin_config::mask;
+use goblin_telemetry::clean;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+const LARGEST_ANSWER: usize = 64 * 1024 * 1024;
+
+/// Which running gateway is meant.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Which {
+    /// Ask the gateway at this URL, or at unix:SOCKET, instead of the one that runs on this machine
+    #[arg(long, value_name = "URL", value_parser = address::parse)]
+    pub url: Option<String>,
+    /// Read the admin token of the gateway at --url from this file (otherwise from the variable GOBLIN_ADMIN_TOKEN)
+    #[arg(long, value_name = "FILE", requires = "url")]
+    pub token_file: Option<PathBuf>,
+}
+
+pub struct AdminClient {
+    wire: Wire,
+    path: String,
+}
+
+impl AdminClient {
+    /// Finds the gateway, to ask it for `path`.
+    pub async fn find(which: &Which, path: &str) -> Result<AdminClient, Failure> {
+        let path = path.to_owned();
+        let unusable = |error: anyhow::Error| Failure::Usage(format!("{error:#}"));
+        if let Some(url) = &which.url {
+            let token = stdio::admin_token(which.token_file.as_deref(), url).map_err(unusable)?;
+            let url = route(url, &path);
+            let target = Target::new(&url, token.as_ref(), &ProxyEnvironment::from_process()).map_err(unusable)?;
+            return Ok(AdminClient { wire: Wire::to(target), path });
+        }
+        let own = load::find(None).ok().map(|found| found.identity());
+        let record = runtime::find(own.as_ref()).await.map_err(|error| match error {
+            FindError::None => Failure::Unavailable(
+                "no gateway is running on this machine; start one (goblin serve), or name one (--url URL)".to_owned(),
+            ),
+            FindError::Several(_) => Failure::Usage(error.to_string()),
+        })?;
+        let identity = record.identity.clone();
+        let target = target_of(record, &path).map_err(|error| Failure::Unavailable(format!("{error:#}")))?;
+        let asked = path.clone();
+        let successor = move || {
+            let mut running = Places::of(&environment).running().into_iter();
+            target_of(running.find(|record| record.identity.is_same_place(&identity))?, &asked).ok()
+        };
+        Ok(AdminClient { wire: Wire::to_successors(target, successor), path })
+    }
+
+    /// Where the gateway is now, for people.
+    pub fn place(&self) -> String {
+        let url = self.wire.url();
+        format!("{}{ENDPOINT}", url.strip_suffix(&self.path).unwrap_or(&url))
+    }
+
+    /// What the route answers, byte by byte, or why there is no answer.
+    pub async fn get(&self) -> Result<Bytes, String> {
+        let late = |_| format!("the gateway at {} did not answer within {PATIENCE:?}", self.place());
+        tokio::time::timeout(PATIENCE, self.ask()).await.map_err(late)?
+    }
+
+    async fn ask(&self) -> Result<Bytes, String> {
+        let response = self.wire.fetch().await.map_err(|error| error.to_string())?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), LARGEST_ANSWER).collect().await;
+        let body = body.map_err(|error| format!("the answer of {} broke off: {error}", self.place()))?.to_bytes();
+        match status {
+            StatusCode::OK => Ok(body),
+            status => Err(format!("the gateway at {} {}", self.place(), refusal(status, &self.path, &body))),
+        }
+    }
+}
+
+fn target_of(record: Record, path: &str) -> anyhow::Result<Target> {
+    let Some(operators) = record.admin_url.clone() else {
+        anyhow::bail!("the gateway at {} has no admin API (admin.enabled)", mask::url(&record.url));
+    };
+    let token = record.admin_token().map_err(|error| {
+        anyhow::anyhow!("cannot read the token of the gateway at {}: {error}; restart it", mask::url(&record.url))
+    })?;
+    Target::of_record(&route(&operators, path), record, token.as_ref(), &ProxyEnvironment::from_process())
+}
+
+/// The URL of a route, given that of the gateway or of its endpoint for clients.
+fn route(url: &str, path: &str) -> String {
+    let base = url[..address::query_start(url)].trim_end_matches('/');
+    format!("{}{path}", base.strip_suffix(ENDPOINT).unwrap_or(base))
+}
+
+/// What an answer that is no success means; it may say so itself.
+fn refusal(status: StatusCode, path: &str, body: &[u8]) -> String {
+    let said = serde_json::from_slice::<Refused>(body).map(|refused| clean(&refused.error.message));
+    let cure = match (status, said) {
+        (StatusCode::UNAUTHORIZED, _) => {
+            "give its admin token (admin.token, not gateway.token) by --token-file FILE or the variable \
+             GOBLIN_ADMIN_TOKEN"
+                .to_owned()
+        }
+        (StatusCode::FORBIDDEN, _) => "its gateway.allowedHosts must name the host of this URL".to_owned(),
+        (_, Ok(said)) if !said.is_empty() => said,
+        _ => "is it a goblin gateway with its admin API enabled?".to_owned(),
+    };
+    format!("answers {path} with HTTP {status}; {cure}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_route_stands_beside_the_endpoint() {
+        for (url, expected) in [
+            ("http://h:1", "http://h:1/api/x"),
+            ("http://h:1/", "http://h:1/api/x"),
+            ("http://h:1/mcp", "http://h:1/api/x"),
+            ("http://h:1/mcp/?key=a/b", "http://h:1/api/x"),
+            ("https://h/goblin/mcp", "https://h/goblin/api/x"),
+            ("unix:/x/a.sock:/mcp", "unix:/x/a.sock:/api/x"),
+            ("unix:/x/a.sock:/", "unix:/x/a.sock:/api/x"),
+        ] {
+            assert_eq!(route(url, "/api/x"), expected, "{url}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_what_can_be_done() {
+        for (status, body, expected) in [
+            (StatusCode::UNAUTHORIZED, "", "--token-file"),
+            (StatusCode::FORBIDDEN, "", "allowedHosts"),
+            (StatusCode::NOT_FOUND, r#"{"error":{"message":"no such\u001b route"}}"#, "; no such route"),
+            (StatusCode::NOT_FOUND, "<html>", "admin API"),
+            (StatusCode::BAD_GATEWAY, "{}", "HTTP 502"),
+        ] {
+            let words = refusal(status, "/api/x", body.as_bytes());
+            assert!(words.contains(expected), "{status}: {words}");
+        }
+    }
+}

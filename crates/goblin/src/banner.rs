@@ -1,0 +1,194 @@
+//! What a terminal is told when the gateway serves: where it is, what it offers, and how to connect a client.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use goblin_engine::admin::readiness::Readiness;
+use goblin_engine::upstream::State;
+use goblin_engine::directory::Directory;
+use crate::style::{is_colourful, paint_if, plural, print, shell_word};
+use goblin_telemetry::clean;
+use goblin_wire::json::quote;
+
+pub struct Banner {
+    /// The URL of the TCP listener.
+    pub url: Option<String>,
+    pub socket: Option<PathBuf>,
+    /// What is served, for people.
+    pub from: String,
+    pub has_token: bool,
+}
+
+const CLAUDE: &str = "Claude Code";
+const CODE: &str = "VS Code";
+const CURSOR: &str = "Cursor, in .cursor/mcp.json";
+const INSPECTOR: &str = "Inspector";
+
+/// One line of the banner.
+struct Offer {
+    server: String,
+    text: String,
+    is_trouble: bool,
+}
+
+/// Prints the banner once the gateway is ready.
+pub async fn show(banner: Banner, mut readiness: watch::Receiver<Readiness>, directory: Arc<Directory>) {
+    // The gateway that could have become ready is gone.
+    let Ok(_) = readiness.wait_for(Readiness::is_ready).await else { return };
+    let colourful = is_colourful(&std::io::stdout());
+    // Without a reader there is nobody to tell.
+    let _ = print(&render(&banner, &offers(&directory), colourful));
+}
+
+fn offers(directory: &Directory) -> Vec<Offer> {
+    let catalog = directory.catalog();
+    let of_source = |index: usize| {
+        let count = |sources: &mut dyn Iterator<Item = usize>| sources.filter(|source| *source == index).count();
+        let counts = [
+            (count(&mut catalog.tools.entries.iter().map(|entry| entry.source)), "tool"),
+            (count(&mut catalog.prompts.entries.iter().map(|entry| entry.source)), "prompt"),
+            (count(&mut catalog.resources.entries.iter().map(|entry| entry.source)), "resource"),
+            (count(&mut catalog.resources.templates.iter().map(|entry| entry.source)), "template"),
+        ];
+        let some = counts.iter().filter(|(count, _)| *count > 0);
+        some.map(|(count, noun)| plural(*count, noun)).collect::<Vec<_>>().join(", ")
+    };
+    let offer = |(index, source): (usize, &goblin_engine::directory::Source)| {
+        let (text, is_trouble) = match source.backend.state() {
+            State::Starting => ("starting".to_owned(), false),
+            State::Ready => (of_source(index), false),
+            State::Lost(reason) => (clean(&reason), true),
+            State::Stopped => ("stopped".to_owned(), true),
+        };
+        let text = if text.is_empty() { "nothing".to_owned() } else { text };
+        Offer { server: source.backend.id.to_string(), text, is_trouble }
+    };
+    catalog.sources.iter().enumerate().map(offer).collect()
+}
+
+fn render(banner: &Banner, offers: &[Offer], colourful: bool) -> String {
+    let Banner { url, socket, from, has_token } = banner;
+    let faint = |text: &str| paint_if(colourful, text, "2");
+    let mut text = format!("\n  {} serves {from}\n", paint_if(colourful, "goblin", "1"));
+    let socket_url = socket.as_ref().map(|socket| format!("unix:{}", socket.display()));
+    for address in url.iter().chain(&socket_url) {
+        let _ = writeln!(text, "  at {}", paint_if(colourful, address, "1;36"));
+    }
+    text.push('\n');
+    let widest = offers.iter().map(|offer| offer.server.chars().count()).max().unwrap_or_default();
+    for Offer { server, text: offered, is_trouble } in offers {
+        let offered = paint_if(colourful && *is_trouble, offered, "33");
+        let _ = writeln!(text, "  {server:widest$}  {offered}");
+    }
+    if offers.is_empty() {
+        text.push_str("  no server yet: goblin add, goblin import\n");
+    }
+    let lines = match (url, socket) {
+        (Some(url), _) => http_lines(url, *has_token),
+        (None, socket) => socket_lines(socket.as_deref().unwrap_or(Path::new(""))),
+    };
+    for (client, line) in lines {
+        let _ = write!(text, "\n  {}\n  {line}\n", faint(client));
+    }
+    if *has_token && url.is_some() {
+        text.push_str("\n  TOKEN is gateway.token of the configuration.\n");
+    }
+    let _ = write!(text, "\n  {}\n\n", faint("Ctrl-C ends it."));
+    text
+}
+
+/// Returns each client with the line that connects it to the URL.
+fn http_lines(url: &str, has_token: bool) -> [(&'static str, String); 4] {
+    let (claude, cursor, code, inspector) = match has_token {
+        false => ("", "", "", ""),
+        true => (
+            r#" --header "Authorization: Bearer $TOKEN""#,
+            r#", "headers": { "Authorization": "Bearer ${env:TOKEN}" }"#,
+            r#","headers":{"Authorization":"Bearer '"$TOKEN"'"}"#,
+            r#" --header "Authorization: Bearer $TOKEN""#,
+        ),
+    };
+    [
+        (CLAUDE, format!("claude mcp add --transport http goblin {url}{claude}")),
+        (CODE, format!(r#"code --add-mcp '{{"name":"goblin","type":"http","url":"{url}"{code}}}'"#)),
+        (CURSOR, format!(r#"{{ "mcpServers": {{ "goblin": {{ "url": "{url}"{cursor} }} }} }}"#)),
+        (INSPECTOR, format!("npx @modelcontextprotocol/inspector --cli {url} --method tools/list{inspector}")),
+    ]
+}
+
+/// Returns each client with the line that connects it to the socket. Clients do not speak HTTP over a socket, so
+/// `goblin stdio` does.
+fn socket_lines(socket: &Path) -> [(&'static str, String); 4] {
+    let url = format!("unix:{}", socket.display());
+    let (word, json) = (shell_word(&url), quote(&url));
+    let code = format!(r#"{{"name":"goblin","command":"goblin","args":["stdio","--url",{json}]}}"#);
+    let entry = format!(r#"{{ "command": "goblin", "args": ["stdio", "--url", {json}] }}"#);
+    [
+        (CLAUDE, format!("claude mcp add goblin -- goblin stdio --url {word}")),
+        (CODE, format!("code --add-mcp {}", shell_word(&code))),
+        (CURSOR, format!(r#"{{ "mcpServers": {{ "goblin": {entry} }} }}"#)),
+        (INSPECTOR, format!("npx @modelcontextprotocol/inspector --cli goblin stdio --url {word} --method tools/list")),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn banner(has_token: bool) -> String {
+        render_with(Some("http://127.0.0.1:3000/mcp"), None, has_token)
+    }
+
+    fn render_with(url: Option<&str>, socket: Option<&str>, has_token: bool) -> String {
+        let (url, socket) = (url.map(str::to_owned), socket.map(PathBuf::from));
+        let banner = Banner { url, socket, from: "goblin.json".to_owned(), has_token };
+        let offer =
+            |server: &str, text: &str| Offer { server: server.to_owned(), text: text.to_owned(), is_trouble: false };
+        render(&banner, &[offer("a", "1 tool, 2 prompts"), offer("longer", "starting")], false)
+    }
+
+    #[test]
+    fn every_client_has_its_line() {
+        let text = banner(false);
+        for line in [
+            "  goblin serves goblin.json",
+            "  a       1 tool, 2 prompts",
+            "  longer  starting",
+            "  claude mcp add --transport http goblin http://127.0.0.1:3000/mcp",
+            r#"  code --add-mcp '{"name":"goblin","type":"http","url":"http://127.0.0.1:3000/mcp"}'"#,
+            r#"  { "mcpServers": { "goblin": { "url": "http://127.0.0.1:3000/mcp" } } }"#,
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+        assert!(!text.contains("TOKEN") && !text.contains('\x1b'), "{text}");
+    }
+
+    #[test]
+    fn without_tcp_every_client_connects_by_stdio() {
+        let text = render_with(None, Some("/x/goblin.sock"), true);
+        for line in [
+            "  at unix:/x/goblin.sock",
+            "  claude mcp add goblin -- goblin stdio --url unix:/x/goblin.sock",
+            r#"  code --add-mcp '{"name":"goblin","command":"goblin","args":["stdio","--url","unix:/x/goblin.sock"]}'"#,
+            r#"  { "mcpServers": { "goblin": { "command": "goblin", "args": ["stdio", "--url", "unix:/x/goblin.sock"] } } }"#,
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+        assert!(!text.contains("TOKEN") && !text.contains("http:"), "{text}");
+        let both = render_with(Some("http://127.0.0.1:3000/mcp"), Some("/x/goblin.sock"), false);
+        assert!(both.contains("  at http://127.0.0.1:3000/mcp\n  at unix:/x/goblin.sock\n"), "{both}");
+    }
+
+    #[test]
+    fn with_a_token_every_line_has_the_header() {
+        let text = banner(true);
+        let with_url = text.lines().filter(|line| line.contains("goblin\"") || line.contains("--"));
+        for line in with_url {
+            assert!(line.contains("Authorization"), "{line}");
+        }
+        assert!(text.contains("gateway.token"), "{text}");
+    }
+}

@@ -1,0 +1,167 @@
+//! What the shell commands for tools, resources and prompts have in common: the gateway they ask, and how they end.
+//!
+//! Each is an MCP client of the gateway (see [`client`]), so it sees what any other client sees. Where the gateway serves
+//! its own tools, lists and searches come from them: those of the protocol may show only a part (`exposure`).
+
+pub mod arguments;
+pub mod cards;
+pub mod client;
+pub mod complete;
+pub mod content;
+pub mod definition;
+pub mod form;
+pub mod show;
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::Args;
+use clap_complete::ArgValueCompleter;
+use tokio::sync::watch;
+
+use crate::cli::BAD_CONFIGURATION;
+use crate::catalog::client::Client;
+use crate::door::{Closed, Door, Reach};
+use goblin_client::gateway::PIPE_BYTES;
+use crate::log::LogFlags;
+use goblin_client::peer::Peer;
+use goblin_client::runtime::FindError;
+use crate::serve::termination;
+use crate::stdio::profile_name;
+use crate::style::fail;
+use goblin_config::exposure::ProfileName;
+
+/// The exit code where the gateway or a server behind it cannot be reached.
+pub const UNAVAILABLE: u8 = 3;
+/// The exit code after a signal, as shells have it.
+const INTERRUPTED: u8 = 130;
+
+/// One line per paragraph: clap fits them to the terminal.
+pub const EXIT_CODES: &str = "\
+Exit codes: 0 for success, 1 when the tool or the server answered with an error, 2 when the arguments or the \
+configuration cannot be used or nothing of that name is there, 3 when the gateway or the server cannot be reached.";
+
+#[derive(Debug, Args)]
+pub struct Common {
+    #[command(flatten)]
+    pub reach: Reach,
+    /// See what clients of this profile see
+    #[arg(long, value_name = "NAME", value_parser = profile_name, add = ArgValueCompleter::new(complete::profiles))]
+    pub profile: Option<ProfileName>,
+    /// Print JSON instead of text
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub log: LogFlags,
+}
+
+/// How much of a list is wanted.
+#[derive(Debug, Args)]
+pub struct Filter {
+    /// Only what this server offers
+    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::servers))]
+    pub server: Option<String>,
+    /// At most so many
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: Option<u32>,
+}
+
+/// Why a command did not do what it should, by exit code.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// What the tool or the server says, or what cannot be written.
+    #[error("{0}")]
+    Refused(String),
+    #[error("{0}")]
+    Usage(String),
+    #[error("{0}")]
+    Unavailable(String),
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl Failure {
+    fn code(&self) -> u8 {
+        match self {
+            Failure::Refused(_) => 1,
+            Failure::Usage(_) => BAD_CONFIGURATION,
+            Failure::Unavailable(_) => UNAVAILABLE,
+            Failure::Interrupted => INTERRUPTED,
+        }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Failure {
+        Failure::Refused(error.to_string())
+    }
+}
+
+impl From<Closed> for Failure {
+    fn from(closed: Closed) -> Failure {
+        let words = closed.to_string();
+        match closed {
+            Closed::Configuration(_) | Closed::Flags(_) | Closed::Find(FindError::Several(_)) => Failure::Usage(words),
+            Closed::Find(FindError::None) | Closed::Other(_) => Failure::Unavailable(words),
+        }
+    }
+}
+
+/// Does `work` as a client of the gateway that is meant; what goes wrong is told.
+pub async fn run(
+    common: &Common,
+    work: impl AsyncFnOnce(&mut Client) -> Result<(), Failure>,
+) -> anyhow::Result<ExitCode> {
+    // Before there is anything that a signal must not leave behind.
+    let mut terminated = termination()?;
+    let door = match Door::open(&common.reach, common.profile.as_ref(), &common.log).await {
+        Ok(door) => door,
+        Err(closed) => return Ok(told(&closed.into())),
+    };
+    let (near, far) = tokio::io::duplex(PIPE_BYTES);
+    let (stop, stopped) = watch::channel(false);
+    let signals = async {
+        terminated().await;
+        stop.send_replace(true);
+        terminated().await;
+    };
+    let worked = async {
+        let mut client = Client::new(Peer::new(near), door.place());
+        let settled = tokio::select! {
+            () = door.settle() => Ok(()),
+            () = is_stopped(stopped.clone()) => Err(Failure::Interrupted),
+        };
+        let worked = async {
+            settled?;
+            let worked = tokio::select! {
+                worked = async {
+                    client.begin().await?;
+                    work(&mut client).await
+                } => worked,
+                () = is_stopped(stopped) => Err(Failure::Interrupted),
+            };
+            client.end().await;
+            worked
+        };
+        tokio::join!(worked, door.carry(far))
+    };
+    let (worked, carried) = tokio::select! {
+        both = worked => both,
+        () = signals => bail!("ended at once by a second signal"),
+    };
+    carried?;
+    Ok(worked.map_or_else(|failure| told(&failure), |()| ExitCode::SUCCESS))
+}
+
+async fn is_stopped(mut stopped: watch::Receiver<bool>) {
+    if stopped.wait_for(|stopped| *stopped).await.is_err() {
+        // The sender outlives us; without it nobody stops us.
+        std::future::pending().await
+    }
+}
+
+/// Says why, and gives the exit code that says it to programs.
+pub fn told(failure: &Failure) -> ExitCode {
+    fail(&failure.to_string());
+    ExitCode::from(failure.code())
+}

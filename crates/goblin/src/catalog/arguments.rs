@@ -1,0 +1,194 @@
+//! Arguments of a tool or a prompt as a person writes them in a shell, turned into one JSON object.
+//!
+//! `key=value` is typed by the schema, `key:=JSON` is taken as it is written; `{...}`, `@FILE` and `-` are whole objects.
+
+use std::io::Read;
+
+use goblin_catalog::search::nearest;
+use goblin_client::schema::Schema;
+use goblin_telemetry::clean;
+use goblin_wire::json::{self, quote};
+
+/// What one word says.
+#[derive(Debug, PartialEq, Eq)]
+enum Word<'a> {
+    Typed { key: &'a str, text: &'a str },
+    Json { key: &'a str, text: &'a str },
+    Object(&'a str),
+    File(&'a str),
+    Stdin,
+}
+
+impl<'a> Word<'a> {
+    fn read(word: &'a str) -> Result<Word<'a>, String> {
+        if word == "-" {
+            return Ok(Word::Stdin);
+        }
+        if let Some(path) = word.strip_prefix('@') {
+            return Ok(Word::File(path));
+        }
+        if word.starts_with('{') {
+            return Ok(Word::Object(word));
+        }
+        match word.split_once('=') {
+            Some((key, text)) if !matches!(key, "" | ":") => Ok(match key.strip_suffix(':') {
+                Some(key) => Word::Json { key, text },
+                None => Word::Typed { key, text },
+            }),
+            _ => Err(format!(
+                "{} is no argument; write key=value, key:=JSON, a JSON object, @FILE or - for stdin",
+                quote(&clean(word))
+            )),
+        }
+    }
+}
+
+/// The members of an object that is being written, in order.
+#[derive(Default)]
+struct Members(Vec<(String, String)>);
+
+impl Members {
+    fn add(&mut self, key: &str, token: String) -> Result<(), String> {
+        if self.0.iter().any(|(known, _)| known == key) {
+            return Err(format!("the argument {} is given twice", clean(key)));
+        }
+        self.0.push((key.to_owned(), token));
+        Ok(())
+    }
+
+    fn add_all(&mut self, text: &str, place: &str) -> Result<(), String> {
+        let valid = serde_json::from_str::<&serde_json::value::RawValue>(text);
+        let text = valid.map_err(|error| format!("{place} is no JSON: {error}"))?.get();
+        if !text.starts_with('{') {
+            return Err(format!("{place} must be a JSON object"));
+        }
+        for member in json::members(text, json::whole(text)) {
+            self.add(&member.key(text), member.value.get(text).to_owned())?;
+        }
+        Ok(())
+    }
+
+    fn has(&self, key: &str) -> bool {
+        self.0.iter().any(|(known, _)| known == key)
+    }
+
+    fn into_object(self) -> String {
+        let members: Vec<_> = self.0.into_iter().map(|(key, token)| format!("{}:{token}", quote(&key))).collect();
+        format!("{{{}}}", members.join(","))
+    }
+}
+
+/// The arguments that `words` give, as a JSON object that has all that `schema` requires; or what is wrong with them.
+pub fn read(owner: &str, words: &[String], schema: Schema<'_>) -> Result<String, String> {
+    let mut members = Members::default();
+    for word in words {
+        match Word::read(word)? {
+            Word::Typed { key, text } => {
+                check_name(owner, key, schema)?;
+                let must_be =
+                    |kinds| format!("the argument {key} of {owner} must be {kinds}, not {}", quote(&clean(text)));
+                members.add(key, schema.token(schema.property(key), text).map_err(must_be)?)?;
+            }
+            Word::Json { key, text } => {
+                let valid = serde_json::from_str::<&serde_json::value::RawValue>(text);
+                let valid = valid.map_err(|error| format!("the argument {} is no JSON: {error}", clean(key)))?;
+                members.add(key, valid.get().to_owned())?;
+            }
+            Word::Object(text) => members.add_all(text, "the argument that begins with {")?,
+            Word::File(path) => {
+                let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read {path}: {error}"))?;
+                members.add_all(&text, path)?;
+            }
+            Word::Stdin => {
+                let mut text = String::new();
+                std::io::stdin().read_to_string(&mut text).map_err(|error| format!("cannot read stdin: {error}"))?;
+                members.add_all(&text, "what came on stdin")?;
+            }
+        }
+    }
+    let missing: Vec<_> = schema.required().filter(|name| !members.has(name)).collect();
+    if missing.is_empty() {
+        return Ok(members.into_object());
+    }
+    let described = missing.iter().map(|name| {
+        let kind = schema.property(name).map_or_else(|| "any".to_owned(), |property| schema.describe(property));
+        format!("{} ({})", clean(name), clean(&kind))
+    });
+    Err(format!("{owner} needs {}; write key=value", described.collect::<Vec<_>>().join(", ")))
+}
+
+/// A name that the schema does not know is refused where it would be a slip or the server would refuse it.
+fn check_name(owner: &str, key: &str, schema: Schema<'_>) -> Result<(), String> {
+    if schema.property(key).is_some() {
+        return Ok(());
+    }
+    // One letter is as near to another as to a third.
+    let names = schema.properties().map(|(name, _)| name).filter(|name| name.len() > 2);
+    let near = nearest(key, names, 1);
+    let known = || schema.properties().map(|(name, _)| clean(name)).collect::<Vec<_>>().join(", ");
+    match near[..] {
+        [near, ..] => Err(format!(
+            "{owner} has no argument {}; did you mean {}? (key:=JSON is not checked)",
+            quote(&clean(key)),
+            clean(near)
+        )),
+        [] if schema.is_closed() => {
+            Err(format!("{owner} has no argument {}; it takes {}", quote(&clean(key)), known()))
+        }
+        [] => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn check(schema: &Value, words: &[&str], expected: Result<&str, &str>) {
+        let words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
+        match (read("tool", &words, Schema::new(schema)), expected) {
+            (Ok(object), Ok(expected)) => assert_eq!(object, expected, "{words:?}"),
+            (Err(reason), Err(expected)) => assert!(reason.contains(expected), "{words:?}: {reason}"),
+            (read, expected) => panic!("{words:?}: {read:?}, not {expected:?}"),
+        }
+    }
+
+    #[test]
+    fn words_become_one_object() {
+        let schema = json!({"type": "object", "properties": {
+            "count": {"type": "integer"}, "query": {"type": "string"}, "tags": {"type": "array"},
+        }});
+        check(&schema, &[], Ok("{}"));
+        check(&schema, &["count=3", "query=3"], Ok(r#"{"count":3,"query":"3"}"#));
+        check(&schema, &["query=a=b:=c"], Ok(r#"{"query":"a=b:=c"}"#));
+        check(&schema, &["query="], Ok(r#"{"query":""}"#));
+        check(&schema, &["query:={\"x\": 1.0}"], Ok(r#"{"query":{"x": 1.0}}"#));
+        check(&schema, &["other=1"], Ok(r#"{"other":"1"}"#));
+        check(&schema, &["other:=1"], Ok(r#"{"other":1}"#));
+        check(&schema, &["{\"count\": 1.0, \"x\":\"\\u00e9\"}"], Ok(r#"{"count":1.0,"x":"\u00e9"}"#));
+        check(&schema, &["{\"count\":1}", "query=x"], Ok(r#"{"count":1,"query":"x"}"#));
+        check(&schema, &["tags=[\"a\"]"], Ok(r#"{"tags":["a"]}"#));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_before_anything_is_called() {
+        let schema = json!({"type": "object", "properties": {
+            "count": {"type": "integer"}, "query": {"type": "string"}, "labels": {"type": "array", "items": {"type": "string"}},
+        }, "required": ["query", "labels"]});
+        check(&schema, &["count=1"], Err("tool needs query (string), labels (array of string); write key=value"));
+        check(&schema, &["count=x"], Err("the argument count of tool must be an integer, not \"x\""));
+        check(&schema, &["qery=x"], Err("tool has no argument \"qery\"; did you mean query?"));
+        check(&schema, &["labels=a"], Err("must be an array, written as JSON"));
+        check(&schema, &["count=1", "count=2"], Err("count is given twice"));
+        check(&schema, &["{\"count\":1}", "count=2"], Err("count is given twice"));
+        check(&schema, &["query"], Err("\"query\" is no argument; write key=value"));
+        check(&schema, &["=x"], Err("is no argument"));
+        check(&schema, &[":=1"], Err("is no argument"));
+        check(&schema, &["{\"count\":"], Err("is no JSON"));
+        check(&schema, &["count:=nope"], Err("the argument count is no JSON"));
+        check(&schema, &["@/nowhere/x.json"], Err("cannot read /nowhere/x.json"));
+        let closed = json!({"properties": {"query": {}}, "additionalProperties": false});
+        check(&closed, &["limit=1"], Err("tool has no argument \"limit\"; it takes query"));
+    }
+}

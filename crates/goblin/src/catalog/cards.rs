@@ -1,0 +1,286 @@
+//! What is offered, as cards: all of it, what matches, or one in full.
+//!
+//! A gateway that serves its own tools is asked by them; of another, the lists of the protocol are read to their end.
+
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use goblin_catalog::search::nearest;
+use crate::catalog::client::Client;
+use goblin_client::content::Outcomes;
+use crate::catalog::{Failure, Filter};
+use goblin_telemetry::clean;
+use goblin_wire::json::{self, quote};
+use goblin_wire::method::Method;
+
+/// Cards of one page. The gateway gives at most this many.
+const PAGE: usize = 1000;
+/// How much of a list of another gateway is looked at, in pages.
+const MOST_PAGES: usize = 1000;
+/// How often a list is begun anew because it changed while it was read.
+const MOST_BEGINNINGS: usize = 3;
+
+const SERVER: &str = "dev.goblin/server";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Tools,
+    Prompts,
+    Resources,
+    Templates,
+}
+
+impl Kind {
+    /// The member that holds the cards.
+    pub fn member(self) -> &'static str {
+        match self {
+            Kind::Tools => "tools",
+            Kind::Prompts => "prompts",
+            Kind::Resources => "resources",
+            Kind::Templates => "templates",
+        }
+    }
+
+    pub fn noun(self) -> &'static str {
+        match self {
+            Kind::Tools => "tool",
+            Kind::Prompts => "prompt",
+            Kind::Resources => "resource",
+            Kind::Templates => "template",
+        }
+    }
+
+    /// The member that names an entry.
+    pub fn key(self) -> &'static str {
+        match self {
+            Kind::Tools | Kind::Prompts => "name",
+            Kind::Resources => "uri",
+            Kind::Templates => "uriTemplate",
+        }
+    }
+
+    /// The tool of the gateway that lists.
+    fn catalog(self) -> &'static str {
+        match self {
+            Kind::Tools => "catalog_tools",
+            Kind::Prompts => "catalog_prompts",
+            Kind::Resources => "catalog_resources",
+            Kind::Templates => "catalog_resource_templates",
+        }
+    }
+
+    /// The list of the protocol, and the member of its result.
+    fn list(self) -> (Method, &'static str) {
+        match self {
+            Kind::Tools => (Method::ToolsList, "tools"),
+            Kind::Prompts => (Method::PromptsList, "prompts"),
+            Kind::Resources => (Method::ResourcesList, "resources"),
+            Kind::Templates => (Method::TemplatesList, "resourceTemplates"),
+        }
+    }
+}
+
+/// An entry in short.
+pub struct Card {
+    raw: String,
+    value: Value,
+}
+
+impl Card {
+    fn new(raw: String) -> Card {
+        let value = serde_json::from_str(&raw).unwrap_or_default();
+        Card { raw, value }
+    }
+
+    /// The card of a definition.
+    fn of(definition: &Value) -> Card {
+        let keys = ["name", "uri", "uriTemplate", "description", "mimeType", "size"];
+        let members = keys.iter().filter_map(|key| Some(((*key).to_owned(), definition.get(key)?.clone())));
+        let server = definition["_meta"].get(SERVER).map(|server| ("serverId".to_owned(), server.clone()));
+        let value = Value::Object(members.chain(server).collect());
+        Card { raw: value.to_string(), value }
+    }
+
+    pub fn text(&self, key: &str) -> &str {
+        self.value[key].as_str().unwrap_or_default()
+    }
+
+    pub fn size(&self) -> Option<u64> {
+        self.value["size"].as_u64()
+    }
+}
+
+pub struct Cards {
+    pub kind: Kind,
+    pub cards: Vec<Card>,
+    /// How many there are for what was asked.
+    pub total: usize,
+    pub note: Option<String>,
+}
+
+impl Cards {
+    fn read(kind: Kind, structure: &str) -> Cards {
+        let whole = json::whole(structure);
+        let elements = json::member(structure, whole, kind.member()).map(|list| json::elements(structure, list));
+        let cards = elements.into_iter().flatten().map(|card| Card::new(card.get(structure).to_owned()));
+        let total = json::member(structure, whole, "total").and_then(|total| total.get(structure).parse().ok());
+        let note = json::member(structure, whole, "note").and_then(|note| json::string(structure, note));
+        let cards: Vec<_> = cards.collect();
+        Cards { kind, total: total.unwrap_or(cards.len()), cards, note: note.map(|note| note.into_owned()) }
+    }
+
+    /// The same as the gateway's own tool would give it, on one page.
+    pub fn to_json(&self) -> String {
+        let cards: Vec<_> = self.cards.iter().map(|card| card.raw.as_str()).collect();
+        let note = self.note.as_ref().map(|note| format!(r#","note":{}"#, quote(note))).unwrap_or_default();
+        format!(r#"{{"{}":[{}],"total":{}{note}}}"#, self.kind.member(), cards.join(","), self.total)
+    }
+}
+
+/// All that is offered, or as much as is wanted of it.
+pub async fn list(client: &mut Client, kind: Kind, filter: &Filter) -> Result<Cards, Failure> {
+    if !client.has_meta_tools() {
+        return of_protocol(client, kind, filter).await;
+    }
+    let mut beginnings = 0;
+    loop {
+        beginnings += 1;
+        match of_catalog(client, kind, filter).await {
+            Err(Trouble::Stale(_)) if beginnings < MOST_BEGINNINGS => {}
+            Err(Trouble::Stale(failure) | Trouble::Other(failure)) => return Err(failure),
+            Ok(cards) => return Ok(cards),
+        }
+    }
+}
+
+/// Why a list was not read to its end.
+enum Trouble {
+    /// It is another by now.
+    Stale(Failure),
+    Other(Failure),
+}
+
+async fn of_catalog(client: &mut Client, kind: Kind, filter: &Filter) -> Result<Cards, Trouble> {
+    let wanted = filter.limit.map_or(usize::MAX, |limit| limit as usize);
+    let mut all = Cards { kind, cards: Vec::new(), total: 0, note: None };
+    let mut cursor: Option<String> = None;
+    loop {
+        let mut arguments = json!({ "limit": (wanted - all.cards.len()).min(PAGE) });
+        if let Some(server) = &filter.server {
+            arguments["serverId"] = server.as_str().into();
+        }
+        if let Some(cursor) = &cursor {
+            arguments["cursor"] = cursor.as_str().into();
+        }
+        let outcomes = client.ask(kind.catalog(), &arguments).await.map_err(|failure| match failure {
+            Failure::Usage(_) if cursor.is_some() => Trouble::Stale(failure),
+            other => Trouble::Other(other),
+        })?;
+        let structure = structure(&outcomes).map_err(Trouble::Other)?;
+        let page = Cards::read(kind, structure);
+        let next = json::member(structure, json::whole(structure), "nextCursor");
+        cursor = next.and_then(|next| json::string(structure, next)).map(|next| next.into_owned());
+        (all.total, all.note) = (page.total, page.note);
+        all.cards.extend(page.cards);
+        if cursor.is_none() || all.cards.len() >= wanted {
+            return Ok(all);
+        }
+    }
+}
+
+/// What a tool of the gateway says, as JSON.
+fn structure(outcomes: &Outcomes) -> Result<&str, Failure> {
+    let structure = outcomes.structure();
+    structure.ok_or_else(|| Failure::Unavailable("the gateway answered without structuredContent".to_owned()))
+}
+
+async fn of_protocol(client: &mut Client, kind: Kind, filter: &Filter) -> Result<Cards, Failure> {
+    let mut cards: Vec<_> = definitions(client, kind).await?.iter().map(|(_, value)| Card::of(value)).collect();
+    if let Some(server) = &filter.server {
+        let known = cards.iter().map(|card| card.text("serverId").to_owned()).collect::<Vec<_>>();
+        cards.retain(|card| card.text("serverId") == server);
+        if cards.is_empty() && !known.contains(server) {
+            let near = did_you_mean(server, known.iter().map(String::as_str));
+            return Err(Failure::Usage(format!("no {} of a server {}{near}", kind.noun(), quote(&clean(server)))));
+        }
+    }
+    let total = cards.len();
+    cards.truncate(filter.limit.map_or(usize::MAX, |limit| limit as usize));
+    Ok(Cards { kind, cards, total, note: None })
+}
+
+/// All definitions that the protocol lists.
+async fn definitions(client: &mut Client, kind: Kind) -> Result<Vec<(String, Value)>, Failure> {
+    let (method, member) = kind.list();
+    let (mut definitions, mut params) = (Vec::new(), "{}".to_owned());
+    for _ in 0..MOST_PAGES {
+        let result: Box<RawValue> = client.request(&method, &params).await?;
+        let (text, whole) = (result.get(), json::whole(result.get()));
+        let elements = json::member(text, whole, member).map(|list| json::elements(text, list));
+        definitions.extend(elements.into_iter().flatten().map(|at| {
+            let raw = at.get(text).to_owned();
+            let value = serde_json::from_str(&raw).unwrap_or_default();
+            (raw, value)
+        }));
+        let next = json::member(text, whole, "nextCursor").filter(|next| next.get(text).starts_with('"'));
+        let Some(next) = next else { break };
+        params = format!(r#"{{"cursor":{}}}"#, next.get(text));
+    }
+    Ok(definitions)
+}
+
+/// What matches a query, best first, as the gateway's own `tool` gives it.
+pub async fn search(client: &mut Client, tool: &str, filter: &Filter, mut arguments: Value) -> Result<String, Failure> {
+    if !client.has_meta_tools() {
+        return Err(Failure::Usage(format!(
+            "the gateway at {} cannot search: it is of another kind or version; list instead",
+            client.place
+        )));
+    }
+    if let Some(server) = &filter.server {
+        arguments["serverId"] = server.as_str().into();
+    }
+    if let Some(limit) = filter.limit {
+        arguments["limit"] = limit.into();
+    }
+    let outcomes = client.ask(tool, &arguments).await?;
+    structure(&outcomes).map(str::to_owned)
+}
+
+/// The cards of one kind in what was found.
+pub fn read(kind: Kind, structure: &str) -> Cards {
+    Cards::read(kind, structure)
+}
+
+/// One entry in full.
+pub struct Definition {
+    pub server: String,
+    /// As the gateway's own tool gives it.
+    pub json: String,
+    pub value: Value,
+}
+
+/// The tool or prompt of this name.
+pub async fn describe(client: &mut Client, kind: Kind, name: &str) -> Result<Definition, Failure> {
+    let noun = kind.noun();
+    if client.has_meta_tools() {
+        let outcomes = client.ask(&format!("describe_{noun}"), &json!({ "name": name })).await?;
+        let json = structure(&outcomes)?.to_owned();
+        let mut value: Value = serde_json::from_str(&json).unwrap_or_default();
+        let server = value["serverId"].as_str().unwrap_or_default().to_owned();
+        return Ok(Definition { server, json, value: value[noun].take() });
+    }
+    let definitions = definitions(client, kind).await?;
+    let Some((raw, value)) = definitions.iter().find(|(_, value)| value["name"] == name) else {
+        let near = did_you_mean(name, definitions.iter().filter_map(|(_, value)| value["name"].as_str()));
+        return Err(Failure::Usage(format!("no {noun} {}{near}", quote(&clean(name)))));
+    };
+    let server = value["_meta"][SERVER].as_str().unwrap_or_default().to_owned();
+    let json = format!(r#"{{"serverId":{},"{noun}":{raw}}}"#, quote(&server));
+    Ok(Definition { server, json, value: value.clone() })
+}
+
+fn did_you_mean<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let near = nearest(wrong, known, 1).into_iter().map(|near| quote(&clean(near)));
+    near.map(|near| format!("; did you mean {near}?")).collect()
+}

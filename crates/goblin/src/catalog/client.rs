@@ -1,0 +1,200 @@
+//! A client of the gateway that asks one thing after the other.
+//!
+//! While it waits for an answer it tells of progress and passes on what a server asks (see [`form`]).
+
+use goblin_client::content::Outcomes;
+use std::io::{IsTerminal, Write};
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use goblin_wire::extensions::META_TOOLS;
+use crate::catalog::{Failure, form};
+use goblin_client::peer::{Heard, Peer};
+use crate::style::note;
+use goblin_telemetry::clean;
+use goblin_wire::json::quote;
+use goblin_wire::method::Method;
+use goblin_wire::{Id, Notification, Outcome, Response};
+
+/// Errors of the gateway that tell of something out of reach.
+const OUT_OF_REACH: [&str; 5] = ["BACKEND_UNAVAILABLE", "BACKEND_PROTOCOL", "OVERLOADED", "SHUTTING_DOWN", "TIMEOUT"];
+/// Errors of the gateway that tell of something that is not there.
+const NOT_FOUND: [&str; 3] = ["TOOL_NOT_FOUND", "PROMPT_NOT_FOUND", "RESOURCE_NOT_FOUND"];
+
+pub struct Client {
+    peer: Peer,
+    /// Where the gateway is, for people.
+    pub place: String,
+    /// What stands before the names of the tools that the gateway itself serves; nothing where it serves none.
+    prefix: Option<String>,
+    /// The request that is not answered yet.
+    open: Option<u64>,
+    progress: Progress,
+}
+
+impl Client {
+    pub fn new(peer: Peer, place: String) -> Client {
+        Client { peer, place, prefix: None, open: None, progress: Progress::default() }
+    }
+
+    pub async fn begin(&mut self) -> Result<(), Failure> {
+        let answer = self.peer.begin("goblin", r#"{"elicitation":{}}"#).await;
+        let hello: Value = serde_json::from_str(result(&answer.ok_or_else(gone)?)?.get()).unwrap_or_default();
+        let served = &hello["capabilities"]["experimental"][META_TOOLS];
+        self.prefix = served.is_object().then(|| served["prefix"].as_str().unwrap_or_default().to_owned());
+        Ok(())
+    }
+
+    /// Ends the session; a request that is open is taken back first.
+    pub async fn end(mut self) {
+        if let Some(number) = self.open {
+            let params = format!(r#"{{"requestId":{number},"reason":"interrupted"}}"#);
+            self.peer.notify(&Method::Cancelled, Some(&params));
+        }
+        self.progress.end();
+        self.peer.flush().await;
+    }
+
+    /// Sends a request and waits for its result.
+    pub async fn request(&mut self, method: &Method, params: &str) -> Result<Box<RawValue>, Failure> {
+        let number = self.peer.request(method, params);
+        self.open = Some(number);
+        let answer = loop {
+            match self.peer.next().await.ok_or_else(gone)? {
+                Heard::Answer(answer) if answer.id.as_ref().and_then(Id::as_u64) == Some(number) => break answer,
+                Heard::Answer(_) => {}
+                Heard::Told(told) if told.method == Method::Progress => self.progress.tell(&told),
+                Heard::Told(_) => {}
+                Heard::Asked(ask) if ask.method == Method::Elicit => {
+                    self.progress.end();
+                    let answer = form::answer(&ask).await;
+                    self.peer.answer(&ask, answer);
+                }
+                Heard::Asked(ask) => {
+                    note(&format!("the server asks for {}, which this command cannot do", clean(ask.method.as_str())));
+                    self.peer.refuse(&ask);
+                }
+            }
+        };
+        self.open = None;
+        self.progress.end();
+        result(&answer)
+    }
+
+    /// Calls a tool with these arguments, a JSON object.
+    pub async fn call(&mut self, name: &str, arguments: &str) -> Result<Outcomes, Failure> {
+        let params = format!(r#"{{"name":{},"arguments":{arguments},"_meta":{{"progressToken":1}}}}"#, quote(name));
+        self.request(&Method::ToolsCall, &params).await.map(|raw| Outcomes { raw })
+    }
+
+    /// Whether the gateway serves tools of its own.
+    pub fn has_meta_tools(&self) -> bool {
+        self.prefix.is_some()
+    }
+
+    /// Calls a tool of the gateway itself. What it refuses, somebody asked for wrongly.
+    pub async fn ask(&mut self, tool: &str, arguments: &Value) -> Result<Outcomes, Failure> {
+        let name = format!("{}{tool}", self.prefix.as_deref().unwrap_or_default());
+        let outcomes = self.call(&name, &arguments.to_string()).await?;
+        match outcomes.is_error() {
+            true => Err(Failure::Usage(clean(&outcomes.text()))),
+            false => Ok(outcomes),
+        }
+    }
+}
+
+fn gone() -> Failure {
+    Failure::Unavailable("the gateway ended before it answered".to_owned())
+}
+
+/// The result that an answer brings, or why it brings none.
+fn result(answer: &Response) -> Result<Box<RawValue>, Failure> {
+    let at = match answer.outcome {
+        Outcome::Result(at) | Outcome::Error(at) => at.get(answer.raw.as_str()),
+    };
+    let raw: Box<RawValue> = serde_json::from_str(at).map_err(|error| Failure::Refused(error.to_string()))?;
+    match answer.outcome {
+        Outcome::Result(_) => Ok(raw),
+        Outcome::Error(_) => Err(failure(&serde_json::from_str(raw.get()).unwrap_or_default())),
+    }
+}
+
+/// What a JSON-RPC error means for the exit code.
+fn failure(error: &Value) -> Failure {
+    let message = clean(error["message"].as_str().unwrap_or("an error without words"));
+    match error["data"]["code"].as_str().unwrap_or_default() {
+        code if OUT_OF_REACH.contains(&code) => Failure::Unavailable(message),
+        code if NOT_FOUND.contains(&code) => Failure::Usage(message),
+        _ => Failure::Refused(message),
+    }
+}
+
+/// How far a call is, on stderr: one line that changes on a terminal, a line each elsewhere.
+#[derive(Default)]
+struct Progress {
+    is_shown: bool,
+}
+
+impl Progress {
+    fn tell(&mut self, told: &Notification) {
+        let params = told.params.whole.map_or("{}", |whole| whole.get(told.raw.as_str()));
+        let line = progress_line(&serde_json::from_str(params).unwrap_or_default());
+        let mut stderr = std::io::stderr();
+        // Where nobody reads it, nobody is told.
+        let _ = match stderr.is_terminal() {
+            true => write!(stderr, "\r\x1b[K{line}"),
+            false => writeln!(stderr, "{line}"),
+        };
+        self.is_shown = stderr.is_terminal();
+    }
+
+    /// Makes room for other words.
+    fn end(&mut self) {
+        if std::mem::take(&mut self.is_shown) {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+fn progress_line(params: &Value) -> String {
+    let number = |key: &str| params[key].as_f64().map(|number| number.to_string());
+    let done = number("progress").unwrap_or_else(|| "?".to_owned());
+    let total = number("total").map(|total| format!(" of {total}")).unwrap_or_default();
+    let message = params["message"].as_str().map(|message| format!(", {}", clean(message))).unwrap_or_default();
+    format!("progress: {done}{total}{message}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn errors_have_their_exit_codes() {
+        for (data, code) in [
+            (json!({"code": "BACKEND_UNAVAILABLE"}), 3),
+            (json!({"code": "TIMEOUT"}), 3),
+            (json!({"code": "TOOL_NOT_FOUND"}), 2),
+            (json!({"code": "RESOURCE_NOT_FOUND"}), 2),
+            (json!({"code": "LIMIT_EXCEEDED"}), 1),
+            (json!("anything"), 1),
+            (Value::Null, 1),
+        ] {
+            let failure = failure(&json!({"code": -1, "message": "words", "data": data}));
+            assert_eq!((failure.code(), failure.to_string()), (code, "words".to_owned()), "{data}");
+        }
+    }
+
+    #[test]
+    fn progress_is_told_with_what_is_known() {
+        for (params, expected) in [
+            (json!({"progress": 1, "total": 3, "message": "half\nway"}), "progress: 1 of 3, half way"),
+            (json!({"progress": 0.5}), "progress: 0.5"),
+            (json!({}), "progress: ?"),
+        ] {
+            assert_eq!(progress_line(&params), expected);
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Names completed by the shell: asked of the gateway that the words so far mean, quickly or not at all.
+//!
+//! The shell calls us anew for every key, so nothing is kept. With `--config` no server is started for this: only what the
+//! file says is completed.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap_complete::CompletionCandidate;
+use serde_json::{Value, json};
+
+use crate::catalog::cards::{self, Kind};
+use crate::catalog::client::Client;
+use goblin_client::schema::Schema;
+use crate::catalog::{Failure, Filter};
+use crate::door::{Door, Reach};
+use goblin_client::gateway::PIPE_BYTES;
+use crate::load::Found;
+use goblin_client::environment::environment;
+use goblin_client::peer::Peer;
+use crate::prompts;
+use crate::load;
+use goblin_client::runtime;
+use goblin_client::address;
+use goblin_config::exposure::ProfileName;
+use goblin_config::Config;
+use goblin_telemetry::clean;
+
+/// A person waits with a finger on the key.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Flags of these commands that stand alone; a value follows all others.
+const SWITCHES: [&str; 3] = ["--json", "--help", "-h"];
+
+/// A name and what it is.
+type Candidate = (String, String);
+
+pub fn tools(current: &OsStr) -> Vec<CompletionCandidate> {
+    beginning_with(current, entries(Kind::Tools))
+}
+
+pub fn prompts(current: &OsStr) -> Vec<CompletionCandidate> {
+    beginning_with(current, entries(Kind::Prompts))
+}
+
+pub fn resources(current: &OsStr) -> Vec<CompletionCandidate> {
+    beginning_with(current, entries(Kind::Resources))
+}
+
+/// The arguments of the tool that is to be called.
+pub fn tool_arguments(current: &OsStr) -> Vec<CompletionCandidate> {
+    beginning_with(current, arguments(Kind::Tools))
+}
+
+/// The arguments of the prompt that is to be filled in.
+pub fn prompt_arguments(current: &OsStr) -> Vec<CompletionCandidate> {
+    beginning_with(current, arguments(Kind::Prompts))
+}
+
+pub fn servers(current: &OsStr) -> Vec<CompletionCandidate> {
+    let typed = Typed::read();
+    let ids: Vec<String> = match &typed.reach.config {
+        Some(file) => configuration(file.clone())
+            .iter()
+            .flat_map(|config| config.servers.keys())
+            .map(ToString::to_string)
+            .collect(),
+        None => typed.ask(async |client| servers_of(client).await).unwrap_or_default(),
+    };
+    beginning_with(current, plain(ids))
+}
+
+pub fn profiles(current: &OsStr) -> Vec<CompletionCandidate> {
+    let typed = Typed::read();
+    let file = typed.reach.config.clone().or_else(|| typed.running()?.identity.config);
+    let config = file.and_then(configuration);
+    let names = config.iter().flat_map(|config| config.profiles.keys()).map(ToString::to_string);
+    beginning_with(current, plain(names.collect()))
+}
+
+fn beginning_with(current: &OsStr, candidates: Vec<Candidate>) -> Vec<CompletionCandidate> {
+    let current = current.to_string_lossy();
+    let fitting = candidates.into_iter().filter(|(name, _)| name.starts_with(&*current));
+    fitting.map(|(name, help)| CompletionCandidate::new(name).help((!help.is_empty()).then(|| help.into()))).collect()
+}
+
+fn plain(names: Vec<String>) -> Vec<Candidate> {
+    names.into_iter().map(|name| (name, String::new())).collect()
+}
+
+fn entries(kind: Kind) -> Vec<Candidate> {
+    let everything = Filter { server: None, limit: None };
+    let cards = Typed::read().ask(async |client| cards::list(client, kind, &everything).await);
+    let candidate = |card: &cards::Card| (card.text(kind.key()).to_owned(), clean(card.text("description")));
+    let candidates = cards.iter().flat_map(|cards| &cards.cards).map(candidate);
+    // Each is one line of what the shell reads.
+    candidates.filter(|(name, _)| *name == clean(name)).collect()
+}
+
+async fn servers_of(client: &mut Client) -> Result<Vec<String>, Failure> {
+    if !client.has_meta_tools() {
+        let everything = Filter { server: None, limit: None };
+        let cards = cards::list(client, Kind::Tools, &everything).await?;
+        let ids: BTreeSet<_> = cards.cards.iter().map(|card| card.text("serverId").to_owned()).collect();
+        return Ok(ids.into_iter().collect());
+    }
+    let outcomes = client.ask("list_servers", &json!({})).await?;
+    let told: Value = serde_json::from_str(outcomes.structure().unwrap_or_default()).unwrap_or_default();
+    Ok(told["servers"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|server| server["serverId"].as_str())
+        .map(str::to_owned)
+        .collect())
+}
+
+/// `key=` for all that is not there yet.
+fn arguments(kind: Kind) -> Vec<Candidate> {
+    let typed = Typed::read();
+    let Some(name) = typed.words.get(2) else { return Vec::new() };
+    let Some(entry) = typed.ask(async |client| cards::describe(client, kind, name).await) else { return Vec::new() };
+    let schema = match kind {
+        Kind::Prompts => prompts::schema(&entry.value),
+        Kind::Tools | Kind::Resources | Kind::Templates => entry.value["inputSchema"].clone(),
+    };
+    let is_new = |key: &str| !typed.words.iter().any(|word| word.starts_with(key));
+    let described = |property: &Value| clean(property["description"].as_str().unwrap_or_default());
+    let all = Schema::new(&schema);
+    let keys = all.properties().map(|(name, property)| (format!("{name}="), described(property)));
+    keys.filter(|(key, _)| is_new(key)).collect()
+}
+
+/// The configuration in a file, whatever its variables hold: the names in it do not depend on them.
+fn configuration(file: PathBuf) -> Option<Config> {
+    let Ok(Found::File { text, origin, .. }) = load::find(Some(&file)) else { return None };
+    let some = |name: &str| environment(name).or_else(|| Some("x".to_owned()));
+    goblin_config::parse(&text, &origin, &some).ok().map(|loaded| loaded.config)
+}
+
+/// The words before the one that is completed, as far as they matter.
+struct Typed {
+    reach: Reach,
+    profile: Option<ProfileName>,
+    /// Those that are neither flags nor their values.
+    words: Vec<String>,
+}
+
+impl Typed {
+    /// The shell's side gives them after `--`, the name of the program first.
+    fn read() -> Typed {
+        let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+        Typed::parse(words.skip_while(|word| word != "--").skip(2))
+    }
+
+    fn parse(mut given: impl Iterator<Item = String>) -> Typed {
+        let (mut reach, mut profile, mut words) = (Reach::default(), None, Vec::new());
+        while let Some(word) = given.next() {
+            if SWITCHES.contains(&word.as_str()) {
+                continue;
+            }
+            if word == "-" || !word.starts_with('-') {
+                words.push(word);
+                continue;
+            }
+            let (flag, value) = match word.split_once('=') {
+                Some((flag, value)) => (flag.to_owned(), Some(value.to_owned())),
+                None => (word, given.next()),
+            };
+            match flag.as_str() {
+                "--url" => reach.url = value.and_then(|url| address::parse(&url).ok()),
+                "--config" | "-c" => reach.config = value.map(PathBuf::from),
+                "--token-file" => reach.token_file = value.map(PathBuf::from),
+                "--profile" => profile = value.as_deref().and_then(ProfileName::new),
+                _ => {}
+            }
+        }
+        Typed { reach, profile, words }
+    }
+
+    /// The answer of the gateway that is meant, where it comes in time.
+    fn ask<T>(&self, work: impl AsyncFnOnce(&mut Client) -> Result<T, Failure>) -> Option<T> {
+        if self.reach.config.is_some() {
+            return None;
+        }
+        in_time(async {
+            let door = Door::to_running(&self.reach, self.profile.as_ref()).await.ok()?;
+            let (near, far) = tokio::io::duplex(PIPE_BYTES);
+            let mut client = Client::new(Peer::new(near), door.place());
+            let asked = async {
+                client.begin().await.ok()?;
+                let answer = work(&mut client).await.ok();
+                client.end().await;
+                answer
+            };
+            tokio::join!(asked, door.carry(far)).0
+        })
+    }
+
+    fn running(&self) -> Option<runtime::Record> {
+        match self.reach.url {
+            Some(_) => None,
+            None => in_time(async { runtime::find(None).await.ok() }),
+        }
+    }
+}
+
+fn in_time<T>(work: impl Future<Output = Option<T>>) -> Option<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+    let answer = runtime.block_on(async { tokio::time::timeout(PATIENCE, work).await.ok().flatten() });
+    runtime.shutdown_background();
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_so_far_say_which_gateway_is_meant() {
+        let given = "tools call --json --url http://h/mcp -c=x --limit 3 a_add --profile=review a=1 -";
+        let typed = Typed::parse(given.split(' ').map(str::to_owned));
+        assert_eq!(typed.words, ["tools", "call", "a_add", "a=1", "-"]);
+        assert_eq!(typed.reach.url.as_deref(), Some("http://h/mcp"));
+        assert_eq!(typed.reach.config, Some(PathBuf::from("x")));
+        assert_eq!(typed.profile, ProfileName::new("review"));
+        let unfinished = Typed::parse(["tools", "list", "--profile"].map(str::to_owned).into_iter());
+        assert_eq!((unfinished.words.len(), unfinished.profile), (2, None));
+    }
+}

@@ -1,0 +1,142 @@
+//! Content of results: text as text, bytes where they were asked for.
+//!
+//! Text of a server goes to a pipe exactly as it is. A terminal does not get the characters that it would obey.
+
+use goblin_client::content::Block;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+
+use crate::catalog::Failure;
+use crate::style::note;
+use goblin_config::visible::is_command;
+use goblin_telemetry::clean;
+
+/// Prints blocks for a reader, one below the other.
+pub fn print(blocks: &[Block]) -> std::io::Result<()> {
+    let text: String = blocks.iter().map(|block| ended(block.line())).collect();
+    write_out(tame(&text).as_bytes())
+}
+
+/// The text with the end of its last line.
+fn ended(mut text: String) -> String {
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    text
+}
+
+/// A text for stdout: on a terminal without what could command it.
+fn tame(text: &str) -> String {
+    match std::io::stdout().is_terminal() {
+        true => harmless(text),
+        false => text.to_owned(),
+    }
+}
+
+fn harmless(text: &str) -> String {
+    text.chars().filter(|character| !is_command(*character) || matches!(character, '\n' | '\t')).collect()
+}
+
+/// One that has had enough, as `head` has, is no error.
+pub fn write_out(bytes: &[u8]) -> std::io::Result<()> {
+    let mut stdout = std::io::stdout();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Saves what is no text; the second and further files are numbered.
+pub fn save(blocks: &[Block], path: &Path) -> Result<(), Failure> {
+    let all = blocks.iter().filter_map(|block| match block {
+        Block::Bytes { bytes, .. } => Some(bytes.as_slice()),
+        Block::Text(_) | Block::Other(_) => None,
+    });
+    let mut saved = 0;
+    for bytes in all {
+        saved += 1;
+        write_file(&numbered(path, saved), bytes)?;
+    }
+    if saved == 0 {
+        note(&format!("there is no image, audio or other file in the result; {} was not written", path.display()));
+    }
+    Ok(())
+}
+
+fn numbered(path: &Path, number: usize) -> PathBuf {
+    if number == 1 {
+        return path.to_owned();
+    }
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{number}"));
+    name.into()
+}
+
+pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    std::fs::write(path, bytes).map_err(|error| Failure::Refused(format!("cannot write {}: {error}", path.display())))
+}
+
+/// Writes what a resource holds to stdout, byte for byte in a pipe.
+pub fn write_resource(uri: &str, blocks: &[Block]) -> Result<(), Failure> {
+    let is_terminal = std::io::stdout().is_terminal();
+    let is_binary = blocks.iter().any(|block| matches!(block, Block::Bytes { .. }));
+    if is_terminal && is_binary {
+        let lines: Vec<_> = blocks.iter().map(|block| clean(&block.line())).collect();
+        return Err(Failure::Usage(format!(
+            "{} is no text, and this is a terminal: {}; write it to a file by --output FILE",
+            clean(uri),
+            lines.join(" ")
+        )));
+    }
+    if is_terminal {
+        return Ok(print(blocks)?);
+    }
+    Ok(write_out(&joined(blocks))?)
+}
+
+/// All that is text or bytes.
+pub fn joined(blocks: &[Block]) -> Vec<u8> {
+    let part = |block: &Block| match block {
+        Block::Text(text) => text.clone().into_bytes(),
+        Block::Bytes { bytes, .. } => bytes.clone(),
+        Block::Other(_) => Vec::new(),
+    };
+    blocks.iter().flat_map(part).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_block_is_text_or_said_in_a_few_words() {
+        for (block, expected) in [
+            (json!({"type": "text", "text": "a\nb"}), "a\nb"),
+            (json!({"type": "image", "mimeType": "image/png", "data": "AAECAw=="}), "[image image/png, 4 B]"),
+            (json!({"type": "audio", "data": "AAEC"}), "[audio, 3 B]"),
+            (json!({"type": "resource", "resource": {"uri": "a:b", "text": "inside"}}), "inside"),
+            (json!({"type": "resource", "resource": {"uri": "a:b", "blob": "AA=="}}), "[resource a:b, 1 B]"),
+            (json!({"type": "resource_link", "uri": "a:b\u{1b}"}), "[resource a:b]"),
+            (json!({"type": "hologram"}), "[hologram]"),
+            (json!({}), "[]"),
+        ] {
+            assert_eq!(Block::read(&block).line(), expected, "{block}");
+        }
+        assert!(Block::read(&json!({"type": "image", "data": "?"})).line().starts_with("[image, not to be read: "));
+    }
+
+    #[test]
+    fn a_terminal_gets_no_commands() {
+        assert_eq!(harmless("a\tb\nc\u{1b}[2J\r\u{7}é"), "a\tb\nc[2Jé");
+        assert_eq!(harmless("\u{202e}a\u{2066}\u{61c}\u{9b}b\u{2028}\u{e0041}👩\u{200d}🚀"), "ab👩\u{200d}🚀");
+    }
+
+    #[test]
+    fn several_files_are_numbered() {
+        let names: Vec<_> = (1..=3).map(|number| numbered(Path::new("x/a.png"), number)).collect();
+        assert_eq!(names, ["x/a.png", "x/a.png.2", "x/a.png.3"].map(PathBuf::from));
+    }
+}

@@ -1,0 +1,121 @@
+//! The full definition of a tool, for people.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use crate::catalog::cards::Definition;
+use goblin_client::schema::Schema;
+use crate::check::table::lay_out;
+use crate::style::{paint_if, shell_word};
+use goblin_telemetry::clean;
+
+/// What a hint says where it is true, and where it is false.
+const HINTS: [(&str, &str, &str); 4] = [
+    ("readOnlyHint", "reads only", "may change things"),
+    ("destructiveHint", "may destroy things", "destroys nothing"),
+    ("idempotentHint", "may be repeated", "has an effect each time"),
+    ("openWorldHint", "reaches the outside world", "stays inside its world"),
+];
+
+/// Lines of the table longer than `width` are cut; a pipe has no width.
+pub fn render(tool: &Definition, width: Option<usize>, colourful: bool) -> String {
+    let (definition, schema) = (&tool.value, Schema::new(&tool.value["inputSchema"]));
+    let word = |value: &Value| clean(value.as_str().unwrap_or_default());
+    let name = word(&definition["name"]);
+    let mut text = format!("{}  (server {})\n", paint_if(colourful, &name, "1"), clean(&tool.server));
+    let description = definition["description"].as_str().unwrap_or_default();
+    for line in description.trim().lines() {
+        let _ = writeln!(text, "{}", clean(line).trim_end());
+    }
+    let rows = rows(schema);
+    if rows.len() > 1 {
+        text.push('\n');
+        text.push_str(&lay_out(&rows, width, colourful));
+    }
+    let facts = facts(definition);
+    if !facts.is_empty() {
+        let _ = writeln!(text, "\n{}", facts.join("\n"));
+    }
+    let _ = writeln!(text, "\ngoblin tools call {}{}", shell_word(&name), example(schema));
+    text
+}
+
+fn rows(schema: Schema<'_>) -> Vec<Vec<String>> {
+    let head = ["ARGUMENT", "TYPE", "NEEDED", "DESCRIPTION"].map(str::to_owned).to_vec();
+    let row = |(name, property): (&str, &Value)| {
+        let needed = if schema.is_required(name) { "yes" } else { "no" };
+        let description = clean(property["description"].as_str().unwrap_or_default());
+        let default = property.get("default").map(|value| format!(" (otherwise {})", clean(&value.to_string())));
+        let words = description.split_whitespace().collect::<Vec<_>>().join(" ") + &default.unwrap_or_default();
+        vec![clean(name), clean(&schema.describe(property)), needed.to_owned(), words.trim().to_owned()]
+    };
+    let (needed, other): (Vec<_>, Vec<_>) = schema.properties().partition(|(name, _)| schema.is_required(name));
+    std::iter::once(head).chain(needed.into_iter().chain(other).map(row)).collect()
+}
+
+fn facts(definition: &Value) -> Vec<String> {
+    let mut facts = Vec::new();
+    let annotations = &definition["annotations"];
+    let hint = |(key, yes, no): &(&str, &'static str, &'static str)| {
+        annotations[key].as_bool().map(|is_so| if is_so { *yes } else { *no })
+    };
+    let hints: Vec<_> = HINTS.iter().filter_map(hint).collect();
+    if !hints.is_empty() {
+        facts.push(format!("The server says that it {}.", hints.join(", ")));
+    }
+    let output = Schema::new(&definition["outputSchema"]);
+    let members: Vec<_> = output.properties().map(|(name, schema)| (clean(name), output.describe(schema))).collect();
+    if !members.is_empty() {
+        let members: Vec<_> = members.iter().map(|(name, kind)| format!("{name} ({})", clean(kind))).collect();
+        facts.push(format!("Its result has {}.", members.join(", ")));
+    }
+    facts
+}
+
+/// The arguments of a call, as far as they are needed.
+fn example(schema: Schema<'_>) -> String {
+    schema.required().fold(String::new(), |mut text, name| {
+        let _ = write!(text, " {}", shell_word(&format!("{}=", clean(name))));
+        let kind = schema.property(name).map_or_else(|| "any".to_owned(), |property| schema.describe(property));
+        text + &clean(&kind).to_uppercase().replace(' ', "_")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_definition_is_told_with_its_arguments_and_an_example() {
+        let value = json!({
+            "name": "git_log", "description": "Shows commits\nNewest first.\u{1b}",
+            "inputSchema": {
+                "properties": {"repo": {"type": "string", "description": "The\nrepository"}, "count": {"type": "integer", "default": 10}},
+                "required": ["repo"],
+            },
+            "annotations": {"readOnlyHint": true, "openWorldHint": false},
+            "outputSchema": {"properties": {"commits": {"type": "array", "items": {"type": "object"}}}},
+        });
+        let definition = Definition { server: "git".to_owned(), json: String::new(), value };
+        let expected = "\
+git_log  (server git)
+Shows commits
+Newest first.
+
+ARGUMENT  TYPE     NEEDED  DESCRIPTION
+repo      string   yes     The repository
+count     integer  no      (otherwise 10)
+
+The server says that it reads only, stays inside its world.
+Its result has commits (array of object).
+
+goblin tools call git_log repo=STRING
+";
+        assert_eq!(render(&definition, None, false), expected);
+        let bare = Definition { server: "x".to_owned(), json: String::new(), value: json!({"name": "t"}) };
+        assert_eq!(render(&bare, None, false), "t  (server x)\n\ngoblin tools call t\n");
+    }
+}

@@ -1,0 +1,66 @@
+//! What a server asks of the person behind a call: a form, filled in on the terminal where there is one.
+
+use std::io::{IsTerminal, Write};
+
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use goblin_client::schema::Schema;
+use crate::style::note;
+use goblin_telemetry::clean;
+use goblin_wire::Request;
+use goblin_wire::json::quote;
+
+const DECLINED: &str = r#"{"action":"decline"}"#;
+const CANCELLED: &str = r#"{"action":"cancel"}"#;
+
+/// The answer to `elicitation/create`.
+pub async fn answer(ask: &Request) -> String {
+    let params = ask.params.whole.map_or("{}", |whole| whole.get(ask.raw.as_str()));
+    let params: Value = serde_json::from_str(params).unwrap_or_default();
+    let message = clean(params["message"].as_str().unwrap_or_default());
+    note(&format!("the server asks: {message}"));
+    let reason = match params.get("requestedSchema") {
+        Some(schema) if is_terminal() => return fill_in(Schema::new(schema)).await,
+        Some(_) => "there is no terminal to answer on",
+        None => "it wants something else than a form to be filled in",
+    };
+    note(&format!("that is declined: {reason}"));
+    DECLINED.to_owned()
+}
+
+fn is_terminal() -> bool {
+    std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+}
+
+/// Asks for one field after the other; the end of the input takes it all back.
+async fn fill_in(schema: Schema<'_>) -> String {
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    let mut members = Vec::new();
+    for (name, property) in schema.properties() {
+        let is_required = schema.is_required(name);
+        loop {
+            ask_for(name, property, &schema);
+            let Ok(Some(line)) = lines.next_line().await else { return CANCELLED.to_owned() };
+            if line.is_empty() && !is_required {
+                break;
+            }
+            match schema.token(Some(property), line.trim()) {
+                Ok(token) => {
+                    members.push(format!("{}:{token}", quote(name)));
+                    break;
+                }
+                Err(kinds) => note(&format!("it must be {kinds}")),
+            }
+        }
+    }
+    format!(r#"{{"action":"accept","content":{{{}}}}}"#, members.join(","))
+}
+
+fn ask_for(name: &str, property: &Value, schema: &Schema<'_>) {
+    let title = clean(property["title"].as_str().or(property["description"].as_str()).unwrap_or(name));
+    let needed = if schema.is_required(name) { "" } else { ", may be empty" };
+    let mut stderr = std::io::stderr();
+    let _ = write!(stderr, "{title} ({}{needed}): ", clean(&schema.describe(property)));
+    let _ = stderr.flush();
+}

@@ -1,0 +1,103 @@
+//! Cards as a table, for people.
+
+use goblin_client::content::bytes;
+use crate::catalog::cards::{Card, Cards, Kind};
+use crate::check::table::{SIZE, lay_out};
+use crate::style::{is_colourful, note, plural, print, width};
+use goblin_telemetry::clean;
+
+/// Prints the cards; what is left out is told on stderr.
+pub fn cards(cards: &Cards) -> std::io::Result<()> {
+    table(cards.kind, &cards.cards)?;
+    left_out(cards.cards.len(), cards, cards.kind.noun());
+    Ok(())
+}
+
+/// Prints what was found of two kinds, which the gateway counts together.
+pub fn both(first: &Cards, second: &Cards) -> std::io::Result<()> {
+    table(first.kind, &first.cards)?;
+    if !first.cards.is_empty() && !second.cards.is_empty() {
+        print("\n")?;
+    }
+    table(second.kind, &second.cards)?;
+    left_out(first.cards.len() + second.cards.len(), first, "result");
+    Ok(())
+}
+
+fn left_out(shown: usize, cards: &Cards, noun: &str) {
+    let total = cards.total;
+    if total == 0 {
+        // What the gateway says of it is meant for agents.
+        return note(&format!("no {noun}s"));
+    }
+    if shown < total {
+        note(&format!("{shown} of {}; --limit {total} shows all", plural(total, noun)));
+    }
+    if let Some(words) = &cards.note {
+        note(&clean(words));
+    }
+}
+
+fn table(kind: Kind, cards: &[Card]) -> std::io::Result<()> {
+    if cards.is_empty() {
+        return Ok(());
+    }
+    let head: &[&str] = match kind {
+        Kind::Tools => &["TOOL", "SERVER", "DESCRIPTION"],
+        Kind::Prompts => &["PROMPT", "SERVER", "DESCRIPTION"],
+        Kind::Resources => &["URI", "TYPE", SIZE, "SERVER", "NAME"],
+        Kind::Templates => &["TEMPLATE", "SERVER", "DESCRIPTION"],
+    };
+    let head = head.iter().map(|word| (*word).to_owned()).collect();
+    let rows = std::iter::once(head).chain(cards.iter().map(|card| row(kind, card)));
+    let stdout = std::io::stdout();
+    print(&lay_out(&rows.collect::<Vec<_>>(), width(&stdout), is_colourful(&stdout)))
+}
+
+fn row(kind: Kind, card: &Card) -> Vec<String> {
+    let word = |key: &str| or_dash(line(card.text(key)));
+    let (key, server) = (word(kind.key()), word("serverId"));
+    match kind {
+        Kind::Tools | Kind::Prompts | Kind::Templates => vec![key, server, line(card.text("description"))],
+        Kind::Resources => {
+            let size = or_dash(card.size().map(bytes).unwrap_or_default());
+            vec![key, word("mimeType"), size, server, line(card.text("name"))]
+        }
+    }
+}
+
+fn or_dash(text: String) -> String {
+    if text.is_empty() { "-".to_owned() } else { text }
+}
+
+/// One line of it, with single blanks.
+fn line(text: &str) -> String {
+    clean(text).split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_told_as_people_say_them() {
+        for (count, expected) in [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1000, "1.0 kB"),
+            (1234, "1.2 kB"),
+            (9960, "10 kB"),
+            (12_345, "12 kB"),
+            (999_499, "999 kB"),
+            (999_500, "1.0 MB"),
+            (5_000_000_000_000, "5000 GB"),
+        ] {
+            assert_eq!(bytes(count), expected, "{count}");
+        }
+    }
+
+    #[test]
+    fn a_description_is_one_line() {
+        assert_eq!(line("First\n\n  second\tthird \u{1b}[31mred"), "First second third [31mred");
+    }
+}

@@ -1,0 +1,129 @@
+//! `goblin check`: what is wrong with a configuration, and with `--connect` how its servers are.
+//!
+//! What is found becomes a [`report::Report`], which is shown as a table or as one JSON document. Nothing is left running.
+
+mod connect;
+mod profile;
+pub mod report;
+pub mod table;
+mod target;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use crate::check::profile::ProfileReport;
+use crate::check::report::{Finding, Report, ServerReport};
+use crate::load::{self, Found, From, Given, Trouble};
+use crate::log::LogFlags;
+use crate::style::{is_colourful, print, width};
+use crate::cli::{BAD_CONFIGURATION, Source};
+use crate::log;
+use goblin_config::exposure::{Profile, ProfileName};
+use goblin_config::file::LoadError;
+use goblin_config::{Log, LogLevel};
+use goblin_telemetry::Observe;
+
+/// Some server cannot be used.
+const SERVER_FAILED: u8 = 1;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Exit code: 0 all is well, 1 some server failed, 2 the configuration cannot be used.")]
+pub struct Check {
+    #[command(flatten)]
+    pub source: Source,
+    /// Connect to every server and list what it offers
+    #[arg(long)]
+    pub connect: bool,
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+    /// Let warnings, unpinned packages and name conflicts fail the check
+    #[arg(long)]
+    pub strict: bool,
+    /// Seconds that a server has to start, instead of policies.startTimeout
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400), requires = "connect")]
+    pub timeout: Option<u64>,
+    #[command(flatten)]
+    pub log: LogFlags,
+}
+
+pub async fn run(arguments: Check) -> Result<ExitCode> {
+    let report = match load::find(arguments.source.config.as_deref()).and_then(Found::parse) {
+        Ok(given) => examine(given, &arguments, Arc::default()).await?,
+        Err(trouble) => unusable(&trouble),
+    };
+    show(&report, arguments.json)?;
+    Ok(ExitCode::from(code(&report, arguments.strict)))
+}
+
+/// What is in a configuration that can be used, and where it is wished for, how its servers are.
+pub async fn examine(mut given: Given, arguments: &Check, observe: Arc<Observe>) -> Result<Report> {
+    let mut report = Report::new(place(&given.from));
+    report.warnings = given.warnings.iter().map(Finding::from).collect();
+    report.servers = given
+        .config
+        .servers
+        .iter()
+        .map(|(id, server)| ServerReport::new(id, server, target::of(&server.transport, &given.variables)))
+        .collect();
+    let profile = |(name, profile): (&ProfileName, &Arc<Profile>)| ProfileReport::new(name, profile, &given.config);
+    report.profiles = given.config.profiles.iter().map(profile).collect();
+    if arguments.connect {
+        // A failed server is part of the report; the log would only say it again.
+        log::start(&Log { level: Some(LogLevel::Error), ..given.config.log.clone() }, &arguments.log);
+        if let Some(seconds) = arguments.timeout {
+            given.config.policies.start_timeout = Duration::from_secs(seconds);
+        }
+        connect::connect(given.config, observe, &mut report).await?;
+    }
+    report.ok = code(&report, arguments.strict) == 0;
+    Ok(report)
+}
+
+/// Why a configuration cannot be used.
+pub fn unusable(trouble: &Trouble) -> Report {
+    match trouble {
+        Trouble::Nothing(reason) => {
+            let mut report = Report::new((None, std::env::current_dir().ok()));
+            report.problems.push(Finding::bare(reason.clone()));
+            report
+        }
+        Trouble::File { path, problem } => {
+            let mut report = Report::new((Some(path.clone()), None));
+            report.problems = match problem {
+                LoadError::Problems(problems) => problems.iter().map(Finding::from).collect(),
+                other => vec![Finding::bare(other.to_string())],
+            };
+            report
+        }
+    }
+}
+
+fn place(from: &From) -> (Option<PathBuf>, Option<PathBuf>) {
+    match from {
+        From::File(path) => (Some(path.clone()), None),
+        From::Directory(path) => (None, Some(path.clone())),
+    }
+}
+
+fn code(report: &Report, strict: bool) -> u8 {
+    match report {
+        _ if !report.problems.is_empty() => BAD_CONFIGURATION,
+        _ if report.has_failed_servers() || strict && report.has_warnings() => SERVER_FAILED,
+        _ => 0,
+    }
+}
+
+fn show(report: &Report, json: bool) -> Result<()> {
+    let stdout = std::io::stdout();
+    let text = match json {
+        true => serde_json::to_string_pretty(report)? + "\n",
+        false => table::render(report, width(&stdout), is_colourful(&stdout)),
+    };
+    print(&text).context("cannot write to stdout")
+}

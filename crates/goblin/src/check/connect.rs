@@ -1,0 +1,177 @@
+//! Connects to all servers side by side, as the gateway would, and looks at what came of it.
+
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+
+use goblin_engine::app::App;
+use goblin_engine::upstream::child::own_executable;
+use goblin_client::connect::ProxyEnvironment;
+use goblin_engine::upstream::standing::{self, lacking};
+use goblin_engine::upstream::{Backend, State};
+use goblin_catalog::build::{Terms, build};
+use goblin_engine::directory::{Catalog, Names, Source};
+use goblin_catalog::{Counts, name};
+use crate::check::profile::Held;
+use crate::check::report::{Conflict, Cut, Finding, Report, Seen, Standing, milliseconds};
+use crate::style::width;
+use goblin_config::{Config, NamePolicy, Namespacing};
+use goblin_telemetry::{Observe, clean};
+
+/// How one server answered.
+struct Answer {
+    handshake: Duration,
+    ping: Option<Duration>,
+    /// Which of the two a URL turned out to speak.
+    transport: Option<&'static str>,
+}
+
+/// Fills in what only a connection shows. All servers are stopped again.
+pub async fn connect(config: Config, observe: Arc<Observe>, report: &mut Report) -> Result<()> {
+    let (terms, patience) = (Terms::new(&config), config.policies.start_timeout);
+    let profiles = config.profiles.clone();
+    let begin = Instant::now();
+    let app = App::start(config, own_executable()?, ProxyEnvironment::from_process(), observe);
+    let backends = app.backends();
+    let answers = ask_all(&backends, begin, patience).await;
+    let source = |backend: &Arc<Backend>| Source { backend: Arc::clone(backend), listing: backend.listing() };
+    let catalog = build(0, &terms, backends.iter().map(source).collect());
+    for (index, (backend, answer)) in backends.iter().zip(answers).enumerate() {
+        let Some(server) = report.servers.iter_mut().find(|server| server.id == backend.id.as_str()) else { continue };
+        match answer {
+            Ok(answer) => {
+                server.state = Standing::Ready;
+                server.transport = answer.transport.unwrap_or(server.transport);
+                server.seen = see(&catalog, index, &answer);
+                let path = || Some(format!("mcpServers.{}", backend.id));
+                let lacking = lacking(backend).into_iter().map(|it| Finding { path: path(), ..Finding::bare(it) });
+                report.warnings.extend(lacking);
+            }
+            Err(reason) => {
+                server.state = Standing::Failed;
+                server.error = Some(clean(&reason));
+            }
+        }
+    }
+    for (kind, names) in [("tool", &catalog.tools), ("prompt", &catalog.prompts)] {
+        let conflict =
+            |(name, exposed): (&String, &Vec<String>)| Conflict { kind, name: name.clone(), exposed: exposed.clone() };
+        report.conflicts.extend(names.contested.iter().map(conflict));
+        report.cut.extend(cut(&catalog, kind, names));
+    }
+    for (profile, report) in profiles.values().zip(&mut report.profiles) {
+        report.seen = Some(Held::new(&catalog, profile, &terms));
+    }
+    report.connected = true;
+    app.stop().await;
+    Ok(())
+}
+
+/// The answers in the order of `backends`.
+async fn ask_all(backends: &[Arc<Backend>], begin: Instant, patience: Duration) -> Vec<Result<Answer, String>> {
+    let ask_one = async |index: usize| (index, ask(&backends[index], begin, patience).await);
+    let mut asked: FuturesUnordered<_> = (0..backends.len()).map(ask_one).collect();
+    let mut answers: Vec<Option<Result<Answer, String>>> = backends.iter().map(|_| None).collect();
+    let mut progress = Progress::begin();
+    loop {
+        let waiting = backends.iter().zip(&answers).filter(|(_, answer)| answer.is_none());
+        progress.show(&waiting.map(|(backend, _)| backend.id.as_str()).collect::<Vec<_>>(), backends.len());
+        match asked.next().await {
+            Some((index, answer)) => answers[index] = Some(answer),
+            None => break,
+        }
+    }
+    progress.end();
+    answers.into_iter().flatten().collect()
+}
+
+async fn ask(backend: &Backend, begin: Instant, patience: Duration) -> Result<Answer, String> {
+    let mut state = backend.watch_state();
+    let lost = |state: &State| match state {
+        State::Lost(reason) => Some(reason.clone()),
+        State::Stopped => Some("it was stopped".to_owned()),
+        State::Starting | State::Ready => None,
+    };
+    let first = state.wait_for(|state| *state != State::Starting).await.map(|state| state.clone());
+    if let Some(reason) = first.map_err(|_| "it was stopped".to_owned()).map(|state| lost(&state))? {
+        return Err(reason);
+    }
+    let handshake = begin.elapsed();
+    // Each list may have several pages, and each page its own time.
+    let listed = tokio::time::timeout(2 * patience, backend.settled()).await;
+    listed.map_err(|_| format!("it did not list what it offers within {:?}", 2 * patience))?;
+    let asked = Instant::now();
+    let ping = tokio::time::timeout(patience, backend.ping()).await;
+    if let Some(reason) = lost(&backend.state()) {
+        return Err(reason);
+    }
+    let ping = matches!(ping, Ok(Ok(()))).then(|| asked.elapsed());
+    Ok(Answer { handshake, ping, transport: backend.transport() })
+}
+
+fn see(catalog: &Catalog, index: usize, answer: &Answer) -> Option<Seen> {
+    let standing::Seen { software, protocol, era } = standing::Seen::of(&catalog.source(index).backend)?;
+    let Counts { tools, prompts, resources, templates } = catalog.counts()[index];
+    Some(Seen {
+        software,
+        protocol,
+        era,
+        handshake_ms: milliseconds(answer.handshake),
+        ping_ms: answer.ping.map(milliseconds),
+        tools,
+        prompts,
+        resources,
+        templates,
+    })
+}
+
+/// The entries whose name did not fit.
+fn cut<'a>(catalog: &'a Catalog, kind: &'static str, names: &'a Names) -> impl Iterator<Item = Cut> + 'a {
+    names.entries.iter().filter_map(move |entry| {
+        let backend = &catalog.source(entry.source).backend;
+        let server = &backend.config;
+        let (rename, policy): (_, NamePolicy) = match kind {
+            "tool" => (&server.tools.rename, server.namespacing.tools),
+            _ => (&server.prompts.rename, server.namespacing.prompts),
+        };
+        let endless = Namespacing { max_length: usize::MAX, ..server.namespacing.clone() };
+        let whole = name::wish(policy, &endless, &server.prefix, &backend.id, &entry.native);
+        let is_cut = !rename.contains_key(&*entry.native) && whole.len() > server.namespacing.max_length;
+        is_cut.then(|| Cut {
+            kind,
+            server: backend.id.to_string(),
+            native: clean(&entry.native),
+            exposed: entry.exposed.to_string(),
+        })
+    })
+}
+
+/// One line on a terminal that says who is waited for, and is gone at the end.
+struct Progress {
+    width: Option<usize>,
+}
+
+impl Progress {
+    fn begin() -> Progress {
+        let stderr = std::io::stderr();
+        Progress { width: stderr.is_terminal().then(|| width(&stderr)).flatten() }
+    }
+
+    fn show(&mut self, waiting: &[&str], total: usize) {
+        let Some(width) = self.width else { return };
+        let line = format!("connecting, {} of {total}: {}", total - waiting.len(), waiting.join(", "));
+        let line: String = line.chars().take(width.saturating_sub(1)).collect();
+        // A terminal that is gone needs no progress.
+        let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
+    }
+
+    fn end(self) {
+        if self.width.is_some() {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}

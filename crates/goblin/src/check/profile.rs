@@ -1,0 +1,140 @@
+//! What a profile holds: what the file tells, and what a connection shows.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use goblin_catalog::build::Terms;
+use goblin_catalog::profile::narrow;
+use goblin_engine::directory::Catalog;
+use goblin_catalog::Listed;
+use goblin_config::exposure::{Exposure, Mode, Profile, ProfileName};
+use goblin_config::glob::Glob;
+use goblin_config::{Config, Filter};
+
+#[derive(Debug, Serialize)]
+pub struct ProfileReport {
+    pub name: String,
+    /// Where its clients connect.
+    pub path: String,
+    /// The enabled ones that it takes in.
+    pub servers: Vec<String>,
+    pub tools: FilterReport,
+    pub prompts: FilterReport,
+    pub resources: FilterReport,
+    pub exposure: ExposureReport,
+    /// Nothing unless the servers were connected to.
+    pub seen: Option<Held>,
+}
+
+/// How much of what the servers offer.
+#[derive(Debug, Serialize)]
+pub struct Held {
+    pub tools: usize,
+    /// Those of them that are listed.
+    pub listed: usize,
+    pub prompts: usize,
+    pub resources: usize,
+    pub templates: usize,
+}
+
+#[derive(Debug, Serialize)]
+pub struct FilterReport {
+    pub allow: Vec<String>,
+    pub deny: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ExposureReport {
+    pub mode: &'static str,
+    pub pinned: Vec<String>,
+    pub auto_above: usize,
+    pub reveal: bool,
+}
+
+impl ProfileReport {
+    pub fn new(name: &ProfileName, profile: &Profile, config: &Config) -> ProfileReport {
+        let enabled = config.servers.iter().filter(|(_, server)| server.enabled).map(|(id, _)| id);
+        let has = |id: &str| profile.servers.iter().any(|glob| glob.matches(id));
+        ProfileReport {
+            name: name.to_string(),
+            path: name.path(),
+            servers: enabled.filter(|id| has(id.as_str())).map(ToString::to_string).collect(),
+            tools: FilterReport::new(&profile.tools.filter),
+            prompts: FilterReport::new(&profile.prompts),
+            resources: FilterReport::new(profile.resources.written()),
+            exposure: ExposureReport::new(&profile.exposure),
+            seen: None,
+        }
+    }
+
+    /// The cells of its row; `enabled` is how many servers there are.
+    pub fn row(&self, enabled: usize) -> Vec<String> {
+        let servers = match self.servers.len() {
+            0 => "none".to_owned(),
+            count if count == enabled => "all".to_owned(),
+            _ => self.servers.join(", "),
+        };
+        let exposure = match self.exposure.mode {
+            "auto" => format!("auto above {}", self.exposure.auto_above),
+            mode => mode.to_owned(),
+        };
+        let held = match &self.seen {
+            Some(Held { tools, listed, prompts, resources, templates }) => {
+                [tools, listed, prompts, resources, templates].map(ToString::to_string).to_vec()
+            }
+            None => [&self.tools, &self.prompts, &self.resources].map(FilterReport::words).to_vec(),
+        };
+        [self.name.clone(), self.path.clone(), servers].into_iter().chain(held).chain([exposure]).collect()
+    }
+}
+
+impl Held {
+    pub fn new(whole: &Catalog, profile: &Profile, terms: &Terms) -> Held {
+        let (page_size, exposure) = (terms.page_size, profile.exposure.clone());
+        let catalog = narrow(whole, profile, &Terms { page_size, exposure, meta: Arc::clone(&terms.meta) });
+        let tools = catalog.tools.entries.len();
+        Held {
+            tools,
+            listed: match &catalog.listed {
+                Listed::All => tools,
+                Listed::Pinned { places, .. } => places.len(),
+            },
+            prompts: catalog.prompts.entries.len(),
+            resources: catalog.resources.entries.len(),
+            templates: catalog.resources.templates.len(),
+        }
+    }
+}
+
+impl FilterReport {
+    fn new(filter: &Filter) -> FilterReport {
+        FilterReport { allow: texts(&filter.allow), deny: texts(&filter.deny) }
+    }
+
+    fn words(&self) -> String {
+        let allow = match self.allow.as_slice() {
+            [] => return "none".to_owned(),
+            allow if allow.iter().any(|glob| glob == "*") => "all".to_owned(),
+            allow => allow.join(", "),
+        };
+        if self.deny.is_empty() { allow } else { format!("{allow} but {}", self.deny.join(", ")) }
+    }
+}
+
+impl ExposureReport {
+    fn new(exposure: &Exposure) -> ExposureReport {
+        let mode = match exposure.mode {
+            Mode::All => "all",
+            Mode::Search => "search",
+            Mode::Auto => "auto",
+        };
+        let Exposure { pinned, auto_above, reveal, .. } = exposure;
+        ExposureReport { mode, pinned: texts(pinned), auto_above: *auto_above, reveal: *reveal }
+    }
+}
+
+fn texts(globs: &[Glob]) -> Vec<String> {
+    globs.iter().map(ToString::to_string).collect()
+}

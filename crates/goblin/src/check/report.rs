@@ -1,0 +1,212 @@
+//! What a check found. These types are the JSON document; its keys are described in docs/cli.md.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::check::profile::ProfileReport;
+use goblin_config::expand::Expanded;
+use goblin_config::problem::Problem;
+use goblin_config::{HttpKind, Server, ServerId, Transport, mask, pin};
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    pub ok: bool,
+    pub config: Option<PathBuf>,
+    pub directory: Option<PathBuf>,
+    /// Whether the servers were connected to.
+    pub connected: bool,
+    pub problems: Vec<Finding>,
+    pub warnings: Vec<Finding>,
+    pub servers: Vec<ServerReport>,
+    pub profiles: Vec<ProfileReport>,
+    pub conflicts: Vec<Conflict>,
+    pub cut: Vec<Cut>,
+}
+
+/// Something wrong, and where.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding {
+    pub file: Option<String>,
+    pub line: Option<usize>,
+    pub column: Option<usize>,
+    pub path: Option<String>,
+    pub message: String,
+    pub cure: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServerReport {
+    pub id: String,
+    pub state: Standing,
+    pub transport: &'static str,
+    /// How it is reached, without secrets.
+    pub target: String,
+    pub unpinned: Option<Unpinned>,
+    pub error: Option<String>,
+    /// Nothing unless it is ready.
+    pub seen: Option<Seen>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Standing {
+    Disabled,
+    /// Nobody connected to it.
+    Unchecked,
+    Ready,
+    Failed,
+}
+
+/// A package that is fetched in whatever version there is.
+#[derive(Debug, Serialize)]
+pub struct Unpinned {
+    pub runner: String,
+    pub package: String,
+    pub cure: String,
+}
+
+/// What a connection showed.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Seen {
+    pub software: String,
+    pub protocol: &'static str,
+    pub era: &'static str,
+    /// From the start of the process or connection to the end of the handshake.
+    pub handshake_ms: f64,
+    pub ping_ms: Option<f64>,
+    pub tools: usize,
+    pub prompts: usize,
+    pub resources: usize,
+    pub templates: usize,
+}
+
+/// A name that several wanted, and those they got.
+#[derive(Debug, Serialize)]
+pub struct Conflict {
+    pub kind: &'static str,
+    pub name: String,
+    pub exposed: Vec<String>,
+}
+
+/// A name that was too long.
+#[derive(Debug, Serialize)]
+pub struct Cut {
+    pub kind: &'static str,
+    pub server: String,
+    pub native: String,
+    pub exposed: String,
+}
+
+impl Report {
+    pub fn new((config, directory): (Option<PathBuf>, Option<PathBuf>)) -> Report {
+        Report {
+            ok: false,
+            config,
+            directory,
+            connected: false,
+            problems: Vec::new(),
+            warnings: Vec::new(),
+            servers: Vec::new(),
+            profiles: Vec::new(),
+            conflicts: Vec::new(),
+            cut: Vec::new(),
+        }
+    }
+
+    pub fn has_failed_servers(&self) -> bool {
+        self.servers.iter().any(|server| server.state == Standing::Failed)
+    }
+
+    /// A cut name is as usable as any other, so it is none.
+    pub fn has_warnings(&self) -> bool {
+        let unpinned = self.servers.iter().any(|server| server.unpinned.is_some());
+        unpinned || !self.warnings.is_empty() || !self.conflicts.is_empty()
+    }
+}
+
+impl Finding {
+    /// About nothing that has a place.
+    pub fn bare(message: String) -> Finding {
+        Finding { file: None, line: None, column: None, path: None, message, cure: None }
+    }
+}
+
+impl From<&Problem> for Finding {
+    fn from(problem: &Problem) -> Finding {
+        Finding {
+            file: Some(problem.file.to_string()),
+            line: Some(problem.line),
+            column: Some(problem.column),
+            path: Some(problem.path.clone()).filter(|path| !path.is_empty()),
+            message: problem.message.clone(),
+            cure: problem.cure.clone(),
+        }
+    }
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let (Some(file), Some(line), Some(column)) = (&self.file, self.line, self.column) {
+            write!(formatter, "{file}:{line}:{column}: ")?;
+        }
+        if let Some(path) = &self.path {
+            write!(formatter, "{path}: ")?;
+        }
+        formatter.write_str(&self.message)?;
+        self.cure.iter().try_for_each(|cure| write!(formatter, ", {cure}"))
+    }
+}
+
+impl ServerReport {
+    pub fn new(id: &ServerId, server: &Server, target: String) -> ServerReport {
+        let (transport, unpinned) = match &server.transport {
+            Transport::Stdio { command, args, .. } => ("stdio", unpinned(command, args)),
+            Transport::Http { kind: HttpKind::Sse, .. } => ("sse", None),
+            Transport::Http { .. } => ("http", None),
+            Transport::Files(_) => ("files", None),
+        };
+        let unpinned = unpinned.filter(|_| server.enabled);
+        ServerReport {
+            id: id.to_string(),
+            state: if server.enabled { Standing::Unchecked } else { Standing::Disabled },
+            transport,
+            target,
+            unpinned: unpinned.map(|found| Unpinned { runner: found.runner, package: found.package, cure: found.cure }),
+            error: None,
+            seen: None,
+        }
+    }
+}
+
+/// Judges the command by its values and shows it as it was written.
+fn unpinned(command: &Expanded, args: &[Expanded]) -> Option<pin::Unpinned> {
+    let values: Vec<&str> = args.iter().map(Expanded::value).collect();
+    let found = pin::unpinned(command.value(), &values)?;
+    let written: Vec<&str> = args.iter().map(Expanded::written).collect();
+    let hidden = || mask::HIDDEN.to_owned();
+    Some(pin::unpinned(command.written(), &written).unwrap_or(pin::Unpinned {
+        runner: found.runner,
+        package: hidden(),
+        cure: hidden(),
+    }))
+}
+
+impl Standing {
+    pub fn word(self) -> &'static str {
+        match self {
+            Standing::Disabled => "disabled",
+            Standing::Unchecked => "unchecked",
+            Standing::Ready => "ready",
+            Standing::Failed => "failed",
+        }
+    }
+}
+
+pub fn milliseconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 10_000.0).round() / 10.0
+}

@@ -1,0 +1,223 @@
+//! A report as people read it.
+
+use std::fmt::Write as _;
+
+use crate::check::report::{Report, ServerReport, Standing};
+use crate::style::{paint_if, plural};
+
+/// Columns whose cells stand to the right: of servers, and one more of profiles.
+const NUMBERS: [&str; 6] = ["HANDSHAKE", "PING", "TOOLS", "PROMPTS", "RESOURCES", "TEMPLATES"];
+const LISTED: &str = "LISTED";
+/// Of resources, in other tables.
+pub const SIZE: &str = "SIZE";
+/// Of servers that run.
+pub const COUNTS: [&str; 7] = ["P50", "P95", "CALLS", "ERRORS", "OPEN", "RESTARTS", "SUBS"];
+const STATE: &str = "STATE";
+const GAP: usize = 2;
+/// Names that were cut, as long as they are of interest.
+const MOST_CUT: usize = 5;
+
+/// Lines longer than `width` are cut; a pipe has no width.
+pub fn render(report: &Report, width: Option<usize>, colourful: bool) -> String {
+    let mut text = headline(report) + "\n";
+    for problem in &report.problems {
+        let _ = writeln!(text, "{problem}");
+    }
+    if !report.problems.is_empty() {
+        return text;
+    }
+    if !report.servers.is_empty() {
+        text.push('\n');
+        text.push_str(&lay_out(&rows(report), width, colourful));
+    }
+    if !report.profiles.is_empty() {
+        text.push('\n');
+        text.push_str(&lay_out(&profiles(report), width, colourful));
+    }
+    let notes = notes(report, colourful);
+    if !notes.is_empty() {
+        text.push('\n');
+        text.push_str(&notes);
+    }
+    text
+}
+
+fn headline(report: &Report) -> String {
+    let place = match (&report.config, &report.directory) {
+        (Some(path), _) => path.display().to_string(),
+        (None, Some(path)) => format!("no configuration, the files of {}", path.display()),
+        (None, None) => "no configuration".to_owned(),
+    };
+    let enabled = report.servers.len() - count(report, Standing::Disabled);
+    match (report.problems.len(), report.connected, report.profiles.len()) {
+        (0, false, 0) => format!("{place}: no problem, {}", plural(report.servers.len(), "server")),
+        (0, false, profiles) => {
+            let servers = plural(report.servers.len(), "server");
+            format!("{place}: no problem, {servers}, {}", plural(profiles, "profile"))
+        }
+        (0, true, _) => format!("{place}: {} of {} ready", count(report, Standing::Ready), plural(enabled, "server")),
+        (problems, _, _) => format!("{place}: {}", plural(problems, "problem")),
+    }
+}
+
+fn count(report: &Report, standing: Standing) -> usize {
+    report.servers.iter().filter(|server| server.state == standing).count()
+}
+
+fn profiles(report: &Report) -> Vec<Vec<String>> {
+    let enabled = report.servers.len() - count(report, Standing::Disabled);
+    let held: &[&str] = match report.connected {
+        true => &["TOOLS", LISTED, "PROMPTS", "RESOURCES", "TEMPLATES"],
+        false => &["OF TOOLS", "OF PROMPTS", "OF RESOURCES"],
+    };
+    let head = [&["PROFILE", "ENDPOINT", "SERVERS"], held, &["EXPOSURE"]].concat();
+    let head = head.iter().map(|word| (*word).to_owned()).collect();
+    [head].into_iter().chain(report.profiles.iter().map(|profile| profile.row(enabled))).collect()
+}
+
+fn rows(report: &Report) -> Vec<Vec<String>> {
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    if !report.connected {
+        let row = |server: &ServerReport| {
+            let state = if server.state == Standing::Disabled { "disabled" } else { "enabled" };
+            words(&[&server.id, state, server.transport, &server.target])
+        };
+        let head = words(&["SERVER", STATE, "TYPE", "REACHED BY"]);
+        return [head].into_iter().chain(report.servers.iter().map(row)).collect();
+    }
+    let row = |server: &ServerReport| {
+        let mut row = words(&[&server.id, server.state.word()]);
+        if let Some(seen) = &server.seen {
+            let ping = seen.ping_ms.map_or_else(|| "none".to_owned(), |ping| format!("{ping:.1} ms"));
+            row.extend([format!("{:.0} ms", seen.handshake_ms), ping]);
+            row.extend([seen.tools, seen.prompts, seen.resources, seen.templates].map(|count| count.to_string()));
+            let over = if server.transport == "sse" { " over sse" } else { "" };
+            row.extend([format!("{} {}{over}", seen.protocol, seen.era), seen.software.clone()]);
+        }
+        row
+    };
+    let head = [&["SERVER", STATE][..], &NUMBERS, &["PROTOCOL", "SOFTWARE"]].concat();
+    [words(&head)].into_iter().chain(report.servers.iter().map(row)).collect()
+}
+
+/// Rows as aligned lines; the first is the head. A row may end early.
+pub fn lay_out(rows: &[Vec<String>], width: Option<usize>, colourful: bool) -> String {
+    let columns = rows.first().map_or(0, Vec::len);
+    let length = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+    let lengths: Vec<usize> = (0..columns).map(|column| length(column).unwrap_or_default()).collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut room = width.unwrap_or(usize::MAX);
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let is_last = column + 1 == row.len();
+            let wide = lengths[column];
+            let title = rows[0][column].as_str();
+            let is_number = [LISTED, SIZE].contains(&title) || NUMBERS.contains(&title) || COUNTS.contains(&title);
+            let padded = match is_number {
+                true => format!("{cell:>wide$}"),
+                false if is_last => cell.clone(),
+                false => format!("{cell:wide$}"),
+            };
+            let shown = fit(&padded, room);
+            room = room.saturating_sub(shown.chars().count() + GAP);
+            line.push_str(&paint_if(colourful && title == STATE, &shown, colour(cell)));
+            line.push_str(&" ".repeat(if is_last { 0 } else { GAP }));
+            if room == 0 {
+                break;
+            }
+        }
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text
+}
+
+fn colour(state: &str) -> &'static str {
+    match state {
+        "ready" => "32",
+        "failed" => "1;31",
+        "starting" => "33",
+        _ => "2",
+    }
+}
+
+fn fit(text: &str, room: usize) -> String {
+    if text.chars().count() <= room {
+        return text.to_owned();
+    }
+    let mut fitting: String = text.chars().take(room.saturating_sub(1)).collect();
+    fitting.extend((room > 0).then_some('…'));
+    fitting
+}
+
+/// What must be read whole, so it is not cut.
+fn notes(report: &Report, colourful: bool) -> String {
+    let mut text = String::new();
+    let mut note = |kind: &str, code: &str, words: String| {
+        let _ = writeln!(text, "{}: {words}", paint_if(colourful, kind, code));
+    };
+    for server in &report.servers {
+        if let Some(error) = &server.error {
+            note("failed", "1;31", format!("{}: {error}", server.id));
+        }
+    }
+    for warning in &report.warnings {
+        note("warning", "1;33", warning.to_string());
+    }
+    for server in &report.servers {
+        if let Some(unpinned) = &server.unpinned {
+            let (runner, package, cure) = (&unpinned.runner, &unpinned.package, &unpinned.cure);
+            let words = format!("{}: {runner} fetches whatever version of {package} there is, write {cure}", server.id);
+            note("warning", "1;33", words);
+        }
+    }
+    for conflict in &report.conflicts {
+        let (kind, name, exposed) = (conflict.kind, &conflict.name, conflict.exposed.join(", "));
+        note("warning", "1;33", format!("several {kind}s want the name {name}, they are called {exposed}"));
+    }
+    for cut in report.cut.iter().take(MOST_CUT) {
+        let (kind, server, native, exposed) = (cut.kind, &cut.server, &cut.native, &cut.exposed);
+        note("note", "1", format!("the name of {kind} {native} of {server} is too long, it is called {exposed}"));
+    }
+    if report.cut.len() > MOST_CUT {
+        note(
+            "note",
+            "1",
+            format!("and {} more names that are too long (--json has them all)", report.cut.len() - MOST_CUT),
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(rows: &[&[&str]]) -> Vec<Vec<String>> {
+        rows.iter().map(|row| row.iter().map(|cell| (*cell).to_owned()).collect()).collect()
+    }
+
+    #[test]
+    fn columns_are_aligned_and_numbers_stand_to_the_right() {
+        let table = rows(&[&["SERVER", "STATE", "TOOLS", "SOFTWARE"], &["a", "ready", "7", "x 1"], &["b", "failed"]]);
+        let expected = "\
+SERVER  STATE   TOOLS  SOFTWARE
+a       ready       7  x 1
+b       failed
+";
+        assert_eq!(lay_out(&table, None, false), expected);
+        let coloured = lay_out(&table, None, true);
+        assert!(coloured.contains("\x1b[32mready \x1b[0m      7"), "{coloured:?}");
+    }
+
+    #[test]
+    fn lines_fit_the_terminal() {
+        let table = rows(&[&["SERVER", "REACHED BY"], &["a", "a very long command line"]]);
+        for width in 1..40 {
+            for line in lay_out(&table, Some(width), false).lines() {
+                assert!(line.chars().count() <= width, "{width}: {line}");
+            }
+        }
+        assert_eq!(lay_out(&table, Some(14), false).lines().last(), Some("a       a ver…"));
+    }
+}

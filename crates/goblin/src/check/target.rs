@@ -1,0 +1,92 @@
+//! How a server is reached, as it may be shown: what came out of a variable is shown as that variable, and what looks like a
+//! secret is not shown at all.
+
+use goblin_client::environment::Variables;
+use crate::style::shell_word;
+use goblin_config::Transport;
+use goblin_config::mask;
+use goblin_telemetry::clean;
+
+/// A shorter value stands in too many words to be told apart.
+const SHORTEST_VALUE: usize = 4;
+
+pub fn of(transport: &Transport, variables: &Variables) -> String {
+    let shown = match transport {
+        Transport::Stdio { command, args, .. } => {
+            // Before it is quoted: a value may hold what quoting changes.
+            let args: Vec<_> = args.iter().map(|argument| with_variables(argument.written(), variables)).collect();
+            let mut words = vec![mask::text(&with_variables(command.written(), variables))];
+            words.extend(mask::arguments(args.iter().map(String::as_str)));
+            let quoted = |word: &String| if word == mask::HIDDEN { word.clone() } else { shell_word(word) };
+            words.iter().map(quoted).collect::<Vec<_>>().join(" ")
+        }
+        Transport::Http { url, .. } => mask::url(&with_variables(url, variables)),
+        Transport::Files(files) => with_variables(&files.root.display().to_string(), variables),
+    };
+    clean(&shown)
+}
+
+fn with_variables(text: &str, variables: &Variables) -> String {
+    let set = variables.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
+    let mut known: Vec<_> = set.filter(|(_, value)| value.len() >= SHORTEST_VALUE).collect();
+    // A value may be part of another.
+    known.sort_by_key(|(_, value)| std::cmp::Reverse(value.len()));
+    known.iter().fold(text.to_owned(), |text, (name, value)| text.replace(value.as_str(), &format!("${{{name}}}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use goblin_config::HttpKind;
+    use goblin_config::expand::Expanded;
+    use goblin_config::inherit::Inherit;
+
+    #[test]
+    fn a_command_is_shown_without_its_secrets() {
+        let variables = [("KEY".to_owned(), Some("s3c'ret".to_owned())), ("N".to_owned(), Some("1".to_owned()))].into();
+        for (args, expected) in [
+            (&["-y", "pkg@1.2.3"][..], "npx -y pkg@1.2.3"),
+            (&["a b", ""], "npx 'a b' ''"),
+            (&["--api-key", "hunter2", "x"], "npx --api-key *** x"),
+            (&["--api-key=hunter2", "TOKEN=hunter2"], "npx '--api-key=***' 'TOKEN=***'"),
+            (&["--verbose", "s3c'ret", "1"], "npx --verbose '${KEY}' 1"),
+            (&["--api-key", "s3c'ret"], "npx --api-key '${KEY}'"),
+            (&["postgres://me:pw@db/x?password=pw"], "npx 'postgres://***@db/x?***'"),
+            (&["--db=postgres://me:pw@db/x", "--token=a://b"], "npx '--db=postgres://***@db/x' '--token=***'"),
+            (&["--header", "Authorization: Bearer hunter2"], "npx --header ***"),
+            (&["-H", "Authorization: Bearer hunter2"], "npx -H 'Authorization: ***'"),
+            (&["ghp_hunter2"], "npx ***"),
+            (&["\u{1b}[31m"], "npx '[31m'"),
+        ] {
+            let args = args.iter().map(|argument| Expanded::from(*argument)).collect();
+            let (env, inherit) = (BTreeMap::new(), Inherit::default());
+            let transport = Transport::Stdio { command: "npx".into(), args, env, inherit, cwd: "/".into() };
+            assert_eq!(of(&transport, &variables), expected);
+        }
+    }
+
+    #[test]
+    fn hard7_a_command_is_shown_as_it_was_written() {
+        let args = vec![Expanded::new("--db=pw", "--db=${DB}"), Expanded::new("abc", "${KEY:-abc}")];
+        let (command, env, inherit) = (Expanded::new("/bin/x", "${TOOLS}/x"), BTreeMap::new(), Inherit::default());
+        let transport = Transport::Stdio { command, args, env, inherit, cwd: "/".into() };
+        assert_eq!(of(&transport, &Variables::new()), "'${TOOLS}/x' '--db=${DB}' '${KEY:-***}'");
+    }
+
+    #[test]
+    fn a_url_is_shown_without_its_secrets() {
+        let variables = [("KEY".to_owned(), Some("s3cret".to_owned()))].into();
+        for (url, expected) in [
+            ("https://search.example/mcp", "https://search.example/mcp"),
+            ("https://me:pw@search.example:1/mcp?key=k", "https://***@search.example:1/mcp?***"),
+            ("https://search.example/s3cret/mcp", "https://search.example/${KEY}/mcp"),
+            ("https://search.example", "https://search.example"),
+        ] {
+            let transport =
+                Transport::Http { kind: HttpKind::Unsaid, url: url.to_owned(), headers: Vec::new(), ca: None };
+            assert_eq!(of(&transport, &variables), expected);
+        }
+    }
+}

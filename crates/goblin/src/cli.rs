@@ -1,0 +1,105 @@
+//! The command line: arguments in, a running gateway, a table or a clear error out.
+//!
+//! Each command has a file of its own with its arguments and what it does. Nothing below this module prints.
+
+
+use crate::{check, doctor, edit, generate, import, prompts, resources, schema, serve, status, stdio, subscriptions, tools, top, watch};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+
+/// The exit code for a configuration that cannot be used.
+pub const BAD_CONFIGURATION: u8 = 2;
+
+/// One MCP endpoint for many MCP servers.
+#[derive(Debug, Parser)]
+#[command(name = "goblin", version, about, long_about = LONG_ABOUT, subcommand_required = true, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// One line per paragraph: clap fits them to the terminal.
+const LONG_ABOUT: &str = "\
+One MCP endpoint for many MCP servers.
+
+Goblin connects to the MCP servers named in its configuration and offers their tools, prompts and resources as one \
+server, over Streamable HTTP (`goblin serve`) or stdio (`goblin stdio`).
+
+The configuration is found by --config, the variable GOBLIN_CONFIG, or goblin.json in the goblin directory of your \
+configuration directory ($XDG_CONFIG_HOME or ~/.config). An `mcpServers` block of another client works as it is. \
+Without any configuration the files of the working directory are served.";
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve Streamable HTTP at /mcp
+    Serve(serve::Serve),
+    /// Serve one client on stdin and stdout
+    Stdio(stdio::Stdio),
+    /// Tell when resources change, as it happens
+    #[command(long_about = watch::LONG_ABOUT)]
+    Watch(watch::Watch),
+    /// See how a running gateway is doing, and act on it, in the terminal
+    #[command(long_about = top::LONG_ABOUT)]
+    Top(top::Top),
+    /// Say how a running gateway and its servers are
+    Status(status::Status),
+    /// List who is subscribed to what at a running gateway
+    Subscriptions(subscriptions::Subscriptions),
+    /// List, search, describe and call tools
+    Tools(tools::Tools),
+    /// List, search and read resources
+    Resources(resources::Resources),
+    /// List prompts and fill them in
+    Prompts(prompts::Prompts),
+    /// Say what is wrong with a configuration, and with --connect how its servers are
+    Check(check::Check),
+    /// Look for what is wrong here, and say what to do about it
+    Doctor(doctor::Doctor),
+    /// Take over the servers that other MCP clients on this machine have configured
+    Import(import::Import),
+    /// Add a server to the configuration
+    Add(edit::Add),
+    /// Remove a server from the configuration
+    Remove(edit::Remove),
+    /// Print the JSON schema of the configuration, for editors
+    Schema(schema::Schema),
+    /// Print a completion script for a shell
+    Completions(generate::Completions),
+    /// Print the manual page, or write all of them to a directory
+    Man(generate::Man),
+}
+
+impl Cli {
+    pub async fn run(self) -> Result<ExitCode> {
+        match self.command {
+            Command::Serve(arguments) => serve::run(arguments).await,
+            Command::Stdio(arguments) => stdio::run(arguments).await,
+            Command::Watch(arguments) => watch::run(arguments).await,
+            Command::Top(arguments) => top::run(arguments).await,
+            Command::Status(arguments) => status::run(arguments).await,
+            Command::Subscriptions(arguments) => subscriptions::run(arguments).await,
+            Command::Tools(arguments) => tools::run(arguments).await,
+            Command::Resources(arguments) => resources::run(arguments).await,
+            Command::Prompts(arguments) => prompts::run(arguments).await,
+            Command::Check(arguments) => check::run(arguments).await,
+            Command::Doctor(arguments) => doctor::run(arguments).await,
+            Command::Import(arguments) => import::run(&arguments),
+            Command::Add(arguments) => edit::add(&arguments),
+            Command::Remove(arguments) => edit::remove(&arguments),
+            Command::Schema(arguments) => schema::run(&arguments),
+            Command::Completions(arguments) => generate::completions(&arguments),
+            Command::Man(arguments) => generate::man(&arguments),
+        }
+    }
+}
+
+/// Where the configuration is.
+#[derive(Debug, Args)]
+pub struct Source {
+    /// The configuration file
+    #[arg(long, short, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}

@@ -1,0 +1,103 @@
+//! `goblin doctor`: looks for what is wrong here, changes nothing, and says the cure for each trouble.
+//!
+//! What is wrong with a configuration and with its servers is found by `goblin check` ([`crate::check`]); this looks at
+//! the machine around them too and puts all of it in one form ([`finding::Finding`]).
+
+mod finding;
+mod machine;
+mod servers;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use crate::cli::Source;
+use crate::check::report::{self, Report};
+use crate::check::{self, Check};
+use crate::doctor::finding::{Findings, Verdict};
+use crate::load::{self, Found, Given};
+use goblin_client::environment::environment;
+use crate::log::LogFlags;
+use goblin_client::runtime::Places;
+use crate::style::{is_colourful, plural, print};
+use goblin_telemetry::Observe;
+
+const CONFIGURATION: &str = "configuration";
+
+#[derive(Debug, Args)]
+#[command(after_help = "Exit code: 0 nothing is wrong (there may be warnings), 1 there is trouble.")]
+pub struct Doctor {
+    #[command(flatten)]
+    pub source: Source,
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+    /// Start no server and connect to none
+    #[arg(long, visible_alias = "offline")]
+    pub no_connect: bool,
+    #[command(flatten)]
+    pub log: LogFlags,
+}
+
+pub async fn run(arguments: Doctor) -> Result<ExitCode> {
+    let (json, mut findings) = (arguments.json, Findings::default());
+    match load::find(arguments.source.config.as_deref()).and_then(Found::parse) {
+        Ok(given) => examine(given, arguments, &mut findings).await?,
+        Err(trouble) => {
+            for problem in check::unusable(&trouble).problems {
+                let cure = problem.cure.clone().unwrap_or_else(|| ANOTHER_CONFIGURATION.to_owned());
+                findings.trouble(CONFIGURATION, report::Finding { cure: None, ..problem }.to_string(), cure);
+            }
+            machine::directories(&Places::of(&environment).inspect(), &mut findings);
+        }
+    }
+    let text = match json {
+        true => serde_json::to_string_pretty(&findings.document())? + "\n",
+        false => findings.text(is_colourful(&std::io::stdout())),
+    };
+    print(&text).context("cannot write to stdout")?;
+    Ok(ExitCode::from(u8::from(findings.count(Verdict::Trouble) > 0)))
+}
+
+const ANOTHER_CONFIGURATION: &str = "write one, name another (--config FILE), or take over the servers that other \
+                                     clients have (goblin import)";
+
+async fn examine(given: Given, arguments: Doctor, findings: &mut Findings) -> Result<()> {
+    let Doctor { source, no_connect, log, .. } = arguments;
+    let inspected = Places::of(&environment).inspect();
+    let mut first = Findings::default();
+    machine::directories(&inspected, &mut first);
+    machine::gateways(&inspected, &given.identity, &mut first).await;
+    machine::port(&given.config.gateway, &inspected.running, &given.identity, &mut first);
+    machine::users(&given.config.gateway, &mut first);
+    machine::socket(&given.config.gateway, &inspected.running, &given.identity, &mut first);
+    machine::descriptors(&given.config, &mut first);
+    let unstartable = servers::commands(&given.config, &mut first);
+    // Debugging news are kept while somebody reads, and noise is such.
+    let observe = Arc::new(Observe::default());
+    let reader = observe.feed().reader(0);
+    let wish = Check { source, connect: !no_connect, json: false, strict: false, timeout: None, log };
+    let report = check::examine(given, &wish, Arc::clone(&observe)).await?;
+    findings.ok(CONFIGURATION, headline(&report));
+    for warning in report.warnings.iter().filter(|warning| warning.file.is_some()) {
+        let cure = warning.cure.clone().unwrap_or_else(|| "goblin check shows it in its place".to_owned());
+        let what = report::Finding { cure: None, ..warning.clone() }.to_string();
+        findings.warning(CONFIGURATION, what, cure);
+    }
+    findings.append(first);
+    servers::examined(&report, &unstartable, findings);
+    servers::noise(&observe.feed().read_from(0), findings);
+    drop(reader);
+    Ok(())
+}
+
+fn headline(report: &Report) -> String {
+    let place = match (&report.config, &report.directory) {
+        (Some(path), _) => path.display().to_string(),
+        (None, Some(path)) => format!("none, the files of {} are served", path.display()),
+        (None, None) => "none".to_owned(),
+    };
+    format!("{place}, {}", plural(report.servers.len(), "server"))
+}

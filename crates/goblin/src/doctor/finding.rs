@@ -1,0 +1,128 @@
+//! What was found, each with its cure; these types are the JSON document too.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use crate::style::{paint_if, plural};
+use goblin_telemetry::clean;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    Ok,
+    Warning,
+    Trouble,
+}
+
+impl Verdict {
+    fn word(self) -> &'static str {
+        match self {
+            Verdict::Ok => "ok",
+            Verdict::Warning => "warning",
+            Verdict::Trouble => "trouble",
+        }
+    }
+
+    fn colour(self) -> &'static str {
+        match self {
+            Verdict::Ok => "32",
+            Verdict::Warning => "1;33",
+            Verdict::Trouble => "1;31",
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub struct Finding {
+    verdict: Verdict,
+    /// Which part it is about.
+    about: String,
+    what: String,
+    cure: Option<String>,
+}
+
+/// One JSON document.
+#[derive(Debug, Serialize)]
+pub struct Document<'a> {
+    ok: bool,
+    troubles: usize,
+    warnings: usize,
+    findings: &'a [Finding],
+}
+
+#[derive(Debug, Default)]
+pub struct Findings(Vec<Finding>);
+
+impl Findings {
+    pub fn ok(&mut self, about: &str, what: impl AsRef<str>) {
+        self.push(Verdict::Ok, about, what.as_ref(), None);
+    }
+
+    pub fn warning(&mut self, about: &str, what: impl AsRef<str>, cure: impl AsRef<str>) {
+        self.push(Verdict::Warning, about, what.as_ref(), Some(cure.as_ref()));
+    }
+
+    pub fn trouble(&mut self, about: &str, what: impl AsRef<str>, cure: impl AsRef<str>) {
+        self.push(Verdict::Trouble, about, what.as_ref(), Some(cure.as_ref()));
+    }
+
+    /// One line each: it may quote a server.
+    fn push(&mut self, verdict: Verdict, about: &str, what: &str, cure: Option<&str>) {
+        let line = |text: &str| clean(&text.replace('\n', "; "));
+        let (about, what, cure) = (clean(about), line(what), cure.map(line));
+        self.0.push(Finding { verdict, about, what, cure });
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn append(&mut self, mut others: Findings) {
+        self.0.append(&mut others.0);
+    }
+
+    pub fn count(&self, verdict: Verdict) -> usize {
+        self.0.iter().filter(|finding| finding.verdict == verdict).count()
+    }
+
+    pub fn document(&self) -> Document<'_> {
+        let (troubles, warnings) = (self.count(Verdict::Trouble), self.count(Verdict::Warning));
+        Document { ok: troubles == 0, troubles, warnings, findings: &self.0 }
+    }
+
+    pub fn text(&self, colourful: bool) -> String {
+        let mut text = String::new();
+        for Finding { verdict, about, what, cure } in &self.0 {
+            let word = paint_if(colourful, &format!("{:7}", verdict.word()), verdict.colour());
+            let _ = writeln!(text, "{word}  {about}: {what}");
+            if let Some(cure) = cure {
+                let _ = writeln!(text, "{:9}{cure}", "");
+            }
+        }
+        let parts = [(Verdict::Trouble, "trouble"), (Verdict::Warning, "warning")];
+        let counted = parts.map(|(verdict, noun)| (self.count(verdict), noun));
+        let counted: Vec<_> =
+            counted.iter().filter(|(count, _)| *count > 0).map(|(n, noun)| plural(*n, noun)).collect();
+        let summary = if counted.is_empty() { "nothing is wrong".to_owned() } else { counted.join(", ") };
+        let _ = writeln!(text, "\n{summary}");
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_finding_is_one_line_and_its_cure_another() {
+        let mut findings = Findings::default();
+        findings.ok("a", "fine");
+        assert_eq!(findings.text(false), "ok       a: fine\n\nnothing is wrong\n");
+        findings.trouble("b", "two\nlines\u{1b}", "mend it");
+        findings.warning("c", "odd", "look");
+        let expected = "ok       a: fine\ntrouble  b: two; lines\n         mend it\nwarning  c: odd\n         look\n";
+        assert_eq!(findings.text(false), format!("{expected}\n1 trouble, 1 warning\n"));
+        assert!(findings.text(true).contains("\x1b[1;31mtrouble\x1b[0m  b"));
+    }
+}

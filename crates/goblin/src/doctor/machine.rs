@@ -1,0 +1,220 @@
+//! The machine around a gateway: other gateways, directories, the port, descriptors.
+
+use std::net::TcpListener;
+
+use rustix::process::{Resource, getrlimit};
+
+use goblin_engine::app::socket;
+use goblin_engine::upstream::descriptors::raised;
+use crate::doctor::finding::Findings;
+use goblin_client::environment::environment;
+use crate::port;
+use goblin_client::runtime::Record;
+use goblin_client::runtime::identity::Identity;
+use goblin_client::runtime::inspect::{Inspected, Unusable};
+use crate::stdio;
+use crate::style::shell_word;
+use goblin_config::{Config, Gateway};
+
+/// A client has a connection for what it asks, and one for what it is told.
+const DESCRIPTORS_PER_SESSION: u64 = 2;
+/// The pipes and watches of a server, and connections to it.
+const DESCRIPTORS_PER_SERVER: u64 = 16;
+const OTHER_DESCRIPTORS: u64 = 64;
+
+/// Users that the warning names; the rest is counted.
+const NAMED_USERS: usize = 3;
+/// Ids of people, as Linux distributions give them out; those below belong to programs.
+const PEOPLE: std::ops::Range<u32> = 1000..65534;
+/// In the place of a shell they mean that the user cannot log in.
+const NO_SHELLS: [&str; 6] = ["nologin", "false", "sync", "shutdown", "halt", "git-shell"];
+
+const DIRECTORY: &str = "runtime directory";
+const GATEWAY: &str = "gateway";
+
+pub fn directories(inspected: &Inspected, findings: &mut Findings) {
+    let Some((first, state)) = inspected.directories.first() else {
+        let what = "none of XDG_RUNTIME_DIR, XDG_STATE_HOME and HOME is set, so other commands do not find a gateway";
+        return findings.trouble(DIRECTORY, what, "set XDG_RUNTIME_DIR to a directory of yours");
+    };
+    let Err(reason) = state else { return findings.ok(DIRECTORY, first.display().to_string()) };
+    let directory = shell_word(&first.display().to_string());
+    let cure = match reason {
+        Unusable::Open(_) => format!("chmod 700 {directory}"),
+        Unusable::NoDirectory => format!("move it out of the way: mv {directory} {directory}.old"),
+        Unusable::Foreign | Unusable::Refused(_) => "let XDG_RUNTIME_DIR be a directory of yours".to_owned(),
+    };
+    let what = format!("{} cannot be used: {reason}", first.display());
+    match inspected.directories.iter().find(|(_, state)| state.is_ok()) {
+        Some((second, _)) => {
+            findings.warning(DIRECTORY, format!("{what}; {} is used instead", second.display()), cure);
+        }
+        None => findings.trouble(DIRECTORY, format!("{what}, so other commands do not find a gateway"), cure),
+    }
+}
+
+/// Those that run, and what those that ran have left.
+pub async fn gateways(inspected: &Inspected, own: &Identity, findings: &mut Findings) {
+    for record in &inspected.running {
+        let Record { url, pid, identity, .. } = record;
+        match identity.is_same_place(own) {
+            true => of_this_configuration(record, own, findings).await,
+            false => findings.ok(GATEWAY, format!("another one runs at {url} (pid {pid}), for {}", identity.place())),
+        }
+    }
+    for leftover in &inspected.leftovers {
+        let what = format!("{} is left over from a gateway that was killed", leftover.display());
+        findings.warning(GATEWAY, what, "nothing to do: the next command that looks for a gateway removes it");
+    }
+}
+
+async fn of_this_configuration(record: &Record, own: &Identity, findings: &mut Findings) {
+    let Record { url, pid, version, .. } = record;
+    let (before, restart) = (findings.len(), format!("end it (kill {pid}) and start it again: goblin serve"));
+    if !record.answers().await {
+        findings.trouble(GATEWAY, format!("the one at {url} (pid {pid}) does not answer"), &restart);
+    }
+    if let Err(error) = record.token() {
+        let what =
+            format!("the token of the one at {url} (pid {pid}) cannot be read, so no client can use it: {error}");
+        findings.trouble(GATEWAY, what, &restart);
+    }
+    if let Err(error) = record.admin_token() {
+        let what = format!(
+            "the admin token of the one at {url} (pid {pid}) cannot be read, so goblin status and goblin top cannot use it: \
+             {error}"
+        );
+        findings.trouble(GATEWAY, what, &restart);
+    }
+    if let Some(difference) = stdio::difference(record, own, environment) {
+        findings.warning(GATEWAY, difference, format!("goblin status says whether the file is in force; or {restart}"));
+    }
+    if version != env!("CARGO_PKG_VERSION") {
+        let what = format!("the one at {url} (pid {pid}) is version {version}, this is {}", env!("CARGO_PKG_VERSION"));
+        findings.warning(GATEWAY, what, &restart);
+    }
+    if findings.len() == before {
+        findings.ok(GATEWAY, format!("one of this configuration runs at {url} (pid {pid})"));
+    }
+}
+
+/// Whether a gateway could listen where it shall.
+pub fn port(gateway: &Gateway, running: &[Record], own: &Identity, findings: &mut Findings) {
+    let Gateway { host, port, .. } = gateway;
+    let is_own = |record: &&Record| record.identity.is_same_place(own) && port::of_url(&record.url) == Some(*port);
+    if !gateway.tcp || *port == 0 || running.iter().any(|record| is_own(&record)) {
+        return;
+    }
+    let Err(error) = TcpListener::bind((host.as_str(), *port)) else {
+        return findings.ok("port", format!("{host}:{port} is free"));
+    };
+    let explained = port::explain_among(running, gateway, &error, "");
+    let (what, cure) = explained.split_once('\n').or_else(|| explained.split_once("; ")).unwrap_or((&explained, ""));
+    findings.trouble("port", what, format!("{cure}, or change gateway.host and gateway.port"));
+}
+
+/// Reports whether a gateway can listen on its Unix socket.
+pub fn socket(gateway: &Gateway, running: &[Record], own: &Identity, findings: &mut Findings) {
+    let Some(path) = &gateway.socket else { return };
+    let is_own = |record: &Record| record.identity.is_same_place(own) && record.socket.as_ref() == Some(path);
+    if running.iter().any(is_own) {
+        return;
+    }
+    match socket::examine(path) {
+        Ok(_) => findings.ok("socket", format!("{} is free", path.display())),
+        Err(error) => {
+            let explained = error.to_string();
+            let (what, cure) = explained.split_once("; ").unwrap_or((&explained, "choose another gateway.socket"));
+            findings.trouble("socket", what, cure);
+        }
+    }
+}
+
+pub fn descriptors(config: &Config, findings: &mut Findings) {
+    let limit = getrlimit(Resource::Nofile);
+    let Some(current) = raised(limit) else { return findings.ok("descriptors", "as many as it takes") };
+    let (sessions, servers) = (config.gateway.max_sessions as u64, config.servers.len() as u64);
+    let wanted = sessions * DESCRIPTORS_PER_SESSION + servers * DESCRIPTORS_PER_SERVER + OTHER_DESCRIPTORS;
+    if current >= wanted {
+        return findings.ok("descriptors", format!("{current} may be open"));
+    }
+    let what = format!("{current} may be open, but gateway.maxSessions is {sessions}, which takes up to {wanted}");
+    let lower = "or lower gateway.maxSessions";
+    findings.warning(
+        "descriptors",
+        what,
+        match limit.maximum {
+            Some(hard) if hard < wanted => {
+                format!("raise the hard limit, {hard} (LimitNOFILE= of a systemd unit, or limits.conf), {lower}")
+            }
+            _ => format!("ulimit -n {wanted} before goblin serve (it raises its own limit only so far), {lower}"),
+        },
+    );
+}
+
+/// Warns if other people can log in to this machine and reach the gateway without a token. Users of a directory service
+/// are not in the file, so a machine without a finding may have other users all the same.
+pub fn users(gateway: &Gateway, findings: &mut Findings) {
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    others(&people(&passwd, rustix::process::getuid().as_raw()), gateway, findings);
+}
+
+fn others(people: &[&str], gateway: &Gateway, findings: &mut Findings) {
+    // A gateway on another address than loopback has a token, else it does not start.
+    if people.is_empty() || !gateway.tcp || gateway.token.is_some() || !gateway.is_loopback() {
+        return;
+    }
+    let named = people.iter().take(NAMED_USERS).copied().collect::<Vec<_>>().join(", ");
+    let more = people.len().saturating_sub(NAMED_USERS);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let what = format!(
+        "{named}{more} can log in to this machine, and every user of it reaches {}:{} without a token",
+        gateway.host, gateway.port
+    );
+    findings.warning("users", what, "set gateway.token, or gateway.socket together with \"tcp\": false");
+}
+
+/// Returns the names of people other than this user that have a shell. Root is left out: nothing is closed to root.
+fn people(passwd: &str, own: u32) -> Vec<&str> {
+    fn person(line: &str, own: u32) -> Option<&str> {
+        let fields: Vec<&str> = line.split(':').collect();
+        let (uid, shell) = (fields.get(2)?.parse::<u32>().ok()?, fields.get(6)?.trim());
+        let can_log_in = !NO_SHELLS.contains(&shell.rsplit('/').next().unwrap_or_default());
+        (uid != own && PEOPLE.contains(&uid) && can_log_in).then(|| fields[0])
+    }
+    passwd.lines().filter_map(|line| person(line, own)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use goblin_config::secret::Secret;
+
+    const PASSWD: &str = "root:x:0:0:root:/root:/bin/bash\ndaemon:x:1:1::/:/usr/sbin/nologin\n\
+                          me:x:1000:1000::/:/bin/bash\nada:x:1001:1001::/:/bin/zsh\n\
+                          robot:x:1002:1002::/:/bin/false\nbob:x:1003:1003::/:\n\
+                          nobody:x:65534:65534::/:/bin/sh\nodd\n";
+
+    #[test]
+    fn other_people_with_a_shell_are_known() {
+        assert_eq!(people(PASSWD, 1000), ["ada", "bob"]);
+        assert_eq!(people(PASSWD, 0), ["me", "ada", "bob"]);
+        assert_eq!(people("", 0), [""; 0]);
+    }
+
+    #[test]
+    fn other_people_are_warned_of_unless_there_is_a_token() {
+        let warned = |people: &[&str], gateway: &Gateway| {
+            let mut findings = Findings::default();
+            others(people, gateway, &mut findings);
+            findings.text(false)
+        };
+        let gateway = Gateway { port: 3000, ..Gateway::default() };
+        let text = warned(&["a", "b", "c", "d"], &gateway);
+        assert!(text.contains("a, b, c and 1 more can log in to this machine"), "{text}");
+        assert!(text.contains("127.0.0.1:3000 without a token") && text.contains("gateway.socket"), "{text}");
+        assert!(warned(&[], &gateway).starts_with("\nnothing is wrong"));
+        let token = Some(Secret::new("0123456789abcdef"));
+        assert!(warned(&["a"], &Gateway { token, ..gateway }).starts_with("\nnothing is wrong"));
+    }
+}

@@ -1,0 +1,163 @@
+//! The servers of a configuration: whether they can be started, and what came of it.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+
+use goblin_engine::upstream::child::{self, Command, SpawnError};
+use goblin_catalog::search::nearest;
+use crate::check::report::{Report, ServerReport, Standing};
+use crate::doctor::finding::Findings;
+use crate::style::{plural, shell_word};
+use goblin_config::Config;
+use goblin_telemetry::feed::News;
+
+const MOST_SUGGESTED: usize = 3;
+/// What brings commands that many servers are started by.
+const RUNNERS: [(&str, &str); 7] = [
+    ("npx", "install Node.js, which brings it: https://nodejs.org"),
+    ("npm", "install Node.js, which brings it: https://nodejs.org"),
+    ("node", "install Node.js: https://nodejs.org"),
+    ("uvx", "install uv, which brings it: https://docs.astral.sh/uv"),
+    ("uv", "install uv: https://docs.astral.sh/uv"),
+    ("docker", "install Docker: https://docs.docker.com/get-docker"),
+    ("bunx", "install Bun, which brings it: https://bun.sh"),
+];
+
+/// Says which commands cannot be started, and gives the ids of their servers.
+pub fn commands(config: &Config, findings: &mut Findings) -> BTreeSet<String> {
+    let mut unstartable = BTreeSet::new();
+    for (id, server) in config.servers.iter().filter(|(_, server)| server.enabled) {
+        let Some(command) = Command::of(&server.transport) else { continue };
+        if let Err(error) = child::check(&command) {
+            let (what, said) = split(&error.to_string());
+            let cure = match &error {
+                SpawnError::NotFound { command, path } => missing(command, path),
+                SpawnError::NotExecutable { command } => format!("chmod +x {}", shell_word(command)),
+                SpawnError::WorkingDirectory { path, .. } => {
+                    let path = shell_word(&path.display().to_string());
+                    format!("make it (mkdir -p {path}), or change mcpServers.{id}.cwd")
+                }
+                SpawnError::Guard { .. } | SpawnError::Setup(_) => said.unwrap_or_default(),
+            };
+            findings.trouble(&about(id.as_str()), what, cure);
+            unstartable.insert(id.to_string());
+        }
+    }
+    unstartable
+}
+
+fn about(id: &str) -> String {
+    format!("server {id}")
+}
+
+/// How to get a command that is not there.
+fn missing(command: &str, path: &OsStr) -> String {
+    if let Some((_, cure)) = RUNNERS.iter().find(|(runner, _)| *runner == command) {
+        return (*cure).to_owned();
+    }
+    let elsewhere = "install it, or write its absolute path";
+    let files = std::env::split_paths(path).filter_map(|directory| std::fs::read_dir(directory).ok()).flatten();
+    let names: BTreeSet<String> = files.flatten().filter_map(|file| file.file_name().into_string().ok()).collect();
+    match &nearest(command, names.iter().map(String::as_str), MOST_SUGGESTED)[..] {
+        [] => elsewhere.to_owned(),
+        near => format!("did you mean {}? otherwise {elsewhere}", near.join(" or ")),
+    }
+}
+
+/// What is wrong, and what can be done about it: the reasons of servers have that last, in parentheses.
+fn split(reason: &str) -> (String, Option<String>) {
+    let mut depth = 0;
+    let opening = reason.char_indices().rev().find(|(_, character)| {
+        depth += match character {
+            ')' => 1,
+            '(' => -1,
+            _ => 0,
+        };
+        depth == 0
+    });
+    match opening.and_then(|(at, _)| Some((reason[..at].strip_suffix(' ')?, reason[at..].strip_prefix('(')?))) {
+        Some((what, cure)) => (what.to_owned(), cure.strip_suffix(')').map(str::to_owned)),
+        None => (reason.to_owned(), None),
+    }
+}
+
+/// What a check of the servers has shown; those in `told` have been told of.
+pub fn examined(report: &Report, told: &BTreeSet<String>, findings: &mut Findings) {
+    for server in &report.servers {
+        standing(server, told, findings);
+        if let Some(unpinned) = &server.unpinned {
+            let what = format!("{} fetches whatever version of {} there is", unpinned.runner, unpinned.package);
+            findings.warning(&about(&server.id), what, format!("write {}", unpinned.cure));
+        }
+    }
+    for warning in report.warnings.iter().filter(|warning| warning.file.is_none()) {
+        let path = warning.path.as_deref().unwrap_or_default();
+        let id = path.strip_prefix("mcpServers.").unwrap_or(path);
+        findings.warning(&about(id), &warning.message, "mend the server, or ask who makes it");
+    }
+    for conflict in &report.conflicts {
+        let (kind, name, exposed) = (conflict.kind, &conflict.name, conflict.exposed.join(", "));
+        let what = format!("several {kind}s want the name {name}, they are called {exposed}");
+        findings.warning("names", what, format!("give one another name: {kind}s.rename of its server"));
+    }
+}
+
+fn standing(server: &ServerReport, told: &BTreeSet<String>, findings: &mut Findings) {
+    match (server.state, &server.error, &server.seen) {
+        (Standing::Ready, _, Some(seen)) => {
+            let (tools, time) = (plural(seen.tools, "tool"), seen.handshake_ms);
+            findings.ok(&about(&server.id), format!("ready in {time:.0} ms, {tools}"));
+        }
+        (Standing::Failed, Some(reason), _) if !told.contains(&server.id) => {
+            let (what, cure) = split(reason);
+            let cure = cure.unwrap_or_else(|| by_hand(server));
+            findings.trouble(&about(&server.id), what, cure);
+        }
+        _ => {}
+    }
+}
+
+fn by_hand(server: &ServerReport) -> String {
+    match server.transport {
+        "stdio" => format!("run its command by hand to see more: {}", server.target),
+        "files" => format!("is {} a directory that you can read?", server.target),
+        _ => format!("is it up, and is its url right? see: curl -i {}", shell_word(&server.target)),
+    }
+}
+
+/// Tells of servers that write to stdout what is no message, by the first of it.
+pub fn noise(news: &News, findings: &mut Findings) {
+    let mut told = BTreeSet::new();
+    for record in news.records.iter().filter(|record| record.kind == "backend_garbage") {
+        let Some(server) = record.server.as_deref().filter(|server| told.insert(server.to_owned())) else { continue };
+        let reason = record.fields.get("reason").and_then(|reason| reason.as_str()).unwrap_or_default();
+        let what = format!("it writes to stdout what is no message, first {reason}");
+        findings.warning(&about(server), what, "let it log to stderr; stdout belongs to the protocol");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_told_from_its_cure() {
+        for (reason, what, cure) in [
+            ("it is gone", "it is gone", None),
+            ("it is gone (mend it)", "it is gone", Some("mend it")),
+            ("it is (was) gone", "it is (was) gone", None),
+            ("it said (so) (is it? (really))", "it said (so)", Some("is it? (really)")),
+            ("it said (", "it said (", None),
+            ("", "", None),
+        ] {
+            assert_eq!(split(reason), (what.to_owned(), cure.map(str::to_owned)));
+        }
+    }
+
+    #[test]
+    fn a_missing_command_has_a_cure() {
+        assert!(missing("npx", OsStr::new("/bin")).contains("https://nodejs.org"));
+        assert!(missing("lss", OsStr::new("/bin:/usr/bin")).starts_with("did you mean ls"));
+        assert_eq!(missing("no-such-program", OsStr::new("/no/such")), "install it, or write its absolute path");
+    }
+}

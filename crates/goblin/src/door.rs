@@ -1,0 +1,130 @@
+//! The gateway that a command speaks to: one that runs already, or one of its own.
+//!
+//! The command is a client like any other, over a pipe in memory (see [`goblin_client::peer`]). Behind the pipe is either the
+//! bridge that `goblin stdio` uses, so that cut streams go on and messages are framed once and for all, or an [`App`] that
+//! listens nowhere.
+
+use goblin_client::gateway;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use futures_util::future::join_all;
+use tokio::io::DuplexStream;
+
+use goblin_engine::app::App;
+use goblin_engine::upstream::child::own_executable;
+use goblin_client::connect::ProxyEnvironment;
+use goblin_client::bridge::wire::Wire;
+use crate::log::LogFlags;
+use goblin_client::runtime::FindError;
+use crate::stdio;
+use crate::log;
+use crate::load;
+use goblin_client::runtime;
+use goblin_client::address;
+use goblin_config::exposure::ProfileName;
+use goblin_config::{Log, mask};
+
+/// How long servers of our own may take to list what they offer.
+const SETTLING_PATIENCE: Duration = Duration::from_secs(120);
+
+/// Which gateway is meant.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Reach {
+    /// Start the servers of this configuration instead of asking a gateway that runs
+    #[arg(long, short, value_name = "FILE", conflicts_with = "url")]
+    pub config: Option<PathBuf>,
+    /// Ask the gateway at this URL, or at unix:SOCKET, instead of the one that runs on this machine
+    #[arg(long, value_name = "URL", value_parser = address::parse)]
+    pub url: Option<String>,
+    /// Read the token of the gateway at --url from this file (otherwise from the variable GOBLIN_TOKEN)
+    #[arg(long, value_name = "FILE", requires = "url")]
+    pub token_file: Option<PathBuf>,
+}
+
+/// What is behind the pipe.
+pub enum Door {
+    Running(Wire),
+    Own { app: Box<App>, profile: Option<ProfileName>, place: String },
+}
+
+/// Why there is no gateway to speak to.
+#[derive(Debug, thiserror::Error)]
+pub enum Closed {
+    /// All that is wrong with the configuration.
+    #[error("{0}")]
+    Configuration(String),
+    #[error(transparent)]
+    Find(#[from] FindError),
+    /// Of what was given by flags.
+    #[error("{0:#}")]
+    Flags(anyhow::Error),
+    #[error("{0:#}")]
+    Other(anyhow::Error),
+}
+
+impl Door {
+    /// Finds the gateway and starts the log as it fits.
+    pub async fn open(reach: &Reach, profile: Option<&ProfileName>, flags: &LogFlags) -> Result<Door, Closed> {
+        if let Some(file) = &reach.config {
+            return Door::of_configuration(file, profile, flags);
+        }
+        log::start_below_banner(&Log::default(), flags);
+        Door::to_running(reach, profile).await
+    }
+
+    /// The gateway that runs already.
+    pub async fn to_running(reach: &Reach, profile: Option<&ProfileName>) -> Result<Door, Closed> {
+        if let Some(url) = &reach.url {
+            let token = stdio::token(reach.token_file.as_deref()).map_err(Closed::Flags)?;
+            return gateway::to_url(url, token.as_ref(), profile).map(Door::Running).map_err(Closed::Flags);
+        }
+        let own = load::find(None).ok().map(|found| found.identity());
+        let record = runtime::find(own.as_ref()).await?;
+        gateway::to_record(record, profile).map(Door::Running).map_err(Closed::Other)
+    }
+
+    /// A gateway of its own.
+    fn of_configuration(file: &Path, profile: Option<&ProfileName>, flags: &LogFlags) -> Result<Door, Closed> {
+        let given = load::load(Some(file)).map_err(Closed::Configuration)?;
+        stdio::check_profile(&given.config, profile).map_err(Closed::Configuration)?;
+        log::start_below_banner(&given.config.log, flags);
+        let place = given.identity.place();
+        let exe = own_executable().map_err(|error| Closed::Other(error.into()))?;
+        let app = App::start(given.config, exe, ProxyEnvironment::from_process(), Arc::default());
+        Ok(Door::Own { app: Box::new(app), profile: profile.cloned(), place })
+    }
+
+    /// Where it is, for people.
+    pub fn place(&self) -> String {
+        match self {
+            Door::Running(wire) => mask::url(&wire.url()),
+            Door::Own { place, .. } => place.clone(),
+        }
+    }
+
+    /// Waits for servers that are starting: what they offer is not there before.
+    pub async fn settle(&self) {
+        let Door::Own { app, .. } = self else { return };
+        let backends = app.backends();
+        let all = join_all(backends.iter().map(|backend| backend.settled()));
+        let _ = tokio::time::timeout(SETTLING_PATIENCE, all).await;
+    }
+
+    /// Carries what is said over the pipe until its other end is dropped.
+    pub async fn carry(self, far: DuplexStream) -> Result<()> {
+        match self {
+            Door::Running(wire) => {
+                gateway::carry(wire, far).await;
+                Ok(())
+            }
+            Door::Own { app, profile, .. } => {
+                let (input, output) = tokio::io::split(far);
+                app.serve_stdio(profile, input, output, async || std::future::pending().await).await
+            }
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! `goblin add` and `goblin remove`: one server in or out, the rest of the file untouched.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::cli::Source;
+use goblin_client::environment::environment;
+use crate::style::{print, tell, warn, width, wrap};
+use goblin_config::consent;
+use goblin_config::edit::Draft;
+use goblin_config::pin::unpinned;
+use goblin_config::tree::Tree;
+use goblin_config::visible::escaped;
+use goblin_config::{file, import};
+
+#[derive(Debug, Args)]
+#[command(override_usage = "goblin add [OPTIONS] <NAME> -- <COMMAND> [ARGS]...\n       \
+                            goblin add [OPTIONS] <NAME> <URL>\n       \
+                            goblin add [OPTIONS] <NAME> --files <DIRECTORY>")]
+pub struct Add {
+    /// What the server is called; its tools are prefixed with it
+    pub name: String,
+    /// A server that is called over HTTP
+    #[arg(value_name = "URL")]
+    pub url: Option<String>,
+    /// A server that is started: its program and arguments, behind --
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
+    /// A directory to serve
+    #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["url", "command"])]
+    pub files: Option<PathBuf>,
+    /// A variable for the command: NAME=VALUE, or NAME for the one that is set where the gateway runs
+    #[arg(long, value_name = "NAME=VALUE", requires = "command")]
+    pub env: Vec<String>,
+    /// The working directory of the command
+    #[arg(long, value_name = "DIRECTORY", requires = "command")]
+    pub cwd: Option<PathBuf>,
+    /// A header for every request: 'NAME: VALUE'; ${VAR} in it is expanded where the gateway runs
+    #[arg(long, value_name = "NAME: VALUE", requires = "url")]
+    pub header: Vec<String>,
+    /// Replace the server of this name
+    #[arg(long)]
+    pub force: bool,
+    #[command(flatten)]
+    pub source: Source,
+}
+
+#[derive(Debug, Args)]
+pub struct Remove {
+    /// The servers to remove
+    #[arg(required = true, value_name = "NAME")]
+    pub names: Vec<String>,
+    #[command(flatten)]
+    pub source: Source,
+}
+
+pub fn add(arguments: &Add) -> Result<ExitCode> {
+    finish(try_add(arguments))
+}
+
+pub fn remove(arguments: &Remove) -> Result<ExitCode> {
+    finish(try_remove(arguments))
+}
+
+fn finish(done: Result<String, String>) -> Result<ExitCode> {
+    match done {
+        Ok(text) => print(&text).map(|()| ExitCode::SUCCESS).map_err(Into::into),
+        Err(problem) => Ok(tell(&problem)),
+    }
+}
+
+fn try_add(arguments: &Add) -> Result<String, String> {
+    let entry = arguments.entry()?;
+    let draft = open(&arguments.source)?;
+    let name = &arguments.name;
+    let is_known = draft.servers().iter().any(|(known, _)| known == name);
+    if is_known && !arguments.force {
+        let (name, place) = (escaped(name), draft.path().display());
+        return Err(format!("server {name} is in {place} already, use --force to replace it"));
+    }
+    draft.put(name, &entry);
+    let path = save(&draft)?;
+    if let Some((program, rest)) = arguments.command.split_first()
+        && let Some(unpinned) = unpinned(program, rest)
+    {
+        warn(&format!("server {name}: {unpinned}"));
+    }
+    if arguments.cwd.is_none()
+        && let Some(argument) = import::relative_argument(&entry)
+    {
+        let place = path.parent().unwrap_or(&path).display();
+        warn(&format!(
+            "server {name} starts in {place}, where {argument} may be nothing; use --cwd or an absolute path"
+        ));
+    }
+    let verb = if is_known { "replaced" } else { "added" };
+    // A command that was pasted may hold more than the terminal showed.
+    let runs = wrap("  runs ", &consent::line(&entry), width(&std::io::stdout()));
+    Ok(format!("{verb} {} in {}\n{runs}", escaped(name), path.display()))
+}
+
+fn try_remove(arguments: &Remove) -> Result<String, String> {
+    let draft = open(&arguments.source)?;
+    let servers = draft.servers();
+    for name in &arguments.names {
+        if !servers.iter().any(|(known, _)| known == name) {
+            let meant = draft.nearest(name).map(|known| format!(", did you mean {known}?")).unwrap_or_default();
+            return Err(format!("there is no server {name} in {}{meant}", draft.path().display()));
+        }
+    }
+    arguments.names.iter().for_each(|name| draft.remove(name));
+    let path = save(&draft)?;
+    Ok(format!("removed {} from {}\n", arguments.names.join(", "), path.display()))
+}
+
+fn open(source: &Source) -> Result<Draft, String> {
+    let path = file::target(source.config.as_deref(), &environment).map_err(|error| error.to_string())?;
+    Draft::open(&path).map_err(|error| error.to_string())
+}
+
+/// What is missing outside of the file is told and does no harm yet.
+fn save(draft: &Draft) -> Result<PathBuf, String> {
+    let outside = draft.check(&environment).map_err(|error| error.to_string())?;
+    let path = draft.write().map_err(|error| error.to_string())?;
+    outside.iter().for_each(|problem| warn(&problem.to_string()));
+    Ok(path)
+}
+
+impl Add {
+    fn entry(&self) -> Result<Tree, String> {
+        match (&self.url, &self.files, self.command.split_first()) {
+            (Some(url), None, None) => self.remote(url),
+            (None, Some(directory), None) => {
+                let root = absolute(directory)?;
+                Ok(Tree::object([("type", Tree::text("files")), ("root", root)]))
+            }
+            (None, None, Some((program, rest))) => self.local(program, rest),
+            _ => Err(format!(
+                "say what server {name} is: a command (goblin add {name} -- COMMAND), \
+                 a URL (goblin add {name} URL) or a directory (goblin add {name} --files DIRECTORY)",
+                name = self.name
+            )),
+        }
+    }
+
+    fn local(&self, program: &str, rest: &[String]) -> Result<Tree, String> {
+        // A shell would look for it here; the gateway looks in the directory of the configuration.
+        let program = if program.contains('/') { absolute(Path::new(program))? } else { Tree::text(program) };
+        let mut entry = vec![("command", program)];
+        if !rest.is_empty() {
+            entry.push(("args", Tree::texts(rest)));
+        }
+        let variables = self.env.iter().map(|pair| match pair.split_once('=') {
+            Some((name, value)) => (name.to_owned(), Tree::text(value)),
+            None => (pair.clone(), Tree::text(format!("${{{pair}}}"))),
+        });
+        let variables: Vec<_> = variables.collect();
+        if !variables.is_empty() {
+            entry.push(("env", Tree::Object(variables)));
+        }
+        if let Some(directory) = &self.cwd {
+            entry.push(("cwd", absolute(directory)?));
+        }
+        Ok(Tree::object(entry))
+    }
+
+    fn remote(&self, url: &str) -> Result<Tree, String> {
+        if !url.contains("://") && !url.contains("${") {
+            let name = &self.name;
+            return Err(format!("{url} is no URL; for a command write: goblin add {name} -- {url}"));
+        }
+        let mut headers = Vec::new();
+        for header in &self.header {
+            let (name, value) =
+                header.split_once(':').ok_or("a header is written as --header 'NAME: VALUE'".to_owned())?;
+            headers.push((name.trim().to_owned(), Tree::text(value.trim())));
+        }
+        let mut entry = vec![("url", Tree::text(url))];
+        if !headers.is_empty() {
+            entry.push(("headers", Tree::Object(headers)));
+        }
+        Ok(Tree::object(entry))
+    }
+}
+
+/// A path on the command line starts here, one in the file starts at the file.
+fn absolute(path: &Path) -> Result<Tree, String> {
+    let path = std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let path: PathBuf = path.components().collect();
+    let text = path.to_str().ok_or_else(|| format!("{} cannot be written as text", path.display()))?;
+    Ok(Tree::text(text.replace("${", "$${")))
+}

@@ -1,0 +1,106 @@
+//! Reading the configuration again while the gateway runs: when its file changed, and at SIGHUP.
+//!
+//! The file is looked at once a second. That sees what a watch of the system would miss: a file that an editor or a
+//! configuration manager puts in the place of another, one behind a symbolic link, one on a network disk.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use goblin_engine::app::operate::{Fresh, Source};
+use crate::load::{self, Found, From};
+use goblin_client::runtime::Published;
+use goblin_config::Config;
+use goblin_telemetry::worker;
+
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The record of this gateway, where other commands can find one.
+pub type Record = Arc<Mutex<Option<Published>>>;
+
+/// What the command line adds to what a file says.
+pub type Amend = Arc<dyn Fn(&mut Config) + Send + Sync>;
+
+/// The file, as it is followed. The second value follows it for as long as it lives.
+pub fn follow(flag: Option<&Path>, from: &From, amend: Amend, record: Record) -> Result<(Source, Following)> {
+    let changed = Arc::<Notify>::default();
+    let flag = flag.map(Path::to_owned);
+    let read = Arc::new(move || read(flag.as_deref(), &amend, &record));
+    let hang_up = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
+    let path = match from {
+        From::File(path) => Some(path.clone()),
+        From::Directory(_) => None,
+    };
+    let following = worker::spawn(watch(path, hang_up, Arc::clone(&changed)));
+    Ok((Source { read, changed }, Following(following)))
+}
+
+/// Follows a file until it is dropped.
+pub struct Following(JoinHandle<()>);
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn read(flag: Option<&Path>, amend: &Amend, record: &Record) -> Result<Fresh, String> {
+    let mut given = load::find(flag).and_then(Found::parse).map_err(|trouble| trouble.to_string())?;
+    amend(&mut given.config);
+    let record = Arc::clone(record);
+    let warnings = given.warnings.iter().map(ToString::to_string).collect();
+    let (config, identity, variables) = (given.config, given.identity, given.variables);
+    let in_force = Box::new(move || {
+        let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
+        // Without it a bridge takes us for a gateway of another text and starts one of its own; that is all.
+        let _ = record.as_mut().map(|published| published.replace(identity, &variables));
+    });
+    Ok(Fresh { config, warnings, in_force })
+}
+
+/// What can be seen of a file without reading it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Look {
+    device: u64,
+    node: u64,
+    size: u64,
+    modified: (i64, i64),
+}
+
+impl Look {
+    /// Nothing where there is no such file.
+    fn at(path: &Path) -> Option<Look> {
+        let found = std::fs::metadata(path).ok()?;
+        let modified = (found.mtime(), found.mtime_nsec());
+        Some(Look { device: found.dev(), node: found.ino(), size: found.size(), modified })
+    }
+}
+
+/// Rings when the file has become another and stays so for a look, or at SIGHUP.
+async fn watch(path: Option<PathBuf>, mut hang_up: tokio::signal::unix::Signal, changed: Arc<Notify>) {
+    let mut told = path.as_deref().and_then(Look::at);
+    let mut before = told;
+    loop {
+        tokio::select! {
+            signal = hang_up.recv() => match signal {
+                Some(()) => changed.notify_one(),
+                None => return,
+            },
+            () = tokio::time::sleep(LOOK) => {}
+        }
+        let Some(path) = path.clone() else { continue };
+        // A disk that does not answer must not hold up anybody else.
+        let Ok(now) = tokio::task::spawn_blocking(move || Look::at(&path)).await else { continue };
+        if now != told && now == before {
+            told = now;
+            changed.notify_one();
+        }
+        before = now;
+    }
+}

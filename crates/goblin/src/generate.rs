@@ -1,0 +1,125 @@
+//! `goblin completions` and `goblin man`: both made from the definition of the arguments, so neither can be stale.
+//!
+//! A completion script is a few lines that ask the program itself, by the variable [`COMPLETING`]: so it knows the flags of
+//! the program that is installed, and names that only a running gateway knows (see [`crate::catalog::complete`]).
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Args, Command, CommandFactory};
+use clap_complete::env::{Bash, Elvish, EnvCompleter, Fish, Powershell, Shells, Zsh};
+use clap_complete::{CompleteEnv, Shell};
+
+use crate::cli::Cli;
+use crate::style::print;
+
+#[derive(Debug, Args)]
+pub struct Completions {
+    /// The shell to print it for
+    pub shell: Shell,
+}
+
+#[derive(Debug, Args)]
+pub struct Man {
+    /// Write goblin.1 and a page for every command here instead of printing goblin.1
+    #[arg(long, value_name = "DIRECTORY")]
+    pub out: Option<PathBuf>,
+}
+
+/// Set by a completion script, to its shell, when it asks what may follow.
+const COMPLETING: &str = "GOBLIN_COMPLETE";
+
+const SHELLS: Shells<'static> = Shells(&[&WholeWords, &Elvish, &Fish, &Powershell, &Zsh]);
+
+pub fn completions(arguments: &Completions) -> Result<ExitCode> {
+    let name = arguments.shell.to_string();
+    let shell = SHELLS.completer(&name).with_context(|| format!("{name} cannot be completed for"))?;
+    let mut script = Vec::new();
+    shell.write_registration(COMPLETING, "goblin", "goblin", "goblin", &mut script)?;
+    print(&String::from_utf8_lossy(&script))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Answers a completion script and ends, where one asks.
+pub fn answer_completion_script() {
+    CompleteEnv::with_factory(Cli::command).var(COMPLETING).shells(SHELLS).complete();
+}
+
+/// Bash, whose words end at `:` and `=` too: those of a URI and of `key=value` are put together again, and what stands
+/// before the last of these characters is cut from the answers, as bash keeps it. Flags are offered to who began one.
+struct WholeWords;
+
+const BASH: &str = r#"_goblin() {
+    local IFS=$'\013' rest=$COMP_LINE words=() count=0 index word kept answer
+    for ((index = 0; index <= COMP_CWORD; index++)); do
+        word=${COMP_WORDS[index]}
+        if ((index > 0)) && [[ $rest != [[:space:]]* ]]; then
+            words[count - 1]+=$word
+        else
+            rest=${rest#"${rest%%[![:space:]]*}"}
+            words[count++]=$word
+        fi
+        rest=${rest#"$word"}
+    done
+    word=${words[count - 1]}
+    kept=${word%"${word##*[:=]}"}
+    COMPREPLY=()
+    for answer in $(_CLAP_IFS="$IFS" _CLAP_COMPLETE_INDEX=$((count - 1)) VARIABLE=bash goblin -- "${words[@]}" 2>/dev/null); do
+        if [[ $word == -* || $answer != -* ]]; then
+            printf -v answer '%q' "${answer#"$kept"}"
+            COMPREPLY+=("$answer")
+        fi
+    done
+    if [[ ${#COMPREPLY[@]} -eq 1 && $COMPREPLY == *[=/:] ]]; then
+        compopt -o nospace 2>/dev/null
+    fi
+}
+complete -F _goblin goblin
+"#;
+
+impl EnvCompleter for WholeWords {
+    fn name(&self) -> &'static str {
+        Bash.name()
+    }
+
+    fn is(&self, name: &str) -> bool {
+        Bash.is(name)
+    }
+
+    fn write_registration(
+        &self,
+        variable: &str,
+        _name: &str,
+        _bin: &str,
+        _completer: &str,
+        script: &mut dyn Write,
+    ) -> std::io::Result<()> {
+        script.write_all(BASH.replace("VARIABLE", variable).as_bytes())
+    }
+
+    fn write_complete(
+        &self,
+        command: &mut Command,
+        arguments: Vec<OsString>,
+        directory: Option<&Path>,
+        answer: &mut dyn Write,
+    ) -> std::io::Result<()> {
+        Bash.write_complete(command, arguments, directory, answer)
+    }
+}
+
+pub fn man(arguments: &Man) -> Result<ExitCode> {
+    let Some(directory) = &arguments.out else {
+        let mut page = Vec::new();
+        clap_mangen::Man::new(Cli::command()).render(&mut page)?;
+        print(&String::from_utf8_lossy(&page))?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    clap_mangen::generate_to(Cli::command(), directory)
+        .with_context(|| format!("cannot write to {}", directory.display()))?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,173 @@
+//! `goblin import`: the servers that other clients have, after showing what they run.
+//!
+//! Files of clients name commands, and those of a project may be anybody's. So nothing is written before every command
+//! was shown in full and a person agreed, on the terminal or by `--yes`. The files are regular ones within limits of size,
+//! number and time.
+
+pub mod report;
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+
+use crate::cli::Source as Target;
+use crate::import::report::Plan;
+use goblin_client::environment::environment;
+use crate::style::{print, print_json, tell, width};
+use goblin_config::bounded::{self, ReadError};
+use goblin_config::edit::Draft;
+use goblin_config::import::merge::merge;
+use goblin_config::import::{Client, Found, Ground, Note, Source, place, translate};
+use goblin_config::visible::escaped;
+use goblin_config::{Gateway, file, parse};
+
+/// Some clients keep years of history next to the servers of the user.
+const MAX_USER_FILE: u64 = 32 << 20;
+/// A file of a project may be anybody's and holds servers alone.
+const MAX_PROJECT_FILE: u64 = 4 << 20;
+/// All files together.
+const MAX_TOTAL: u64 = 64 << 20;
+
+#[derive(Debug, Args)]
+pub struct Import {
+    /// Only the servers of these clients; all by default
+    #[arg(value_name = "CLIENT", value_parser = clients())]
+    pub clients: Vec<Client>,
+    /// Read this file instead of looking for files
+    #[arg(long, value_name = "FILE")]
+    pub from: Option<PathBuf>,
+    #[command(flatten)]
+    pub target: Target,
+    /// Show what would be written, and write nothing
+    #[arg(long, conflicts_with = "yes")]
+    pub dry_run: bool,
+    /// Write without asking
+    #[arg(long, short)]
+    pub yes: bool,
+    /// Print what was found for another program; writes only with --yes
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn clients() -> impl TypedValueParser<Value = Client> {
+    let named = |name: String| Client::ALL.into_iter().find(|client| client.name() == name).ok_or("unknown client");
+    PossibleValuesParser::new(Client::ALL.map(Client::name)).try_map(named)
+}
+
+pub fn run(arguments: &Import) -> Result<ExitCode> {
+    match arguments.plan() {
+        Ok(plan) => arguments.carry_out(&plan),
+        Err(problem) => Ok(tell(&problem)),
+    }
+}
+
+impl Import {
+    fn plan(&self) -> Result<Plan, String> {
+        let here = std::env::current_dir().map_err(|error| format!("there is no working directory: {error}"))?;
+        let home = environment("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
+        let ground = Ground { home, here };
+        let mut looked = Vec::new();
+        let found = match &self.from {
+            Some(path) => vec![self.named(path, &ground)?],
+            None => self.search(&ground, &mut looked),
+        };
+        let path = file::target(self.target.config.as_deref(), &environment).map_err(|error| error.to_string())?;
+        let draft = Draft::open(&path).map_err(|error| error.to_string())?;
+        let merged = merge(found, &draft.servers(), own_port(&draft));
+        for server in merged.servers.iter().filter(|server| !server.is_present) {
+            draft.put(&server.id, &server.entry);
+        }
+        let outside = draft.check(&environment).map_err(|error| error.to_string())?;
+        Ok(Plan { draft, merged, outside, looked })
+    }
+
+    /// A file that was asked for must be there and make sense.
+    fn named(&self, path: &Path, ground: &Ground) -> Result<Found, String> {
+        let text = read(path, MAX_USER_FILE).map_err(|reason| format!("cannot read {}: {reason}", path.display()))?;
+        let path = std::path::absolute(path).map_err(|reason| format!("{}: {reason}", path.display()))?;
+        let client = match self.clients.as_slice() {
+            [] => place::guess(&path, &text),
+            [client] => *client,
+            _ => return Err("--from is one file, so name one client at most".to_owned()),
+        };
+        let project = place::project_of(client, &path, &ground.home);
+        let source = Source { client, path, project };
+        translate(&source, &text, ground).map_err(|reason| format!("{} {reason}", source.path.display()))
+    }
+
+    /// Reads the files that are there. A broken one becomes a note, and the others are read.
+    fn search(&self, ground: &Ground, looked: &mut Vec<PathBuf>) -> Vec<Found> {
+        let clients = if self.clients.is_empty() { &Client::ALL[..] } else { &self.clients };
+        let sources = clients.iter().flat_map(|client| place::sources(*client, ground, &environment));
+        let (mut all, mut room) = (Vec::new(), MAX_TOTAL);
+        for source in sources {
+            looked.push(source.path.clone());
+            let max = if source.project.is_some() { MAX_PROJECT_FILE } else { MAX_USER_FILE };
+            let found = match read(&source.path, max.min(room)) {
+                Err(error) if error.is_not_found() => continue,
+                Err(error) => Err(format!("passed over: {error}")),
+                Ok(text) => {
+                    room -= text.len() as u64;
+                    translate(&source, &text, ground)
+                }
+            };
+            all.push(found.unwrap_or_else(|why| {
+                let (server, member) = (String::new(), String::new());
+                let notes = vec![Note { file: source.path, server, member, why, cure: None }];
+                Found { servers: Vec::new(), notes }
+            }));
+        }
+        all
+    }
+
+    fn carry_out(&self, plan: &Plan) -> Result<ExitCode> {
+        let count = plan.new_servers().count();
+        if self.json {
+            let written = self.yes && count > 0;
+            if written {
+                plan.draft.write()?;
+            }
+            print_json(&plan.json(written).to_string())?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        print(&plan.text(width(&std::io::stdout())))?;
+        if count == 0 {
+            return Ok(ExitCode::SUCCESS);
+        }
+        let path = escaped(&plan.draft.path().display().to_string());
+        if self.dry_run {
+            print("nothing was written, as --dry-run asks\n")?;
+        } else if !self.yes && !std::io::stdin().is_terminal() {
+            print(&format!("nothing was written; to write to {path} run it again with --yes\n"))?;
+        } else if self.yes || agrees(&path)? {
+            let path = plan.draft.write()?;
+            print(&report::done(count, &path))?;
+        } else {
+            print("nothing was written\n")?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn read(path: &Path, max: u64) -> Result<String, ReadError> {
+    let bytes = bounded::read(path, max)?;
+    String::from_utf8(bytes).map_err(|_| ReadError::Io(std::io::Error::other("it is not UTF-8")))
+}
+
+/// Where the gateway of this configuration listens, so that it is not imported into itself.
+fn own_port(draft: &Draft) -> u16 {
+    let loaded = parse(&draft.text(), draft.origin(), &environment);
+    loaded.map_or(Gateway::default().port, |loaded| loaded.config.gateway.port)
+}
+
+fn agrees(path: &str) -> Result<bool> {
+    print(&format!("write to {path}? [y/N] "))?;
+    std::io::stdout().flush().context("cannot write to stdout")?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer).context("cannot read the answer")?;
+    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
+}

@@ -1,0 +1,141 @@
+//! What an import would do, in words and as JSON.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use unicode_width::UnicodeWidthStr;
+
+use crate::style::wrap;
+use goblin_config::consent;
+use goblin_config::edit::Draft;
+use goblin_config::import::merge::{Candidate, Merged};
+use goblin_config::import::show;
+use goblin_config::pin::{Unpinned, unpinned};
+use goblin_config::problem::Problem;
+use goblin_config::tree::Tree;
+use goblin_config::visible::escaped;
+
+pub struct Plan {
+    /// With the new servers in it.
+    pub draft: Draft,
+    pub merged: Merged,
+    /// What is missing outside of the file.
+    pub outside: Vec<Problem>,
+    /// The files that were looked for.
+    pub looked: Vec<PathBuf>,
+}
+
+impl Plan {
+    pub fn new_servers(&self) -> impl Iterator<Item = &Candidate> {
+        self.merged.servers.iter().filter(|server| !server.is_present)
+    }
+
+    /// Returns all that a person needs to agree or not. `width` is that of the terminal: lines are broken here, so that no
+    /// part of a hostile line can pass for a line of its own.
+    pub fn text(&self, width: Option<usize>) -> String {
+        let mut text = String::new();
+        if self.merged.servers.is_empty() {
+            text.push_str("no servers were found\n");
+            section(
+                &mut text,
+                width,
+                "looked for",
+                self.looked.iter().map(|path| escaped(&path.display().to_string())),
+            );
+        } else {
+            text.push_str(&self.table(width));
+        }
+        section(&mut text, width, "not carried over as it stood", self.merged.notes.iter().map(ToString::to_string));
+        let versions = self.new_servers().filter_map(|server| {
+            Some(format!("{}: {}", escaped(&server.id), escaped(&open_version(server)?.to_string())))
+        });
+        section(&mut text, width, "not the same program tomorrow", versions);
+        let missing: BTreeSet<String> = self.outside.iter().map(|problem| escaped(&problem.message)).collect();
+        section(&mut text, width, "to be set where the gateway runs", missing.into_iter());
+        if self.new_servers().any(|server| consent::is_masked(&server.entry)) {
+            text.push_str("\n*** hides values of variables, headers and URLs; they are written as they are\n");
+        }
+        if self.new_servers().next().is_none() && !self.merged.servers.is_empty() {
+            text.push_str(&format!("\nnothing to add to {}\n", self.draft.path().display()));
+        } else {
+            text.push('\n');
+        }
+        text
+    }
+
+    fn table(&self, terminal: Option<usize>) -> String {
+        let rows = self.merged.servers.iter().map(|server| {
+            let mut runs = consent::line(&server.entry);
+            if server.entry.get("enabled") == Some(&Tree::Flag(false)) {
+                runs.push_str("  (disabled)");
+            }
+            if server.is_present {
+                runs.push_str("  (there already)");
+            }
+            [escaped(&server.id), clients(server).join(", "), runs]
+        });
+        let mut rows: Vec<[String; 3]> = rows.collect();
+        rows.insert(0, ["server", "from", "runs"].map(str::to_owned));
+        let width = |column: usize| rows.iter().map(|row| row[column].width_cjk()).max().unwrap_or_default();
+        let (first, second) = (width(0), width(1));
+        let pad = |text: &str, width: usize| " ".repeat(width.saturating_sub(text.width_cjk()));
+        let line = |[server, from, runs]: &[String; 3]| {
+            let before = format!("{server}{}  {from}{}  ", pad(server, first), pad(from, second));
+            wrap(&before, runs, terminal)
+        };
+        rows.iter().map(line).collect()
+    }
+
+    pub fn json(&self, written: bool) -> Value {
+        let server = |server: &Candidate| {
+            json!({
+                "id": server.id,
+                "clients": clients(server),
+                "file": server.file,
+                "present": server.is_present,
+                "entry": show::masked(&server.entry),
+                "unpinned": open_version(server).map(|unpinned| unpinned.package),
+            })
+        };
+        let notes = self.merged.notes.iter().map(|note| {
+            json!({ "file": note.file, "server": note.server, "member": note.member, "why": note.why, "cure": note.cure })
+        });
+        json!({
+            "target": self.draft.path(),
+            "written": written,
+            "servers": self.merged.servers.iter().map(server).collect::<Vec<_>>(),
+            "notes": notes.collect::<Vec<_>>(),
+            "missing": self.outside.iter().map(|problem| &problem.message).collect::<BTreeSet<_>>(),
+        })
+    }
+}
+
+pub fn done(count: usize, path: &Path) -> String {
+    let noun = if count == 1 { "server" } else { "servers" };
+    format!(
+        "added {count} {noun} to {}\n\nnext:\n  goblin check --connect   to see whether they answer\n  \
+         goblin serve             to offer them at one address\n",
+        path.display()
+    )
+}
+
+fn section(text: &mut String, width: Option<usize>, title: &str, lines: impl Iterator<Item = String>) {
+    let lines: String = lines.map(|line| wrap("  ", &line, width)).collect();
+    if !lines.is_empty() {
+        text.push_str(&format!("\n{title}:\n{lines}"));
+    }
+}
+
+fn clients(server: &Candidate) -> Vec<&'static str> {
+    server.clients.iter().map(|client| client.name()).collect()
+}
+
+fn open_version(server: &Candidate) -> Option<Unpinned> {
+    let command = server.entry.get("command")?.as_text()?;
+    let args = match server.entry.get("args") {
+        Some(Tree::List(args)) => args.iter().filter_map(Tree::as_text).collect(),
+        _ => Vec::new(),
+    };
+    unpinned(command, &args)
+}

@@ -1,0 +1,139 @@
+//! The configuration that a command works with: a file, or the working directory where there is none.
+//!
+//! Finding it and understanding it are two steps: a bridge to a running gateway needs to know which configuration is meant,
+//! not what it says, and can do without the variables that it expands.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+
+use goblin_client::runtime::identity::Identity;
+use crate::style::{plural, warn};
+use goblin_client::environment::{Variables, environment};
+use goblin_config::file::{self, LoadError, Located, Origin};
+use goblin_config::problem::Problem;
+use goblin_config::Config;
+
+/// A configuration and where it is from.
+pub struct Given {
+    pub config: Config,
+    pub from: From,
+    pub warnings: Vec<Problem>,
+    pub identity: Identity,
+    pub variables: Variables,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum From {
+    File(PathBuf),
+    /// There is no file, so this directory is served.
+    Directory(PathBuf),
+}
+
+/// A configuration that was not looked into yet.
+pub enum Found {
+    File { path: PathBuf, text: String, origin: Origin },
+    Directory(PathBuf),
+}
+
+/// Why there is no configuration to work with.
+pub enum Trouble {
+    /// No file, and no directory that may be served instead.
+    Nothing(String),
+    File {
+        path: PathBuf,
+        problem: LoadError,
+    },
+}
+
+/// The configuration, or everything that is wrong with it. Warnings are printed.
+pub fn load(flag: Option<&Path>) -> Result<Given, String> {
+    let given = find(flag).and_then(Found::parse).map_err(|trouble| trouble.to_string())?;
+    for warning in &given.warnings {
+        warn(&warning.to_string());
+    }
+    Ok(given)
+}
+
+pub fn find(flag: Option<&Path>) -> Result<Found, Trouble> {
+    match goblin_config::locate(flag, &environment) {
+        Located::At(path) => match file::read(&path) {
+            Ok((text, origin)) => Ok(Found::File { path, text, origin }),
+            Err(problem) => Err(Trouble::File { path, problem }),
+        },
+        Located::Nowhere(searched) => {
+            working_directory().map_err(|refused| Trouble::Nothing(format!("{searched}\n{refused}")))
+        }
+    }
+}
+
+impl Found {
+    pub fn identity(&self) -> Identity {
+        match self {
+            Found::File { path, text, origin } => Identity::of_file(path, text, &origin.directory),
+            Found::Directory(directory) => Identity::of_directory(directory),
+        }
+    }
+
+    pub fn parse(self) -> Result<Given, Trouble> {
+        let identity = self.identity();
+        match self {
+            Found::Directory(directory) => Ok(Given {
+                config: Config::of_directory(directory.clone()),
+                from: From::Directory(directory),
+                warnings: Vec::new(),
+                identity,
+                variables: Variables::new(),
+            }),
+            Found::File { path, text, origin } => {
+                let asked = RefCell::new(Variables::new());
+                let note = |name: &str| {
+                    let value = environment(name);
+                    asked.borrow_mut().insert(name.to_owned(), value.clone());
+                    value
+                };
+                match goblin_config::parse(&text, &origin, &note) {
+                    Ok(loaded) => Ok(Given {
+                        config: loaded.config,
+                        from: From::File(path),
+                        warnings: loaded.warnings,
+                        identity,
+                        variables: asked.into_inner(),
+                    }),
+                    Err(problems) => Err(Trouble::File { path, problem: problems.into() }),
+                }
+            }
+        }
+    }
+}
+
+/// Serving a whole disk or everything a person owns is never what was meant.
+fn working_directory() -> Result<Found, String> {
+    let directory = std::env::current_dir().map_err(|error| format!("there is no working directory: {error}"))?;
+    let home = environment("HOME").map(PathBuf::from).and_then(|home| home.canonicalize().ok());
+    let whole = match directory.canonicalize().unwrap_or_else(|_| directory.clone()) {
+        real if real.parent().is_none() => Some("the whole disk"),
+        real if Some(&real) == home.as_ref() => Some("your whole home directory"),
+        _ => None,
+    };
+    match whole {
+        Some(whole) => Err(format!(
+            "without a configuration the working directory is served, but {} is {whole}\n\
+             go to a project first (cd my-project), or take over the servers you have: goblin import",
+            directory.display()
+        )),
+        None => Ok(Found::Directory(directory)),
+    }
+}
+
+impl std::fmt::Display for Trouble {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Trouble::Nothing(reason) => formatter.write_str(reason),
+            Trouble::File { path, problem: LoadError::Problems(problems) } => {
+                let count = plural(problems.iter().count(), "problem");
+                write!(formatter, "{count} in {}, nothing was started\n{problems}", path.display())
+            }
+            Trouble::File { problem, .. } => problem.fmt(formatter),
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Where the log goes: always to stderr, because stdout may carry the protocol.
+
+use std::fmt::{Debug, Result as Written};
+use std::time::Duration;
+
+use clap::Args;
+use tracing::Level;
+use tracing::field::{Field, Visit};
+use tracing_subscriber::field::{RecordFields, VisitOutput};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::format::{DefaultVisitor, Writer};
+use tracing_subscriber::fmt::{self, FormatFields};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::style::is_colourful;
+use goblin_config::{Log, LogFormat};
+use goblin_telemetry::audit::TARGET;
+use goblin_telemetry::line::tracing_level;
+
+#[derive(Debug, Args)]
+pub struct LogFlags {
+    /// How much to log on stderr: error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL")]
+    pub log_level: Option<Level>,
+    /// How to write it: auto (text, with colours on a terminal), text or json
+    #[arg(long, value_name = "FORMAT", value_parser = format)]
+    pub log_format: Option<LogFormat>,
+}
+
+fn format(word: &str) -> Result<LogFormat, String> {
+    let known = LogFormat::ALL.iter().find(|(name, _)| *name == word).map(|(_, format)| *format);
+    known.ok_or_else(|| format!("it is none of {}", LogFormat::ALL.map(|(name, _)| name).join(", ")))
+}
+
+pub fn start(log: &Log, flags: &LogFlags) {
+    start_at(Level::INFO, log, flags);
+}
+
+/// The banner tells what `info` would; what comes after it on the same terminal shall be worth reading.
+pub fn start_below_banner(log: &Log, flags: &LogFlags) {
+    start_at(Level::WARN, log, flags);
+}
+
+/// The flag, else the configuration, else what fits the place.
+fn level(log: &Log, flags: &LogFlags, default: Level) -> Level {
+    flags.log_level.or(log.level.map(tracing_level)).unwrap_or(default)
+}
+
+/// Who wants to know of each call wants to know whatever the rest may tell.
+fn filter(level: Level, audit: bool) -> Targets {
+    let audited = if audit { level.max(Level::INFO) } else { level };
+    Targets::new().with_default(level).with_target(TARGET, audited)
+}
+
+fn start_at(default: Level, log: &Log, flags: &LogFlags) {
+    let lines = fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        // It would complain on the very stderr that cannot be written to, and panic.
+        .log_internal_errors(false);
+    let registry = tracing_subscriber::registry().with(filter(level(log, flags, default), log.audit));
+    match flags.log_format.unwrap_or(log.format) {
+        LogFormat::Json => registry.with(lines.json().with_target(true)).init(),
+        LogFormat::Text | LogFormat::Auto => {
+            registry.with(lines.fmt_fields(ForPeople).with_ansi(is_colourful(&std::io::stderr()))).init();
+        }
+    }
+}
+
+/// The fields of a line as people want them: without its kind, since they read the message, and with units.
+struct ForPeople;
+
+impl<'writer> FormatFields<'writer> for ForPeople {
+    fn format_fields<R: RecordFields>(&self, writer: Writer<'writer>, fields: R) -> Written {
+        let mut visitor = Fields(DefaultVisitor::new(writer, true));
+        fields.record(&mut visitor);
+        visitor.0.finish()
+    }
+}
+
+struct Fields<'writer>(DefaultVisitor<'writer>);
+
+impl Visit for Fields<'_> {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() != "kind" {
+            self.0.record_str(field, value);
+        }
+    }
+
+    /// All of them are durations, in seconds.
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        let duration = Duration::try_from_secs_f64(value).unwrap_or_default();
+        self.0.record_debug(field, &duration);
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.0.record_debug(field, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use goblin_config::LogLevel;
+
+    #[test]
+    fn an_audit_is_written_at_any_level_and_nothing_else_is() {
+        for level in [Level::ERROR, Level::WARN, Level::INFO, Level::TRACE] {
+            let filter = filter(level, true);
+            assert!(filter.would_enable(TARGET, &Level::INFO), "{level}");
+            assert_eq!(filter.would_enable("goblin", &Level::INFO), level >= Level::INFO, "{level}");
+        }
+    }
+
+    #[test]
+    fn who_asks_for_a_level_gets_it() {
+        for (flag, configured, expected) in [
+            (None, None, Level::WARN),
+            (None, Some(LogLevel::Info), Level::INFO),
+            (Some(Level::ERROR), Some(LogLevel::Info), Level::ERROR),
+            (Some(Level::INFO), None, Level::INFO),
+        ] {
+            let log = Log { level: configured, ..Log::default() };
+            assert_eq!(level(&log, &LogFlags { log_level: flag, log_format: None }, Level::WARN), expected);
+        }
+    }
+}

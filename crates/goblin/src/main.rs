@@ -1,0 +1,56 @@
+//! The program `goblin`: arguments in, exit code out. Each command is one module.
+
+mod admin_client;
+mod banner;
+mod catalog;
+mod check;
+mod cli;
+mod doctor;
+mod door;
+mod edit;
+mod follow;
+mod generate;
+mod import;
+mod load;
+mod log;
+mod port;
+mod prompts;
+mod resources;
+mod schema;
+mod serve;
+mod status;
+mod stdio;
+mod style;
+mod subscriptions;
+mod tools;
+mod top;
+mod watch;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+use goblin_engine::upstream::guard;
+use crate::cli::Cli;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args_os();
+    if arguments.nth(1) == Some(OsString::from("__guard")) {
+        return ExitCode::from(u8::try_from(guard::run(arguments)).unwrap_or(1));
+    }
+    generate::answer_completion_script();
+    let cli = Cli::parse();
+    let ran = tokio::runtime::Runtime::new().map_err(anyhow::Error::from).and_then(|runtime| {
+        let code = runtime.block_on(cli.run());
+        // A read of stdin cannot be interrupted; it must not hold up the exit.
+        runtime.shutdown_background();
+        code
+    });
+    ran.unwrap_or_else(|error| {
+        style::fail(&format!("{error:#}"));
+        ExitCode::FAILURE
+    })
+}

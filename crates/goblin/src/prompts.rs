@@ -1,0 +1,94 @@
+//! `goblin prompts`: what the gateway's prompts are, and one of them filled in.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use clap_complete::ArgValueCompleter;
+use serde_json::{Value, json};
+
+use crate::catalog::cards::{self, Kind};
+use crate::catalog::client::Client;
+use crate::catalog::content;
+use goblin_client::content::Block;
+use goblin_client::schema::Schema;
+use crate::catalog::{self, Common, EXIT_CODES, Failure, Filter, arguments, complete};
+use crate::style::print_json;
+use crate::tools::list;
+use goblin_telemetry::clean;
+use goblin_wire::json::quote;
+use goblin_wire::method::Method;
+
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true, after_help = EXIT_CODES)]
+pub struct Prompts {
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// List all prompts
+    List {
+        #[command(flatten)]
+        filter: Filter,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Print the messages of a prompt
+    #[command(after_long_help = GET_EXAMPLES)]
+    Get {
+        /// The prompt, by the name that the gateway lists it under
+        #[arg(add = ArgValueCompleter::new(complete::prompts))]
+        name: String,
+        /// key=value, a JSON object of strings, @FILE with one, or - for one on stdin
+        #[arg(add = ArgValueCompleter::new(complete::prompt_arguments))]
+        arguments: Vec<String>,
+        #[command(flatten)]
+        common: Common,
+    },
+}
+
+const GET_EXAMPLES: &str = "\
+Examples:
+  goblin prompts get git_commit_message style=short
+  goblin prompts get git_commit_message --json | jq -r '.messages[].content.text'";
+
+pub async fn run(arguments: Prompts) -> Result<ExitCode> {
+    match arguments.verb {
+        Verb::List { filter, common } => {
+            catalog::run(&common, async |client| list(client, Kind::Prompts, &filter, common.json).await).await
+        }
+        Verb::Get { name, arguments, common } => {
+            catalog::run(&common, async |client| get(client, &name, &arguments, common.json).await).await
+        }
+    }
+}
+
+async fn get(client: &mut Client, name: &str, words: &[String], json: bool) -> Result<(), Failure> {
+    let prompt = cards::describe(client, Kind::Prompts, name).await?;
+    let schema = schema(&prompt.value);
+    let arguments = arguments::read(name, words, Schema::new(&schema)).map_err(Failure::Usage)?;
+    let params = format!(r#"{{"name":{},"arguments":{arguments}}}"#, quote(name));
+    let result = client.request(&Method::PromptsGet, &params).await?;
+    if json {
+        return Ok(print_json(result.get())?);
+    }
+    let value: Value = serde_json::from_str(result.get()).unwrap_or_default();
+    let messages = value["messages"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let message = |message: &Value| {
+        let role = clean(message["role"].as_str().unwrap_or("?"));
+        [Block::Text(format!("{role}:")), Block::read(&message["content"])]
+    };
+    Ok(content::print(&messages.iter().flat_map(message).collect::<Vec<_>>())?)
+}
+
+/// The arguments of a prompt as those of a tool: they are all strings.
+pub fn schema(prompt: &Value) -> Value {
+    let arguments = prompt["arguments"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let names = || arguments.iter().filter_map(|argument| Some((argument["name"].as_str()?, argument)));
+    let properties: serde_json::Map<_, _> =
+        names().map(|(name, _)| (name.to_owned(), json!({ "type": "string" }))).collect();
+    let required: Vec<_> = names().filter(|(_, argument)| argument["required"] == true).map(|(name, _)| name).collect();
+    json!({ "properties": properties, "required": required })
+}

@@ -1,0 +1,125 @@
+//! `goblin resources`: what the gateway's resources are, and what is in them.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use clap_complete::ArgValueCompleter;
+use serde_json::{Value, json};
+
+use crate::catalog::cards::{self, Kind};
+use crate::catalog::client::Client;
+use crate::catalog::content;
+use goblin_client::content::Block;
+use crate::catalog::{self, Common, EXIT_CODES, Failure, Filter, complete, show};
+use crate::style::print_json;
+use crate::tools::list;
+use goblin_wire::json::quote;
+use goblin_wire::method::Method;
+
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true, after_help = EXIT_CODES)]
+pub struct Resources {
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// List all resources
+    List {
+        #[command(flatten)]
+        filter: Filter,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Write what a resource holds to stdout, byte for byte
+    #[command(after_long_help = READ_EXAMPLES)]
+    Read {
+        /// The URI or the identifier that the gateway lists it under
+        #[arg(add = ArgValueCompleter::new(complete::resources))]
+        uri: String,
+        /// Write it to this file instead
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Find resources and templates by what they hold, best first
+    #[command(after_long_help = SEARCH_EXAMPLES)]
+    Search {
+        /// What to look for, in plain words
+        #[arg(required = true)]
+        query: Vec<String>,
+        /// Only of this MIME type, like text/markdown or text/*
+        #[arg(long, value_name = "TYPE")]
+        mime_type: Option<String>,
+        #[command(flatten)]
+        filter: Filter,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// List the templates of resources
+    Templates {
+        #[command(flatten)]
+        filter: Filter,
+        #[command(flatten)]
+        common: Common,
+    },
+}
+
+const READ_EXAMPLES: &str = "\
+Examples:
+  goblin resources read file:///me/project/notes.md
+  goblin resources read --output logo.png files+file:///me/project/logo.png
+  goblin resources read --json note:///alpha | jq -r '.contents[].mimeType'";
+
+const SEARCH_EXAMPLES: &str = "\
+Examples:
+  goblin resources search release notes
+  goblin resources search --mime-type 'text/*' --server files --json notes | jq -r '.resources[].uri'";
+
+pub async fn run(arguments: Resources) -> Result<ExitCode> {
+    match arguments.verb {
+        Verb::List { filter, common } => {
+            catalog::run(&common, async |client| list(client, Kind::Resources, &filter, common.json).await).await
+        }
+        Verb::Templates { filter, common } => {
+            catalog::run(&common, async |client| list(client, Kind::Templates, &filter, common.json).await).await
+        }
+        Verb::Read { uri, output, common } => {
+            catalog::run(&common, async |client| read(client, &uri, output.as_deref(), common.json).await).await
+        }
+        Verb::Search { query, mime_type, filter, common } => {
+            let mut wanted = json!({ "query": query.join(" ") });
+            if let Some(mime_type) = mime_type {
+                wanted["mimeType"] = mime_type.into();
+            }
+            catalog::run(&common, async |client| search(client, wanted, &filter, common.json).await).await
+        }
+    }
+}
+
+async fn read(client: &mut Client, uri: &str, output: Option<&Path>, json: bool) -> Result<(), Failure> {
+    let result = client.request(&Method::ResourcesRead, &format!(r#"{{"uri":{}}}"#, quote(uri))).await?;
+    let value: Value = serde_json::from_str(result.get()).unwrap_or_default();
+    let contents = value["contents"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let blocks: Vec<_> = contents.iter().map(Block::of_resource).collect();
+    if let Some(path) = output {
+        content::write_file(path, &content::joined(&blocks))?;
+    }
+    match (json, output) {
+        (true, _) => Ok(print_json(result.get())?),
+        (false, None) => content::write_resource(uri, &blocks),
+        (false, Some(_)) => Ok(()),
+    }
+}
+
+async fn search(client: &mut Client, wanted: Value, filter: &Filter, json: bool) -> Result<(), Failure> {
+    let found = cards::search(client, "search_resources", filter, wanted).await?;
+    if json {
+        return Ok(print_json(&found)?);
+    }
+    Ok(show::both(&cards::read(Kind::Resources, &found), &cards::read(Kind::Templates, &found))?)
+}

@@ -1,0 +1,17 @@
+//! `goblin schema`: the JSON schema of the configuration, for editors.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::style::print;
+use goblin_config::schema;
+
+#[derive(Debug, Args)]
+pub struct Schema {}
+
+pub fn run(_arguments: &Schema) -> Result<ExitCode> {
+    print(&schema::text())?;
+    Ok(ExitCode::SUCCESS)
+}

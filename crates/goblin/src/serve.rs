@@ -1,0 +1,299 @@
+//! `goblin serve`: the gateway over HTTP.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result, anyhow};
+use clap::Args;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use goblin_engine::admin::permit::Permit;
+use goblin_engine::app::listener::Listeners;
+use goblin_engine::app::operate::Source;
+use goblin_engine::app::socket::SocketListener;
+use goblin_engine::app::{self, App};
+use goblin_engine::upstream::child::own_executable;
+use goblin_client::connect::ProxyEnvironment;
+use goblin_client::address::{self, ENDPOINT};
+use crate::banner::{self, Banner};
+use crate::follow::{Amend, Record};
+use crate::load::{From, Given};
+use goblin_client::environment::environment;
+use crate::log::LogFlags;
+use goblin_client::runtime::identity::Fingerprints;
+use goblin_client::runtime::{self, Places, Published, TokenFile, Tokens};
+use crate::style::{shell_word, tell, warn};
+use crate::cli;
+use crate::top;
+use crate::port;
+use crate::follow;
+use crate::log;
+use crate::load;
+use goblin_config::Gateway;
+use goblin_config::admin::Listen;
+use goblin_telemetry::Observe;
+use goblin_tui;
+use goblin_tui::remote::Remote;
+use goblin_telemetry::worker;
+
+#[derive(Debug, Args)]
+pub struct Serve {
+    #[command(flatten)]
+    pub source: cli::Source,
+    #[command(flatten)]
+    pub log: LogFlags,
+    /// Listen on this address instead of gateway.host, also where gateway.tcp is false
+    #[arg(long, value_name = "HOST")]
+    pub host: Option<String>,
+    /// Listen on this port instead of gateway.port, also where gateway.tcp is false; 0 takes any free one
+    #[arg(long, value_name = "PORT")]
+    pub port: Option<u16>,
+    /// Leave out what a terminal is told about connecting clients
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// Show the dashboard of goblin top at once; quitting it stops the gateway. The log goes nowhere but to the events
+    /// there, unless stderr is no terminal (2>goblin.log)
+    #[arg(long)]
+    pub tui: bool,
+}
+
+pub async fn run(arguments: Serve) -> Result<ExitCode> {
+    if arguments.tui
+        && let Err(problem) = top::check_terminal()
+    {
+        return Ok(tell(&problem));
+    }
+    let mut given = match load::load(arguments.source.config.as_deref()) {
+        Ok(given) => given,
+        Err(problem) => return Ok(tell(&problem)),
+    };
+    let amend = amend(&arguments);
+    amend(&mut given.config);
+    let gateway = &given.config.gateway;
+    if gateway.tcp && gateway.token.is_none() && !gateway.is_loopback() {
+        return Ok(tell(&format!(
+            "refusing to listen on {} without a token: anyone on the network could use your servers\n\
+             set gateway.token in the configuration, or listen on 127.0.0.1",
+            gateway.host
+        )));
+    }
+    let has_banner = std::io::stdout().is_terminal() && !arguments.quiet && !arguments.tui;
+    if arguments.tui && std::io::stderr().is_terminal() {
+        // The screen is not for lines.
+    } else if has_banner && std::io::stderr().is_terminal() {
+        log::start_below_banner(&given.config.log, &arguments.log);
+    } else {
+        log::start(&given.config.log, &arguments.log);
+    }
+    // Before there is anything that a signal must not leave behind.
+    let terminated = termination()?;
+    let clients = bind(gateway, &arguments).await?;
+    let addresses = Addresses::of(&clients)?;
+    let operators = app::bind_admin(&given.config.admin).await?;
+    let admin_url = match &operators {
+        Some((listener, _)) => Some(reachable(listener)?),
+        None => given.config.admin.enabled.then(|| addresses.admin.clone()),
+    };
+    let Public { record, permit, _token_file } = publish(&addresses, admin_url, &given)?;
+    let (source, _following) =
+        follow::follow(arguments.source.config.as_deref(), &given.from, amend, Arc::clone(&record))?;
+    let doors = Doors { clients, operators, permit };
+    if arguments.tui {
+        return serve_shown(given, source, doors, record, addresses.url).await;
+    }
+    serve(given, source, doors, record, has_banner.then_some(addresses), terminated).await
+}
+
+/// The addresses at which programs of this machine reach the gateway.
+struct Addresses {
+    /// The URL of the endpoint: that of TCP if there is one, else that of the socket.
+    url: String,
+    /// The address of the admin API, up to its path: the socket if there is one, else the URL of TCP.
+    admin: String,
+    has_tcp: bool,
+    socket: Option<PathBuf>,
+}
+
+impl Addresses {
+    fn of(listeners: &Listeners) -> Result<Addresses> {
+        let tcp = listeners.tcp.as_ref().map(reachable).transpose()?;
+        let socket = listeners.socket.as_ref().map(|socket| socket.path().to_owned());
+        let has_tcp = tcp.is_some();
+        let at_socket = |path: &str| socket.as_deref().map(|socket| address::of_socket(socket, path));
+        let url = tcp.as_ref().map(|tcp| format!("{tcp}{ENDPOINT}")).or_else(|| at_socket(ENDPOINT));
+        let (url, admin) = url.zip(at_socket("/").or(tcp)).context("the gateway listens nowhere")?;
+        Ok(Addresses { url, admin, has_tcp, socket })
+    }
+}
+
+/// Where others come in.
+struct Doors {
+    clients: Listeners,
+    /// An address of their own, where they have one.
+    operators: Option<(TcpListener, Listen)>,
+    permit: Permit,
+}
+
+/// What other programs of this machine can read of us, for as long as we run.
+struct Public {
+    record: Record,
+    permit: Permit,
+    _token_file: Option<TokenFile>,
+}
+
+/// What the flags say instead of the file.
+fn amend(arguments: &Serve) -> Amend {
+    let (host, port) = (arguments.host.clone(), arguments.port);
+    Arc::new(move |config| {
+        if let Some(host) = &host {
+            config.gateway.host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        }
+        config.gateway.port = port.unwrap_or(config.gateway.port);
+        config.gateway.tcp |= host.is_some() || port.is_some();
+    })
+}
+
+/// Serves for as long as somebody looks at it.
+async fn serve_shown(given: Given, source: Source, doors: Doors, record: Record, url: String) -> Result<ExitCode> {
+    let own = |record: &runtime::Record| record.pid == std::process::id() && record.url == url;
+    let gateway = match Places::of(&environment).running().into_iter().find(own) {
+        Some(record) => goblin_tui::remote::api::Gateway::Recorded(Box::new(record)),
+        None => {
+            let token = given.config.gateway.token.clone();
+            goblin_tui::remote::api::Gateway::Named { url, token, admin_token: Some(doors.permit.token().clone()) }
+        }
+    };
+    let (over, mut is_over) = watch::channel(false);
+    let (mut signals, mut has_ended) = (termination()?, false);
+    let terminated = async move || match std::mem::replace(&mut has_ended, true) {
+        // The sender outlives us.
+        false => drop(is_over.wait_for(|is_over| *is_over).await),
+        true => signals().await,
+    };
+    let shown = async {
+        let shown = async { goblin_tui::run(Remote::new(gateway)?, top::theme(), termination()?).await }.await;
+        over.send_replace(true);
+        shown
+    };
+    let (served, shown) = tokio::join!(serve(given, source, doors, record, None, terminated), shown);
+    shown.and(served)
+}
+
+async fn serve(
+    given: Given,
+    source: Source,
+    doors: Doors,
+    record: Record,
+    banner: Option<Addresses>,
+    mut terminated: impl AsyncFnMut(),
+) -> Result<ExitCode> {
+    let Given { config, from, .. } = given;
+    let has_token = config.gateway.token.is_some();
+    let mut app = App::start(config, own_executable()?, ProxyEnvironment::from_process(), Arc::new(Observe::default()));
+    app.follow(shown(&from), source);
+    app.set_permit(doors.permit);
+    if let Some((listener, listen)) = doors.operators {
+        app.accept_operators(listener, &listen);
+    }
+    let told = banner.map(|Addresses { url, has_tcp, socket, .. }| {
+        let banner = Banner { url: has_tcp.then_some(url), socket, from: shown(&from), has_token };
+        worker::spawn(banner::show(banner, app.readiness(), Arc::clone(app.directory())))
+    });
+    let shutdown = async move || {
+        terminated().await;
+        // First, so that nobody new comes while the rest ends.
+        drop(record.lock().unwrap_or_else(PoisonError::into_inner).take());
+    };
+    let served = app.serve_http(doors.clients, shutdown).await;
+    if let Some(told) = told {
+        told.abort();
+    }
+    served.map(|()| ExitCode::SUCCESS)
+}
+
+fn shown(from: &From) -> String {
+    match from {
+        From::File(path) => path.display().to_string(),
+        From::Directory(path) => format!("the files of {} (there is no configuration)", path.display()),
+    }
+}
+
+/// Binds the listeners for clients. The socket comes last: nothing else of this process runs while its umask holds.
+async fn bind(gateway: &Gateway, arguments: &Serve) -> Result<Listeners> {
+    let tcp = match gateway.tcp {
+        true => Some(bind_tcp(gateway, arguments).await?),
+        false => None,
+    };
+    let socket = gateway.socket.as_deref().map(SocketListener::bind).transpose()?;
+    Ok(Listeners { tcp, socket })
+}
+
+async fn bind_tcp(gateway: &Gateway, arguments: &Serve) -> Result<TcpListener> {
+    app::bind(gateway).await.map_err(|error| {
+        let config = arguments.source.config.as_ref().map(|path| path.display().to_string());
+        let flag = |name: &str, value: &Option<String>| {
+            value.as_ref().map(|value| format!(" --{name} {}", shell_word(value))).unwrap_or_default()
+        };
+        let flags = flag("config", &config) + &flag("host", &arguments.host);
+        anyhow!(port::explain(gateway, &error, &flags))
+    })
+}
+
+/// How programs of this machine reach it: an address that means all of them is not one to connect to.
+fn reachable(listener: &TcpListener) -> Result<String> {
+    let mut address = listener.local_addr().context("the listener has no address")?;
+    if address.ip().is_unspecified() {
+        let loopback = if address.is_ipv4() { [127, 0, 0, 1].into() } else { std::net::Ipv6Addr::LOCALHOST.into() };
+        address.set_ip(loopback);
+    }
+    Ok(format!("http://{address}"))
+}
+
+/// Other commands find us by it. Without it we serve all the same; but where the operator said where the admin token
+/// shall be, it must get there.
+fn publish(addresses: &Addresses, admin_url: Option<String>, given: &Given) -> Result<Public> {
+    let (gateway, admin) = (&given.config.gateway, &given.config.admin);
+    let permit = Permit::new(gateway, admin);
+    let chosen = admin.token_file.clone().filter(|_| admin.enabled);
+    let write = |path: &PathBuf| {
+        let written = TokenFile::write(path, permit.token());
+        written.with_context(|| format!("cannot write the admin token to {} (admin.tokenFile)", path.display()))
+    };
+    let token_file = chosen.as_ref().map(write).transpose()?;
+    let beside = Some(permit.token()).filter(|_| admin.enabled && chosen.is_none());
+    let record = record(&addresses.url, given).and_then(|mut record| {
+        record.socket = addresses.socket.clone();
+        (record.admin_url, record.admin_token_file) = (admin_url, chosen.clone());
+        Places::of(&environment).publish(record, Tokens { gateway: gateway.token.as_ref(), admin: beside })
+    });
+    let record = record.map_err(|error| warn(&format!("other goblin commands will not find this gateway: {error}")));
+    let record = record.ok();
+    let place = record.as_ref().and_then(Published::admin_token_file).map(Path::to_owned).or(chosen);
+    let permit = match place {
+        Some(place) => permit.written_to(place),
+        None => permit,
+    };
+    Ok(Public { record: Arc::new(Mutex::new(record)), permit, _token_file: token_file })
+}
+
+fn record(url: &str, given: &Given) -> std::io::Result<runtime::Record> {
+    let mut salt = [0; 16];
+    getrandom::fill(&mut salt).map_err(std::io::Error::other)?;
+    Ok(runtime::Record::new(url.to_owned(), given.identity.clone(), Fingerprints::new(salt, &given.variables)))
+}
+
+/// Waits for Ctrl-C or SIGTERM, each time it is called.
+pub fn termination() -> Result<impl AsyncFnMut()> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    Ok(async move || {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}

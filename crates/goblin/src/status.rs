@@ -1,0 +1,166 @@
+//! `goblin status`: how a running gateway is, once or again and again.
+
+mod show;
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use clap::Args;
+
+use goblin_admin::api;
+use crate::admin_client::{AdminClient, Which};
+use crate::catalog::{self, Failure};
+use crate::serve::termination;
+use crate::style::{is_colourful, print, warn, width};
+
+const ROUTE: &str = "/api/status";
+/// Some server is not ready, or the configuration file is not in force.
+const UNWELL: u8 = 1;
+
+/// One line per paragraph: clap fits them to the terminal.
+const EXIT_CODES: &str = "\
+Exit codes: 0 when all enabled servers are ready, 1 when some server is not or the configuration file is rejected, 2 when \
+the arguments cannot be used, 3 when no gateway runs or it does not answer. With --watch: 0 at Ctrl-C.";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct Status {
+    #[command(flatten)]
+    pub which: Which,
+    /// Print what the admin API answers, as it is
+    #[arg(long)]
+    pub json: bool,
+    /// Look again every so many seconds (2), until Ctrl-C
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
+          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub watch: Option<u64>,
+}
+
+pub async fn run(arguments: Status) -> Result<ExitCode> {
+    let Some(seconds) = arguments.watch else { return once(&arguments).await };
+    let mut terminated = termination()?;
+    tokio::select! {
+        watched = watch(&arguments, Duration::from_secs(seconds)) => watched,
+        () = terminated() => Ok(ExitCode::SUCCESS),
+    }
+}
+
+async fn once(arguments: &Status) -> Result<ExitCode> {
+    match begin(&arguments.which).await {
+        Ok((client, look)) => {
+            print(&look.text(&client, arguments.json)).context("cannot write to stdout")?;
+            Ok(ExitCode::from(if is_well(&look.status) { 0 } else { UNWELL }))
+        }
+        Err(failure) => Ok(catalog::told(&failure)),
+    }
+}
+
+/// Whoever has been seen once is looked for until the end: a gateway may be restarted.
+async fn watch(arguments: &Status, period: Duration) -> Result<ExitCode> {
+    let (client, first) = match begin(&arguments.which).await {
+        Ok(seen) => seen,
+        Err(failure) => return Ok(catalog::told(&failure)),
+    };
+    let mut screen = Screen::new(arguments.json);
+    let mut seen: Result<Look, String> = Ok(first);
+    loop {
+        let is_read = match seen {
+            Ok(look) => screen.show(&look.text(&client, arguments.json)),
+            Err(reason) => screen.lament(&reason, period),
+        };
+        if !is_read.context("cannot write to stdout")? {
+            return Ok(ExitCode::SUCCESS);
+        }
+        tokio::time::sleep(period).await;
+        seen = look(&client).await;
+    }
+}
+
+/// One answer of the gateway.
+struct Look {
+    body: Bytes,
+    status: api::Status,
+}
+
+async fn begin(which: &Which) -> Result<(AdminClient, Look), Failure> {
+    let client = AdminClient::find(which, ROUTE).await?;
+    let look = look(&client).await.map_err(Failure::Unavailable)?;
+    Ok((client, look))
+}
+
+async fn look(client: &AdminClient) -> Result<Look, String> {
+    let body = client.get().await?;
+    let status = serde_json::from_slice(&body)
+        .map_err(|error| format!("{} answers with something else than a status: {error}", client.place()))?;
+    Ok(Look { body, status })
+}
+
+impl Look {
+    fn text(&self, client: &AdminClient, json: bool) -> String {
+        let stdout = std::io::stdout();
+        match json {
+            true => String::from_utf8_lossy(&self.body).into_owned() + "\n",
+            false => show::render(&self.status, &client.place(), width(&stdout), is_colourful(&stdout)),
+        }
+    }
+}
+
+fn is_well(status: &api::Status) -> bool {
+    let is_fine = |server: &api::ServerStatus| matches!(server.state.as_str(), "ready" | "disabled");
+    status.configuration.problem.is_none() && status.servers.iter().all(is_fine)
+}
+
+/// Where one status after the other is shown: in the same place on a terminal, one below the other in a pipe.
+struct Screen {
+    is_terminal: bool,
+    json: bool,
+    is_first: bool,
+    is_lost: bool,
+}
+
+impl Screen {
+    fn new(json: bool) -> Screen {
+        let is_terminal = std::io::stdout().is_terminal() && !json;
+        Screen { is_terminal, json, is_first: true, is_lost: false }
+    }
+
+    /// Whether somebody reads it.
+    fn show(&mut self, text: &str) -> std::io::Result<bool> {
+        self.is_lost = false;
+        let is_first = std::mem::replace(&mut self.is_first, false);
+        write(&match (self.is_terminal, self.json) {
+            // Drawn over what is there, so that nothing flickers.
+            (true, _) => {
+                let clear = if is_first { "\x1b[2J" } else { "" };
+                format!("{clear}\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"))
+            }
+            (false, true) => text.to_owned(),
+            (false, false) if is_first => text.to_owned(),
+            (false, false) => format!("\n{text}"),
+        })
+    }
+
+    /// Nobody answers; in a pipe that is told once, beside what is piped.
+    fn lament(&mut self, reason: &str, period: Duration) -> std::io::Result<bool> {
+        let words = format!("{reason}; looking again every {} s", period.as_secs());
+        if self.is_terminal {
+            return self.show(&format!("{words}\n"));
+        }
+        if !std::mem::replace(&mut self.is_lost, true) {
+            warn(&words);
+        }
+        Ok(true)
+    }
+}
+
+fn write(text: &str) -> std::io::Result<bool> {
+    let mut stdout = std::io::stdout();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,248 @@
+//! `goblin stdio`: one client on stdin and stdout, served here or carried to a gateway that runs already.
+//!
+//! Ten clients of one configuration shall not start its servers ten times. So where a gateway of the same configuration
+//! runs, this is a bridge to it; otherwise it is a gateway of its own. It says which on stderr, and why.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use goblin_engine::app::App;
+use goblin_engine::upstream::child::own_executable;
+use goblin_client::connect::ProxyEnvironment;
+use goblin_client::bridge::wire::{Target, Wire};
+use crate::load::Found;
+use goblin_client::environment::environment;
+use crate::log::LogFlags;
+use goblin_client::runtime::identity::Identity;
+use goblin_client::runtime::{Places, Record};
+use crate::serve::termination;
+use crate::style::{note, tell, warn};
+use crate::cli::Source;
+use crate::log;
+use crate::load;
+use goblin_client::runtime;
+use goblin_client::bridge;
+use goblin_client::address;
+use goblin_config::exposure::ProfileName;
+use goblin_config::mask;
+use goblin_config::secret::Secret;
+use goblin_config::{Config, Log};
+use goblin_telemetry::Observe;
+
+/// The variable that holds the token of the gateway at --url.
+const TOKEN_VARIABLE: &str = "GOBLIN_TOKEN";
+/// The variable that holds its admin token.
+const ADMIN_TOKEN_VARIABLE: &str = "GOBLIN_ADMIN_TOKEN";
+
+#[derive(Debug, Args)]
+pub struct Stdio {
+    #[command(flatten)]
+    pub source: Source,
+    #[command(flatten)]
+    pub log: LogFlags,
+    /// Carry the client to the gateway at this URL, or at unix:SOCKET, instead of starting servers
+    #[arg(long, value_name = "URL", value_parser = address::parse, conflicts_with = "standalone")]
+    pub url: Option<String>,
+    /// Read the token of the gateway at --url from this file (otherwise from the variable GOBLIN_TOKEN)
+    #[arg(long, value_name = "FILE", requires = "url")]
+    pub token_file: Option<PathBuf>,
+    /// Start servers of its own even when a gateway of the same configuration runs
+    #[arg(long)]
+    pub standalone: bool,
+    /// Show the client what this profile of the configuration shows
+    #[arg(long, value_name = "NAME", value_parser = profile_name)]
+    pub profile: Option<ProfileName>,
+}
+
+/// Reads the name of a profile, as arguments have it.
+pub fn profile_name(text: &str) -> Result<ProfileName, String> {
+    ProfileName::new(text).ok_or_else(|| "a profile has a name of letters, digits, \"_\" and \"-\"".to_owned())
+}
+
+pub async fn run(arguments: Stdio) -> Result<ExitCode> {
+    if let Some(url) = &arguments.url {
+        let token = token(arguments.token_file.as_deref())?;
+        let url = address::endpoint(url, arguments.profile.as_ref());
+        note(&format!("a bridge to the gateway at {}", mask::url(&url)));
+        let target = Target::new(&url, token.as_ref(), &ProxyEnvironment::from_process())?;
+        return carry(Wire::to(target), &arguments.log).await;
+    }
+    let found = match load::find(arguments.source.config.as_deref()) {
+        Ok(found) => found,
+        Err(trouble) => return Ok(tell(&trouble.to_string())),
+    };
+    let usable = match arguments.standalone {
+        true => Err("--standalone was given".to_owned()),
+        false => look_around(&found.identity()).await,
+    };
+    let profile = arguments.profile;
+    match usable {
+        Ok((record, token)) => {
+            let url = address::endpoint(&record.address(), profile.as_ref());
+            let Record { pid, identity, .. } = &record;
+            note(&format!("a bridge to the gateway at {url} (pid {pid}), which serves {} too", identity.place()));
+            let own = identity.clone();
+            let target = Target::of_record(&url, record, token.as_ref(), &ProxyEnvironment::from_process())?;
+            carry(Wire::to_successors(target, move || successor(&own, profile.as_ref())), &arguments.log).await
+        }
+        Err(reason) => stand_alone(found, &reason, profile, &arguments.log).await,
+    }
+}
+
+/// What is wrong with the wish for a profile that the configuration does not have.
+pub fn check_profile(config: &Config, profile: Option<&ProfileName>) -> Result<(), String> {
+    let Some(name) = profile.filter(|name| !config.profiles.contains_key(*name)) else { return Ok(()) };
+    let known: Vec<_> = config.profiles.keys().map(ProfileName::as_str).collect();
+    Err(match &known[..] {
+        [] => format!("there is no profile {name}: the configuration has none"),
+        known => format!("there is no profile {name}; there are {}", known.join(", ")),
+    })
+}
+
+async fn stand_alone(found: Found, reason: &str, profile: Option<ProfileName>, flags: &LogFlags) -> Result<ExitCode> {
+    let given = match found.parse() {
+        Ok(given) => given,
+        Err(trouble) => return Ok(tell(&trouble.to_string())),
+    };
+    if let Err(trouble) = check_profile(&given.config, profile.as_ref()) {
+        return Ok(tell(&trouble));
+    }
+    for warning in &given.warnings {
+        warn(&warning.to_string());
+    }
+    note(&format!("a gateway of its own for {}: {reason}", given.identity.place()));
+    log::start(&given.config.log, flags);
+    let observe = Arc::new(Observe::default());
+    let app = App::start(given.config, own_executable()?, ProxyEnvironment::from_process(), observe);
+    app.serve_stdio(profile, tokio::io::stdin(), tokio::io::stdout(), termination()?).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn carry(wire: Wire, flags: &LogFlags) -> Result<ExitCode> {
+    log::start(&Log::default(), flags);
+    bridge::run(wire, tokio::io::stdin(), tokio::io::stdout(), termination()?).await;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The token of the gateway at --url.
+pub fn token(file: Option<&Path>) -> Result<Option<Secret>> {
+    token_of(file, TOKEN_VARIABLE)
+}
+
+/// Returns the admin token of the gateway at --url. A gateway of this user on this machine needs none to be given.
+pub fn admin_token(file: Option<&Path>, url: &str) -> Result<Option<Secret>> {
+    Ok(token_of(file, ADMIN_TOKEN_VARIABLE)?.or_else(|| runtime::admin_token_at(url)))
+}
+
+fn token_of(file: Option<&Path>, variable: &str) -> Result<Option<Secret>> {
+    let text = match file {
+        Some(path) => {
+            let text = std::fs::read_to_string(path);
+            Some(text.with_context(|| format!("cannot read the token file {}", path.display()))?)
+        }
+        None => environment(variable),
+    };
+    Ok(text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()).map(Secret::new))
+}
+
+/// The gateway to use and its token, or why there is none.
+async fn look_around(own: &Identity) -> Result<(Record, Option<Secret>), String> {
+    let record = choose(&Places::of(&environment).running(), own, environment)?;
+    let Record { url, pid, .. } = &record;
+    if !record.answers().await {
+        return Err(format!("the gateway at {url} (pid {pid}) does not answer"));
+    }
+    match record.token() {
+        Ok(token) => Ok((record, token)),
+        // It may have ended in this very moment.
+        Err(error) => Err(format!("the token of the gateway at {url} (pid {pid}) cannot be read: {error}")),
+    }
+}
+
+/// The gateway that was started in place of one that ended. The file may say something else by now: the client wants what
+/// it says, as another user of the same variables would get it.
+fn successor(own: &Identity, profile: Option<&ProfileName>) -> Option<Target> {
+    let is_successor =
+        |record: &Record| record.identity.is_same_place(own) && record.fingerprints.differing(environment).is_empty();
+    let record = Places::of(&environment).running().into_iter().find(is_successor)?;
+    let (token, url) = (record.token().ok()?, address::endpoint(&record.address(), profile));
+    Target::of_record(&url, record, token.as_ref(), &ProxyEnvironment::from_process()).ok()
+}
+
+/// The gateway among `running` that does what we would, or why there is none.
+fn choose(running: &[Record], own: &Identity, here: impl Fn(&str) -> Option<String>) -> Result<Record, String> {
+    let mut reason = "no gateway of this configuration is running".to_owned();
+    for record in running.iter().filter(|record| record.identity.is_same_place(own)) {
+        match difference(record, own, &here) {
+            Some(difference) if record.identity != *own => reason = format!("{difference}; restart it"),
+            Some(difference) => reason = difference,
+            None => return Ok(record.clone()),
+        }
+    }
+    Err(reason)
+}
+
+/// What a gateway of the same file does otherwise than one that is started here would.
+pub fn difference(record: &Record, own: &Identity, here: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let gateway = format!("the gateway at {} (pid {})", record.url, record.pid);
+    let differing = record.fingerprints.differing(here);
+    if record.identity != *own {
+        return Some(format!("{gateway} was started with another text of this file"));
+    }
+    let names = differing.join(", ");
+    (!differing.is_empty()).then(|| format!("{gateway} was started with another value of {names}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use goblin_client::runtime::identity::Fingerprints;
+
+    fn record(text: &str) -> Record {
+        let identity = Identity::of_file(Path::new("/x/goblin.json"), text, Path::new("/x"));
+        let variables = [("KEY".to_owned(), Some("1".to_owned()))].into();
+        Record::new("http://127.0.0.1:1/mcp".to_owned(), identity, Fingerprints::new([0; 16], &variables))
+    }
+
+    #[test]
+    fn a_profile_stands_at_the_end_of_the_path() {
+        let review = ProfileName::new("review").expect("a valid name");
+        for (url, expected) in [
+            ("http://h/mcp", "http://h/mcp/p/review"),
+            ("http://h/mcp/", "http://h/mcp/p/review"),
+            ("http://h/mcp?key=a/b", "http://h/mcp/p/review?key=a/b"),
+            ("unix:/x/a?.sock:/mcp", "unix:/x/a?.sock:/mcp/p/review"),
+        ] {
+            assert_eq!(address::endpoint(url, Some(&review)), expected);
+            assert_eq!(address::endpoint(url, None), url);
+        }
+    }
+
+    #[test]
+    fn a_gateway_is_used_only_where_it_does_the_same() {
+        let own = record("same").identity;
+        let check = |running: &[Record], key: Option<&str>, expected: Result<(), &str>| {
+            let chosen = choose(running, &own, |_| key.map(str::to_owned));
+            match (chosen, expected) {
+                (Ok(_), Ok(())) => {}
+                (Err(reason), Err(words)) => assert!(reason.contains(words), "{reason}"),
+                (chosen, expected) => panic!("{chosen:?}, not {expected:?}"),
+            }
+        };
+        check(&[], None, Err("no gateway"));
+        check(&[record("same")], None, Ok(()));
+        check(&[record("same")], Some("1"), Ok(()));
+        check(&[record("same")], Some("2"), Err("another value of KEY"));
+        check(&[record("other")], None, Err("another text"));
+        check(&[record("other"), record("same")], None, Ok(()));
+        let mut elsewhere = record("same");
+        elsewhere.identity.config = Some("/y/goblin.json".into());
+        check(&[elsewhere], None, Err("no gateway"));
+    }
+}

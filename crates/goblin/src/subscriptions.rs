@@ -1,0 +1,84 @@
+//! `goblin subscriptions`: who is subscribed to what at a running gateway (SUB-15).
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+use crate::admin_client::{AdminClient, Which};
+use crate::catalog::{self, Failure};
+use crate::check::table::lay_out;
+use crate::style::{is_colourful, plural, print, width};
+use goblin_telemetry::clean;
+use goblin_admin::api::SubscriptionInfo;
+use goblin_admin::api::SubscriptionList;
+
+const ROUTE: &str = "/api/subscriptions";
+/// What may stand in a query as it is.
+const QUERY: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/').remove(b':');
+
+#[derive(Debug, Args)]
+pub struct Subscriptions {
+    /// Only those that an update of this resource reaches
+    pub uri: Option<String>,
+    #[command(flatten)]
+    pub which: Which,
+    /// Print what the admin API answers, as it is
+    #[arg(long)]
+    pub json: bool,
+}
+
+pub async fn run(arguments: Subscriptions) -> Result<ExitCode> {
+    match text(&arguments).await {
+        Ok(text) => {
+            print(&text).context("cannot write to stdout")?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(failure) => Ok(catalog::told(&failure)),
+    }
+}
+
+async fn text(arguments: &Subscriptions) -> Result<String, Failure> {
+    let query = arguments.uri.as_ref().map(|uri| format!("?uri={}", utf8_percent_encode(uri, QUERY)));
+    let client = AdminClient::find(&arguments.which, &format!("{ROUTE}{}", query.unwrap_or_default())).await?;
+    let body = client.get().await.map_err(Failure::Unavailable)?;
+    if arguments.json {
+        return Ok(String::from_utf8_lossy(&body).into_owned() + "\n");
+    }
+    let list: SubscriptionList = serde_json::from_slice(&body).map_err(|error| {
+        Failure::Unavailable(format!("{} answers with something else than subscriptions: {error}", client.place()))
+    })?;
+    let stdout = std::io::stdout();
+    Ok(render(&list, width(&stdout), is_colourful(&stdout)))
+}
+
+fn render(list: &SubscriptionList, width: Option<usize>, colourful: bool) -> String {
+    let clients = plural(list.clients.len(), "client");
+    let mut text = format!("{} of {clients}\n", plural(list.total, "subscription"));
+    if list.total > 0 {
+        let head = ["URI", "SERVER", "CLIENT", "STATE", "DELIVERED", "COALESCED", "SINCE"].map(str::to_owned).to_vec();
+        let rows: Vec<_> = std::iter::once(head).chain(list.subscriptions.iter().map(row)).collect();
+        text.push('\n');
+        text.push_str(&lay_out(&rows, width, colourful));
+    }
+    if list.omitted > 0 {
+        text.push_str(&format!("and {} more\n", list.omitted));
+    }
+    text
+}
+
+fn row(subscription: &SubscriptionInfo) -> Vec<String> {
+    let client = &subscription.client;
+    let name = if client.name.is_empty() { client.id.clone() } else { format!("{} {}", client.name, client.id) };
+    vec![
+        clean(&subscription.uri),
+        subscription.server.clone(),
+        clean(&name),
+        subscription.state.to_string(),
+        subscription.delivered.to_string(),
+        subscription.coalesced.to_string(),
+        subscription.created.clone(),
+    ]
+}

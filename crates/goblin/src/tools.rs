@@ -1,0 +1,182 @@
+//! `goblin tools`: what the gateway's tools are, and one of them called.
+
+use goblin_client::content::blocks;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use clap_complete::ArgValueCompleter;
+use serde_json::json;
+
+use crate::catalog::cards::{self, Kind};
+use crate::catalog::client::Client;
+use goblin_client::content::Outcomes;
+use crate::catalog::content;
+use goblin_client::schema::Schema;
+use crate::catalog::{self, Common, EXIT_CODES, Failure, Filter, arguments, complete, definition, show};
+use crate::style::{is_colourful, print, print_json, width};
+use goblin_telemetry::clean;
+
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true, after_help = EXIT_CODES)]
+pub struct Tools {
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// List all tools, those that clients must search for too
+    #[command(after_long_help = LIST_EXAMPLES)]
+    List {
+        #[command(flatten)]
+        filter: Filter,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Show what a tool does and takes
+    Describe {
+        /// The tool, by the name that the gateway lists it under
+        #[arg(add = ArgValueCompleter::new(complete::tools))]
+        name: String,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Find tools by what they do, best first
+    #[command(after_long_help = SEARCH_EXAMPLES)]
+    Search {
+        /// What to look for, in plain words
+        #[arg(required = true)]
+        query: Vec<String>,
+        #[command(flatten)]
+        filter: Filter,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Call a tool and print what it answers
+    #[command(after_long_help = CALL_EXAMPLES)]
+    Call {
+        /// The tool, by the name that the gateway lists it under
+        #[arg(add = ArgValueCompleter::new(complete::tools))]
+        name: String,
+        /// key=value, key:=JSON, a JSON object, @FILE with one, or - for one on stdin
+        #[arg(add = ArgValueCompleter::new(complete::tool_arguments))]
+        arguments: Vec<String>,
+        /// Save images, audio and other files of the result here; more than one are numbered
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
+        #[command(flatten)]
+        common: Common,
+    },
+}
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  goblin tools list
+  goblin tools list --server github --json | jq -r '.tools[].name'
+  goblin tools list --config goblin.json";
+
+const SEARCH_EXAMPLES: &str = "\
+Examples:
+  goblin tools search create an issue
+  goblin tools search --limit 3 --json read a file | jq -r '.tools[].name'";
+
+const CALL_EXAMPLES: &str = "\
+Examples:
+  goblin tools call github_create_issue owner=me repo=project title='It is broken'
+  goblin tools call weather_forecast city=Oslo days=3 'fields=[\"wind\",\"rain\"]'
+  goblin tools call notes_add text:='\"3\"'
+  goblin tools call notes_add '{\"text\": \"hello\"}'
+  jq -n '{text: \"hello\"}' | goblin tools call notes_add -
+  goblin tools call chart_draw @chart.json --output chart.png
+
+A value is typed by the schema of the tool: count=3 is a number where it wants one. Arrays and objects are written as \
+JSON; key:=JSON is taken as it is written. Progress is told on stderr. Where the server asks for something, a terminal \
+gets the question; otherwise it is declined. Ctrl-C cancels the call.";
+
+pub async fn run(arguments: Tools) -> Result<ExitCode> {
+    match arguments.verb {
+        Verb::List { filter, common } => {
+            catalog::run(&common, async |client| list(client, Kind::Tools, &filter, common.json).await).await
+        }
+        Verb::Describe { name, common } => {
+            catalog::run(&common, async |client| describe(client, &name, common.json).await).await
+        }
+        Verb::Search { query, filter, common } => {
+            catalog::run(&common, async |client| search(client, &query.join(" "), &filter, common.json).await).await
+        }
+        Verb::Call { name, arguments, output, common } => {
+            let call = Call { name, arguments, output, json: common.json };
+            catalog::run(&common, async |client| call.run(client).await).await
+        }
+    }
+}
+
+/// Lists what there is of one kind.
+pub async fn list(client: &mut Client, kind: Kind, filter: &Filter, json: bool) -> Result<(), Failure> {
+    let cards = cards::list(client, kind, filter).await?;
+    match json {
+        true => print_json(&cards.to_json())?,
+        false => show::cards(&cards)?,
+    }
+    Ok(())
+}
+
+async fn describe(client: &mut Client, name: &str, json: bool) -> Result<(), Failure> {
+    let tool = cards::describe(client, Kind::Tools, name).await?;
+    let stdout = std::io::stdout();
+    match json {
+        true => print_json(&tool.json)?,
+        false => print(&definition::render(&tool, width(&stdout), is_colourful(&stdout)))?,
+    }
+    Ok(())
+}
+
+async fn search(client: &mut Client, query: &str, filter: &Filter, json: bool) -> Result<(), Failure> {
+    let found = cards::search(client, "search_tools", filter, json!({ "query": query })).await?;
+    match json {
+        true => print_json(&found)?,
+        false => show::cards(&cards::read(Kind::Tools, &found))?,
+    }
+    Ok(())
+}
+
+struct Call {
+    name: String,
+    arguments: Vec<String>,
+    output: Option<PathBuf>,
+    json: bool,
+}
+
+impl Call {
+    async fn run(self, client: &mut Client) -> Result<(), Failure> {
+        let tool = cards::describe(client, Kind::Tools, &self.name).await?;
+        let schema = Schema::new(&tool.value["inputSchema"]);
+        let arguments = arguments::read(&self.name, &self.arguments, schema).map_err(Failure::Usage)?;
+        let outcomes = client.call(&self.name, &arguments).await?;
+        let blocks = blocks(&outcomes);
+        if let Some(path) = &self.output {
+            content::save(&blocks, path)?;
+        }
+        match (self.json, outcomes.is_error()) {
+            (true, _) => print_json(outcomes.raw.get())?,
+            (false, false) => content::print(&blocks)?,
+            (false, true) => {}
+        }
+        match outcomes.is_error() {
+            true => Err(Failure::Refused(complaint(&self.name, &outcomes))),
+            false => Ok(()),
+        }
+    }
+}
+
+/// What a tool says that failed.
+fn complaint(name: &str, outcomes: &Outcomes) -> String {
+    let text = outcomes.text();
+    let lines: Vec<_> = text.lines().map(clean).collect();
+    match lines.is_empty() {
+        true => format!("{name} failed and does not say why"),
+        false => lines.join("\n"),
+    }
+}

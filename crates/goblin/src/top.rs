@@ -1,0 +1,97 @@
+//! `goblin top`: a running gateway in the terminal (see [`goblin_tui`]).
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::catalog::UNAVAILABLE;
+use goblin_client::environment::environment;
+use goblin_client::runtime::{self, FindError};
+use crate::serve::termination;
+use crate::style::{fail, is_colourful, tell};
+use crate::stdio;
+use crate::load;
+use goblin_client::address;
+use goblin_tui;
+use goblin_tui::remote::Remote;
+use goblin_tui::remote::api::Gateway;
+use goblin_tui::view::theme::Theme;
+
+/// One line per paragraph: clap fits them to the terminal.
+pub const LONG_ABOUT: &str = "\
+See how a running gateway is doing, and act on it, in the terminal.
+
+It shows servers, tools, prompts, resources, subscriptions, sessions and events of the gateway as they change, calls tools, \
+reads and watches resources, restarts and disables servers, and has the configuration read anew. ? lists the keys, q quits.
+
+It needs a terminal of 80 columns and 24 rows, and does without colour where NO_COLOR is set.";
+
+#[derive(Debug, Args)]
+pub struct Top {
+    /// Show the gateway at this URL, or at unix:SOCKET, instead of the one that runs on this machine
+    #[arg(long, value_name = "URL", value_parser = address::parse)]
+    pub url: Option<String>,
+    /// Read the admin token of the gateway at --url from this file (otherwise from the variable GOBLIN_ADMIN_TOKEN)
+    #[arg(long, value_name = "FILE", requires = "url")]
+    pub token_file: Option<PathBuf>,
+    /// Read the token of its clients, for calls and reads, from this file (otherwise from the variable GOBLIN_TOKEN)
+    #[arg(long, value_name = "FILE", requires = "url")]
+    pub client_token_file: Option<PathBuf>,
+}
+
+pub async fn run(arguments: Top) -> Result<ExitCode> {
+    if let Err(problem) = check_terminal() {
+        return Ok(tell(&problem));
+    }
+    // Before there is anything that a signal must not leave behind.
+    let terminated = termination()?;
+    let gateway = match arguments.url {
+        Some(url) => Gateway::Named {
+            token: stdio::token(arguments.client_token_file.as_deref())?,
+            admin_token: stdio::admin_token(arguments.token_file.as_deref(), &url)?,
+            url,
+        },
+        None => match find().await {
+            Ok(gateway) => gateway,
+            Err((problem, code)) => {
+                fail(&problem);
+                return Ok(ExitCode::from(code));
+            }
+        },
+    };
+    goblin_tui::run(Remote::new(gateway)?, theme(), terminated).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether there is a screen and a keyboard.
+pub fn check_terminal() -> Result<(), String> {
+    let elsewhere = "goblin tools, goblin resources and the admin API tell the same to programs";
+    if !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
+        return Err(format!("the dashboard needs a terminal, for keys and for the screen; {elsewhere}"));
+    }
+    match environment("TERM").as_deref() {
+        None | Some("" | "dumb") => Err(format!(
+            "the dashboard needs a terminal that can be drawn on, and TERM says there is none; {elsewhere}"
+        )),
+        Some(_) => Ok(()),
+    }
+}
+
+pub fn theme() -> Theme {
+    if is_colourful(&std::io::stdout()) { Theme::Colour } else { Theme::Monochrome }
+}
+
+async fn find() -> Result<Gateway, (String, u8)> {
+    let own = load::find(None).ok().map(|found| found.identity());
+    match runtime::find(own.as_ref()).await {
+        Ok(record) => Ok(Gateway::Recorded(Box::new(record))),
+        Err(FindError::None) => {
+            let words = "no gateway is running on this machine; start one (goblin serve), or name one (--url URL)";
+            Err((words.to_owned(), UNAVAILABLE))
+        }
+        Err(several) => Err((several.to_string(), crate::cli::BAD_CONFIGURATION)),
+    }
+}

@@ -1,0 +1,132 @@
+//! `goblin watch`: a line for every change of a resource, and a command where one is wanted.
+//!
+//! It is a client like any other, over a pipe in memory: behind the pipe is either the bridge that `goblin stdio` uses, to
+//! a gateway that runs already, or a gateway of its own. So it outlives a restart of the gateway as every client of a
+//! bridge does, and subscriptions end with its session. See [`watching`] for what it does with what it hears.
+
+pub mod exec;
+pub mod show;
+pub mod watching;
+pub mod wish;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use tokio::sync::watch;
+
+use crate::door::{Closed, Door, Reach};
+use goblin_client::gateway::PIPE_BYTES;
+use crate::log::LogFlags;
+use goblin_client::peer::Peer;
+use crate::serve::termination;
+use crate::style::tell;
+use crate::watch::exec::Commands;
+use crate::watch::show::Shown;
+use crate::watch::watching::Watching;
+use crate::watch::wish::{Kind, Options, Wishes};
+use goblin_config::quantity;
+
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub struct Watch {
+    /// The resources, by the URI or the identifier that the gateway lists them under, or patterns of them
+    #[arg(required = true, value_name = "URI")]
+    pub uris: Vec<String>,
+    #[command(flatten)]
+    pub reach: Reach,
+    /// Print one JSON object per line
+    #[arg(long)]
+    pub json: bool,
+    /// Run this for every update, through sh, with the URI as $1 and in GOBLIN_URI
+    #[arg(long, value_name = "COMMAND")]
+    pub exec: Option<String>,
+    /// Be told of one resource at most once in this time, like 500ms or 10s; the last change is never left out
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub min_interval: Option<Duration>,
+    /// Be told of all resources together, after gathering for this long, like 2s
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub batch: Option<Duration>,
+    /// Be told only when one of these fields differs, like size or annotations.lastModified
+    #[arg(long, value_name = "FIELDS", value_delimiter = ',')]
+    pub fields: Vec<String>,
+    /// How the URIs are meant (otherwise one with *, ? or [ is a glob and one with { a template, unless it is listed)
+    #[arg(long, value_name = "KIND")]
+    pub pattern: Option<Kind>,
+    #[command(flatten)]
+    pub log: LogFlags,
+}
+
+/// One line per paragraph: clap fits them to the terminal.
+pub const LONG_ABOUT: &str = "\
+Tell when resources change, as it happens.
+
+Subscribes at the gateway that runs on this machine and prints a line for every update: the time (UTC) and the URI, and \
+`deleted` where the resource is gone. When the gateway is restarted it subscribes again and tells of each resource once, \
+because changes may have been missed. Ctrl-C ends it.
+
+Where several gateways run, the one of your configuration is asked, or the one at --url.";
+
+const EXAMPLES: &str = "\
+Examples:
+  goblin watch file:///me/project/notes.md
+  goblin watch --json file:///me/project/notes.md | jq -r .uri
+  goblin watch --min-interval 5s --exec 'make docs' file:///me/project/manual.md
+  goblin watch 'file:///me/project/logs/**/*.log'
+  goblin watch --exec 'echo \"$1 has changed\"' --config goblin.json file:///me/project/notes.md
+
+The command of --exec runs for one update at a time. Of a resource that changes meanwhile it is run once more, for the \
+newest update. A command that fails is told on stderr, and the watch goes on. GOBLIN_DELETED is 1 where the resource is \
+gone.
+
+Exit codes: 0 when it was ended, 1 when no resource could be subscribed to or the gateway cannot be reached, 2 when the \
+arguments or the configuration cannot be used.";
+
+fn duration(text: &str) -> Result<Duration, String> {
+    quantity::duration(text).map_err(|fault| fault.to_string())
+}
+
+pub async fn run(arguments: Watch) -> Result<ExitCode> {
+    // Before there is anything that a signal must not leave behind.
+    let mut terminated = termination()?;
+    let door = match Door::open(&arguments.reach, None, &arguments.log).await {
+        Ok(door) => door,
+        Err(Closed::Configuration(trouble)) => return Ok(tell(&trouble)),
+        Err(closed) => return Err(closed.into()),
+    };
+    let (near, far) = tokio::io::duplex(PIPE_BYTES);
+    let watching = Watching::new(Peer::new(near), wishes(&arguments), shown(&arguments), door.place());
+    let watching = match &arguments.exec {
+        Some(command) => watching.with(Commands::new(command.clone(), arguments.json)),
+        None => watching,
+    };
+    let (stop, stopped) = watch::channel(false);
+    let signals = async {
+        terminated().await;
+        stop.send_replace(true);
+        terminated().await;
+    };
+    let mut stopped_early = stopped.clone();
+    let watched = async {
+        tokio::select! {
+            () = door.settle() => {}
+            _ = stopped_early.wait_for(|stopped| *stopped) => {}
+        }
+        tokio::join!(watching.run(stopped), door.carry(far))
+    };
+    tokio::select! {
+        (code, carried) = watched => carried.and(code),
+        () = signals => bail!("ended at once by a second signal"),
+    }
+}
+
+fn wishes(arguments: &Watch) -> Wishes {
+    let Watch { min_interval, batch, fields, .. } = arguments;
+    let options = Options { min_interval: *min_interval, batch: *batch, fields };
+    Wishes::new(&arguments.uris, arguments.pattern, &options)
+}
+
+fn shown(arguments: &Watch) -> Shown {
+    if arguments.json { Shown::Json } else { Shown::for_people() }
+}

@@ -1,0 +1,92 @@
+//! A command for every update, one at a time.
+//!
+//! Of a resource that changes again before its turn only the newest update is kept. Where more resources wait than
+//! [`MOST_WAITING`], the gateway is not listened to until one had its turn; it keeps the newest of each as well.
+
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use indexmap::IndexMap;
+use tokio::process::{Child, Command};
+
+use crate::style::warn;
+use goblin_client::update::Update;
+use goblin_telemetry::clean;
+
+/// Resources whose update waits for its turn.
+const MOST_WAITING: usize = 4096;
+/// How long a command may go on after the end of the watch; then it is killed.
+const GRACE: Duration = Duration::from_secs(10);
+
+pub struct Commands {
+    command: String,
+    /// Stdout is for somebody who expects JSON there.
+    has_own_stdout: bool,
+    waiting: IndexMap<String, Update>,
+    running: Option<(String, Child)>,
+}
+
+impl Commands {
+    pub fn new(command: String, has_own_stdout: bool) -> Commands {
+        Commands { command, has_own_stdout, waiting: IndexMap::new(), running: None }
+    }
+
+    pub fn has_room(&self) -> bool {
+        self.waiting.len() < MOST_WAITING
+    }
+
+    pub fn put(&mut self, update: Update) {
+        self.waiting.insert(update.uri.clone(), update);
+        self.start_next();
+    }
+
+    /// Waits for the command that runs and starts the next; without one, for ever. May be dropped at any time.
+    pub async fn advance(&mut self) {
+        let Some((uri, child)) = &mut self.running else { return std::future::pending().await };
+        let ended = child.wait().await;
+        report(uri, ended);
+        self.running = None;
+        self.start_next();
+    }
+
+    fn start_next(&mut self) {
+        while self.running.is_none()
+            && let Some((uri, update)) = self.waiting.shift_remove_index(0)
+        {
+            match self.start(&update) {
+                Ok(child) => self.running = Some((uri, child)),
+                Err(error) => warn(&format!("{}: sh cannot be started: {error}", clean(&uri))),
+            }
+        }
+    }
+
+    fn start(&self, update: &Update) -> std::io::Result<Child> {
+        let mut command = Command::new("sh");
+        command.args(["-c", &self.command, "sh", &update.uri]).env("GOBLIN_URI", &update.uri);
+        command.env_remove("GOBLIN_DELETED").envs(update.is_deleted.then_some(("GOBLIN_DELETED", "1")));
+        if self.has_own_stdout {
+            command.stdout(std::io::stderr());
+        }
+        command.stdin(Stdio::null()).kill_on_drop(true).spawn()
+    }
+
+    /// Lets the command that runs come to its end.
+    pub async fn finish(mut self) {
+        self.waiting.clear();
+        if self.running.is_some() {
+            let _ = tokio::time::timeout(GRACE, self.advance()).await;
+        }
+    }
+}
+
+fn report(uri: &str, ended: std::io::Result<ExitStatus>) {
+    let how = match ended {
+        Ok(status) if status.success() => return,
+        Ok(status) => match status.code() {
+            Some(code) => format!("exit code {code}"),
+            None => status.to_string(),
+        },
+        Err(error) => error.to_string(),
+    };
+    warn(&format!("{}: the command failed: {how}", clean(uri)));
+}

@@ -1,0 +1,101 @@
+//! An update, as people and as programs read it.
+
+use goblin_client::update::Update;
+
+use crate::style::{is_colourful, paint_if};
+use goblin_telemetry::clean;
+use goblin_wire::json::quote;
+
+/// Who reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown {
+    Plain,
+    Colourful,
+    Json,
+}
+
+impl Shown {
+    pub fn for_people() -> Shown {
+        if is_colourful(&std::io::stdout()) { Shown::Colourful } else { Shown::Plain }
+    }
+}
+
+/// One line, with its end.
+pub fn line(update: &Update, shown: Shown, time: &str, server: Option<&str>) -> String {
+    let is_colourful = match shown {
+        Shown::Json => return json_line(update, time, server),
+        Shown::Plain => false,
+        Shown::Colourful => true,
+    };
+    let deleted =
+        if update.is_deleted { " ".to_owned() + &paint_if(is_colourful, "deleted", "31") } else { String::new() };
+    format!("{} {}{deleted}\n", paint_if(is_colourful, time, "2"), clean(&update.uri))
+}
+
+fn json_line(update: &Update, time: &str, server: Option<&str>) -> String {
+    let server = server.map_or_else(|| "null".to_owned(), quote);
+    let Update { uri, is_deleted, params } = update;
+    let uri = quote(uri);
+    format!(r#"{{"time":"{time}","uri":{uri},"server":{server},"deleted":{is_deleted},"params":{params}}}"#) + "\n"
+}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use goblin_wire::Message;
+
+    fn update(params: &str) -> Option<Update> {
+        told("updated", params)
+    }
+
+    fn told(word: &str, params: &str) -> Option<Update> {
+        let text = format!(r#"{{"jsonrpc":"2.0","method":"notifications/resources/{word}","params":{params}}}"#);
+        match Message::parse(text.into()) {
+            Ok(Message::Notification(notification)) => Update::read(&notification),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_line_says_what_has_changed_and_what_is_gone() {
+        let check = |params: &str, shown: Shown, expected: &str| {
+            let line = line(&update(params).expect("an update"), shown, "T", Some("files"));
+            assert_eq!(line, expected.to_owned() + "\n", "{params}");
+        };
+        check(r#"{"uri":"a:b"}"#, Shown::Plain, "T a:b");
+        check(r#"{"uri":"a:b\u001b[31m\n"}"#, Shown::Plain, "T a:b[31m ");
+        let gone = r#"{"uri":"a:b","_meta":{"dev.goblin/deleted":true}}"#;
+        check(gone, Shown::Plain, "T a:b deleted");
+        check(gone, Shown::Colourful, "\x1b[2mT\x1b[0m a:b \x1b[31mdeleted\x1b[0m");
+        check(r#"{"uri":"a:b","_meta":{"dev.goblin/deleted":false}}"#, Shown::Plain, "T a:b");
+        let gone = told("deleted", r#"{"uri":"a:b"}"#).expect("an update");
+        assert_eq!(line(&gone, Shown::Plain, "T", None), "T a:b deleted\n");
+        let expected = r#"{"time":"T","uri":"a:b","server":null,"deleted":true,"params":{"uri":"a:b"}}"#;
+        assert_eq!(line(&gone, Shown::Json, "T", None), expected.to_owned() + "\n");
+    }
+
+    #[test]
+    fn an_object_has_the_params_token_for_token() {
+        let check = |params: &str, server: Option<&str>, expected: &str| {
+            let line = line(&update(params).expect("an update"), Shown::Json, "T", server);
+            assert_eq!(line, expected.to_owned() + "\n", "{params}");
+            assert!(serde_json::from_str::<serde_json::Value>(&line).is_ok(), "{line}");
+        };
+        check(
+            r#"{"uri":"a\u003ab","x":1.0}"#,
+            Some("files"),
+            r#"{"time":"T","uri":"a:b","server":"files","deleted":false,"params":{"uri":"a\u003ab","x":1.0}}"#,
+        );
+        check(
+            r#"{"uri":"a:b","_meta":{"dev.goblin/deleted":true}}"#,
+            None,
+            r#"{"time":"T","uri":"a:b","server":null,"deleted":true,"params":{"uri":"a:b","_meta":{"dev.goblin/deleted":true}}}"#,
+        );
+    }
+
+    #[test]
+    fn an_update_of_nothing_is_none() {
+        for params in ["{}", r#"{"uri":1}"#] {
+            assert_eq!(update(params), None, "{params}");
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Subscribes, and tells of every update until it is ended.
+
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, anyhow};
+use tokio::io::AsyncWriteExt;
+use tokio::sync::watch;
+
+use goblin_wire::extensions::SUBSCRIPTIONS;
+use goblin_client::bridge::message::complaint;
+use goblin_client::peer::{Heard, Peer};
+use crate::style::{fail, note, plural};
+use crate::watch::exec::Commands;
+use crate::watch::show::{self, Shown};
+use goblin_client::update::now;
+use goblin_client::update::Update;
+use crate::watch::wish::{Kind, Wish, Wishes};
+use goblin_telemetry::clean;
+use goblin_wire::json;
+use goblin_wire::method::Method;
+use goblin_wire::{Notification, Outcome, Response};
+
+/// Requests to subscribe that are on their way at once; a gateway may refuse more.
+const AT_ONCE: usize = 16;
+
+/// How much of a list of resources is looked at, in pages.
+const MOST_PAGES: usize = 1000;
+
+pub struct Watching {
+    peer: Peer,
+    shown: Shown,
+    commands: Option<Commands>,
+    /// Where the gateway is, for people.
+    place: String,
+    wishes: Wishes,
+    /// How many were asked for.
+    begun: usize,
+    /// By the number of their request.
+    asked: HashMap<u64, Wish>,
+    standing: Vec<Standing>,
+}
+
+/// A resource or a pattern that is subscribed to.
+struct Standing {
+    /// What its updates begin with, as the gateway spells it.
+    literal: String,
+    is_pattern: bool,
+    server: Option<String>,
+}
+
+/// Why the watch is over.
+enum End {
+    Asked,
+    /// Nobody reads what we print.
+    Unread,
+    /// No resource is subscribed to.
+    Nothing,
+    /// The gateway behind the pipe is gone for good.
+    Gone,
+}
+
+impl Watching {
+    pub fn new(peer: Peer, wishes: Wishes, shown: Shown, place: String) -> Watching {
+        let (asked, standing) = (HashMap::new(), Vec::new());
+        Watching { peer, shown, commands: None, place, wishes, begun: 0, asked, standing }
+    }
+
+    /// Runs commands besides.
+    pub fn with(self, commands: Commands) -> Watching {
+        Watching { commands: Some(commands), ..self }
+    }
+
+    /// Watches until `stopped`, or until there is nothing to watch.
+    pub async fn run(mut self, mut stopped: watch::Receiver<bool>) -> Result<ExitCode> {
+        let end = tokio::select! {
+            end = self.watch() => end,
+            _ = stopped.wait_for(|stopped| *stopped) => Ok(End::Asked),
+        };
+        let Watching { peer, commands, .. } = self;
+        // Ends the session, and with it the subscriptions.
+        drop(peer);
+        if let Some(commands) = commands {
+            commands.finish().await;
+        }
+        Ok(match end? {
+            End::Asked | End::Unread => ExitCode::SUCCESS,
+            End::Nothing => ExitCode::FAILURE,
+            End::Gone => {
+                fail("the gateway ended");
+                ExitCode::FAILURE
+            }
+        })
+    }
+
+    async fn watch(&mut self) -> Result<End> {
+        self.begin().await?;
+        if self.wishes.is_doubtful() && self.look_for_exact().await.is_none() {
+            return Ok(End::Gone);
+        }
+        loop {
+            self.ask_more();
+            let has_room = self.commands.as_ref().is_none_or(Commands::has_room);
+            let heard = tokio::select! {
+                heard = self.peer.next(), if has_room => heard,
+                () = advance(&mut self.commands) => continue,
+            };
+            let end = match heard {
+                Some(Heard::Answer(answer)) => self.on_answer(&answer),
+                Some(Heard::Told(notification)) if is_update(&notification.method) => {
+                    self.on_update(&notification).await?
+                }
+                Some(Heard::Told(_)) => None,
+                Some(Heard::Asked(ask)) => {
+                    self.peer.refuse(&ask);
+                    None
+                }
+                None => Some(End::Gone),
+            };
+            if let Some(end) = end {
+                return Ok(end);
+            }
+        }
+    }
+
+    /// We declare nothing but that we know what a deletion is: nobody is here to be asked.
+    async fn begin(&mut self) -> Result<()> {
+        let capabilities = format!(r#"{{"experimental":{{"{SUBSCRIPTIONS}":{{}}}}}}"#);
+        let answer = self.peer.begin("goblin watch", &capabilities).await;
+        let answer = answer.ok_or_else(|| anyhow!("the gateway ended before it answered"))?;
+        complaint(answer.raw.bytes()).map_or(Ok(()), |complaint| Err(anyhow!(complaint)))
+    }
+
+    /// What is listed is a resource, whatever it looks like. Nothing when the gateway is gone.
+    async fn look_for_exact(&mut self) -> Option<()> {
+        let mut params = "{}".to_owned();
+        for _ in 0..MOST_PAGES {
+            let number = self.peer.request(&Method::ResourcesList, &params);
+            let answer = self.peer.answer_to(number).await?;
+            let (text, result) = (answer.raw.as_str(), answer.outcome.span());
+            self.wishes.hear_of(text, result);
+            let next = json::member(text, result, "nextCursor").filter(|next| next.get(text).starts_with('"'));
+            let Some(next) = next else { break };
+            params = format!(r#"{{"cursor":{}}}"#, next.get(text));
+        }
+        Some(())
+    }
+
+    fn ask_more(&mut self) {
+        while self.asked.len() < AT_ONCE
+            && let Some(wish) = self.wishes.wishes.get(self.begun)
+        {
+            let number = self.peer.request(&Method::Subscribe, &self.wishes.params(wish));
+            self.asked.insert(number, wish.clone());
+            self.begun += 1;
+        }
+    }
+
+    fn on_answer(&mut self, answer: &Response) -> Option<End> {
+        let wish = answer.id.as_ref().and_then(|id| self.asked.remove(&id.as_u64()?))?;
+        match answer.outcome {
+            Outcome::Result(_) => self.standing.push(standing(answer, &wish)),
+            Outcome::Error(_) => {
+                let reason = complaint(answer.raw.bytes()).unwrap_or_else(|| "it was refused".to_owned());
+                fail(&format!("{}: {reason}", clean(&wish.uri)));
+            }
+        }
+        if !self.asked.is_empty() || self.begun < self.wishes.wishes.len() {
+            return None;
+        }
+        if self.standing.is_empty() {
+            return Some(End::Nothing);
+        }
+        let patterns = self.standing.iter().filter(|standing| standing.is_pattern).count();
+        let count = [(self.standing.len() - patterns, "resource"), (patterns, "pattern")];
+        let count: Vec<_> =
+            count.iter().filter(|(count, _)| *count > 0).map(|(count, one)| plural(*count, one)).collect();
+        note(&format!("watching {} at {}; Ctrl-C ends it", count.join(" and "), self.place));
+        None
+    }
+
+    async fn on_update(&mut self, notification: &Notification) -> Result<Option<End>> {
+        let Some(update) = Update::read(notification) else { return Ok(None) };
+        let line = show::line(&update, self.shown, &now(), self.server_of(&update.uri));
+        let mut stdout = tokio::io::stdout();
+        let printed = async {
+            stdout.write_all(line.as_bytes()).await?;
+            stdout.flush().await
+        };
+        match printed.await {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(Some(End::Unread)),
+            printed => printed.context("cannot write to stdout")?,
+        }
+        if let Some(commands) = &mut self.commands {
+            commands.put(update);
+        }
+        Ok(None)
+    }
+
+    /// The server of what the update is of, or is inside of.
+    fn server_of(&self, uri: &str) -> Option<&str> {
+        let around = self.standing.iter().filter(|standing| uri.starts_with(&standing.literal));
+        around.max_by_key(|standing| standing.literal.len()).and_then(|standing| standing.server.as_deref())
+    }
+}
+
+fn is_update(method: &Method) -> bool {
+    matches!(method, Method::ResourceUpdated | Method::ResourceDeleted)
+}
+
+async fn advance(commands: &mut Option<Commands>) {
+    match commands {
+        Some(commands) => commands.advance().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What the gateway says of a new subscription. A gateway that is not a Goblin says nothing.
+fn standing(answer: &Response, wish: &Wish) -> Standing {
+    let text = answer.raw.as_str();
+    let meta = json::member(text, answer.outcome.span(), "_meta");
+    let word = |key| {
+        let word = json::member(text, meta?, key)?;
+        json::string(text, word).map(|word| word.into_owned())
+    };
+    if word("dev.goblin/state").as_deref() == Some("pending") {
+        note(&format!("{}: its server is not connected; its updates come when it is", clean(&wish.uri)));
+    }
+    let uri = word("dev.goblin/uri").unwrap_or_else(|| wish.uri.clone());
+    let is_pattern = wish.kind != Kind::Exact;
+    Standing { literal: wish.literal(&uri).to_owned(), is_pattern, server: word("dev.goblin/server") }
+}

@@ -1,0 +1,182 @@
+//! A gateway as values, for tests of what is shown.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use goblin_admin::api::{EntryList, EventInfo, SessionList, Status};
+use goblin_admin::api::SubscriptionList;
+use crate::state::data::{Item, Kind};
+use crate::state::{Action, Link, Message, State};
+
+pub fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    // By its text: a value cannot hold raw JSON.
+    serde_json::from_str(&value.to_string()).expect("an example of this type")
+}
+
+pub fn act(state: &mut State, action: Action) {
+    state.update(Message::Act(action));
+}
+
+pub fn write(state: &mut State, text: &str) {
+    text.chars().for_each(|character| drop(state.update(Message::Write(character))));
+}
+
+/// What the gateway answered at this second; each server has answered more calls by then.
+pub fn status(second: u64) -> Status {
+    let calls = 40 * second;
+    read(json!({
+        "version": "0.1.0", "started": "2026-11-16T15:00:00Z", "uptimeSeconds": 3725 + second, "pid": 4711, "state": "ready",
+        "configuration": {"source": "/srv/ops/.config/goblin/goblin.json", "loaded": "2026-11-16T15:00:00Z", "reloads": 2},
+        "servers": [
+            {"id": "files", "state": "ready", "transport": "files", "protocol": "2025-11-25", "session": "shared",
+             "entries": {"tools": 1, "resources": 3, "templates": 1}, "subscriptions": 2,
+             "calls": {"ok": calls / 4}, "latency": {"count": calls / 4, "meanMs": 0.4, "p50Ms": 0.3, "p95Ms": 0.9, "p99Ms": 2.0}},
+            {"id": "git", "state": "ready", "transport": "stdio", "protocol": "2025-06-18", "era": "legacy",
+             "software": "git-server 2.1", "session": "shared", "inFlight": 3, "restarts": 1,
+             "entries": {"tools": 3, "prompts": 1, "resources": 1}, "lacking": ["its list of templates failed"],
+             "calls": {"ok": calls, "error": second, "timeout": 1},
+             "latency": {"count": calls, "meanMs": 10.0 + second as f64, "p50Ms": 9.5, "p95Ms": 48.0, "p99Ms": 210.0}},
+            {"id": "weather", "state": "failed", "reason": "spawn weather-mcp: No such file or directory", "session": "shared",
+             "calls": {"unavailable": 4}},
+            {"id": "notes", "state": "starting", "session": "per-client", "clientLinks": 2},
+            {"id": "old", "state": "disabled", "session": "shared"},
+        ],
+        "sessions": {"total": 3, "streams": 2, "inFlight": 3},
+        "catalog": {"version": 7, "tools": 4, "prompts": 1, "resources": 4, "templates": 1, "conflicts": []},
+        "subscriptions": 2, "process": {"residentBytes": 23_400_000, "openDescriptors": 31},
+    }))
+}
+
+fn entry(server: &str, exposed: &str, definition: Value) -> Value {
+    json!({"server": server, "exposed": exposed, "native": exposed.rsplit('_').next(), "definition": definition})
+}
+
+fn items(kind: Kind) -> Vec<Item> {
+    let entries = match kind {
+        Kind::Tools => json!([
+            entry(
+                "files",
+                "files_search",
+                json!({"name": "files_search", "description": "Search the text of files",
+                "inputSchema": {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}})
+            ),
+            entry(
+                "git",
+                "git_commit",
+                json!({"name": "git_commit", "description": "Record changes\nwith a message",
+                "inputSchema": {"type": "object", "properties": {
+                    "amend": {"type": "boolean", "description": "Replace the last commit"},
+                    "message": {"type": "string", "description": "What was changed, and why"},
+                    "times": {"type": "integer"}, "mode": {"enum": ["fast", "safe"]}},
+                    "required": ["message"]},
+                "annotations": {"destructiveHint": false}})
+            ),
+            entry(
+                "git",
+                "git_log",
+                json!({"name": "git_log", "description": "Show commits \u{1b}[31mred\u{202e}", "inputSchema": {}})
+            ),
+            entry(
+                "git",
+                "git_検索",
+                json!({"name": "git_検索", "description": "日本語の説明をここに書きます", "inputSchema": {}})
+            ),
+        ]),
+        Kind::Prompts => json!([entry(
+            "git",
+            "git_review",
+            json!({"name": "git_review", "description": "Review a change",
+            "arguments": [{"name": "branch", "required": true}, {"name": "depth"}]})
+        )]),
+        Kind::Resources => json!([
+            entry(
+                "files",
+                "file:///srv/ops/project/README.md",
+                json!({"uri": "file:///srv/ops/project/README.md",
+                "name": "README.md", "mimeType": "text/markdown", "size": 4321, "description": "What it is",
+                "_meta": {"dev.goblin/id": "files_file_home_me_project_README.md"}})
+            ),
+            entry(
+                "files",
+                "file:///srv/ops/project/logo.png",
+                json!({"uri": "file:///srv/ops/project/logo.png",
+                "name": "logo.png", "mimeType": "image/png", "size": 120_000})
+            ),
+            entry(
+                "files",
+                "file:///srv/ops/project/notes.txt",
+                json!({"name": "notes.txt", "mimeType": "text/plain", "size": 7})
+            ),
+            entry("git", "git://project/HEAD", json!({"name": "HEAD", "title": "The newest commit"})),
+        ]),
+        Kind::Templates => json!([entry(
+            "files",
+            "file:///srv/ops/project/{path}",
+            json!({"name": "file",
+            "uriTemplate": "file:///srv/ops/project/{path}", "description": "Any file of the project"})
+        )]),
+    };
+    let list: EntryList = read(json!({"version": 7, "entries": entries}));
+    list.entries.iter().map(Item::read).collect()
+}
+
+fn events() -> Vec<EventInfo> {
+    let event = |seq: u64, level: &str, kind: &str, server: Value, message: &str, fields: Value| {
+        let time = format!("2026-11-16T15:00:0{seq}.250Z");
+        read(json!({"seq": seq, "time": time, "level": level, "kind": kind, "server": server, "message": message,
+            "fields": fields}))
+    };
+    vec![
+        event(1, "info", "listening", Value::Null, "listening", json!({"address": "127.0.0.1:7777"})),
+        event(2, "info", "backend_ready", json!("git"), "connected", json!({})),
+        event(
+            3,
+            "error",
+            "backend_failed",
+            json!("weather"),
+            "cannot connect",
+            json!({"reason": "No such file or directory"}),
+        ),
+        event(4, "warn", "list_failed", json!("git"), "a list failed", json!({"list": "templates"})),
+    ]
+}
+
+fn subscriptions() -> SubscriptionList {
+    let subscription = |id: &str, uri: &str, delivered: u32| {
+        json!({"id": id, "client": {"id": "9f3c", "name": "editor", "version": "3"}, "server": "files", "uri": uri,
+            "created": "2026-11-16T15:00:01Z", "options": {"minIntervalMs": 200}, "state": "subscribed",
+            "delivered": delivered, "coalesced": 0})
+    };
+    let all = [
+        subscription("s1", "file:///srv/ops/project/README.md", 12),
+        subscription("s2", "file:///srv/ops/project/", 0),
+    ];
+    read(json!({"total": 2, "omitted": 0, "servers": {"files": 2}, "clients": [], "subscriptions": all}))
+}
+
+fn sessions() -> SessionList {
+    read(json!({"total": 2, "omitted": 0, "sessions": [
+        {"id": "9f3c", "client": "editor", "clientVersion": "3", "protocol": "2025-11-25", "started": "2026-11-16T15:00:00Z",
+         "idleSeconds": 3, "streams": 1, "inFlight": 2, "subscriptions": 2},
+        {"id": "77ab", "client": "agent", "protocol": "2025-06-18", "profile": "work", "started": "2026-11-16T15:00:00Z",
+         "idleSeconds": 75, "streams": 1, "inFlight": 1},
+    ]}))
+}
+
+/// A dashboard that has looked at the gateway for some seconds.
+pub fn state() -> State {
+    let mut state = State::new("http://127.0.0.1:7777/mcp".to_owned());
+    state.update(Message::Link(Link::Live));
+    for second in 0..12 {
+        let status = status(second * second);
+        state.update(Message::Status { at: Duration::from_secs(second), status: Box::new(status) });
+    }
+    for kind in Kind::ALL {
+        state.update(Message::Items(kind, items(kind)));
+    }
+    state.update(Message::Subscriptions(subscriptions()));
+    state.update(Message::Sessions(sessions()));
+    events().into_iter().for_each(|event| drop(state.update(Message::Event(event))));
+    state
+}

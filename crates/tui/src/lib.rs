@@ -1,0 +1,112 @@
+//! `goblin top`: a gateway in the terminal, seen through its admin API and as one more MCP client.
+//!
+//! Strictly apart: [`state`] holds plain values and decides, [`view`] paints them, [`input`] reads keys and the mouse, and
+//! [`remote`] alone speaks with the gateway. This file is the loop between them. All of it runs as one task: the screen is
+//! small, and nothing here may wait for anything else.
+
+#[cfg(test)]
+mod example;
+pub mod input;
+pub mod remote;
+pub mod state;
+pub mod terminal;
+pub mod view;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use crossterm::event::{Event, EventStream};
+use futures_util::StreamExt;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use crate::remote::Remote;
+use crate::state::{Command, Effect, Message, Notice, Panel, State};
+use crate::terminal::Terminal;
+use crate::view::Drawn;
+use crate::view::theme::Theme;
+
+/// News that wait for the next frame. Full: whoever reads from the gateway waits.
+const MOST_NEWS: usize = 256;
+/// Wishes of the person that wait. Full: the next is refused.
+const MOST_WISHES: usize = 16;
+/// Between frames: more would be painted than seen.
+const FRAME: Duration = Duration::from_millis(30);
+
+/// Shows the gateway until the person has enough or `terminated` is.
+pub async fn run(remote: Remote, theme: Theme, mut terminated: impl AsyncFnMut()) -> Result<()> {
+    let (news, heard) = mpsc::channel(MOST_NEWS);
+    let (calls, called) = mpsc::channel(MOST_WISHES);
+    let (commands, commanded) = mpsc::channel(MOST_WISHES);
+    let (panel, looked_at) = watch::channel(Panel::default());
+    let state = State::new(remote.place());
+    let screen = Screen { state, heard, calls, commands, panel };
+    let terminal = Terminal::open(theme).context("cannot use the terminal")?;
+    tokio::select! {
+        ended = screen.run(terminal) => ended,
+        () = remote.run(news, called, commanded, looked_at) => bail!("the connection to the gateway was given up"),
+        () = terminated() => Ok(()),
+    }
+}
+
+/// What a person looks at, and what they set off.
+struct Screen {
+    state: State,
+    heard: mpsc::Receiver<Message>,
+    calls: mpsc::Sender<Effect>,
+    commands: mpsc::Sender<Command>,
+    panel: watch::Sender<Panel>,
+}
+
+impl Screen {
+    async fn run(mut self, mut terminal: Terminal) -> Result<()> {
+        let mut events = EventStream::new();
+        loop {
+            let drawn = terminal.draw(&self.state).context("cannot draw on the terminal")?;
+            let next = Instant::now() + FRAME;
+            self.state.update(Message::Measured(drawn.measures));
+            let mut is_over = tokio::select! {
+                event = events.next() => self.on_event(event, &drawn)?,
+                message = self.heard.recv() => message.is_some_and(|message| self.on_message(message)),
+            };
+            // Whatever else comes until the next frame belongs to it.
+            while !is_over && Instant::now() < next {
+                is_over = tokio::select! {
+                    event = events.next() => self.on_event(event, &drawn)?,
+                    Some(message) = self.heard.recv() => self.on_message(message),
+                    () = tokio::time::sleep_until(next) => break,
+                };
+            }
+            if is_over {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Tells whether it is over.
+    fn on_event(&mut self, event: Option<std::io::Result<Event>>, drawn: &Drawn) -> Result<bool> {
+        let event = event.context("the terminal is gone")?.context("cannot read from the terminal")?;
+        let message = input::message(&event, &self.state, drawn);
+        Ok(message.is_some_and(|message| self.on_message(message)))
+    }
+
+    fn on_message(&mut self, message: Message) -> bool {
+        let effects = self.state.update(message);
+        self.panel.send_if_modified(|panel| std::mem::replace(panel, self.state.panel) != self.state.panel);
+        let mut is_over = false;
+        for effect in effects {
+            let taken = match effect {
+                Effect::Quit => {
+                    is_over = true;
+                    true
+                }
+                Effect::Command(command) => self.commands.try_send(command).is_ok(),
+                other => self.calls.try_send(other).is_ok(),
+            };
+            if !taken {
+                self.state.update(Message::Said(Notice::bad("too much is waiting to be done; try again")));
+            }
+        }
+        is_over
+    }
+}

@@ -1,0 +1,277 @@
+//! Speaks with the gateway: looks at it each second, follows its events, and does what a person wants.
+//!
+//! Looking and changing go over the admin API ([`api`]); calls, reads and watching over MCP ([`calls`]), as any other client
+//! does it. Where the gateway is gone it is looked for again and again, ever more slowly, and the person is told.
+
+pub mod api;
+pub mod calls;
+
+use std::time::Duration;
+
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::de::DeserializeOwned;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use goblin_admin::api::{EntryList, EventInfo, Missed, Reloaded, SessionList, Status};
+use goblin_client::bridge::wire::Answers;
+use goblin_wire::framing::Event;
+use goblin_admin::api::SubscriptionList;
+use crate::remote::api::{Api, Gateway};
+use crate::state::data::{Item, Kind};
+use crate::state::{Command, Effect, Link, Message, Notice, Panel};
+
+/// Between looks.
+const PERIOD: Duration = Duration::from_secs(1);
+/// The longest wait between attempts to reach a gateway that is gone.
+const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+
+pub struct Remote {
+    gateway: Gateway,
+    api: Api,
+}
+
+impl Remote {
+    pub fn new(gateway: Gateway) -> anyhow::Result<Remote> {
+        let api = Api::new(gateway.clone())?;
+        Ok(Remote { gateway, api })
+    }
+
+    /// Where the gateway is, for people.
+    pub fn place(&self) -> String {
+        self.gateway.place()
+    }
+
+    /// Goes on for as long as somebody listens.
+    pub async fn run(
+        self,
+        news: mpsc::Sender<Message>,
+        called: mpsc::Receiver<Effect>,
+        commanded: mpsc::Receiver<Command>,
+        looked_at: watch::Receiver<Panel>,
+    ) {
+        let Remote { gateway, api } = &self;
+        tokio::join!(
+            look(api, &news, looked_at),
+            follow(api, &news),
+            obey(api, &news, commanded),
+            calls::run(gateway, &news, called),
+        );
+    }
+}
+
+/// How long to wait before the next attempt.
+fn pause(attempts: u32) -> Duration {
+    (PERIOD * 2_u32.saturating_pow(attempts.min(10))).min(LONGEST_PAUSE)
+}
+
+/// Looks at the gateway each second; at the lists of the catalog when they have changed, and at the long lists while somebody
+/// sees them.
+async fn look(api: &Api, news: &mpsc::Sender<Message>, mut looked_at: watch::Receiver<Panel>) {
+    let begun = Instant::now();
+    let (mut attempts, mut known) = (0, Known::default());
+    loop {
+        let panel = *looked_at.borrow_and_update();
+        let wait = match look_once(api, news, begun, &mut known, panel).await {
+            Ok(()) => {
+                attempts = 0;
+                PERIOD
+            }
+            Err(reason) => {
+                let again_in = pause(attempts);
+                (attempts, known.version) = (attempts + 1, None);
+                if tell(news, Message::Link(Link::Lost { reason, again_in })).await.is_none() {
+                    return;
+                }
+                api.renew();
+                again_in
+            }
+        };
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            // Somebody turned to a list that may be old. Without anybody there is nothing to do.
+            changed = looked_at.changed(), if attempts == 0 => if changed.is_err() { return },
+        }
+    }
+}
+
+/// What the last look saw.
+#[derive(Default)]
+struct Known {
+    /// When the gateway was started: another time means another gateway.
+    started: String,
+    /// Of the catalog; nothing where its lists are to be read.
+    version: Option<u64>,
+}
+
+async fn look_once(
+    api: &Api,
+    news: &mpsc::Sender<Message>,
+    begun: Instant,
+    known: &mut Known,
+    panel: Panel,
+) -> Result<(), String> {
+    let status: Status = api.get("/api/status").await?;
+    let (at, now) = (begun.elapsed(), status.catalog.version);
+    if known.started != status.started {
+        if !known.started.is_empty() {
+            api.begin_anew();
+        }
+        *known = Known { started: status.started.clone(), version: None };
+    }
+    let _ = tell(news, Message::Link(Link::Live)).await;
+    let _ = tell(news, Message::Status { at, status: Box::new(status) }).await;
+    if known.version != Some(now) {
+        for kind in Kind::ALL {
+            let list: EntryList = api.get(&format!("/api/{}", kind.word())).await?;
+            let items = list.entries.iter().map(Item::read).collect();
+            let _ = tell(news, Message::Items(kind, items)).await;
+        }
+        known.version = Some(now);
+    }
+    match panel {
+        Panel::Subscriptions => {
+            let list: SubscriptionList = api.get("/api/subscriptions").await?;
+            let _ = tell(news, Message::Subscriptions(list)).await;
+        }
+        Panel::Sessions => {
+            let list: SessionList = api.get("/api/sessions").await?;
+            let _ = tell(news, Message::Sessions(list)).await;
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Nothing when nobody listens.
+async fn tell(news: &mpsc::Sender<Message>, message: Message) -> Option<()> {
+    news.send(message).await.ok()
+}
+
+/// Follows the events; a stream that ends goes on where it was, and that of another gateway begins at its beginning.
+async fn follow(api: &Api, news: &mpsc::Sender<Message>) {
+    let (mut attempts, mut last) = (0, None);
+    let mut gateways = api.gateways();
+    while !news.is_closed() {
+        if gateways.has_changed().is_ok_and(|changed| changed) {
+            gateways.mark_unchanged();
+            last = None;
+        }
+        if let Ok(response) = api.stream("/api/events", last.as_deref()).await {
+            attempts = 0;
+            let mut answers = Answers::new(response);
+            let is_other = loop {
+                let event = tokio::select! {
+                    event = answers.next() => event,
+                    _ = gateways.changed() => break true,
+                };
+                let Ok(Some(event)) = event else { break false };
+                let told = told(&event);
+                last = event.id.or(last);
+                if let Some(event) = told
+                    && tell(news, Message::Event(event)).await.is_none()
+                {
+                    return;
+                }
+            };
+            if is_other {
+                last = None;
+                continue;
+            }
+        }
+        tokio::time::sleep(pause(attempts)).await;
+        attempts += 1;
+    }
+}
+
+/// What an event of the stream says; that some were missed is one too.
+fn told(event: &Event) -> Option<EventInfo> {
+    if event.name.as_deref() == Some("missed") {
+        let Missed { missed } = serde_json::from_slice(&event.data).ok()?;
+        let message = format!("{missed} events came too fast to be shown");
+        return Some(EventInfo {
+            level: "warn".to_owned(),
+            kind: "missed".to_owned(),
+            message,
+            ..EventInfo::default()
+        });
+    }
+    serde_json::from_slice(&event.data).ok().filter(|event: &EventInfo| !event.kind.is_empty())
+}
+
+/// Makes changes, one after the other.
+async fn obey(api: &Api, news: &mpsc::Sender<Message>, mut commanded: mpsc::Receiver<Command>) {
+    while let Some(command) = commanded.recv().await {
+        let done = match &command {
+            Command::Restart(id) => change(api, &command, id, "restarted").await,
+            Command::Enable(id) => change(api, &command, id, "enabled").await,
+            Command::Disable(id) => change(api, &command, id, "disabled").await,
+            Command::Reload => api.post::<Reloaded>("/api/reload").await.map(|done| reloaded(&done)),
+        };
+        let notice = done.map_or_else(Notice::bad, Notice::good);
+        if tell(news, Message::Said(notice)).await.is_none() {
+            return;
+        }
+    }
+}
+
+async fn change(api: &Api, command: &Command, id: &str, done: &str) -> Result<String, String> {
+    let verb = match command {
+        Command::Restart(_) => "restart",
+        Command::Enable(_) => "enable",
+        Command::Disable(_) => "disable",
+        Command::Reload => "reload",
+    };
+    // An id may hold any character.
+    let segment = utf8_percent_encode(id, NON_ALPHANUMERIC);
+    let _: serde_json::Value = api.post(&format!("/api/servers/{segment}/{verb}")).await?;
+    Ok(format!("{id} is {done}"))
+}
+
+fn reloaded(done: &Reloaded) -> String {
+    let parts = [("started", &done.started), ("changed", &done.changed), ("stopped", &done.stopped)];
+    let parts: Vec<_> = parts
+        .iter()
+        .filter(|(_, servers)| !servers.is_empty())
+        .map(|(word, servers)| format!("{word} {}", servers.join(", ")))
+        .collect();
+    match parts.is_empty() {
+        true => "the configuration was read anew; no server is affected".to_owned(),
+        false => format!("the configuration was read anew: {}", parts.join("; ")),
+    }
+}
+
+/// What an answer of the admin API holds.
+fn read<T: DeserializeOwned>(path: &str, body: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(body).map_err(|error| format!("{path} answers with something else than expected: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_get_rarer_up_to_a_limit() {
+        let seconds: Vec<_> = [0, 1, 2, 3, 9, 1000].map(|attempts| pause(attempts).as_secs()).to_vec();
+        assert_eq!(seconds, [1, 2, 4, 8, 8, 8]);
+    }
+
+    #[test]
+    fn what_was_missed_is_an_event_and_nothing_is_none() {
+        let read = |name: Option<&str>, data: &'static str| {
+            let event = Event { name: name.map(str::to_owned), data: data.into(), ..Event::default() };
+            told(&event).map(|event| (event.kind, event.message))
+        };
+        let missed = ("missed".to_owned(), "3 events came too fast to be shown".to_owned());
+        assert_eq!(read(Some("missed"), r#"{"missed":3}"#), Some(missed));
+        assert_eq!(read(None, r#"{"kind":"a","message":"b"}"#), Some(("a".to_owned(), "b".to_owned())));
+        assert_eq!((read(None, "{}"), read(None, ""), read(None, "[")), (None, None, None));
+    }
+
+    #[test]
+    fn a_reload_says_which_servers_it_touched() {
+        let done = Reloaded { started: vec!["a".into(), "b".into()], stopped: vec!["c".into()], ..Reloaded::default() };
+        assert_eq!(reloaded(&done), "the configuration was read anew: started a, b; stopped c");
+        assert_eq!(reloaded(&Reloaded::default()), "the configuration was read anew; no server is affected");
+    }
+}

@@ -1,0 +1,221 @@
+//! The client of the admin API.
+//!
+//! A gateway that was found by its record is trusted for as long as the record says that it lives: whoever listens on its
+//! port afterwards gets no token. Then the one that took its place is looked for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, HeaderName, HeaderValue};
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+
+use goblin_admin::api::Refused;
+use goblin_client::connect::{HttpClient, ProxyEnvironment};
+use goblin_client::address;
+use goblin_client::bridge::wire::Response;
+use goblin_client::environment::environment;
+use goblin_client::runtime::{Places, Record};
+use goblin_config::mask;
+use goblin_config::secret::Secret;
+use goblin_telemetry::clean;
+use crate::remote::read;
+
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+const ADMIN_TOKEN_WANTED: &str =
+    "the gateway wants its admin token: give it by --token-file FILE or the variable GOBLIN_ADMIN_TOKEN";
+/// How long a look may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a change may take: a server may be slow to stop and to start.
+const CHANGE_PATIENCE: Duration = Duration::from_secs(120);
+const LARGEST_ANSWER: usize = 256 * 1024 * 1024;
+
+/// Which gateway is shown.
+#[derive(Clone)]
+pub enum Gateway {
+    Named {
+        url: String,
+        /// For calls and reads.
+        token: Option<Secret>,
+        admin_token: Option<Secret>,
+    },
+    /// One of this machine.
+    Recorded(Box<Record>),
+}
+
+impl Gateway {
+    pub fn place(&self) -> String {
+        match self {
+            Gateway::Named { url, .. } => mask::url(url),
+            Gateway::Recorded(record) => mask::url(&record.url),
+        }
+    }
+
+    /// The one that took its place, where it may be known.
+    fn successor(&self) -> Option<Gateway> {
+        let Gateway::Recorded(own) = self else { return None };
+        let mut running = Places::of(&environment).running().into_iter();
+        let found = running.find(|record| record.identity.is_same_place(&own.identity));
+        found.map(|record| Gateway::Recorded(Box::new(record)))
+    }
+}
+
+pub struct Api {
+    target: ArcSwap<Target>,
+    /// How many gateways it has spoken to, one after the other: numbers of events mean something within one only.
+    gateways: watch::Sender<u64>,
+}
+
+struct Target {
+    gateway: Gateway,
+    client: HttpClient,
+    /// Scheme and authority.
+    origin: String,
+    authorization: Option<HeaderValue>,
+}
+
+impl Target {
+    fn new(gateway: Gateway) -> anyhow::Result<Target> {
+        let (url, token) = match &gateway {
+            Gateway::Named { url, admin_token, .. } => (url.clone(), admin_token.clone()),
+            Gateway::Recorded(record) => {
+                (record.admin_url.clone().unwrap_or_else(|| record.address()), record.admin_token()?)
+            }
+        };
+        let (client, uri) = address::client(&url, &ProxyEnvironment::from_process())?;
+        let origin = format!(
+            "{}://{}",
+            uri.scheme_str().unwrap_or("http"),
+            uri.authority().map(|authority| authority.as_str()).unwrap_or_default()
+        );
+        let authorization = token.map(|token| bearer(&token)).transpose()?;
+        Ok(Target { gateway, client, origin, authorization })
+    }
+
+    fn lives(&self) -> bool {
+        match &self.gateway {
+            Gateway::Named { .. } => true,
+            Gateway::Recorded(record) => record.lives(),
+        }
+    }
+}
+
+fn bearer(token: &Secret) -> anyhow::Result<HeaderValue> {
+    let value = HeaderValue::try_from(format!("Bearer {}", token.expose()));
+    let mut value = value.map_err(|_| anyhow::anyhow!("the token holds characters that no header can"))?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+impl Api {
+    pub fn new(gateway: Gateway) -> anyhow::Result<Api> {
+        Ok(Api { target: ArcSwap::from_pointee(Target::new(gateway)?), gateways: watch::Sender::new(0) })
+    }
+
+    /// Turns to the gateway that took the place of one that ended.
+    pub fn renew(&self) {
+        let target = self.target.load();
+        if target.lives() {
+            return;
+        }
+        if let Some(Ok(successor)) = target.gateway.successor().map(Target::new) {
+            self.target.store(Arc::new(successor));
+        }
+    }
+
+    /// Another gateway answers by now.
+    pub fn begin_anew(&self) {
+        self.gateways.send_modify(|gateways| *gateways += 1);
+    }
+
+    pub fn gateways(&self) -> watch::Receiver<u64> {
+        self.gateways.subscribe()
+    }
+
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
+        let body = within(PATIENCE, self.fetch(Method::GET, path)).await?;
+        read(path, &body)
+    }
+
+    pub async fn post<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
+        let body = within(CHANGE_PATIENCE, self.fetch(Method::POST, path)).await?;
+        read(path, &body)
+    }
+
+    /// Opens a stream of events behind the one of this id.
+    pub async fn stream(&self, path: &str, after: Option<&str>) -> Result<Response, String> {
+        let after = after.and_then(|id| HeaderValue::from_str(id).ok()).map(|id| (LAST_EVENT_ID, id));
+        let accept = (ACCEPT, HeaderValue::from_static("text/event-stream"));
+        let response = within(PATIENCE, self.send(Method::GET, path, [accept].into_iter().chain(after))).await?;
+        match response.status() {
+            StatusCode::OK => Ok(response),
+            status => Err(refusal(status, path, &[])),
+        }
+    }
+
+    async fn fetch(&self, method: Method, path: &str) -> Result<Bytes, String> {
+        let accept = (ACCEPT, HeaderValue::from_static("application/json"));
+        let response = self.send(method, path, [accept]).await?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), LARGEST_ANSWER).collect().await;
+        let body = body.map_err(|error| format!("the answer of {path} broke off: {error}"))?.to_bytes();
+        if status.is_success() { Ok(body) } else { Err(refusal(status, path, &body)) }
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        headers: impl IntoIterator<Item = (HeaderName, HeaderValue)>,
+    ) -> Result<Response, String> {
+        let target = self.target.load_full();
+        if !target.lives() {
+            return Err(format!("the gateway at {} is not running any more", target.gateway.place()));
+        }
+        let uri = format!("{}{path}", target.origin);
+        let request = Request::builder().method(method).uri(uri).body(Full::default());
+        let mut request = request.map_err(|error| format!("{path} cannot be asked for: {error}"))?;
+        request.headers_mut().extend(headers);
+        request.headers_mut().extend(target.authorization.clone().map(|value| (AUTHORIZATION, value)));
+        target.client.request(request).await.map_err(|error| error.to_string())
+    }
+}
+
+async fn within<T>(patience: Duration, work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let late = || format!("the gateway did not answer in {} s", patience.as_secs());
+    tokio::time::timeout(patience, work).await.map_err(|_| late())?
+}
+
+/// What an answer that is no success means; it may say so itself.
+fn refusal(status: StatusCode, path: &str, body: &[u8]) -> String {
+    let said = serde_json::from_slice::<Refused>(body).map(|refused| clean(&refused.error.message));
+    match (status, said) {
+        (StatusCode::UNAUTHORIZED, _) => ADMIN_TOKEN_WANTED.to_owned(),
+        (_, Ok(said)) if !said.is_empty() => said,
+        (StatusCode::NOT_FOUND, _) => format!("the gateway has no {path}: its admin API is disabled, or it is older"),
+        (status, _) => format!("the gateway answers {path} with HTTP {status}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_what_can_be_done() {
+        for (status, body, expected) in [
+            (401, "", "--token-file"),
+            (404, "", "/api/x: its admin API is disabled"),
+            (404, r#"{"error":{"message":"there is no server y\u001b"}}"#, "there is no server y"),
+            (500, "oops", "HTTP 500"),
+        ] {
+            let status = StatusCode::from_u16(status).expect("a status");
+            let words = refusal(status, "/api/x", body.as_bytes());
+            assert!(words.contains(expected) && !words.contains('\u{1b}'), "{words}");
+        }
+    }
+}

@@ -1,0 +1,592 @@
+//! What the dashboard shows, as plain values, and how each message changes it.
+//!
+//! Nothing here knows of a terminal or of a connection: [`State::update`] takes what a person or the gateway did and tells
+//! what is to be done in turn. So all of it is tested as tables.
+
+mod acts;
+pub mod data;
+pub mod detail;
+pub mod dialog;
+pub mod form;
+pub mod json;
+pub mod rates;
+pub mod table;
+pub mod words;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use goblin_admin::api::{EventInfo, SessionList, Status};
+use goblin_telemetry::clean;
+use goblin_admin::api::SubscriptionList;
+use crate::state::data::{Data, Item, Kind};
+use crate::state::detail::Detail;
+use crate::state::dialog::{Dialog, Reader};
+use crate::state::rates::Rates;
+use crate::state::table::{Row, Section, Sort, Wanted, What};
+
+/// How far the wheel goes.
+const WHEEL_ROWS: isize = 3;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Panel {
+    #[default]
+    Overview,
+    Servers,
+    Tools,
+    Prompts,
+    Resources,
+    Subscriptions,
+    Sessions,
+    Events,
+}
+
+impl Panel {
+    pub const ALL: [Panel; 8] = [
+        Panel::Overview,
+        Panel::Servers,
+        Panel::Tools,
+        Panel::Prompts,
+        Panel::Resources,
+        Panel::Subscriptions,
+        Panel::Sessions,
+        Panel::Events,
+    ];
+
+    pub fn title(self) -> &'static str {
+        match self {
+            Panel::Overview => "Overview",
+            Panel::Servers => "Servers",
+            Panel::Tools => "Tools",
+            Panel::Prompts => "Prompts",
+            Panel::Resources => "Resources",
+            Panel::Subscriptions => "Subscriptions",
+            Panel::Sessions => "Sessions",
+            Panel::Events => "Events",
+        }
+    }
+
+    pub fn number(self) -> usize {
+        Panel::ALL.iter().position(|panel| *panel == self).unwrap_or_default()
+    }
+
+    fn beside(self, by: usize) -> Panel {
+        Panel::ALL[(self.number() + by) % Panel::ALL.len()]
+    }
+}
+
+/// What a person may want while looking at a panel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    Quit,
+    Help,
+    NextPanel,
+    PreviousPanel,
+    Show(Panel),
+    Down,
+    Up,
+    HalfDown,
+    HalfUp,
+    First,
+    Last,
+    Left,
+    Right,
+    Open,
+    Close,
+    Search,
+    Filter,
+    Sort,
+    Reverse,
+    Call,
+    Read,
+    Watch,
+    Restart,
+    Toggle,
+    Reload,
+}
+
+/// Where the wheel was turned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    List,
+    Details,
+}
+
+/// Something that happened.
+#[derive(Clone, Debug)]
+pub enum Message {
+    Act(Action),
+    Write(char),
+    Erase,
+    /// In a dialog or a search: go on, give up, go to another field, take another choice.
+    Submit,
+    Cancel,
+    Go(isize),
+    Choose(isize),
+    Select {
+        section: usize,
+        row: usize,
+    },
+    Wheel {
+        place: Place,
+        is_down: bool,
+    },
+    Measured(Measures),
+
+    Link(Link),
+    Status {
+        at: Duration,
+        status: Box<Status>,
+    },
+    Items(Kind, Vec<Item>),
+    Subscriptions(SubscriptionList),
+    Sessions(SessionList),
+    Event(EventInfo),
+    /// To a call or a read.
+    Answered {
+        ticket: u64,
+        text: String,
+        is_error: bool,
+    },
+    Said(Notice),
+    Watching {
+        uri: String,
+        is_on: bool,
+    },
+    Updated {
+        uri: String,
+        time: String,
+        is_deleted: bool,
+    },
+}
+
+/// Something to be done outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    Quit,
+    Call {
+        ticket: u64,
+        tool: String,
+        arguments: String,
+    },
+    Read {
+        ticket: u64,
+        uri: String,
+    },
+    /// Nobody waits for this answer any more.
+    Forget {
+        ticket: u64,
+    },
+    Watch {
+        uri: String,
+    },
+    Unwatch {
+        uri: String,
+    },
+    Command(Command),
+}
+
+/// A change that the admin API makes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    Restart(String),
+    Enable(String),
+    Disable(String),
+    Reload,
+}
+
+/// How it stands with the gateway.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Link {
+    #[default]
+    Connecting,
+    Live,
+    Lost {
+        reason: String,
+        again_in: Duration,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    pub text: String,
+    pub is_error: bool,
+}
+
+impl Notice {
+    pub fn good(text: impl Into<String>) -> Notice {
+        Notice { text: clean(&text.into()), is_error: false }
+    }
+
+    pub fn bad(text: impl Into<String>) -> Notice {
+        Notice { text: clean(&text.into()), is_error: true }
+    }
+}
+
+/// A resource whose updates we are told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Watched {
+    pub updates: u64,
+    /// The time of day of the last one.
+    pub last: String,
+}
+
+/// What the last frame had room for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Measures {
+    /// Rows of the list.
+    pub rows: usize,
+    /// How far the side panel can be scrolled.
+    pub details: usize,
+    /// How far what a dialog shows can be scrolled.
+    pub dialog: usize,
+}
+
+/// Where the selection of a panel is. It stays with its row when others come and go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Cursor {
+    id: String,
+    at: usize,
+}
+
+/// The side panel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pane {
+    pub scroll: usize,
+    /// Whether keys scroll it instead of moving in the list.
+    pub is_focused: bool,
+}
+
+#[derive(Default)]
+pub struct State {
+    /// Where the gateway is.
+    pub place: String,
+    pub link: Link,
+    pub data: Data,
+    pub rates: Rates,
+    pub panel: Panel,
+    cursors: [Cursor; Panel::ALL.len()],
+    sorts: [Sort; Panel::ALL.len()],
+    /// The server whose things alone are shown.
+    pub server: Option<String>,
+    pub query: String,
+    pub is_searching: bool,
+    pub pane: Option<Pane>,
+    pub dialog: Option<Dialog>,
+    pub notice: Option<Notice>,
+    pub watched: BTreeMap<String, Watched>,
+    /// What the panel lists.
+    pub sections: Vec<Section>,
+    measures: Measures,
+    tickets: u64,
+}
+
+impl State {
+    pub fn new(place: String) -> State {
+        let mut state = State { place, ..State::default() };
+        state.list_anew();
+        state
+    }
+
+    pub fn update(&mut self, message: Message) -> Vec<Effect> {
+        match message {
+            Message::Act(action) => {
+                self.notice = None;
+                return self.act(action);
+            }
+            Message::Submit => return self.submit(),
+            Message::Cancel => return self.cancel(),
+            Message::Write(character) => self.write(character),
+            Message::Erase => self.erase(),
+            Message::Go(by) => self.go_in_dialog(by),
+            Message::Choose(by) => {
+                if let Some(Dialog::Form(form)) = &mut self.dialog {
+                    form.choose(by);
+                }
+            }
+            Message::Select { section, row } => self.select_at(section, row),
+            Message::Wheel { place, is_down } => self.wheel(place, if is_down { WHEEL_ROWS } else { -WHEEL_ROWS }),
+            Message::Measured(measures) => self.measure(measures),
+            news => self.hear(news),
+        }
+        Vec::new()
+    }
+
+    /// What the gateway tells.
+    fn hear(&mut self, news: Message) {
+        match news {
+            Message::Link(link) => {
+                if link == Link::Live && self.link != Link::Live {
+                    self.rates.forget();
+                }
+                self.link = link;
+            }
+            Message::Status { at, status } => {
+                self.rates.look(at, &status);
+                self.data.status = Some(*status);
+            }
+            Message::Items(kind, items) => self.data.set_items(kind, items),
+            Message::Subscriptions(list) => self.data.subscriptions = list,
+            Message::Sessions(list) => self.data.sessions = list,
+            Message::Event(event) => self.data.add_event(event),
+            Message::Answered { ticket, text, is_error } => self.answered(ticket, &text, is_error),
+            Message::Said(notice) => self.notice = Some(notice),
+            Message::Watching { uri, is_on: true } => drop(self.watched.insert(uri, Watched::default())),
+            Message::Watching { uri, is_on: false } => drop(self.watched.remove(&uri)),
+            Message::Updated { uri, time, is_deleted } => self.updated(&uri, time, is_deleted),
+            // All others are a person's.
+            _ => return,
+        }
+        self.list_anew();
+    }
+
+    fn act(&mut self, action: Action) -> Vec<Effect> {
+        match action {
+            Action::Quit => return vec![Effect::Quit],
+            Action::Help => self.dialog = Some(Dialog::Help { scroll: 0 }),
+            Action::NextPanel => self.show(self.panel.beside(1)),
+            Action::PreviousPanel => self.show(self.panel.beside(Panel::ALL.len() - 1)),
+            Action::Show(panel) => self.show(panel),
+            Action::Down => self.step(1),
+            Action::Up => self.step(-1),
+            Action::HalfDown => self.step(self.half_page()),
+            Action::HalfUp => self.step(-self.half_page()),
+            Action::First => self.step(isize::MIN),
+            Action::Last => self.step(isize::MAX),
+            Action::Left => self.focus_details(false),
+            Action::Right => self.focus_details(true),
+            Action::Open => self.pane = self.pane.or_else(|| self.row().map(|_| Pane::default())),
+            Action::Close => self.close(),
+            Action::Search => self.is_searching = true,
+            Action::Filter => self.dialog = Some(Dialog::Picker { at: self.server_number() }),
+            Action::Sort => self.sort(),
+            Action::Reverse => {
+                let sort = &mut self.sorts[self.panel.number()];
+                sort.is_reversed = !sort.is_reversed;
+                self.list_anew();
+            }
+            Action::Call => self.open_form(),
+            Action::Read => return self.read(),
+            Action::Watch => return self.watch(),
+            Action::Restart => self.ask(Command::Restart),
+            Action::Toggle => match self.selected_server().is_some_and(|(_, state)| state == "disabled") {
+                true => self.ask(Command::Enable),
+                false => self.ask(Command::Disable),
+            },
+            Action::Reload => {
+                self.notice = Some(Notice::good("reading the configuration anew"));
+                return vec![Effect::Command(Command::Reload)];
+            }
+        }
+        Vec::new()
+    }
+
+    fn show(&mut self, panel: Panel) {
+        self.panel = panel;
+        self.pane = self.pane.map(|_| Pane::default());
+        self.list_anew();
+    }
+
+    /// By the next column; behind the last as the gateway has it.
+    fn sort(&mut self) {
+        let count = table::columns(self.panel).len();
+        let sort = &mut self.sorts[self.panel.number()];
+        sort.column = match sort.column {
+            None => Some(0),
+            Some(column) => Some(column + 1).filter(|column| *column < count),
+        };
+        self.list_anew();
+    }
+
+    pub fn sorted(&self) -> Sort {
+        self.sorts[self.panel.number()]
+    }
+
+    /// Makes the rows of the panel anew; the selection stays with its row.
+    fn list_anew(&mut self) {
+        let wanted = Wanted {
+            data: &self.data,
+            rates: &self.rates,
+            watched: &self.watched,
+            server: self.server.as_deref(),
+            query: &self.query,
+            sort: self.sorted(),
+        };
+        self.sections = table::sections(self.panel, &wanted);
+        let cursor = &self.cursors[self.panel.number()];
+        // Whoever looks at the newest event wants to see the next one too.
+        let follows = self.panel == Panel::Events && cursor.at == 0;
+        let found = self.rows().position(|row| row.id == cursor.id).filter(|_| !follows);
+        self.select(found.unwrap_or(cursor.at));
+    }
+
+    fn rows(&self) -> impl Iterator<Item = &Row> {
+        self.sections.iter().flat_map(|section| &section.rows)
+    }
+
+    fn select(&mut self, at: usize) {
+        let at = at.min(self.rows().count().saturating_sub(1));
+        let id = self.rows().nth(at).map(|row| row.id.clone()).unwrap_or_default();
+        let cursor = &mut self.cursors[self.panel.number()];
+        let has_moved = cursor.id != id;
+        *cursor = Cursor { id, at };
+        if let Some(pane) = &mut self.pane
+            && has_moved
+        {
+            pane.scroll = 0;
+        }
+    }
+
+    /// The selected row, counted through all sections.
+    pub fn selected(&self) -> usize {
+        self.cursors[self.panel.number()].at
+    }
+
+    pub fn row(&self) -> Option<&Row> {
+        self.rows().nth(self.selected())
+    }
+
+    pub fn detail(&self) -> Option<Detail> {
+        Detail::of(self.row()?.what, &self.data)
+    }
+
+    fn select_at(&mut self, section: usize, row: usize) {
+        if self.dialog.is_none() && self.sections.get(section).is_some_and(|section| row < section.rows.len()) {
+            let before: usize = self.sections[..section].iter().map(|section| section.rows.len()).sum();
+            self.select(before + row);
+        }
+    }
+
+    fn half_page(&self) -> isize {
+        (self.measures.rows / 2).max(1).cast_signed()
+    }
+
+    /// Moves in the list, or in the side panel while that has the keys.
+    fn step(&mut self, by: isize) {
+        match &mut self.pane {
+            Some(pane) if pane.is_focused => {
+                pane.scroll = pane.scroll.saturating_add_signed(by).min(self.measures.details);
+            }
+            _ => self.select(self.selected().saturating_add_signed(by)),
+        }
+    }
+
+    fn wheel(&mut self, place: Place, by: isize) {
+        match (&mut self.dialog, &mut self.pane, place) {
+            (Some(dialog), _, _) => dialog.scroll(by, self.measures.dialog),
+            (None, Some(pane), Place::Details) => {
+                pane.scroll = pane.scroll.saturating_add_signed(by).min(self.measures.details);
+            }
+            _ => self.select(self.selected().saturating_add_signed(by)),
+        }
+    }
+
+    fn measure(&mut self, measures: Measures) {
+        self.measures = measures;
+        if let Some(pane) = &mut self.pane {
+            pane.scroll = pane.scroll.min(measures.details);
+        }
+        if let Some(dialog) = &mut self.dialog {
+            dialog.scroll(0, measures.dialog);
+        }
+    }
+
+    fn focus_details(&mut self, is_focused: bool) {
+        if is_focused && self.pane.is_none() && self.row().is_some() {
+            self.pane = Some(Pane::default());
+        }
+        if let Some(pane) = &mut self.pane {
+            pane.is_focused = is_focused;
+        }
+    }
+
+    /// Takes back one thing: the side panel, the search, the filter.
+    fn close(&mut self) {
+        if self.pane.take().is_some() {
+            return;
+        }
+        match self.query.is_empty() {
+            false => self.query.clear(),
+            true => self.server = None,
+        }
+        self.list_anew();
+    }
+
+    fn write(&mut self, character: char) {
+        match &mut self.dialog {
+            Some(Dialog::Form(form)) => form.write(character),
+            None if self.is_searching => {
+                self.query.push(character);
+                self.list_anew();
+            }
+            _ => {}
+        }
+    }
+
+    fn erase(&mut self) {
+        match &mut self.dialog {
+            Some(Dialog::Form(form)) => form.erase(),
+            None if self.is_searching => {
+                self.query.pop();
+                self.list_anew();
+            }
+            _ => {}
+        }
+    }
+
+    fn go_in_dialog(&mut self, by: isize) {
+        let servers = self.data.servers().len();
+        match &mut self.dialog {
+            Some(Dialog::Form(form)) => form.go(by.signum()),
+            Some(Dialog::Picker { at }) => *at = at.saturating_add_signed(by).min(servers),
+            Some(dialog) => dialog.scroll(by, self.measures.dialog),
+            // While a search is written its matches can be walked through.
+            None => self.select(self.selected().saturating_add_signed(by)),
+        }
+    }
+
+    fn submit(&mut self) -> Vec<Effect> {
+        match self.dialog.take() {
+            None => self.is_searching = false,
+            Some(Dialog::Picker { at }) => self.pick(at),
+            Some(Dialog::Confirm { command, .. }) => return vec![Effect::Command(command)],
+            Some(Dialog::Form(form)) => return self.call(form),
+            closed @ Some(Dialog::Help { .. } | Dialog::Reader(_)) => {
+                self.dialog = closed;
+                return self.cancel();
+            }
+        }
+        Vec::new()
+    }
+
+    fn cancel(&mut self) -> Vec<Effect> {
+        match self.dialog.take() {
+            Some(Dialog::Reader(Reader { waits_for: Some(ticket), .. })) => return vec![Effect::Forget { ticket }],
+            Some(_) => {}
+            None if self.is_searching => {
+                self.is_searching = false;
+                self.query.clear();
+                self.list_anew();
+            }
+            None => {}
+        }
+        Vec::new()
+    }
+
+    /// The place of the filter among what can be picked: all servers come first. On a panel of servers it is the selected one.
+    fn server_number(&self) -> usize {
+        let wanted = match (&self.server, self.row()) {
+            (None, Some(Row { what: What::Server(at), .. })) => return at + 1,
+            (wanted, _) => wanted.as_deref(),
+        };
+        self.data.servers().iter().position(|server| Some(server.id.as_str()) == wanted).map_or(0, |at| at + 1)
+    }
+
+    fn pick(&mut self, at: usize) {
+        self.server = at.checked_sub(1).and_then(|at| self.data.servers().get(at)).map(|server| server.id.clone());
+        self.list_anew();
+    }
+}
+
+#[cfg(test)]
+mod tests;

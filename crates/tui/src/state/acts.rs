@@ -1,0 +1,102 @@
+//! What a person sets off from a row: calls, reads, watches and changes of servers, and what comes back of them.
+
+use crate::state::data::{Item, Kind};
+use crate::state::dialog::{Dialog, Reader};
+use crate::state::form::Form;
+use crate::state::table::{Row, What};
+use crate::state::{Command, Effect, Notice, State};
+
+impl State {
+    pub(super) fn selected_item(&self, wanted: &[Kind]) -> Option<(Kind, &Item)> {
+        match self.row()?.what {
+            What::Item(kind, at) if wanted.contains(&kind) => Some((kind, self.data.items(kind).get(at)?)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn selected_server(&self) -> Option<(&str, &str)> {
+        let Row { what: What::Server(at), .. } = self.row()? else { return None };
+        self.data.servers().get(*at).map(|server| (server.id.as_str(), server.state.as_str()))
+    }
+
+    pub(super) fn open_form(&mut self) {
+        match self.selected_item(&[Kind::Tools]) {
+            Some((_, tool)) => self.dialog = Some(Dialog::Form(Form::new(&tool.exposed, &tool.definition))),
+            None => self.notice = Some(Notice::bad("c calls a tool: select one among the tools (3)")),
+        }
+    }
+
+    pub(super) fn call(&mut self, mut form: Form) -> Vec<Effect> {
+        match form.arguments() {
+            None => {
+                self.dialog = Some(Dialog::Form(form));
+                Vec::new()
+            }
+            Some(arguments) => {
+                let ticket = self.wait(&form.tool);
+                vec![Effect::Call { ticket, tool: form.tool, arguments }]
+            }
+        }
+    }
+
+    pub(super) fn read(&mut self) -> Vec<Effect> {
+        let Some((_, item)) = self.selected_item(&[Kind::Resources]) else {
+            self.notice = Some(Notice::bad("r reads a resource: select one among the resources (5)"));
+            return Vec::new();
+        };
+        let uri = item.exposed.clone();
+        let ticket = self.wait(&uri);
+        vec![Effect::Read { ticket, uri }]
+    }
+
+    /// Opens a reader that waits for an answer.
+    pub(super) fn wait(&mut self, title: &str) -> u64 {
+        self.tickets += 1;
+        self.dialog = Some(Dialog::Reader(Reader::waiting(title, self.tickets)));
+        self.tickets
+    }
+
+    pub(super) fn answered(&mut self, ticket: u64, text: &str, is_error: bool) {
+        if let Some(Dialog::Reader(reader)) = &mut self.dialog
+            && reader.waits_for == Some(ticket)
+        {
+            reader.fill(text, is_error);
+        }
+    }
+
+    pub(super) fn watch(&mut self) -> Vec<Effect> {
+        let uri = match self.row().map(|row| row.what) {
+            Some(What::Item(Kind::Resources, at)) => self.data.resources.get(at).map(|item| item.exposed.clone()),
+            Some(What::Subscription(at)) => {
+                self.data.subscriptions.subscriptions.get(at).map(|subscription| subscription.uri.clone())
+            }
+            _ => None,
+        };
+        match uri {
+            Some(uri) if self.watched.contains_key(&uri) => vec![Effect::Unwatch { uri }],
+            Some(uri) => vec![Effect::Watch { uri }],
+            None => {
+                self.notice = Some(Notice::bad("w watches a resource: select one among the resources (5)"));
+                Vec::new()
+            }
+        }
+    }
+
+    pub(super) fn updated(&mut self, uri: &str, time: String, is_deleted: bool) {
+        // What is inside of something watched is told by its own name.
+        let around = self.watched.iter_mut().filter(|(watched, _)| uri.starts_with(watched.as_str()));
+        if let Some((_, watched)) = around.max_by_key(|(watched, _)| watched.len()) {
+            watched.updates += 1;
+            watched.last = time;
+        }
+        let word = if is_deleted { "is deleted" } else { "has changed" };
+        self.notice = Some(Notice::good(format!("{uri} {word}")));
+    }
+
+    pub(super) fn ask(&mut self, command: fn(String) -> Command) {
+        match self.selected_server() {
+            Some((server, _)) => self.dialog = Some(Dialog::confirm(command(server.to_owned()))),
+            None => self.notice = Some(Notice::bad("this works on a server: select one among the servers (2)")),
+        }
+    }
+}

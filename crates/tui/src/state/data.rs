@@ -1,0 +1,123 @@
+//! What is known of the gateway, as it came last.
+
+use std::collections::VecDeque;
+
+use serde_json::Value;
+
+use goblin_admin::api::{Entry, EventInfo, ServerStatus, SessionList, Status};
+use goblin_telemetry::clean;
+use goblin_admin::api::SubscriptionList;
+
+/// Events that are kept; the oldest give way.
+pub const MOST_EVENTS: usize = 1000;
+
+/// The lists of the catalog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Tools,
+    Prompts,
+    Resources,
+    Templates,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 4] = [Kind::Tools, Kind::Prompts, Kind::Resources, Kind::Templates];
+
+    /// As the admin API spells it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Kind::Tools => "tools",
+            Kind::Prompts => "prompts",
+            Kind::Resources => "resources",
+            Kind::Templates => "templates",
+        }
+    }
+}
+
+/// A tool, a prompt, a resource or a template, read once for all frames.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Item {
+    pub server: String,
+    /// As clients know it: what it is called and read by.
+    pub exposed: String,
+    pub native: String,
+    pub name: String,
+    pub description: String,
+    pub mime: String,
+    pub size: Option<u64>,
+    /// Names of the arguments of a prompt; a needed one ends in `*`.
+    pub arguments: String,
+    /// What clients get when they list it, token for token.
+    pub definition: String,
+}
+
+impl Item {
+    pub fn read(entry: &Entry) -> Item {
+        let definition: Value = serde_json::from_str(entry.definition.get()).unwrap_or_default();
+        let word = |key: &str| definition[key].as_str().unwrap_or_default();
+        let title = [word("title"), word("name")].into_iter().find(|word| !word.is_empty());
+        let argument = |argument: &Value| {
+            let mark = if argument["required"] == true { "*" } else { "" };
+            format!("{}{mark}", argument["name"].as_str().unwrap_or_default())
+        };
+        let arguments: Vec<_> = definition["arguments"].as_array().into_iter().flatten().map(argument).collect();
+        Item {
+            server: clean(&entry.server),
+            exposed: entry.exposed.clone(),
+            native: entry.native.clone(),
+            name: clean(title.unwrap_or_default()),
+            description: word("description").to_owned(),
+            mime: clean(word("mimeType")),
+            size: definition["size"].as_u64(),
+            arguments: clean(&arguments.join(" ")),
+            definition: entry.definition.get().to_owned(),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Data {
+    /// Nothing before the first answer.
+    pub status: Option<Status>,
+    pub tools: Vec<Item>,
+    pub prompts: Vec<Item>,
+    pub resources: Vec<Item>,
+    pub templates: Vec<Item>,
+    pub subscriptions: SubscriptionList,
+    pub sessions: SessionList,
+    /// The newest first.
+    pub events: VecDeque<EventInfo>,
+}
+
+impl Data {
+    pub fn servers(&self) -> &[ServerStatus] {
+        self.status.as_ref().map_or(&[], |status| &status.servers)
+    }
+
+    pub fn server(&self, id: &str) -> Option<&ServerStatus> {
+        self.servers().iter().find(|server| server.id == id)
+    }
+
+    pub fn items(&self, kind: Kind) -> &[Item] {
+        match kind {
+            Kind::Tools => &self.tools,
+            Kind::Prompts => &self.prompts,
+            Kind::Resources => &self.resources,
+            Kind::Templates => &self.templates,
+        }
+    }
+
+    pub fn set_items(&mut self, kind: Kind, items: Vec<Item>) {
+        match kind {
+            Kind::Tools => self.tools = items,
+            Kind::Prompts => self.prompts = items,
+            Kind::Resources => self.resources = items,
+            Kind::Templates => self.templates = items,
+        }
+    }
+
+    pub fn add_event(&mut self, event: EventInfo) {
+        self.events.push_front(event);
+        self.events.truncate(MOST_EVENTS);
+    }
+}

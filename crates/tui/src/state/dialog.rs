@@ -1,0 +1,74 @@
+//! What may stand in front of a panel.
+
+use goblin_telemetry::clean;
+use crate::state::Command;
+use crate::state::form::Form;
+use crate::state::json::pretty;
+
+/// Lines of an answer that are shown; whoever wants more uses `goblin tools call` or `goblin resources read`.
+const MOST_LINES: usize = 10_000;
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Dialog {
+    Help {
+        scroll: usize,
+    },
+    /// Which server's things are shown; 0 means all.
+    Picker {
+        at: usize,
+    },
+    Confirm {
+        question: String,
+        command: Command,
+    },
+    Form(Form),
+    Reader(Reader),
+}
+
+impl Dialog {
+    pub fn confirm(command: Command) -> Dialog {
+        let question = match &command {
+            Command::Restart(server) => format!("Restart {}? Its open calls fail.", clean(server)),
+            Command::Disable(server) => format!("Disable {}? What it offers goes away.", clean(server)),
+            Command::Enable(server) => format!("Enable {}?", clean(server)),
+            Command::Reload => "Read the configuration anew?".to_owned(),
+        };
+        Dialog::Confirm { question, command }
+    }
+
+    /// Moves what can be scrolled, within what the last frame had.
+    pub fn scroll(&mut self, by: isize, most: usize) {
+        if let Dialog::Help { scroll } | Dialog::Reader(Reader { scroll, .. }) = self {
+            *scroll = scroll.saturating_add_signed(by).min(most);
+        }
+    }
+}
+
+/// An answer, or the wait for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reader {
+    pub title: String,
+    pub waits_for: Option<u64>,
+    pub lines: Vec<String>,
+    pub is_error: bool,
+    pub scroll: usize,
+}
+
+impl Reader {
+    pub fn waiting(title: &str, ticket: u64) -> Reader {
+        Reader { title: clean(title), waits_for: Some(ticket), ..Reader::default() }
+    }
+
+    pub fn fill(&mut self, text: &str, is_error: bool) {
+        let is_json = text.trim_start().starts_with(['{', '['])
+            && serde_json::from_str::<&serde_json::value::RawValue>(text).is_ok();
+        let mut lines = if is_json { pretty(text) } else { text.lines().map(str::to_owned).collect() };
+        let omitted = lines.len().saturating_sub(MOST_LINES);
+        lines.truncate(MOST_LINES);
+        self.lines = lines.iter().map(|line| clean(&line.replace('\t', "    "))).collect();
+        if omitted > 0 {
+            self.lines.push(format!("… {omitted} more lines"));
+        }
+        (self.waits_for, self.is_error) = (None, is_error);
+    }
+}

@@ -1,0 +1,231 @@
+//! The arguments of a tool as a form: a field for each that its schema names, the needed ones first.
+
+use serde_json::Value;
+
+use goblin_client::schema::Schema;
+use goblin_telemetry::clean;
+use goblin_wire::json::quote;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Form {
+    pub tool: String,
+    pub fields: Vec<Field>,
+    /// The field that is written in.
+    pub at: usize,
+    schema: Value,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Field {
+    name: String,
+    /// What it must be, in a few words.
+    pub hint: String,
+    pub is_needed: bool,
+    pub entry: Entry,
+    /// What is wrong with it.
+    pub trouble: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Entry {
+    /// Typed by the schema: text, a number, or JSON.
+    Written(String),
+    /// One of these tokens of JSON, or none.
+    Chosen { tokens: Vec<String>, at: Option<usize> },
+}
+
+impl Field {
+    fn new(name: &str, property: &Value, schema: Schema<'_>) -> Field {
+        let kind = schema.describe(property);
+        let tokens = match (&property["enum"], kind.as_str()) {
+            (Value::Array(values), _) => values.iter().map(Value::to_string).collect(),
+            (_, "boolean") => vec!["true".to_owned(), "false".to_owned()],
+            _ => Vec::new(),
+        };
+        let default = property.get("default").filter(|value| !value.is_null());
+        let entry = if tokens.is_empty() {
+            let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            Entry::Written(default.map(text).unwrap_or_default())
+        } else {
+            let default = default.map(Value::to_string);
+            let at = default.and_then(|default| tokens.iter().position(|token| *token == default));
+            Entry::Chosen { tokens, at }
+        };
+        let description = property["description"].as_str().unwrap_or_default();
+        let hint = match description.is_empty() {
+            true => kind,
+            false => format!("{kind}: {description}"),
+        };
+        let is_needed = schema.is_required(name);
+        Field { name: name.to_owned(), hint: clean(&hint), is_needed, entry, trouble: None }
+    }
+
+    pub fn label(&self) -> String {
+        clean(&self.name)
+    }
+
+    /// What stands in the field.
+    pub fn shown(&self) -> String {
+        match &self.entry {
+            Entry::Written(text) => clean(text),
+            Entry::Chosen { tokens, at } => at.map(|at| clean(&tokens[at])).unwrap_or_default(),
+        }
+    }
+
+    /// Its value as JSON; nothing where it is left out.
+    fn token(&self, schema: Schema<'_>) -> Result<Option<String>, String> {
+        let token = match &self.entry {
+            Entry::Written(text) if text.is_empty() => None,
+            Entry::Written(text) => {
+                let property = schema.property(&self.name);
+                Some(schema.token(property, text).map_err(|kinds| format!("it must be {kinds}"))?)
+            }
+            Entry::Chosen { tokens, at } => at.map(|at| tokens[at].clone()),
+        };
+        match token {
+            None if self.is_needed => Err("it is needed".to_owned()),
+            token => Ok(token),
+        }
+    }
+}
+
+impl Form {
+    pub fn new(tool: &str, definition: &str) -> Form {
+        let definition: Value = serde_json::from_str(definition).unwrap_or_default();
+        let root = definition["inputSchema"].clone();
+        let schema = Schema::new(&root);
+        let mut fields: Vec<_> =
+            schema.properties().map(|(name, property)| Field::new(name, property, schema)).collect();
+        fields.sort_by_key(|field| !field.is_needed);
+        Form { tool: tool.to_owned(), fields, at: 0, schema: root }
+    }
+
+    /// Goes to another field, around the ends.
+    pub fn go(&mut self, by: isize) {
+        let count = self.fields.len().max(1);
+        self.at = (self.at + count).saturating_add_signed(by) % count;
+    }
+
+    pub fn write(&mut self, character: char) {
+        let Some(field) = self.fields.get_mut(self.at) else { return };
+        field.trouble = None;
+        match &mut field.entry {
+            Entry::Written(text) => text.push(character),
+            Entry::Chosen { .. } if character == ' ' => self.choose(1),
+            // The first letter of a choice chooses it.
+            Entry::Chosen { tokens, at } => {
+                let found = tokens.iter().position(|token| token.trim_start_matches('"').starts_with(character));
+                *at = found.or(*at);
+            }
+        }
+    }
+
+    pub fn erase(&mut self) {
+        let Some(field) = self.fields.get_mut(self.at) else { return };
+        field.trouble = None;
+        match &mut field.entry {
+            Entry::Written(text) => drop(text.pop()),
+            Entry::Chosen { at, .. } => *at = None,
+        }
+    }
+
+    /// The next choice, or the one before; none comes between the last and the first.
+    pub fn choose(&mut self, by: isize) {
+        let Some(Field { entry: Entry::Chosen { tokens, at }, trouble, .. }) = self.fields.get_mut(self.at) else {
+            return;
+        };
+        *trouble = None;
+        let places = tokens.len() + 1;
+        let place = at.map_or(0, |at| at + 1);
+        *at = ((place + places).saturating_add_signed(by) % places).checked_sub(1);
+    }
+
+    /// The arguments as JSON; where one is wrong its field says so and is gone to.
+    pub fn arguments(&mut self) -> Option<String> {
+        let schema = Schema::new(&self.schema);
+        let mut members = Vec::new();
+        let mut wrong = None;
+        for (at, field) in self.fields.iter_mut().enumerate() {
+            match field.token(schema) {
+                Ok(token) => members.extend(token.map(|token| format!("{}:{token}", quote(&field.name)))),
+                Err(trouble) => {
+                    field.trouble = Some(trouble);
+                    wrong = wrong.or(Some(at));
+                }
+            }
+        }
+        match wrong {
+            Some(at) => {
+                self.at = at;
+                None
+            }
+            None => Some(format!("{{{}}}", members.join(","))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn form() -> Form {
+        let schema = json!({"properties": {
+            "count": {"type": "integer"}, "deep": {"type": "object"}, "level": {"enum": ["low", "high", 3]},
+            "on": {"type": "boolean"}, "text": {"type": "string", "description": "What\nto say"},
+            "times": {"type": "number", "default": 1.5},
+        }, "required": ["text", "level"]});
+        Form::new("tool", &json!({ "inputSchema": schema }).to_string())
+    }
+
+    fn fill(form: &mut Form, name: &str, text: &str) {
+        form.at = form.fields.iter().position(|field| field.name == name).expect("a field");
+        text.chars().for_each(|character| form.write(character));
+    }
+
+    #[test]
+    fn the_needed_come_first_and_each_says_what_it_must_be() {
+        let fields: Vec<_> =
+            form().fields.iter().map(|field| (field.label(), field.is_needed, field.hint.clone())).collect();
+        assert_eq!(fields[0], ("level".to_owned(), true, "low|high|3".to_owned()));
+        assert_eq!(fields[1], ("text".to_owned(), true, "string: What to say".to_owned()));
+        assert_eq!(fields[2], ("count".to_owned(), false, "integer".to_owned()));
+    }
+
+    #[test]
+    fn what_is_written_becomes_arguments_of_the_right_types() {
+        let mut form = form();
+        fill(&mut form, "text", "3");
+        fill(&mut form, "count", "3");
+        fill(&mut form, "deep", r#"{"a": 1.0}"#);
+        fill(&mut form, "on", "f");
+        fill(&mut form, "level", "  ");
+        let expected = r#"{"level":"high","text":"3","count":3,"deep":{"a": 1.0},"on":false,"times":1.5}"#;
+        assert_eq!(form.arguments().as_deref(), Some(expected));
+        fill(&mut form, "level", " ");
+        assert!(form.arguments().expect("all is right").contains(r#""level":3,"#));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_in_its_field() {
+        let mut form = form();
+        fill(&mut form, "count", "many");
+        assert_eq!(form.arguments(), None);
+        let troubles: Vec<_> = form.fields.iter().filter_map(|field| field.trouble.clone()).collect();
+        assert_eq!(troubles, ["it is needed", "it is needed", "it must be an integer"]);
+        assert_eq!(form.at, 0, "the first of them");
+        form.choose(-1);
+        assert_eq!((form.fields[0].shown(), form.fields[0].trouble.clone()), ("3".to_owned(), None));
+        form.erase();
+        assert_eq!(form.fields[0].shown(), "");
+    }
+
+    #[test]
+    fn a_tool_without_arguments_has_an_empty_form() {
+        let mut form = Form::new("tool", r#"{"inputSchema":{"type":"object"}}"#);
+        form.go(1);
+        form.write('x');
+        assert_eq!(form.arguments().as_deref(), Some("{}"));
+    }
+}

@@ -1,0 +1,90 @@
+//! The terminal while it is ours. Whatever happens, it is given back as it was.
+
+use std::io::{Stdout, Write, stdout};
+use std::sync::Once;
+use std::thread;
+
+use crossterm::cursor::{Hide, Show};
+use crossterm::event::{DisableMouseCapture, EnableMouseCapture};
+use crossterm::terminal::{
+    BeginSynchronizedUpdate, EndSynchronizedUpdate, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode,
+    enable_raw_mode,
+};
+use crossterm::{execute, queue};
+use ratatui::backend::CrosstermBackend;
+use ratatui::layout::Rect;
+use ratatui::{TerminalOptions, Viewport};
+
+use crate::state::State;
+use crate::view::theme::Theme;
+use crate::view::{self, Drawn, LEAST_COLUMNS, LEAST_ROWS};
+
+pub struct Terminal {
+    inner: ratatui::Terminal<CrosstermBackend<Stdout>>,
+    theme: Theme,
+}
+
+impl Terminal {
+    pub fn open(theme: Theme) -> std::io::Result<Terminal> {
+        restore_on_panic();
+        let options = TerminalOptions { viewport: Viewport::Fixed(size()) };
+        let inner = ratatui::Terminal::with_options(CrosstermBackend::new(stdout()), options)?;
+        // From here on dropping it gives the terminal back, also when the next step fails.
+        let terminal = Terminal { inner, theme };
+        enable_raw_mode()?;
+        execute!(stdout(), EnterAlternateScreen, EnableMouseCapture, Hide)?;
+        Ok(terminal)
+    }
+
+    pub fn draw(&mut self, state: &State) -> std::io::Result<Drawn> {
+        let mut drawn = Drawn::default();
+        let size = size();
+        if self.inner.get_frame().area() != size {
+            self.inner.resize(size)?;
+        }
+        // A terminal that knows of this shows whole frames only; others pass over it.
+        queue!(self.inner.backend_mut(), BeginSynchronizedUpdate)?;
+        self.inner.draw(|frame| drawn = view::draw(frame, state, self.theme))?;
+        execute!(self.inner.backend_mut(), EndSynchronizedUpdate)?;
+        Ok(drawn)
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        restore();
+    }
+}
+
+/// Of the terminal that is drawn on, which need not be the one that the process belongs to.
+fn size() -> Rect {
+    let (columns, rows) = match rustix::termios::tcgetwinsize(stdout()) {
+        Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col, size.ws_row),
+        _ => (LEAST_COLUMNS, LEAST_ROWS),
+    };
+    Rect::new(0, 0, columns, rows)
+}
+
+/// May be done twice. A terminal that is gone needs nothing.
+fn restore() {
+    let mut stdout = stdout();
+    let _ = execute!(stdout, EndSynchronizedUpdate, Show, DisableMouseCapture, LeaveAlternateScreen);
+    let _ = stdout.flush();
+    let _ = disable_raw_mode();
+}
+
+/// What a panic says must not go to a screen that is about to vanish. One of another thread is of a gateway in the same
+/// process, which goes on; its words would spoil the screen.
+fn restore_on_panic() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let ours = thread::current().id();
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if thread::current().id() == ours {
+                restore();
+                before(panic);
+            }
+        }));
+    });
+}

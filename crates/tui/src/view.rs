@@ -1,0 +1,111 @@
+//! From the state to a frame. Nothing is decided here but where things stand.
+//!
+//! A frame tells where its parts are ([`Drawn`]), since the mouse points at them and scrolling ends where they end.
+
+pub mod details;
+pub mod dialog;
+pub mod header;
+pub mod overview;
+pub mod table;
+pub mod text;
+pub mod theme;
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::Line;
+use ratatui::widgets::{Block, Paragraph};
+
+use crate::state::{Measures, Panel, State};
+use crate::view::theme::Theme;
+
+/// Below this there is no room for what is worth seeing.
+pub const LEAST_COLUMNS: u16 = 80;
+pub const LEAST_ROWS: u16 = 24;
+
+/// Beyond this the details stand beside the list without taking from it what it needs.
+const COMFORTABLE_COLUMNS: u16 = 110;
+
+/// Where the parts of a frame are.
+#[derive(Clone, Debug, Default)]
+pub struct Drawn {
+    pub measures: Measures,
+    pub tabs: Vec<(Rect, Panel)>,
+    pub rows: Vec<Rows>,
+    pub details: Option<Rect>,
+}
+
+/// The rows of a section that are on the screen.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows {
+    pub area: Rect,
+    pub section: usize,
+    /// The number of the first one.
+    pub first: usize,
+}
+
+pub fn draw(frame: &mut Frame<'_>, state: &State, theme: Theme) -> Drawn {
+    let area = frame.area();
+    if area.width < LEAST_COLUMNS || area.height < LEAST_ROWS {
+        too_small(frame, area);
+        return Drawn::default();
+    }
+    let [head, tabs, body, foot] =
+        Layout::vertical([Constraint::Length(1), Constraint::Length(1), Constraint::Min(0), Constraint::Length(1)])
+            .areas(area);
+    let mut drawn = Drawn::default();
+    header::draw_head(frame, head, state, theme);
+    drawn.tabs = header::draw_tabs(frame, tabs, state, theme);
+    draw_body(frame, body, state, theme, &mut drawn);
+    header::draw_foot(frame, foot, state, theme);
+    if let Some(dialog) = &state.dialog {
+        drawn.measures.dialog = dialog::draw(frame, body, dialog, state, theme);
+    }
+    drawn
+}
+
+fn draw_body(frame: &mut Frame<'_>, body: Rect, state: &State, theme: Theme, drawn: &mut Drawn) {
+    let (list, pane) = match state.pane.zip(state.detail()) {
+        Some((pane, detail)) => {
+            let share = if body.width >= COMFORTABLE_COLUMNS { 45 } else { 55 };
+            let [list, area] = Layout::horizontal([Constraint::Fill(1), Constraint::Percentage(share)]).areas(body);
+            (list, Some((area, pane, detail)))
+        }
+        None => (body, None),
+    };
+    match state.panel {
+        Panel::Overview => overview::draw(frame, list, state, theme, drawn),
+        _ => draw_sections(frame, list, state, theme, drawn),
+    }
+    if let Some((area, pane, detail)) = pane {
+        drawn.details = Some(area);
+        drawn.measures.details = details::draw(frame, area, pane, &detail, theme);
+    }
+}
+
+/// The lists of the panel, one below the other.
+fn draw_sections(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme, drawn: &mut Drawn) {
+    let parts: Vec<Rect> = match state.sections.len() {
+        2 => Layout::vertical([Constraint::Fill(3), Constraint::Fill(2)]).split(area).to_vec(),
+        _ => vec![area],
+    };
+    for (number, part) in parts.into_iter().enumerate() {
+        table::draw(frame, part, state, number, theme, drawn);
+    }
+}
+
+/// A frame around something, with a title.
+pub fn framed(title: &str, theme: Theme) -> Block<'static> {
+    Block::bordered().border_style(theme.dim()).title(Line::styled(format!(" {title} "), theme.title()))
+}
+
+fn too_small(frame: &mut Frame<'_>, area: Rect) {
+    let words = [
+        "The terminal is too small.".to_owned(),
+        format!("It has {}x{}; goblin top needs {LEAST_COLUMNS}x{LEAST_ROWS}.", area.width, area.height),
+        "q quits.".to_owned(),
+    ];
+    frame.render_widget(Paragraph::new(words.map(Line::from).to_vec()), area);
+}
+
+#[cfg(test)]
+mod tests;

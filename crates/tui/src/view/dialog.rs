@@ -1,0 +1,173 @@
+//! What stands in front of the panel.
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Clear, Paragraph};
+
+use goblin_telemetry::clean;
+use crate::input::KEYS;
+use crate::state::State;
+use crate::state::dialog::{Dialog, Reader};
+use crate::state::form::{Entry, Field, Form};
+use crate::state::table::{Tone, state_cell};
+use crate::view::details::draw_scroll;
+use crate::view::framed;
+use crate::view::text::{fit, pad, width, wrap};
+use crate::view::theme::Theme;
+
+/// Gives how far it can be scrolled.
+pub fn draw(frame: &mut Frame<'_>, body: Rect, dialog: &Dialog, state: &State, theme: Theme) -> usize {
+    match dialog {
+        Dialog::Help { scroll } => draw_help(frame, body, *scroll, theme),
+        Dialog::Picker { at } => draw_picker(frame, body, *at, state, theme),
+        Dialog::Confirm { question, .. } => draw_question(frame, body, question, theme),
+        Dialog::Form(form) => draw_form(frame, body, form, theme),
+        Dialog::Reader(reader) => draw_reader(frame, body, reader, theme),
+    }
+}
+
+/// Room for this many lines in the middle, framed.
+fn open(frame: &mut Frame<'_>, body: Rect, title: &str, columns: u16, rows: usize, theme: Theme) -> Rect {
+    let wanted = u16::try_from(rows).unwrap_or(u16::MAX).saturating_add(2);
+    let (columns, rows) = (columns.min(body.width), wanted.min(body.height));
+    let area = Rect {
+        x: body.x + (body.width - columns) / 2,
+        y: body.y + (body.height - rows) / 2,
+        width: columns,
+        height: rows,
+    };
+    let block = framed(&fit(title, usize::from(columns).saturating_sub(4)), theme).border_style(theme.title());
+    let inner = block.inner(area);
+    frame.render_widget(Clear, area);
+    frame.render_widget(block, area);
+    inner
+}
+
+fn draw_lines(frame: &mut Frame<'_>, inner: Rect, lines: Vec<Line<'static>>, scroll: usize, theme: Theme) -> usize {
+    let most = lines.len().saturating_sub(usize::from(inner.height));
+    let scroll = scroll.min(most);
+    let shown: Vec<_> = lines.into_iter().skip(scroll).take(usize::from(inner.height)).collect();
+    frame.render_widget(Paragraph::new(shown), inner);
+    draw_scroll(frame, inner, scroll, most, "j", theme);
+    most
+}
+
+fn draw_help(frame: &mut Frame<'_>, body: Rect, scroll: usize, theme: Theme) -> usize {
+    let mut lines: Vec<_> = KEYS
+        .iter()
+        .map(|binding| {
+            Line::from(vec![
+                Span::styled(format!(" {}", pad(binding.shown, 14, false)), theme.strong()),
+                Span::raw(binding.help),
+            ])
+        })
+        .collect();
+    lines.push(Line::styled(" The mouse works too: tabs, rows, the wheel.", theme.dim()));
+    let inner = open(frame, body, "Keys (Esc closes)", 72, lines.len(), theme);
+    draw_lines(frame, inner, lines, scroll, theme)
+}
+
+fn draw_picker(frame: &mut Frame<'_>, body: Rect, at: usize, state: &State, theme: Theme) -> usize {
+    let servers = state.data.servers();
+    let inner = open(frame, body, "Show one server (Enter)", 56, servers.len() + 1, theme);
+    let all = std::iter::once(("all servers".to_owned(), None));
+    let rows = all.chain(servers.iter().map(|server| (clean(&server.id), Some(state_cell(&server.state)))));
+    let lines: Vec<_> = rows
+        .enumerate()
+        .map(|(number, (name, cell))| {
+            let mark = if number == at { "> " } else { "  " };
+            let cell = cell.unwrap_or_default();
+            let spans = vec![
+                Span::raw(mark),
+                Span::raw(pad(&name, 36, false)),
+                Span::raw(" "),
+                Span::styled(pad(&cell.text, 12, false), theme.tone(cell.tone)),
+            ];
+            let line = Line::from(spans);
+            if number == at { line.style(theme.selected()) } else { line }
+        })
+        .collect();
+    let scroll = (at + 1).saturating_sub(usize::from(inner.height));
+    draw_lines(frame, inner, lines, scroll, theme);
+    0
+}
+
+fn draw_question(frame: &mut Frame<'_>, body: Rect, question: &str, theme: Theme) -> usize {
+    let mut lines: Vec<_> = wrap(question, 54).into_iter().map(|line| Line::from(format!(" {line}"))).collect();
+    lines.push(Line::default());
+    lines.push(Line::styled(" y yes   n no", theme.strong()));
+    let inner = open(frame, body, "Sure?", 58, lines.len(), theme);
+    draw_lines(frame, inner, lines, 0, theme)
+}
+
+fn draw_form(frame: &mut Frame<'_>, body: Rect, form: &Form, theme: Theme) -> usize {
+    let columns = body.width.min(100);
+    let room = usize::from(columns) - 2;
+    let label = form.fields.iter().map(|field| width(&field.label())).max().unwrap_or(0).min(24) + 2;
+    let mut lines = Vec::new();
+    let mut focus = 0;
+    for (at, field) in form.fields.iter().enumerate() {
+        if at == form.at {
+            focus = lines.len() + 2;
+        }
+        lines.extend(field_lines(field, at == form.at, label, room, theme));
+    }
+    if form.fields.is_empty() {
+        lines.push(Line::from(" It takes no arguments."));
+    }
+    lines.push(Line::default());
+    lines.push(Line::styled(" Enter calls it   Tab next field   ←→ choose   Esc leaves   * needed", theme.dim()));
+    let inner = open(frame, body, &format!("Call {}", clean(&form.tool)), columns, lines.len(), theme);
+    let scroll = focus.saturating_sub(usize::from(inner.height));
+    draw_lines(frame, inner, lines, scroll, theme);
+    0
+}
+
+fn field_lines(field: &Field, is_focused: bool, label: usize, room: usize, theme: Theme) -> Vec<Line<'static>> {
+    let mark = if field.is_needed { "*" } else { " " };
+    let pointer = if is_focused { ">" } else { " " };
+    let name = Span::styled(format!("{pointer}{mark}{}", pad(&field.label(), label, false)), theme.strong());
+    let entry_room = room.saturating_sub(label + 4);
+    let shown = match &field.entry {
+        Entry::Written(_) => tail(&field.shown(), entry_room),
+        Entry::Chosen { at: None, .. } => "‹ not given ›".to_owned(),
+        Entry::Chosen { .. } => format!("‹ {} ›", fit(&field.shown(), entry_room.saturating_sub(4))),
+    };
+    let mut spans = vec![name, Span::raw(shown)];
+    if is_focused {
+        spans.push(Span::styled(" ", theme.selected()));
+    }
+    let (words, style) = match &field.trouble {
+        Some(trouble) => (format!("✗ {trouble}"), theme.error()),
+        None => (field.hint.clone(), theme.dim()),
+    };
+    let below = format!("  {}{}", " ".repeat(label), fit(&words, room.saturating_sub(label + 2)));
+    vec![Line::from(spans), Line::styled(below, style)]
+}
+
+/// The end of what is written, since that is where one writes.
+fn tail(text: &str, room: usize) -> String {
+    let mut begin = 0;
+    while width(&text[begin..]) > room {
+        begin += text[begin..].chars().next().map_or(1, char::len_utf8);
+    }
+    text[begin..].to_owned()
+}
+
+fn draw_reader(frame: &mut Frame<'_>, body: Rect, reader: &Reader, theme: Theme) -> usize {
+    let columns = body.width.saturating_sub(4);
+    let room = usize::from(columns).saturating_sub(3);
+    let style = theme.tone(if reader.is_error { Tone::Bad } else { Tone::Plain });
+    let lines: Vec<_> = match reader.waits_for {
+        Some(_) => vec![Line::styled(" waiting for the answer (Esc takes it back)", theme.dim())],
+        None if reader.lines.is_empty() => vec![Line::styled(" it says nothing", theme.dim())],
+        None => {
+            let wrapped = reader.lines.iter().flat_map(|line| wrap(line, room));
+            wrapped.map(|line| Line::styled(format!(" {line}"), style)).collect()
+        }
+    };
+    let title = if reader.is_error { format!("✗ {} failed", reader.title) } else { reader.title.clone() };
+    let inner = open(frame, body, &format!("{title} (Esc closes)"), columns, lines.len(), theme);
+    draw_lines(frame, inner, lines, reader.scroll, theme)
+}

@@ -1,0 +1,93 @@
+//! The first two lines and the last: which gateway, which panel, which keys.
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
+
+use crate::state::table::Tone;
+use crate::state::words::span;
+use crate::state::{Link, Panel, State};
+use crate::view::text::{fit, width};
+use crate::view::theme::Theme;
+
+/// Above this the tabs have their whole names.
+const WIDE_TABS: u16 = 95;
+
+pub fn draw_head(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme) {
+    let (words, tone) = link_words(state);
+    let about = state.data.status.as_ref().map_or_else(String::new, |status| {
+        let version = if status.version.is_empty() { String::new() } else { format!(" {}", status.version) };
+        format!("{version} · pid {} · up {}", status.pid, span(status.uptime_seconds))
+    });
+    let room = usize::from(area.width).saturating_sub(width(&words) + 3);
+    let left = fit(&format!(" goblin{about} · {}", state.place), room);
+    let gap = " ".repeat(usize::from(area.width).saturating_sub(width(&left) + width(&words) + 1));
+    let line =
+        Line::from(vec![Span::styled(left, theme.strong()), Span::raw(gap), Span::styled(words, theme.tone(tone))]);
+    frame.render_widget(line, area);
+}
+
+fn link_words(state: &State) -> (String, Tone) {
+    match (&state.link, &state.data.status) {
+        (Link::Live, Some(status)) if status.state == "ready" => ("● ready".to_owned(), Tone::Good),
+        (Link::Live, Some(status)) => (format!("◐ {}", status.state), Tone::Warn),
+        (Link::Live | Link::Connecting, _) => ("◐ connecting".to_owned(), Tone::Warn),
+        (Link::Lost { .. }, _) => ("✗ lost".to_owned(), Tone::Bad),
+    }
+}
+
+/// Gives where each tab is.
+pub fn draw_tabs(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme) -> Vec<(Rect, Panel)> {
+    let mut spans = vec![Span::raw(" ")];
+    let mut places = Vec::new();
+    let mut at = area.x + 1;
+    for (number, panel) in Panel::ALL.into_iter().enumerate() {
+        let title = match panel {
+            Panel::Subscriptions if area.width < WIDE_TABS => "Subs",
+            panel => panel.title(),
+        };
+        let is_shown = panel == state.panel;
+        let words = if is_shown { format!("[{} {title}]", number + 1) } else { format!("{} {title}", number + 1) };
+        let columns = u16::try_from(width(&words)).unwrap_or(u16::MAX);
+        places.push((Rect::new(at, area.y, columns, 1), panel));
+        spans.push(Span::styled(words, if is_shown { theme.title() } else { Style::new() }));
+        spans.push(Span::raw(" "));
+        at = at.saturating_add(columns + 1);
+    }
+    frame.render_widget(Line::from(spans), area);
+    places
+}
+
+pub fn draw_foot(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme) {
+    let room = usize::from(area.width);
+    let line = if state.is_searching {
+        Line::from(vec![
+            Span::styled(format!(" /{}", fit(&state.query, room / 2)), theme.strong()),
+            Span::styled(" ", theme.selected()),
+            Span::styled("  Enter keeps it, Esc ends it", theme.dim()),
+        ])
+    } else if let Some(notice) = &state.notice {
+        let (mark, style) = if notice.is_error { ("✗", theme.error()) } else { ("»", theme.tone(Tone::Good)) };
+        Line::styled(fit(&format!(" {mark} {}", notice.text), room), style)
+    } else if let Link::Lost { reason, again_in } = &state.link {
+        let words = format!(" ✗ trying again in {} s: {reason}", again_in.as_secs().max(1));
+        Line::styled(fit(&words, room), theme.error())
+    } else {
+        Line::styled(fit(hints(state.panel), room), theme.dim())
+    };
+    frame.render_widget(line, area);
+}
+
+fn hints(panel: Panel) -> &'static str {
+    match panel {
+        Panel::Overview | Panel::Servers => {
+            " ? help  Enter details  / search  f server  R restart  D disable  L reload"
+        }
+        Panel::Tools => " ? help  Enter details  / search  f server  s sort  c call  q quit",
+        Panel::Resources => " ? help  Enter details  / search  f server  s sort  r read  w watch  q quit",
+        Panel::Prompts | Panel::Subscriptions | Panel::Sessions | Panel::Events => {
+            " ? help  Enter details  / search  f server  s sort  q quit"
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Everything at a glance: numbers, servers with their curves, the last events.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Paragraph;
+
+use goblin_admin::api::{EventInfo, Status};
+use goblin_client::content::bytes;
+use crate::state::State;
+use crate::state::table::{Tone, event_words, level_tone, rate};
+use crate::state::words::{clock, sparkline};
+use crate::view::text::{fit, pad, width};
+use crate::view::theme::Theme;
+use crate::view::{Drawn, framed, table};
+
+const NUMBERS_ROWS: u16 = 6;
+
+pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme, drawn: &mut Drawn) {
+    let servers = u16::try_from(state.data.servers().len()).unwrap_or(u16::MAX);
+    let wanted = servers.saturating_add(3).clamp(5, (area.height.saturating_sub(NUMBERS_ROWS) * 3 / 5).max(5));
+    let [numbers, list, events] =
+        Layout::vertical([Constraint::Length(NUMBERS_ROWS), Constraint::Length(wanted), Constraint::Min(0)])
+            .areas(area);
+    draw_numbers(frame, numbers, state, theme);
+    table::draw(frame, list, state, 0, theme, drawn);
+    draw_events(frame, events, state, theme);
+}
+
+fn draw_numbers(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme) {
+    let block = framed("Gateway", theme);
+    let inner = block.inner(area);
+    frame.render_widget(block, area);
+    let Some(status) = &state.data.status else {
+        frame.render_widget(Line::styled(" waiting for the gateway", theme.dim()), inner);
+        return;
+    };
+    let room = usize::from(inner.width);
+    let lines = vec![
+        traffic(state, status, room, theme),
+        pairs(&gateway_numbers(status), theme),
+        pairs(&catalog_numbers(status), theme),
+        configuration(status, room, theme),
+    ];
+    frame.render_widget(Paragraph::new(lines), inner);
+}
+
+fn traffic(state: &State, status: &Status, room: usize, theme: Theme) -> Line<'static> {
+    let total = state.rates.total;
+    let failed_tone = if total.failed > 0.0 { Tone::Bad } else { Tone::Plain };
+    let mut spans = vec![
+        Span::styled(" calls/s ", theme.dim()),
+        Span::styled(pad(&rate(total.calls), 7, false), theme.strong()),
+        Span::styled("failed/s ", theme.dim()),
+        Span::styled(pad(&rate(total.failed), 7, false), theme.tone(failed_tone)),
+        Span::styled("in flight ", theme.dim()),
+        Span::styled(pad(&status.sessions.in_flight.to_string(), 6, false), theme.strong()),
+    ];
+    let used: usize = spans.iter().map(|span| width(&span.content)).sum();
+    let looks = room.saturating_sub(used + 1);
+    let history = &state.rates.history;
+    let curve = sparkline(history.iter().skip(history.len().saturating_sub(looks)).map(|value| Some(*value)));
+    spans.push(Span::styled(curve, theme.tone(Tone::Good)));
+    Line::from(spans)
+}
+
+fn gateway_numbers(status: &Status) -> Vec<(&'static str, String, Tone)> {
+    let plain = |count: usize| count.to_string();
+    let failed = status.servers.iter().filter(|server| server.state == "failed").count();
+    let ready = status.servers.iter().filter(|server| server.state == "ready").count();
+    let tone = if failed > 0 { Tone::Bad } else { Tone::Plain };
+    let memory = status.process.resident_bytes.map_or_else(|| "?".to_owned(), bytes);
+    vec![
+        ("servers", format!("{ready} of {} ready", status.servers.len()), tone),
+        ("sessions", plain(status.sessions.total), Tone::Plain),
+        ("streams", plain(status.sessions.streams), Tone::Plain),
+        ("subscriptions", plain(status.subscriptions), Tone::Plain),
+        ("memory", memory, Tone::Plain),
+    ]
+}
+
+fn catalog_numbers(status: &Status) -> Vec<(&'static str, String, Tone)> {
+    let entries = status.catalog.entries;
+    let conflicts = status.catalog.conflicts.len();
+    let tone = if conflicts > 0 { Tone::Warn } else { Tone::Plain };
+    vec![
+        ("tools", entries.tools.to_string(), Tone::Plain),
+        ("prompts", entries.prompts.to_string(), Tone::Plain),
+        ("resources", entries.resources.to_string(), Tone::Plain),
+        ("templates", entries.templates.to_string(), Tone::Plain),
+        ("conflicts", conflicts.to_string(), tone),
+    ]
+}
+
+fn pairs(pairs: &[(&'static str, String, Tone)], theme: Theme) -> Line<'static> {
+    let mut spans = Vec::new();
+    for (label, value, tone) in pairs {
+        spans.push(Span::styled(format!(" {label} "), theme.dim()));
+        spans.push(Span::styled(value.clone(), theme.tone(*tone).patch(theme.strong())));
+        spans.push(Span::raw(" "));
+    }
+    Line::from(spans)
+}
+
+fn configuration(status: &Status, room: usize, theme: Theme) -> Line<'static> {
+    let configuration = &status.configuration;
+    if let Some(problem) = &configuration.problem {
+        return Line::styled(
+            fit(&format!(" ✗ the configuration file is not in force: {problem}"), room),
+            theme.error(),
+        );
+    }
+    let reloads =
+        if configuration.reloads > 0 { format!(", read anew {}x", configuration.reloads) } else { String::new() };
+    let words = fit(&format!("{}{reloads}", configuration.source), room.saturating_sub(16));
+    Line::from(vec![Span::styled(" configuration ", theme.dim()), Span::raw(words)])
+}
+
+fn draw_events(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme) {
+    if area.height < 3 {
+        return;
+    }
+    let block = framed("Last events", theme);
+    let inner = block.inner(area);
+    frame.render_widget(block, area);
+    let is_wanted = |server: Option<&str>| state.server.is_none() || server == state.server.as_deref();
+    // What only looking closer wants is in the panel of events.
+    let is_told = |event: &&EventInfo| event.level != "debug" && is_wanted(event.server.as_deref());
+    let events = state.data.events.iter().filter(is_told);
+    let lines: Vec<_> = events
+        .take(usize::from(inner.height))
+        .map(|event| {
+            let server = event.server.as_ref().map(|server| format!("{server}: ")).unwrap_or_default();
+            let room = usize::from(inner.width).saturating_sub(16);
+            Line::from(vec![
+                Span::styled(format!(" {} ", pad(clock(&event.time), 8, false)), theme.dim()),
+                Span::styled(pad(&event.level, 6, false), theme.tone(level_tone(&event.level))),
+                Span::raw(fit(&format!("{server}{}", event_words(event)), room)),
+            ])
+        })
+        .collect();
+    match lines.is_empty() {
+        true => frame.render_widget(Line::styled(" nothing has happened yet", theme.dim()), inner),
+        false => frame.render_widget(Paragraph::new(lines), inner),
+    }
+}

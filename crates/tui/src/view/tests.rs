@@ -1,0 +1,222 @@
+//! Frames as text. `GOBLIN_BLESS=1` writes them anew.
+
+use std::path::Path;
+
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::buffer::Buffer;
+use ratatui::style::Modifier;
+
+use super::*;
+use crate::example::{act, state, write};
+use crate::state::{Action, Link, Message, Notice};
+
+fn buffer(state: &mut State, columns: u16, rows: u16, theme: Theme) -> Buffer {
+    let mut terminal = Terminal::new(TestBackend::new(columns, rows)).expect("a terminal of memory");
+    let mut drawn = Drawn::default();
+    terminal.draw(|frame| drawn = draw(frame, state, theme)).expect("memory can be drawn on");
+    state.update(Message::Measured(drawn.measures));
+    terminal.backend().buffer().clone()
+}
+
+fn text(buffer: &Buffer) -> String {
+    let mut text = String::new();
+    for row in 0..buffer.area.height {
+        let mut line = String::new();
+        let mut column = 0;
+        while column < buffer.area.width {
+            let symbol = buffer[(column, row)].symbol();
+            line.push_str(symbol);
+            // The cell behind a wide character is its other half.
+            column += u16::try_from(super::text::width(symbol).max(1)).expect("narrow");
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Compares the frame with the one that is kept.
+fn check(name: &str, state: &mut State, columns: u16, rows: u16) {
+    let frame = text(&buffer(state, columns, rows, Theme::Colour));
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/frames/{name}-{columns}x{rows}.txt"));
+    if std::env::var_os("GOBLIN_BLESS").is_some() {
+        std::fs::write(&path, &frame).expect("it can be written");
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    assert!(
+        frame == kept,
+        "{name} is shown otherwise than {} has it (GOBLIN_BLESS=1 keeps it):\n{frame}",
+        path.display()
+    );
+}
+
+fn check_both(name: &str, mut state: State) {
+    check(name, &mut state, 80, 24);
+    check(name, &mut state, 140, 40);
+}
+
+fn at(panel: Panel) -> State {
+    let mut state = state();
+    act(&mut state, Action::Show(panel));
+    state
+}
+
+#[test]
+fn every_panel_has_its_frame() {
+    for panel in Panel::ALL {
+        check_both(&panel.title().to_lowercase(), at(panel));
+    }
+}
+
+#[test]
+fn tui1_resources_show_uri_name_type_and_size() {
+    let frame = text(&buffer(&mut at(Panel::Resources), 120, 30, Theme::Monochrome));
+    let line = frame.lines().find(|line| line.contains("README.md")).expect("a row");
+    for word in ["file:///srv/ops/project/README.md", " README.md ", "text/markdown", "4.3 kB"] {
+        assert!(line.contains(word), "{word} in {line}");
+    }
+}
+
+#[test]
+fn tui2_a_server_filter_leaves_only_its_things() {
+    for panel in [Panel::Overview, Panel::Servers, Panel::Tools, Panel::Resources, Panel::Events] {
+        let mut state = at(panel);
+        state.update(Message::Act(Action::Filter));
+        state.update(Message::Go(isize::MIN));
+        state.update(Message::Go(2));
+        check_filter_picker(&mut state);
+        state.update(Message::Submit);
+        let frame = text(&buffer(&mut state, 120, 40, Theme::Monochrome));
+        assert!(frame.contains("server git"), "{frame}");
+        assert!(!frame.contains("weather") && !frame.contains("file:///"), "{frame}");
+    }
+}
+
+fn check_filter_picker(state: &mut State) {
+    let frame = text(&buffer(state, 80, 24, Theme::Monochrome));
+    assert!(frame.contains("> git") && frame.contains("all servers") && frame.contains("✗ failed"), "{frame}");
+}
+
+#[test]
+fn tui3_a_search_highlights_matches_and_hides_the_rest() {
+    let mut state = at(Panel::Tools);
+    act(&mut state, Action::Search);
+    write(&mut state, "COMM");
+    for theme in [Theme::Colour, Theme::Monochrome] {
+        let buffer = buffer(&mut state, 80, 24, theme);
+        let frame = text(&buffer);
+        assert!(frame.contains("git_commit") && !frame.contains("files_search"), "{frame}");
+        let found: Vec<_> = buffer.content.iter().filter(|cell| cell.style() != Default::default()).collect();
+        let marked = theme.found();
+        let is_marked = |style: ratatui::style::Style| {
+            style.bg == marked.bg.or(style.bg) && style.add_modifier.contains(marked.add_modifier)
+        };
+        let marked: String = found
+            .iter()
+            .filter(|cell| match theme {
+                Theme::Colour => cell.style().bg == theme.found().bg,
+                Theme::Monochrome => cell.modifier.contains(Modifier::UNDERLINED) && is_marked(cell.style()),
+            })
+            .map(|cell| cell.symbol())
+            .collect();
+        assert_eq!(marked, "commcomm", "in the name of one and in the description of another");
+    }
+    check_both("search", state);
+}
+
+#[test]
+fn tui4_details_stand_beside_the_list() {
+    let mut resource = at(Panel::Resources);
+    act(&mut resource, Action::Open);
+    check_both("resource-details", resource);
+    let mut tool = at(Panel::Tools);
+    act(&mut tool, Action::Down);
+    act(&mut tool, Action::Right);
+    check_both("tool-details", tool);
+    let mut server = at(Panel::Servers);
+    act(&mut server, Action::Down);
+    act(&mut server, Action::Open);
+    check_both("server-details", server);
+}
+
+#[test]
+fn details_can_be_scrolled_to_their_end_and_no_further() {
+    let mut state = at(Panel::Tools);
+    act(&mut state, Action::Down);
+    act(&mut state, Action::Right);
+    let top = text(&buffer(&mut state, 80, 24, Theme::Monochrome));
+    assert!(top.contains("↓ more: j") && !top.contains("destructiveHint"), "{top}");
+    act(&mut state, Action::Last);
+    let end = text(&buffer(&mut state, 80, 24, Theme::Monochrome));
+    assert!(end.contains("destructiveHint"), "{end}");
+    act(&mut state, Action::Up);
+    let before_end = text(&buffer(&mut state, 80, 24, Theme::Monochrome));
+    assert_ne!(before_end, end, "the end is not overshot");
+}
+
+#[test]
+fn tui5_templates_have_a_section_of_their_own() {
+    let frame = text(&buffer(&mut at(Panel::Resources), 100, 30, Theme::Monochrome));
+    let lines: Vec<_> = frame.lines().collect();
+    let row =
+        |words: &str| lines.iter().position(|line| line.contains(words)).unwrap_or_else(|| panic!("{words}: {frame}"));
+    assert!(row("Resources 4") < row("Templates 1"), "{frame}");
+    assert!(row("PATTERN") < row("file:///srv/ops/project/{path}"), "{frame}");
+    assert!(lines[row("{path}")].contains("Any file of the project"), "{frame}");
+}
+
+#[test]
+fn dialogs_stand_in_front() {
+    let mut help = at(Panel::Overview);
+    act(&mut help, Action::Help);
+    check_both("help", help);
+    let mut form = at(Panel::Tools);
+    act(&mut form, Action::Down);
+    act(&mut form, Action::Call);
+    write(&mut form, "x");
+    form.update(Message::Go(-1));
+    write(&mut form, "many");
+    form.update(Message::Submit);
+    check("form", &mut form, 80, 24);
+    let mut answer = at(Panel::Resources);
+    act(&mut answer, Action::Read);
+    check("reader-waiting", &mut answer, 80, 24);
+    answer.update(Message::Answered { ticket: 1, text: "# Read me\n\ta\u{1b}[2J tab".to_owned(), is_error: false });
+    check("reader", &mut answer, 80, 24);
+    let mut sure = at(Panel::Servers);
+    act(&mut sure, Action::Restart);
+    check("confirm", &mut sure, 80, 24);
+}
+
+#[test]
+fn a_lost_gateway_is_told_and_what_was_known_stays() {
+    let mut state = state();
+    let again_in = std::time::Duration::from_secs(4);
+    let reason = "the gateway at http://127.0.0.1:7777/mcp is not running any more".to_owned();
+    state.update(Message::Link(Link::Lost { reason, again_in }));
+    check("lost", &mut state, 80, 24);
+    state.update(Message::Said(Notice::bad("no")));
+    assert!(text(&buffer(&mut state, 80, 24, Theme::Colour)).contains("✗ no"));
+}
+
+#[test]
+fn a_terminal_that_is_too_small_gets_words() {
+    for (columns, rows) in [(79, 24), (80, 23), (20, 5), (1, 1)] {
+        let frame = text(&buffer(&mut state(), columns, rows, Theme::Colour));
+        assert!(columns < 40 || frame.contains("needs 80x24"), "{frame}");
+    }
+}
+
+#[test]
+fn no_frame_needs_colour_and_none_obeys_what_servers_say() {
+    for panel in Panel::ALL {
+        let mut state = at(panel);
+        act(&mut state, Action::Open);
+        let plain = buffer(&mut state, 100, 30, Theme::Monochrome);
+        assert!(plain.content.iter().all(|cell| cell.style().fg == Some(ratatui::style::Color::Reset)), "{panel:?}");
+        assert_eq!(text(&plain), text(&buffer(&mut state, 100, 30, Theme::Colour)), "{panel:?}");
+        assert!(text(&plain).lines().any(|line| line.contains("> ")), "{panel:?}: the selection is a sign too");
+        assert!(!text(&plain).contains(['\u{1b}', '\u{202e}']), "{panel:?}");
+    }
+}
