@@ -1,8 +1,9 @@
-//! Everything that is offered, in one immutable snapshot.
+//! The catalog: one immutable snapshot of everything that the gateway offers.
 //!
-//! A [`Catalog`] is built by a pure function (`build`) from the listings of all backends and published whole (`directory`).
-//! One load of it answers: what is it called, who has it, how is it reached. A [`View`] is what one kind of client sees of
-//! it: the same view decides list, call, get, read and complete, and holds the bytes of its lists, ready to be sent.
+//! `build`, a pure function, makes a [`Catalog`] from the listings of all backends. `directory` publishes it as a
+//! whole. One load of the catalog is enough to resolve a name or URI to its backend. A [`View`] is the part of the
+//! catalog that one class of clients sees. The same view serves list, call, get, read and complete. It holds the bytes
+//! of its lists, ready to send.
 
 pub mod build;
 pub mod definition;
@@ -44,25 +45,25 @@ pub struct Catalog {
     pub tools: Names,
     pub prompts: Names,
     pub resources: Resources,
-    /// The joined instructions of the backends, as a JSON string; none where no backend has any.
+    /// The joined instructions of the backends, as a JSON string. `None` if no backend has instructions.
     pub instructions: Option<String>,
     /// The gateway's own tools.
     pub meta: Arc<MetaSet>,
-    /// Which of the tools are listed.
+    /// The tools that are listed.
     pub listed: Listed,
     page_size: usize,
     views: [Pages; 2],
     indexes: Indexes,
 }
 
-/// A backend and the listing this catalog was built from.
+/// A backend and the listing that this catalog was built from.
 #[derive(Clone)]
 pub struct Source {
     pub backend: Arc<Backend>,
     pub listing: Arc<Listing>,
 }
 
-/// How many entries of each kind.
+/// The number of entries of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub tools: usize,
@@ -71,12 +72,12 @@ pub struct Counts {
     pub templates: usize,
 }
 
-/// Tools or prompts.
+/// All tools or all prompts of a catalog.
 #[derive(Default)]
 pub struct Names {
     pub entries: Vec<Entry>,
     index: HashMap<Box<str>, usize>,
-    /// Names that several entries wanted, with the names they got instead.
+    /// Names that several entries claimed, with the names that the entries received instead.
     pub contested: BTreeMap<String, Vec<String>>,
 }
 
@@ -85,23 +86,23 @@ pub struct Entry {
     pub source: usize,
     pub native: Box<str>,
     pub exposed: Box<str>,
-    /// The definition as clients get it.
+    /// The definition that clients receive.
     pub definition: Bytes,
-    /// The compiled input schema, for backends whose arguments are checked.
+    /// The compiled input schema, for backends with argument validation.
     pub schema: Arc<OnceLock<Result<Schema, Unjudged>>>,
     /// The arguments that HTTP requests without a handshake repeat in headers.
     pub mirrors: Mirrors,
-    /// Where calls of a tool are counted.
+    /// The counters for calls of this tool. `None` for prompts.
     pub endings: Option<Arc<Endings>>,
 }
 
-/// Which of the tools are listed; all of them can be called.
+/// The tools that are listed. Clients can call all tools.
 pub enum Listed {
     All,
-    /// Those that are pinned, by their places.
+    /// Only pinned tools are listed. `places` are their indexes.
     Pinned {
         places: Vec<usize>,
-        /// Whether a client sees those too that it had described.
+        /// True if a client's list also has the tools that the client had described.
         reveal: bool,
     },
 }
@@ -119,18 +120,19 @@ impl Listed {
     }
 }
 
-/// The pages of each list. Each page is made on first use, so that no request pays for more than one.
+/// The pages of each list. A page is built on first use, so no request pays for more than one.
 #[derive(Default)]
 struct Pages([OnceLock<Box<[OnceLock<Bytes>]>>; 4]);
 
-/// One page of a list as the `result` of an answer.
+/// One page of a list, as the `result` of a response.
 pub struct Page {
     pub json: Bytes,
-    /// The page was there before this request.
+    /// True if the page existed before this request.
     pub was_made: bool,
 }
 
-/// The pages of long lists, by class of clients and by list. A page is made when the first client asks for the list.
+/// The pages of lists with several pages, by class of clients and by list. The vector of a list is empty if no client
+/// requested the list.
 struct LongPages([[Vec<Bytes>; 4]; 2]);
 
 impl LongPages {
@@ -143,7 +145,7 @@ impl LongPages {
     }
 }
 
-/// The place of a class of clients among the views of a catalog.
+/// Returns the index of a class of clients in the views of a catalog.
 fn place_of(class: DialectClass) -> usize {
     match class {
         DialectClass::Legacy => 0,
@@ -151,7 +153,7 @@ fn place_of(class: DialectClass) -> usize {
     }
 }
 
-/// What one kind of client sees of a catalog; which catalog that is, its profile says.
+/// The part of a catalog that one class of clients sees. The client's profile has already chosen the catalog.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     pub catalog: &'a Catalog,
@@ -165,7 +167,7 @@ impl Catalog {
         View { catalog: self, pages: &self.views[place_of(class)], class }
     }
 
-    /// Returns the pages of every list of which a client has got the first of several.
+    /// Returns the pages of every long list that a client has begun to read.
     fn long_pages(&self) -> LongPages {
         LongPages([DialectClass::Legacy, DialectClass::Modern].map(|class| {
             let view = View { catalog: self, pages: &self.views[place_of(class)], class };
@@ -173,7 +175,7 @@ impl Catalog {
         }))
     }
 
-    /// The arguments of a tool that headers repeat; nothing for one that is not offered.
+    /// Returns the arguments of a tool that headers repeat. Returns `None` if the catalog does not offer the tool.
     pub fn mirrors(&self, tool: &str) -> Option<&Mirrors> {
         self.tools.find(tool).ok().map(|(_, entry)| &entry.mirrors)
     }
@@ -182,12 +184,12 @@ impl Catalog {
         &self.sources[index]
     }
 
-    /// Which catalog this is among those of this run, for people.
+    /// Returns the number of this catalog within this run, for logs.
     pub fn number(&self) -> u64 {
         self.version & 0x00ff_ffff
     }
 
-    /// How many entries each source has.
+    /// Returns the number of entries of each source.
     pub fn counts(&self) -> Vec<Counts> {
         let mut counts = vec![Counts::default(); self.sources.len()];
         self.tools.entries.iter().for_each(|entry| counts[entry.source].tools += 1);
@@ -201,7 +203,7 @@ impl Catalog {
         self.some_definitions(list, 0, usize::MAX)
     }
 
-    /// The definitions of a list, `count` of them at most, behind the first `skipped`.
+    /// Returns at most `count` definitions of a list, after the first `skipped`.
     fn some_definitions(&self, list: List, skipped: usize, count: usize) -> Vec<&Bytes> {
         match list {
             List::Tools => self.listed_tools(skipped, count),
@@ -220,6 +222,7 @@ impl Catalog {
         }
     }
 
+    /// Returns the definitions of the listed tools, followed by the gateway's own tools.
     fn listed_tools(&self, skipped: usize, count: usize) -> Vec<&Bytes> {
         let all = self.tools.entries.iter().map(|entry| &entry.definition);
         let ours = self.meta.entries.iter().filter(|_| self.meta.listed).map(|entry| &entry.definition);
@@ -232,7 +235,7 @@ impl Catalog {
         }
     }
 
-    /// How many entries of a list clients see.
+    /// Returns the number of entries of a list that clients see.
     fn count_listed(&self, list: List) -> usize {
         match list {
             List::Tools => {
@@ -252,6 +255,7 @@ impl Catalog {
         self.count_listed(list).div_ceil(self.page_size).max(1)
     }
 
+    /// Builds one page of a list. The page ends in a cursor if another page follows.
     fn make_page(&self, list: List, class: DialectClass, number: usize) -> Bytes {
         let member = match list {
             List::Tools => "tools",
@@ -290,7 +294,7 @@ impl Catalog {
     }
 }
 
-/// A tool's definition as clients of this class can read it.
+/// Returns a tool's definition in a form that clients of this class can read.
 fn shown_tool(definition: &Bytes, class: DialectClass) -> Bytes {
     match class {
         DialectClass::Legacy => definition::for_older(definition),
@@ -299,12 +303,12 @@ fn shown_tool(definition: &Bytes, class: DialectClass) -> Bytes {
 }
 
 impl<'a> View<'a> {
-    /// A tool and its place among all.
+    /// Returns a tool and its index. The error names the candidates if several tools claimed the name.
     pub fn tool(self, name: &str) -> Result<(usize, &'a Entry), Error> {
         self.catalog.tools.find(name).map_err(|candidates| Error::ToolNotFound { name: name.to_owned(), candidates })
     }
 
-    /// A tool's definition as this client gets it in lists.
+    /// Returns a tool's definition in the form that lists have for this client.
     pub fn shown_tool(self, definition: &Bytes) -> Bytes {
         shown_tool(definition, self.class)
     }
@@ -316,7 +320,7 @@ impl<'a> View<'a> {
             .map_err(|candidates| Error::PromptNotFound { name: name.to_owned(), candidates })
     }
 
-    /// A page of the tools with those that a client had described; a page that goes on from another stays as it is.
+    /// Adds the tools that the client had described to the first page of the tools. Returns any other page unchanged.
     pub fn with_revealed(self, page: Bytes, names: &[Box<str>]) -> Bytes {
         let Listed::Pinned { places, reveal: true } = &self.catalog.listed else { return page };
         const HEAD: &[u8] = br#"{"tools":["#;
@@ -330,12 +334,12 @@ impl<'a> View<'a> {
             whole.extend_from_slice(&definition::for_older(&entry.definition));
             whole.extend_from_slice(b",");
         }
-        // The gateway's own tools are listed wherever others are not, so something follows.
+        // The gateway's own tools are always listed in this mode, so the page is not empty.
         whole.extend_from_slice(&page[HEAD.len()..]);
         whole.freeze()
     }
 
-    /// One page of a list as the `result` of an answer, ready to be sent.
+    /// Returns one page of a list as the `result` of a response, ready to send.
     pub fn page(self, list: List, number: usize) -> Option<Bytes> {
         self.find_page(list, number).map(|page| page.json)
     }
@@ -348,14 +352,15 @@ impl<'a> View<'a> {
         Some(Page { json, was_made })
     }
 
-    /// Returns all pages of a list of several pages that some client has begun; none of any other list.
+    /// Returns all pages of a list if it has several pages and a client has begun to read it. Returns nothing
+    /// otherwise.
     fn begun_pages(self, list: List) -> Vec<Bytes> {
         let count = self.pages.0[list as usize].get().map_or(0, |pages| pages.len());
         let numbers = if count > 1 { 0..count } else { 0..0 };
         numbers.filter_map(|number| self.page(list, number)).collect()
     }
 
-    /// Whether a list takes more than one page.
+    /// Reports whether a list has more than one page.
     fn is_long(self, list: List) -> bool {
         self.catalog.count_pages(list) > 1
     }
@@ -367,6 +372,7 @@ impl Names {
         self.entries.push(entry);
     }
 
+    /// Finds an entry by its exposed name. The error has the candidates for a contested name.
     fn find(&self, name: &str) -> Result<(usize, &Entry), Vec<String>> {
         match self.index.get(name) {
             Some(index) => Ok((*index, &self.entries[*index])),
@@ -375,7 +381,7 @@ impl Names {
     }
 }
 
-/// Where a list goes on: opaque to clients, bound to one version of the catalog.
+/// The position at which a list continues. A cursor is opaque to clients and valid for one version of the catalog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
     pub version: u64,
@@ -398,7 +404,7 @@ impl std::str::FromStr for Cursor {
         let (version, list, page) = (next()?, next()?, next()?);
         let list = List::ALL.into_iter().find(|known| *known as u64 == list).ok_or(Error::InvalidCursor)?;
         let cursor = Cursor { version, list, page: usize::try_from(page).map_err(|_| Error::InvalidCursor)? };
-        // Only what we would write ourselves: `+f` and `0f` also parse as numbers.
+        // Accepts only the spelling that `Display` writes: `+f` and `0f` also parse as numbers.
         if cursor.to_string() == text { Ok(cursor) } else { Err(Error::InvalidCursor) }
     }
 }
