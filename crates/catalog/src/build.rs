@@ -1,4 +1,5 @@
-//! Listings in, catalog out. Pure: the same listings give the same catalog, whoever came first.
+//! Builds a catalog from the listings of the backends. The function is pure. The same listings give the same catalog,
+//! and the order in which backends connected does not matter.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -15,10 +16,10 @@ use goblin_wire::json::quote;
 use goblin_wire::mirror::Mirrors;
 use goblin_wire::template::Template;
 
-/// The joined instructions are cut here.
+/// The maximum length of the joined instructions, in bytes.
 const LONGEST_INSTRUCTIONS: usize = 16 * 1024;
 
-/// What a catalog is made by, besides listings.
+/// The settings that a catalog depends on, besides the listings.
 pub struct Terms {
     pub page_size: usize,
     pub exposure: Exposure,
@@ -26,14 +27,14 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// Those of clients without a profile.
+    /// Returns the settings for clients without a profile.
     pub fn new(config: &Config) -> Terms {
         let (page_size, exposure) = (config.policies.page_size, config.exposure.clone());
         Terms { page_size, exposure, meta: MetaSet::new(&config.meta_tools) }
     }
 }
 
-/// Builds the catalog of `sources`, which stand in the order of the configuration.
+/// Builds the catalog of `sources`, which must be in the order of the configuration.
 pub fn build<U: Upstream>(version: u64, terms: &Terms, sources: Vec<Source<U>>) -> Catalog<U> {
     let resources = build_resources(&sources);
     let tools = build_names(&sources, &resources, List::Tools, |name| terms.meta.find(name).is_some());
@@ -53,7 +54,7 @@ pub fn build<U: Upstream>(version: u64, terms: &Terms, sources: Vec<Source<U>>) 
     }
 }
 
-/// What the configuration says about one kind of entry of one backend.
+/// The configuration of one backend for tools or for prompts.
 struct RulesOf<'a> {
     filter: &'a Filter,
     rename: &'a BTreeMap<String, String>,
@@ -73,8 +74,8 @@ fn rules(server: &Server, list: List) -> RulesOf<'_> {
     }
 }
 
-/// Returns each entry of `list` that the configuration admits, once. If two entries have the same native name, the first
-/// one counts.
+/// Returns each entry of `list` that the configuration admits. If a backend lists a native name twice, the first entry
+/// counts.
 fn admitted<U: Upstream>(
     sources: &[Source<U>],
     list: List,
@@ -92,6 +93,7 @@ fn admitted<U: Upstream>(
     entries
 }
 
+/// Builds the tools or the prompts and resolves conflicts between their names.
 fn build_names<U: Upstream>(
     sources: &[Source<U>],
     resources: &Resources,
@@ -124,13 +126,14 @@ fn build_names<U: Upstream>(
             exposed: exposed.into(),
             definition: shown,
             schema: Arc::default(),
-            // Where it is invalid, whoever calls the tool over HTTP leaves it alone.
+            // An invalid annotation is ignored. Calls of the tool over HTTP then repeat no argument.
             mirrors: Mirrors::read(definition.raw.as_str()).unwrap_or_default(),
         });
     }
     names
 }
 
+/// Builds resources and templates with their exposed URIs and identifiers.
 fn build_resources<U: Upstream>(sources: &[Source<U>]) -> Resources {
     let is_admitted = |server: &Server, uri: &str| server.resources.filter.admits(uri);
     let admitted_resources = admitted(sources, List::Resources, is_admitted);
@@ -152,7 +155,7 @@ fn build_resources<U: Upstream>(sources: &[Source<U>]) -> Resources {
         .map(|(((source, definition), exposed), identifier)| (*source, *definition, exposed, identifier))
         .collect();
     entries.sort_by(|one, other| one.2.cmp(&other.2));
-    // Names first: definitions may mention each other.
+    // Enter all URIs first, because definitions may mention each other.
     for (source, definition, exposed, identifier) in &entries {
         resources.enter(Resource {
             source: *source,
@@ -186,7 +189,7 @@ fn build_resources<U: Upstream>(sources: &[Source<U>]) -> Resources {
     resources
 }
 
-/// D2: the identifier of each entry; those that would share one get a hash behind it.
+/// Returns the identifier of each entry (D2). Entries that would share an identifier get a hash at its end.
 fn identifiers<U: Upstream>(sources: &[Source<U>], entries: &[(usize, &Definition)]) -> Vec<String> {
     let plain: Vec<_> = entries
         .iter()
@@ -205,8 +208,8 @@ fn identifiers<U: Upstream>(sources: &[Source<U>], entries: &[(usize, &Definitio
     unique.collect()
 }
 
-/// The exposed URI of each entry, by alias or by the policy of its backend. One that several would have is namespaced for
-/// all of them.
+/// Returns the exposed URI of each entry, by alias or by the policy of its backend. If several entries claim the same
+/// URI, all of them get a namespaced URI.
 fn expose_all<U: Upstream>(sources: &[Source<U>], entries: &[(usize, &Definition)], identifiers: Option<&[String]>) -> Vec<String> {
     let wanted: Vec<String> = entries
         .iter()
@@ -236,7 +239,8 @@ fn expose_all<U: Upstream>(sources: &[Source<U>], entries: &[(usize, &Definition
     settled.collect()
 }
 
-/// SRV-6: one heading per server, bounded, with every cut stated. Before them, how to find what is not listed.
+/// Joins the instructions of the backends (SRV-6), with one heading per server, up to [`LONGEST_INSTRUCTIONS`]. The
+/// text names every server that did not fit. If tools are unlisted, it begins with a guide to finding them.
 pub(super) fn instructions<U: Upstream>(sources: &[Source<U>], listed: &Listed, meta: &MetaSet) -> Option<String> {
     let mut joined = match listed {
         Listed::All => String::new(),

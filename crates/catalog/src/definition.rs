@@ -1,4 +1,5 @@
-//! A backend's definition as clients see it: another name or URI, where it came from, and nothing else changed.
+//! The definition of an entry in the form that clients see: the exposed name or URI, and the origin in `_meta`. The
+//! rest of the definition stays as the backend wrote it.
 
 use bytes::Bytes;
 
@@ -9,7 +10,7 @@ use goblin_wire::json::{self, Span, Splice, quote};
 const NATIVE: &str = "dev.goblin/native";
 const SERVER: &str = "dev.goblin/server";
 
-/// The definition under its exposed name. `expose_uri` maps URIs that the definition's `_meta` names.
+/// Returns the definition under its exposed name. `expose_uri` maps the URIs in its `_meta`.
 pub fn exposed(definition: &Definition, name: &str, server: &str, expose_uri: impl Fn(&str) -> String) -> Bytes {
     let text = definition.raw.as_str();
     let whole = json::whole(text);
@@ -26,7 +27,7 @@ pub fn exposed(definition: &Definition, name: &str, server: &str, expose_uri: im
     edits.apply(definition.raw.bytes())
 }
 
-/// An exposed definition under yet another name.
+/// Returns an exposed definition under another name. Profiles use this.
 pub fn renamed(definition: &Bytes, name: &str, native: &str, server: &str) -> Bytes {
     let Ok(text) = std::str::from_utf8(definition) else { return definition.clone() };
     let whole = json::whole(text);
@@ -38,7 +39,7 @@ pub fn renamed(definition: &Bytes, name: &str, native: &str, server: &str) -> By
     edits.apply(definition)
 }
 
-/// A definition with another description.
+/// Returns a definition with another description.
 pub fn redescribed(definition: &Bytes, description: &str) -> Bytes {
     let Ok(text) = std::str::from_utf8(definition) else { return definition.clone() };
     let whole = json::whole(text);
@@ -50,7 +51,8 @@ pub fn redescribed(definition: &Bytes, description: &str) -> Bytes {
     edits.apply(definition)
 }
 
-/// A tool as versions with a handshake can read it: its output is an object, or not described.
+/// Adapts a tool for versions with a handshake. These versions require an output schema of type object, so any other
+/// output schema is removed.
 pub fn for_older(definition: &Bytes) -> Bytes {
     const KEY: &str = "outputSchema";
     if memchr::memmem::find(definition, KEY.as_bytes()).is_none() {
@@ -66,7 +68,8 @@ pub fn for_older(definition: &Bytes) -> Bytes {
     edits.apply(definition)
 }
 
-/// A tool as versions without one can read it: whether it makes tasks is said in another way there.
+/// Adapts a tool for versions without a handshake. These versions declare tasks in another way, so `execution` is
+/// removed.
 pub fn for_newer(definition: &Bytes) -> Bytes {
     const KEY: &str = "execution";
     if memchr::memmem::find(definition, KEY.as_bytes()).is_none() {
@@ -78,7 +81,7 @@ pub fn for_newer(definition: &Bytes) -> Bytes {
     edits.apply(definition)
 }
 
-/// Whether a tool must be called as a task, by versions that say so.
+/// Reports whether a tool must be called as a task, according to the `execution` member of 2025-11-25.
 pub fn requires_task(definition: &Bytes) -> bool {
     if memchr::memmem::find(definition, b"\"taskSupport\"").is_none() {
         return false;
@@ -89,20 +92,21 @@ pub fn requires_task(definition: &Bytes) -> bool {
     support.is_some_and(|support| support.get(text) == "\"required\"")
 }
 
-/// URIs that a definition names besides its own.
+/// Returns the URIs in a definition's `_meta`.
 pub fn mentioned(definition: &Definition) -> Vec<String> {
     let text = definition.raw.as_str();
     ui_uris(text, json::whole(text)).into_iter().filter_map(|at| json::string(text, at)).map(String::from).collect()
 }
 
-/// The MIME type of a resource, as far as it is told.
+/// Returns the MIME type of a resource, or `Mime::Unknown` if the definition has none.
 pub fn mime(definition: &Definition) -> Mime {
     let text = definition.raw.as_str();
     let told = json::member(text, json::whole(text), "mimeType").and_then(|at| json::string(text, at));
     told.map_or(Mime::Unknown, |told| Mime::parse(&told))
 }
 
-/// `_meta.ui.resourceUri` and its older spelling `_meta["ui/resourceUri"]` of the object at `span`.
+/// Returns the spans of `_meta.ui.resourceUri` and its older spelling `_meta["ui/resourceUri"]` in the object at
+/// `span`.
 pub fn ui_uris(text: &str, span: Span) -> Vec<Span> {
     let Some(meta) = json::member(text, span, "_meta") else { return Vec::new() };
     let new = json::member(text, meta, "ui").and_then(|ui| json::member(text, ui, "resourceUri"));
@@ -110,7 +114,7 @@ pub fn ui_uris(text: &str, span: Span) -> Vec<Span> {
     new.into_iter().chain(old).filter(|at| at.get(text).starts_with('"')).collect()
 }
 
-/// Tells native name and server in `_meta`. A gateway behind this one may have done so before; the nearer one counts.
+/// Adds the native name and the server to `_meta`. Replaces the values of a gateway further upstream.
 fn add_origin(text: &str, whole: Span, native: &str, server: &str, edits: &mut Splice) {
     let meta = json::member(text, whole, "_meta").filter(|meta| meta.get(text).starts_with('{'));
     let Some(meta) = meta else {

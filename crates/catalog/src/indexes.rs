@@ -1,7 +1,7 @@
-//! The entries of any list alike, and the indexes by which they are searched.
+//! Uniform access to the entries of all lists, and the search indexes over them.
 //!
-//! An index is built once: when the first question comes, and from then on after each catalog is published. A list that
-//! stayed as it was keeps the one it had. With many entries that takes a while, so no thread of the runtime may ask.
+//! An index is built once, on the first search. After that, the gateway builds it for each new catalog in advance. An
+//! unchanged list keeps its index. Building may take long with many entries, so it must not run on a runtime thread.
 
 use std::sync::{Arc, OnceLock};
 
@@ -17,16 +17,16 @@ pub struct Indexes([Arc<OnceLock<Index>>; 4]);
 pub struct Shown<'a> {
     /// The id of its server.
     pub server: &'a str,
-    /// The name that clients know; of a resource its URI, of a template its pattern.
+    /// The name that clients use. For a resource this is its URI, for a template its pattern.
     pub exposed: &'a str,
     pub native: &'a str,
     pub definition: &'a str,
-    /// Of a resource.
+    /// The identifier of a resource. `None` for other entries.
     pub identifier: Option<&'a str>,
 }
 
 impl<U: Upstream> Catalog<U> {
-    /// How many entries a list has.
+    /// Returns the number of entries of a list.
     pub fn count(&self, list: List) -> usize {
         match list {
             List::Tools => self.tools.entries.len(),
@@ -36,7 +36,7 @@ impl<U: Upstream> Catalog<U> {
         }
     }
 
-    /// The entry at this place of a list.
+    /// Returns the entry at index `place` of a list.
     pub fn shown(&self, list: List, place: usize) -> Shown<'_> {
         match list {
             List::Tools => self.shown_name(&self.tools.entries[place]),
@@ -64,18 +64,19 @@ impl<U: Upstream> Catalog<U> {
         Shown { server, exposed, native, definition, identifier: None }
     }
 
-    /// The index of a list; its documents have the places of the entries. Not for threads of the runtime.
+    /// Returns the index of a list and builds it if necessary. Documents have the same numbers as entries. Must not run
+    /// on a runtime thread.
     pub fn index_of(&self, list: List) -> &Index {
         let documents = (0..self.count(list)).map(|place| document_of(list, self.shown(list, place)));
         self.indexes.0[list as usize].get_or_init(|| Index::build(documents))
     }
 
-    /// Whether a list can be searched without building its index first.
+    /// Reports whether the index of a list is already built.
     pub fn has_index(&self, list: List) -> bool {
         self.indexes.0[list as usize].get().is_some()
     }
 
-    /// Takes over the indexes of the catalog before this one, where they still fit.
+    /// Takes over the indexes of the previous catalog for lists that did not change.
     pub fn inherit(&mut self, before: &Catalog<U>) {
         for list in List::ALL {
             let is_same = |place| self.shown(list, place) == before.shown(list, place);

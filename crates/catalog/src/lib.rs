@@ -1,8 +1,9 @@
-//! Everything that is offered, in one immutable snapshot.
+//! The catalog: one immutable snapshot of everything that the gateway offers.
 //!
-//! A [`Catalog`] is built by a pure function (`build`) from the listings of all backends and published whole (`directory`).
-//! One load of it answers: what is it called, who has it, how is it reached. A [`View`] is what one kind of client sees of
-//! it: the same view decides list, call, get, read and complete, and holds the bytes of its lists, ready to be sent.
+//! `build`, a pure function, makes a [`Catalog`] from the listings of all backends. `directory` publishes it as a
+//! whole. One load of the catalog is enough to resolve a name or URI to its backend. A [`View`] is the part of the
+//! catalog that one class of clients sees. The same view serves list, call, get, read and complete. It holds the bytes
+//! of its lists, ready to send.
 
 pub mod build;
 pub mod definition;
@@ -44,11 +45,11 @@ pub struct Catalog<U: Upstream> {
     pub tools: Names<U>,
     pub prompts: Names<U>,
     pub resources: Resources,
-    /// The joined instructions of the backends, as a JSON string; none where no backend has any.
+    /// The joined instructions of the backends, as a JSON string. `None` if no backend has instructions.
     pub instructions: Option<String>,
     /// The gateway's own tools.
     pub meta: Arc<MetaSet>,
-    /// Which of the tools are listed.
+    /// The tools that are listed.
     pub listed: Listed,
     page_size: usize,
     views: [Pages; 2],
@@ -82,7 +83,7 @@ pub trait Upstream {
     fn calls_of(&self, tool: &str) -> Arc<Self::Calls>;
 }
 
-/// How many entries of each kind.
+/// The number of entries of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub tools: usize,
@@ -95,7 +96,7 @@ pub struct Counts {
 pub struct Names<U: Upstream> {
     pub entries: Vec<Entry<U>>,
     index: HashMap<Box<str>, usize>,
-    /// Names that several entries wanted, with the names they got instead.
+    /// Names that several entries claimed, with the names that the entries received instead.
     pub contested: BTreeMap<String, Vec<String>>,
 }
 
@@ -104,9 +105,9 @@ pub struct Entry<U: Upstream> {
     pub source: usize,
     pub native: Box<str>,
     pub exposed: Box<str>,
-    /// The definition as clients get it.
+    /// The definition that clients receive.
     pub definition: Bytes,
-    /// The compiled input schema, for backends whose arguments are checked.
+    /// The compiled input schema, for backends with argument validation.
     pub schema: Arc<OnceLock<Result<Schema, Unjudged>>>,
     /// The arguments that HTTP requests without a handshake repeat in headers.
     pub mirrors: Mirrors,
@@ -114,13 +115,13 @@ pub struct Entry<U: Upstream> {
     pub calls: Option<Arc<U::Calls>>,
 }
 
-/// Which of the tools are listed; all of them can be called.
+/// The tools that are listed. Clients can call all tools.
 pub enum Listed {
     All,
-    /// Those that are pinned, by their places.
+    /// Only pinned tools are listed. `places` are their indexes.
     Pinned {
         places: Vec<usize>,
-        /// Whether a client sees those too that it had described.
+        /// True if a client's list also has the tools that the client had described.
         reveal: bool,
     },
 }
@@ -138,18 +139,19 @@ impl Listed {
     }
 }
 
-/// The pages of each list. Each page is made on first use, so that no request pays for more than one.
+/// The pages of each list. A page is built on first use, so no request pays for more than one.
 #[derive(Default)]
 struct Pages([OnceLock<Box<[OnceLock<Bytes>]>>; 4]);
 
-/// One page of a list as the `result` of an answer.
+/// One page of a list, as the `result` of a response.
 pub struct Page {
     pub json: Bytes,
-    /// The page was there before this request.
+    /// True if the page existed before this request.
     pub was_made: bool,
 }
 
-/// The pages of long lists, by class of clients and by list. A page is made when the first client asks for the list.
+/// The pages of lists with several pages, by class of clients and by list. The vector of a list is empty if no client
+/// requested the list.
 pub struct LongPages([[Vec<Bytes>; 4]; 2]);
 
 impl LongPages {
@@ -162,7 +164,7 @@ impl LongPages {
     }
 }
 
-/// The place of a class of clients among the views of a catalog.
+/// Returns the index of a class of clients in the views of a catalog.
 fn place_of(class: DialectClass) -> usize {
     match class {
         DialectClass::Legacy => 0,
@@ -170,7 +172,7 @@ fn place_of(class: DialectClass) -> usize {
     }
 }
 
-/// What one kind of client sees of a catalog; which catalog that is, its profile says.
+/// The part of a catalog that one class of clients sees. The client's profile has already chosen the catalog.
 pub struct View<'a, U: Upstream> {
     pub catalog: &'a Catalog<U>,
     pages: &'a Pages,
@@ -191,7 +193,7 @@ impl<U: Upstream> Catalog<U> {
         View { catalog: self, pages: &self.views[place_of(class)], class }
     }
 
-    /// Returns the pages of every list of which a client has got the first of several.
+    /// Returns the pages of every long list that a client has begun to read.
     pub fn long_pages(&self) -> LongPages {
         LongPages([DialectClass::Legacy, DialectClass::Modern].map(|class| {
             let view = View { catalog: self, pages: &self.views[place_of(class)], class };
@@ -199,7 +201,7 @@ impl<U: Upstream> Catalog<U> {
         }))
     }
 
-    /// The arguments of a tool that headers repeat; nothing for one that is not offered.
+    /// Returns the arguments of a tool that headers repeat. Returns `None` if the catalog does not offer the tool.
     pub fn mirrors(&self, tool: &str) -> Option<&Mirrors> {
         self.tools.find(tool).ok().map(|(_, entry)| &entry.mirrors)
     }
@@ -208,12 +210,12 @@ impl<U: Upstream> Catalog<U> {
         &self.sources[index]
     }
 
-    /// Which catalog this is among those of this run, for people.
+    /// Returns the number of this catalog within this run, for logs.
     pub fn number(&self) -> u64 {
         self.version & 0x00ff_ffff
     }
 
-    /// How many entries each source has.
+    /// Returns the number of entries of each source.
     pub fn counts(&self) -> Vec<Counts> {
         let mut counts = vec![Counts::default(); self.sources.len()];
         self.tools.entries.iter().for_each(|entry| counts[entry.source].tools += 1);
@@ -227,7 +229,7 @@ impl<U: Upstream> Catalog<U> {
         self.some_definitions(list, 0, usize::MAX)
     }
 
-    /// The definitions of a list, `count` of them at most, behind the first `skipped`.
+    /// Returns at most `count` definitions of a list, after the first `skipped`.
     fn some_definitions(&self, list: List, skipped: usize, count: usize) -> Vec<&Bytes> {
         match list {
             List::Tools => self.listed_tools(skipped, count),
@@ -246,6 +248,7 @@ impl<U: Upstream> Catalog<U> {
         }
     }
 
+    /// Returns the definitions of the listed tools, followed by the gateway's own tools.
     fn listed_tools(&self, skipped: usize, count: usize) -> Vec<&Bytes> {
         let all = self.tools.entries.iter().map(|entry| &entry.definition);
         let ours = self.meta.entries.iter().filter(|_| self.meta.listed).map(|entry| &entry.definition);
@@ -258,7 +261,7 @@ impl<U: Upstream> Catalog<U> {
         }
     }
 
-    /// How many entries of a list clients see.
+    /// Returns the number of entries of a list that clients see.
     fn count_listed(&self, list: List) -> usize {
         match list {
             List::Tools => {
@@ -278,6 +281,7 @@ impl<U: Upstream> Catalog<U> {
         self.count_listed(list).div_ceil(self.page_size).max(1)
     }
 
+    /// Builds one page of a list. The page ends in a cursor if another page follows.
     fn make_page(&self, list: List, class: DialectClass, number: usize) -> Bytes {
         let member = match list {
             List::Tools => "tools",
@@ -316,7 +320,7 @@ impl<U: Upstream> Catalog<U> {
     }
 }
 
-/// A tool's definition as clients of this class can read it.
+/// Returns a tool's definition in a form that clients of this class can read.
 fn shown_tool(definition: &Bytes, class: DialectClass) -> Bytes {
     match class {
         DialectClass::Legacy => definition::for_older(definition),
@@ -325,12 +329,12 @@ fn shown_tool(definition: &Bytes, class: DialectClass) -> Bytes {
 }
 
 impl<'a, U: Upstream> View<'a, U> {
-    /// A tool and its place among all.
+    /// Returns a tool and its index. The error names the candidates if several tools claimed the name.
     pub fn tool(self, name: &str) -> Result<(usize, &'a Entry<U>), Error> {
         self.catalog.tools.find(name).map_err(|candidates| Error::ToolNotFound { name: name.to_owned(), candidates })
     }
 
-    /// A tool's definition as this client gets it in lists.
+    /// Returns a tool's definition in the form that lists have for this client.
     pub fn shown_tool(self, definition: &Bytes) -> Bytes {
         shown_tool(definition, self.class)
     }
@@ -342,7 +346,7 @@ impl<'a, U: Upstream> View<'a, U> {
             .map_err(|candidates| Error::PromptNotFound { name: name.to_owned(), candidates })
     }
 
-    /// A page of the tools with those that a client had described; a page that goes on from another stays as it is.
+    /// Adds the tools that the client had described to the first page of the tools. Returns any other page unchanged.
     pub fn with_revealed(self, page: Bytes, names: &[Box<str>]) -> Bytes {
         let Listed::Pinned { places, reveal: true } = &self.catalog.listed else { return page };
         const HEAD: &[u8] = br#"{"tools":["#;
@@ -356,12 +360,12 @@ impl<'a, U: Upstream> View<'a, U> {
             whole.extend_from_slice(&definition::for_older(&entry.definition));
             whole.extend_from_slice(b",");
         }
-        // The gateway's own tools are listed wherever others are not, so something follows.
+        // The gateway's own tools are always listed in this mode, so the page is not empty.
         whole.extend_from_slice(&page[HEAD.len()..]);
         whole.freeze()
     }
 
-    /// One page of a list as the `result` of an answer, ready to be sent.
+    /// Returns one page of a list as the `result` of a response, ready to send.
     pub fn page(self, list: List, number: usize) -> Option<Bytes> {
         self.find_page(list, number).map(|page| page.json)
     }
@@ -374,14 +378,15 @@ impl<'a, U: Upstream> View<'a, U> {
         Some(Page { json, was_made })
     }
 
-    /// Returns all pages of a list of several pages that some client has begun; none of any other list.
+    /// Returns all pages of a list if it has several pages and a client has begun to read it. Returns nothing
+    /// otherwise.
     fn begun_pages(self, list: List) -> Vec<Bytes> {
         let count = self.pages.0[list as usize].get().map_or(0, |pages| pages.len());
         let numbers = if count > 1 { 0..count } else { 0..0 };
         numbers.filter_map(|number| self.page(list, number)).collect()
     }
 
-    /// Whether a list takes more than one page.
+    /// Reports whether a list has more than one page.
     pub fn is_long(self, list: List) -> bool {
         self.catalog.count_pages(list) > 1
     }
@@ -399,6 +404,7 @@ impl<U: Upstream> Names<U> {
         self.entries.push(entry);
     }
 
+    /// Finds an entry by its exposed name. The error has the candidates for a contested name.
     pub fn find(&self, name: &str) -> Result<(usize, &Entry<U>), Vec<String>> {
         match self.index.get(name) {
             Some(index) => Ok((*index, &self.entries[*index])),
@@ -407,7 +413,7 @@ impl<U: Upstream> Names<U> {
     }
 }
 
-/// Where a list goes on: opaque to clients, bound to one version of the catalog.
+/// The position at which a list continues. A cursor is opaque to clients and valid for one version of the catalog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
     pub version: u64,
@@ -430,7 +436,7 @@ impl std::str::FromStr for Cursor {
         let (version, list, page) = (next()?, next()?, next()?);
         let list = List::ALL.into_iter().find(|known| *known as u64 == list).ok_or(Error::InvalidCursor)?;
         let cursor = Cursor { version, list, page: usize::try_from(page).map_err(|_| Error::InvalidCursor)? };
-        // Only what we would write ourselves: `+f` and `0f` also parse as numbers.
+        // Accepts only the spelling that `Display` writes: `+f` and `0f` also parse as numbers.
         if cursor.to_string() == text { Ok(cursor) } else { Err(Error::InvalidCursor) }
     }
 }

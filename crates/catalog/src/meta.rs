@@ -1,6 +1,6 @@
-//! The tools that the gateway itself serves, as the catalog lists them. What they do is told by `meta`.
+//! The gateway's own tools, as the catalog lists them. The module `meta` implements them.
 //!
-//! Their names belong to them: a backend's tool that would have one gets another, and is told among the conflicts.
+//! Their names are reserved. A backend's tool with such a name gets another name and is reported as a conflict.
 
 pub mod definitions;
 
@@ -44,7 +44,7 @@ impl MetaTool {
         MetaTool::ListServers,
     ];
 
-    /// Its name without a prefix.
+    /// Returns the name without the prefix.
     pub fn name(self) -> &'static str {
         match self {
             MetaTool::ListServers => "list_servers",
@@ -63,7 +63,7 @@ impl MetaTool {
     }
 }
 
-/// How many entries a call may ask for.
+/// The default and the maximum number of entries that a call returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     pub default: usize,
@@ -75,20 +75,20 @@ impl Limit {
     pub const CATALOG: Limit = Limit { default: 100, most: 1000 };
 }
 
-/// All of them under the names that clients know.
+/// The gateway's own tools under the names that clients use.
 pub struct MetaSet {
-    /// Whether they stand in the list of tools.
+    /// True if the list of tools has them.
     pub listed: bool,
     prefix: String,
     names: HashMap<Box<str>, usize>,
-    /// In the order of [`MetaTool::ALL`].
+    /// All entries, in the order of [`MetaTool::ALL`].
     pub entries: Vec<MetaEntry>,
 }
 
-/// One of them.
+/// One of the gateway's own tools.
 pub struct MetaEntry {
     pub tool: MetaTool,
-    /// As clients call it.
+    /// The name that clients use.
     pub name: Box<str>,
     pub definition: Bytes,
     /// The compiled input schema.
@@ -113,12 +113,12 @@ impl MetaSet {
         self.names.get(name).map(|place| &self.entries[*place])
     }
 
-    /// Whether this is the tool that calls others. Asked for every call, so it does not hash.
+    /// Reports whether this is the tool that calls other tools. Every call runs this check, so it avoids hashing.
     pub fn is_call(&self, name: &str) -> bool {
         name.strip_prefix(self.prefix.as_str()) == Some(MetaTool::CallTool.name())
     }
 
-    /// What a client must know that sees only some of the tools.
+    /// Returns instructions for clients that see only some of the tools.
     pub fn guidance(&self) -> String {
         let [search, describe, call] = [MetaTool::SearchTools, MetaTool::DescribeTool, MetaTool::CallTool];
         format!(
@@ -130,12 +130,12 @@ impl MetaSet {
         )
     }
 
-    /// What stands before all their names.
+    /// Returns the common prefix of their names.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// As clients call it.
+    /// Returns the name that clients use.
     pub fn name(&self, tool: MetaTool) -> String {
         format!("{}{}", self.prefix, tool.name())
     }

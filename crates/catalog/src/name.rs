@@ -1,4 +1,4 @@
-//! Names of tools and prompts as clients see them: minted once, looked up whole, never split (D4).
+//! The exposed names of tools and prompts (D4). A name is minted once and looked up as a whole. It is never split.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,29 +6,30 @@ use sha2::{Digest, Sha256};
 
 use goblin_config::{NamePolicy, Namespacing, ServerId};
 
-/// Letters of the hash that ends a cut or contested name.
+/// The number of hash characters at the end of a shortened or contested name.
 const HASH_LETTERS: usize = 6;
 
-/// A name that an entry asks for.
+/// The name that an entry claims.
 #[derive(Clone, Debug)]
 pub struct Wish<'a> {
     pub server: &'a ServerId,
     pub native: &'a str,
-    /// The exposed name before conflicts are settled.
+    /// The exposed name before conflicts are resolved.
     pub name: String,
     pub longest: usize,
 }
 
-/// What the names came to.
+/// The result of minting.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Minted {
-    /// One exposed name per wish, in the order of the wishes.
+    /// One exposed name per claim, in the order of the claims.
     pub names: Vec<String>,
-    /// Names that several entries wanted: each got a suffix, and the bare name means nothing.
+    /// Names that several entries claimed. Each of them got a suffix, and the bare name is unassigned.
     pub contested: BTreeMap<String, Vec<String>>,
 }
 
-/// The name an entry wants: its alias, or prefix and native name, in the characters that clients accept.
+/// Returns the name that an entry claims: prefix and native name, with unsafe characters replaced by `_`. A name that
+/// is too long is cut and ends in a hash.
 pub fn wish(policy: NamePolicy, namespacing: &Namespacing, prefix: &str, server: &ServerId, native: &str) -> String {
     let whole = match policy {
         NamePolicy::Prefix if !prefix.is_empty() => format!("{prefix}{}{native}", namespacing.separator),
@@ -41,8 +42,8 @@ pub fn wish(policy: NamePolicy, namespacing: &Namespacing, prefix: &str, server:
     suffixed(&safe, server, native, namespacing.max_length, HASH_LETTERS)
 }
 
-/// Settles conflicts: of equal names all get a suffix, so that a name means what it meant, or nothing. So does one that is
-/// reserved for somebody else.
+/// Resolves conflicts. All entries with equal names get a suffix, and so does an entry with a reserved name. A name
+/// therefore never changes its meaning when another backend appears.
 pub fn mint(wishes: &[Wish<'_>], is_reserved: impl Fn(&str) -> bool) -> Minted {
     let mut wanted: HashMap<&str, Vec<usize>> = HashMap::new();
     for (index, wish) in wishes.iter().enumerate() {
@@ -60,7 +61,7 @@ pub fn mint(wishes: &[Wish<'_>], is_reserved: impl Fn(&str) -> bool) -> Minted {
             contested.insert((*name).to_owned(), Vec::new());
         }
     }
-    // In the order of names, so that the outcome does not depend on who came first.
+    // Iterate in the order of names, so that the result does not depend on the order of the claims.
     let bare: Vec<String> = contested.keys().cloned().collect();
     for name in bare {
         for &index in &wanted[name.as_str()] {
@@ -88,14 +89,14 @@ fn is_safe(character: char) -> bool {
     character.is_ascii_alphanumeric() || matches!(character, '_' | '-')
 }
 
-/// `name` cut so that `_` and a hash of what it really means fit behind it.
+/// Shortens `name` so that `_` and a hash of server and native name fit after it.
 fn suffixed(name: &str, server: &ServerId, native: &str, longest: usize, letters: usize) -> String {
     let room = longest.saturating_sub(letters + 1);
     let cut = &name[..name.len().min(room)];
     format!("{cut}_{}", hash(server, native, letters))
 }
 
-/// The first letters of a hash of server id and native name, in base 32.
+/// Returns the first letters of a hash of server id and native name, in base 32.
 pub fn hash(server: &ServerId, native: &str, letters: usize) -> String {
     const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
     let mut digest = Sha256::new();

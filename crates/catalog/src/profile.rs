@@ -1,7 +1,8 @@
-//! What is left of a catalog for the clients of a profile. Pure.
+//! Narrows a catalog to the part that a profile shows. The function is pure.
 //!
-//! It is a catalog of its own: what the profile hides is not in it, so no request of such a client can find it, and no
-//! answer or error can name it. Names are those of the whole catalog, but for those that the profile renames.
+//! The result is a complete catalog of its own. It does not contain the entries that the profile hides, so no request
+//! can find them and no response or error can name them. Entries keep their names from the whole catalog unless the
+//! profile renames them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use goblin_config::Filter;
 use goblin_config::exposure::{Profile, ProfileTools};
 use goblin_config::uri_filter::UriFilter;
 
-/// Narrows `whole` to what `profile` lets through.
+/// Narrows `whole` to the entries that `profile` admits.
 pub fn narrow<U: Upstream>(whole: &Catalog<U>, profile: &Profile, terms: &Terms) -> Catalog<U> {
     let is_kept = |source: &Source<U>| profile.servers.iter().any(|glob| glob.matches(source.backend.id().as_str()));
     let sources: Vec<Source<U>> = whole.sources.iter().filter(|source| is_kept(source)).cloned().collect();
@@ -38,7 +39,7 @@ pub fn narrow<U: Upstream>(whole: &Catalog<U>, profile: &Profile, terms: &Terms)
     }
 }
 
-/// Where each source of the whole catalog stands in the narrowed one.
+/// The index of each source in the narrowed catalog. `None` if the profile hides the source.
 struct Places(Vec<Option<usize>>);
 
 impl Places {

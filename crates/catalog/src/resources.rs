@@ -1,4 +1,8 @@
-//! Resources and templates: what they are called, and whose a URI is (D1, D2, D3, D13).
+//! Resources and templates: their exposed URIs, and the lookup of the owner of a URI (D1, D2, D3, D13).
+//!
+//! The router calls [`Resources::find`] for every read and subscribe. The lookup tries exact names first, then normal
+//! forms, then templates, then the URIs that backends returned in results. Invariant: no lookup returns a URI that the
+//! filter of the server or the profile rejects.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -18,23 +22,24 @@ use goblin_wire::template::{Budget, MAX_MATCH_STEPS, Template};
 
 #[derive(Default)]
 pub struct Resources {
-    /// Sorted by exposed URI.
+    /// All resources, sorted by exposed URI.
     pub entries: Vec<Resource>,
     pub templates: Vec<TemplateEntry>,
     pub(super) by_exposed: HashMap<Box<str>, usize>,
     pub(super) by_identifier: HashMap<Box<str>, usize>,
     pub(super) by_native: HashMap<Box<str>, Vec<usize>>,
-    /// URIs that definitions of a source name besides their own.
+    /// URIs that the definitions of a source mention in `_meta`, by source.
     pub(super) mentioned: HashSet<(usize, Box<str>)>,
-    /// Folded server id to source.
+    /// The source of each folded server id.
     pub(super) by_folded_id: HashMap<String, usize>,
-    /// The filter of a profile, by exposed URI. For its clients a URI that it does not admit does not exist.
+    /// The filter of a profile, by exposed URI. A URI that it rejects does not exist for the profile's clients.
     pub(super) filter: Option<UriFilter>,
-    /// The exposed URIs of listed resources that the filter does not admit. A result may name one of them.
+    /// The exposed URIs of listed resources that the filter rejects. A result of a backend may name one of them.
     pub(super) hidden: HashMap<(usize, Box<str>), Box<str>>,
-    /// The canonical forms of their native URIs. Another spelling has another exposed URI, which the filter may admit.
+    /// The canonical forms of the native URIs of hidden resources. Another spelling has another exposed URI, which the
+    /// filter may admit.
     pub(super) hidden_forms: HashSet<(usize, Box<str>)>,
-    /// Normal forms of the URIs that may not be their own.
+    /// The entries of normal forms that may differ from the URI itself.
     pub(super) by_normal_form: HashMap<String, Vec<usize>>,
     /// The templates of each source.
     pub(super) by_prefix: Vec<TemplateIndex>,
@@ -54,28 +59,29 @@ pub struct TemplateEntry {
     pub native: Box<str>,
     pub exposed: Box<str>,
     pub definition: Bytes,
-    /// None where the backend's template is no RFC 6570 template; it is listed, and matches nothing.
+    /// `None` if the backend's template is not a valid RFC 6570 template. The catalog lists the template, but it
+    /// matches nothing.
     pub template: Option<Template>,
 }
 
-/// Whose a URI is.
+/// The backend that serves a URI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     pub source: usize,
-    /// The backend's own spelling.
+    /// The URI in the backend's own spelling.
     pub native: String,
-    /// Of a listed resource, what its definition says.
+    /// The MIME type from the definition, if the resource is listed.
     pub mime: Mime,
 }
 
-/// How well a source offers a URI; better ones compare greater.
+/// The quality of a source's claim to a URI. Better claims compare greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Offer {
-    /// By a template whose last variable would have to span `/`.
+    /// A template matches only if its last variable spans `/`. The number is its literal bytes.
     Lenient(usize),
-    /// By a template; more literal text is better.
+    /// A template matches. The number is its literal bytes, and more are better.
     Strict(usize),
-    /// Named by the backend itself.
+    /// The backend itself named the URI.
     Exact,
 }
 
@@ -88,7 +94,7 @@ impl Resources {
         self.entries.push(resource);
     }
 
-    /// Makes the indexes that need all entries and templates. Nothing is found by template or normal form before.
+    /// Builds the indexes for templates and normal forms. Must run after all entries and templates are present.
     pub(super) fn index(&mut self, sources: usize) {
         self.by_normal_form = self.normal_forms();
         let templates = |source| {
@@ -98,13 +104,14 @@ impl Resources {
         self.by_prefix = (0..sources).map(templates).collect();
     }
 
+    /// Records a listed resource that the filter of the profile rejects.
     pub(super) fn hide(&mut self, source: usize, native: Box<str>, exposed: Box<str>) {
         let form = canonical::canonical(&native).map_or_else(|_| native.clone(), |form| form.into());
         self.hidden_forms.insert((source, form));
         self.hidden.insert((source, native), exposed);
     }
 
-    /// Returns whether the filters of the server and of the profile admit a URI of `source`.
+    /// Reports whether the filters of the server and of the profile admit a URI of `source`.
     pub fn admits<U: Upstream>(&self, sources: &[Source<U>], source: usize, native: &str) -> bool {
         if !sources[source].backend.config().resources.filter.admits(native) {
             return false;
@@ -113,7 +120,8 @@ impl Resources {
         filter.admits(&self.expose(sources, source, native)) && !self.is_hidden(source, native)
     }
 
-    /// Returns whether a URI is a spelling of a listed resource that the filter does not admit.
+    /// Reports whether a URI is a spelling of a listed resource that the filter rejects. An ambiguous URI counts as
+    /// hidden.
     fn is_hidden(&self, source: usize, native: &str) -> bool {
         let is_hidden = |form: &str| self.hidden_forms.contains(&(source, form.into()));
         if self.hidden_forms.is_empty() {
@@ -125,8 +133,8 @@ impl Resources {
         canonical::readings(native).map_or(true, |readings| readings.all().any(is_hidden))
     }
 
-    /// The owner of a URI as a client may spell it. A listed resource in another spelling comes before a template: its
-    /// server knows it by its own.
+    /// Finds the owner of a URI in any spelling that a client may use. A listed resource in another spelling is
+    /// preferred over a template, because its server knows the listed spelling.
     pub fn find<U: Upstream>(&self, sources: &[Source<U>], text: &str) -> Result<Owner, Error> {
         let missing = |candidates| Error::ResourceNotFound { uri: text.to_owned(), candidates };
         let named = self.by_exposed.get(text);
@@ -157,8 +165,8 @@ impl Resources {
         }
     }
 
-    /// The owner of an exposed URI that is not listed, or of a native one where exactly one backend offers it best. Else
-    /// the candidates.
+    /// Finds the owner of an unlisted exposed URI, or of a native URI that exactly one backend offers best. Returns the
+    /// candidates as an error if several backends offer it equally well.
     fn find_offered<U: Upstream>(
         &self,
         sources: &[Source<U>],
@@ -168,7 +176,7 @@ impl Resources {
         if let Some((folded, native)) = uri::split(text)
             && let Some(source) = self.by_folded_id.get(&folded.to_ascii_lowercase())
         {
-            // A server with a wide template would take the exposed URI for one of its own.
+            // Stop here. Otherwise another server with a wide template could claim the exposed URI as its own.
             if !self.admits(sources, *source, &native) {
                 return Ok(None);
             }
@@ -185,7 +193,8 @@ impl Resources {
         }
     }
 
-    /// D3: clients whose URI type rewrites send another spelling. The backend still gets its own.
+    /// Finds a listed resource by its normal form (D3). Some clients have a URI type that rewrites URIs. The backend
+    /// receives its own spelling.
     fn find_normalised(&self, normal: &str) -> Result<Option<Owner>, Vec<String>> {
         let rewritten = self.by_normal_form.get(normal);
         let as_they_are =
@@ -200,7 +209,8 @@ impl Resources {
         }
     }
 
-    /// Most URIs are their own normal form and are found as they are, which keeps this cheap with 100,000 of them.
+    /// Returns the normal forms that differ from their URI. Most URIs are their own normal form, which keeps this cheap
+    /// for 100,000 entries.
     fn normal_forms(&self) -> HashMap<String, Vec<usize>> {
         let mut forms: HashMap<String, Vec<usize>> = HashMap::new();
         for (index, entry) in self.entries.iter().enumerate() {
@@ -211,7 +221,7 @@ impl Resources {
         forms
     }
 
-    /// Returns whether `source` itself named `native` (D13).
+    /// Reports whether `source` itself named `native` (D13).
     fn offers_exactly<U: Upstream>(&self, sources: &[Source<U>], source: usize, native: &str) -> bool {
         let is_listed = || {
             let listed = self.by_native.get(native);
@@ -225,8 +235,8 @@ impl Resources {
         is_named() && self.admits(sources, source, native)
     }
 
-    /// Returns how well a template of `source` covers `native` (D13). Sets `is_spent` if the steps of the lookup did not
-    /// suffice for all templates.
+    /// Returns how well a template of `source` covers `native` (D13). Sets `is_spent` if the step limit ended the
+    /// lookup before all templates were tried.
     fn offer_by_template<U: Upstream>(
         &self,
         sources: &[Source<U>],
@@ -234,7 +244,7 @@ impl Resources {
         native: &str,
         is_spent: &Cell<bool>,
     ) -> Option<Offer> {
-        // Most URIs have no candidate, so the filters are asked last.
+        // Most URIs have no candidate, so check the filters afterwards.
         self.by_prefix.get(source)?.candidates(native).next()?;
         if !self.admits(sources, source, native) {
             return None;
@@ -245,7 +255,8 @@ impl Resources {
         best.map(|(offer, _)| offer)
     }
 
-    /// Returns the template that covers a URI of `owner`; of several the most literal one.
+    /// Returns the template that covers a URI of `owner`. If several match, returns the one with the most literal
+    /// bytes.
     pub fn template_of(&self, owner: &Owner) -> Option<&TemplateEntry> {
         let best = self.best_template(owner.source, &owner.native, &mut Budget::new(MAX_MATCH_STEPS));
         best.map(|(_, entry)| entry)
@@ -272,7 +283,8 @@ impl Resources {
         Owner { source: entry.source, native: entry.native.to_string(), mime: entry.mime }
     }
 
-    /// Returns the exposed URI of a resource that `source` lists, also if this catalog does not have the listing yet.
+    /// Returns the exposed URI of a resource that `source` lists. Works even if this catalog does not have the listing
+    /// yet.
     pub fn expose_listed<U: Upstream>(&self, sources: &[Source<U>], source: usize, native: &str) -> String {
         let backend = &sources[source].backend;
         match self.expose_known(source, native) {
@@ -298,14 +310,15 @@ impl Resources {
         self.hidden.get(&(source, native.into())).map(|exposed| &**exposed)
     }
 
-    /// How clients see a URI that `source` named.
+    /// Returns the exposed form of a URI that `source` named.
     pub fn expose<U: Upstream>(&self, sources: &[Source<U>], source: usize, native: &str) -> String {
         if let Some(exposed) = self.expose_known(source, native) {
             return exposed.to_owned();
         }
         match sources[source].backend.config().namespacing.resources {
             UriPolicy::None => native.to_owned(),
-            // An identifier is reversible only by looking it up, so what is not listed keeps its URI.
+            // An identifier can be resolved only by a lookup of listed resources, so an unlisted resource gets a
+            // namespaced URI.
             UriPolicy::Uri | UriPolicy::Identifier => self.expose_namespaced(sources, source, native),
         }
     }
@@ -314,15 +327,15 @@ impl Resources {
         uri::expose(&sources[source].backend.id().folded(), native)
     }
 
-    /// Whose resources a glob is about, and how that server spells it: it names the server as exposed URIs do. Without that,
-    /// it is the one server of which it can be said.
+    /// Finds the server of a glob and returns the glob in that server's spelling. The glob names the server as exposed
+    /// URIs do. A glob that names no server must match the resources of exactly one server.
     pub fn find_server<U: Upstream>(&self, sources: &[Source<U>], glob: &str) -> Result<(usize, String), Error> {
         if let Some((folded, native)) = uri::split(glob)
             && let Some(source) = self.by_folded_id.get(&folded.to_ascii_lowercase())
         {
             return Ok((*source, native.into_owned()));
         }
-        // The part that stands for itself tells whose URIs it may match.
+        // The literal beginning of the glob decides which resources it can match.
         let literal = glob.split(['*', '?', '[']).next().unwrap_or_default();
         let begins = |entry: &&Resource| entry.native.starts_with(literal);
         let mut owners: Vec<usize> = self.entries.iter().filter(begins).map(|entry| entry.source).collect();
@@ -330,7 +343,7 @@ impl Resources {
         owners.dedup();
         match (&owners[..], sources.len()) {
             ([source], _) => Ok((*source, glob.to_owned())),
-            // Where URIs are namespaced, one that names no server we know is a slip.
+            // If URIs are namespaced, a glob without a known server is a mistake of the client.
             ([], 1) if sources[0].backend.config().namespacing.resources == UriPolicy::None => Ok((0, glob.to_owned())),
             _ => {
                 let candidates = owners.iter().map(|source| self.expose_namespaced(sources, *source, glob));
@@ -339,7 +352,8 @@ impl Resources {
         }
     }
 
-    /// The template that a completion refers to: exposed, or native where only one backend has it.
+    /// Finds the template of a completion request by its exposed form, or by its native form if only one backend has
+    /// it.
     pub fn find_template(&self, text: &str) -> Option<&TemplateEntry> {
         let exact = self.templates.iter().find(|entry| &*entry.exposed == text);
         exact.or_else(|| {
@@ -371,7 +385,7 @@ fn most_literal<'a>(
     best
 }
 
-/// The same for what was handed out in results.
+/// Finds the owner of a URI among the URIs that backends returned in results, by its normal form.
 fn find_handed<U: Upstream>(sources: &[Source<U>], normal: &str) -> Option<Owner> {
     let exposed = uri::split(normal);
     sources.iter().enumerate().find_map(|(source, Source { backend, .. })| {

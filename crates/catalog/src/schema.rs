@@ -1,11 +1,12 @@
-//! The input schema of a tool, compiled within bounds, and the judgement of arguments by it (ROUTE-5).
+//! Compiles the input schema of a tool within limits and validates arguments against it (ROUTE-5).
 //!
-//! Schema and arguments come from strangers, and a computation cannot be stopped. So the work is bounded before it begins: the
-//! schema by its expanded size ([`size`]), a judgement by that size times the length of the arguments. The validator
-//! remembers what it found of each reference and value, so a recursive schema stays within that product, too. Patterns run on
-//! the linear engine only, and each has [`MAX_PATTERN_BYTES`] when compiled.
+//! Schema and arguments come from untrusted peers, and a running validation cannot be stopped. All work is therefore
+//! limited in advance: the schema by its expanded size ([`size`]), a validation by that size times the length of the
+//! arguments. The validator caches its result for each pair of reference and value, so this product also limits
+//! recursive schemas. Patterns run on the linear engine only, with at most [`MAX_PATTERN_BYTES`] per compiled pattern.
 //!
-//! A schema or a call that exceeds a bound is left to the backend, which judges every call anyway. The validator fetches nothing.
+//! A schema or call that exceeds a limit is left to the backend, which validates every call anyway. The validator
+//! fetches no remote documents.
 
 mod size;
 
@@ -16,16 +17,16 @@ use goblin_wire::json;
 
 pub use crate::schema::size::MAX_SCHEMA_NODES;
 
-/// Nodes of the schema times bytes of the arguments: about a second at worst.
+/// The maximum of schema nodes times argument bytes. It takes about one second in the worst case.
 const MAX_WORK: usize = 100_000_000;
-/// So little work is done at once, on whichever thread: about a millisecond at worst.
+/// The maximum work of a validation on the current thread. It takes about one millisecond in the worst case.
 const MAX_INLINE_WORK: usize = 50_000;
-/// Nodes of the schema times values of the arguments. Beyond it a problem is told without its place: to find the place, the
-/// validator gathers all problems of each alternative.
+/// The maximum of schema nodes times argument values for an error with a location. To find the location, the validator
+/// collects all errors of every alternative. Above the limit the error has no location.
 const MAX_PROBLEMS: usize = 100_000;
-/// Levels of a recursive schema times levels of the arguments. Each takes a part of the thread's stack.
+/// The maximum of levels of a recursive schema times levels of the arguments. Each level uses stack space.
 const MAX_LEVELS: usize = 1_000;
-/// Bytes of one compiled pattern.
+/// The maximum size of a compiled pattern, in bytes.
 const MAX_PATTERN_BYTES: usize = 1024 * 1024;
 
 /// A compiled input schema.
@@ -35,30 +36,30 @@ pub struct Schema {
     size: Size,
 }
 
-/// Why the arguments of a tool are not judged.
+/// The reason why the arguments of a tool are not validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unjudged {
-    /// The schema cannot be compiled, for instance because it refers to another document.
+    /// The schema does not compile, for example because it refers to another document.
     Unusable,
-    /// The schema has more than [`MAX_SCHEMA_NODES`] nodes when its references are expanded.
+    /// The schema has more than [`MAX_SCHEMA_NODES`] nodes after expansion of its references.
     TooLarge,
-    /// The arguments are too long, or too deep, for their schema.
+    /// The arguments are too long or too deep for their schema.
     TooMuchWork,
 }
 
 impl Schema {
-    /// Compiles the input schema of a tool's definition.
+    /// Compiles the input schema in a tool's definition.
     pub fn compile(definition: &[u8]) -> Result<Schema, Unjudged> {
         let schema = read(definition).ok_or(Unjudged::Unusable)?;
         let size = Size::of(&schema)?;
-        // The schema is a stranger's: its patterns run on the linear engine only.
+        // The schema is untrusted, so its patterns must run on the linear engine.
         let patterns = jsonschema::PatternOptions::regex().size_limit(MAX_PATTERN_BYTES);
         let validator = jsonschema::options().with_pattern_options(patterns.dfa_size_limit(MAX_PATTERN_BYTES));
         let validator = validator.build(&schema).map_err(|_| Unjudged::Unusable)?;
         Ok(Schema { validator, size })
     }
 
-    /// Returns whether arguments of this length are judged in about a millisecond at worst.
+    /// Reports whether validating arguments of this length takes at most about one millisecond.
     pub fn is_quick(&self, bytes: usize) -> bool {
         !self.size.is_recursive() && self.work(bytes) <= MAX_INLINE_WORK
     }
@@ -67,16 +68,16 @@ impl Schema {
         self.size.nodes.saturating_mul(bytes)
     }
 
-    /// Returns what is wrong with `arguments`, in the schema's words and with its place; `None` if they fit.
+    /// Validates `arguments`. Returns a description of the first problem, or `None` if they are valid.
     pub fn problem(&self, arguments: &str) -> Result<Option<String>, Unjudged> {
         if self.work(arguments.len()) > MAX_WORK {
             return Err(Unjudged::TooMuchWork);
         }
-        // What is no JSON is for others to refuse.
+        // Another part of the gateway rejects arguments that are not JSON.
         serde_json::from_str(arguments).map_or(Ok(None), |value| self.problem_of(&value))
     }
 
-    /// The same for arguments that were read.
+    /// Validates parsed arguments, like [`problem`](Self::problem).
     pub fn problem_of(&self, arguments: &Value) -> Result<Option<String>, Unjudged> {
         let shape = Shape::of(arguments);
         if self.size.is_recursive() && self.size.levels.saturating_mul(shape.levels) > MAX_LEVELS {
@@ -102,7 +103,7 @@ fn read(definition: &[u8]) -> Option<Value> {
     serde_json::from_str(schema.get(text)).ok()
 }
 
-/// How many values arguments have, and how deep they are nested. The reader of JSON bounds the depth.
+/// The number of values in arguments, and their depth. The JSON parser limits the depth.
 struct Shape {
     values: usize,
     levels: usize,

@@ -1,9 +1,9 @@
-//! Search over what is offered: the tool an agent needs, from the words it has for it.
+//! Search over the catalog: finds the tool that an agent needs from the agent's own words.
 //!
-//! An [`Index`] belongs to one snapshot of the catalog: it is built once from all entries, never changes, and goes with
-//! the snapshot. It knows documents by their place; what a client may see is for the caller to say. Everything is
-//! decided by the texts alone: no clock, no chance, no learning, so that the same question has the same answer on
-//! every node. `docs/search.md` tells how the order comes about and why no search engine is used.
+//! An [`Index`] belongs to one snapshot of the catalog. It is built once from all entries and never changes. It
+//! identifies documents by number. The caller decides which documents a client may see. Results depend on the texts
+//! alone: without clock, randomness or learning, the same query has the same result on every node. `docs/search.md`
+//! explains the ranking and why the gateway does not use a search engine.
 
 pub mod deeds;
 pub mod dictionary;
@@ -25,36 +25,37 @@ use crate::search::distance::distance;
 use crate::search::postings::{Builder, Field, Posting, Postings};
 use crate::search::query::{Lexicon, Meaning, Term};
 
-/// More of these texts is not read: what a thing is for stands at the beginning.
+/// The maximum number of bytes read from each text. The purpose of a tool is usually at the beginning of its
+/// description.
 const LONGEST_DESCRIPTION: usize = 4 << 10;
 const LONGEST_ARGUMENT: usize = 256;
 const LONGEST_NAME: usize = 256;
 
-/// What lifts a name that is what was asked for above names that begin so, and those above all others. No sum of
-/// weights comes near.
+/// The bonus that ranks exact names above names with a matching prefix, and those above all other matches. No sum of
+/// weights reaches it.
 const NAME_STEP: f32 = 1000.0;
-/// The beginning of a description has at least so many words, whatever its first sentence has.
+/// The minimum number of words in the summary, even if the first sentence is shorter.
 const LEAST_SUMMARY: usize = 12;
 
-/// How much of its score a document keeps that has hardly anything of the question.
+/// The fraction of its score that a document keeps if it covers almost nothing of the query.
 const LEAST_COVERED: f32 = 0.2;
-/// And one whose name has nothing of it.
+/// The fraction of its score that a document keeps if its name has none of the query's terms.
 const LEAST_NAMED: f32 = 0.75;
-/// What is of a server that the question names gains this.
+/// The maximum gain in score for a document from a server that the query names.
 const SERVED: f32 = 0.5;
-/// From here on a word is taken for the server's name.
+/// The minimum sureness for a term to count as the name of the server.
 const SURE_SERVER: f32 = 0.7;
 
-/// What one thing may be found by.
+/// The texts by which a document can be found.
 #[derive(Clone, Debug, Default)]
 pub struct Document<'a> {
-    /// As clients know it.
+    /// The name that clients use.
     pub name: Cow<'a, str>,
-    /// As its server knows it.
+    /// The name that the server uses.
     pub native: &'a str,
     pub title: Cow<'a, str>,
     pub description: Cow<'a, str>,
-    /// Names and descriptions.
+    /// Names and descriptions of the arguments.
     pub arguments: Vec<(Cow<'a, str>, Cow<'a, str>)>,
     pub uri: &'a str,
     pub server: &'a str,
@@ -63,44 +64,44 @@ pub struct Document<'a> {
 pub struct Index {
     words: Dictionary,
     postings: Postings,
-    /// Concepts that a concept may stand for.
+    /// The synonyms of each concept.
     synonyms: HashMap<u32, Vec<u32>>,
-    /// What each document does.
+    /// The kind of action of each document.
     deeds: Deeds,
-    /// The names and URIs of documents, for those who know what they want.
+    /// The names and URIs of documents, for queries that are a name or a URI.
     names: Dictionary,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hit {
-    /// Its place in what the index was built from.
+    /// The number of the document in the input of `build`.
     pub document: usize,
     pub score: f32,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Found {
-    /// Best first, at most as many as were asked for.
+    /// The best hits first, up to the requested limit.
     pub hits: Vec<Hit>,
-    /// How many matched at all.
+    /// The number of documents that matched.
     pub total: usize,
 }
 
-/// What a document got so far.
+/// The accumulated match of one document.
 #[derive(Clone, Copy, Default)]
 struct Tally {
     score: f32,
-    /// The rarities of the terms it has.
+    /// The sum of the rarities of the terms that the document has.
     covered: f32,
-    /// How many terms its name has, less sure ones counting less.
+    /// The number of terms in the document's name, weighted by sureness.
     named: f32,
-    /// How many terms its server's id has.
+    /// The number of terms in the id of the document's server.
     served: f32,
-    /// Beside the rest: both are looked at together.
+    /// The match of the current term. It is stored here because both are accessed together.
     at_hand: Match,
 }
 
-/// What a document has of the term at hand: the best meaning counts, not their number.
+/// The match of a document with the current term. Only the best meaning counts, not the number of meanings.
 #[derive(Clone, Copy, Default)]
 struct Match {
     value: f32,
@@ -134,8 +135,8 @@ impl Index {
         Index { words: Dictionary::build(words), postings, synonyms, deeds, names: Dictionary::build(names) }
     }
 
-    /// The documents that `admits` lets through and that have to do with `query`, best first; ties by place. A query
-    /// without a word is one for everything, in its order.
+    /// Returns the documents that match `query` and that `admits` accepts, best first. Ties are in document order. A
+    /// query without words matches all documents, in document order.
     pub fn search(&self, query: &str, limit: usize, admits: impl Fn(usize) -> bool) -> Found {
         let query = query::cut(query);
         let key = words::key(query);
@@ -158,7 +159,7 @@ impl Index {
         };
         let mut best = Best::new(limit);
         for (document, lift) in self.lifts(&key) {
-            // Its place is taken: it is not looked at again.
+            // The empty tally excludes the document from the loop below.
             let tally = std::mem::take(&mut tallies[document]);
             if admits(document) {
                 best.offer(Hit { document, score: lift + score(document, &tally) });
@@ -168,7 +169,8 @@ impl Index {
             if tally.score == 0.0 || !admits(document) {
                 continue;
             }
-            // Not even with all that it could gain: most are too far from the first to look closer.
+            // Most documents cannot reach the current hits even with the maximum gain. Count them without computing
+            // their score.
             match tally.score * (1.0 + SERVED) < best.least {
                 true => best.total += 1,
                 false => best.offer(Hit { document, score: score(document, tally) }),
@@ -177,7 +179,7 @@ impl Index {
         best.found()
     }
 
-    /// The documents whose name or URI is, or begins with, what was asked for, and what that lifts them by.
+    /// Returns the documents with a name or URI that equals the query or begins with it, and their bonus.
     fn lifts(&self, key: &str) -> HashMap<usize, f32> {
         let mut lifts = HashMap::new();
         for (name, document) in self.names.starting_with(key) {
@@ -187,12 +189,13 @@ impl Index {
         lifts
     }
 
-    /// The bytes it holds, without what the allocator adds.
+    /// Returns the size of the index in bytes, without allocator overhead.
     pub fn size(&self) -> usize {
         let synonyms = self.synonyms.values().map(|others| size_of::<(u32, Vec<u32>)>() + size_of_val(&**others));
         self.words.size() + self.names.size() + self.postings.size() + self.deeds.size() + synonyms.sum::<usize>()
     }
 
+    /// Matches all documents with all terms.
     fn tally(&self, terms: &[Term]) -> Vec<Tally> {
         let mut tallies = vec![Tally::default(); self.postings.documents()];
         let mut touched = Vec::new();
@@ -250,17 +253,17 @@ impl Match {
     }
 }
 
-/// From `least` for nothing to 1 for all of it.
+/// Scales `share` from 0..1 to `least`..1.
 fn at_least(least: f32, share: f32) -> f32 {
     least + (1.0 - least) * share
 }
 
-/// The best that were seen so far.
+/// The best hits so far.
 struct Best {
     hits: Vec<Hit>,
     limit: usize,
     total: usize,
-    /// What scores less is none of them.
+    /// The lowest score that can still become a hit.
     least: f32,
 }
 
@@ -275,7 +278,7 @@ impl Best {
             return;
         }
         self.hits.push(hit);
-        // Now and then, so that each costs little.
+        // Sort only after many hits have accumulated, which keeps the cost per hit low.
         if self.hits.len() > 2 * self.limit.max(8) {
             self.cut();
         }
@@ -296,7 +299,7 @@ impl Best {
     }
 }
 
-/// Gives the words of a document to the builder.
+/// Passes the words of a document to the builder.
 fn read(document: &Document<'_>, builder: &mut Builder) {
     let description = words::cut(&document.description, LONGEST_DESCRIPTION);
     let (summary, rest) = description.split_at(end_of_summary(description));
@@ -319,8 +322,9 @@ fn read(document: &Document<'_>, builder: &mut Builder) {
     builder.end_document();
 }
 
-/// The exposed name is the native one with its server's before it, and where that is too long, with a hash behind: none
-/// of that says what the thing is. A name that somebody gave it in its place does.
+/// Reads the names of a document. An exposed name is usually the native name with a server prefix, and with a hash if
+/// it is too long. Prefix and hash do not describe the document, so only the native name counts. An exposed name
+/// without any word of the native name is an alias from the configuration, and it counts too.
 fn read_names(document: &Document<'_>, builder: &mut Builder) {
     let collect = |text: &str| {
         let mut found = Vec::new();
@@ -337,7 +341,7 @@ fn read_names(document: &Document<'_>, builder: &mut Builder) {
     server.iter().for_each(|word| builder.word(word, Field::Server));
 }
 
-/// Where the first sentence or line ends, or the first words if it is shorter.
+/// Returns the end of the first sentence or line, but at least the end of the first [`LEAST_SUMMARY`] words.
 fn end_of_summary(description: &str) -> usize {
     let line = description.find('\n').unwrap_or(description.len());
     let sentence = description[..line].find(". ").map_or(line, |at| at + 1);
@@ -346,7 +350,7 @@ fn end_of_summary(description: &str) -> usize {
     sentence.max(words)
 }
 
-/// The names nearest to one that does not exist, best first: for "did you mean".
+/// Returns the names that are most similar to an unknown name, best first, for "did you mean".
 pub fn nearest<'a>(wrong: &str, names: impl Iterator<Item = &'a str>, most: usize) -> Vec<&'a str> {
     let letters_of =
         |name: &str| words::cut(name, LONGEST_NAME).chars().flat_map(char::to_lowercase).collect::<Vec<_>>();
@@ -355,7 +359,7 @@ pub fn nearest<'a>(wrong: &str, names: impl Iterator<Item = &'a str>, most: usiz
     let mut near: Vec<_> = names
         .filter_map(|name| {
             let slips = distance(&letters, &letters_of(name), forgiven);
-            // A name without what a gateway puts before it, or with only a part of it.
+            // The name may lack the prefix that the gateway adds, or be a part of the full name.
             let holds = || {
                 (!words.is_empty() && format!(" {} ", words::key(name)).contains(&format!(" {words} ")))
                     .then_some(forgiven + 1)

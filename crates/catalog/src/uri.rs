@@ -1,11 +1,12 @@
-//! URIs of resources as clients see them (D1, D2, D3). Pure text; who offers what is the catalog's business.
+//! The exposed URIs of resources (D1, D2, D3). This module only transforms text. The catalog knows the owners.
 
 use std::borrow::Cow;
 
 use crate::name;
 use goblin_config::ServerId;
 
-/// D1: the folded server id, `+`, the native URI. `ui://` keeps its scheme, since hosts of MCP Apps refuse any other.
+/// Returns the exposed URI (D1): the folded server id, `+`, and the native URI. A `ui://` URI keeps its scheme, because
+/// hosts of MCP Apps reject any other.
 pub fn expose(folded: &str, native: &str) -> String {
     if let Some(rest) = strip_ui(native) {
         return format!("ui://{folded}/{rest}");
@@ -13,7 +14,7 @@ pub fn expose(folded: &str, native: &str) -> String {
     if scheme(native).is_some() { format!("{folded}+{native}") } else { format!("{folded}+:{native}") }
 }
 
-/// An exposed URI taken apart again: the folded server id and the native URI. Tells nothing about whether they exist.
+/// Splits an exposed URI into the folded server id and the native URI. Does not check that they exist.
 pub fn split(exposed: &str) -> Option<(&str, Cow<'_, str>)> {
     if let Some(rest) = strip_ui(exposed) {
         let (folded, path) = rest.split_once('/')?;
@@ -23,13 +24,13 @@ pub fn split(exposed: &str) -> Option<(&str, Cow<'_, str>)> {
     Some((folded, Cow::Borrowed(native.strip_prefix(':').unwrap_or(native))))
 }
 
-/// What follows `ui://`.
+/// Returns the text after `ui://`.
 fn strip_ui(uri: &str) -> Option<&str> {
     let head = uri.get(..5)?;
     head.eq_ignore_ascii_case("ui://").then(|| &uri[5..])
 }
 
-/// The scheme that `uri` literally begins with.
+/// Returns the scheme that `uri` literally begins with.
 fn scheme(uri: &str) -> Option<&str> {
     let (scheme, _) = uri.split_once(':')?;
     let mut characters = scheme.chars();
@@ -38,20 +39,21 @@ fn scheme(uri: &str) -> Option<&str> {
     (first && rest).then_some(scheme)
 }
 
-/// D2: server id, `_`, and the native URI with every run of other characters turned into one `_`.
+/// Returns the identifier of a resource (D2): server id, `_`, and the native URI. Each run of other characters becomes
+/// one `_`.
 pub fn identifier(server: &ServerId, native: &str) -> String {
     collapse(&format!("{server}_{native}"), |character| {
         character.is_ascii_alphanumeric() || matches!(character, '.' | '-')
     })
 }
 
-/// The identifier of one of several resources that would share it.
+/// Returns a unique identifier for a resource that would share its identifier with others.
 pub fn contested_identifier(server: &ServerId, native: &str) -> String {
-    // Lookups collapse runs of `_`, so none may arise here.
+    // Lookups collapse runs of `_`, so the result must not contain any.
     format!("{}_{}", identifier(server, native).trim_end_matches('_'), name::hash(server, native, 6))
 }
 
-/// An identifier as a client may spell it, with runs of `_` collapsed.
+/// Collapses runs of `_` in an identifier that a client sent.
 pub fn collapse_identifier(text: &str) -> String {
     collapse(text, |character| character != '_')
 }
@@ -68,8 +70,9 @@ fn collapse(text: &str, keep: impl Fn(char) -> bool) -> String {
     collapsed
 }
 
-/// D3: how a client's URI type may have rewritten `uri`: scheme and authority in lower case, dot segments removed, other
-/// characters percent-encoded. Two URIs with the same normal form are taken for the same one.
+/// Returns the normal form of a URI (D3), as URI types of clients rewrite it. Scheme and authority are in lower case,
+/// dot segments are removed, and other characters are percent-encoded. URIs with equal normal forms count as the same
+/// URI.
 pub fn normalise(uri: &str) -> String {
     let encoded = encode(uri);
     let Some(scheme) = scheme(&encoded) else { return encoded };
@@ -85,7 +88,7 @@ pub fn normalise(uri: &str) -> String {
     format!("{lower}://{}{path}{tail}", authority.to_ascii_lowercase())
 }
 
-/// Percent-encodes what no URI may hold, and spells existing escapes in upper case.
+/// Percent-encodes characters that are invalid in a URI, and converts existing escapes to upper case.
 fn encode(uri: &str) -> String {
     let mut encoded = String::with_capacity(uri.len());
     let bytes = uri.as_bytes();
@@ -114,7 +117,7 @@ fn is_unsafe(byte: u8) -> bool {
     byte <= b' ' || byte >= 0x7f || matches!(byte, b'"' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}')
 }
 
-/// Whether a look at the bytes tells that [`normalise`] changes nothing. Where it would take more than that: no.
+/// Reports whether [`normalise`] would not change the URI. The check is fast and may return false for a normal URI.
 pub fn is_plainly_normal(uri: &str) -> bool {
     let Some((scheme, hierarchy)) = uri.split_once("://") else { return false };
     let Some((authority, path)) = hierarchy.split_once('/') else { return false };
@@ -213,7 +216,7 @@ mod tests {
     proptest! {
         #[test]
         fn res5_exposed_uris_map_back_exactly(folded in "[a-z][a-z0-9.-]{0,8}", native in "\\PC{1,40}|[a-z]{1,5}:[a-z+:/]{0,9}") {
-            // `ui:` in another case is exposed in lower case: a scheme has no case.
+            // `ui:` in another case is exposed in lower case, because schemes are case-insensitive.
             prop_assume!(!native.get(..5).is_some_and(|head| head.eq_ignore_ascii_case("ui://") && head != "ui://"));
             let exposed = expose(&folded, &native);
             let (server, back) = split(&exposed).expect("an exposed URI");

@@ -1,7 +1,7 @@
-//! Where the current catalog hangs: one task may publish, everybody may read.
+//! Publishes the current catalog. One task publishes, and all requests read.
 //!
-//! The catalogs before it are kept for a while, so that a client in the middle of a long list can finish it. The clients of
-//! each profile have a catalog of their own, made from the same listings and published with the whole one.
+//! The pages of earlier catalogs are kept for a while, so that a client can finish reading a long list. Each profile
+//! has its own catalog, made from the same listings and published together with the whole one.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,38 +34,39 @@ pub type View<'a> = goblin_catalog::View<'a, Backend>;
 pub type Entry = goblin_catalog::Entry<Backend>;
 pub type Names = goblin_catalog::Names<Backend>;
 
-/// How many catalogs have pages that are kept after them, and for how long. While servers start one catalog follows the
-/// other, and a client that lists meanwhile may be slow.
+/// The number of replaced catalogs with kept pages, and the time that they are kept. Catalogs change in quick
+/// succession while backends start, and a client may read a list slowly.
 const KEPT: usize = 16;
 const KEPT_FOR: Duration = Duration::from_secs(60);
-/// The bytes of all pages that one shelf keeps. The oldest go first, and their cursors are refused.
+/// The maximum number of bytes of kept pages per shelf. The oldest pages go first, and their cursors are rejected.
 const MAX_KEPT_BYTES: usize = 64 * 1024 * 1024;
 /// Listings that change within this time are published together.
 const GATHER: Duration = Duration::from_millis(20);
 
+/// The current catalogs, one for each profile and one for clients without a profile.
 pub struct Directory {
-    /// For clients without a profile.
+    /// The catalog of clients without a profile.
     whole: Shelf,
     profiles: HashMap<ProfileName, (Arc<Profile>, Shelf)>,
-    /// For clients of a profile that is not there.
+    /// The empty catalog of clients with an unknown profile.
     nothing: Shelf,
-    /// How often a list was there to be sent, and how often it had to be made.
+    /// Counters of pages that were ready and pages that had to be built.
     pub pages: PageCounts,
     /// The running backends, in the order of the configuration.
     roster: ArcSwap<Vec<Arc<Backend>>>,
-    /// Rung when a listing or the roster changed.
+    /// Notified when a listing or the roster changes.
     pub bell: Arc<Notify>,
 }
 
-/// Pages of lists that clients were given.
+/// Counters of the list pages sent to clients.
 #[derive(Debug, Default)]
 pub struct PageCounts {
     pub ready: AtomicU64,
     pub made: AtomicU64,
 }
 
-/// The pages of a catalog that was replaced, for the clients that have seen the first of several. Nothing else of the
-/// catalog is kept: it would keep whole listings.
+/// The pages of a replaced catalog, for clients that have read the first of several pages. The rest of the catalog is
+/// dropped, because it would keep whole listings alive.
 struct KeptPages {
     version: u64,
     replaced: Instant,
@@ -73,7 +74,7 @@ struct KeptPages {
     reserved: Reservation,
 }
 
-/// The catalogs of the clients that see the same.
+/// The current catalog of a group of clients, and the kept pages of earlier ones.
 struct Shelf {
     terms: Terms,
     current: ArcSwap<Catalog>,
@@ -84,7 +85,7 @@ struct Shelf {
 impl Directory {
     pub fn new(config: &Config) -> Directory {
         let mut seed = [0; 4];
-        // Cursors of an earlier run must not be taken for ours. Without a random source they might; that is all.
+        // The seed makes cursors of an earlier run invalid. A failing random source only loses this check.
         let _ = getrandom::fill(&mut seed);
         let version = u64::from(u32::from_ne_bytes(seed)) << 24;
         let shelf =
@@ -106,17 +107,17 @@ impl Directory {
         self.profiles.contains_key(name)
     }
 
-    /// What a profile shows.
+    /// Returns a profile's configuration.
     pub fn profile(&self, name: Option<&ProfileName>) -> Option<Arc<Profile>> {
         self.profiles.get(name?).map(|(profile, _)| Arc::clone(profile))
     }
 
-    /// All there is.
+    /// Returns the catalog of clients without a profile.
     pub fn catalog(&self) -> Guard<Arc<Catalog>> {
         self.whole.current.load()
     }
 
-    /// All there is for the clients of a profile.
+    /// Returns the catalog of the clients of a profile.
     pub fn catalog_of(&self, profile: Option<&ProfileName>) -> Guard<Arc<Catalog>> {
         self.shelf(profile).current.load()
     }
@@ -145,7 +146,8 @@ impl Directory {
         self.bell.notify_one();
     }
 
-    /// One page of a list, from the catalog the client began with.
+    /// Returns one page of a list. A cursor continues in the catalog that the client began with. Returns an error if
+    /// the cursor is invalid or the pages of that catalog are no longer kept.
     pub fn page(&self, caller: &Caller, list: List, cursor: Option<&str>) -> Result<Bytes, Error> {
         let page = self.shelf(caller.profile.as_ref()).page(caller, list, cursor);
         let count = if page.as_ref().is_ok_and(|page| page.was_made) { &self.pages.ready } else { &self.pages.made };
@@ -153,7 +155,7 @@ impl Directory {
         page.map(|page| page.json)
     }
 
-    /// Waits until the catalog holds the listings that the backends have now, or newer ones.
+    /// Waits until the catalog has the current listings of the backends, or newer ones.
     pub async fn caught_up(&self) {
         let mut versions = self.watch();
         while !self.is_current() {
@@ -172,7 +174,7 @@ impl Directory {
         catalog.sources.len() == roster.len() && catalog.sources.iter().zip(roster.iter()).all(holds)
     }
 
-    /// Publishes a catalog whenever the bell rings, and makes it searchable, until told to stop.
+    /// Publishes a catalog whenever the bell rings and builds its search indexes. Returns when `stop` is set.
     pub async fn run(self: &Arc<Directory>, observe: &Arc<Observe>, mut stop: watch::Receiver<bool>) {
         tokio::select! {
             () = stopped(&mut stop) => {}
@@ -181,7 +183,8 @@ impl Directory {
         }
     }
 
-    /// Builds beside the worker threads, because backends choose how much they list. Nothing else publishes.
+    /// Publishes catalogs. Building runs outside the worker threads, because backends decide how much they list. No
+    /// other task publishes.
     async fn publish_all(self: &Arc<Directory>, observe: &Arc<Observe>) {
         loop {
             self.bell.notified().await;
@@ -191,8 +194,9 @@ impl Directory {
         }
     }
 
-    /// Builds the indexes of each catalog, so that questions need not wait; where catalogs come faster than that, of the
-    /// newest. What nobody has ever searched waits for its first question, and so do the catalogs of profiles.
+    /// Builds the search indexes of each new catalog in advance, so that searches need not wait. Skips catalogs that
+    /// are replaced before their turn. Builds only indexes that a client has used before. Catalogs of profiles are
+    /// indexed on first use.
     async fn index_all(&self) {
         let mut versions = self.watch();
         let mut before = self.whole.current.load_full();
@@ -231,7 +235,7 @@ impl Directory {
         let narrowed = self.profiles.values().map(|(profile, shelf)| (shelf, narrow(&catalog, profile, &shelf.terms)));
         let narrowed: Vec<_> = narrowed.collect();
         let whole = (&self.whole, catalog);
-        // All of them before anybody is told: whoever hears of one version may look into any catalog.
+        // Store all catalogs before sending any notification. A receiver of a new version may load any of the catalogs.
         let changes: Vec<_> =
             narrowed.into_iter().chain([whole]).map(|(shelf, catalog)| (shelf, shelf.put(catalog, observe))).collect();
         for (shelf, changed) in changes {
@@ -240,7 +244,7 @@ impl Directory {
     }
 }
 
-/// Which lists are not as they were.
+/// The lists that differ from the previous catalog.
 struct Changed {
     tools: bool,
     prompts: bool,
@@ -270,7 +274,7 @@ impl Shelf {
         page(&catalog).or_else(earlier).ok_or(Error::InvalidCursor)
     }
 
-    /// Returns the first page. The pages that follow are kept when the catalog is replaced.
+    /// Returns the first page. Ensures that the following pages are kept when the catalog is replaced.
     fn first_page(&self, caller: &Caller, list: List) -> Option<Page> {
         loop {
             let catalog = self.current.load();
@@ -279,7 +283,8 @@ impl Shelf {
             if !view.is_long(list) {
                 return Some(page);
             }
-            // A catalog that was replaced meanwhile may have left without these pages. Under the lock none is replaced.
+            // `put` may have replaced the catalog before this list was begun, and then did not keep its pages. `put`
+            // replaces a catalog only under this lock.
             let _before = self.before();
             if self.current.load().version == catalog.version {
                 return Some(page);
@@ -287,15 +292,15 @@ impl Shelf {
         }
     }
 
-    /// Puts a catalog in the place of the one before it. Under the lock: whoever does not find a version where the current
-    /// one is finds it among those before.
+    /// Replaces the current catalog and keeps the pages of the old one. Both happen under the lock. A reader that does
+    /// not find a version as the current one finds it among the kept pages.
     fn put(&self, mut catalog: Catalog, observe: &Observe) -> Changed {
         let old = self.current.load_full();
         catalog.inherit(&old);
         let changed = |list| old.definitions(list) != catalog.definitions(list);
         let (tools, prompts) = (changed(List::Tools), changed(List::Prompts));
         let resources = changed(List::Resources) || changed(List::Templates);
-        // Makes what is missing of lists that clients have begun, without the lock.
+        // Builds the missing pages of begun lists, before taking the lock.
         let _ = old.long_pages();
         let mut before = self.before();
         self.current.store(Arc::new(catalog));
@@ -317,11 +322,12 @@ impl Shelf {
         }
         let outdated = before.split_off(fit.min(KEPT));
         drop(before);
-        // Many pages take their time to be freed, and nobody waits for the lock meanwhile.
+        // Freeing many pages takes time, so this happens after the lock is released.
         drop(outdated);
         Changed { tools, prompts, resources }
     }
 
+    /// Notifies the watchers of this shelf.
     fn tell(&self, changed: Changed) {
         self.versions.send_modify(|versions| {
             versions.tools += u64::from(changed.tools);

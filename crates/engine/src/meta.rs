@@ -1,8 +1,8 @@
-//! The gateway's own tools: a look at the catalog for clients that do not have all of it before them.
+//! The gateway's own tools. They search and describe the catalog for clients that do not see all of it in their lists.
 //!
-//! They see what their caller sees, and nothing else. What goes wrong is a tool error, which an agent can read and mend.
-//! All of it is worked out off the threads of the runtime: a search among many entries must hold up no call. `call_tool`
-//! comes here only to be refused; one that stands for a call has become that call before anybody looks.
+//! A tool sees exactly what its caller sees. Problems are tool errors, which an agent can read and correct. All work
+//! runs outside the runtime threads, so a search among many entries delays no other call. A call of `call_tool` reaches
+//! this module only to be rejected: `unwrap_call` has replaced a valid one with the call that it names.
 
 mod arguments;
 mod cards;
@@ -27,14 +27,14 @@ use goblin_wire::{Message, Request};
 use crate::router::{Router, find_resource};
 use goblin_telemetry::worker;
 
-/// What one of them says: the same twice, for programs and for readers.
+/// The result of a tool, in two forms: for programs and for readers.
 struct Answer {
-    /// An object by the tool's output schema.
+    /// An object that conforms to the tool's output schema.
     structured: String,
     text: String,
 }
 
-/// One call of one of them.
+/// One call of one of the gateway's own tools.
 struct Look<'a> {
     view: View<'a>,
     catalog: &'a Catalog,
@@ -43,7 +43,7 @@ struct Look<'a> {
 }
 
 impl Router {
-    /// The result of a call of one of our own tools, if that is what `name` is.
+    /// Returns the result of a call of one of the gateway's own tools. Returns `None` if `name` is not one of them.
     pub(crate) async fn meta_result(&self, call: &Arc<Call>, name: &str) -> Option<String> {
         let tool = self.directory.catalog_of(call.caller.profile.as_ref()).meta.find(name)?.tool;
         if tool == MetaTool::DescribeResource {
@@ -59,17 +59,18 @@ impl Router {
         looked.await.unwrap_or_else(|| Some(tool_error("the gateway is shutting down: try again later")))
     }
 
-    /// D13: waits for the lists that are being fetched, where the resource that is asked for may be in them.
+    /// Waits for lists that are being fetched if they may contain the requested resource (D13).
     async fn await_resource(&self, call: &Call) {
         let text = call.request.raw.as_str();
         let uri = call.request.params.arguments.and_then(|arguments| json::member(text, arguments, "uri"));
         if let Some(uri) = uri.and_then(|at| json::string(text, at)) {
-            // Whether it came or not is seen by whoever looks next.
+            // The caller looks the resource up again, so the result of this lookup does not matter.
             let _ = self.look_up(|view| find_resource(view, &uri), &call.caller).await;
         }
     }
 
-    /// The call that a call of `call_tool` stands for: from here on it is that call. Nothing where it stands for none.
+    /// Returns the call that a call of `call_tool` names. The gateway then handles that call in its place. Returns
+    /// `None` if the request is not a valid call of `call_tool`.
     pub fn unwrap_call(&self, caller: &Caller, request: &Request) -> Option<Request> {
         let name_at = request.params.name.filter(|_| request.method == Method::ToolsCall)?;
         let name = json::string(request.raw.as_str(), name_at)?;
@@ -78,14 +79,14 @@ impl Router {
     }
 }
 
-/// What a call of `call_tool` names.
+/// The tool name and the arguments in a call of `call_tool`.
 struct Wanted {
     name: Span,
     arguments: Option<Span>,
 }
 
 impl Wanted {
-    /// Nothing where it does not fit the schema, or says anything twice.
+    /// Reads the arguments of `call_tool`. Returns `None` if they do not fit the schema or have a duplicate key.
     fn read(text: &str, arguments: Span) -> Option<Wanted> {
         let (mut name, mut inner) = (None, None);
         for member in json::members(text, arguments) {
@@ -107,7 +108,7 @@ fn unwrap(view: View<'_>, request: &Request, name_at: Span) -> Option<Request> {
     let text = request.raw.as_str();
     let arguments_at = request.params.arguments?;
     let wanted = Wanted::read(text, arguments_at)?;
-    // A call that goes on has been let in before; its tool may be gone by now, which is for others to say.
+    // A continued call was admitted before. If its tool is gone by now, a later step reports that.
     let goes_on = request.params.request_state.is_some();
     if !goes_on && view.tool(&json::string(text, wanted.name)?).is_err() {
         return None;
@@ -163,7 +164,7 @@ impl Look<'_> {
         Answer { structured, text }
     }
 
-    /// Why a call of `call_tool` stands for none.
+    /// Returns the reason why a call of `call_tool` names no valid call.
     fn refuse_call(&self, wanted: &str) -> String {
         if self.catalog.meta.find(wanted).is_some() {
             return format!(
@@ -173,7 +174,7 @@ impl Look<'_> {
         }
         match self.view.tool(wanted) {
             Err(error) => tool_not_found(self.catalog, wanted, &error),
-            // It came between two looks, or something stands twice.
+            // The tool appeared after `unwrap_call`, or a key is duplicated.
             Ok(_) => format!("`{wanted}` was not called: say name and arguments once each, and try again"),
         }
     }

@@ -1,4 +1,5 @@
-//! The clients that want the same thing, and those among them that wait to hear whether they get it.
+//! The subscribers of one resource or pattern, and those among them that wait for a response. A client has at most one
+//! subscription in an audience, but may have several waiting requests for it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ pub struct Audience<S> {
 
 struct Waiting {
     client: ClientId,
-    /// It was entered for this, and goes if this is refused.
+    /// True if this request created the subscription. A refusal then removes the subscription.
     is_new: bool,
     outcome: Sender<Outcome>,
 }
@@ -52,18 +53,19 @@ impl<S: Subscriber> Audience<S> {
         Some(subscription)
     }
 
+    /// Reports whether a client still waits for a response.
     pub fn is_waited_for(&self) -> bool {
         self.waiting.iter().any(|waiting| !waiting.outcome.is_canceled())
     }
 
-    /// Waits for how it will stand.
+    /// Adds a waiting request. The receiver gets the outcome.
     pub fn wait(&mut self, client: ClientId, is_new: bool) -> Receiver<Outcome> {
         let (outcome, settled) = oneshot::channel();
         self.waiting.push(Waiting { client, is_new, outcome });
         settled
     }
 
-    /// Tells all who wait; gives those who were entered for this.
+    /// Sends the outcome to all waiting requests. Returns the clients of those requests that created a subscription.
     pub fn settle(&mut self, outcome: &Outcome) -> Vec<ClientId> {
         let mut entered = Vec::new();
         for Waiting { client, is_new, outcome: sender } in std::mem::take(&mut self.waiting) {
@@ -71,14 +73,15 @@ impl<S: Subscriber> Audience<S> {
                 entered.push(client);
             }
             if sender.send(outcome.clone()).is_err() && !outcome.is_refusal() {
-                // Whoever waited has given up, and is about to say so: what was entered for it must still be known then.
+                // The client has cancelled its request and will call `withdraw`. Keep the entry until then.
                 self.waiting.push(Waiting { client, is_new, outcome: oneshot::channel().0 });
             }
         }
         entered
     }
 
-    /// Nobody waits any more for a client's wish; tells whether the client was entered for this alone and must go.
+    /// Removes the cancelled requests of a client. Returns true if they created the subscription and no other request
+    /// of the client waits for it. The caller must then remove the subscription.
     pub fn withdraw(&mut self, client: ClientId) -> bool {
         let is_over = |waiting: &Waiting| waiting.client == client && waiting.outcome.is_canceled();
         let was_new = self.waiting.iter().any(|waiting| is_over(waiting) && waiting.is_new);

@@ -1,4 +1,5 @@
-//! The patterns that are subscribed to, found by what they may cover.
+//! The patterns with subscribers, indexed by the directory of the URIs that they cover. The table looks up the patterns
+//! of each update here. Clients with different profiles have separate entries for the same pattern.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -12,29 +13,29 @@ use crate::{Name, Notice, Offers, Outcome, Subscriber};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CoverId(u64);
 
-/// One pattern of the clients that see the same resources.
+/// A pattern, and the subscribers that see the same resources.
 pub struct Cover<S> {
     pub name: Arc<Name>,
     pub pattern: Arc<Pattern>,
-    /// The profile of its clients. The pattern covers no listed resource that the profile hides, so that the backend
-    /// receives no subscription for it.
+    /// The profile of the subscribers. The pattern covers no listed resource that the profile hides, so the backend
+    /// receives no subscription for such a resource.
     profile: Option<Arc<Profile>>,
     pub audience: Audience<S>,
-    /// The listed resources that it covers.
+    /// The listed resources that the pattern covers.
     pub listed: HashSet<Arc<str>>,
-    /// Those of them that the backend is being asked for.
+    /// The covered resources with a subscribe request in flight or queued.
     pub open: HashSet<Arc<str>>,
-    /// Those of them that the backend has refused, and how it did so first.
+    /// The covered resources that the backend refused, and its first refusal.
     pub refused: HashSet<Arc<str>>,
     pub refusal: Option<Outcome>,
-    /// There was no room for all.
+    /// True if the limit on resources left some matching resources uncovered.
     pub is_cut: bool,
-    /// Updates may have been missed.
+    /// True if updates may have been missed.
     pub is_stale: bool,
 }
 
 impl<S: Subscriber> Cover<S> {
-    /// Returns whether the clients of the pattern may see a listed resource.
+    /// Reports whether the subscribers of the pattern may see a listed resource.
     pub fn shows(&self, native: &str, offers: &dyn Offers) -> bool {
         shows(self.profile.as_deref(), native, offers)
     }
@@ -43,19 +44,19 @@ impl<S: Subscriber> Cover<S> {
         self.is_cut || !self.refused.is_empty()
     }
 
-    /// How the backend refused it, where it refused all of it.
+    /// Returns the first refusal if the backend refused every covered resource.
     pub fn whole_refusal(&self) -> Option<Outcome> {
         let is_whole = !self.refused.is_empty() && self.refused.len() >= self.listed.len();
         self.refusal.clone().filter(|_| is_whole)
     }
 
-    /// Its subscribers, to be told of all that it covers.
+    /// Returns notices about the whole pattern for all subscribers.
     pub fn notices(&self) -> impl Iterator<Item = Notice<S>> {
         self.audience.all().map(|it| Notice { subscription: Arc::clone(it), name: Arc::clone(&self.name) })
     }
 }
 
-/// Returns whether a profile shows a listed resource.
+/// Reports whether a profile shows a listed resource.
 pub fn shows(profile: Option<&Profile>, native: &str, offers: &dyn Offers) -> bool {
     profile.is_none_or(|profile| profile.resources.admits(&offers.expose(native)))
 }
@@ -94,7 +95,8 @@ impl<S: Subscriber> Covers<S> {
         self.all.values_mut()
     }
 
-    /// Returns the pattern of this kind and spelling whose clients see what clients of `profile` see.
+    /// Finds the pattern with this kind and spelling. Its subscribers must see the same resources as clients of
+    /// `profile`.
     pub fn find(&self, pattern: &Pattern, native: &str, profile: Option<&Arc<Profile>>) -> Option<CoverId> {
         let near = self.by_directory.get(pattern.directory())?;
         let sees_same = |other: Option<&Arc<Profile>>| match (profile, other) {
@@ -139,10 +141,10 @@ impl<S: Subscriber> Covers<S> {
         Some(cover)
     }
 
-    /// Those that cover a URI.
+    /// Returns the patterns that cover a URI.
     pub fn matching<'a>(&'a self, native: &'a str) -> impl Iterator<Item = CoverId> + 'a {
-        // Most backends have none, and then nothing is looked at. What is too long to be covered is not taken apart: that
-        // costs the square of its length.
+        // Most backends have no patterns, so skip the search. Also skip URIs that are too long to match, because
+        // splitting them takes quadratic time.
         let text = if self.is_empty() || native.len() > LONGEST_URI { "" } else { native };
         let directories = std::iter::once("").chain(text.match_indices('/').map(|(at, _)| &text[..=at]));
         let near = directories.filter_map(|directory| self.by_directory.get(directory)).flatten().copied();

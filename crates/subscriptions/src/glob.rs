@@ -1,37 +1,44 @@
-//! Patterns that a subscription may name instead of one URI.
+//! Glob patterns that a subscription may name instead of one URI. See [`Glob`] for the syntax.
 //!
-//! `*` is any run of characters without `/`, `**` any run at all, and `**/` at the start of a segment may also be nothing:
-//! `a/**/b` covers `a/b`. `?` is one character, `[a-z]` one of a class and `[!a-z]` or `[^a-z]` one outside of it; none of
-//! them is ever `/`. All else is literal, braces too. A wildcard in brackets stands for itself: `[*]`, `[?]`, `[[]`; a `]`
-//! needs none.
-//!
-//! Matching goes through the pattern once and keeps the set of places to which it may have led in the URI. So its time is
-//! the length of the URI times the number of wildcards at worst, and both are bounded. The patterns for names in the
-//! configuration are another language: there brackets are literal and `*` passes every `/`, so the two share no matcher.
+//! The name patterns of the configuration are a different language: brackets are literal there and `*` matches `/`. The
+//! two therefore share no matcher.
 
 use std::str::Chars;
 
 use smallvec::SmallVec;
 
-/// In bytes.
+/// The maximum length of a pattern, in bytes.
 pub const LONGEST_GLOB: usize = 1024;
-/// Bounds the time of a match, as each may cost a look at the whole URI.
+/// The maximum number of wildcards. Each may cost a pass over the whole URI, so this limits the time of a match.
 pub const MOST_WILDCARDS: usize = 64;
-/// No longer URI matches anything. In bytes.
+/// The maximum length of a URI, in bytes. A longer URI matches nothing.
 pub const LONGEST_URI: usize = 8 * 1024;
 
 const WILDCARDS: [char; 3] = ['*', '?', '['];
 
+/// A parsed pattern.
+///
+/// - `*` matches any run of characters except `/`.
+/// - `**` matches any run of characters.
+/// - `**/` at the start of a segment matches any number of whole segments, including none: `a/**/b` matches `a/b`.
+/// - `?` matches one character, `[a-z]` one character of a class, `[!a-z]` and `[^a-z]` one outside of it, but never
+///   `/`.
+///
+/// All other characters are literal, including braces. Brackets make a wildcard literal: `[*]`, `[?]`, `[[]`. A `]`
+/// needs no brackets.
+///
+/// Matching walks the pattern once and keeps the set of places in the URI that it may have reached. The time is at most
+/// the length of the URI times the number of wildcards, and both are limited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glob {
     text: String,
-    /// How many bytes of the text come before the first wildcard.
+    /// The number of bytes before the first wildcard.
     literal: usize,
-    /// The text from there on.
+    /// The steps for the text from the first wildcard on.
     steps: Vec<Step>,
 }
 
-/// Positions are characters of the pattern, the first is 1.
+/// The reason why a text is not a valid pattern. Positions count characters of the pattern from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GlobError {
     #[error("a pattern must not be empty")]
@@ -95,11 +102,12 @@ impl Glob {
         &self.text
     }
 
-    /// What every match begins with.
+    /// Returns the text that every match begins with.
     pub fn literal(&self) -> &str {
         &self.text[..self.literal]
     }
 
+    /// Reports whether the pattern matches the whole URI.
     pub fn matches(&self, uri: &str) -> bool {
         if uri.len() > LONGEST_URI {
             return false;
@@ -116,11 +124,11 @@ impl Glob {
     }
 }
 
-/// Bytes of a URI at which the rest of a pattern may begin, in ascending order.
+/// The offsets in a URI at which the rest of a pattern may begin, in ascending order.
 type Places = SmallVec<[usize; 32]>;
 
 impl Step {
-    /// Where this step leads to from `places`.
+    /// Returns the places that this step reaches from `places`.
     fn lead(&self, uri: &str, places: &Places) -> Places {
         let one = |is_wanted: &dyn Fn(char) -> bool| {
             let after = |&place: &usize| {
@@ -143,15 +151,16 @@ impl Step {
     }
 }
 
-/// Every place from `first` on, the end included.
+/// Returns every place from `first` to the end of the URI.
 fn boundaries(uri: &str, first: usize) -> impl Iterator<Item = usize> {
     (first..=uri.len()).filter(|place| uri.is_char_boundary(*place))
 }
 
+/// Returns the places that `*` reaches.
 fn runs(uri: &str, places: &Places) -> Places {
     let mut led = Places::new();
     for &place in places {
-        // Up to there a run from an earlier place has been already.
+        // A run from an earlier place already covers this one.
         if led.last().is_none_or(|last| *last < place) {
             let end = uri[place..].find('/').map_or(uri.len(), |length| place + length);
             led.extend(boundaries(&uri[..end], place));
@@ -160,7 +169,7 @@ fn runs(uri: &str, places: &Places) -> Places {
     led
 }
 
-/// The places themselves, and behind every `/` after the first of them.
+/// Returns the places themselves, and the places after every `/` behind the first of them.
 fn segments(uri: &str, places: &Places) -> Places {
     let Some(&first) = places.first() else { return Places::new() };
     let slashes = memchr::memchr_iter(b'/', &uri.as_bytes()[first..]).map(|offset| first + offset + 1);
@@ -173,7 +182,7 @@ fn segments(uri: &str, places: &Places) -> Places {
 /// A position in the text of a pattern.
 struct Reader<'a> {
     rest: Chars<'a>,
-    /// How many characters were read.
+    /// The number of characters read so far.
     read: usize,
     is_segment_start: bool,
 }
@@ -204,7 +213,7 @@ impl Reader<'_> {
         Ok(steps)
     }
 
-    /// All up to the next wildcard.
+    /// Reads up to the next wildcard.
     fn literal(&mut self, first: char) -> String {
         let mut text = String::from(first);
         while !self.rest.as_str().starts_with(WILDCARDS) {
@@ -257,7 +266,7 @@ impl Reader<'_> {
         Ok(Class { is_negated, ranges: ranges.into() })
     }
 
-    /// `-z`, if that is next. A `-` before the bracket that closes is itself.
+    /// Reads `-z` if it comes next. A `-` before the closing bracket is a literal.
     fn last_of_range(&mut self) -> Option<char> {
         let mut ahead = self.rest.clone();
         let (dash, last) = (ahead.next()?, ahead.next()?);
@@ -357,7 +366,7 @@ mod tests {
         check("**", &format!("{uri}a"), false);
     }
 
-    /// The obvious definition, to compare with.
+    /// The straightforward definition, for comparison.
     fn slow(pattern: &[char], uri: &[char], is_start: bool) -> bool {
         let skip = |count: usize, is_start| slow(&pattern[count..], uri, is_start);
         let swallow = |is_start| !uri.is_empty() && slow(pattern, &uri[1..], is_start);

@@ -1,4 +1,4 @@
-//! The name of a subscription: `urn:uuid:` and a version 7 UUID, so that names sort by the time they were given.
+//! The id of a subscription: `urn:uuid:` and a version 7 UUID. Ids sort by creation time.
 
 use std::fmt;
 use std::str::FromStr;
@@ -41,7 +41,7 @@ impl FromStr for SubscriptionId {
     fn from_str(text: &str) -> Result<SubscriptionId, ()> {
         let hex: String = text.strip_prefix(PREFIX).ok_or(())?.split('-').collect();
         let id = SubscriptionId(u128::from_str_radix(&hex, 16).map_err(|_| ())?);
-        // Only what we would write ourselves.
+        // Accepts only the spelling that `Display` writes.
         if id.to_string() == text { Ok(id) } else { Err(()) }
     }
 }

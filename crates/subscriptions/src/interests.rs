@@ -1,8 +1,9 @@
-//! [`Interests`]: who wants what, and what the backend is told of it. Does no I/O.
+//! [`Interests`]: the subscriptions of all clients, and the resulting requests to the backend. This module does no I/O.
 //!
-//! The first who wants a URI makes it wanted upstream, the last who leaves makes it unwanted; one request per URI is on its
-//! way at a time, and after each answer what is wanted and what is so are compared again. So no interleaving leaves the
-//! upstream wrong. A pattern wants each listed resource that it covers, as if a client did.
+//! The first subscription to a URI makes the gateway subscribe upstream, and the end of the last one makes it
+//! unsubscribe. At most one request per URI is in flight. After each response the table compares the wanted state with
+//! the actual state again. No interleaving therefore leaves a wrong state upstream. A pattern counts as a subscriber of
+//! each listed resource that it covers.
 
 use std::collections::hash_map::Entry as Slot;
 use std::collections::{HashMap, VecDeque};
@@ -15,57 +16,61 @@ use crate::glob::LONGEST_URI;
 use crate::pattern::Pattern;
 use crate::{Affected, ClientId, Entry, Name, Notice, Offers, Outcome, Standing, Subscriber, Subscription, Wish};
 
+/// The table of all subscriptions over one link.
 pub struct Interests<S> {
     pub(super) topics: HashMap<Arc<str>, Topic<S>>,
     pub(super) covers: Covers<S>,
     clients: HashMap<ClientId, Vec<Arc<Subscription<S>>>>,
-    /// Topics to compare with the upstream.
+    /// The topics to compare with the upstream state.
     pub(super) dirty: VecDeque<Arc<str>>,
-    /// Counts connections.
+    /// The number of the current connection.
     pub(super) link: u64,
     pub(super) upstream: Upstream,
-    /// How many topics there may be for the sake of patterns.
+    /// The maximum number of topics. Beyond it, patterns cover no further resources.
     pub(super) most_topics: usize,
 }
 
-/// What can be said upstream.
+/// The state of the connection to the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Upstream {
     Down,
-    /// Connected, but it has no subscriptions.
+    /// Connected, but the backend does not support subscriptions.
     Deaf,
     Up,
 }
 
-/// One resource that somebody wants.
+/// A resource with at least one subscriber or covering pattern.
 pub(super) struct Topic<S> {
     pub name: Arc<Name>,
     pub audience: Audience<S>,
-    /// The patterns that cover it.
+    /// The patterns that cover the resource.
     pub covers: Vec<CoverId>,
     pub state: State,
-    /// Updates may have been missed: subscribers are told so once, when the backend listens again.
+    /// True if updates may have been missed. The subscribers are notified once, when the backend has confirmed the
+    /// subscription.
     pub is_stale: bool,
-    /// It came after the patterns that cover it: their subscribers are told of it when the backend listens.
+    /// True if the resource appeared after the patterns that cover it. Their subscribers are notified when the backend
+    /// has confirmed the subscription.
     pub is_news: bool,
-    /// It may be subscribed upstream, whatever the state says: an answer did not come in time, or it was asked for again.
+    /// True if the backend may have a subscription although `state` differs. A response was late, or the gateway
+    /// subscribes again.
     pub is_doubtful: bool,
-    /// It was listed, or had a template, since it is wanted.
+    /// True if the backend has offered the resource, by list or template, since the first subscription.
     pub was_offered: bool,
-    /// It was, and it is gone.
+    /// True if the backend offered the resource and it is now deleted.
     pub is_missing: bool,
 }
 
-/// How a URI stands upstream.
+/// The state of a URI upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Off,
     Asking,
     On,
     Ending,
-    /// It cannot be asked for.
+    /// The backend does not support subscribing.
     Tracked,
-    /// Somebody wants it still; it is asked for again over the next connection.
+    /// The backend refused, but subscribers remain. The gateway subscribes again over the next connection.
     Refused,
 }
 
@@ -94,13 +99,13 @@ impl<S: Subscriber> Topic<S> {
         }
     }
 
-    /// To be asked for once more, though the backend may think that it is.
+    /// Requests another subscribe, although the backend may still have the subscription.
     pub fn ask_again(&mut self) {
         self.is_doubtful |= self.state == State::On;
         self.state = State::Off;
     }
 
-    /// Whether the backend may have to be told that it is not wanted any more.
+    /// Reports whether the backend may need an unsubscribe when the resource is no longer wanted.
     pub fn may_be_on(&self) -> bool {
         self.state == State::On || self.is_doubtful && !matches!(self.state, State::Asking | State::Ending)
     }
@@ -109,7 +114,7 @@ impl<S: Subscriber> Topic<S> {
         !self.audience.is_empty() || !self.covers.is_empty()
     }
 
-    /// Its subscribers, with what they are told of.
+    /// Returns notices about the resource for all subscribers.
     pub fn notices(&self) -> impl Iterator<Item = Notice<S>> {
         self.audience.all().map(|it| Notice { subscription: Arc::clone(it), name: Arc::clone(&self.name) })
     }
@@ -128,8 +133,8 @@ impl<S: Subscriber> Interests<S> {
         }
     }
 
-    /// Enters a wish. One that a client has already keeps its id; its terms are as they are wished now. `place` is asked for
-    /// room.
+    /// Adds a subscription. An existing subscription of the client keeps its id and takes the new terms. `place`
+    /// reserves room for a new one. Returns an error if there is no room.
     pub fn subscribe(
         &mut self,
         mut wish: Wish<S>,
@@ -147,7 +152,7 @@ impl<S: Subscriber> Interests<S> {
         subscription.set_terms(terms);
         let is_missing = |native: &str| self.topics.get(native).is_some_and(|topic| topic.is_missing);
         let notices = match &subscription.pattern {
-            // Whoever asks for it knows that it is back; the others do not.
+            // The client knows that the resource is back, but the other subscribers do not.
             None if is_missing(&subscription.name.native) => self.revive(&subscription.name.native),
             _ => Vec::new(),
         };
@@ -158,7 +163,7 @@ impl<S: Subscriber> Interests<S> {
         Ok(Entry { subscription, standing, notices })
     }
 
-    /// Returns the subscription that a client has already.
+    /// Returns the client's existing subscription, if any.
     fn known(&self, wish: &Wish<S>) -> Option<Arc<Subscription<S>>> {
         let audience = match &wish.pattern {
             Some(pattern) => {
@@ -246,17 +251,17 @@ impl<S: Subscriber> Interests<S> {
         }
     }
 
-    /// Returns all patterns that are subscribed to.
+    /// Returns all patterns with subscribers.
     pub fn patterns(&self) -> Vec<Arc<Pattern>> {
         self.covers.iter().map(|(_, cover)| Arc::clone(&cover.pattern)).collect()
     }
 
-    /// The subscription of a client to the one resource `native`.
+    /// Returns the client's subscription to the single resource `native`.
     pub fn find(&self, subscriber: &S, native: &str) -> Option<&Arc<Subscription<S>>> {
         self.topics.get(native)?.audience.get(subscriber.id())
     }
 
-    /// Ends a subscription; tells whether there was one.
+    /// Ends a subscription. Returns whether it existed.
     pub fn end(&mut self, subscription: &Subscription<S>) -> bool {
         let client = subscription.subscriber.id();
         let Some(own) = self.clients.get_mut(&client) else { return false };
@@ -269,7 +274,7 @@ impl<S: Subscriber> Interests<S> {
         true
     }
 
-    /// Ends all that a client wants.
+    /// Ends all subscriptions of a client and returns them.
     pub fn release(&mut self, subscriber: &S) -> Vec<Arc<Subscription<S>>> {
         let client = subscriber.id();
         let own = self.clients.remove(&client).unwrap_or_default();
@@ -279,6 +284,8 @@ impl<S: Subscriber> Interests<S> {
         own
     }
 
+    /// Removes a client from the audience of a subscription. Removes the pattern or topic if it has no other
+    /// subscribers.
     fn leave(&mut self, client: ClientId, subscription: &Subscription<S>) {
         if subscription.pattern.is_none() {
             let native = &subscription.name.native;
@@ -297,19 +304,20 @@ impl<S: Subscriber> Interests<S> {
         }
     }
 
-    /// What nobody wants any more goes, here or upstream first.
+    /// Removes a topic without subscribers. If the backend may have the subscription, the topic stays until it is ended
+    /// upstream.
     pub(super) fn prune(&mut self, native: &str) {
         let Some(topic) = self.topics.get(native).filter(|topic| !topic.is_wanted()) else { return };
         match topic.state {
             _ if topic.may_be_on() => self.dirty.push_back(Arc::clone(&topic.name.native)),
             State::Off | State::On | State::Tracked | State::Refused => drop(self.topics.remove(native)),
-            // Compared when the answer is there.
+            // `compare` runs when the response arrives.
             State::Asking | State::Ending => {}
         }
     }
 
-    /// Nobody waits any more for how a client's wish stands: one that was entered for this goes, unless the client wishes it
-    /// a second time.
+    /// Handles a cancelled subscribe request. Ends the subscription that the request created, unless another request of
+    /// the client waits for it.
     pub fn withdraw(&mut self, subscription: &Subscription<S>) {
         let client = subscription.subscriber.id();
         let audience = match self.cover_of(subscription) {
@@ -321,7 +329,7 @@ impl<S: Subscriber> Interests<S> {
         }
     }
 
-    /// Whether a client wants to hear of `native`, for whatever reason.
+    /// Reports whether an update of `native` concerns a client.
     pub fn wants(&self, subscriber: &S, native: &str) -> bool {
         let client = subscriber.id();
         let in_topic = |uri: &str| self.topics.get(uri).is_some_and(|topic| topic.audience.has(client));
@@ -335,12 +343,12 @@ impl<S: Subscriber> Interests<S> {
             || outer(native).any(|uri| in_topic(uri) || covers_outer(uri))
     }
 
-    /// All subscriptions of a client.
+    /// Returns all subscriptions of a client.
     pub fn of(&self, subscriber: &S) -> &[Arc<Subscription<S>>] {
         self.clients.get(&subscriber.id()).map_or(&[], Vec::as_slice)
     }
 
-    /// All subscriptions, with how each stands.
+    /// Iterates over all subscriptions with their status.
     pub fn all(&self) -> impl Iterator<Item = (&Arc<Subscription<S>>, &'static str)> {
         let topics = self.topics.values().flat_map(|topic| {
             let state = topic.standing();
@@ -359,7 +367,8 @@ impl<S: Subscriber> Interests<S> {
         topics.chain(covers)
     }
 
-    /// The listed resources that a pattern covers; for one that is none, its own.
+    /// Returns the listed resources that a pattern covers. Returns the single resource of a subscription without a
+    /// pattern.
     pub fn covered(&self, subscription: &Subscription<S>) -> Vec<Arc<str>> {
         match self.cover_of(subscription).and_then(|id| self.covers.get(id)) {
             Some(cover) => cover.listed.iter().cloned().collect(),
@@ -367,20 +376,20 @@ impl<S: Subscriber> Interests<S> {
         }
     }
 
-    /// Whether it matters what else the backend lists: to a pattern, or to whoever wants what is gone.
+    /// Reports whether changes of the backend's lists matter: to a pattern, or to subscribers of a deleted resource.
     pub fn wants_list(&self) -> bool {
         !self.covers.is_empty() || self.topics.values().any(|topic| topic.is_missing)
     }
 
-    /// What the backend was asked for, and is there.
+    /// Returns the resources with a confirmed subscription that are not deleted.
     pub fn standing_topics(&self) -> Vec<Arc<str>> {
         let standing = self.topics.values().filter(|topic| topic.state == State::On && !topic.is_missing);
         standing.filter(|topic| topic.is_wanted()).map(|topic| Arc::clone(&topic.name.native)).collect()
     }
 
-    /// Who must hear of an update of `native`: those who want it, by name or by pattern, and those who want something it is
-    /// inside of. Of a client that wants several of these it is the nearest. Where that one may not count the update as
-    /// news, because it is for chosen fields, the next follows.
+    /// Returns the subscriptions that an update of `native` concerns: to the resource, to a pattern that covers it, or
+    /// to an enclosing resource. Only the closest subscription of each client counts. If it selects fields, it may
+    /// suppress the update, so the client's next subscription follows.
     pub fn affected(&self, native: &str) -> Vec<Affected<'_, S>> {
         let mut found = Found::default();
         if let Some(topic) = self.topics.get(native) {
@@ -407,7 +416,7 @@ impl<S: Subscriber> Interests<S> {
         self.topics.is_empty() && self.clients.is_empty() && self.covers.is_empty()
     }
 
-    /// All subscriptions, for whoever keeps them from now on. Who waits for an answer has one that will be asked for again.
+    /// Removes and returns all subscriptions, for the table of another link. Waiting requests receive `Pending`.
     pub fn drain(&mut self) -> Vec<Arc<Subscription<S>>> {
         self.link_down(self.link);
         let all = std::mem::take(&mut self.clients).into_values().flatten().collect();
@@ -416,7 +425,7 @@ impl<S: Subscriber> Interests<S> {
     }
 }
 
-/// Clients that must hear of an update, each once.
+/// The subscriptions that an update concerns, without duplicates per client.
 struct Found<'a, S> {
     affected: Vec<Affected<'a, S>>,
     /// Those that were found, and whether they are told whatever their update says. Filled when the second group comes: most
@@ -458,11 +467,10 @@ impl<'a, S: Subscriber> Found<'a, S> {
     }
 }
 
-/// What `native` is inside of, nearest first: every beginning of it that ends in `/`, or behind which it goes on with `/`,
-/// `?` or `#`.
+/// Returns the URIs that enclose `native`, closest first. These are the prefixes that end in `/`, or that are followed
+/// by `/`, `?` or `#`.
 ///
-/// Looking each of them up costs the square of the length, so what is longer than any URI that a client may name is inside
-/// of nothing.
+/// Looking up all prefixes takes quadratic time. A URI longer than [`LONGEST_URI`] therefore has no enclosing URIs.
 pub(super) fn outer(native: &str) -> impl Iterator<Item = &str> {
     let native = if native.len() > LONGEST_URI { "" } else { native };
     let ends = native.char_indices().rev().filter(|(_, character)| matches!(character, '/' | '?' | '#'));

@@ -1,7 +1,8 @@
-//! Who wants to know of which resource, over one link.
+//! Subscriptions to resources over one link.
 //!
-//! [`Interests`](interests::Interests) answers three questions, each at the cost of what it touches: who must hear of an
-//! update, what must be said upstream, and what ends with a client. Here are the words it speaks in.
+//! [`Interests`](interests::Interests) is the table of all subscriptions. It answers three questions: which clients an
+//! update concerns, which request to send upstream next, and which subscriptions end with a client. Each question costs
+//! only as much as the entries it touches. This module has the types of its interface.
 
 mod audience;
 mod covers;
@@ -56,33 +57,33 @@ pub trait Subscriber {
     fn profile(&self) -> Option<&Arc<Profile>>;
 }
 
-/// A resource or a pattern under both its names.
+/// A resource or pattern with its native and its exposed name.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Name {
     pub native: Arc<str>,
     pub exposed: Arc<str>,
 }
 
-/// One client's wish to hear of one resource, or of all that a pattern covers.
+/// A client's subscription to one resource, or to all resources that a pattern covers.
 pub struct Subscription<S> {
     pub id: SubscriptionId,
     pub subscriber: Arc<S>,
     pub name: Arc<Name>,
-    /// Nothing where it is for the one resource of that name.
+    /// `None` if the subscription is for the single resource `name`.
     pub pattern: Option<Arc<Pattern>>,
     pub created: SystemTime,
     pub receipt: Arc<Receipt>,
-    /// Nothing where it is as plain as the protocol has it.
+    /// `None` if the client uses only what the protocol itself defines.
     terms: ArcSwapOption<Terms>,
     _place: Place,
 }
 
-/// How a client wants its updates, and which of them.
+/// Options of a subscription: the pace of its notifications, and a selection of fields.
 #[derive(Default)]
 pub struct Terms {
     pub pace: Pace,
     pub selection: Option<Selection>,
-    /// What the chosen fields were, by resource.
+    /// The last seen state of the selected fields, by resource.
     seen: Mutex<HashMap<Box<str>, Seen>>,
 }
 
@@ -127,21 +128,22 @@ impl<S: Subscriber> Subscription<S> {
         self.terms.load().as_ref().is_some_and(|terms| terms.selection.is_some())
     }
 
-    /// Whether something new about `native` is news to the client: its update, or its definition as listed now.
+    /// Decides whether a change of `native` concerns the client. `update` is the notification of the backend.
+    /// `definition` is the current definition in the backend's list.
     pub fn judge(&self, native: &str, update: Option<(&str, Span)>, definition: Option<&str>) -> Verdict {
         let terms = self.terms.load();
         let Some((terms, selection)) = terms.as_ref().and_then(|terms| Some((terms, terms.selection.as_ref()?))) else {
             return Verdict::Deliver;
         };
         if definition.is_none() && *self.name.native != *native {
-            // Nothing bounds how many of these there are, so nothing is remembered of them.
+            // The number of these resources is unlimited, so keep no state for them.
             return Verdict::Deliver;
         }
         let mut seen = terms.seen.lock().unwrap_or_else(PoisonError::into_inner);
         selection.judge(seen.entry(native.into()).or_default(), update, definition)
     }
 
-    /// The chosen fields are known to be as they are in `definition`.
+    /// Records the selected fields of `definition` as known to the client.
     pub fn note(&self, native: &str, definition: &str) {
         let terms = self.terms.load();
         if let Some((terms, selection)) = terms.as_ref().and_then(|terms| Some((terms, terms.selection.as_ref()?))) {
@@ -150,7 +152,7 @@ impl<S: Subscriber> Subscription<S> {
         }
     }
 
-    /// The resource is gone.
+    /// Drops the state kept for a deleted resource.
     pub fn forget(&self, native: &str) {
         if let Some(terms) = self.terms.load().as_ref() {
             terms.seen.lock().unwrap_or_else(PoisonError::into_inner).remove(native);
@@ -158,7 +160,7 @@ impl<S: Subscriber> Subscription<S> {
     }
 }
 
-/// What is to be subscribed.
+/// A request to subscribe.
 pub struct Wish<S> {
     pub subscriber: Arc<S>,
     pub native: Arc<str>,
@@ -167,89 +169,91 @@ pub struct Wish<S> {
     pub terms: Terms,
 }
 
-/// How a subscription stands.
+/// The result of a subscribe request.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// The backend tells of changes.
+    /// The backend sends notifications about changes.
     Subscribed,
-    /// The backend cannot be asked to; what it says of its own accord is passed on.
+    /// The backend does not support subscribing. The gateway forwards the notifications that it sends anyway.
     Tracked,
-    /// The backend is not connected; it will be asked when it is.
+    /// The backend is not connected. The gateway subscribes when it is.
     Pending,
-    /// The backend refused. There is no subscription.
+    /// The backend returned an error. There is no subscription.
     Refused(Arc<Response>),
-    /// The request failed on its way, for this reason. There is no subscription.
+    /// The request failed for this reason. There is no subscription.
     Failed(Arc<str>),
-    /// The backend did not answer in this time. There is no subscription.
+    /// The backend did not respond within this time. There is no subscription.
     Late(Duration),
 }
 
 impl Outcome {
+    /// Reports whether the result leaves no subscription.
     fn is_refusal(&self) -> bool {
         matches!(self, Outcome::Refused(_) | Outcome::Failed(_) | Outcome::Late(_))
     }
 }
 
-/// A subscription that was entered.
+/// A subscription in the table, and the state of its request.
 pub struct Entry<S> {
     pub subscription: Arc<Subscription<S>>,
     pub standing: Standing,
-    /// Others who must hear that something may have changed.
+    /// Other clients to notify of a possible change.
     pub notices: Vec<Notice<S>>,
 }
 
+/// The state of a subscribe request.
 pub enum Standing {
     Settled(Outcome),
-    /// The backend is being asked.
+    /// A request to the backend is in flight.
     Asked(Receiver<Outcome>),
 }
 
-/// Something to say upstream.
+/// A request to send upstream: subscribe or unsubscribe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
     pub native: Arc<str>,
     pub subscribes: bool,
-    /// Which connection it is for: an answer over one that is gone means nothing.
+    /// The connection that the request is for. A response over an earlier connection is ignored.
     link: u64,
 }
 
-/// What the backend made of a [`Job`].
+/// The backend's response to a [`Job`].
 #[derive(Clone, Debug)]
 pub enum Reply {
     Done,
-    /// It does not know the method.
+    /// The backend does not know the method.
     Unknown,
     Refused(Arc<Response>),
     Failed(Arc<str>),
-    /// It has not answered in this time; it may have heard.
+    /// The backend did not respond within this time. It may still have processed the request.
     Late(Duration),
 }
 
-/// A client that must be told that something may have changed.
+/// A client to notify that something may have changed.
 pub struct Notice<S> {
     pub subscription: Arc<Subscription<S>>,
-    /// What it is about: one resource, or all that the subscription's pattern covers.
+    /// The subject of the notification: one resource, or everything that the subscription's pattern covers.
     pub name: Arc<Name>,
 }
 
-/// A client that must hear of an update.
+/// A client that an update concerns.
 pub struct Affected<'a, S> {
     pub subscription: &'a Arc<Subscription<S>>,
-    /// What stands for the update when there are too many: what it is inside of, or the pattern that covers it. Nothing
-    /// where it is a resource that was asked for.
+    /// The name that replaces the update when too many are queued: the enclosing resource, or the pattern that covers
+    /// it. `None` if the client subscribed to the resource itself.
     pub within: Option<&'a Arc<Name>>,
-    /// The client is affected by another of its subscriptions before this one, and told once.
+    /// True if another subscription of the same client precedes this one. The client receives the update once.
     pub is_next: bool,
 }
 
-/// What a backend offers now.
+/// The resources that a backend currently offers.
 pub trait Offers {
-    /// The URIs that it lists.
+    /// Returns the URIs that the backend lists.
     fn listed(&self) -> Box<dyn Iterator<Item = &str> + '_>;
 
-    /// Whether it lists a URI, or has a template for it.
+    /// Reports whether the backend lists a URI or has a template for it.
     fn has(&self, native: &str) -> bool;
 
-    /// A URI as clients know it.
+    /// Returns the exposed form of a URI.
     fn expose(&self, native: &str) -> Arc<str>;
 }

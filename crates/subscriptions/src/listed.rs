@@ -1,4 +1,5 @@
-//! What the backend's lists do to subscriptions: patterns cover what comes, and what is gone is missed.
+//! The effect of the backend's lists on subscriptions. Patterns cover new resources, and missing resources may be
+//! deleted.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -13,22 +14,22 @@ use crate::{ClientId, Name, Notice, Offers, Subscriber, Subscription};
 
 /// What follows from a fresh listing.
 pub struct Relisted<S> {
-    /// Who must hear that something may have changed.
+    /// Clients to notify of a possible change.
     pub notices: Vec<Notice<S>>,
-    /// Resources that were offered and are no more; they are gone if they cannot be read either.
+    /// Resources that were offered and are no longer. They count as deleted if they cannot be read either.
     pub suspects: Vec<Arc<str>>,
 }
 
 /// What follows when a resource is gone.
 pub struct Vanished<S> {
-    /// Who must hear that it is.
+    /// Clients to notify of the deletion.
     pub deleted: Vec<Notice<S>>,
-    /// Who must hear that something may have changed: it was the last that was waited for.
+    /// Clients to notify of a possible change, because this was the last resource that their pattern waited for.
     pub notices: Vec<Notice<S>>,
 }
 
 impl<S: Subscriber> Interests<S> {
-    /// Enters a pattern of the clients of `profile`, with the listed resources that it covers now.
+    /// Adds a pattern of the clients of `profile`, with the listed resources that it covers now.
     pub(super) fn cover(
         &mut self,
         name: Name,
@@ -49,7 +50,8 @@ impl<S: Subscriber> Interests<S> {
         Ok(id)
     }
 
-    /// A pattern covers one more listed resource, which is asked for unless it stands already.
+    /// Makes a pattern cover one more listed resource. Queues a subscribe request unless the resource has a
+    /// subscription.
     fn attach(&mut self, id: CoverId, native: &str, offers: &dyn Offers) {
         let known = self.topics.get_key_value(native).map(|(native, _)| Arc::clone(native));
         let native = known.unwrap_or_else(|| Arc::from(native));
@@ -75,8 +77,8 @@ impl<S: Subscriber> Interests<S> {
         }
     }
 
-    /// The backend has listed what it offers, completely. `came` is what it did not list when it was told the last time:
-    /// nothing else is compared with patterns, which may be many.
+    /// Handles a complete listing of the backend. `came` has the URIs that the previous listing did not have. Only
+    /// these are compared with the patterns, because there may be many.
     pub fn relisted<'a>(&mut self, offers: &'a dyn Offers, came: impl Iterator<Item = &'a str> + 'a) -> Relisted<S> {
         let mut relisted = Relisted { notices: Vec::new(), suspects: Vec::new() };
         let mut back = Vec::new();
@@ -97,7 +99,8 @@ impl<S: Subscriber> Interests<S> {
         relisted
     }
 
-    /// Patterns cover what is new in the list, as far as there is room. What there was no room for is tried again.
+    /// Makes patterns cover the new resources of a listing, up to the limit. If an earlier listing exceeded the limit,
+    /// all resources are tried again.
     fn extend_covers<'a>(
         &mut self,
         offers: &'a dyn Offers,
@@ -127,7 +130,8 @@ impl<S: Subscriber> Interests<S> {
         notices
     }
 
-    /// Whoever wants a pattern is told of what it covers from now on: at once where that is known upstream, else when it is.
+    /// Notifies the subscribers of a pattern of a new resource. If a subscribe request is open, the notification
+    /// follows when the backend has responded.
     fn announce(&mut self, id: CoverId, native: &str) -> Vec<Notice<S>> {
         let (Some(cover), Some(topic)) = (self.covers.get(id), self.topics.get_mut(native)) else { return Vec::new() };
         if cover.is_stale {
@@ -141,7 +145,8 @@ impl<S: Subscriber> Interests<S> {
         subscribers.map(|subscription| Notice { subscription, name: Arc::clone(&topic.name) }).collect()
     }
 
-    /// What was gone is there again: it is asked for again, and whoever wants it is told.
+    /// Handles the return of a deleted resource. Subscribes again and notifies the subscribers when the backend has
+    /// confirmed.
     pub(super) fn revive(&mut self, native: &Arc<str>) -> Vec<Notice<S>> {
         let Some(topic) = self.topics.get_mut(native) else { return Vec::new() };
         topic.is_missing = false;
@@ -155,19 +160,20 @@ impl<S: Subscriber> Interests<S> {
                 topic.ask_again();
                 self.dirty.push_back(Arc::clone(native));
             }
-            // Told when the answer, or the connection, is there.
+            // The notification follows with the response or the next connection.
             (Upstream::Up, State::Asking | State::Ending) | (Upstream::Down, _) => {}
         }
         Vec::new()
     }
 
-    /// A suspect could not be read: it is gone. Whoever wanted it, to be told so.
+    /// Marks a suspect as deleted, because it could not be read. Returns the clients to notify.
     pub fn vanished(&mut self, native: &str, offers: &dyn Offers) -> Vanished<S> {
         let mut vanished = Vanished { deleted: Vec::new(), notices: Vec::new() };
         if offers.has(native) {
             return vanished;
         }
-        // Whoever waits for the backend's answer is told that; it is suspected again when the lists come again.
+        // A client that waits for the backend's response receives that first. The next listing reports the suspect
+        // again.
         let is_gone = |topic: &&mut Topic<S>| topic.was_offered && !topic.is_missing && !topic.audience.is_waited_for();
         let Some(topic) = self.topics.get_mut(native).filter(is_gone) else { return vanished };
         topic.is_missing = true;
@@ -193,8 +199,8 @@ impl<S: Subscriber> Interests<S> {
         vanished
     }
 
-    /// Takes over subscriptions that somebody else kept. Their clients are told that something may have been missed, when
-    /// the backend listens.
+    /// Takes over the subscriptions of another table. The clients are notified of possibly missed updates when the
+    /// backend has confirmed the subscriptions.
     pub fn restore(&mut self, subscriptions: Vec<Arc<Subscription<S>>>, offers: &dyn Offers) -> Vec<Notice<S>> {
         let mut natives = HashSet::new();
         for subscription in subscriptions {
@@ -210,7 +216,7 @@ impl<S: Subscriber> Interests<S> {
                 }
                 None => {
                     let topic = self.topics.entry(name.native.clone()).or_insert_with(|| Topic::new(name));
-                    // By the other, or it would not have been entered.
+                    // The other table entered it only because the resource was offered.
                     topic.was_offered = true;
                     natives.insert(Arc::clone(&topic.name.native));
                     self.join(&subscription, None);
@@ -223,7 +229,7 @@ impl<S: Subscriber> Interests<S> {
         notices
     }
 
-    /// Patterns of which nothing is being asked for: whoever may have missed something is told.
+    /// Settles all patterns without open requests, and returns notices for those that may have missed updates.
     fn settle_covers_at_rest(&mut self) -> Vec<Notice<S>> {
         if self.upstream == Upstream::Down {
             return Vec::new();

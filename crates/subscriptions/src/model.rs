@@ -1,5 +1,6 @@
-//! [`Interests`] against a model that keeps nothing but who wants what and what is listed, and against an upstream that
-//! keeps what it was told.
+//! Model tests of [`Interests`]. They run random events against a model that keeps only the subscriptions and the
+//! listed resources. A simulated upstream records the requests it receives. At the end, the upstream must have exactly
+//! the wanted subscriptions, except those that it refused.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +14,7 @@ const CLIENTS: usize = 3;
 const URIS: [&str; 3] = ["a:1", "a:2", "a:3"];
 const GLOBS: [&str; 2] = ["a:*", "a:[12]"];
 
-/// What may be wanted: one of the URIs, or one of the globs.
+/// All subscriptions that a client may request: the URIs and the globs.
 fn wishes() -> impl Iterator<Item = &'static str> {
     URIS.into_iter().chain(GLOBS)
 }
@@ -22,28 +23,28 @@ fn covers(glob: &str, uri: &str) -> bool {
     glob == GLOBS[0] || glob == GLOBS[1] && uri != "a:3"
 }
 
-/// What may happen, in any order.
+/// The events that may happen in any order.
 #[derive(Clone, Debug)]
 enum Step {
     Subscribe(usize, &'static str),
     Unsubscribe(usize, &'static str),
-    /// A client goes; another one takes its number.
+    /// A client disconnects, and a new client takes its number.
     Release(usize),
-    /// Nobody waits any more for the oldest open answer of a client.
+    /// A client cancels its oldest open request.
     Cancel(usize),
-    /// Something is said upstream.
+    /// The gateway sends the next request upstream.
     Say,
-    /// The answer to one of the jobs that are on their way.
+    /// The backend responds to one of the requests in flight.
     Answer(usize, Verdict),
-    /// The answer to one that was said over a connection that is gone.
+    /// The backend responds to a request of an earlier connection.
     AnswerLate(Verdict),
     Down,
     Up(bool),
-    /// These are listed, one bit each.
+    /// The backend lists these URIs, one bit each.
     List(u8),
-    /// It cannot be read.
+    /// A read of this URI fails.
     Vanish(&'static str),
-    /// Another backend takes the place of this one.
+    /// Another backend replaces this one.
     HandOver,
 }
 
@@ -52,7 +53,7 @@ enum Verdict {
     Done,
     Unknown,
     Refused,
-    /// Whether it was heard all the same.
+    /// True if the backend processed the request.
     Late(bool),
 }
 
@@ -97,7 +98,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// One subscribe of a client that is not answered.
+/// An open subscribe request of a client.
 struct Open {
     client: usize,
     wish: &'static str,
@@ -111,18 +112,18 @@ struct World {
     listed: Listed,
     clients: Vec<Arc<TestClient>>,
     tally: Arc<Tally>,
-    /// The model: who wants what.
+    /// The model: the subscriptions of each client.
     wanted: BTreeSet<(usize, &'static str)>,
-    /// Which glob has covered what, since somebody wants it.
+    /// The URIs that each glob has covered since its first subscription.
     covered: BTreeSet<(&'static str, &'static str)>,
     open: Vec<Open>,
-    /// Said, and not answered.
+    /// Requests in flight.
     jobs: Vec<Job>,
-    /// Said over connections that are gone.
+    /// Requests in flight over earlier connections.
     late: Vec<Job>,
-    /// What the upstream would tell of, by what it was told.
+    /// The subscriptions that the upstream has, according to the requests it received.
     upstream: BTreeSet<String>,
-    /// What it would not be asked for: refused to somebody who stays, or not known, or gone.
+    /// URIs that need no subscription upstream, because they are refused, unsupported or deleted.
     excused: BTreeSet<String>,
     is_up: bool,
 }
@@ -236,7 +237,7 @@ impl World {
         }
     }
 
-    /// The next job, which the upstream hears.
+    /// Sends the next request to the upstream.
     fn say(&mut self) -> Option<Job> {
         let job = self.interests.next_job()?;
         assert!(self.is_up, "nothing is said without a connection");
@@ -251,7 +252,7 @@ impl World {
         match job.subscribes {
             true if verdict.is_heard() => drop(self.upstream.insert(uri.clone())),
             true => {}
-            // Whatever it says, it was told.
+            // Any response to an unsubscribe means that the backend received it.
             false => drop(self.upstream.remove(&uri)),
         }
         self.interests.answered(&job, verdict.reply());
@@ -273,7 +274,7 @@ impl World {
     }
 
     fn up(&mut self, can_subscribe: bool) {
-        // As the owner of a link does it.
+        // The owner of a link does the same.
         self.down();
         self.link = self.interests.link_up(can_subscribe, true).0;
         self.is_up = can_subscribe;
@@ -287,7 +288,7 @@ impl World {
         self.cover_wanted();
         let back = URIS.into_iter().filter(|uri| self.listed.has(uri) && !self.is_missing(uri));
         let back: Vec<_> = back.collect();
-        // What was refused, and is not missing, is excused still.
+        // A URI that was refused and is not deleted stays excused.
         let excused = std::mem::take(&mut self.excused).into_iter();
         self.excused = excused.filter(|uri| !back.contains(&uri.as_str()) || self.is_refused(uri)).collect();
     }
@@ -327,7 +328,7 @@ impl World {
         assert!(self.interests.is_empty());
         self.interests = Interests::new(99);
         self.excused.clear();
-        // Nobody brings the answers of one backend to another.
+        // Responses of one backend never reach the table of another.
         self.late.clear();
         if was_up {
             self.up(true);
@@ -337,7 +338,7 @@ impl World {
         self.cover_wanted();
     }
 
-    /// Takes the answers that are there. Who was entered for what was refused wants it no more.
+    /// Receives the outcomes that have arrived. A refusal removes the subscription that its request created.
     fn settle(&mut self) {
         let wanted = &mut self.wanted;
         self.open.retain_mut(|open| match open.asked.try_recv() {
@@ -361,7 +362,7 @@ impl World {
         self.covered.retain(|(glob, _)| wanted.iter().any(|(_, wish)| wish == glob));
     }
 
-    /// The tables say what the model says.
+    /// Checks that the table agrees with the model.
     fn check(&self) {
         assert_eq!(self.tally.count(), self.wanted.len());
         for (number, client) in self.clients.iter().enumerate() {
@@ -381,7 +382,7 @@ impl World {
         assert_eq!(self.interests.all().count(), self.wanted.len());
     }
 
-    /// Says and answers until there is nothing left to say.
+    /// Sends and answers requests until none is left.
     fn finish(&mut self) {
         loop {
             while self.say().is_some() {}

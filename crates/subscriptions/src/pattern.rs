@@ -1,4 +1,5 @@
-//! What covers many resources: a glob, or a template that the backend lists.
+//! A pattern that covers many resources: a glob, or a template that the backend lists. The directory of a pattern makes
+//! it possible to find the patterns of a URI without testing all of them.
 
 use goblin_wire::template::Template;
 use crate::glob::Glob;
@@ -23,7 +24,7 @@ impl Pattern {
         }
     }
 
-    /// The directory that all it covers is in: its beginning, up to the last `/` before anything that varies.
+    /// Returns the directory that contains everything the pattern covers: its literal beginning up to the last `/`.
     pub fn directory(&self) -> &str {
         let literal = match self {
             Pattern::Glob(glob) => glob.literal(),

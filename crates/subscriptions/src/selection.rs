@@ -1,44 +1,45 @@
-//! Updates for chosen fields only: whether an update tells of a change in one of them.
+//! Field selections: decides whether an update changes one of the selected fields.
 //!
-//! A [`Selection`] is what a client chose, a [`Seen`] what was last seen of these fields, one per URI. Of a value only a
-//! hash is kept. A field is looked for in the update, then in the definition that the backend lists. The definition we have
-//! is older than the update, so what only stands there is judged when it was listed anew. In doubt an update is delivered:
-//! one too many costs a look, one too few cannot be made good.
+//! A [`Selection`] has the fields that a client selected. A [`Seen`] has the last seen state of these fields for one
+//! URI, as hashes. A field is looked up in the update first, then in the definition that the backend lists. The known
+//! definition is older than the update, so a field found only there is judged after the next listing. In doubt the
+//! update is delivered, because the client can ignore an extra update but cannot recover a missing one.
 
 use std::hash::{DefaultHasher, Hasher};
 
 use goblin_wire::json::{self, Span};
 
 const MOST_FIELDS: usize = 16;
-/// In bytes.
+/// The maximum length of a field, in bytes.
 const LONGEST_FIELD: usize = 256;
 
-/// Paths of members, as `annotations.lastModified`.
+/// The paths of the selected fields, such as `annotations.lastModified`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection(Box<[Box<str>]>);
 
-/// What was last seen of the fields of a selection; nothing yet by default.
+/// The last seen state of the fields of a selection. The default is empty: nothing was seen yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// A hash per field, or [`ABSENT`].
     marks: Box<[u64]>,
-    /// A bit per field that was last seen in an update: a listing without it does not say that it is gone.
+    /// One bit for each field that was last seen in an update. A listing without this field does not mean that it is
+    /// gone.
     told: u16,
 }
 
 const ABSENT: u64 = 0;
 
-/// The greater of two stands.
+/// A decision about an update. The greatest decision of all fields counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     Suppress,
-    /// To be judged again when the definition was listed anew.
+    /// The decision needs the next listing of the definition.
     AskListing,
     Deliver,
 }
 
 impl Selection {
-    /// From the JSON value at `span`.
+    /// Reads a selection from the JSON value at `span`.
     pub fn parse(text: &str, span: Span) -> Result<Selection, String> {
         let fields = json::elements(text, span).map(|field| json::string(text, field));
         let fields = fields.take(MOST_FIELDS + 1).collect::<Option<Vec<_>>>().unwrap_or_default();
@@ -63,14 +64,14 @@ impl Selection {
         self.0.iter().map(|field| &**field)
     }
 
-    /// What there is to see of a resource before the first update.
+    /// Returns the state of the fields before the first update.
     pub fn look(&self, definition: Option<&str>) -> Seen {
         let mark = |field| listed(definition, field).unwrap_or(ABSENT);
         Seen { marks: self.fields().map(mark).collect(), told: 0 }
     }
 
-    /// Judges an update, given as its text and where its `params` stand there; or without one, a definition that was listed
-    /// anew. `seen` learns what was seen.
+    /// Judges an update or, if there is none, a new definition from a listing. An update is its text and the span of
+    /// its `params`. Records the new state of the fields in `seen`.
     pub fn judge(&self, seen: &mut Seen, update: Option<(&str, Span)>, definition: Option<&str>) -> Verdict {
         let is_first = seen.marks.len() != self.0.len();
         if is_first {
@@ -84,7 +85,7 @@ impl Selection {
         match (is_first, update) {
             (false, _) => verdict,
             (true, Some(_)) => Verdict::Deliver,
-            // What there is to see at first is no news.
+            // The initial state is not a change.
             (true, None) => Verdict::Suppress,
         }
     }
@@ -113,11 +114,13 @@ impl Seen {
     }
 }
 
+/// Returns the hash of a field in an update, either in `params` or in its `_meta`.
 fn told(text: &str, params: Span, field: &str) -> Option<u64> {
     let in_meta = || find(text, json::member(text, params, "_meta")?, field);
     find(text, params, field).or_else(in_meta).map(|value| hash(value.get(text)))
 }
 
+/// Returns the hash of a field in a definition.
 fn listed(definition: Option<&str>, field: &str) -> Option<u64> {
     let text = definition?;
     find(text, json::whole(text), field).map(|value| hash(value.get(text)))
@@ -127,7 +130,7 @@ fn find(text: &str, span: Span, field: &str) -> Option<Span> {
     field.split('.').try_fold(span, |span, key| json::member(text, span, key))
 }
 
-/// Of all but the blanks between tokens. Numbers count as they are spelled.
+/// Hashes a JSON value without the whitespace between its tokens. Numbers count as spelled.
 fn hash(value: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     let (mut is_string, mut is_escaped) = (false, false);
@@ -178,7 +181,8 @@ mod tests {
         }
     }
 
-    /// What is judged in turn: an update (`params`), or a listing; with the definition that is listed then.
+    /// An input of `judge`: an update with its `params`, or a listing. The last text is the definition listed at that
+    /// time.
     enum Word {
         Update(&'static str, &'static str),
         Listing(&'static str),
@@ -248,7 +252,7 @@ mod tests {
                 (Update("{}", r#"{"size":1}"#), AskListing),
                 (Listing(r#"{"size":2}"#), Deliver),
                 (Listing(r#"{"size":2}"#), Suppress),
-                // The update knows better than the listing that is known.
+                // The update is newer than the known listing.
                 (Update(r#"{"size":3}"#, r#"{"size":2}"#), Deliver),
                 (Update("{}", r#"{"size":2}"#), AskListing),
                 (Listing(r#"{"size":3}"#), Suppress),
@@ -296,7 +300,7 @@ mod tests {
         let mut seen = Seen::default();
         assert_eq!(one.judge(&mut seen, update, Some(definition)), Deliver);
         assert_eq!(one.judge(&mut seen, update, Some(definition)), Suppress);
-        // What was seen of other fields says nothing.
+        // The state of other fields has no effect.
         assert_eq!(two.judge(&mut seen, update, Some(definition)), Deliver);
         assert_eq!(two.judge(&mut seen, update, Some(definition)), AskListing);
     }

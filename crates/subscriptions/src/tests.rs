@@ -15,7 +15,7 @@ fn sub18_a_uri_is_inside_of_its_beginnings_at_a_boundary() {
     check("a:b", &[]);
 }
 
-/// What is listed; there are no templates.
+/// A list of resources without templates.
 #[derive(Default)]
 pub struct Listed(pub BTreeSet<String>);
 
@@ -61,7 +61,7 @@ pub type Interests = super::interests::Interests<TestClient>;
 pub type Notice = super::Notice<TestClient>;
 pub type Subscription = super::Subscription<TestClient>;
 
-/// Interests with clients that are numbered.
+/// A table with numbered clients.
 struct Stage {
     interests: Interests,
     listed: Listed,
@@ -88,7 +88,7 @@ impl Stage {
         self.interests.link_down(self.link);
     }
 
-    /// The notices as `exposed`, sorted, and the suspects.
+    /// Returns the exposed names of the notices, sorted, and the suspects.
     fn relist(&mut self, listed: &[&str]) -> (Vec<String>, Vec<String>) {
         let before = std::mem::replace(&mut self.listed, Listed(listed.iter().map(|uri| (*uri).to_owned()).collect()));
         let came = self.listed.listed().filter(|uri| !before.has(uri));
@@ -128,7 +128,7 @@ impl Stage {
         own.iter().filter(|own| *own.name.native == *uri).filter(|own| self.interests.end(own)).count() > 0
     }
 
-    /// The next job as `+uri` or `-uri`.
+    /// Returns the next job as `+uri` or `-uri`.
     fn job(&mut self) -> Option<(String, Job)> {
         let job = self.interests.next_job()?;
         Some((format!("{}{}", if job.subscribes { '+' } else { '-' }, job.native), job))
@@ -315,7 +315,7 @@ fn sub10_what_is_agreed_to_too_late_is_taken_back_unless_it_is_wanted_by_then() 
     stage.answer("-a", Reply::Done);
     assert!(stage.interests.is_empty());
 
-    // Somebody wants it again: that request's answer decides.
+    // A client subscribes again. The response to its request decides.
     let job = late(&mut stage);
     stage.answer("-a", Reply::Done);
     stage.subscribe(1, "a");
@@ -327,7 +327,7 @@ fn sub10_what_is_agreed_to_too_late_is_taken_back_unless_it_is_wanted_by_then() 
     stage.interests.answered_late(&job);
     assert!(stage.job().is_none(), "it is wanted");
 
-    // Over a connection that is gone it means nothing.
+    // A late response over an earlier connection has no effect.
     stage.link_up(true);
     stage.answer("+a", Reply::Done);
     stage.unsubscribe(1, "a");

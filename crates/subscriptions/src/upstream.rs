@@ -1,4 +1,8 @@
-//! What the backend is told, and what its answers and its connections do to subscriptions.
+//! The upstream side of [`Interests`]: the requests to the backend, and the effect of its responses and connections.
+//!
+//! The owner of the link calls [`next_job`](Interests::next_job), sends the request, and reports the result with
+//! [`answered`](Interests::answered). Each job carries the number of its connection. A response over an earlier
+//! connection is ignored.
 
 use std::sync::Arc;
 
@@ -7,8 +11,9 @@ use crate::interests::{Interests, State, Topic, Upstream};
 use crate::{Job, Name, Notice, Outcome, Reply, Subscriber, Subscription};
 
 impl<S: Subscriber> Interests<S> {
-    /// The connection is there; its number. Whoever was subscribed before may have missed something; where nothing can be
-    /// asked for, they are told at once. `is_listed`: what patterns cover is known.
+    /// Handles a new connection and returns its number. Subscribers may have missed updates. If the backend does not
+    /// support subscriptions, they are notified at once. `is_listed` is true if the backend's list is known, and with
+    /// it the coverage of patterns.
     pub fn link_up(&mut self, can_subscribe: bool, is_listed: bool) -> (u64, Vec<Notice<S>>) {
         self.link += 1;
         self.upstream = if can_subscribe { Upstream::Up } else { Upstream::Deaf };
@@ -37,7 +42,7 @@ impl<S: Subscriber> Interests<S> {
                 }
             }
         }
-        // Else they are told of all that is listed, once.
+        // The subscribers of other patterns are notified once, when all covered resources are settled.
         for cover in self.covers.values_mut().filter(|cover| is_listed && cover.open.is_empty()) {
             if std::mem::take(&mut cover.is_stale) {
                 notices.extend(cover.notices());
@@ -46,7 +51,8 @@ impl<S: Subscriber> Interests<S> {
         (self.link, notices)
     }
 
-    /// The connection of this number is gone. Who waits for an answer has a subscription that will be asked for again.
+    /// Handles the loss of connection `link`. Waiting requests receive `Pending`, and the gateway subscribes again
+    /// later.
     pub fn link_down(&mut self, link: u64) {
         if link != self.link {
             return;
@@ -68,7 +74,8 @@ impl<S: Subscriber> Interests<S> {
         }
     }
 
-    /// Updates may have been missed though the connection stands. What is being asked for is told when it is answered.
+    /// Handles possibly missed updates on a connection that is still open. Resources with open requests are reported
+    /// when their response arrives.
     pub fn doubt(&mut self) -> Vec<Notice<S>> {
         let heard = |topic: &&Topic<S>| matches!(topic.state, State::On | State::Tracked) && !topic.is_missing;
         let mut notices: Vec<_> = self.topics.values().filter(heard).flat_map(Topic::notices).collect();
@@ -81,7 +88,7 @@ impl<S: Subscriber> Interests<S> {
         notices
     }
 
-    /// What to say upstream next, if anything.
+    /// Returns the next request to send upstream, if any.
     pub fn next_job(&mut self) -> Option<Job> {
         while let Some(native) = self.dirty.pop_front() {
             let Some(topic) = self.topics.get_mut(&native) else { continue };
@@ -97,7 +104,7 @@ impl<S: Subscriber> Interests<S> {
             if subscribes {
                 topic.state = State::Asking;
             } else {
-                // Unless an answer that comes too late says otherwise, while this is on its way.
+                // A late response to an earlier subscribe may set this flag again while the unsubscribe is in flight.
                 (topic.state, topic.is_doubtful) = (State::Ending, false);
             }
             return Some(Job { native, subscribes, link: self.link });
@@ -105,7 +112,7 @@ impl<S: Subscriber> Interests<S> {
         None
     }
 
-    /// The answer to a job. Tells who must hear that something may have changed.
+    /// Handles the response to a job. Returns the clients to notify of a possible change.
     pub fn answered(&mut self, job: &Job, reply: Reply) -> Vec<Notice<S>> {
         if job.link != self.link {
             return Vec::new();
@@ -113,7 +120,7 @@ impl<S: Subscriber> Interests<S> {
         let native = &job.native;
         let Some(topic) = self.topics.get_mut(native) else { return Vec::new() };
         if !job.subscribes {
-            // Whatever it said: it was told.
+            // Any response to an unsubscribe means that the backend received it.
             topic.state = State::Off;
             self.compare(native, false);
             return Vec::new();
@@ -137,7 +144,8 @@ impl<S: Subscriber> Interests<S> {
         notices
     }
 
-    /// An answer came after all, and the backend agreed: that is so now, or it is taken back.
+    /// Handles a positive response that arrived after its timeout. The subscription becomes active if it is wanted, and
+    /// is cancelled otherwise.
     pub fn answered_late(&mut self, job: &Job) -> Vec<Notice<S>> {
         if job.link != self.link || !job.subscribes {
             return Vec::new();
@@ -146,7 +154,7 @@ impl<S: Subscriber> Interests<S> {
         let unwanted = || Topic::new(Name { native: Arc::clone(native), exposed: Arc::clone(native) });
         let topic = self.topics.entry(Arc::clone(native)).or_insert_with(unwanted);
         if !matches!(topic.state, State::Off | State::Refused) {
-            // Another request is on its way, and the backend may have heard that one first.
+            // Another request is in flight. The backend may have processed that one first.
             topic.is_doubtful |= matches!(topic.state, State::Asking | State::Ending);
             return Vec::new();
         }
@@ -158,7 +166,8 @@ impl<S: Subscriber> Interests<S> {
         notices
     }
 
-    /// How a resource stands is known: who waits is told, and those who were entered for what was refused have nothing.
+    /// Sends the outcome to the waiting clients of a resource. A refusal ends the subscriptions that these requests
+    /// created.
     fn settle(&mut self, native: &str, outcome: &Outcome) -> Vec<Notice<S>> {
         let Some(topic) = self.topics.get_mut(native) else { return Vec::new() };
         let entered = topic.audience.settle(outcome);
@@ -176,7 +185,7 @@ impl<S: Subscriber> Interests<S> {
         }
     }
 
-    /// The same for the patterns that cover it.
+    /// Records the outcome for the patterns that cover the resource.
     fn settle_covers(&mut self, native: &str, outcome: &Outcome) -> Vec<Notice<S>> {
         let Some(topic) = self.topics.get_mut(native) else { return Vec::new() };
         let is_news = std::mem::take(&mut topic.is_news) && !outcome.is_refusal();
@@ -202,7 +211,8 @@ impl<S: Subscriber> Interests<S> {
         notices
     }
 
-    /// When all that a pattern covers has been asked for, those who wait for it are told: refused is what was refused whole.
+    /// Settles a pattern if none of its requests is open. The outcome is a refusal only if the backend refused every
+    /// covered resource.
     pub(super) fn settle_cover(&mut self, id: CoverId) -> Vec<Notice<S>> {
         let Some(cover) = self.covers.get_mut(id).filter(|cover| cover.open.is_empty()) else { return Vec::new() };
         if let Some(refusal) = cover.whole_refusal() {
@@ -215,12 +225,12 @@ impl<S: Subscriber> Interests<S> {
         if std::mem::take(&mut cover.is_stale) { cover.notices().collect() } else { Vec::new() }
     }
 
-    /// After an answer: is it as it is wanted?
+    /// Compares the wanted state with the actual state after a response, and queues a request if they differ.
     fn compare(&mut self, native: &Arc<str>, was_asked: bool) {
         let Some(topic) = self.topics.get(native) else { return };
         match (topic.is_wanted(), topic.state) {
             (false, _) if topic.may_be_on() => self.dirty.push_back(Arc::clone(native)),
-            // Who is left after a refusal waits for the next connection.
+            // After a refusal, the remaining subscribers wait for the next connection.
             (true, State::Off | State::Refused) if !was_asked || topic.audience.is_waited_for() => {
                 self.dirty.push_back(Arc::clone(native));
             }

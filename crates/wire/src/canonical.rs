@@ -1,23 +1,18 @@
-//! The canonical form of a URI, which filters compare besides the spelling. Pure.
+//! The canonical form of a URI. The filters of servers and profiles compare it in addition to the spelling.
 //!
-//! Servers read a URI in different ways. Some decode before they parse, some decode twice, some resolve dot segments with
-//! the rules of URLs, some with those of file systems. [`readings`] returns every text that a filter must look at, so that
-//! no spelling reaches a resource whose plain form is denied. A URI that servers may take for different resources is
-//! [`Ambiguous`], and no filter admits it.
-//!
-//! The canonical form has no percent-encoding, no dot segment, no repeated slash, and scheme and host in lower case.
-//! `file:x`, `file:/x`, `file:///x` and `file://localhost/x` are one URI, and so are `note:/x` and `note:///x`. A query and
-//! a fragment are part of the form. The backslash stays, as on Linux, but a second reading takes it for a slash, as URL
-//! parsers do. The time is linear in the length of the URI: rounds and readings are bounded.
+//! Servers read a URI in different ways. Some decode before they parse, some decode twice, some resolve dot segments
+//! with the rules of URLs, some with those of file systems. [`readings`] returns every text that a filter must compare.
+//! This prevents a client from reaching a denied resource through an alternative spelling. A URI that servers may take
+//! for different resources is [`Ambiguous`], and no filter admits it.
 
 use std::borrow::Cow;
 
-/// A URI that changes in more rounds of decoding is ambiguous.
+/// The maximum number of rounds of decoding. A URI that is still encoded after them is ambiguous.
 pub const MAX_ROUNDS: usize = 8;
-/// A URI with more of `?`, `#` and `;` is ambiguous, because each of them adds a reading.
+/// The maximum number of `?`, `#` and `;`. Each of them adds a reading. A URI with more is ambiguous.
 pub const MAX_SEPARATORS: usize = 16;
 
-/// Why servers may take a URI for different resources.
+/// The reason why servers may take a URI for different resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Ambiguous {
     #[error("the URI is still percent-encoded after {MAX_ROUNDS} rounds of decoding")]
@@ -32,25 +27,33 @@ pub enum Ambiguous {
     Separators,
 }
 
-/// The texts of a URI that a filter compares, besides its spelling.
+/// The texts that a filter compares in addition to the URI's spelling.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Readings {
-    /// The canonical form, and the same with every backslash as a slash.
+    /// The canonical form, and the canonical form with every backslash read as a slash.
     pub wholes: Vec<String>,
-    /// What is before each `?` and `#`, and what is before a trailing slash or space. Some servers read no further.
+    /// The texts before each `?` and `#`, and the text before trailing slashes and spaces. Some servers read no
+    /// further.
     pub stems: Vec<String>,
-    /// The URI without its host, user or port, and what is before each `;`. Few servers read it so.
+    /// The URI without its host, user or port, and the texts before each `;`. Few servers read a URI like this.
     pub rare: Vec<String>,
 }
 
-/// How a backslash is read.
+/// The meaning of a backslash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Backslash {
     Character,
     Slash,
 }
 
-/// Returns the canonical form of a URI. The canonical form of a canonical form is itself.
+/// Returns the canonical form of a URI. Returns an error if the URI is ambiguous.
+///
+/// The canonical form has no percent-encoding, no dot segment, no repeated slash, and scheme and host in lower case.
+/// `file:x`, `file:/x`, `file:///x` and `file://localhost/x` are one URI, and so are `note:/x` and `note:///x`. The
+/// form includes the query and the fragment. A backslash stays, as on Linux. A second reading treats it as a slash, as
+/// URL parsers do.
+///
+/// The function is idempotent. Its time is linear in the length of the URI, because the number of rounds is bounded.
 pub fn canonical(uri: &str) -> Result<Cow<'_, str>, Ambiguous> {
     if is_plain(uri) {
         return Ok(Cow::Borrowed(uri));
@@ -59,7 +62,7 @@ pub fn canonical(uri: &str) -> Result<Cow<'_, str>, Ambiguous> {
     Ok(Cow::Owned(Parts::parse(&decoded, Backslash::Character)?.text()))
 }
 
-/// Returns every reading of a URI.
+/// Returns every reading of a URI. Returns an error if the URI is ambiguous. The number of readings is bounded.
 pub fn readings(uri: &str) -> Result<Readings, Ambiguous> {
     let mut readings = Readings::default();
     let decoded = decode_fully(uri.as_bytes(), Backslash::Character)?;
@@ -71,7 +74,8 @@ pub fn readings(uri: &str) -> Result<Readings, Ambiguous> {
     Ok(readings)
 }
 
-/// Returns whether a look at the bytes shows that the URI is its only reading. Most listed URIs are.
+/// Reports whether the URI has no other reading than itself. The check is fast and conservative. Most listed URIs pass
+/// it.
 pub fn is_plain(uri: &str) -> bool {
     let Some((scheme, hierarchy)) = uri.split_once("://") else { return false };
     let Some((authority, path)) = hierarchy.split_once('/') else { return false };
@@ -124,10 +128,10 @@ impl Readings {
     }
 }
 
-/// Decodes until nothing changes. Returns an error if the result differs for a server that removes dot segments before
-/// some of the rounds.
+/// Decodes until nothing changes. Returns an error if a server that removes dot segments between the rounds gets a
+/// different result.
 fn decode_fully(uri: &[u8], backslash: Backslash) -> Result<Vec<u8>, Ambiguous> {
-    // The first is the URI itself. Each of the others had its dot segments removed after one of the rounds.
+    // The first entry is the URI itself. Each further entry had its dot segments removed after one of the rounds.
     let mut stages = vec![uri.to_vec()];
     for _ in 0..=MAX_ROUNDS {
         let form = Parts::parse(&stages[0], backslash)?.bytes();
@@ -170,16 +174,17 @@ fn digit(byte: u8) -> Option<u8> {
     char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
 }
 
-/// Returns whether there are control characters, which end or vanish from a path in some servers, or characters in more
-/// bytes than they need, which lenient decoders take for `.` or `/`.
+/// Reports whether the text has control characters or overlong UTF-8 sequences. Some servers end a path at a control
+/// character or drop it. Lenient decoders read an overlong sequence as `.` or `/`.
 fn has_odd_bytes(text: &[u8]) -> bool {
     let is_overlong = |pair: &[u8]| matches!(pair, [0xc0 | 0xc1, _] | [0xe0, 0x80..=0x9f] | [0xf0, 0x80..=0x8f]);
     text.iter().any(u8::is_ascii_control) || text.windows(2).any(is_overlong)
 }
 
-/// A URI with its path free of dot segments and repeated slashes.
+/// A parsed URI. Its path has no dot segments and no repeated slashes.
 struct Parts {
-    /// In lower case, with the namespaces before it. Ends in `+` if there is a namespace and no scheme.
+    /// The scheme in lower case, including the namespaces before it. It ends in `+` if there is a namespace but no
+    /// scheme.
     scheme: Vec<u8>,
     authority: Option<Vec<u8>>,
     path: Vec<u8>,
@@ -211,7 +216,7 @@ impl Parts {
         }
         let is_rooted = has_scheme && path.starts_with(b"/");
         let authority = authority.or_else(|| is_rooted.then(Vec::new));
-        // Without its dot segments the path would begin another URI.
+        // The remaining path would parse as a URI with a scheme.
         if !has_scheme && (scheme_length(&path).is_some() || path.starts_with(b" ")) {
             return Err(Ambiguous::Order);
         }
@@ -246,7 +251,7 @@ impl Parts {
         self.path.len() < before
     }
 
-    /// Returns how servers read the URI that ignore its host, take it for a directory, or drop its user and port.
+    /// Returns the readings of servers that ignore the host, take it for a directory, or drop the user and the port.
     fn without_host(&self) -> Vec<String> {
         let Some(authority) = self.authority.as_ref().filter(|authority| !authority.is_empty()) else {
             return Vec::new();
@@ -263,8 +268,8 @@ impl Parts {
     }
 }
 
-/// Returns the scheme in lower case, with the namespaces before it, and what follows. `fs+:file:///x` and
-/// `fs+file:///x` have the same.
+/// Returns the scheme in lower case, including the namespaces before it, and the rest. `fs+:file:///x` and
+/// `fs+file:///x` give the same result.
 fn split_scheme(text: &[u8]) -> (Vec<u8>, &[u8]) {
     let (mut scheme, mut rest) = (Vec::new(), text.trim_ascii_start());
     while let Some(length) = scheme_length(rest) {
@@ -312,8 +317,8 @@ fn bare_host<'a>(authority: &'a [u8], scheme: &[u8]) -> &'a [u8] {
     host.strip_suffix(b".").unwrap_or(host)
 }
 
-/// Removes dot segments and empty segments. `is_local`: no host is before the path, so nothing can lead above its root.
-/// `is_rooted`: a path without a leading slash begins at the root as well.
+/// Removes dot segments and empty segments. `is_local` is true if no host precedes the path, so `..` cannot lead above
+/// the root. `is_rooted` is true if a path without a leading slash also begins at the root.
 fn remove_dots(path: &[u8], is_local: bool, is_rooted: bool) -> Result<Vec<u8>, Ambiguous> {
     let has_slash = path.starts_with(b"/");
     let inside = path.strip_prefix(b"/").unwrap_or(path);
@@ -324,7 +329,7 @@ fn remove_dots(path: &[u8], is_local: bool, is_rooted: bool) -> Result<Vec<u8>, 
         match segment {
             b"." => {}
             b".." => match kept.pop() {
-                // URL parsers remove the empty segment, file systems the one before it.
+                // URL parsers remove the empty segment, file systems remove the segment before it.
                 Some(b"") => return Err(Ambiguous::Order),
                 Some(_) => {}
                 None if is_local && (has_slash || is_rooted) => {}

@@ -1,9 +1,10 @@
-//! Moments as ISO 8601 has them, in UTC.
+//! Formats points in time as ISO 8601 in UTC. The admin API, the feed of events and the built-in file server use it.
+//! The conversion is short, so the gateway needs no date library.
 
 const DAY: i64 = 24 * 60 * 60;
 
-/// `seconds` since 1970 as `2026-11-15T08:30:00Z`. Civil dates after H. Hinnant: years begin in March, so that the leap day
-/// is the last of its year, and eras of 400 years are all alike.
+/// Formats `seconds` since 1970, for example as `2026-11-15T08:30:00Z`. The conversion to civil dates follows H.
+/// Hinnant: years begin in March, which makes the leap day the last day of a year, and all eras of 400 years are alike.
 pub fn iso(seconds: i64) -> String {
     let (days, second) = (seconds.div_euclid(DAY) + 719_468, seconds.rem_euclid(DAY));
     let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));

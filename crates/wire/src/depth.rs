@@ -1,24 +1,26 @@
-//! How deep a message is nested: a parser that recurses must not meet a depth that ends its stack.
+//! The nesting depth of a message. The limit protects peers with recursive parsers from a stack overflow.
 
 use crate::json::string_end;
 
-/// The deepest nesting of objects and arrays that passes, in either direction.
+/// The maximum nesting of objects and arrays, in both directions.
 pub const MAX_DEPTH: usize = 512;
 
-/// Returns whether a message, which is valid JSON, is nested deeper than [`MAX_DEPTH`].
+/// Reports whether a message is nested deeper than [`MAX_DEPTH`]. The message must be valid JSON.
 pub fn is_too_deep(message: &[u8]) -> bool {
-    // Each level takes two bytes. Most messages are too short to be too deep, and most others have too few levels.
+    // Each level takes two bytes, so most messages are too short to be too deep. Most others have too few brackets.
     message.len() > 2 * MAX_DEPTH && openings(message) > MAX_DEPTH && nests_deeper(message)
 }
 
-/// Counts the brackets that open, also those in strings. Written so that the compiler uses vector instructions.
+/// Counts opening brackets, including brackets in strings. The shape of the loop lets the compiler use vector
+/// instructions.
 fn openings(message: &[u8]) -> usize {
     // `[` and `{` differ in one bit only.
     let in_chunk = |chunk: &[u8]| chunk.iter().map(|byte| u8::from(byte | 0x20 == b'{')).sum::<u8>();
-    // No chunk has more than a byte can count.
+    // A chunk has at most 128 brackets, which fits into a byte.
     message.chunks(128).map(|chunk| usize::from(in_chunk(chunk))).sum()
 }
 
+/// Walks the message and counts levels. Brackets in strings do not count.
 fn nests_deeper(message: &[u8]) -> bool {
     let (mut depth, mut at) = (0_usize, 0);
     while let Some(byte) = message.get(at) {

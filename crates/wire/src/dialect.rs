@@ -1,29 +1,29 @@
-//! The protocol versions, and everything that depends on which one is spoken.
+//! The protocol versions, and everything that depends on the version.
 //!
-//! Invariant: no other file compares version strings or asks for the era. What differs between versions is a question
-//! with a name here.
+//! Invariant: no other file compares version strings or branches on the era. Each difference between versions is a
+//! method here with a name.
 
 use std::fmt;
 
-/// A version of the protocol. Later ones compare greater.
+/// A version of the protocol. Later versions compare greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Dialect {
     V2024_11_05,
     V2025_03_26,
     V2025_06_18,
     V2025_11_25,
-    /// Requests without a handshake or a session.
+    /// The first version without a handshake and sessions.
     V2026_07_28,
 }
 
-/// The two generations: with a handshake and sessions, and without.
+/// The two generations of the protocol: with a handshake and sessions (legacy), and without (modern).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Era {
     Legacy,
     Modern,
 }
 
-/// Dialects that may share the bytes of a list.
+/// Dialects that can share the bytes of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DialectClass {
     Legacy,
@@ -34,10 +34,10 @@ impl Dialect {
     /// The newest version that begins with `initialize`.
     pub const NEWEST_WITH_HANDSHAKE: Dialect = Dialect::V2025_11_25;
 
-    /// The newest version that does without.
+    /// The newest version without a handshake.
     pub const NEWEST_WITHOUT_HANDSHAKE: Dialect = Dialect::V2026_07_28;
 
-    /// What a request over HTTP speaks when nothing says otherwise.
+    /// The version of an HTTP request that names no version.
     pub const ASSUMED: Dialect = Dialect::V2025_03_26;
 
     const ALL: [Dialect; 5] =
@@ -47,7 +47,8 @@ impl Dialect {
         Dialect::ALL.into_iter().find(|dialect| dialect.as_str() == version)
     }
 
-    /// The answer to `initialize`: the version asked for where it has a handshake, else our newest that has.
+    /// Chooses the version for the response to `initialize`. Returns the requested version if it has a handshake,
+    /// otherwise the newest version that has one.
     pub fn negotiate(asked: &str) -> Dialect {
         Dialect::parse(asked).filter(|dialect| dialect.era() == Era::Legacy).unwrap_or(Dialect::NEWEST_WITH_HANDSHAKE)
     }
@@ -73,44 +74,46 @@ impl Dialect {
         }
     }
 
-    /// The newest version whose requests need no handshake.
+    /// The newest version of all. Its requests need no handshake.
     pub const NEWEST: Dialect = Dialect::V2026_07_28;
 
-    /// Whether `version` is one of those without sessions, known to us or not.
+    /// Reports whether `version` is a version without sessions. This includes later versions that the gateway does not
+    /// know.
     pub fn is_sessionless(version: &str) -> bool {
         let is_date = |(at, byte): (usize, u8)| if matches!(at, 4 | 7) { byte == b'-' } else { byte.is_ascii_digit() };
         version.len() == 10 && version.bytes().enumerate().all(is_date) && version >= Dialect::V2026_07_28.as_str()
     }
 
-    /// Whether a server may send requests to its client, and what belongs to no request as it likes. Where it may not, a
-    /// result says what it needs to know.
+    /// Reports whether a server may send requests to its client, and notifications that belong to no request. In other
+    /// versions a result lists the input that the server needs.
     pub fn has_asks(self) -> bool {
         self.era() == Era::Legacy
     }
 
-    /// Whether a result says what kind it is, and how long it may be kept.
+    /// Reports whether results carry a type and a time to live.
     pub fn has_result_types(self) -> bool {
         self.era() == Era::Modern
     }
 
-    /// Whether a connection begins with `initialize` and is a session from then on. Without, every request says who sends
-    /// it, servers ask nothing of their own accord, and `ping`, log levels and subscriptions have no requests.
+    /// Reports whether a connection begins with `initialize` and is a session from then on. In versions without a
+    /// handshake, every request identifies its client and servers send no requests. `ping`, log levels and
+    /// subscriptions then have no methods.
     pub fn has_handshake(self) -> bool {
         self.era() == Era::Legacy
     }
 
-    /// Only this version lets a client send several messages as one array.
+    /// Reports whether a client may send several messages as one array. Only one version allows this.
     pub fn has_batches(self) -> bool {
         self == Dialect::V2025_03_26
     }
 
-    /// Whether HTTP requests name the version in a header after the handshake.
+    /// Reports whether HTTP requests name the version in a header after the handshake.
     pub fn has_version_header(self) -> bool {
         self >= Dialect::V2025_06_18
     }
 
-    /// Whether a stream may begin with an event without data, from which it can be resumed. Older clients take such data
-    /// for a message, and fail to read it.
+    /// Reports whether a stream may begin with an event without data, from which it can be resumed. Older clients parse
+    /// the empty data as a message and fail.
     pub fn has_priming(self) -> bool {
         self >= Dialect::V2025_11_25
     }
@@ -123,33 +126,34 @@ impl Dialect {
         self >= Dialect::V2025_03_26
     }
 
-    /// Whether a message of a sampling request may have several blocks of content.
+    /// Reports whether a message in a sampling request may have several content blocks.
     pub fn has_content_lists(self) -> bool {
         self >= Dialect::V2025_11_25
     }
 
-    /// Whether a client may ask for a task instead of a result. The next version has an extension for that.
+    /// Reports whether a client may request a task instead of a result. The next version moves tasks into an extension.
     pub fn has_tasks(self) -> bool {
         self == Dialect::V2025_11_25
     }
 
-    /// Whether a form may have choices with titles, and several of them.
+    /// Reports whether a form may have choices with titles, and multiple choice.
     pub fn has_rich_forms(self) -> bool {
         self >= Dialect::V2025_11_25
     }
 
-    /// Whether `structuredContent` may be any value, not only an object.
+    /// Reports whether `structuredContent` may be any value, not only an object.
     pub fn has_free_structure(self) -> bool {
         self.era() == Era::Modern
     }
 
-    /// What a backend's error code becomes where this version does not know it; nothing where it may pass.
+    /// Returns the code that replaces a backend's error code that this version does not define. Returns `None` if the
+    /// code may pass unchanged.
     pub fn foreign_code(self, code: &str) -> Option<i64> {
         let modern_only = matches!(code, "-32020" | "-32021" | "-32022");
         (self.era() == Era::Legacy && modern_only).then_some(-32603)
     }
 
-    /// The JSON-RPC code for a resource that cannot be read because it does not exist.
+    /// Returns the JSON-RPC error code for reading a resource that does not exist.
     pub fn resource_not_found_code(self) -> i64 {
         match self.era() {
             Era::Legacy => -32002,

@@ -1,7 +1,7 @@
-//! The one table of errors that can reach a client, or a backend that asks one.
+//! The table of all errors that the gateway sends to a client, or to a backend that sent a request to a client.
 //!
-//! Code, HTTP status, `data.code`, whose fault it is and whether a retry is safe are decided together, in one
-//! exhaustive match. A backend's own JSON-RPC error is no variant here: it passes verbatim (see `router::answer`).
+//! One exhaustive match decides code, HTTP status, `data.code`, the party at fault and whether a retry is safe. A
+//! JSON-RPC error of a backend is not a variant here: it passes verbatim (see `router::answer`).
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::limits::Limit;
 use crate::dialect::Dialect;
 use crate::json::quote;
 
-/// Something a client is told instead of a result.
+/// An error that a peer receives instead of a result.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     #[error("parse error: {0}")]
@@ -23,14 +23,14 @@ pub enum Error {
     InvalidParams(String),
     #[error("invalid cursor: begin again without one")]
     InvalidCursor,
-    /// Of a request without a handshake: what must stand in its `_meta` does not.
+    /// A request without a handshake lacks required members of `_meta`.
     #[error("invalid params: {0}")]
     MissingMeta(String),
     #[error("header mismatch: {0}")]
     HeaderMismatch(String),
     #[error("this needs a capability that the request does not declare: {required}")]
     MissingCapability {
-        /// As the JSON of client capabilities.
+        /// The required client capabilities, as JSON.
         required: &'static str,
     },
     #[error("unsupported protocol version: {requested}")]
@@ -45,7 +45,7 @@ pub enum Error {
     ResourceNotFound { uri: String, candidates: Vec<String> },
     #[error("LimitExceeded: {limit} is {value}")]
     LimitExceeded { limit: &'static str, value: usize },
-    /// The gateway has no room for new work of any client.
+    /// The gateway has no memory left for new work of any client.
     #[error("the gateway has no room for this: {limit} is {value} bytes; try again")]
     NoRoom { limit: &'static str, value: usize },
     #[error("backend {server} has no room for another call; try again")]
@@ -56,13 +56,13 @@ pub enum Error {
     Timeout { server: String, method: String, after: Duration },
     #[error("backend {server} broke the protocol: {reason}")]
     BackendProtocol { server: String, reason: String },
-    /// Told to a backend that asks.
+    /// A backend's request cannot reach the client, or the client cannot answer it.
     #[error("the client cannot be asked: {reason}")]
     ClientUnavailable { reason: String },
-    /// Told to a backend that asked.
+    /// The client did not respond to a backend's request in time.
     #[error("Timeout: the client did not answer {method} in {after:?}")]
     Unanswered { method: String, after: Duration },
-    /// Told to a client that comes back for an answer.
+    /// A client resumes the stream of a call after the gateway has discarded the response.
     #[error("Timeout: the answer came while nobody listened, and is not kept any more")]
     Unfetched,
     #[error("the gateway is shutting down; try again")]
@@ -71,7 +71,7 @@ pub enum Error {
     Internal(String),
 }
 
-/// Whose fault an error is.
+/// The party that caused an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     Client,
@@ -83,12 +83,12 @@ pub enum Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Class {
     pub code: i64,
-    /// The status of an HTTP answer that carries nothing else. Errors of a request that was understood go with 200.
+    /// The HTTP status of a response with nothing but this error. Errors of a request that was understood use 200.
     pub status: u16,
-    /// The stable name, `data.code`.
+    /// The stable name, sent as `data.code`.
     pub name: &'static str,
     pub fault: Fault,
-    /// Whether sending the same request again is safe and may help.
+    /// True if sending the same request again is safe and may help.
     pub retry: bool,
 }
 
@@ -109,9 +109,9 @@ impl Error {
             Error::StaleState => row(-32602, 200, "STALE_STATE", Client, false),
             Error::ToolNotFound { .. } => row(-32602, 200, "TOOL_NOT_FOUND", Client, false),
             Error::PromptNotFound { .. } => row(-32602, 200, "PROMPT_NOT_FOUND", Client, false),
-            // Reading answers with the dialect's own code, see `to_json_for_read`.
+            // `to_json_for_read` replaces the code for `resources/read`.
             Error::ResourceNotFound { .. } => row(-32602, 200, "RESOURCE_NOT_FOUND", Client, false),
-            // The same message is too large the next time too.
+            // A retry does not help if the message itself is too large.
             Error::LimitExceeded { limit, .. } => row(1429, 200, "LIMIT_EXCEEDED", Client, !is_of_message(limit)),
             Error::NoRoom { .. } => row(1529, 200, "OVERLOADED", Gateway, true),
             Error::Overloaded { .. } => row(1529, 200, "OVERLOADED", Gateway, true),
@@ -126,12 +126,13 @@ impl Error {
         }
     }
 
-    /// The JSON-RPC error object.
+    /// Returns the JSON-RPC error object.
     pub fn to_json(&self) -> String {
         self.json_with_code(self.class().code)
     }
 
-    /// The same for `resources/read`, whose code for a missing resource depends on the version (D5).
+    /// Returns the JSON-RPC error object for `resources/read`. Its code for a missing resource depends on the version
+    /// (D5).
     pub fn to_json_for_read(&self, dialect: Dialect) -> String {
         match self {
             Error::ResourceNotFound { .. } => self.json_with_code(dialect.resource_not_found_code()),
@@ -193,7 +194,7 @@ impl Error {
     }
 }
 
-/// Returns whether a limit concerns one message alone, whatever else happens.
+/// Reports whether a limit depends on the message alone, so that the same message always exceeds it.
 fn is_of_message(limit: &str) -> bool {
     [Limit::JsonDepth, Limit::BatchMessages, Limit::ClientInfoBytes, Limit::MatchSteps]
         .iter()
@@ -247,7 +248,7 @@ mod tests {
         ]
     }
 
-    /// The table as it is published; a change here is a change of the interface.
+    /// The published table. A change here is a change of the interface.
     #[test]
     fn the_table() {
         let table: Vec<_> = one_of_each()

@@ -1,30 +1,31 @@
-//! Cutting byte streams into messages: lines (stdio) and server-sent events (HTTP).
+//! Decoders that cut byte streams into messages: lines (stdio) and server-sent events (HTTP).
 //!
-//! Decoders own their buffer, are fed whatever arrives and give the same messages for any chunking. Both are bounded: an
-//! over-long message is dropped up to its end in constant memory, told once, and the stream goes on behind it.
+//! A decoder owns its buffer and gives the same messages for any chunking of the input. Memory is bounded. A decoder
+//! drops a message that is too long up to its end, reports it once, and continues with the next message.
 
 use bytes::{Buf, Bytes, BytesMut};
 use memchr::{memchr, memchr2};
 
-/// How much of an over-long message is kept, so that its id can be looked for.
+/// The number of bytes kept from the start of an over-long message. The caller searches them for the id.
 pub const HEAD_KEPT: usize = 4096;
 
-/// What a decoder found.
+/// A decoded message, or the report of a dropped one.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Frame<T> {
     Whole(T),
-    /// A message beyond the limit was dropped; this is how it began.
+    /// The decoder dropped a message beyond the limit. `head` is its beginning.
     TooLong {
         head: Bytes,
     },
 }
 
-/// Messages separated by line feeds.
+/// A decoder for messages separated by line feeds.
 pub struct Lines {
     buffer: BytesMut,
-    /// Bytes at the front of the buffer that are known to hold no line feed.
+    /// The number of bytes at the front of the buffer that are known to contain no line feed.
     scanned: usize,
     limit: usize,
+    /// True while the rest of an over-long line is discarded.
     dropping: bool,
 }
 
@@ -33,13 +34,13 @@ impl Lines {
         Lines { buffer: BytesMut::new(), scanned: 0, limit, dropping: false }
     }
 
-    /// Where the next bytes are read into.
+    /// Returns the buffer to read the next bytes into.
     pub fn buffer(&mut self) -> &mut BytesMut {
         self.buffer.reserve(8 * 1024);
         &mut self.buffer
     }
 
-    /// The next line without its end; blank lines are passed over.
+    /// Returns the next line without its line ending. Skips blank lines.
     pub fn take(&mut self) -> Option<Frame<Bytes>> {
         loop {
             let Some(offset) = memchr(b'\n', &self.buffer[self.scanned..]) else { return self.keep_within_limit() };
@@ -61,12 +62,13 @@ impl Lines {
         }
     }
 
-    /// The last line of a stream that ended without a line feed.
+    /// Returns the last line of a stream that ended without a line feed.
     pub fn finish(&mut self) -> Option<Frame<Bytes>> {
         self.buffer.extend_from_slice(b"\n");
         self.take()
     }
 
+    /// Drops the unfinished line if it is already too long.
     fn keep_within_limit(&mut self) -> Option<Frame<Bytes>> {
         self.scanned = self.buffer.len();
         if self.dropping {
@@ -74,12 +76,12 @@ impl Lines {
             self.scanned = 0;
             return None;
         }
-        // One more than the limit: it may be the carriage return of the line's end.
+        // The extra byte may be the carriage return of the line ending.
         if self.buffer.len() <= self.limit + 1 {
             return None;
         }
         let frame = too_long(&self.buffer);
-        // A fresh buffer, or the memory of the over-long line would stay for ever.
+        // Clearing the buffer instead would keep the memory of the over-long line.
         self.buffer = BytesMut::new();
         self.scanned = 0;
         self.dropping = true;
@@ -91,7 +93,7 @@ fn too_long<T>(message: &[u8]) -> Frame<T> {
     Frame::TooLong { head: Bytes::copy_from_slice(&message[..message.len().min(HEAD_KEPT)]) }
 }
 
-/// One server-sent event. A priming event has an id and no data.
+/// A server-sent event. A priming event has an id and no data.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Event {
     pub id: Option<String>,
@@ -100,19 +102,20 @@ pub struct Event {
     pub retry: Option<u64>,
 }
 
-/// A `text/event-stream`.
+/// A decoder for `text/event-stream`.
 pub struct Events {
     buffer: BytesMut,
     scanned: usize,
     limit: usize,
     data: BytesMut,
     event: Event,
-    /// The event so far is beyond the limit.
+    /// True if the current event exceeds the limit.
     dropping: bool,
-    /// The buffer has the beginning of an over-long line only.
+    /// True if the buffer holds only the beginning of an over-long line.
     is_cut: bool,
-    /// The last line ended in CR; a LF right behind it belongs to it.
+    /// True if the last line ended in CR. An LF directly after it belongs to the same line ending.
     after_carriage_return: bool,
+    /// True until the first line, which may begin with a byte order mark.
     at_start: bool,
 }
 
@@ -182,12 +185,13 @@ impl Events {
         Some(line.freeze())
     }
 
-    /// Returns whether a line is longer than any field may be. Its beginning still shows which field it is.
+    /// Reports whether a line is longer than any valid field. Its first [`HEAD_KEPT`] bytes still show which field it
+    /// is.
     fn is_over_long(&self, length: usize) -> bool {
         length > self.limit + HEAD_KEPT
     }
 
-    /// Adds a line to the event. An over-long line drops the event if it has data, and is passed over otherwise.
+    /// Adds a line to the event. An over-long `data` line drops the event. Any other over-long line is ignored.
     fn field(&mut self, line: &[u8], is_over_long: bool) {
         let (name, value) = match memchr(b':', line) {
             Some(at) => (&line[..at], line[at + 1..].strip_prefix(b" ").unwrap_or(&line[at + 1..])),
@@ -201,11 +205,12 @@ impl Events {
             b"id" if memchr(0, value).is_none() => self.event.id = Some(text()),
             b"event" => self.event.name = Some(text()),
             b"retry" => self.event.retry = text().parse().ok(),
-            // Comments and unknown fields.
+            // Comments and unknown fields are ignored.
             _ => {}
         }
     }
 
+    /// Appends a `data` line. Keeps only [`HEAD_KEPT`] bytes once the event exceeds the limit.
     fn add_data(&mut self, value: &[u8]) {
         if !self.data.is_empty() {
             self.data.extend_from_slice(b"\n");
@@ -330,7 +335,7 @@ mod tests {
         }
     }
 
-    /// The head of a dropped line depends on when it was noticed; that it was dropped does not.
+    /// Maps dropped lines to `None`. The head of a dropped line depends on the chunking.
     fn kind(frame: Frame<Bytes>) -> Option<Bytes> {
         match frame {
             Frame::Whole(line) => Some(line),

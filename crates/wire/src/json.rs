@@ -1,8 +1,8 @@
-//! Looking into JSON without building it: spans, shallow walks and splices.
+//! Reads and edits JSON text without building a tree: spans, shallow walks and splices.
 //!
-//! Everything here works on text that is already known to be one valid JSON value (`Message::parse` made sure of
-//! that), so a walk only has to find where things end. Nothing recurses: a payload may be nested as deep as its
-//! sender likes. Payloads are never re-serialised; what must change is replaced at its span and the rest is copied.
+//! All functions expect one valid JSON value, which `Message::parse` has checked. A walk therefore only searches for
+//! the end of each value. No function recurses, so deep nesting cannot overflow the stack. The gateway never serializes
+//! a payload again: a [`Splice`] replaces values at their spans and copies the rest.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use std::ops::Range;
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
-/// Where a value stands in its text. 32 bits are plenty: messages are bounded far below 4 GiB.
+/// The position of a value in its text. Messages are far smaller than 4 GiB, so 32 bits are enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     pub start: u32,
@@ -24,7 +24,7 @@ impl Span {
         Span { start: narrow(start), end: narrow(end) }
     }
 
-    /// The span of `part`, which must be a slice of `text`.
+    /// Returns the span of `part`, which must be a slice of `text`.
     pub fn of(text: &str, part: &str) -> Span {
         let start = part.as_ptr() as usize - text.as_ptr() as usize;
         Span::new(start, start + part.len())
@@ -43,7 +43,7 @@ impl Span {
     }
 }
 
-/// One member of an object: its key as written (with quotes) and its value.
+/// A member of an object. The span of the key includes the quotes.
 #[derive(Clone, Copy, Debug)]
 pub struct Member {
     pub key: Span,
@@ -51,32 +51,33 @@ pub struct Member {
 }
 
 impl Member {
+    /// Returns the decoded key.
     pub fn key<'a>(&self, text: &'a str) -> Cow<'a, str> {
         string(text, self.key).unwrap_or(Cow::Borrowed(""))
     }
 
-    /// Both as they are written.
+    /// Returns key and value as they are written in `text`.
     pub fn written(&self, text: &str) -> String {
         format!("{}:{}", self.key.get(text), self.value.get(text))
     }
 }
 
-/// The members of the object at `span`; none when the value is no object.
+/// Iterates over the members of the object at `span`. Yields nothing if the value is not an object.
 pub fn members(text: &str, span: Span) -> Members<'_> {
     Members { walk: Walk::into(text, span, b'{') }
 }
 
-/// The elements of the array at `span`; none when the value is no array.
+/// Iterates over the elements of the array at `span`. Yields nothing if the value is not an array.
 pub fn elements(text: &str, span: Span) -> Elements<'_> {
     Elements { walk: Walk::into(text, span, b'[') }
 }
 
-/// The value of the first member called `key`.
+/// Returns the value of the first member called `key`.
 pub fn member(text: &str, span: Span, key: &str) -> Option<Span> {
     members(text, span).find(|member| member.key(text) == key).map(|member| member.value)
 }
 
-/// The decoded string at `span`, or nothing when the value is no string.
+/// Returns the decoded string at `span`. Returns `None` if the value is not a string.
 pub fn string(text: &str, span: Span) -> Option<Cow<'_, str>> {
     let token = span.get(text);
     let inner = token.strip_prefix('"')?.strip_suffix('"')?;
@@ -86,14 +87,14 @@ pub fn string(text: &str, span: Span) -> Option<Cow<'_, str>> {
     serde_json::from_str::<String>(token).ok().map(Cow::Owned)
 }
 
-/// Most strings that are looked at are names: too short for `memchr` to pay.
+/// Reports whether a string has a backslash. Most strings are names, and a call of `memchr` is too slow for them.
 fn has_escape(inner: &[u8]) -> bool {
     const SHORT: usize = 64;
     let (head, tail) = inner.split_at(inner.len().min(SHORT));
     head.contains(&b'\\') || memchr::memchr(b'\\', tail).is_some()
 }
 
-/// `text` as a JSON string token.
+/// Encodes `text` as a JSON string token.
 pub fn quote(text: &str) -> String {
     let mut token = String::with_capacity(text.len() + 2);
     token.push('"');
@@ -114,12 +115,12 @@ pub fn quote(text: &str) -> String {
     token
 }
 
-/// The whole text as a span, without the blanks around it.
+/// Returns the span of the whole text without surrounding whitespace.
 pub fn whole(text: &str) -> Span {
     Span::of(text, text.trim_matches([' ', '\t', '\r', '\n']))
 }
 
-/// The member `key` of the object at `span` together with one comma beside it: cut out, it leaves an object.
+/// Returns the span of the member `key` together with one adjacent comma. Removing this span leaves a valid object.
 pub fn cuttable(text: &str, span: Span, key: &str) -> Option<Span> {
     let mut before = None;
     let mut members = members(text, span).peekable();
@@ -137,8 +138,8 @@ pub fn cuttable(text: &str, span: Span, key: &str) -> Option<Span> {
     None
 }
 
-/// Cuts the members of the object at `span` whose keys `is_cut` names, each with one comma beside it: what is left is an
-/// object. Tells how many are left.
+/// Removes the members of the object at `span` for which `is_cut` returns true, each with one adjacent comma. Returns
+/// the number of members that remain.
 pub fn cut_members(text: &str, span: Span, is_cut: impl Fn(&str) -> bool, edits: &mut Splice) -> usize {
     let (mut kept, mut before) = (0, None);
     let mut members = members(text, span).peekable();
@@ -156,14 +157,14 @@ pub fn cut_members(text: &str, span: Span, is_cut: impl Fn(&str) -> bool, edits:
     kept
 }
 
-/// Puts `members`, as they are written between commas, at the beginning of the object at `span`.
+/// Inserts `members` at the beginning of the object at `span`. `members` must be written with commas between them.
 pub fn prepend(text: &str, span: Span, members: &str, edits: &mut Splice) {
     let comma = if self::members(text, span).next().is_some() { "," } else { "" };
     edits.insert(span.start + 1, format!("{members}{comma}"));
 }
 
-/// Line breaks in valid JSON are blanks. They become spaces before a payload leaves on a transport that frames by lines:
-/// a backend that pretty-prints must not break the framing, and none may smuggle a message in.
+/// Replaces line breaks by spaces, for transports that frame messages by lines. Line breaks in valid JSON are always
+/// whitespace. A backend that pretty-prints would otherwise break the framing or could inject a message.
 pub fn single_line(raw: Bytes) -> Bytes {
     if memchr::memchr2(b'\n', b'\r', &raw).is_none() {
         return raw;
@@ -189,7 +190,7 @@ impl Iterator for Members<'_> {
     }
 }
 
-/// Key and value one after the other, for who chooses by the key how to pass the value.
+/// Reads keys and values separately, for callers that choose by the key how to read the value.
 impl Members<'_> {
     pub fn next_key(&mut self) -> Option<Span> {
         let key = self.walk.next_value()?;
@@ -201,7 +202,7 @@ impl Members<'_> {
         self.walk.next_value()
     }
 
-    /// Passes the value as well, and shows the members that it has where it is an object.
+    /// Skips the value like `next_value`. If it is an object, passes each of its members to `see`.
     pub fn next_object(&mut self, see: impl FnMut(Member)) -> Option<Span> {
         self.walk.skip_blanks();
         let Walk { bytes, at: start, end } = self.walk;
@@ -242,6 +243,7 @@ impl<'a> Walk<'a> {
         Walk { bytes, at: if inside { start + 1 } else { end }, end }
     }
 
+    /// Skips whitespace and commas.
     fn skip_blanks(&mut self) {
         while self.at < self.end && matches!(self.bytes[self.at], b' ' | b'\t' | b'\n' | b'\r' | b',') {
             self.at += 1;
@@ -266,7 +268,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Where the value that begins at `start` ends.
+/// Returns the end of the value that begins at `start`.
 fn value_end(bytes: &[u8], start: usize) -> usize {
     match bytes[start] {
         b'"' => string_end(bytes, start),
@@ -279,6 +281,7 @@ fn value_end(bytes: &[u8], start: usize) -> usize {
     }
 }
 
+/// Returns the end of the string that begins at `start`, after its closing quote.
 pub(super) fn string_end(bytes: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     while let Some(offset) = quote_or_escape(&bytes[at.min(bytes.len())..]) {
@@ -291,12 +294,12 @@ pub(super) fn string_end(bytes: &[u8], start: usize) -> usize {
     bytes.len()
 }
 
-/// Where the first `"` or `\` stands. Eight bytes at a time where it is near, which it is in most strings.
+/// Returns the position of the first `"` or `\`. Checks eight bytes at a time at first, because most strings are short.
 fn quote_or_escape(bytes: &[u8]) -> Option<usize> {
     const NEAR: usize = 64;
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     const HIGHS: u64 = u64::from_ne_bytes([0x80; 8]);
-    // The lowest high bit that is set tells the first byte that is the same.
+    // Sets the high bit of each equal byte. Only the lowest set bit is reliable, and it marks the first equal byte.
     let same = |word: u64, byte: u8| {
         let difference = word ^ (ONES * u64::from(byte));
         difference.wrapping_sub(ONES) & !difference & HIGHS
@@ -338,7 +341,7 @@ fn container_end(bytes: &[u8], start: usize) -> usize {
     bytes.len()
 }
 
-/// Changes to one text: spans and what stands there instead. Spans must not overlap.
+/// Replacements in one text. Their spans must not overlap.
 #[derive(Clone, Debug, Default)]
 pub struct Splice {
     edits: SmallVec<[(Span, Bytes); 4]>,
@@ -361,7 +364,7 @@ impl Splice {
         self.edits.is_empty()
     }
 
-    /// Moves all edits by `offset`: a splice of a part becomes one of the whole.
+    /// Moves all edits by `offset`. The edits of a part then apply to the whole text.
     pub fn shift(&mut self, offset: u32) {
         for (span, _) in &mut self.edits {
             span.start += offset;
@@ -373,7 +376,7 @@ impl Splice {
         self.edits.extend(other.edits);
     }
 
-    /// The new text as pieces that share the old one's memory.
+    /// Returns the new text as pieces that share the memory of the old text.
     pub fn pieces(mut self, raw: &Bytes) -> Pieces {
         self.edits.sort_by_key(|(span, _)| (span.start, span.end));
         let mut pieces = Pieces::new();
@@ -396,7 +399,7 @@ impl Splice {
     }
 }
 
-/// One message as a row of shared byte slices, so that a large result is never copied to put an id in front of it.
+/// A message as a list of shared byte slices. The gateway can change the id of a large result without copying it.
 #[derive(Clone, Debug, Default)]
 pub struct Pieces(SmallVec<[Bytes; 5]>);
 
@@ -431,7 +434,7 @@ impl Pieces {
         whole.freeze()
     }
 
-    /// The message on one line, see [`single_line`].
+    /// Puts the message on one line, see [`single_line`].
     pub fn into_line(self) -> Pieces {
         Pieces(self.0.into_iter().map(single_line).collect())
     }
@@ -506,7 +509,7 @@ mod tests {
     fn the_end_of_a_string_is_found_wherever_it_is() {
         for length in 0..200 {
             for (inner, is_end) in [(b"\"".as_slice(), true), (b"\\\"x\"", false)] {
-                // Bytes next to the two that are looked for, and some that are not ASCII.
+                // The filler has bytes close to the two delimiters, and bytes that are not ASCII.
                 let filler = b"!#[]\xc3\xa9\x01 ".iter().cycle().take(length).copied();
                 let bytes: Vec<_> = b"\"".iter().copied().chain(filler).chain(inner.iter().copied()).collect();
                 let end = if is_end { length + 2 } else { length + 5 };

@@ -1,10 +1,11 @@
-//! Words that are looked for in every message: prepared once, since preparing costs more than looking.
+//! Keywords that the gateway searches for in every message. Each finder is built once, because building it costs more
+//! than a search.
 
 use std::sync::OnceLock;
 
 use memchr::memmem::Finder;
 
-/// A word that says whether a message must be looked into at all.
+/// A keyword that decides whether a message needs a closer look.
 pub struct Keyword {
     word: &'static str,
     finder: OnceLock<Finder<'static>>,

@@ -1,11 +1,12 @@
-//! The JSON-RPC envelope: one parse finds the few members a gateway needs, everything else stays raw.
+//! The JSON-RPC envelope. One parse finds the few members that a gateway needs and leaves everything else raw.
 //!
-//! A [`Message`] owns the bytes it came in and knows the spans of its `id`, `params` and what stands in `params`. It is
-//! never re-serialised: what must change on the way (the id, a name, a URI, a progress token) is spliced. That is what
-//! makes the gateway lossless: member order, number spelling, escapes and unknown members pass as they came.
+//! A [`Message`] owns the bytes it arrived in and knows the spans of `id`, `params` and the members of `params`. The
+//! gateway never serializes a message again. It splices the few values that change on the way: the id, a name, a URI, a
+//! progress token. This keeps the gateway lossless: member order, number spelling, escapes and unknown members pass
+//! unchanged.
 //!
-//! Parsing checks UTF-8 and that the text is one complete JSON value, and refuses duplicate keys in the envelope and in
-//! `params`: two readers must never see two different messages.
+//! The parser accepts one complete JSON value in UTF-8. It rejects duplicate keys in the envelope and in `params`,
+//! because two readers could resolve a duplicate differently and see two different messages.
 
 pub mod canonical;
 pub mod date;
@@ -46,16 +47,17 @@ use crate::json::{Pieces, Span, Splice};
 use crate::method::Method;
 use crate::params::Params;
 
-/// A request id, as its sender wrote it: `1` is not `"1"`, and it goes back in the same type.
+/// A request id as a JSON token. The number `1` and the string `"1"` are different ids, and a response keeps the type.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Id(Bytes);
 
 impl Id {
+    /// Reads the id at `span`. Returns `None` if the value is neither a string nor an integer.
     pub fn parse(raw: &Bytes, span: Span) -> Option<Id> {
         let token = span.slice(raw);
         match token.first()? {
             b'"' if memchr::memchr(b'\\', &token).is_none() => Some(Id(token)),
-            // The same string may be escaped in several ways; the decoded one is compared.
+            // Peers may escape the same string differently, so ids are compared in one normal spelling.
             b'"' => {
                 let decoded: String = serde_json::from_slice(&token).ok()?;
                 Some(Id(json::quote(&decoded).into()))
@@ -68,17 +70,18 @@ impl Id {
         }
     }
 
-    /// The JSON token.
+    /// Returns the id as a JSON token.
     pub fn token(&self) -> Bytes {
         self.0.clone()
     }
 
-    /// The same in memory of its own, for whoever keeps it longer than its message.
+    /// Returns a copy with its own memory. An id that outlives its message would otherwise keep the whole message
+    /// alive.
     pub fn detached(&self) -> Id {
         Id(Bytes::copy_from_slice(&self.0))
     }
 
-    /// The number, where the id is one of ours.
+    /// Returns the id as a number. All ids that the gateway creates are numbers.
     pub fn as_u64(&self) -> Option<u64> {
         std::str::from_utf8(&self.0).ok()?.parse().ok()
     }
@@ -128,20 +131,20 @@ pub struct Notification {
 #[derive(Clone, Debug)]
 pub struct Response {
     pub raw: Text,
-    /// Absent when the peer could not read the id of what it answers.
+    /// `None` if the peer could not read the id of the request that it answers.
     pub id: Option<Id>,
     id_at: Option<Span>,
     pub outcome: Outcome,
 }
 
-/// Where the answer's payload stands.
+/// The span of a response's payload.
 #[derive(Clone, Copy, Debug)]
 pub enum Outcome {
     Result(Span),
     Error(Span),
 }
 
-/// Bytes that were checked to be UTF-8 once.
+/// Bytes that are known to be valid UTF-8.
 #[derive(Clone)]
 pub struct Text(ByteString);
 
@@ -169,15 +172,15 @@ impl fmt::Debug for Text {
     }
 }
 
-/// The messages that one batch may have.
+/// The maximum number of messages in one batch.
 pub const MAX_BATCH: usize = 100;
 
-/// Why bytes are no message. The id is kept where it could be read, so that the answer names the request.
+/// The reason why bytes are not a valid message. The id is present if it was readable, for use in the error response.
 #[derive(Clone, Debug)]
 pub struct Malformed {
     pub error: Error,
     pub id: Option<Id>,
-    /// The message is an answer that is whole, but beyond a limit.
+    /// True if the message is a complete response that exceeds a limit.
     pub is_answer: bool,
 }
 
@@ -188,6 +191,7 @@ impl Malformed {
 }
 
 impl Message {
+    /// Parses one message. Returns an error if the bytes are not a JSON-RPC message or nest deeper than [`MAX_DEPTH`].
     pub fn parse(raw: Bytes) -> Result<Message, Malformed> {
         let text = Text::new(raw).map_err(|error| unreadable(format!("not UTF-8: {error}")))?;
         let envelope = Envelope::read(text.as_str())?;
@@ -197,7 +201,7 @@ impl Message {
         envelope.classify(&text)
     }
 
-    /// Splits an array of at most [`MAX_BATCH`] messages. Returns `None` if the text is no array.
+    /// Splits an array of at most [`MAX_BATCH`] messages. Returns `None` if the text is not an array.
     pub fn split_batch(raw: &Bytes) -> Option<Result<Vec<Bytes>, Malformed>> {
         if raw.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'[') {
             return None;
@@ -206,7 +210,7 @@ impl Message {
         let batch = deserializer.deserialize_seq(BatchVisitor).and_then(|batch| deserializer.end().map(|()| batch));
         Some(match batch {
             Ok(messages) => Ok(messages.iter().map(|message| raw.slice_ref(message.get().as_bytes())).collect()),
-            // The visitor has no other error of its own.
+            // A batch that is too long is the only data error that the visitor reports.
             Err(error) if error.is_data() => {
                 let limit = Limit::BatchMessages.as_str();
                 Err(Malformed::new(Error::LimitExceeded { limit, value: MAX_BATCH }, None))
@@ -216,7 +220,7 @@ impl Message {
     }
 }
 
-/// Reads the messages of a batch, and stops at the first one too many.
+/// Reads the messages of a batch. Fails at the first message beyond [`MAX_BATCH`], without reading the rest.
 struct BatchVisitor;
 
 impl<'de> Visitor<'de> for BatchVisitor {
@@ -242,7 +246,7 @@ fn unreadable(reason: String) -> Malformed {
     Malformed::new(Error::Parse(reason), None)
 }
 
-/// The members of the envelope as they stand in the text.
+/// The raw members of the envelope.
 #[derive(Default)]
 struct Envelope<'a> {
     jsonrpc: Option<&'a RawValue>,
@@ -270,7 +274,7 @@ impl<'a> Envelope<'a> {
     fn too_deep(&self, text: &Text) -> Malformed {
         let id = self.id.and_then(|id| Id::parse(text.bytes(), Span::of(text.as_str(), id.get())));
         let error = Error::LimitExceeded { limit: Limit::JsonDepth.as_str(), value: MAX_DEPTH };
-        // The id is kept for longer than the text.
+        // The caller keeps the id for longer than the text.
         Malformed { error, id: id.map(|id| id.detached()), is_answer: self.method.is_none() }
     }
 
@@ -340,18 +344,18 @@ impl<'de> Visitor<'de> for EnvelopeVisitor {
     }
 }
 
-/// A key that borrows where it can; `Cow` alone always copies.
+/// A key that borrows from the text if it has no escapes. A plain `Cow` always copies.
 #[derive(serde::Deserialize)]
 #[serde(transparent)]
 struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl Request {
-    /// The id with the spelling of its sender, who may compare no more than that.
+    /// Returns the id exactly as the client spelled it. A client may compare only the text of ids.
     pub fn id_as_written(&self) -> Id {
         Id(self.id_at.slice(self.raw.bytes()))
     }
 
-    /// The request as another peer must see it: its id and whatever `edits` names replaced.
+    /// Returns the request under the id `id`, with `edits` applied.
     pub fn rekeyed(&self, id: &Id, mut edits: Splice) -> Bytes {
         edits.replace(self.id_at, id.token());
         edits.apply(self.raw.bytes())
@@ -359,7 +363,7 @@ impl Request {
 }
 
 impl Response {
-    /// The answer under the id its receiver knows, with `edits` applied.
+    /// Returns the response under the id `id`, with `edits` applied.
     pub fn rekeyed(&self, id: &Id, mut edits: Splice) -> Pieces {
         match self.id_at {
             Some(at) => edits.replace(at, id.token()),
@@ -371,8 +375,8 @@ impl Response {
         edits.pieces(self.raw.bytes())
     }
 
-    /// Whether it says that a resource is not there. Backends have several ways: the protocol's code, or invalid params that
-    /// name the URI or say so.
+    /// Reports whether the response means that a resource does not exist. Backends use the protocol's own code, or
+    /// invalid params together with the URI or a "not found" message.
     pub fn is_not_found(&self) -> bool {
         let text = self.raw.as_str();
         let Outcome::Error(error) = self.outcome else { return false };
@@ -397,7 +401,7 @@ impl Outcome {
     }
 }
 
-/// An answer of our own around a ready result.
+/// Returns a response with `result`, which must be JSON.
 pub fn reply(id: &Id, result: impl Into<Bytes>) -> Pieces {
     let id = id.token();
     let mut head = Vec::with_capacity(id.len() + 40);
@@ -411,13 +415,13 @@ pub fn reply(id: &Id, result: impl Into<Bytes>) -> Pieces {
     pieces
 }
 
-/// An error of our own. The id is left out when it could not be read.
+/// Returns an error response. It has no id if the id of the request could not be read.
 pub fn error_reply(id: Option<&Id>, error_object: &str) -> Pieces {
     let id = id.map(|id| format!("\"id\":{id},")).unwrap_or_default();
     format!("{{\"jsonrpc\":\"2.0\",{id}\"error\":{error_object}}}").into()
 }
 
-/// A notification of our own.
+/// Returns a notification that the gateway itself sends.
 pub fn notification(method: &Method, params: Option<&str>) -> Bytes {
     match params {
         Some(params) => format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#).into(),
@@ -425,7 +429,7 @@ pub fn notification(method: &Method, params: Option<&str>) -> Bytes {
     }
 }
 
-/// A request of our own.
+/// Returns a request that the gateway itself sends.
 pub fn request(id: &Id, method: &Method, params: &str) -> Bytes {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#).into()
 }

@@ -1,10 +1,11 @@
-//! The methods of the protocol, as a closed list plus `Other`.
+//! The methods of the protocol, as a closed list plus `Other`. A closed list lets the compiler check that a `match`
+//! handles every method. `Other` lets the gateway forward methods that it does not know.
 
 use std::fmt;
 
 macro_rules! methods {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)+) => {
-        /// A request's or notification's method. `Other` keeps the name of one that no version defines.
+        /// The method of a request or notification. `Other` keeps the name of a method that no version defines.
         #[derive(Clone, Debug, PartialEq, Eq, Hash)]
         pub enum Method {
             $($(#[$doc])* $variant,)+
@@ -30,7 +31,7 @@ macro_rules! methods {
 }
 
 methods! {
-    // Requests of clients.
+    // Requests from clients.
     Initialize = "initialize",
     Ping = "ping",
     ToolsList = "tools/list",
@@ -56,7 +57,7 @@ methods! {
     TasksList = "tasks/list",
     /// 2026-07-28 only.
     TasksUpdate = "tasks/update",
-    // Requests of servers.
+    // Requests from servers.
     Sample = "sampling/createMessage",
     Elicit = "elicitation/create",
     RootsList = "roots/list",
@@ -69,7 +70,7 @@ methods! {
     PromptsChanged = "notifications/prompts/list_changed",
     ResourcesChanged = "notifications/resources/list_changed",
     ResourceUpdated = "notifications/resources/updated",
-    /// Of our extension of subscriptions.
+    /// Part of the gateway's own extension of subscriptions.
     ResourceDeleted = "notifications/resources/deleted",
     RootsChanged = "notifications/roots/list_changed",
     /// 2026-07-28 only.

@@ -1,7 +1,8 @@
-//! Arguments of tools that HTTP requests of 2026-07-28 repeat in headers, and how values are written there.
+//! Tool arguments that HTTP requests of 2026-07-28 repeat in headers, and the encoding of header values.
 //!
-//! A tool marks such a property of its input schema with `x-mcp-header`. Whoever calls the tool over HTTP repeats the
-//! argument in `Mcp-Param-NAME`; whoever serves it compares the two. Pure: nothing here knows a connection.
+//! A tool marks such a property of its input schema with `x-mcp-header`. The client repeats the argument in the header
+//! `Mcp-Param-NAME` when it calls the tool over HTTP. The server compares header and argument. The gateway does both:
+//! the first for backends, the second for clients. This module does no I/O.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -11,18 +12,19 @@ use base64::engine::general_purpose::STANDARD;
 
 use crate::json::{self, Span, quote};
 
-/// Stands before the name that an annotation gives, in lower case as all names of headers here.
+/// The prefix of the header names, in lower case like all header names here.
 pub const PREFIX: &str = "mcp-param-";
 
 const ANNOTATION: &str = "x-mcp-header";
 const OPEN: &str = "=?base64?";
 const CLOSE: &str = "?=";
-/// A schema that is nested deeper is not looked into: each level costs a walk through all below it.
+/// The maximum nesting of a schema that is searched. Each level costs a walk through everything below it.
 const MOST_LEVELS: usize = 64;
-/// Whole numbers that every reader of JSON tells apart.
+/// The largest integer that every JSON reader represents exactly.
 const LARGEST: i64 = (1 << 53) - 1;
 
-/// `value` as it stands in a header: plain where it can be, else as marked base64.
+/// Encodes `value` for a header. The result is plain if possible, otherwise marked base64. A value that itself looks
+/// like marked base64 must be encoded too.
 pub fn encode(value: &str) -> Cow<'_, str> {
     let is_plain = |byte: u8| matches!(byte, b'\t' | b' '..=b'~');
     let has_blank_ends = value.starts_with([' ', '\t']) || value.ends_with([' ', '\t']);
@@ -32,7 +34,7 @@ pub fn encode(value: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{OPEN}{}{CLOSE}", STANDARD.encode(value)))
 }
 
-/// What a header says. Blanks around it do not count.
+/// Decodes the value of a header. Ignores surrounding whitespace.
 pub fn decode(value: &[u8]) -> Result<Cow<'_, str>, &'static str> {
     let value = std::str::from_utf8(value).map_err(|_| "is not UTF-8")?.trim_matches([' ', '\t']);
     let Some(inner) = marked(value) else { return Ok(Cow::Borrowed(value)) };
@@ -40,11 +42,12 @@ pub fn decode(value: &[u8]) -> Result<Cow<'_, str>, &'static str> {
     String::from_utf8(bytes).map(Cow::Owned).map_err(|_| "is not UTF-8 once it is decoded")
 }
 
+/// Returns the base64 text between the markers, or `None` if the value is not marked.
 fn marked(value: &str) -> Option<&str> {
     value.strip_prefix(OPEN)?.strip_suffix(CLOSE)
 }
 
-/// What the header `name` says, which may stand once only. `values` are all that were sent under that name.
+/// Decodes the header `name`, which must not be repeated. `values` are all values that the client sent under that name.
 pub fn sole<'h>(name: &str, values: impl IntoIterator<Item = &'h [u8]>) -> Result<Option<Cow<'h, str>>, String> {
     let mut values = values.into_iter();
     let Some(value) = values.next() else { return Ok(None) };
@@ -60,14 +63,14 @@ pub struct Mirrors(Box<[Mirror]>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mirror {
-    /// The whole name of the header, in lower case.
+    /// The full name of the header, in lower case.
     header: Box<str>,
-    /// The keys from `arguments` to the value.
+    /// The keys that lead from `arguments` to the value.
     path: Box<[Box<str>]>,
 }
 
 impl Mirrors {
-    /// From the definition of a tool; or why an annotation in it is invalid, for people.
+    /// Reads the annotations from the definition of a tool. Returns a readable reason if an annotation is invalid.
     pub fn read(definition: &str) -> Result<Mirrors, String> {
         if memchr::memmem::find(definition.as_bytes(), ANNOTATION.as_bytes()).is_none() {
             return Ok(Mirrors::default());
@@ -84,7 +87,7 @@ impl Mirrors {
         self.0.is_empty()
     }
 
-    /// The headers of a call with these `arguments`: names in lower case, and encoded values.
+    /// Returns the headers for a call with these `arguments`: names in lower case, and encoded values.
     pub fn headers<'a>(&'a self, text: &'a str, arguments: Option<Span>) -> impl Iterator<Item = (&'a str, String)> {
         self.0.iter().filter_map(move |Mirror { header, path }| {
             let value = said(text, find(text, arguments, path)?)?;
@@ -92,7 +95,8 @@ impl Mirrors {
         })
     }
 
-    /// Whether the headers of a call repeat its `arguments`; or what is wrong. `get` gives all that were sent under a name.
+    /// Checks that the headers of a call repeat its `arguments`. `get` returns all values sent under a name. Returns a
+    /// readable reason if a header is missing, unexpected or different.
     pub fn check<'h, I: IntoIterator<Item = &'h [u8]>>(
         &self,
         text: &str,
@@ -121,7 +125,7 @@ fn find(text: &str, arguments: Option<Span>, path: &[Box<str>]) -> Option<Span> 
     path.iter().try_fold(arguments?, |value, key| json::member(text, value, key))
 }
 
-/// An argument in the words of a header; nothing for null, and for what no header can repeat.
+/// Converts an argument to header text. Returns `None` for null, arrays and objects, which no header can repeat.
 fn said(text: &str, value: Span) -> Option<Cow<'_, str>> {
     let token = value.get(text);
     match token.as_bytes().first()? {
@@ -140,7 +144,7 @@ fn is_same_number(sent: &str, said: &str) -> bool {
     sent == said || whole_number(sent).is_some_and(|sent| Some(sent) == whole_number(said))
 }
 
-/// However it is spelled: `1e2` and `100.0` are a hundred.
+/// Returns the value of an integer in any spelling. `1e2` and `100.0` are both 100.
 fn whole_number(token: &str) -> Option<i64> {
     let number = token.parse().ok().or_else(|| {
         let number: f64 = token.parse().ok()?;
@@ -149,7 +153,7 @@ fn whole_number(token: &str) -> Option<i64> {
     number.filter(|number: &i64| (-LARGEST..=LARGEST).contains(number))
 }
 
-/// The walk through a schema. It keeps its own stack, so nesting costs no recursion.
+/// A walk through a schema. It keeps its own stack, so deep nesting causes no recursion.
 struct Search<'a> {
     text: &'a str,
     found: Vec<Mirror>,
@@ -157,19 +161,20 @@ struct Search<'a> {
     open: Vec<Place>,
 }
 
-/// A value in the schema that is still to be looked at.
+/// A value in the schema that the walk has not visited yet.
 struct Place {
     span: Span,
     level: usize,
     kind: Kind,
-    /// The keys that lead here through `properties` alone; nothing elsewhere, where no annotation may stand.
+    /// The keys that lead to this value through `properties` alone. `None` elsewhere, because annotations are invalid
+    /// there.
     path: Option<Vec<Box<str>>>,
 }
 
 #[derive(Clone, Copy)]
 enum Kind {
     Schema,
-    /// Schemas by name.
+    /// An object that maps names to schemas.
     Map,
 }
 
@@ -200,7 +205,7 @@ impl Search<'_> {
 
     fn look_at_schema(&mut self, place: &Place) -> Result<(), String> {
         let level = place.level + 1;
-        // Several schemas beside each other.
+        // The value may also be an array of schemas, as under `anyOf`.
         for span in json::elements(self.text, place.span) {
             self.open.push(Place { span, level, kind: Kind::Schema, path: None });
         }
@@ -212,7 +217,7 @@ impl Search<'_> {
                 }
                 "properties" => (Kind::Map, place.path.clone()),
                 "$defs" | "definitions" | "dependentSchemas" | "patternProperties" => (Kind::Map, None),
-                // Values, not schemas.
+                // These keywords hold values, not schemas.
                 "default" | "const" | "enum" | "examples" => continue,
                 _ => (Kind::Schema, None),
             };
@@ -243,7 +248,7 @@ impl Search<'_> {
     }
 }
 
-/// A character of a header's name.
+/// Reports whether a byte may occur in a header name.
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }

@@ -1,9 +1,9 @@
-//! What a request of 2026-07-28 says of itself: the members of `_meta` that took the place of the handshake.
+//! The members of `_meta` that describe a request of 2026-07-28. They replace the handshake of earlier versions.
 
 use crate::Request;
 use crate::json::{Member, Span};
 
-/// Prefix of the keys in `_meta` that the protocol keeps for itself.
+/// The prefix of the `_meta` keys that the protocol reserves.
 pub const RESERVED: &str = "io.modelcontextprotocol/";
 const RESERVED_QUOTED: &str = "\"io.modelcontextprotocol/";
 pub const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
@@ -12,27 +12,27 @@ pub const CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
 pub const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
 pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
-/// The extension that has tasks.
+/// The extension for tasks.
 pub const TASKS: &str = "io.modelcontextprotocol/tasks";
-/// The capabilities that declare it.
+/// The capabilities that declare the tasks extension.
 pub const TASKS_DECLARED: &str = r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
-/// Names the task that a message belongs to. Of 2025-11-25, which keeps the same prefix for itself.
+/// The key that names the task of a message. It belongs to 2025-11-25, which reserves the same prefix.
 pub const RELATED_TASK: &str = "io.modelcontextprotocol/related-task";
 
-/// What we call ourselves.
+/// The gateway's own name and version.
 pub const IDENTITY: &str =
     concat!(r#"{"name":"goblin","title":"Goblin MCP gateway","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
 
-/// What a result must say that may be kept, with a comma before. It is stale at once: to ask us again costs a copy of
-/// bytes, and who does not listen is not told when it changes.
+/// The cache members of a result, with a leading comma. Results are stale at once. A repeated request to the gateway
+/// only copies bytes, and a client without a subscription receives no notification when the result changes.
 pub const FRESHNESS: &str = r#","ttlMs":0,"cacheScope":"private""#;
 
-/// Whether a request says its version itself, and so needs no session.
+/// Reports whether a request declares its protocol version. These requests need no session.
 pub fn is_visit(request: &Request) -> bool {
     request.params.said.version.is_some()
 }
 
-/// Where these members stand, and the progress token beside them.
+/// The spans of these members, and of the progress token.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Meta {
     pub version: Option<Span>,
@@ -43,11 +43,11 @@ pub struct Meta {
 }
 
 impl Meta {
-    /// Of a member that stands twice, the first counts.
+    /// Records a member of `_meta` if it is known. If a key occurs twice, the first member counts.
     pub(super) fn see(&mut self, text: &str, member: Member) {
         let written = member.key.get(text);
         let slot = match written.strip_prefix(RESERVED_QUOTED) {
-            // Some of it may be written as an escape.
+            // The key may contain escapes, so decode it first.
             _ if written.contains('\\') => self.slot(&member.key(text)),
             Some(rest) => self.reserved(rest.trim_end_matches('"')),
             None => self.slot(written.trim_matches('"')),

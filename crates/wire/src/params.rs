@@ -1,4 +1,5 @@
-//! A shallow view of `params`: where the members a gateway looks at stand.
+//! A shallow view of `params`: the spans of the members that a gateway reads. `Message::parse` builds it in one walk,
+//! without decoding the values. A duplicate key is an error, because two readers could resolve it differently.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -8,7 +9,7 @@ use crate::json::{self, Span};
 use crate::keyword::Keyword;
 use crate::modern::{Meta, RELATED_TASK};
 
-/// The spans of the members of `params` that decide where a message goes or that must be mapped on the way.
+/// The spans of the members of `params` that decide the route of a message or that the gateway must map.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Params {
     pub whole: Option<Span>,
@@ -19,7 +20,7 @@ pub struct Params {
     pub reference: Option<Span>,
     pub level: Option<Span>,
     pub meta: Option<Span>,
-    /// What stands in there, where it is an object.
+    /// The known members of `_meta`, if `_meta` is an object.
     pub said: Meta,
     pub request_id: Option<Span>,
     pub progress_token: Option<Span>,
@@ -32,13 +33,13 @@ pub struct Params {
     pub task_id: Option<Span>,
 }
 
-/// More members than this are compared through a set, so that hostile params stay linear.
+/// The number of keys that are compared one by one. Further keys go into a set, so hostile params take linear time.
 const COMPARED_ONE_BY_ONE: usize = 32;
 
 impl Params {
-    /// Refuses what is no object, and members that stand twice.
+    /// Reads `params`. Returns an error if the value is not an object or has a duplicate key.
     pub(super) fn read(text: &str, whole: Option<Span>) -> Result<Params, String> {
-        // Some clients write `null` for what they leave out.
+        // Some clients write `null` for absent params.
         let Some(span) = whole.filter(|span| span.get(text) != "null") else { return Ok(Params::default()) };
         if !span.get(text).starts_with('{') {
             return Err("params must be an object".to_owned());
@@ -85,7 +86,7 @@ impl Params {
     }
 }
 
-/// The keys of one object met so far.
+/// The keys of one object seen so far.
 #[derive(Default)]
 pub(super) struct Keys<'a> {
     few: Vec<Cow<'a, str>>,
@@ -93,7 +94,7 @@ pub(super) struct Keys<'a> {
 }
 
 impl<'a> Keys<'a> {
-    /// Remembers `key`; false when it was there.
+    /// Adds `key`. Returns false if it was present.
     pub(super) fn insert(&mut self, key: Cow<'a, str>) -> bool {
         if self.few.contains(&key) {
             return false;
@@ -106,7 +107,7 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// The non-empty string at `span`, which a method needs under the name `key`.
+/// Returns the non-empty string at `span`. The error for a missing or invalid value names it `key`.
 pub fn required<'a>(text: &'a str, span: Option<Span>, key: &str) -> Result<Cow<'a, str>, Error> {
     let span = span.ok_or_else(|| Error::InvalidParams(format!("{key} is missing")))?;
     let value = json::string(text, span).ok_or_else(|| Error::InvalidParams(format!("{key} must be a string")))?;
@@ -118,7 +119,8 @@ pub fn required<'a>(text: &'a str, span: Option<Span>, key: &str) -> Result<Cow<
 
 static RELATED: Keyword = Keyword::new(RELATED_TASK);
 
-/// Where the task is named that a message belongs to: in `_meta` of its params, or of its result.
+/// Returns the span of the id of the task that a message belongs to. `holder` is the params or the result of the
+/// message. Its `_meta` names the task.
 pub fn related_task(text: &str, holder: Span) -> Option<Span> {
     if !RELATED.is_in(holder.get(text)) {
         return None;

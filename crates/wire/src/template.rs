@@ -1,26 +1,13 @@
-//! RFC 6570 URI templates read backwards: does this URI come from that template, and with which values?
+//! Matching of URIs against RFC 6570 URI templates: can a template expand to a URI, and with which values?
 //!
-//! A [`Template`] is parsed once into a flat list of steps (`parse`). A match is found in two passes. The first (`fit`)
-//! goes from the end of the URI to its start and notes, for each step, from which places the rest can fit. It does so
-//! by operations on sets of places (`places`), so its time is template size times URI size and nothing in the input
-//! makes it worse. The second (`search`) goes from the start to the end and takes, for each variable, the shortest
-//! value that leaves a rest that fits, an empty one only if it must. It never goes back, unless a variable stands twice
-//! in the template. To match those is NP-hard in general, so it then has an allowance, and does not match once that is
-//! spent.
+//! The catalog uses a [`Template`] to find the owner of a URI, and subscriptions use it as a pattern. [`index`] finds
+//! the templates that are worth a try, and [`Budget`] limits the work of all tries of one lookup.
 //!
-//! Invariant: a match is proven. Whatever was found is expanded again (`expand`) and must give the bytes of the URI, so
-//! a mistake in the search can lose a match but cannot make a false one.
+//! Invariant: every match is proven. The values found are expanded again (`expand`) and must give the bytes of the URI.
+//! A mistake in the search can lose a match but cannot produce a false one.
 //!
-//! Why no `regex`: what a variable can stand for follows from its operator, its modifier and the canonical percent
-//! encoding (`%2F` can come from `{x}`; `%2f`, `%41` and `%FF` cannot). As a regex that is large, has to count for
-//! `{x:1000}`, and needs a second parser to split what was captured; a first choice that the proof refuses is then the
-//! end. Knowing where the rest fits, the choice is right at once.
-//!
-//! A backend may list many templates. [`index`] finds those that are worth a try, and [`Budget`] bounds the work of all tries
-//! of one lookup.
-//!
-//! What it does not do: normalise (the caller does, where wanted), judge values (dot segments, schemes), rank
-//! templates beyond telling [`Template::literal_bytes`].
+//! This module does not normalize URIs, does not judge values (dot segments, schemes), and does not rank templates
+//! beyond [`Template::literal_bytes`].
 
 mod characters;
 mod expand;
@@ -38,21 +25,21 @@ use thiserror::Error;
 use self::parse::Step;
 
 pub const MAX_TEMPLATE_BYTES: usize = 2 * 1024;
-/// Bounds the time of a match, as each variable costs a look at the whole URI.
+/// The maximum number of variables. Each variable costs a pass over the whole URI, so this limits the time of a match.
 pub const MAX_VARIABLES: usize = 64;
-/// No longer URI matches anything.
+/// The maximum length of a URI. A longer URI matches no template.
 pub const MAX_URI_BYTES: usize = 8 * 1024;
-/// How many steps a lookup takes at most over the templates of one backend: some milliseconds.
+/// The maximum number of steps of one lookup over the templates of one backend. It takes some milliseconds.
 pub const MAX_MATCH_STEPS: usize = 500_000;
 
-/// The steps of a try whose literal text does not fit.
+/// The cost of a try that fails at the literal text.
 const STEPS_PER_TRY: usize = 16;
-/// The steps that each byte of a URI costs before the passes begin.
+/// The cost of each byte of a URI before the passes begin.
 const STEPS_PER_BYTE: usize = 4;
-/// The steps of each try whose literal text fits, whatever the length of the URI.
+/// The fixed cost of a try that gets past the literal text.
 const STEPS_PER_FIT: usize = 128;
 
-/// The steps that a lookup may still take.
+/// The number of steps that a lookup may still take.
 #[derive(Debug)]
 pub struct Budget(usize);
 
@@ -61,7 +48,7 @@ impl Budget {
         Budget(steps)
     }
 
-    /// Returns whether no step is left, so that some templates were not tried.
+    /// Reports whether no step is left, which means that some templates may not have been tried.
     pub fn is_spent(&self) -> bool {
         self.0 == 0
     }
@@ -71,11 +58,26 @@ impl Budget {
     }
 }
 
+/// A parsed URI template: a flat list of steps (`parse`). A match takes two passes.
+///
+/// The first pass (`fit`) runs from the end of the URI to its start. It records for each step the places from which the
+/// rest can fit. It uses operations on sets of places (`places`). Its time is template size times URI size for any
+/// input.
+///
+/// The second pass (`search`) runs from the start to the end. It takes for each variable the shortest value after which
+/// the rest fits. It takes an empty value only if nothing else fits. It never backtracks unless a variable occurs twice
+/// in the template. Matching such templates is NP-hard in general, so their work is limited. The match fails at the
+/// limit.
+///
+/// The matcher does not use `regex`. The texts that a variable can produce follow from its operator, its modifier and
+/// the canonical percent encoding (`%2F` can come from `{x}`; `%2f`, `%41` and `%FF` cannot). An equivalent regex is
+/// large, must count for `{x:1000}`, and needs a second parser to split the captures. A regex also returns only one
+/// candidate, which the proof may reject. The first pass lets the second choose correctly at once.
 #[derive(Clone, Debug)]
 pub struct Template {
     text: String,
     steps: Vec<Step>,
-    /// The steps with the trailing `{var}` widened, if there is one.
+    /// The steps with the trailing `{var}` widened. `None` if the template does not end in such a variable.
     lenient_steps: Option<Vec<Step>>,
 }
 
@@ -90,7 +92,7 @@ impl Template {
         &self.text
     }
 
-    /// The text that every match begins with.
+    /// Returns the text that every match begins with.
     pub fn literal_prefix(&self) -> &str {
         match self.steps.first() {
             Some(Step::Literal(text)) => text,
@@ -98,39 +100,42 @@ impl Template {
         }
     }
 
-    /// Bytes that every expansion has; of two templates that match, the one with more of them is meant.
+    /// Returns the number of bytes that every expansion has. If several templates match, the one with the most is the
+    /// best.
     pub fn literal_bytes(&self) -> usize {
         self.steps.iter().map(Step::literal_bytes).sum()
     }
 
-    /// Values that expand to exactly `uri`, if there are any. A value may be empty or absent, as in expansion:
+    /// Returns values that expand to exactly `uri`. A value may be empty or absent, as in expansion:
     /// `users://{id}/profile` matches `users:///profile`.
     ///
-    /// The answer can be `None` though values exist only for a template that has a variable twice, or that is itself
-    /// encoded oddly: a literal with half a character (`%C3{+x}`), an exploded name that is not canonical (`{?a%2f*}`).
+    /// Returns `None` although values exist in two cases: a variable occurs twice, or the template itself is encoded
+    /// unusually. Examples are a literal with half a character (`%C3{+x}`) or an exploded name that is not canonical
+    /// (`{?a%2f*}`).
     pub fn matches(&self, uri: &str) -> Option<Bindings> {
         self.matches_within(uri, &mut Budget::new(usize::MAX))
     }
 
-    /// Like [`matches`](Self::matches), with the steps that are left. Returns `None` if none are left.
+    /// Works like [`matches`](Self::matches) and charges its steps to `budget`. Returns `None` if the budget is spent.
     pub fn matches_within(&self, uri: &str, budget: &mut Budget) -> Option<Bindings> {
         find(&self.steps, uri, budget)
     }
 
-    /// Like [`matches`](Self::matches), but where that fails, a `{var}` at the very end of the template may stand for
-    /// all the rest of a path, `/` included: anything that `{+var}` can give except `?` and `#`. So `file:///{path}`
-    /// matches `file:///a/b`, for which `file:///{+path}` is then the template to expand.
+    /// Works like [`matches`](Self::matches), and then tries a wider match for a `{var}` at the very end of the
+    /// template. It then matches the rest of a path including `/`: everything that `{+var}` matches except `?` and `#`.
+    /// `file:///{path}` matches `file:///a/b` in this way. The caller must expand these values with `file:///{+path}`.
     pub fn matches_lenient(&self, uri: &str) -> Option<Bindings> {
         let budget = &mut Budget::new(usize::MAX);
         self.matches_within(uri, budget).or_else(|| self.matches_widened(uri, budget))
     }
 
-    /// The second half of [`matches_lenient`](Self::matches_lenient), with the steps that are left.
+    /// Tries only the wider match of [`matches_lenient`](Self::matches_lenient) and charges its steps to `budget`.
     pub fn matches_widened(&self, uri: &str, budget: &mut Budget) -> Option<Bindings> {
         find(self.lenient_steps.as_deref()?, uri, budget)
     }
 
-    /// A prefix (`{var:3}`) of a list or map has no meaning in RFC 6570; such a variable counts as undefined.
+    /// Expands the template. A prefix (`{var:3}`) of a list or map has no meaning in RFC 6570, so that variable counts
+    /// as undefined.
     pub fn expand(&self, values: &Bindings) -> String {
         expand::expand(&self.steps, |variable| values.get(&variable.name))
     }
@@ -146,22 +151,21 @@ fn find(steps: &[Step], uri: &str, budget: &mut Budget) -> Option<Bindings> {
     bindings
 }
 
-/// The values of a template's variables, in the order in which they first stand in the template. A variable that is not
-/// here is undefined.
+/// The values of a template's variables, in the order of their first occurrence. An absent variable is undefined.
 ///
-/// Values are decoded: the ones a client has before it expands. `{+var}`, `{#var}` and a lenient match let triplets
-/// pass, so there a triplet that would not come back from its decoded character (`%2F`, `%25`, `%FF`) stays as written.
-/// Of a variable seen only as a prefix (`{var:3}`), the prefix is the value.
+/// Values are decoded, as a client has them before expansion. `{+var}`, `{#var}` and a lenient match let triplets pass.
+/// Their values keep a triplet as written if its decoded character would not be encoded back to it (`%2F`, `%25`,
+/// `%FF`). The value of a variable that occurs only as a prefix (`{var:3}`) is the prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bindings(Vec<(String, Value)>);
 
-/// The shape is as the URI shows it: `a,b` from `{var}` is a list, even if it was a map; exploded (`{var*}`) it is
-/// always a list or a map.
+/// The value of a variable, in the shape that the URI shows. The text `a,b` from `{var}` is a list, even if the server
+/// expanded a map. An exploded variable (`{var*}`) always gives a list or a map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     String(String),
     List(Vec<String>),
-    /// Pairs in order; a name may stand twice.
+    /// Pairs in order. A name may occur twice.
     Map(Vec<(String, String)>),
 }
 
@@ -176,13 +180,13 @@ impl Bindings {
 }
 
 impl FromIterator<(String, Value)> for Bindings {
-    /// Of two values for one name the first counts.
+    /// Collects values. If a name occurs twice, its first value counts.
     fn from_iter<I: IntoIterator<Item = (String, Value)>>(values: I) -> Bindings {
         Bindings(values.into_iter().collect())
     }
 }
 
-/// Positions are bytes from the start of the template.
+/// The reason why a text is not a valid template. Positions are bytes from the start of the template.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum TemplateError {
     #[error("template of {length} bytes is longer than {MAX_TEMPLATE_BYTES}")]

@@ -1,8 +1,8 @@
-//! The trace that a request is part of, as W3C Trace Context has it. Pure.
+//! W3C Trace Context of requests. This module does no I/O.
 //!
-//! On its way through the gateway it stands in `_meta` of the params, where MCP puts it: what came in a header of HTTP is
-//! moved there, unless the request says it itself, and repeated in the headers of backends over HTTP. Whatever is not to be
-//! changed passes as it came, also what we cannot read.
+//! Inside the gateway the trace context is in `_meta` of the params, as MCP specifies. The gateway moves it there from
+//! the HTTP headers, unless the request already has one. HTTP requests to backends repeat it in their headers. A trace
+//! context that the gateway does not change passes as it arrived, even if the gateway cannot parse it.
 
 use std::fmt;
 
@@ -19,13 +19,13 @@ static WORD: Keyword = Keyword::new(TRACEPARENT);
 const PARENT: HeaderName = HeaderName::from_static(TRACEPARENT);
 const STATE: HeaderName = HeaderName::from_static(TRACESTATE);
 const BAGGAGE: HeaderName = HeaderName::from_static("baggage");
-/// Of a header, and of what is kept; none must be let through that is longer.
+/// The maximum length of a header value, and of a state that the gateway keeps. Longer values do not pass.
 const LONGEST: usize = 8192;
 
-/// One step of a trace.
+/// A step of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
-    /// Never zero, and neither is the span.
+    /// The trace id. Trace id and span id are never zero.
     pub trace: u128,
     pub span: u64,
     pub flags: u8,
@@ -34,7 +34,8 @@ pub struct Context {
 impl Context {
     const SAMPLED: u8 = 1;
 
-    /// As the header has it: `00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01`. Later versions may have more behind.
+    /// Parses a `traceparent` such as `00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01`. Later versions may
+    /// append fields.
     pub fn parse(text: &str) -> Option<Context> {
         let is_hex = |part: &str| part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         let mut parts = text.split('-');
@@ -48,7 +49,7 @@ impl Context {
         Some(Context { trace, span, flags: u8::from_str_radix(flags, 16).ok()? })
     }
 
-    /// A step after `parent`, or the first of a trace; `random` is not zero anywhere.
+    /// Returns the step after `parent`, or the first step of a trace. Both numbers of `random` must be non-zero.
     pub fn after(parent: Option<Context>, random: (u128, u64)) -> Context {
         match parent {
             Some(parent) => Context { span: random.1, ..parent },
@@ -56,7 +57,7 @@ impl Context {
         }
     }
 
-    /// Whether somebody before us keeps it.
+    /// Reports whether an earlier step records this trace.
     pub fn is_sampled(&self) -> bool {
         self.flags & Context::SAMPLED != 0
     }
@@ -68,7 +69,7 @@ impl fmt::Display for Context {
     }
 }
 
-/// What a request says of its trace.
+/// Returns the trace context and the trace state of a request.
 pub fn read(request: &Request) -> Option<(Context, String)> {
     let text = request.raw.as_str();
     let meta = meta(request)?;
@@ -78,49 +79,50 @@ pub fn read(request: &Request) -> Option<(Context, String)> {
     Some((context, state.unwrap_or_default().into_owned()))
 }
 
-/// Where it says something of a trace at all. Most do not, which is soon seen.
+/// Returns the span of `_meta` if it may contain a trace context. A fast search skips most requests.
 fn meta(request: &Request) -> Option<Span> {
     let meta = request.params.meta?;
     let text = meta.get(request.raw.as_str());
     (WORD.is_in(text) && text.starts_with('{')).then_some(meta)
 }
 
-/// Moves the trace that headers tell of into `_meta`, where that has none.
+/// Moves the trace context from the headers into `_meta`, unless `_meta` already has one.
 pub fn take_headers(request: &mut Request, headers: &HeaderMap) {
     let Some(parent) = headers.get(PARENT).and_then(|parent| parent.to_str().ok()) else { return };
     if Context::parse(parent).is_none() || meta(request).is_some() {
         return;
     }
     let mut words = vec![(TRACEPARENT.to_owned(), quote(parent))];
-    // One that is spread over several headers is one all the same.
+    // A trace state may be split over several headers.
     let state: Vec<_> = headers.get_all(STATE).iter().filter_map(|state| state.to_str().ok()).collect();
     let state = state.join(",");
     if !state.is_empty() && state.len() <= LONGEST {
         words.push((TRACESTATE.to_owned(), quote(&state)));
     }
-    // Baggage stays here: it may say anything of anybody. Who wants a server to have it writes it into the request.
+    // Baggage may contain private data, so the gateway does not copy it from headers. A client that wants a server to
+    // receive it writes it into `_meta`.
     set(request, &words);
 }
 
-/// Says that a request is of this step of its trace.
+/// Sets the trace context of a request.
 pub fn write(request: &mut Request, context: Context) {
     set(request, &[(TRACEPARENT.to_owned(), quote(&context.to_string()))]);
 }
 
-/// The headers that repeat what a request says of its trace.
+/// Returns the headers that repeat the trace context of a request.
 pub fn headers(request: &Request) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
     let text = request.raw.as_str();
     meta(request).into_iter().flat_map(move |meta| {
         [PARENT, STATE, BAGGAGE].into_iter().filter_map(move |name| {
             let value = json::member(text, meta, name.as_str()).and_then(|at| json::string(text, at));
             let value = value.filter(|value| value.len() <= LONGEST)?;
-            // What no header can carry is said in the body alone.
+            // A value that is not valid in a header remains in the body only.
             HeaderValue::try_from(&*value).ok().map(|value| (name, value))
         })
     })
 }
 
-/// Sets members of `_meta`. A request that has no place for them stays as it is.
+/// Sets members of `_meta`. Leaves the request unchanged if it has no params object or its `_meta` is not an object.
 fn set(request: &mut Request, words: &[(String, String)]) {
     let text = request.raw.as_str();
     let mut edits = Splice::new();

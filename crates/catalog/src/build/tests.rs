@@ -43,7 +43,7 @@ pub type Catalog = crate::Catalog<TestServer>;
 /// The version of the clients in tests.
 pub const CLIENT: Dialect = Dialect::V2025_11_25;
 
-/// A backend with `settings` in the configuration and these entries, without any connection.
+/// A backend with these entries and `settings` in its configuration, but without a connection.
 pub struct Offer<'a> {
     id: &'a str,
     settings: &'a str,
@@ -77,7 +77,7 @@ fn definitions(list: List, natives: &[String]) -> Arc<Vec<Definition>> {
     Arc::new(natives.iter().map(definition).collect())
 }
 
-/// Those of a gateway whose own tools are not listed.
+/// Returns the settings of a gateway that does not list its own tools.
 pub fn terms() -> Terms {
     let mut config = Config::empty();
     config.meta_tools.enabled = false;
@@ -107,7 +107,7 @@ pub fn catalog(offers: &[Offer<'_>]) -> Catalog {
     build(1, &terms(), offers.iter().map(source).collect())
 }
 
-/// Who owns `uri`, as `id native`, or the candidates of an ambiguous one.
+/// Returns the owner of `uri` as `id native`, or the candidates if it is ambiguous.
 pub fn owner(catalog: &Catalog, uri: &str) -> String {
     match catalog.resources.find(&catalog.sources, uri) {
         Ok(owner) => format!("{} {}", catalog.source(owner.source).backend.id(), owner.native),
@@ -272,7 +272,7 @@ fn offers() -> impl Strategy<Value = Vec<(String, Vec<String>, Vec<String>)>> {
         .prop_map(|uris| uris.into_iter().collect());
     let servers = proptest::collection::btree_map("[a-c][a-c_]{0,2}", (names, uris), 1..5);
     servers.prop_map(|servers| {
-        // Ids that fold alike are refused by the configuration.
+        // The configuration rejects ids that are equal after folding.
         let mut folded = std::collections::HashSet::new();
         let distinct = servers
             .into_iter()
@@ -282,7 +282,7 @@ fn offers() -> impl Strategy<Value = Vec<(String, Vec<String>, Vec<String>)>> {
 }
 
 proptest! {
-    /// Every tool and resource can be found under its exposed name, and only there; nothing is lost.
+    /// Every tool and resource is found under its exposed name and no other. Nothing is lost.
     #[test]
     fn reg5_everything_offered_is_found_under_its_own_name(offers in offers()) {
         let sources: Vec<_> = offers.iter().map(|(id, names, uris)| source(&Offer {
@@ -307,7 +307,7 @@ proptest! {
         }
     }
 
-    /// Backends that stand elsewhere in the configuration keep their names.
+    /// Backends keep their names if their order in the configuration changes.
     #[test]
     fn d4_names_do_not_depend_on_who_came_first(offers in offers()) {
         let names = |offers: &[(String, Vec<String>, Vec<String>)]| {

@@ -1,18 +1,18 @@
-//! What clients are told of the gateway's own tools. Each word of it stands in the context of every agent, so there are few.
+//! The definitions of the gateway's own tools. They are part of the context of every agent, so the texts are short.
 //!
-//! In the texts `@` stands for the prefix of their names.
+//! The texts have `@` in place of the name prefix.
 
 use bytes::Bytes;
 
 use crate::meta::{Limit, MetaTool};
 
-/// Names in `_meta` which of them a tool is, whatever its prefix.
+/// The key in `_meta` that identifies the tool. It does not depend on the prefix.
 pub const KEY: &str = "dev.goblin/meta";
 
 const SERVER: &str = r#""serverId":{"type":"string","description":"only of this server"}"#;
 const CURSOR: &str = r#""cursor":{"type":"string","description":"nextCursor of the page before"}"#;
 
-/// What differs between them, as JSON between commas.
+/// The parts of a definition that differ between the tools. The schemas are JSON members separated by commas.
 struct Words {
     title: &'static str,
     description: &'static str,
@@ -26,7 +26,7 @@ pub fn definition(tool: MetaTool, prefix: &str) -> Bytes {
     let Words { title, description, arguments, required, result, result_required } = words(tool);
     let name = tool.name();
     let required = if required.is_empty() { String::new() } else { format!(r#","required":[{required}]"#) };
-    // What is called with it may do anything, and answer anything.
+    // The called tool may do anything and may return anything.
     let (output, hints) = match tool {
         MetaTool::CallTool => (String::new(), r#""readOnlyHint":false"#),
         _ => (
@@ -181,7 +181,7 @@ fn described(member: &str) -> String {
     format!(r#""serverId":{{"type":"string"}},"{member}":{{"type":"object"}}"#)
 }
 
-/// An array of cards that have at least these members, how many there are in all, and what else there is.
+/// Returns the schema of an array of cards with at least these members, followed by the total and `rest`.
 fn list(member: &str, keys: &str, rest: &str) -> String {
     format!(r#"{},"total":{{"type":"integer"}}{rest}"#, array(member, keys))
 }

@@ -54,7 +54,7 @@ fn meta5_schemas_compile_and_are_closed() {
 
 #[test]
 fn meta5_all_of_them_cost_little_context() {
-    /// Of what programs read besides, and of what clients give to their models.
+    /// The limits for the complete definitions, and for the parts that clients pass to their models.
     const MOST_BYTES: usize = 8 * 1024;
     const MOST_MODEL_BYTES: usize = 4 * 1024;
     let set = set("");

@@ -1,7 +1,7 @@
-//! The size of a schema when its references are expanded, as the validator expands them.
+//! Measures the size of a schema after the validator expands its references.
 //!
-//! A few lines can expand to more than any memory holds: thirty definitions, each of which refers to the next one twice, have
-//! a billion leaves. So the count stops at its limit, and takes no longer than that. A reference to a schema that is being
+//! A short schema can expand to more than any memory holds: thirty definitions that each refer to the next one twice
+//! have a billion leaves. The count therefore stops at its limit. A recursive reference to a schema that is being
 //! expanded counts as one node, because the validator does not expand it either.
 
 use std::collections::HashMap;
@@ -10,25 +10,27 @@ use serde_json::Value;
 
 use crate::schema::Unjudged;
 
-/// A larger schema is not compiled.
+/// The maximum number of nodes. A larger schema is not compiled.
 pub const MAX_SCHEMA_NODES: usize = 10_000;
-/// A deeper one neither: each level takes a part of the thread's stack.
+/// The maximum number of levels. Each level uses stack space.
 const MAX_SCHEMA_LEVELS: usize = 128;
-/// A pattern is compiled to an automaton, and counts as so many nodes.
+/// The number of nodes that a pattern counts as. A pattern compiles to an automaton, which is larger than other
+/// keywords.
 const NODES_PER_PATTERN: usize = 100;
 
 /// The size of an expanded schema.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
-    /// Objects, and members of arrays.
+    /// The number of objects and array members.
     pub nodes: usize,
     pub levels: usize,
-    /// References to a schema that is being expanded.
+    /// The number of references to a schema that is being expanded.
     recursions: usize,
 }
 
 impl Size {
-    /// Returns an error if the schema is too large, or has references that are not understood here.
+    /// Measures a schema. Returns an error if the schema is too large or has references that this module cannot
+    /// resolve.
     pub fn of(schema: &Value) -> Result<Size, Unjudged> {
         let is_draft4 = schema["$schema"].as_str().is_some_and(|uri| uri.contains("draft-04"));
         let id = if is_draft4 { "id" } else { "$id" };
@@ -43,9 +45,9 @@ impl Size {
         self.recursions > 0
     }
 
-    /// Returns how many nodes there are at most when references to themselves are expanded for `levels` levels of arguments.
+    /// Returns the maximum number of nodes if recursive references are expanded for `levels` levels of arguments.
     pub fn nodes_within(&self, levels: usize) -> usize {
-        // Each copy holds so many references to the next ones. The sum is full long before the levels end.
+        // Each copy has `recursions` references to further copies. The sums saturate.
         let (mut copies, mut deepest) = (1_usize, 1_usize);
         for _ in 0..levels {
             deepest = deepest.saturating_mul(self.recursions);
@@ -57,10 +59,10 @@ impl Size {
 
 struct Count<'a> {
     root: &'a Value,
-    /// The keyword that gives a schema a name of its own.
+    /// The keyword that gives a schema its own base URI.
     id: &'a str,
     anchors: HashMap<&'a str, &'a Value>,
-    /// The targets of references that are being expanded, and the root.
+    /// The root and the targets of all references that are being expanded.
     open: Vec<&'a Value>,
     size: Size,
 }
@@ -89,7 +91,7 @@ impl<'a> Count<'a> {
                 members.iter().try_for_each(|(key, inner)| self.member(value, key, inner, level))
             }
             Value::Array(items) => items.iter().try_for_each(|item| {
-                // An object counts itself.
+                // An object adds itself to the count.
                 self.add(usize::from(!item.is_object()))?;
                 self.value(item, level + 1)
             }),
@@ -104,14 +106,14 @@ impl<'a> Count<'a> {
                 let target = self.resolve(reference).ok_or(Unjudged::Unusable)?;
                 self.expand(target, level + 1)
             }
-            // A name of its own changes what the references below it mean.
+            // A nested base URI changes the meaning of all references below it.
             (key, Value::String(_)) if key == self.id && !is_root => Err(Unjudged::Unusable),
             ("pattern", Value::String(_)) => self.add(NODES_PER_PATTERN),
             ("patternProperties", Value::Object(patterns)) => {
                 self.add(NODES_PER_PATTERN.saturating_mul(patterns.len()))?;
                 self.value(inner, level + 1)
             }
-            // Definitions count where they are referred to.
+            // Definitions count at the place of each reference.
             ("$defs" | "definitions", _) if is_root => Ok(()),
             _ => self.value(inner, level + 1),
         }
@@ -122,7 +124,7 @@ impl<'a> Count<'a> {
         if self.size.nodes > MAX_SCHEMA_NODES { Err(Unjudged::TooLarge) } else { Ok(()) }
     }
 
-    /// Returns the target of a reference inside of this document.
+    /// Returns the target of a reference within this document.
     fn resolve(&self, reference: &str) -> Option<&'a Value> {
         let fragment = reference.strip_prefix('#')?;
         let fragment = percent_encoding::percent_decode_str(fragment).decode_utf8().ok()?;
@@ -133,7 +135,7 @@ impl<'a> Count<'a> {
     }
 }
 
-/// Gathers the schemas with an anchor. The reader of JSON bounds the depth.
+/// Collects the schemas with an anchor. The JSON parser limits the depth.
 fn find_anchors<'a>(value: &'a Value, anchors: &mut HashMap<&'a str, &'a Value>) {
     match value {
         Value::Object(members) => {

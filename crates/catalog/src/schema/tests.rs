@@ -13,7 +13,7 @@ fn check(schema: &str, arguments: &str, expected: Result<Option<&str>, Unjudged>
     }
 }
 
-/// Definitions of which each refers to the next one twice.
+/// Returns a schema with definitions that each refer to the next one twice.
 fn doubling(count: usize) -> String {
     let definitions: Vec<_> = (0..count)
         .map(|at| {
@@ -60,7 +60,7 @@ fn hard4_doubling_references_are_too_large() {
     for count in [12, 30, 120] {
         check(&doubling(count), "1", Err(Unjudged::TooLarge));
     }
-    // Each is an ancestor of all that follow, and the last one begins anew.
+    // The last definition refers back to the first.
     let circle = doubling(30).replace(r#"{"type":"integer"}"#, r##"{"$ref":"#/$defs/d0"}"##);
     check(&circle, "1", Err(Unjudged::TooLarge));
     let chain: Vec<_> = (0..500).map(|at| format!(r##""d{at}":{{"$ref":"#/$defs/d{}"}}"##, at + 1)).collect();
@@ -80,7 +80,7 @@ fn hard4_a_recursive_schema_still_validates() {
     check(tree, &nested("\"x\""), Ok(Some(&place)));
 }
 
-/// Both alternatives lead to the same schema, so a validator that forgets would take two to the power of the depth.
+/// Both alternatives refer to the same schema. A validator without a cache would take time exponential in the depth.
 #[test]
 fn hard4_recursion_in_two_alternatives_stays_linear() {
     let schema = r##"{"type":"object","properties":{"a":{"oneOf":[{"$ref":"#"},{"$ref":"#"},{"type":"integer"}]}}}"##;
@@ -105,7 +105,7 @@ fn hard4_patterns_run_on_the_linear_engine_and_have_a_size() {
     check(&pattern("^(a+)+$"), &long, Ok(Some("/a: ")));
     check(&pattern("^.{1,255}$"), &long, Ok(Some("/a: ")));
     check(&pattern("(?:a{1,1000}){1,1000}"), "{}", Err(Unjudged::Unusable));
-    // Only engines that go back know these.
+    // Only backtracking engines support these patterns.
     check(&pattern("(?=a)b"), "{}", Err(Unjudged::Unusable));
     let many: Vec<_> = (0..300).map(|at| format!(r#""a{at}":{{"pattern":"b"}}"#)).collect();
     check(&format!(r#"{{"properties":{{{}}}}}"#, many.join(",")), "{}", Err(Unjudged::TooLarge));
@@ -118,7 +118,7 @@ fn hard4_long_or_deep_arguments_are_left_to_the_backend() {
     assert!(schema.is_quick(9) && !schema.is_quick(100));
     assert_eq!(schema.problem(&format!("[{}]", vec!["1"; 100].join(","))), Ok(None));
     assert_eq!(schema.problem(&format!("[{}]", vec!["1"; 20_000].join(","))), Err(Unjudged::TooMuchWork));
-    // Each level of arguments takes all levels of the schema, and each takes a part of the stack.
+    // Each level of the arguments uses all levels of the schema, and each level uses stack space.
     let deep = (0..50)
         .fold(r##"{"properties":{"a":{"$ref":"#"}}}"##.to_owned(), |inner, _| format!(r#"{{"allOf":[{inner}]}}"#));
     let schema = compile(&deep).expect("it is small enough");

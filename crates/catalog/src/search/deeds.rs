@@ -1,8 +1,9 @@
-//! What a tool does to the world, as far as the verb in its name tells, and what a question asks for.
+//! The kind of action that a tool performs, derived from the verb in its name, and the kind that a query asks for.
 //!
-//! Who asks for a list is not helped by what deletes it, though all other words fit. So what does something else than was
-//! asked for loses a part of its score, and more of it the further it is from that: to change is nearer to reading than
-//! to destroy. The first verb of a question that may be an order counts; a question without one asks to read.
+//! A query that asks for a list should not find a tool that deletes the list, even if all other words match. A document
+//! with a different kind of action loses a part of its score. The loss grows with the distance between the two kinds:
+//! changing is closer to reading than destroying is. The first verb of a query in imperative form counts. A query
+//! without such a verb asks to read.
 
 use std::collections::HashMap;
 
@@ -10,10 +11,10 @@ use crate::search::postings::Builder;
 use crate::search::query::Term;
 use crate::search::words;
 
-/// What is left of the score of what is one step from what was asked for.
+/// The fraction of the score that remains for each step between the two kinds of action.
 const UNASKED: f32 = 0.85;
 
-/// In the order of how much they do.
+/// The kinds of action, in the order of their impact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {
     Reads,
@@ -44,13 +45,13 @@ const VERBS: [(Deed, &[&str]); 3] = [
     ]),
 ];
 
-/// For each deed the part of its score that a document keeps which does that.
+/// The fraction of its score that a document of each kind keeps.
 pub struct Asked([f32; 3]);
 
-/// The verbs of an index, by their concepts, and what its documents do.
+/// The verbs of an index by concept, and the kind of action of each document.
 pub struct Deeds {
     verbs: HashMap<u32, Deed>,
-    /// Nothing of what no verb tells: it may do anything.
+    /// `None` if the name has no known verb. The document may then do anything.
     documents: Vec<Option<Deed>>,
 }
 
@@ -60,7 +61,8 @@ impl Deeds {
         Deeds { verbs: verbs.map(|(word, deed)| (builder.concept(word), deed)).collect(), documents: Vec::new() }
     }
 
-    /// The next document has this name. Its first verb counts, but what destroys is known wherever that stands.
+    /// Adds the next document by its name. The first verb of the name counts, but a destroying verb counts at any
+    /// position.
     pub fn add(&mut self, name: &str, builder: &mut Builder) {
         let mut found = None;
         words::each_part(name, |word| {
@@ -70,7 +72,7 @@ impl Deeds {
         self.documents.push(found);
     }
 
-    /// What a question asks for, by its words themselves and not by what else they may mean.
+    /// Returns the kind of action that a query asks for. Only the words themselves count, not their synonyms.
     pub fn asked(&self, terms: &[Term]) -> Asked {
         let orders = terms.iter().filter(|term| term.may_order).filter_map(|term| term.meanings.first());
         let asked = orders.filter_map(|meaning| self.verbs.get(&meaning.concept)).next().copied();
@@ -79,12 +81,12 @@ impl Deeds {
         Asked([fit(Deed::Reads), fit(Deed::Changes), fit(Deed::Destroys)])
     }
 
-    /// The part of its score that a document keeps, at most all of it.
+    /// Returns the fraction of its score that a document keeps.
     pub fn fit(&self, asked: &Asked, document: usize) -> f32 {
         self.documents[document].map_or(1.0, |deed| asked.0[deed as usize])
     }
 
-    /// The bytes it holds.
+    /// Returns the size in bytes.
     pub fn size(&self) -> usize {
         self.documents.capacity() * size_of::<Option<Deed>>() + self.verbs.len() * size_of::<(u32, Deed)>()
     }

@@ -1,16 +1,17 @@
-//! Sorted texts in one piece of memory, each with a number: the words of an index, and the names of its documents.
+//! Sorted texts in one block of memory, each with a number. An index has two dictionaries: its words, and the names of
+//! its documents. Lookups are exact, by prefix, or with typos.
 
 use crate::search::distance::{Pattern, distance, letters, may_be_near};
 
-/// Entries that are compared at once.
+/// The number of entries that are compared as one chunk.
 const CHUNK: usize = 32;
 
 #[derive(Debug, Default)]
 pub struct Dictionary {
     text: String,
-    /// Sorted by their texts.
+    /// All entries, sorted by text.
     entries: Vec<Entry>,
-    /// Those of each entry, beside it: who looks for slips reads them all and little else.
+    /// The letter sets of the entries. They are a separate array, because a search for typos reads all of them.
     letters: Vec<u32>,
 }
 
@@ -39,20 +40,20 @@ impl Dictionary {
         dictionary
     }
 
-    /// The number of a text; the smallest where it has several.
+    /// Returns the number of a text. Returns the smallest number if the text has several.
     pub fn find(&self, text: &str) -> Option<u32> {
         let place = self.entries.partition_point(|entry| self.text_of(*entry) < text);
         self.entries.get(place).filter(|entry| self.text_of(**entry) == text).map(|entry| entry.value)
     }
 
-    /// All that begin with `prefix`, in order.
+    /// Iterates over all texts that begin with `prefix`, in order.
     pub fn starting_with<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, u32)> {
         let place = self.entries.partition_point(|entry| self.text_of(*entry) < prefix);
         let pairs = self.entries[place..].iter().map(|entry| (self.text_of(*entry), entry.value));
         pairs.take_while(move |(text, _)| text.starts_with(prefix))
     }
 
-    /// All within `MOST` slips of `word`.
+    /// Returns the numbers of all texts with at most `MOST` typos relative to `word`.
     pub fn near<const MOST: usize>(&self, word: &str) -> Vec<u32> {
         let wanted = word.chars().collect::<Vec<_>>();
         let pattern = Pattern::new(word);
@@ -65,8 +66,8 @@ impl Dictionary {
         candidates.filter(|entry| is_near(self.text_of(**entry))).map(|entry| entry.value).collect()
     }
 
-    /// The entries whose letters are those of a word but for `MOST` slips. Most have others: many are passed over at
-    /// once, without a look at each.
+    /// Iterates over the entries with letters that permit at most `MOST` typos. Most entries have other letters, so
+    /// most chunks are skipped as a whole.
     fn alike<const MOST: usize>(&self, own: u32) -> impl Iterator<Item = &Entry> {
         let is_alike = move |letters: &u32| may_be_near::<MOST>(*letters, own);
         let chunks = self.letters.chunks(CHUNK).zip(self.entries.chunks(CHUNK));
@@ -75,7 +76,7 @@ impl Dictionary {
         pairs.filter(move |(letters, _)| is_alike(letters)).map(|(_, entry)| entry)
     }
 
-    /// The bytes it holds.
+    /// Returns the size in bytes.
     pub fn size(&self) -> usize {
         self.text.capacity() + self.entries.capacity() * size_of::<Entry>() + self.letters.capacity() * size_of::<u32>()
     }

@@ -1,14 +1,15 @@
-//! How many slips of the finger lie between two words.
+//! The number of typos between two words. [`distance`] handles any words, [`Pattern`] is faster for short ASCII words,
+//! and [`letters`] excludes most words without a comparison.
 
-/// Words longer than this are not compared; names are shorter.
+/// The maximum length of a word. Longer words are not compared. Names are shorter.
 const LONGEST: usize = 128;
 
-/// Letters that were left out, added, changed or swapped with their neighbour, where that is at most `most`.
+/// Returns the number of inserted, deleted, changed or swapped letters. Returns `None` if it exceeds `most`.
 pub fn distance(one: &[char], other: &[char], most: usize) -> Option<usize> {
     if one.len().abs_diff(other.len()) > most || one.len().max(other.len()) > LONGEST {
         return None;
     }
-    // Three rows of the table: swapping looks two back.
+    // Three rows of the table are enough, because a swap refers to the row before the previous one.
     let width = other.len() + 1;
     let mut rows = [[0_u8; LONGEST + 1]; 3];
     for (column, cell) in rows[0][..width].iter_mut().enumerate() {
@@ -36,15 +37,16 @@ pub fn distance(one: &[char], other: &[char], most: usize) -> Option<usize> {
     (cost <= most).then_some(cost)
 }
 
-/// A short ASCII word to compare many others with: a column of the table at a time, one bit for each of its letters
+/// A short ASCII word that is compared with many others. One bit per letter computes a column of the table at a time
 /// (Hyyrö, "A bit-vector algorithm for computing Levenshtein and Damerau edit distances", 2003).
 pub struct Pattern {
     length: u32,
-    /// Where in the word each letter stands.
+    /// The positions of each letter in the word, as bits.
     places: [u64; 128],
 }
 
 impl Pattern {
+    /// Returns `None` if the word is empty, longer than 64 bytes or not ASCII.
     pub fn new(word: &str) -> Option<Pattern> {
         let length = u32::try_from(word.len()).ok().filter(|length| word.is_ascii() && (1..=64).contains(length))?;
         let mut places = [0; 128];
@@ -54,7 +56,7 @@ impl Pattern {
         Some(Pattern { length, places })
     }
 
-    /// The same as [`distance`] counts; nothing for what is not ASCII.
+    /// Returns the same number as [`distance`]. Returns `None` if `other` is not ASCII.
     pub fn slips(&self, other: &str) -> Option<usize> {
         // The differences between neighbours in a column: one more, one less.
         let (mut more, mut less) = (!0_u64, 0_u64);
@@ -76,8 +78,8 @@ impl Pattern {
     }
 }
 
-/// Which letters a word has, so that most words need not be compared: one slip sets at most one
-/// of these bits and clears at most one.
+/// Returns the set of letters of a word, as bits. One typo sets at most one bit and clears at most one. Comparing the
+/// sets therefore excludes most words quickly.
 pub fn letters(word: &str) -> u32 {
     word.chars().fold(0, |letters, letter| {
         let bit =
@@ -86,12 +88,13 @@ pub fn letters(word: &str) -> u32 {
     })
 }
 
-/// Whether two words may be within `MOST` slips, by their letters.
+/// Reports whether the letters of two words permit at most `MOST` typos.
 pub fn may_be_near<const MOST: usize>(one: u32, other: u32) -> bool {
     has_at_most::<MOST>(one & !other) && has_at_most::<MOST>(other & !one)
 }
 
-/// Whether so many bits are set. Without counting them: that takes longer where the processor has to do it by hand.
+/// Reports whether at most `MOST` bits are set. Clearing bits is faster than counting them on processors without a
+/// count instruction.
 fn has_at_most<const MOST: usize>(bits: u32) -> bool {
     (0..MOST).fold(bits, |bits, _| bits & bits.wrapping_sub(1)) == 0
 }

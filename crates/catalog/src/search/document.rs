@@ -1,6 +1,6 @@
-//! Documents from definitions: the words of a tool, prompt, resource or template that somebody may look for it by.
+//! Converts definitions to documents for the index: the words by which a tool, prompt, resource or template is found.
 //!
-//! Definitions come from servers and may be large; everything that is taken from one has a bound.
+//! Definitions come from servers and may be large, so the amount taken from each is limited.
 
 use std::borrow::Cow;
 
@@ -8,10 +8,11 @@ use crate::search::Document;
 use goblin_wire::json::{self, Span};
 
 const MOST_ARGUMENTS: usize = 64;
-/// Of the values that an argument may have: they are often the verbs of a tool that does many things.
+/// The maximum number of enum values read from an argument. The values are often the verbs of a tool with many
+/// functions.
 const MOST_VALUES: usize = 32;
 
-/// A tool by its definition in JSON.
+/// Returns the document of a tool.
 pub fn tool<'a>(definition: &'a str, exposed: &'a str, native: &'a str, server: &'a str) -> Document<'a> {
     let whole = json::whole(definition);
     let mut arguments = Vec::new();
@@ -33,7 +34,7 @@ pub fn tool<'a>(definition: &'a str, exposed: &'a str, native: &'a str, server: 
     }
 }
 
-/// A prompt by its definition in JSON.
+/// Returns the document of a prompt.
 pub fn prompt<'a>(definition: &'a str, exposed: &'a str, native: &'a str, server: &'a str) -> Document<'a> {
     let whole = json::whole(definition);
     let list = json::member(definition, whole, "arguments");
@@ -53,7 +54,7 @@ pub fn prompt<'a>(definition: &'a str, exposed: &'a str, native: &'a str, server
     }
 }
 
-/// A resource or a template by its definition in JSON and its exposed URI.
+/// Returns the document of a resource or template with its exposed URI.
 pub fn resource<'a>(definition: &'a str, exposed: &'a str, server: &'a str) -> Document<'a> {
     let whole = json::whole(definition);
     Document {
@@ -67,7 +68,7 @@ pub fn resource<'a>(definition: &'a str, exposed: &'a str, server: &'a str) -> D
     }
 }
 
-/// The arguments that a schema names, those of its objects and lists `deeper` levels down among them.
+/// Collects the arguments of a schema, including those of nested objects and arrays up to `deeper` levels.
 fn read_properties<'a>(text: &'a str, schema: Span, deeper: usize, arguments: &mut Vec<(Cow<'a, str>, Cow<'a, str>)>) {
     let Some(properties) = json::member(text, schema, "properties") else { return };
     for property in json::members(text, properties) {
@@ -84,7 +85,7 @@ fn read_properties<'a>(text: &'a str, schema: Span, deeper: usize, arguments: &m
     }
 }
 
-/// What an argument is for, and the values it may have.
+/// Returns the description of an argument, followed by its possible values.
 fn describe(text: &str, schema: Span) -> Cow<'_, str> {
     let mut description = text_of(text, schema, "description").unwrap_or_default();
     if let Some(values) = json::member(text, schema, "enum") {

@@ -1,19 +1,19 @@
-//! Which documents have a word, and how much it says about them: BM25F.
+//! The documents that contain a word, and the weight of the word in each: BM25F.
 //!
-//! A word counts in each field by the field's weight and against the field's length; the sum saturates, so that a
-//! description cannot win by saying a word ten times. All of that is known when the index is built, so a posting is a
-//! document and one number, and a query only adds them up.
+//! An occurrence counts by the weight of its field and is normalized by the length of the field. The sum saturates, so
+//! a description does not gain by repeating a word. The builder computes all weights in advance. A posting is a
+//! document and one number, and a query only adds these numbers.
 
 use std::collections::HashMap;
 
 use crate::search::stem::stem;
 
-/// Where a word stands, in the order of `WEIGHTS`.
+/// The part of a document that contains a word, in the order of `WEIGHTS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Field {
     Name,
     Title,
-    /// The beginning of the description says what the thing does; what follows, how it is used.
+    /// The beginning of the description. It usually states the purpose, and the rest explains the usage.
     Summary,
     Description,
     Argument,
@@ -24,23 +24,23 @@ pub enum Field {
 
 const FIELDS: usize = 8;
 
-/// How much a field counts: all that names a thing is as good.
+/// The weight of each field. All fields that name a document have the same weight.
 const WEIGHTS: [f32; FIELDS] = [5.0, 5.0, 5.0, 0.3, 0.5, 0.2, 2.0, 5.0];
 
-/// How much less each word of a long field counts (BM25's `b`).
+/// The influence of the length of a field (BM25's `b`).
 const BY_LENGTH: f32 = 0.8;
 
-/// How soon saying it again counts no more (BM25's `k1`).
+/// The saturation of repeated words (BM25's `k1`).
 const SATURATION: f32 = 2.0;
 
-/// How much rare words count for more than common ones.
+/// The exponent for the rarity of words. Lower values reduce the advantage of rare words.
 const RARITY: f32 = 0.75;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Posting {
-    /// With a bit for what stands in the name and one for the server's, so that a posting stays small.
+    /// The document number, with one bit for the name and one for the server. The packing keeps postings small.
     place: u32,
-    /// Between 0 and 1.
+    /// The weight, between 0 and 1.
     pub weight: f32,
 }
 
@@ -52,26 +52,26 @@ impl Posting {
         (self.place & !(IN_NAME | IN_SERVER)) as usize
     }
 
-    /// Whether the name has it.
+    /// Reports whether the name has the word.
     pub fn is_in_name(self) -> bool {
         self.place & IN_NAME != 0
     }
 
-    /// Whether the server's id has it.
+    /// Reports whether the server's id has the word.
     pub fn is_in_server(self) -> bool {
         self.place & IN_SERVER != 0
     }
 }
 
-/// The postings of each concept: of all words with one stem.
+/// The postings of each concept. A concept is the set of all words with the same stem.
 #[derive(Debug)]
 pub struct Postings {
-    /// How many different words the name of each document has, and the id of its server.
+    /// The number of distinct words in the name of each document and in the id of its server.
     lengths: Vec<(u16, u16)>,
-    /// Where the postings of each concept begin, and behind the last where they end.
+    /// The start of the postings of each concept, followed by the end of the last.
     starts: Vec<u32>,
     postings: Vec<Posting>,
-    /// Of each concept.
+    /// The rarity of each concept.
     rarities: Vec<f32>,
 }
 
@@ -80,7 +80,7 @@ impl Postings {
         self.lengths.len()
     }
 
-    /// How many different words the name of a document has.
+    /// Returns the number of distinct words in the name of a document.
     pub fn name_length(&self, document: usize) -> u16 {
         self.lengths[document].0
     }
@@ -89,18 +89,18 @@ impl Postings {
         self.lengths[document].1
     }
 
-    /// In the order of documents.
+    /// Returns the postings of a concept, in document order.
     pub fn of(&self, concept: u32) -> &[Posting] {
         let concept = concept as usize;
         &self.postings[self.starts[concept] as usize..self.starts[concept + 1] as usize]
     }
 
-    /// How much it tells that a document has the concept.
+    /// Returns the rarity of a concept. Rare concepts distinguish documents better.
     pub fn rarity(&self, concept: u32) -> f32 {
         self.rarities[concept as usize]
     }
 
-    /// The bytes it holds.
+    /// Returns the size in bytes.
     pub fn size(&self) -> usize {
         let lengths = self.lengths.capacity() * size_of::<(u16, u16)>();
         let rarities = self.rarities.capacity() * size_of::<f32>();
@@ -108,15 +108,15 @@ impl Postings {
     }
 }
 
-/// Words on their way into an index.
+/// Collects the words of all documents for an index.
 #[derive(Default)]
 pub struct Builder {
     words: HashMap<Box<str>, u32>,
     stems: HashMap<Box<str>, u32>,
     documents: u32,
-    /// Of the document at hand.
+    /// The words of the current document.
     at_hand: Vec<(u32, Field)>,
-    /// In the order of documents.
+    /// The occurrences of all finished documents, in document order.
     occurrences: Vec<Occurrence>,
     lengths: Vec<[u16; FIELDS]>,
 }
@@ -130,7 +130,7 @@ struct Occurrence {
 }
 
 impl Builder {
-    /// The concept of a word in lower case.
+    /// Returns the concept of a word, which must be in lower case.
     pub fn concept(&mut self, word: &str) -> u32 {
         if let Some(concept) = self.words.get(word) {
             return *concept;
@@ -143,13 +143,13 @@ impl Builder {
         concept
     }
 
-    /// The document at hand has the word in the field.
+    /// Adds a word to a field of the current document.
     pub fn word(&mut self, word: &str, field: Field) {
         let concept = self.concept(word);
         self.at_hand.push((concept, field));
     }
 
-    /// The document at hand has no more words.
+    /// Finishes the current document.
     pub fn end_document(&mut self) {
         let mut lengths = [0_u16; FIELDS];
         self.at_hand.sort_unstable();
@@ -164,9 +164,10 @@ impl Builder {
         self.documents += 1;
     }
 
-    /// The words with their concepts, stems among them: who asks with an ending that no document has finds the stem.
+    /// Returns all words with their concepts, and the postings. The words include the stems, so a query also finds a
+    /// stem by a form of the word that no document has.
     pub fn build(mut self) -> (Vec<(Box<str>, u32)>, Postings) {
-        // Stable, so that the documents of a concept stay in order.
+        // The sort must be stable to keep the documents of a concept in order.
         self.occurrences.sort_by_key(|occurrence| occurrence.concept);
         let usual = usual_lengths(&self.lengths);
         let mut starts = Vec::with_capacity(self.stems.len() + 1);
@@ -196,7 +197,7 @@ impl Builder {
     }
 }
 
-/// Of what `with` of `all` documents have.
+/// Returns the rarity of a concept that `with` of `all` documents have.
 fn rarity(all: usize, with: u32) -> f32 {
     let (all, with) = (all as f32, with as f32);
     (1.0 + (all - with + 0.5) / (with + 0.5)).ln().powf(RARITY)
@@ -210,7 +211,7 @@ impl Occurrence {
     }
 }
 
-/// The average of each field over the documents that have it.
+/// Returns the average length of each field over the documents that have it.
 fn usual_lengths(lengths: &[[u16; FIELDS]]) -> [f32; FIELDS] {
     std::array::from_fn(|field| {
         let of_field = lengths.iter().map(|lengths| f32::from(lengths[field])).filter(|length| *length > 0.0);

@@ -1,4 +1,5 @@
-//! A question as the index understands it: for each word, the concepts it may mean and how surely.
+//! Interprets a query: finds the concepts that each word may mean, and how sure each meaning is. Meanings include
+//! compounds, synonyms, prefixes and corrected typos. The limits here bound the cost of a query of any length.
 
 use std::collections::HashMap;
 
@@ -9,34 +10,34 @@ use crate::search::postings::Postings;
 use crate::search::stem::{may_order, stem};
 use crate::search::words;
 
-/// More of a question is not read.
+/// The limits for one query: bytes and terms.
 const LONGEST_QUERY: usize = 2 << 10;
 const MOST_TERMS: usize = 32;
-/// Of one word.
+/// The maximum number of meanings of one word.
 const MOST_MEANINGS: usize = 48;
-/// Words that one may begin.
+/// The maximum number of longer words that one word may be the beginning of.
 const MOST_BEGINNINGS: usize = 24;
 
-/// How surely a word means another than itself.
+/// The sureness of a synonym, of a longer word with the same beginning, and of a corrected typo.
 const SYNONYM: f32 = 0.5;
 const BEGINNING: f32 = 0.8;
 const SLIPPED: f32 = 0.8;
 
-/// Shorter words begin too many others.
+/// The minimum length for prefix matches. Shorter words begin too many others.
 const LEAST_BEGINNING: usize = 3;
-/// Slips are forgiven from here on, and two of them from there on.
+/// The minimum lengths for correcting one typo and two typos.
 const LEAST_FOR_ONE_SLIP: usize = 4;
 const LEAST_FOR_TWO_SLIPS: usize = 8;
-/// Of either of two words that may be one.
+/// The minimum length of each of two words that may be one compound.
 const LEAST_HALF: usize = 2;
-/// Of either of two that one is taken for.
+/// The minimum length of each half when one word is split in two.
 const LEAST_SPLIT: usize = 3;
 
-/// One word of a question.
+/// A word of a query.
 #[derive(Debug)]
 pub struct Term {
     pub rarity: f32,
-    /// Whether it may be what is to be done, if it is a verb.
+    /// True if the word is in imperative form, provided that it is a verb.
     pub may_order: bool,
     pub meanings: SmallVec<[Meaning; 8]>,
 }
@@ -44,28 +45,28 @@ pub struct Term {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Meaning {
     pub concept: u32,
-    /// At most 1.
+    /// The confidence in this meaning, at most 1.
     pub sureness: f32,
 }
 
-/// What questions are understood by.
+/// The tables for interpreting queries.
 pub struct Lexicon<'a> {
     pub words: &'a Dictionary,
     pub postings: &'a Postings,
     pub synonyms: &'a HashMap<u32, Vec<u32>>,
 }
 
-/// The part of a question that is read.
+/// Returns the part of a query that is read.
 pub fn cut(query: &str) -> &str {
     words::cut(query, LONGEST_QUERY)
 }
 
 impl Lexicon<'_> {
-    /// The terms of a question; words that nothing is known by have none.
+    /// Returns the terms of a query. Words without any meaning in the index have no term.
     pub fn terms(&self, query: &str) -> Vec<Term> {
         let words = self.words_of(query);
-        // Words that mean nothing count if there is no other, beside one that means something, and where two of them
-        // are a word: `look up`, `to do`.
+        // A stop word has a term in two cases: the query has no other words, or the word forms a compound with the stop
+        // word before it, as in `look up` or `to do`.
         let only_stop_words = words.iter().all(|word| words::is_stop_word(word));
         let mut terms = Vec::new();
         for (index, word) in words.iter().enumerate() {
@@ -85,7 +86,7 @@ impl Lexicon<'_> {
         terms
     }
 
-    /// The words of a question. One that no document has as a whole is taken in parts.
+    /// Returns the words of a query. A word that no document has as a whole is split into its parts.
     fn words_of(&self, query: &str) -> Vec<String> {
         let mut found = Vec::new();
         let mut word = String::new();
@@ -100,7 +101,7 @@ impl Lexicon<'_> {
         found
     }
 
-    /// The concept of a word, where any document has it.
+    /// Returns the concept of a word if any document has it.
     fn known(&self, word: &str) -> Option<u32> {
         self.concept(word).filter(|concept| !self.postings.of(*concept).is_empty())
     }
@@ -113,7 +114,7 @@ impl Lexicon<'_> {
         })
     }
 
-    /// A word that no document has, as two that some have: `timezone` for `time_zone`.
+    /// Splits a word that no document has into two words that documents have: `timezone` for `time_zone`.
     fn halves(&self, word: &str) -> Option<Vec<String>> {
         if self.concept(word).is_some() || !word.is_ascii() || word.len() < 2 * LEAST_SPLIT {
             return None;
@@ -123,13 +124,14 @@ impl Lexicon<'_> {
         known.next().map(|(one, other)| vec![one.to_owned(), other.to_owned()])
     }
 
-    /// Whether the last two of `words` mean nothing each and something together.
+    /// Reports whether the last two words are a compound in the index and the first of them is a stop word.
     fn ends_compound(&self, words: &[String]) -> bool {
         let [.., before, last] = words else { return false };
         words::is_stop_word(before) && self.words.find(&format!("{before}{last}")).is_some()
     }
 
-    /// A word with what it may mean: itself, what it is part of with a neighbour, its synonyms, what it begins.
+    /// Returns a word with its meanings: the word itself, compounds with a neighbour, synonyms, and longer words that
+    /// it begins. If there are none, similar words are tried.
     fn term<'w>(&self, word: &str, pairs: impl Iterator<Item = (&'w str, &'w str)>) -> Option<Term> {
         let mut meanings = SmallVec::new();
         let concept = self.concept(word);
@@ -137,7 +139,7 @@ impl Lexicon<'_> {
         if let Some(concept) = known {
             self.mean(concept, 1.0, &mut meanings);
         }
-        // Two words that documents write as one, or that mean another together: `time zone`, `set up`.
+        // Documents may write the two words as one, or the two may have their own meaning: `time zone`, `set up`.
         let long_enough = |(one, other): &(&str, &str)| one.len() >= LEAST_HALF && other.len() >= LEAST_HALF;
         let compounds = pairs.filter(long_enough).filter_map(|(one, other)| self.words.find(&format!("{one}{other}")));
         for compound in compounds {
@@ -155,7 +157,7 @@ impl Lexicon<'_> {
         if meanings.is_empty() {
             self.mean_near(word, &mut meanings);
         }
-        // As rare as itself, or as what it means most surely.
+        // The rarity of an unknown word is that of its surest meanings.
         let surest = meanings.iter().map(|meaning| meaning.sureness).fold(0.0, f32::max);
         let sure = meanings.iter().filter(|meaning| meaning.sureness == surest).map(|meaning| meaning.concept);
         let rarities = sure.map(|concept| self.postings.rarity(concept)).fold(0.0, f32::max);
@@ -163,7 +165,7 @@ impl Lexicon<'_> {
         (!meanings.is_empty()).then_some(Term { rarity, may_order: may_order(word), meanings })
     }
 
-    /// Words that may have been meant where the one that was written is not known.
+    /// Adds the words that an unknown word may be a typo of.
     fn mean_near(&self, word: &str, meanings: &mut SmallVec<[Meaning; 8]>) {
         if word.bytes().any(|byte| byte.is_ascii_digit()) {
             return;
@@ -184,6 +186,7 @@ impl Lexicon<'_> {
         }
     }
 
+    /// Adds a meaning if any document has the concept. Keeps the highest sureness of a repeated concept.
     fn mean(&self, concept: u32, sureness: f32, meanings: &mut SmallVec<[Meaning; 8]>) {
         if self.postings.of(concept).is_empty() {
             return;

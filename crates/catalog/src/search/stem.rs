@@ -1,17 +1,18 @@
-//! One form for the forms of an English word: `issues`, `creating` and `creation` find `issue` and `create`.
+//! Reduces the forms of an English word to one stem: `issues`, `creating` and `creation` find `issue` and `create`.
 //!
-//! It is lighter than Porter's stemmer on purpose. That one also makes `organ` of `organization`, `import` of `important` and
-//! `gener` of both `general` and `generate`; in a catalog of tools these are different things, and endings other than
-//! those of plurals, verbs and their nouns hardly occur. The forms are no words and are shown to nobody.
+//! The stemmer is deliberately lighter than Porter's. Porter's stemmer also turns `organization` into `organ`,
+//! `important` into `import`, and both `general` and `generate` into `gener`. These are different things in a catalog
+//! of tools. Endings other than those of plurals, verbs and their nouns are rare there. Stems need not be words,
+//! because they are never shown.
 
-/// What is left of a verb when `at` (of `validate`, `validation`, `validator`) goes.
+/// The minimum length that remains when `at` is removed (`validate`, `validation`, `validator`).
 const LEAST_BEFORE_AT: usize = 5;
-/// What is left when `ion` goes: `creation`, not `notion`.
+/// The minimum length that remains when `ion` is removed: `creation`, not `notion`.
 const LEAST_BEFORE_ION: usize = 5;
-/// What is left when `ment` goes: `deployment`, not `statement`.
+/// The minimum length that remains when `ment` is removed: `deployment`, not `statement`.
 const LEAST_BEFORE_MENT: usize = 6;
 
-/// Forms that no rule makes, of words that tools are asked for with.
+/// Irregular forms of words that are common in queries for tools. Sorted.
 #[rustfmt::skip]
 const IRREGULAR: [(&str, &str); 70] = [
     ("approval", "approve"), ("began", "begin"), ("bought", "buy"), ("broke", "break"), ("broken", "break"),
@@ -30,7 +31,7 @@ const IRREGULAR: [(&str, &str); 70] = [
     ("understood", "understand"), ("vertices", "vertex"), ("went", "go"), ("written", "write"), ("wrote", "write"),
 ];
 
-/// Brings `word`, which is in lower case, to its form.
+/// Reduces `word`, which must be in lower case, to its stem.
 pub fn stem(word: &mut String) {
     if word.len() < 3 || !word.bytes().all(|byte| byte.is_ascii_lowercase()) {
         return;
@@ -45,7 +46,7 @@ pub fn stem(word: &mut String) {
     finish(word);
 }
 
-/// Whether a verb in this form may be an order: `create`, `creating`, but not what was `created` nor `changes`.
+/// Reports whether a verb in this form may be an imperative: `create` and `creating`, but not `created` or `changes`.
 pub fn may_order(word: &str) -> bool {
     let is_plural = word.ends_with('s') && !word.ends_with("ss");
     let is_past = word.ends_with("ed") && !word.ends_with("eed");
@@ -89,7 +90,7 @@ fn strip_verb(word: &mut String) {
     }
 }
 
-/// `colour` and `organise` are spelt in two ways.
+/// Unifies British and American spelling: `colour`, `organise`.
 fn americanise(word: &mut String) {
     if word.len() > 4 && word.ends_with("our") {
         word.truncate(word.len() - 2);
@@ -114,7 +115,7 @@ fn strip_noun(word: &mut String) {
     }
 }
 
-/// The spellings that the endings leave behind.
+/// Unifies the spellings that remain after the endings are removed.
 fn finish(word: &mut String) {
     if word.len() > 3 && word.ends_with('e') {
         word.pop();

@@ -1,13 +1,13 @@
 //! Words that people and servers use for the same thing.
 //!
-//! Only general words of work with a computer, which any catalog may have on one side and any question on the other. A
-//! word of one product does not belong here: what it means there is for its server's descriptions to say.
+//! The table has only general words about work with a computer, which may occur in any catalog and in any query. Words
+//! of a single product do not belong here. The descriptions of its server must explain them.
 
-/// Each word may stand for the others of its group. A word may be in several groups; it then stands for all of them,
-/// they do not stand for each other. What is often written as two words is written as one here.
+/// Groups of synonyms. A word in several groups is a synonym of all their words. Those words do not become synonyms of
+/// each other. Terms often written as two words appear here as one.
 #[rustfmt::skip]
 pub const GROUPS: [&[&str]; 896] = [
-    // What is done.
+    // Actions.
     &["delete", "remove", "erase", "destroy", "drop", "discard", "purge", "clear", "wipe", "trash", "uninstall", "getrid", "rm", "unlink", "forget"],
     &["remove", "detach", "exclude", "unassign", "strip"],
     &["create", "add", "make", "new", "insert", "generate", "build", "produce", "open"],
@@ -339,7 +339,7 @@ pub const GROUPS: [&[&str]; 896] = [
     &["surf", "wave", "marine"], &["flood", "river", "discharge"], &["meteorological", "weather"],
     &["house", "smart", "home"], &["door", "lock"], &["heater", "thermostat"],
     &["reading", "measurement", "value", "state"],
-    // When, which and how many.
+    // Time, selection and quantity.
     &["today", "current", "now"], &["latest", "recent", "newest", "last", "current"],
     &["previous", "past", "earlier"], &["next", "upcoming", "future"], &["date", "day"],
     &["duration", "length", "time"], &["average", "mean"], &["distribution", "histogram", "spread", "density"],
@@ -358,7 +358,7 @@ pub const GROUPS: [&[&str]; 896] = [
     &["howfar", "distance"], &["howhigh", "elevation", "height"], &["howbig", "size"],
     &["howhot", "temperature", "weather"], &["howwarm", "temperature", "weather"],
     &["howcold", "temperature", "weather"],
-    // And of all kinds.
+    // Other words.
     &["identify", "find", "determine"], &["extract", "get", "parse"], &["notify", "remind", "message"],
     &["revoke", "remove", "deny"], &["issue", "ticket", "request"], &["console", "output", "print"],
     &["archive", "zip"], &["window", "screen", "display"], &["board", "dashboard"], &["html", "page"],

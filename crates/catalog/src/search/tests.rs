@@ -6,7 +6,7 @@ fn document<'a>(server: &'a str, native: &'a str, name: &'a str, description: &'
     Document { name: name.into(), native, description: description.into(), server, ..Document::default() }
 }
 
-/// A little of what gateways have behind them.
+/// A small sample of typical tools.
 fn catalog() -> Vec<Document<'static>> {
     vec![
         document("github", "create_issue", "github_create_issue", "Create a new issue in a GitHub repository."),
@@ -37,7 +37,7 @@ fn the_right_thing_comes_first() {
         let found = names(query, 3);
         assert_eq!(found.first().map(String::as_str), Some(expected), "{query}: {found:?}");
     };
-    // Names in any style, whole.
+    // Full names in any style.
     check("github_create_issue", "create_issue");
     check("createIssue", "create_issue");
     check("LIST ISSUES", "list_issues");
@@ -46,26 +46,26 @@ fn the_right_thing_comes_first() {
     check("creating issues", "create_issue");
     check("deletion of files", "delete_file");
     check("file reading", "read_file");
-    // Words that are not in it.
+    // Synonyms.
     check("remove a file", "delete_file");
     check("show me a folder", "list_directory");
     check("open a bug in the repo", "create_issue");
-    // Beginnings.
+    // Beginnings of words.
     check("prod", "searchProducts");
     check("timez", "convert_time");
-    // Slips.
+    // Typos.
     check("creat isue", "create_issue");
     check("direcotry", "list_directory");
     check("reposiotry isseus list", "list_issues");
     check("covnert", "convert_time");
-    // One word for two, and two for one.
+    // One word for two, and two words for one.
     check("pullrequest", "create_pull_request");
     check("time zone", "convert_time");
-    // What is done: to read, where nothing is said of it.
+    // A query without a verb asks to read.
     check("issues", "list_issues");
     check("file", "read_file");
     check("get rid of a file", "delete_file");
-    // Whose it is.
+    // The server.
     check("github request", "create_pull_request");
     check("a tool to see what my shop has", "searchProducts");
 }

@@ -1,18 +1,18 @@
-//! Text as words: where they begin and end, how they are spelt, and which of them mean nothing.
+//! Splits text into words, normalizes their spelling, and defines the stop words.
 //!
-//! Names are written in every style there is (`listPullRequests`, `list_pull_requests`, `HTTPServer2`), and what is asked for
-//! in none of them. So a run of letters and digits counts as a whole and as the parts that case and digits show.
-//! Scripts without blanks between words are taken two characters at a time.
+//! Names come in many styles (`listPullRequests`, `list_pull_requests`, `HTTPServer2`), and queries use none of them. A
+//! run of letters and digits therefore counts both as a whole and as the parts that case and digits show. Scripts
+//! without spaces between words are split into pairs of characters.
 
 use smallvec::SmallVec;
 
-/// Longer words are no words; what is left of them still finds what begins so.
+/// The maximum length of a word. A longer word is cut, and its beginning still matches as a prefix.
 pub const LONGEST_WORD: usize = 40;
 
-/// Letters that are a word of their own beside digits.
+/// The minimum number of letters next to digits that form a separate word.
 const LEAST_BESIDE_DIGITS: usize = 3;
 
-/// English words that tell nothing about what is wanted. Sorted.
+/// English words that carry no meaning in a query. Sorted.
 #[rustfmt::skip]
 const STOP_WORDS: [&str; 206] = [
     "a", "about", "above", "across", "after", "again", "against", "all", "along", "also", "although", "am", "amid",
@@ -37,13 +37,13 @@ pub fn is_stop_word(word: &str) -> bool {
     STOP_WORDS.binary_search(&word).is_ok()
 }
 
-/// The runs of letters and digits in `text`.
+/// Iterates over the runs of letters and digits in `text`.
 pub fn runs(text: &str) -> impl Iterator<Item = &str> {
     text.split(|character: char| !character.is_alphanumeric()).filter(|run| !run.is_empty())
 }
 
-/// What a run is made of by case, digits and script: `HTTPServer2` is `HTTP`, `Server`, `2`. Of scripts without blanks,
-/// each two characters that stand together.
+/// Splits a run by case, digits and script: `HTTPServer2` gives `HTTP`, `Server`, `2`. Text in scripts without spaces
+/// gives every pair of adjacent characters.
 pub fn parts(run: &str) -> SmallVec<[&str; 4]> {
     if run.bytes().all(|byte| byte.is_ascii_lowercase()) {
         return SmallVec::from_slice(&[run]);
@@ -65,7 +65,7 @@ pub fn parts(run: &str) -> SmallVec<[&str; 4]> {
     parts
 }
 
-/// The words of `text` as they are indexed: in lower case, runs as a whole and in parts.
+/// Calls `each` for the words of `text` as they are indexed: in lower case, runs both as a whole and in parts.
 pub fn each_word(text: &str, mut each: impl FnMut(&str)) {
     let mut word = String::with_capacity(LONGEST_WORD);
     for run in runs(text) {
@@ -81,7 +81,8 @@ pub fn each_word(text: &str, mut each: impl FnMut(&str)) {
     }
 }
 
-/// The parts of `text` in lower case. A name is made of these; runs of them would only make it longer.
+/// Calls `each` for the parts of `text` in lower case. Names are indexed by parts only, because whole runs would only
+/// make them longer.
 pub fn each_part(text: &str, mut each: impl FnMut(&str)) {
     let mut word = String::with_capacity(LONGEST_WORD);
     for part in runs(text).flat_map(parts) {
@@ -90,7 +91,7 @@ pub fn each_part(text: &str, mut each: impl FnMut(&str)) {
     }
 }
 
-/// `text` as names are compared: its parts in lower case with one blank between them.
+/// Returns `text` in the form in which names are compared: its parts in lower case, separated by single spaces.
 pub fn key(text: &str) -> String {
     let mut key = String::new();
     each_part(text, |word| {
@@ -102,7 +103,7 @@ pub fn key(text: &str) -> String {
     key
 }
 
-/// Puts `part` into `word` in lower case, cut to what a word may have.
+/// Puts `part` into `word` in lower case, cut to [`LONGEST_WORD`].
 pub fn fold(part: &str, word: &mut String) {
     word.clear();
     let part = cut(part, LONGEST_WORD);
@@ -114,12 +115,12 @@ pub fn fold(part: &str, word: &mut String) {
     }
 }
 
-/// The beginning of `text` in at most `most` bytes.
+/// Returns the beginning of `text`, at most `most` bytes.
 pub fn cut(text: &str, most: usize) -> &str {
     &text[..text.floor_char_boundary(most)]
 }
 
-/// A letter split from a word, as in `iPhone`, means nothing without it.
+/// Reports whether a part is a single letter. A letter split from a word, as in `iPhone`, has no meaning by itself.
 fn is_letter(part: &str) -> bool {
     part.len() == 1 && part.bytes().all(|byte| byte.is_ascii_alphabetic())
 }
@@ -131,7 +132,7 @@ fn is_boundary(characters: &[(usize, char)], index: usize) -> bool {
         return true;
     }
     if before.is_numeric() != here.is_numeric() {
-        // `s3`, `k8s` and `mp4` are words; `base64` and `sheet1` are two.
+        // `s3`, `k8s` and `mp4` are one word. `base64` and `sheet1` are two.
         let letters = |character: &&(usize, char)| character.1.is_alphabetic();
         let side = match here.is_numeric() {
             true => characters[..index].iter().rev().take_while(letters).count(),
@@ -140,7 +141,7 @@ fn is_boundary(characters: &[(usize, char)], index: usize) -> bool {
         return side >= LEAST_BESIDE_DIGITS;
     }
     if before.is_uppercase() && here.is_uppercase() {
-        // The last capital of several belongs to what follows, unless that is the plural's: `URLs`.
+        // The last of several capitals belongs to the following letters, except before a plural `s`: `URLs`.
         let follows = after(1).is_some_and(char::is_lowercase);
         let is_plural = after(1) == Some('s') && !after(2).is_some_and(char::is_lowercase);
         return follows && !is_plural;
@@ -148,7 +149,7 @@ fn is_boundary(characters: &[(usize, char)], index: usize) -> bool {
     before.is_lowercase() && here.is_uppercase()
 }
 
-/// Chinese, Japanese, Thai and the like.
+/// Reports whether a character belongs to a script without spaces, such as Chinese, Japanese or Thai.
 fn is_unspaced(character: char) -> bool {
     matches!(u32::from(character), 0x0e00..=0x0eff | 0x1000..=0x109f | 0x1780..=0x17ff | 0x3040..=0x30ff | 0x3400..=0x9fff | 0x2_0000..=0x3_ffff)
 }

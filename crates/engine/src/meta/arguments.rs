@@ -1,4 +1,5 @@
-//! What a call of one of the gateway's own tools asks for, checked against the schema that clients were shown.
+//! The arguments of the gateway's own tools, checked against the schema that clients received. Errors are written for
+//! agents: they name the problem and how to correct it.
 
 use serde_json::Value;
 
@@ -8,19 +9,19 @@ use goblin_catalog::schema::Schema;
 use crate::meta::Look;
 use crate::meta::words::{LONGEST_PROBLEM, cut, did_you_mean};
 
-/// What is absent is empty, none or its default.
+/// The arguments of a call. Absent ones are empty, `None` or their default.
 #[derive(Debug, Default)]
 pub struct Arguments {
     pub name: String,
     pub uri: String,
     pub query: String,
     pub mime: Option<String>,
-    /// The one server that is meant.
+    /// The server to which the result is restricted.
     pub server: Option<String>,
     pub limit: usize,
-    /// Where a list goes on.
+    /// The cursor of the next page.
     pub cursor: Option<String>,
-    /// What was not taken as it was said.
+    /// A note for the caller about arguments that were adjusted.
     pub note: Option<String>,
 }
 
@@ -63,7 +64,7 @@ fn limit_of(tool: MetaTool) -> Limit {
     }
 }
 
-/// A whole number out of range is brought into it, and told; an agent need not ask again for that.
+/// Reads the limit. An integer out of range is clamped, and the note reports it, so the agent need not repeat the call.
 fn take_limit(value: &mut Value, Limit { default, most }: Limit) -> (usize, Option<String>) {
     let Some(asked) = value.get_mut("limit") else { return (default, None) };
     let Some(number) = asked.as_f64().filter(|number| number.fract() == 0.0) else { return (default, None) };
@@ -82,8 +83,8 @@ fn check_server(look: &Look<'_>, id: &str) -> Result<(), String> {
     Err(format!("no server `{}`{}", cut(id, LONGEST_PROBLEM), did_you_mean(id, ids()).unwrap_or_else(list)))
 }
 
-/// Where a catalog goes on. Written unlike the cursors of lists, so that neither is taken for the other; those begin with
-/// a digit of base 16.
+/// Returns the cursor as text. It begins with `p`, unlike the cursors of lists, which begin with a hexadecimal digit.
+/// Neither parses as the other.
 pub fn write_cursor(cursor: Cursor) -> String {
     format!("p{cursor}")
 }
@@ -111,7 +112,7 @@ mod tests {
         check("-3", 1, true);
         check("101", 100, true);
         check("1e300", 100, true);
-        // These are for the schema to refuse.
+        // The schema rejects these values.
         check("2.5", 10, false);
         check("\"7\"", 10, false);
         assert_eq!(take_limit(&mut Value::Null, Limit::CATALOG), (100, None));

@@ -1,15 +1,16 @@
-//! Entries of the catalog as cards: enough to choose by, and no more.
+//! Cards: short forms of catalog entries, with enough information to choose between them. The list and search tools
+//! return cards. Descriptions are cut, so a page costs little of an agent's context.
 
 use goblin_catalog::listing::List;
 use goblin_catalog::indexes::Shown;
 use crate::meta::words::{cut, one_line};
 use goblin_wire::json::{self, quote};
 
-/// How much of a description a card has, and how much of it a line.
+/// The maximum length of a description in a card, and in a line of text.
 const LONGEST_DESCRIPTION: usize = 300;
 const LONGEST_LINE: usize = 100;
 
-/// One entry: an object, and the same as a line.
+/// An entry as a JSON object, and as a line of text.
 pub struct Card {
     pub json: String,
     pub line: String,
@@ -51,19 +52,19 @@ pub fn card(list: List, shown: &Shown<'_>) -> Card {
     Card { json: members.object(), line: format!("{}{said} ({})", shown.exposed, shown.server) }
 }
 
-/// The size of a resource as it is written, where that is a number.
+/// Returns the size of a resource as it is written, if it is a number.
 fn size_of(definition: &str) -> Option<&str> {
     let size = json::member(definition, json::whole(definition), "size")?.get(definition);
     size.starts_with(|first: char| first.is_ascii_digit() || first == '-').then_some(size)
 }
 
-/// A member of a definition that is a string.
+/// Returns a string member of a definition.
 pub fn text_of(definition: &str, key: &str) -> Option<String> {
     let at = json::member(definition, json::whole(definition), key)?;
     json::string(definition, at).map(String::from)
 }
 
-/// The members of an object that is being written.
+/// The members of an object under construction.
 #[derive(Default)]
 pub struct Members(Vec<String>);
 
@@ -72,7 +73,7 @@ impl Members {
         self.raw(key, value.map(quote).as_deref());
     }
 
-    /// A value that is JSON already.
+    /// Adds a value that is already JSON.
     pub fn raw(&mut self, key: &str, value: Option<&str>) {
         self.0.extend(value.map(|value| format!(r#""{key}":{value}"#)));
     }

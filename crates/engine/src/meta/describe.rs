@@ -1,4 +1,5 @@
-//! One entry, whole: its definition as lists show it, byte for byte, and the same for readers.
+//! Describes one entry completely: its definition exactly as in lists, and a text for readers. An unknown name gives an
+//! error with similar names.
 
 use goblin_catalog::meta::MetaTool;
 use goblin_catalog::resources::Owner;
@@ -53,7 +54,7 @@ impl Look<'_> {
         Ok(self.describe_unlisted(&owner, members))
     }
 
-    /// A resource that may be read and stands in no list: a template takes it, or its server named it.
+    /// Describes a resource that can be read but is not listed. A template covers it, or its server mentioned it.
     fn describe_unlisted(&self, owner: &Owner, mut members: Members) -> Answer {
         let backend = &self.catalog.source(owner.source).backend;
         let exposed = self.catalog.resources.expose(&self.catalog.sources, owner.source, &owner.native);
@@ -71,7 +72,8 @@ impl Look<'_> {
         Answer { structured: members.object(), text }
     }
 
-    /// Puts a tool on its client's own list, where that is wished and the client can hear of it.
+    /// Adds a tool to the client's own list if the configuration enables this. The client needs a session to receive
+    /// the change notification.
     fn reveal(&self, place: usize, exposed: &str) {
         let Listed::Pinned { places, reveal: true } = &self.catalog.listed else { return };
         let caller = &self.call.caller;
@@ -96,7 +98,7 @@ fn described(member: &str, server: Option<&str>, definition: &str, text: String)
     Answer { structured: members.object(), text }
 }
 
-/// The name, whose it is, and what it is for.
+/// Returns the name, the server, the title and the description.
 fn head(definition: &str, name: &str, server: &str) -> Vec<String> {
     let mut lines = vec![format!("{name} ({server})")];
     lines.extend(text_of(definition, "title").filter(|title| title != name));
@@ -122,7 +124,7 @@ fn tool_text(definition: &str, server: &str) -> String {
             .collect();
         lines.push(if arguments.is_empty() { "no arguments".to_owned() } else { "arguments:".to_owned() });
         lines.extend(arguments);
-        // Where a schema says more than lines can, nothing is lost.
+        // The full schema follows, because the lines above may omit parts of it.
         lines.push(format!("inputSchema: {}", compact(schema.get(definition))));
     }
     lines.join("\n")
@@ -145,7 +147,7 @@ fn prompt_text(definition: &str, server: &str) -> String {
 fn resource_text(definition: &str, exposed: &str, identifier: &str, server: &str) -> String {
     let mut lines = head(definition, exposed, server);
     lines.push(format!("id: {identifier}"));
-    // With the URI, the title and the description it begins.
+    // `head` has already written these members.
     let rest = json::members(definition, json::whole(definition))
         .filter(|member| !matches!(&*member.key(definition), "uri" | "title" | "description"));
     let told = rest.map(|member| {
@@ -157,7 +159,7 @@ fn resource_text(definition: &str, exposed: &str, identifier: &str, server: &str
     lines.join("\n")
 }
 
-/// What a template says of itself, on one line.
+/// Returns the name and description of a template on one line.
 fn summary(definition: &str) -> String {
     let words = ["name", "description"].into_iter().filter_map(|key| text_of(definition, key));
     one_line(&words.collect::<Vec<_>>().join(": "))
@@ -171,7 +173,7 @@ fn argument(name: &str, kind: Option<&str>, is_required: bool, description: &str
     format!("  {name}{hints}{description}")
 }
 
-/// The type of an argument, as far as its schema says it plainly.
+/// Returns the type of an argument, or `any` if its schema does not state it directly.
 fn kind_of(text: &str, schema: Span) -> String {
     let written = |at: Span| json::string(text, at).map_or_else(|| compact(at.get(text)), String::from);
     let joined = |list: Span| {

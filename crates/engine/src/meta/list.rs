@@ -1,4 +1,5 @@
-//! Many entries at once: all there are, page by page, or those that a question is about.
+//! Lists of entries: all of them in pages, or those that match a query. Both see only what the caller sees, restricted
+//! by server and MIME type.
 
 use goblin_catalog::listing::List;
 use goblin_catalog::Cursor;
@@ -8,12 +9,12 @@ use crate::meta::cards::{Card, Members, card, text_of};
 use crate::meta::{Answer, Look};
 
 impl Look<'_> {
-    /// One page of everything in a list.
+    /// Returns one page of all entries of a list.
     pub fn list_all(&self, list: List, arguments: &Arguments) -> Result<Answer, String> {
         let from = self.place_of(list, arguments.cursor.as_deref())?;
         let admitted: Vec<usize> =
             (0..self.catalog.count(list)).filter(|place| self.admits(list, *place, arguments)).collect();
-        // A place among all entries, so that it means the same whatever server is asked for.
+        // The cursor is an index into all entries, so it does not depend on the requested server.
         let mut rest = admitted.iter().copied().skip_while(|place| *place < from);
         let cards: Vec<Card> = rest.by_ref().take(arguments.limit).map(|place| self.card(list, place)).collect();
         let cursor = |place| write_cursor(Cursor { version: self.catalog.version, list, page: place });
@@ -21,7 +22,7 @@ impl Look<'_> {
         Ok(Page { parts: vec![(list, cards)], total: admitted.len(), next, note: arguments.note.clone() }.answer())
     }
 
-    /// The entries of some lists that a question is about, the best of each.
+    /// Returns the best matches in each of some lists.
     pub fn search(&self, lists: &[List], arguments: &Arguments) -> Result<Answer, String> {
         let (mut parts, mut total) = (Vec::new(), 0);
         for list in lists.iter().copied() {
@@ -38,7 +39,7 @@ impl Look<'_> {
         Ok(Page { parts, total, next: None, note }.answer())
     }
 
-    /// The tool that shows all of a list.
+    /// Returns the name of the tool that lists all entries of a list.
     fn catalog_of(&self, list: List) -> String {
         self.catalog.meta.name(match list {
             List::Tools => MetaTool::CatalogTools,
@@ -59,7 +60,8 @@ impl Look<'_> {
         card(list, &self.catalog.shown(list, place))
     }
 
-    /// Where a catalog goes on; only within the version that it began with.
+    /// Returns the index at which a list continues. Returns an error if the cursor belongs to another version of the
+    /// catalog.
     fn place_of(&self, list: List, cursor: Option<&str>) -> Result<usize, String> {
         let Some(cursor) = cursor else { return Ok(0) };
         let known = read_cursor(cursor).filter(|cursor| cursor.list == list);
@@ -72,7 +74,7 @@ impl Look<'_> {
     }
 }
 
-/// What a list tool answers.
+/// The result of a list or search tool.
 struct Page {
     parts: Vec<(List, Vec<Card>)>,
     total: usize,
@@ -107,7 +109,7 @@ impl Page {
     }
 }
 
-/// Under which name clients get the entries of a list.
+/// Returns the name of the member that holds the entries of a list.
 pub fn member(list: List) -> &'static str {
     match list {
         List::Tools => "tools",
@@ -117,7 +119,7 @@ pub fn member(list: List) -> &'static str {
     }
 }
 
-/// Whether a MIME type is the one that is wanted, or of that kind. Parameters say nothing here, nor does the case.
+/// Reports whether a MIME type equals `wanted` or belongs to its category (`text/*`). Ignores parameters and case.
 fn is_of(mime: &str, wanted: &str) -> bool {
     let bare = |text: &str| text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     let (mime, wanted) = (bare(mime), bare(wanted));

@@ -1,16 +1,17 @@
-//! Texts for agents: cut short, on one line, and what to say of a name that does not exist.
+//! Texts for agents: shortening, formatting on one line, and messages about unknown names. The gateway's own tools and
+//! the admin API use them.
 
 use crate::directory::Catalog;
 use goblin_catalog::meta::MetaTool;
 use goblin_catalog::search::nearest;
 use goblin_wire::error::Error;
 
-/// What is repeated of a call in the words that refuse it.
+/// The maximum length of client input that an error message repeats.
 pub const LONGEST_PROBLEM: usize = 300;
-/// How many names are proposed for one that does not exist.
+/// The maximum number of suggestions for an unknown name.
 const MOST_PROPOSED: usize = 3;
 
-/// At most `most` characters of a text, up to the end of a word where there is one.
+/// Shortens a text to at most `most` characters, if possible at the end of a word.
 pub fn cut(text: &str, most: usize) -> String {
     let Some((end, _)) = text.char_indices().nth(most) else { return text.to_owned() };
     let kept = &text[..end];
@@ -18,12 +19,12 @@ pub fn cut(text: &str, most: usize) -> String {
     format!("{}…", kept[..at_word].trim_end())
 }
 
-/// A text on one line.
+/// Joins a text to one line.
 pub fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// JSON without the blanks between its tokens.
+/// Removes the whitespace between the tokens of JSON.
 pub fn compact(json: &str) -> String {
     let mut compact = String::with_capacity(json.len());
     let (mut in_string, mut is_escaped) = (false, false);
@@ -38,25 +39,25 @@ pub fn compact(json: &str) -> String {
     compact
 }
 
-/// Names between backticks.
+/// Formats names with backticks, separated by commas.
 pub fn quoted<'a>(names: impl Iterator<Item = &'a str>) -> String {
     names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// The known names that somebody may have meant, if there are any near.
+/// Returns a question that suggests similar names. Returns `None` if no name is similar.
 pub fn did_you_mean<'a>(wrong: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {
     let near = nearest(wrong, names, MOST_PROPOSED);
     (!near.is_empty()).then(|| format!("; did you mean {}?", quoted(near.into_iter())))
 }
 
-/// What is said of a tool that is not there.
+/// Returns the message for an unknown tool.
 pub fn tool_not_found(catalog: &Catalog, name: &str, error: &Error) -> String {
     let names = catalog.tools.entries.iter().map(|entry| &*entry.exposed);
     let find = format!("; `{}` finds tools by what they do", catalog.meta.name(MetaTool::SearchTools));
     not_found("tool", name, error, || did_you_mean(name, names), &find)
 }
 
-/// The same for anything that is found by its name: several that could be meant, near ones, or where to look.
+/// Returns the message for an unknown name: the candidates of an ambiguous name, similar names, or how to search.
 pub fn not_found(kind: &str, name: &str, error: &Error, near: impl FnOnce() -> Option<String>, find: &str) -> String {
     let shown = cut(name, LONGEST_PROBLEM);
     let candidates = match error {

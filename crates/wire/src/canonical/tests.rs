@@ -111,7 +111,7 @@ fn hard1_the_worst_uris_take_little_time() {
     {
         for start in ["", "file:///", "a+file://h/x/"] {
             let uri = format!("{start}{}", part.repeat(LENGTH / part.len()));
-            // The result does not matter here. A square of the length would take minutes in this loop.
+            // A quadratic algorithm would take minutes in this loop. The result does not matter.
             for _ in 0..4 {
                 let _ = readings(&uri);
             }
@@ -119,7 +119,7 @@ fn hard1_the_worst_uris_take_little_time() {
     }
 }
 
-/// Texts that are dense in what the rules look at.
+/// Generates URIs that combine many of the characters and segments with special rules.
 fn dense() -> impl Strategy<Value = String> {
     let part = prop::sample::select(vec![
         "file",

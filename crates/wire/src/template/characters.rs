@@ -1,25 +1,26 @@
-//! Which characters an expansion writes as they are, and how it writes the others.
+//! The characters that an expansion writes unchanged, and the percent encoding of all others.
 //!
-//! One percent-encoded character, of one to four triplets, is one unit everywhere: prefixes count units, and no value
-//! ends inside one.
+//! A percent-encoded character of one to four triplets is one unit everywhere. Prefixes count units, and no value ends
+//! inside a unit.
 
-/// What the values of an operator may contain.
+/// The characters that the values of an operator may contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Charset {
-    /// Everything but unreserved characters is encoded.
+    /// All characters except unreserved ones are encoded.
     Unreserved,
-    /// Reserved characters and triplets pass.
+    /// Reserved characters and triplets pass unchanged.
     Reserved,
-    /// As `Reserved`, but a value that was read has no `?` or `#`.
+    /// Like `Reserved`, but a match contains no `?` or `#`.
     Path,
 }
 
 impl Charset {
     pub(super) const COUNT: usize = 3;
-    /// In the order of their discriminants.
+    /// All charsets in the order of their discriminants.
     pub(super) const ALL: [Charset; Charset::COUNT] = [Charset::Unreserved, Charset::Reserved, Charset::Path];
 
-    /// Length of the unit at the start of `text`; 0 if no value of this charset expands to what stands there.
+    /// Returns the length of the unit at the start of `text`. Returns 0 if no value of this charset expands to that
+    /// text.
     pub(super) fn unit(self, text: &[u8]) -> usize {
         match (text.first(), encoded_at(text)) {
             (_, Some(encoded)) if encoded.canonical.is_some() || self != Charset::Unreserved => encoded.length,
@@ -28,7 +29,7 @@ impl Charset {
         }
     }
 
-    /// Adds the first `limit` characters of a value, as they stand in a URI.
+    /// Appends the first `limit` characters of a value to `uri`, encoded.
     pub(super) fn encode(self, value: &str, limit: usize, uri: &mut String) {
         let mut rest = value;
         for _ in 0..limit {
@@ -50,7 +51,7 @@ impl Charset {
         }
     }
 
-    /// A value that `encode` turns into `text`, which must consist of units of this charset.
+    /// Returns a value that `encode` turns into `text`. The text must consist of units of this charset.
     pub(super) fn decode(self, text: &str) -> String {
         let mut value = String::with_capacity(text.len());
         let mut rest = text;
@@ -88,14 +89,14 @@ impl Charset {
         }
     }
 
-    /// Whether `encode` writes this character as triplets, whatever follows. A `%` that may pass as the start of a
-    /// triplet is not certain to.
+    /// Reports whether `encode` always writes this character as triplets. It may pass a `%` unchanged as the start of a
+    /// triplet.
     fn restores(self, character: char) -> bool {
         !self.writes_plainly(character) && (self == Charset::Unreserved || character != '%')
     }
 }
 
-/// By byte, the charsets that have it as it is, as bits.
+/// The charsets that contain each byte unencoded, as bits.
 const CHARSETS: [u8; 256] = {
     let mut charsets = [0; 256];
     let mut byte = 0_u8;
@@ -114,7 +115,7 @@ const CHARSETS: [u8; 256] = {
     charsets
 };
 
-/// Unreserved or reserved.
+/// Reports whether a character is unreserved or reserved.
 pub(super) fn is_uri_character(character: char) -> bool {
     Charset::Reserved.writes_plainly(character)
 }
@@ -126,7 +127,7 @@ pub(super) fn push_encoded(written: &mut String, text: &str) {
     }
 }
 
-/// The octet of the triplet at the start of `text`.
+/// Returns the octet of the triplet at the start of `text`.
 pub(super) fn triplet(text: &[u8]) -> Option<u8> {
     let &[b'%', high, low, ..] = text else {
         return None;
@@ -138,11 +139,12 @@ pub(super) fn triplet(text: &[u8]) -> Option<u8> {
 #[derive(Clone, Copy)]
 struct Encoded {
     length: usize,
-    /// The character, if an expansion of it gives these very bytes.
+    /// The character, if its expansion gives exactly these bytes.
     canonical: Option<char>,
 }
 
-/// The percent-encoded character at the start of `text`. A triplet that begins no valid UTF-8 stands alone.
+/// Returns the percent-encoded character at the start of `text`. A triplet that begins no valid UTF-8 is a unit by
+/// itself.
 fn encoded_at(text: &[u8]) -> Option<Encoded> {
     let mut octets = [triplet(text)?, 0, 0, 0];
     let count = match octets[0] {

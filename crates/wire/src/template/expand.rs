@@ -1,4 +1,5 @@
-//! Expansion (RFC 6570, section 3) of steps and values to a URI; and back, for what one variable has written.
+//! Expansion (RFC 6570, section 3) of steps and values to a URI, and the inverse for the text of one variable. The
+//! matcher uses the inverse to read values, and the expansion to prove its matches.
 
 use super::{
     Value,
@@ -26,13 +27,15 @@ pub(super) fn expand<'a>(steps: &'a [Step], value_of: impl Fn(&'a Variable) -> O
     uri
 }
 
-/// What one variable adds to its expression, without what stands before it. `None` if the value counts as undefined.
+/// Returns the text that one variable adds to its expression, without the lead character. Returns `None` if the value
+/// counts as undefined.
 pub(super) fn item(variable: &Variable, value: &Value) -> Option<String> {
     let mut item = String::new();
     counts(variable, value).then(|| write_item(variable, value, &mut item))?;
     Some(item)
 }
 
+/// Reports whether a value counts as defined.
 fn counts(variable: &Variable, value: &Value) -> bool {
     match value {
         Value::String(_) => true,
@@ -92,7 +95,7 @@ fn write_joined<T>(
     }
 }
 
-/// The inverse of [`item`]: the value that `text` was written from.
+/// Returns the value that `text` was written from. This is the inverse of [`item`].
 pub(super) fn read_item(variable: &Variable, text: &str) -> Value {
     let decode = |text: &str| variable.operator.charset().decode(text);
     let decode_all = |text: &str, separator: char| text.split(separator).map(decode).collect();
@@ -123,8 +126,8 @@ pub(super) fn read_item(variable: &Variable, text: &str) -> Value {
     }
 }
 
-/// Splits `a=1.b=2`, where the separator may stand within names and values too: each pair ends at the last one before
-/// the next `=`.
+/// Splits `a=1.b=2`. Names and values may contain the separator too, so each pair ends at the last separator before the
+/// next `=`.
 fn split_pairs(text: &str, separator: char) -> Vec<(&str, &str)> {
     let mut pairs = Vec::new();
     let mut rest = text;

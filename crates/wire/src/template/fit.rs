@@ -1,7 +1,7 @@
-//! The pass from the end of the URI to its start: for each step, from which places can the rest still fit?
+//! The pass from the end of the URI to its start. It finds for each step the places from which the rest can fit.
 //!
-//! It takes every occurrence of a variable for itself, so for a template that has one twice it may say yes too often,
-//! never no. Its work depends on the sizes of template and URI alone.
+//! The pass treats every occurrence of a variable as independent. For a template that repeats a variable, it may find
+//! too many places, but never too few. Its work depends only on the sizes of template and URI.
 
 use std::mem;
 
@@ -11,17 +11,18 @@ use super::{
     places::{Bytes, Places},
 };
 
+/// The places from which the rest of the template fits, for each step.
 pub(super) struct Fit {
-    /// One per step and one behind the last.
+    /// One row per step and one row after the last step.
     rows: Vec<Row>,
-    /// Set operations, in words, up to a constant factor.
+    /// The number of set operations in words, up to a constant factor.
     pub(super) work: usize,
 }
 
 struct Row {
-    /// The places from which the rest fits, if nothing of the expression was written so far.
+    /// The places from which the rest fits if the expression has written nothing so far.
     fresh: Places,
-    /// The same, if something of it was written already.
+    /// The places from which the rest fits if the expression has written something.
     started: Places,
 }
 
@@ -44,23 +45,23 @@ impl Fit {
         Fit { rows, work: text.work }
     }
 
-    /// Whether the steps from `index` on fit from `place` on.
+    /// Reports whether the steps from `index` on fit the URI from `place` on.
     pub(super) fn fits(&self, index: usize, place: usize, is_started: bool) -> bool {
         let row = &self.rows[index];
         if is_started { row.started.contains(place) } else { row.fresh.contains(place) }
     }
 }
 
-/// A URI, as sets.
+/// A URI in the form of sets.
 struct Text<'a> {
     uri: &'a [u8],
-    /// The places inside a unit; no step begins or ends there.
+    /// The places inside a unit. No step begins or ends there.
     inside: Places,
-    /// By charset, the bytes of its units.
+    /// The bytes of the units of each charset.
     units: [Bytes; Charset::COUNT],
-    /// By byte, where it stands; `None` for one that the steps do not ask for.
+    /// The positions of each byte value. `None` if the steps do not need this byte.
     bytes: Vec<Option<Bytes>>,
-    /// Those that were asked for so far.
+    /// The pairs of the operators that the steps have needed so far.
     pairs: Vec<(Operator, Pairs)>,
     work: usize,
 }
@@ -99,7 +100,7 @@ impl<'a> Text<'a> {
     }
 
     fn row_of_variable(&mut self, variable: &Variable, next: &Row) -> Row {
-        // Behind the last variable of an expression the next one begins afresh.
+        // The next expression begins after the last variable of this one.
         let ends = if variable.is_last { &next.fresh } else { &next.started };
         let items = self.items(variable, ends);
         let with_first = match variable.lead(false) {
@@ -107,15 +108,15 @@ impl<'a> Text<'a> {
             None => items.clone(),
         };
         let with_separator = self.back_over(&[variable.operator.separator()], items);
-        // Left out, the variable changes nothing.
+        // A variable may also be undefined and write nothing.
         Row { fresh: with_first.or(&next.fresh), started: with_separator.or(ends) }
     }
 
-    /// The places where an item of `variable` can begin, to end at one of `ends`.
+    /// Returns the places where an item of `variable` can begin that ends at one of `ends`.
     fn items(&mut self, variable: &Variable, ends: &Places) -> Places {
         if variable.has_pairs() {
             let pairs = self.pairs(variable.operator, ends);
-            // Of a named operator lists are pairs too, with the same name in each.
+            // Named operators write lists as pairs too, with the same name in each pair.
             return if variable.operator.is_named() { pairs } else { self.values(variable, ends).or(ends).or(&pairs) };
         }
         let values = self.values(variable, ends);
@@ -130,7 +131,7 @@ impl<'a> Text<'a> {
         self.back_over(variable.name.as_bytes(), behind_name)
     }
 
-    /// The places where a value that is not empty, or a list, can begin.
+    /// Returns the places where a non-empty value or a list can begin.
     fn values(&mut self, variable: &Variable, ends: &Places) -> Places {
         let units = &self.units[variable.operator.charset() as usize];
         let bytes = match variable.modifier {
@@ -145,7 +146,7 @@ impl<'a> Text<'a> {
         ends.clone().back_through(&bytes).back(&bytes).without(&self.inside)
     }
 
-    /// The places where exploded pairs can begin.
+    /// Returns the places where exploded pairs can begin.
     fn pairs(&mut self, operator: Operator, ends: &Places) -> Places {
         let units = &self.units[Charset::Unreserved as usize];
         let index = self.pairs.iter().position(|(known, _)| *known == operator).unwrap_or_else(|| {
@@ -161,6 +162,7 @@ impl<'a> Text<'a> {
         begins.without(&self.inside)
     }
 
+    /// Moves `places` back over `text`.
     fn back_over(&mut self, text: &[u8], places: Places) -> Places {
         self.work += text.len() * places.words();
         text.iter().rev().fold(places, |places, byte| places.back(self.byte(*byte)))
@@ -171,14 +173,14 @@ impl<'a> Text<'a> {
     }
 }
 
-/// Where exploded pairs, as `a=1&b=2`, can be read.
+/// The positions where exploded pairs such as `a=1&b=2` can be read.
 ///
-/// With `;` these sets hold for the whole of them, as it always stands before the first. Else they hold behind the
-/// first `=`, since before it anything may stand: what counts is that a `=` and a separator take turns from there on.
+/// For `;` these sets hold for all pairs, because a `;` always precedes the first. For other operators they hold only
+/// after the first `=`. From there on, `=` and separators must alternate.
 struct Pairs {
-    /// The bytes that they can go on over.
+    /// The bytes over which the pairs can continue.
     bytes: Bytes,
-    /// The places where the last one can end.
+    /// The places where the last pair can end.
     ends: Places,
 }
 
@@ -187,16 +189,16 @@ impl Pairs {
         let separator = operator.separator();
         let mut bytes = Places::none(uri.len());
         let mut ends = Places::none(uri.len());
-        // The last `=` or separator, if no byte since is foreign to pairs.
+        // The last `=` or separator. `None` if a byte since then cannot belong to pairs.
         let mut last = None;
         let mut before = None;
         for (index, &byte) in uri.iter().enumerate() {
             let is_mark = byte == b'=' || byte == separator;
             let goes_on = match operator {
                 _ if !is_mark => units.contains(index + 1),
-                // No empty value behind a `=`, but empty pairs and ones without `=`.
+                // An empty value must not follow `=`. Empty pairs and pairs without `=` are allowed.
                 Operator::Parameter if byte == separator => before != Some(b'='),
-                // The separator may be part of names and values too.
+                // Names and values may contain the separator too.
                 Operator::Label if byte == separator => true,
                 _ => last != Some(byte),
             };

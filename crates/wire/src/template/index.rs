@@ -1,8 +1,9 @@
 //! Finds the templates that may match a URI by the literal text at their beginning.
 //!
-//! The prefixes are sorted. Each prefix knows the next shorter one in the set that it begins with. The longest prefix of a
-//! URI is the last prefix that sorts before the URI, or one of its shorter ones: every text between a prefix and the URI
-//! begins with that prefix. So a lookup takes one binary search and one walk to ever shorter prefixes.
+//! The prefixes are sorted. Each prefix links to the longest shorter one that it begins with. Every text that sorts
+//! between a prefix and a URI with that prefix also begins with that prefix. The longest prefix of a URI is therefore
+//! the last prefix that sorts before the URI, or one on its chain of links. A lookup takes one binary search and one
+//! walk along the links.
 
 use std::collections::BTreeMap;
 use std::iter;
@@ -12,7 +13,7 @@ use super::Template;
 /// The templates of one backend by their literal prefix.
 #[derive(Debug, Default)]
 pub struct TemplateIndex {
-    /// Sorted by text.
+    /// All prefixes, sorted by text.
     prefixes: Vec<Prefix>,
 }
 
@@ -26,7 +27,7 @@ struct Prefix {
 }
 
 impl TemplateIndex {
-    /// Takes each template with the number by which the caller knows it.
+    /// Builds the index. The numbers identify the templates for the caller.
     pub fn new<'a>(templates: impl Iterator<Item = (usize, &'a Template)>) -> TemplateIndex {
         let mut by_prefix: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         for (number, template) in templates {
@@ -40,7 +41,8 @@ impl TemplateIndex {
         TemplateIndex { prefixes }
     }
 
-    /// Returns the numbers of the templates whose literal prefix the URI has, those with the longest prefix first.
+    /// Returns the numbers of the templates with a literal prefix that the URI begins with. The longest prefixes come
+    /// first.
     pub fn candidates<'a>(&'a self, uri: &str) -> impl Iterator<Item = usize> + use<'a> {
         let after = self.prefixes.partition_point(|prefix| *prefix.text <= *uri);
         let longest = longest_prefix(&self.prefixes, after.checked_sub(1), uri);
@@ -49,7 +51,7 @@ impl TemplateIndex {
     }
 }
 
-/// Returns the first prefix of `text` on the way from `at` to ever shorter prefixes.
+/// Returns the first prefix of `text` on the chain of links that starts at `at`.
 fn longest_prefix(prefixes: &[Prefix], mut at: Option<usize>, text: &str) -> Option<usize> {
     while let Some(place) = at
         && !text.starts_with(&*prefixes[place].text)

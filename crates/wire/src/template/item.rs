@@ -1,30 +1,31 @@
-//! The text that one variable may stand for, read from its start, as by an automaton.
+//! The text that one variable can produce, read from its start by an automaton.
 //!
-//! An item is what `expand::item` writes. At a place within one, several readings may be open at once; they are bits.
-//! `fit` has the same grammar the other way round; a property test holds the two together.
+//! An item is the text that `expand::item` writes. Several readings may be open at one place. They are stored as bits.
+//! `fit` implements the same grammar in the other direction. A property test checks that the two agree.
 
 use super::parse::{Modifier, Variable};
 
-/// In a value, or a list of them.
+/// Inside a value or a list of values.
 const TEXT: u8 = 1;
-/// Behind the fixed name, or in the name of an exploded pair.
+/// After the fixed name, or inside the name of an exploded pair.
 const HEAD: u8 = 2;
-/// Behind an `=` that must not stand before an empty value.
+/// After an `=` that must not precede an empty value.
 const START: u8 = 4;
-/// In the value of an exploded pair.
+/// Inside the value of an exploded pair.
 const PAIR: u8 = 8;
 
-/// A place within an item.
+/// A place within an item, and the readings open there.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor {
     pub(super) place: usize,
     readings: u8,
-    /// Units that a prefix may still have.
+    /// The number of units that a prefix may still have.
     left: usize,
 }
 
 impl Cursor {
-    /// The place where an item begins, or behind its name if that is fixed.
+    /// Starts an item at `place`, after its name if the name is fixed. Returns `None` if the URI does not have that
+    /// name.
     pub(super) fn enter(variable: &Variable, uri: &[u8], place: usize) -> Option<Cursor> {
         let name = variable.fixed_name().as_bytes();
         let readings = match variable.modifier {
@@ -36,11 +37,12 @@ impl Cursor {
         uri[place..].starts_with(name).then_some(cursor)
     }
 
+    /// Reports whether the item may end here.
     pub(super) fn may_end(self, variable: &Variable) -> bool {
         self.readings & (TEXT | PAIR) != 0 || (self.readings & HEAD != 0 && variable.operator.drops_equals())
     }
 
-    /// The next place within the item; `None` if none can go on so far.
+    /// Moves to the next place within the item. Returns `None` if no reading can continue.
     pub(super) fn advance(self, variable: &Variable, uri: &[u8]) -> Option<Cursor> {
         let rest = &uri[self.place..];
         let byte = *rest.first()?;

@@ -1,13 +1,14 @@
-//! The grammar of RFC 6570, section 2, into a flat list of steps.
+//! The parser for the grammar of RFC 6570, section 2. It produces a flat list of steps.
 
 use super::{
     MAX_TEMPLATE_BYTES, MAX_VARIABLES, TemplateError,
     characters::{self, Charset},
 };
 
+/// A part of a template.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
-    /// As it stands in a URI, encoded.
+    /// Literal text, encoded as in a URI.
     Literal(String),
     Variable(Variable),
 }
@@ -20,7 +21,7 @@ impl Step {
         }
     }
 
-    /// All bytes but those of values that this step can write.
+    /// Returns all bytes that this step can write, except those of values.
     pub(super) fn bytes(&self) -> Vec<u8> {
         match self {
             Step::Literal(text) => text.as_bytes().to_vec(),
@@ -32,30 +33,31 @@ impl Step {
     }
 }
 
-/// One variable of one expression; `{a,b}` makes two of them.
+/// A variable of an expression. The expression `{a,b}` has two of them.
 #[derive(Clone, Debug)]
 pub(super) struct Variable {
     pub(super) name: String,
-    /// The same for each occurrence of a name, counted from 0 in order of first occurrence.
+    /// The number of the name, counted from 0 in order of first occurrence. All occurrences of a name share it.
     pub(super) slot: usize,
     pub(super) operator: Operator,
     pub(super) modifier: Modifier,
-    /// The expression ends after this one.
+    /// True if this is the last variable of its expression.
     pub(super) is_last: bool,
 }
 
 impl Variable {
-    /// What stands before the item of this variable.
+    /// Returns the character before the item of this variable.
     pub(super) fn lead(&self, is_started: bool) -> Option<u8> {
         if is_started { Some(self.operator.separator()) } else { self.operator.first() }
     }
 
-    /// The name that an item begins with. Exploded, the name is one key among others.
+    /// Returns the name that an item begins with. Returns an empty name if exploded, because each pair then has its own
+    /// key.
     pub(super) fn fixed_name(&self) -> &str {
         if self.operator.is_named() && self.modifier != Modifier::Explode { &self.name } else { "" }
     }
 
-    /// What stands between the members of a list.
+    /// Returns the character between the members of a list.
     pub(super) fn joint(&self) -> Option<u8> {
         match self.modifier {
             Modifier::Plain => Some(b','),
@@ -64,7 +66,8 @@ impl Variable {
         }
     }
 
-    /// Whether an item may consist of pairs, which are not values themselves. A reserved value may have `=` and `,`.
+    /// Reports whether an item may consist of pairs that are not values themselves. A reserved value may contain `=`
+    /// and `,`, so its pairs count as values.
     pub(super) fn has_pairs(&self) -> bool {
         self.modifier == Modifier::Explode && self.operator.charset() == Charset::Unreserved
     }
@@ -73,7 +76,7 @@ impl Variable {
         matches!(self.modifier, Modifier::Prefix(_))
     }
 
-    /// How many characters of a value count.
+    /// Returns the maximum number of characters of a value.
     pub(super) fn limit(&self) -> usize {
         match self.modifier {
             Modifier::Prefix(limit) => usize::from(limit),
@@ -99,7 +102,7 @@ pub(super) enum Operator {
     Parameter,
     Query,
     Continuation,
-    /// A `{var}` read leniently; there is no way to write it.
+    /// A `{var}` in a lenient match. No template syntax produces it.
     Trailing,
 }
 
@@ -118,7 +121,7 @@ impl Operator {
         })
     }
 
-    /// What stands before the first defined variable of an expression.
+    /// Returns the character before the first defined variable of an expression.
     pub(super) fn first(self) -> Option<u8> {
         match self {
             Operator::Simple | Operator::Reserved | Operator::Trailing => None,
@@ -131,7 +134,7 @@ impl Operator {
         }
     }
 
-    /// What stands before each further one.
+    /// Returns the character before each further variable.
     pub(super) fn separator(self) -> u8 {
         match self {
             Operator::Simple | Operator::Reserved | Operator::Trailing | Operator::Fragment => b',',
@@ -146,7 +149,7 @@ impl Operator {
         matches!(self, Operator::Parameter | Operator::Query | Operator::Continuation)
     }
 
-    /// An empty value leaves only the name, without `=`.
+    /// Reports whether an empty value leaves only the name, without `=`.
     pub(super) fn drops_equals(self) -> bool {
         self == Operator::Parameter
     }
@@ -165,6 +168,7 @@ impl Operator {
     }
 }
 
+/// Parses a template into steps.
 pub(super) fn parse(text: &str) -> Result<Vec<Step>, TemplateError> {
     if text.len() > MAX_TEMPLATE_BYTES {
         return Err(TemplateError::TooLong { length: text.len() });
@@ -189,7 +193,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Step>, TemplateError> {
     Ok(parser.steps)
 }
 
-/// The steps in which a trailing `{var}` spans `/`, if the template ends in one.
+/// Returns the steps with a trailing `{var}` that also matches `/`. Returns `None` if the template does not end in one.
 pub(super) fn widen_trailing_variable(steps: &[Step]) -> Option<Vec<Step>> {
     let (Step::Variable(last), before) = steps.split_last()? else {
         return None;
@@ -211,7 +215,7 @@ struct Parser {
 }
 
 impl Parser {
-    /// `text` is what stands between the braces, `position` where it begins.
+    /// Parses the `text` between two braces, which begins at `position`.
     fn expression(&mut self, text: &str, mut position: usize) -> Result<(), TemplateError> {
         let mut list = text;
         let mut operator = Operator::Simple;
@@ -246,7 +250,7 @@ impl Parser {
             return Err(TemplateError::TooManyVariables);
         }
         let (name, modifier) = if let Some(name) = specification.strip_suffix('*') {
-            // `{a:2*}` has both modifiers, and fails below as a name with a colon.
+            // `{a:2*}` has both modifiers. It fails below as a name with a colon.
             (name, Modifier::Explode)
         } else if let Some((name, length)) = specification.split_once(':') {
             (name, Modifier::Prefix(prefix_length(length, position + name.len() + 1)?))
@@ -274,7 +278,7 @@ fn prefix_length(text: &str, position: usize) -> Result<u16, TemplateError> {
     }
 }
 
-/// Letters, digits, `_` and triplets, with single dots between them.
+/// Reports whether a name consists of letters, digits, `_` and triplets, with single dots between them.
 fn is_name(name: &str) -> bool {
     name.split('.').all(|part| {
         let mut rest = part.as_bytes();
@@ -291,6 +295,7 @@ fn is_name(name: &str) -> bool {
     })
 }
 
+/// Checks and encodes literal text that begins at `start`.
 fn literal(text: &str, start: usize) -> Result<String, TemplateError> {
     let mut written = String::with_capacity(text.len());
     for (offset, character) in text.char_indices() {
@@ -312,7 +317,7 @@ fn literal(text: &str, start: usize) -> Result<String, TemplateError> {
     Ok(written)
 }
 
-/// `ucschar` and `iprivate` of RFC 6570, section 1.5.
+/// Reports whether a character is in `ucschar` or `iprivate` of RFC 6570, section 1.5.
 fn is_international(character: char) -> bool {
     match u32::from(character) {
         0xA0..=0xD7FF | 0xE000..=0xFDCF | 0xFDF0..=0xFFEF => true,

@@ -1,16 +1,17 @@
-//! Sets of places in a URI, on which one operation moves all members at once, 64 to a word.
+//! Sets of places in a URI. One operation moves all members at once, 64 to a word.
 //!
-//! Place 0 is before the first byte, place `end` behind the last. The bits are in reverse order, the one of place `end`
-//! being the lowest: so to go back in the URI is to go up, and the carry of an addition goes back through a whole run
-//! of bytes.
+//! Place 0 is before the first byte, place `end` after the last. The bits are in reverse order: place `end` is the
+//! lowest bit. Moving back in the URI therefore moves bits up, and the carry of an addition moves back through a whole
+//! run of bytes.
 
+/// A set of places.
 #[derive(Clone, Debug)]
 pub(super) struct Places {
     end: usize,
     words: Vec<u64>,
 }
 
-/// A set of bytes of a URI, each told by the place behind it.
+/// A set of bytes of a URI. Each byte is represented by the place after it.
 pub(super) type Bytes = Places;
 
 impl Places {
@@ -47,7 +48,7 @@ impl Places {
         self
     }
 
-    /// One byte back, over a byte of the set.
+    /// Moves all places back by one byte, over bytes of the set.
     pub(super) fn back(mut self, bytes: &Bytes) -> Places {
         let mut carry = 0;
         for (word, bytes) in self.words.iter_mut().zip(&bytes.words) {
@@ -58,7 +59,7 @@ impl Places {
         self
     }
 
-    /// Any number of bytes back, none included, over bytes of the set.
+    /// Adds all places that are any number of bytes back, over bytes of the set.
     pub(super) fn back_through(mut self, bytes: &Bytes) -> Places {
         let mut carry = false;
         for (word, &bytes) in self.words.iter_mut().zip(&bytes.words) {
@@ -70,11 +71,12 @@ impl Places {
         self
     }
 
-    /// One unit to `limit` units back, over bytes of the set. `inside` has the places that are inside a unit.
+    /// Returns the places that are one to `limit` units back, over bytes of the set. `inside` has the places inside a
+    /// unit.
     pub(super) fn back_up_to(&self, limit: u16, bytes: &Bytes, inside: &Places) -> Places {
         const UNREACHABLE: u32 = 1 << 31;
         let mut reached = Places::none(self.end);
-        // How many units it is from the place at hand to the nearest member.
+        // The number of units from the current place to the nearest member.
         let mut distance = UNREACHABLE;
         for (index, word) in reached.words.iter_mut().enumerate() {
             let (members, bytes, inside) = (self.words[index], bytes.words[index], inside.words[index]);

@@ -1,4 +1,5 @@
-//! The pass from the start of the URI to its end: choose values, step by step, where [`Fit`] says that the rest fits.
+//! The pass from the start of the URI to its end. It chooses the value of each variable where [`Fit`] reports that the
+//! rest fits.
 
 use std::mem;
 
@@ -9,21 +10,21 @@ use super::{
     parse::{Modifier, Step, Variable},
 };
 
-/// What the pass may do: four looks at each byte (find, read, expand, compare), which is enough unless a variable
-/// stands twice, and some on top for that.
+/// The work limit of the pass has two parts. Each byte allows four visits (find, read, expand, compare), which is
+/// enough if no variable occurs twice. A fixed amount is added for repeated variables.
 const WORK_PER_BYTE: usize = 4;
 const WORK_ON_TOP: usize = 32 * 1024;
-/// What it costs to try a value, besides its bytes.
+/// The cost of trying a value, in addition to its bytes.
 const WORK_PER_TRY: usize = 32;
 
-/// Values with which `steps` expand to `uri`, and the work that both passes did, which the tests bound.
+/// Returns values with which `steps` expand to `uri`, and the work of both passes. The tests check a limit on the work.
 pub(super) fn search(steps: &[Step], uri: &str) -> (Option<Bindings>, usize) {
     let (start, place) = match steps.first() {
         Some(Step::Literal(text)) if !uri.starts_with(text) => return (None, 0),
         Some(Step::Literal(text)) => (1, text.len()),
         Some(Step::Variable(_)) | None => (0, 0),
     };
-    // The end of a template that is literal is compared without a pass over the whole URI.
+    // A literal end is compared first, to avoid a pass over the whole URI.
     let ends_alike = match steps[start..].last() {
         Some(Step::Literal(text)) => uri[place..].ends_with(text),
         Some(Step::Variable(_)) => true,
@@ -45,23 +46,24 @@ pub(super) fn search(steps: &[Step], uri: &str) -> (Option<Bindings>, usize) {
 
 struct Search<'a> {
     steps: &'a [Step],
-    /// The steps but for a literal at the start, which is checked. Indexes are into these.
+    /// The steps without the literal at the start, which is already checked. All indexes refer to these steps.
     open_steps: &'a [Step],
     uri: &'a str,
     fit: Fit,
-    /// By slot.
+    /// The values found so far, by slot.
     found: Vec<Found>,
-    /// Work that may still be done.
+    /// The work that the pass may still do.
     left: usize,
 }
 
+/// The state of a variable during the pass.
 #[derive(Clone)]
 enum Found {
     Nothing,
     Undefined,
     Value {
         value: Value,
-        /// Seen as a prefix only; the value may be longer.
+        /// True if the variable occurred as a prefix only, so its value may be longer.
         is_prefix: bool,
     },
 }
@@ -76,7 +78,8 @@ impl Found {
 }
 
 impl<'a> Search<'a> {
-    /// The steps from `index` on, from `place` on. At most as deep as there are steps.
+    /// Matches the steps from `index` on with the URI from `place` on. The recursion is at most as deep as the list of
+    /// steps.
     fn walk(&mut self, index: usize, place: usize, is_started: bool) -> Option<Bindings> {
         let steps = self.open_steps;
         match steps.get(index) {
@@ -95,7 +98,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// A variable whose value an earlier occurrence has fixed.
+    /// Matches a variable with a value that an earlier occurrence has fixed.
     fn walk_known(
         &mut self,
         index: usize,
@@ -113,7 +116,7 @@ impl<'a> Search<'a> {
         if is_here { self.walk_behind(index, variable, begin + item.len(), true) } else { None }
     }
 
-    /// A variable that is free: the shortest item first, then none, then an empty one.
+    /// Matches a free variable. Tries the shortest item first, then an undefined value, then an empty one.
     fn walk_open(&mut self, index: usize, variable: &'a Variable, place: usize, is_started: bool) -> Option<Bindings> {
         let uri = self.uri.as_bytes();
         let begin = self.behind_lead(variable, place, is_started);
@@ -130,7 +133,7 @@ impl<'a> Search<'a> {
             cursor = at.advance(variable, uri);
         }
         let unset = match variable.modifier {
-            // A list has no prefix; it may still come.
+            // A prefix of a list is undefined, so a later occurrence may still provide the list.
             Modifier::Prefix(_) => self.found[variable.slot].clone(),
             Modifier::Plain | Modifier::Explode => Found::Undefined,
         };
@@ -146,7 +149,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The item of a free variable reaches from `begin` to `end`.
+    /// Gives a free variable the item from `begin` to `end` and continues after it.
     fn walk_item(&mut self, index: usize, variable: &Variable, begin: usize, end: usize) -> Option<Bindings> {
         if !self.fit.fits(index + 1, end, !variable.is_last) {
             return None;
@@ -155,7 +158,7 @@ impl<'a> Search<'a> {
         let value = expand::read_item(variable, &self.uri[begin..end]);
         let is_prefix = variable.is_prefix();
         let found = match (&value, self.found[variable.slot].value()) {
-            // Of two prefixes the longer one says more.
+            // The longer of two prefixes carries more information.
             (Value::String(prefix), Some(Value::String(longer))) if is_prefix && longer.len() > prefix.len() => {
                 self.found[variable.slot].clone()
             }
@@ -164,13 +167,13 @@ impl<'a> Search<'a> {
         self.with(variable, found, |search| search.walk_behind(index, variable, end, true))
     }
 
-    /// Behind a variable; `is_started` says whether its expression has written anything.
+    /// Continues after a variable. `is_started` is true if its expression has written anything.
     fn walk_behind(&mut self, index: usize, variable: &Variable, place: usize, is_started: bool) -> Option<Bindings> {
         let is_started = is_started && !variable.is_last;
         if self.fit.fits(index + 1, place, is_started) { self.walk(index + 1, place, is_started) } else { None }
     }
 
-    /// The place where an item of `variable` begins, if what must stand before it stands at `place`.
+    /// Returns the place where an item of `variable` begins. Returns `None` if its lead character is not at `place`.
     fn behind_lead(&self, variable: &Variable, place: usize, is_started: bool) -> Option<usize> {
         match variable.lead(is_started) {
             None => Some(place),
@@ -178,6 +181,7 @@ impl<'a> Search<'a> {
         }
     }
 
+    /// Sets the state of a variable while `walk` runs, and restores it afterwards.
     fn with(
         &mut self,
         variable: &Variable,
@@ -190,7 +194,7 @@ impl<'a> Search<'a> {
         bindings
     }
 
-    /// What was found counts only if it expands to the URI.
+    /// Returns the values found if they expand to exactly the URI.
     fn prove(&mut self) -> Option<Bindings> {
         self.spend(self.uri.len())?;
         let expanded = expand::expand(self.steps, |variable| self.found[variable.slot].value());
@@ -199,7 +203,7 @@ impl<'a> Search<'a> {
         }
         let mut values = Vec::new();
         for step in self.steps {
-            // Taken once, it is gone for further occurrences.
+            // Further occurrences of the variable must not add its value again.
             if let Step::Variable(variable) = step
                 && let Found::Value { value, .. } = mem::replace(&mut self.found[variable.slot], Found::Nothing)
             {
@@ -209,6 +213,7 @@ impl<'a> Search<'a> {
         Some(Bindings(values))
     }
 
+    /// Subtracts `work` from the limit. Returns `None` if the limit is reached.
     fn spend(&mut self, work: usize) -> Option<()> {
         self.left = self.left.checked_sub(work)?;
         Some(())

@@ -2,7 +2,7 @@ use proptest::{collection::vec, prelude::*, sample::select};
 
 use super::{Bindings, MAX_TEMPLATE_BYTES, MAX_URI_BYTES, MAX_VARIABLES, Template, TemplateError, Value, search};
 
-/// `expected` is the bindings in the notation of `show`, or `None` for no match.
+/// Checks the bindings of a match in the notation of `show`. `None` means no match.
 #[track_caller]
 fn check(template: &str, uri: &str, expected: impl Into<Option<&'static str>>) {
     let found = parse(template).matches(uri);
@@ -29,7 +29,7 @@ fn parse(template: &str) -> Template {
     Template::parse(template).unwrap_or_else(|error| panic!("{template}: {error}"))
 }
 
-/// `name: text`, `name: [a|b]`, `name: {key=value}`, in order.
+/// Formats bindings in order, as `name: text`, `name: [a|b]` or `name: {key=value}`.
 fn show(bindings: &Bindings) -> String {
     let shown = bindings.iter().map(|(name, value)| match value {
         Value::String(text) => format!("{name}: {text}"),
@@ -107,7 +107,7 @@ fn only_the_canonical_encoding_comes_from_an_expansion() {
     check("x://{a}", "x://%", None);
     check("x://{a}", "x://%2", None);
     check("x://{a}", "x://%252F", "a: %2F");
-    // Reserved expansion lets triplets pass; those that decoding would lose stay.
+    // Reserved expansion lets triplets pass. The value keeps the triplets that decoding would lose.
     check("x://{+a}", "x://%2f%41%FF%C3%25%20%C3%A9", "a: %2f%41%FF%C3%25 é");
     check("x://{+a}", "x://%", None);
 }
@@ -290,8 +290,8 @@ fn expansion_of_each_kind_of_value() {
     }
 }
 
-/// Work is counted, not timed: at most so many looks at each byte, whatever the template, and twice the URI takes at
-/// most twice the work. The part that does not grow is the allowance for variables that stand twice.
+/// Checks that the counted work per byte is limited for every template, and that a URI of double length takes at most
+/// double the work. The fixed part is the work limit for repeated variables.
 #[test]
 fn work_is_linear_in_the_uri() {
     const LOOKS_PER_BYTE: usize = 100;
@@ -333,7 +333,7 @@ fn work_is_linear_in_the_uri() {
 
 const NAMES: [&str; 8] = ["a", "b", "ab", "k", "a.b", "k%C3%A9", "_1", "20"];
 
-/// Templates of which each variable takes its name from `names`, in turn.
+/// Generates templates. Their variables take their names from `names` in turn.
 fn templates(names: &'static [&'static str]) -> impl Strategy<Value = String> {
     let literals = ["a", "b", "x://", "/", "?", "&", ";", "=", ",", ".", "#", "%20", "%2f", "é", "-", "a=", "?a="];
     let variable = prop_oneof![Just(String::new()), Just("*".to_owned()), (1..4_u16).prop_map(|n| format!(":{n}"))];
@@ -389,7 +389,7 @@ proptest! {
         prop_assert_eq!(found, Some(uri));
     }
 
-    /// Both passes read a variable by rules of their own; where no variable stands twice they must agree.
+    /// The two passes implement the grammar separately. They must agree if no variable occurs twice.
     #[test]
     fn where_the_rest_fits_the_walk_arrives(template in templates(&NAMES), uri in uris()) {
         let template = parse(&template);
