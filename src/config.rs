@@ -94,6 +94,7 @@ pub struct Loaded {
     pub warnings: Vec<Problem>,
 }
 
+/// The whole configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     pub gateway: Gateway,
@@ -154,7 +155,9 @@ pub struct Gateway {
     pub max_body_size: usize,
     /// The limit for all buffers together. `None` derives it from the memory of the machine.
     pub max_memory: Option<usize>,
+    /// The time that open calls have to finish at shutdown.
     pub grace: Duration,
+    /// The token that clients must send.
     pub token: Option<Secret>,
 }
 
@@ -193,10 +196,15 @@ pub struct Policies {
     pub max_timeout: Option<Duration>,
     /// The longest time a client may take to answer a request from a server. `None` means no limit.
     pub ask_timeout: Option<Duration>,
+    /// The time limit for a server's handshake, and for each page of its lists.
     pub start_timeout: Duration,
+    /// The number of open calls of one client.
     pub max_in_flight: usize,
+    /// The number of open calls to one server.
     pub max_in_flight_per_backend: usize,
+    /// The largest message of a server, and of a client on stdio.
     pub max_message_size: usize,
+    /// The number of entries on one page of a list.
     pub page_size: usize,
     pub subscriptions: SubscriptionLimits,
 }
@@ -296,16 +304,23 @@ impl Default for Namespacing {
     }
 }
 
+/// The form of exposed names of tools and prompts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamePolicy {
+    /// The native name with the server's prefix, such as `files_read`.
     Prefix,
+    /// The native name.
     None,
 }
 
+/// The form of exposed URIs of resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UriPolicy {
+    /// The native URI with the server's id in the scheme, such as `files+file:///a`.
     Uri,
+    /// A plain name made from the URI, such as `files_file_a`.
     Identifier,
+    /// The native URI.
     None,
 }
 
@@ -394,6 +409,7 @@ pub struct Server {
     pub timeout: Option<Timeout>,
     /// The interval at which subscribed resources are polled for changes.
     pub poll: Option<Duration>,
+    /// Whether arguments of tools are checked against their input schema.
     pub validate: bool,
     pub tools: ToolRules,
     pub prompts: Rules,
@@ -431,6 +447,7 @@ impl Server {
     }
 }
 
+/// The way the gateway reaches a server.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Transport {
     Stdio { command: Expanded, args: Vec<Expanded>, env: BTreeMap<String, Secret>, inherit: Inherit, cwd: PathBuf },

@@ -68,6 +68,7 @@ impl Plan {
     }
 }
 
+/// Returns the steps that lead from `old` to `new`.
 pub fn diff(old: &Config, new: &Config) -> Plan {
     let mut plan = Plan {
         start: Vec::new(),

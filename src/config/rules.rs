@@ -13,7 +13,7 @@ use crate::config::{
 /// The range of the length of names: the minimum for a cut name with its hash, and the maximum of the protocol.
 const NAME_LENGTHS: std::ops::RangeInclusive<u64> = 16..=128;
 const MAX_SEPARATOR_LENGTH: usize = 8;
-/// The length limit of URIs, the same as in the rest of the gateway.
+/// The length limit of URIs. Other parts of the gateway reject longer URIs too.
 const MAX_URI_LENGTH: usize = 8 << 10;
 
 pub(crate) const NAMES: [(&str, NamePolicy); 2] = [("prefix", NamePolicy::Prefix), ("none", NamePolicy::None)];
