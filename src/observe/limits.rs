@@ -1,13 +1,12 @@
-//! The limits that protect the gateway, and how often each was reached.
+//! The limits that protect the gateway, with a counter for each.
 //!
-//! A limit has one name. The name is the label of the metric, the member `data.limit` of the error, and the row in the
-//! documents.
+//! Each limit has one name. Metrics use it as a label, errors as `data.limit`, and the documentation as the row title.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! limits {
     ($($limit:ident $name:literal,)+) => {
-        /// A limit that counts how often it was reached.
+        /// A limit with a counter.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Limit {
             $($limit,)+
