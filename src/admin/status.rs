@@ -1,4 +1,4 @@
-//! How everything stands at one moment, as the API says it.
+//! Collects the state of the gateway for the admin API.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -20,7 +20,7 @@ use crate::observe::metrics::Process;
 use crate::observe::mime::Mime;
 use crate::protocol::date;
 
-/// A server that does not run because it is not meant to.
+/// The state of a server that the configuration or an operator disabled.
 const DISABLED: &str = "disabled";
 
 impl Admin {
@@ -58,7 +58,7 @@ impl Admin {
         }
     }
 
-    /// The servers in the order of the configuration, the disabled ones too.
+    /// Returns all servers in the order of the configuration, including disabled ones.
     pub(super) fn servers(&self) -> Vec<ServerStatus> {
         let directory = &self.desk.router.directory;
         let catalog = directory.catalog();
@@ -71,7 +71,7 @@ impl Admin {
         servers
     }
 
-    /// The ids of all servers, the disabled ones too.
+    /// Returns the ids of all servers, including disabled ones.
     pub(super) fn server_ids(&self) -> Vec<ServerId> {
         self.configuration.borrow().servers.iter().map(|(id, _)| id.clone()).collect()
     }
@@ -160,7 +160,7 @@ fn catalog_status(catalog: &Catalog) -> CatalogStatus {
     }
 }
 
-/// Counts that are not zero, as `/metrics` has them.
+/// Returns the counts that are not zero, in the JSON form of `/metrics`.
 fn metrics(backends: &[Arc<Backend>], subscriptions: usize) -> Metrics {
     let mut metrics = Metrics { mcp_resource_subscriptions_active: subscriptions, ..Metrics::default() };
     for backend in backends {
