@@ -1,11 +1,11 @@
 //! Goblin, an MCP gateway: one endpoint for many MCP servers.
 //!
-//! The map of the code, in reading order. Each module may use only those above it; a test keeps that true.
+//! The modules are listed in reading order. Each module may use only those above it, which a test enforces.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::print_stdout))]
 
-// Words: no I/O, no clock.
+// Types that every layer uses: clients, configuration, buffers, events, the protocol and tasks.
 pub mod caller;
 pub mod config;
 pub mod memory;
@@ -13,29 +13,29 @@ pub mod observe;
 pub mod protocol;
 pub mod worker;
 
-// One open stream to one client, and what must survive it.
+// Streams to one client, and the state that outlives a stream.
 pub mod lane;
 pub mod mailbox;
 
-// Who wants to know of which resource.
+// Subscriptions of clients to resources.
 pub mod subscriptions;
 
 // The servers behind the gateway.
 pub mod backend;
 
-// What they offer together, and where a request goes.
+// The merged catalog of all servers, and the routing of requests.
 pub mod catalog;
 pub mod meta;
 pub mod router;
 
-// The clients.
+// Client sessions.
 pub mod session;
 
-// The transports they come over, and what operators ask.
+// The transports for clients, and the endpoints for operators.
 pub mod admin;
 pub mod front;
 
-// Assembly.
+// Assembly of the program, and its commands.
 pub mod app;
 pub mod cli;
 pub mod tui;

@@ -1,4 +1,4 @@
-//! Arguments in, exit code out; nothing else.
+//! The entry point: parses the arguments, runs the command and returns the exit code.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let ran = tokio::runtime::Runtime::new().map_err(anyhow::Error::from).and_then(|runtime| {
         let code = runtime.block_on(cli.run());
-        // A read of stdin cannot be interrupted; it must not hold up the exit.
+        // A read of stdin cannot be interrupted and must not delay the exit.
         runtime.shutdown_background();
         code
     });
