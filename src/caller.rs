@@ -56,7 +56,7 @@ impl Introduction {
     }
 }
 
-/// The capabilities that a client declares. A server may send it only the requests that they allow.
+/// The capabilities that a client declares. Servers may send the client only requests that these capabilities allow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Abilities {
     pub sampling: bool,

@@ -146,9 +146,9 @@ pub struct Gateway {
     pub tcp: bool,
     /// The path of the Unix socket that the gateway listens on.
     pub socket: Option<PathBuf>,
-    /// Additional values of the `Host` header, as `host` or `host:port`, in lower case.
+    /// Additional allowed values of the `Host` header, as `host` or `host:port`, in lower case.
     pub allowed_hosts: Vec<String>,
-    /// Additional values of the `Origin` header, as `scheme://host[:port]`, in lower case.
+    /// The allowed values of the `Origin` header, as `scheme://host[:port]`, in lower case.
     pub allowed_origins: Vec<String>,
     pub max_sessions: usize,
     pub session_idle_timeout: Duration,
@@ -507,8 +507,8 @@ pub enum Sharing {
     PerClient,
 }
 
-/// The requests that a server may send to clients. A shared connection declares these capabilities. A
-/// connection of [`Sharing::PerClient`] declares those of them that its client supports.
+/// The requests that a server may send to clients. A shared connection declares these capabilities. A connection of
+/// [`Sharing::PerClient`] declares those of them that its client supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Declare {
     pub sampling: bool,

@@ -5,6 +5,7 @@
 //!
 //! Messages below [`SMALL`] are not counted. The limits on calls bound their number, and a small call must succeed
 //! while large ones wait.
+//!
 //! A message is counted for as long as any slice of its bytes lives, because the reservation belongs to the buffer.
 
 pub mod machine;

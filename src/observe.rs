@@ -1,11 +1,11 @@
 //! Events of the gateway, with counters, log lines and a feed for the admin API.
 //!
-//! Each event is one variant of [`Event`]. `Observe::emit` is the only entry: it counts the event, logs it and adds it
-//! to the [`feed`].
+//! Each event is one variant of [`Event`]. [`Observe::emit`] counts the event, logs it and adds it to the [`feed`].
 //!
 //! [`told`] describes each event once. The log line ([`line`]) and the record of the feed are built from that
-//! description. It is built only if the log or the feed wants the event. Otherwise an event costs one counter and two
-//! level checks. Counters per server are in a [`Meter`](meter::Meter), and [`metrics`] exports all of them.
+//! description. The description is built only if the log or the feed wants the event. Otherwise an event costs one
+//! counter and two level checks. Counters per server are in a [`Meter`](meter::Meter), and [`metrics`] exports all of
+//! them.
 //!
 //! Invariant: text from clients and servers loses control and direction-changing characters first, because a terminal
 //! obeys them.

@@ -8,8 +8,8 @@
 //! The watchdog compares processor time, because a loaded machine may suspend a thread for longer than that. It uses
 //! the wall clock on systems without processor time per thread.
 //!
-//! Work with a size chosen by a client or a backend must leave the worker threads. [`offload`] moves the gateway's own
-//! work, which runs one at a time. [`compute`] moves work of clients, of which only [`MAX_COMPUTATIONS`] run at once.
+//! Work with a size chosen by a client or a backend must leave the worker threads. [`offload`] moves work for backends and
+//! operators. [`compute`] moves work for clients, of which only [`MAX_COMPUTATIONS`] run at once.
 
 use std::cell::OnceCell;
 use std::panic::{Location, resume_unwind};

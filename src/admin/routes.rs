@@ -44,7 +44,7 @@ impl Route {
 /// The permission that a route needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Everyone has access, from any host.
+    /// No token is needed, and any `Host` is accepted.
     Probe,
     /// Every client of the gateway has access.
     Client,

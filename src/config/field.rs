@@ -1,7 +1,7 @@
 //! One value of the file during reading, with its position and path.
 //!
-//! Every method that returns `None` has already reported the problem. The caller then keeps its default and continues,
-//! so one pass finds all problems.
+//! A method of [`Field`] that returns `None` has already reported the problem. The caller then keeps its default and
+//! continues, so one pass finds all problems.
 
 use std::cell::RefCell;
 use std::ops::RangeInclusive;

@@ -141,7 +141,7 @@ fn parts(path: &Path) -> VecDeque<OsString> {
     named.map(|part| part.as_os_str().to_owned()).collect()
 }
 
-/// Examines one node. `directory` contains it, because a link is on the mount of its directory.
+/// Examines one node. `directory` is its parent, which determines the mount of a symbolic link.
 fn look(path: &Path, directory: &Path) -> std::io::Result<Node> {
     let found = path.symlink_metadata()?;
     let kind = match found.file_type() {

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-/// The upper limit of the default of `gateway.maxMemory`, and the default if the memory is unknown.
+/// The upper limit of the default of `gateway.maxMemory`.
 const MAX_DEFAULT: u64 = 4 * 1024 * 1024 * 1024;
+/// The default of `gateway.maxMemory` if the memory is unknown.
 const UNKNOWN_DEFAULT: u64 = 1024 * 1024 * 1024;
 
 /// Returns the default of `gateway.maxMemory`: a quarter of the memory, at most `MAX_DEFAULT`.

@@ -1,4 +1,5 @@
-//! Counters of one server, stored in arrays with one slot per label. Counting needs no hash or allocation.
+//! Counters of one server, stored in arrays with one slot per label. Counting needs no lock, hash or allocation. The map
+//! of tools is locked only to build a catalog or to read the counters.
 //!
 //! A meter belongs to its backend and is dropped with it, so a removed server leaves no series behind. Each counter
 //! only grows. A scrape may see one of two related counters before the other.

@@ -83,7 +83,7 @@ fn doubt(server: &Tree) -> Option<Remark> {
     is_unknown.then(|| Remark::new("type", "it is taken for what its other members tell"))
 }
 
-/// Reports whether the server uses HTTP+SSE. Gemini means HTTP+SSE by `url` unless the entry has a type.
+/// Reports whether the server uses HTTP+SSE. Gemini means HTTP+SSE by `url`, unless a type or `httpUrl` is present.
 fn is_sse(client: Client, server: &Tree) -> bool {
     match kind(server) {
         Some(kind) => kind == "sse",
@@ -186,7 +186,7 @@ impl Reader<'_, '_> {
         members.iter().filter_map(read).collect()
     }
 
-    /// Returns a list of names unchanged. Names are taken literally by the other client, not as patterns.
+    /// Returns a list of names unchanged. The other client takes names literally, not as patterns.
     fn names(&mut self, name: &str, value: &Tree) -> Option<Tree> {
         match value {
             Tree::List(names) if names.iter().all(|name| name.as_text().is_some()) => Some(value.clone()),

@@ -120,7 +120,7 @@ fn clean(name: &str) -> String {
     if name.is_empty() { "server".to_owned() } else { name }
 }
 
-/// Returns `NAME-CLIENT`, with a number from the second on.
+/// Returns `NAME-CLIENT`, or `NAME-CLIENT-NUMBER` if the number is above 1.
 fn with_client(name: &str, client: Client, number: usize) -> String {
     let suffix = if number == 1 { format!("-{client}") } else { format!("-{client}-{number}") };
     let room = ServerId::MAX_LENGTH - suffix.len();
