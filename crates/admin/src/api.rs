@@ -1,8 +1,8 @@
-//! What the admin API says, as types: the gateway writes them, `goblin status` and `goblin top` read them, and the OpenAPI
-//! document is made from them.
+//! The types of the admin API. The gateway serializes them, `goblin status` and `goblin top` read them, and the OpenAPI
+//! document is generated from them.
 //!
-//! A member that a reader does not know is passed over, and one that it misses has its default, so either side may be newer.
-//! Session ids never appear whole. Texts of servers are cleaned before they get here.
+//! A reader ignores unknown members and uses defaults for missing ones, so either side may be newer. Session ids never
+//! appear in full. Texts of servers are cleaned before they are stored here.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -115,7 +115,7 @@ impl Calls {
         ok + error + timeout + cancelled + unavailable + overloaded + protocol
     }
 
-    /// Those that neither succeeded nor were taken back.
+    /// Returns the number of calls that neither succeeded nor were cancelled.
     pub fn failed(&self) -> u64 {
         self.total() - self.ok - self.cancelled
     }

@@ -1,4 +1,4 @@
-//! The API as an OpenAPI document, made from the table of routes and the types of their answers.
+//! Generates the OpenAPI document from the route table and the response types.
 
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Map, Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::api::Refused;
 use crate::routes::{Access, Action, Answer, Look, ROUTES, Route};
 
-/// The name of the token among the ways to be let in.
+/// The name of the token's security scheme.
 const TOKEN: &str = "adminToken";
 
 pub fn document() -> Value {
@@ -71,7 +71,7 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
     operation
 }
 
-/// `GET /api/servers/{id}` is `getApiServersId`.
+/// Returns the operation id: `GET /api/servers/{id}` becomes `getApiServersId`.
 fn operation_id(route: &Route) -> String {
     let words = route.path.split(|character: char| !character.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     words.fold(route.verb().as_str().to_ascii_lowercase(), |id, word| {
@@ -90,7 +90,7 @@ fn parameters(route: &Route) -> Vec<Value> {
     route.has_id().then_some(id).into_iter().chain(query).collect()
 }
 
-/// How a request to a route may be refused, and why.
+/// Returns the statuses that a route may return besides 200, with their reasons.
 fn refusals(route: &Route) -> Vec<(u16, &'static str)> {
     let mut refusals = Vec::new();
     if route.access == Access::Probe {

@@ -1,5 +1,5 @@
-//! Every route for operators, in one table: the router looks requests up in it, the OpenAPI document is made from it, and a
-//! test holds the page about it against it.
+//! The table of every route for operators. The router matches requests against it, and the OpenAPI document is
+//! generated from it. A test compares the documentation with it.
 
 use http::Method as Verb;
 use percent_encoding::percent_decode_str;
@@ -8,18 +8,18 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use crate::api::{EntryList, EventInfo, Missed, Ready, Reloaded, ServerList, ServerStatus, SessionList, Status, SubscriptionList};
 use goblin_catalog::listing::List;
 
-/// Beyond this nothing is near to a route.
+/// The length to which a path is cut before it is compared with the routes.
 const LONGEST_COMPARED: usize = 128;
-/// Stands for the id of a server in a path.
+/// The placeholder for a server's id in a path.
 const ID: &str = "{id}";
 
 #[derive(Clone, Copy)]
 pub struct Route {
-    /// May hold `{id}`, for one segment.
+    /// The path. It may contain `{id}` in place of one segment.
     pub path: &'static str,
     pub access: Access,
     pub action: Action,
-    /// The one parameter that its query may have.
+    /// The only query parameter that the route accepts.
     pub parameter: Option<Parameter>,
     pub answer: Answer,
     pub summary: &'static str,
@@ -33,24 +33,24 @@ impl Route {
         }
     }
 
-    /// Whether it is about one server.
+    /// Reports whether the path contains the id of a server.
     pub fn has_id(&self) -> bool {
         self.path.contains(ID)
     }
 }
 
-/// Who may use a route.
+/// The permission that a route needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Anybody, from anywhere.
+    /// No token is needed, and any `Host` is accepted.
     Probe,
-    /// Whoever may speak to the gateway.
+    /// Every client of the gateway has access.
     Client,
-    /// Whoever has the admin token.
+    /// The admin token is required.
     Operator,
 }
 
-/// What a route does.
+/// The action of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Look(Look),
@@ -77,14 +77,14 @@ impl Wish {
     }
 }
 
-/// What a route changes.
+/// The target of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     Configuration,
     Server(Wish),
 }
 
-/// What a route tells of.
+/// The subject of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
     Alive,
@@ -106,12 +106,12 @@ pub struct Parameter {
     pub about: &'static str,
 }
 
-/// What the body of a good answer is.
+/// The content of a successful response.
 #[derive(Clone, Copy)]
 pub enum Answer {
     Text(&'static str),
     Json(fn(&mut SchemaGenerator) -> Schema),
-    /// Server-sent events, each of which has data like this; or, if it is called so, like that.
+    /// Server-sent events: the schema of unnamed events, and the name and schema of the other kind.
     Events(fn(&mut SchemaGenerator) -> Schema, (&'static str, fn(&mut SchemaGenerator) -> Schema)),
 }
 
@@ -198,16 +198,16 @@ pub const ROUTES: &[Route] = &[
     ),
 ];
 
-/// What a path and a verb lead to.
+/// The result of matching a path and a verb.
 pub enum Found {
     Route(&'static Route, Option<String>),
-    /// There is something, for other verbs.
+    /// The path exists, but only for these verbs.
     OtherVerb(String),
-    /// There is nothing; this is the nearest.
+    /// The path does not exist. This route is the most similar one.
     Nothing(&'static Route),
 }
 
-/// HEAD is answered wherever GET is.
+/// Finds the route of a request. HEAD matches every GET route.
 pub fn find(verb: &Verb, path: &str) -> Found {
     let at_path: Vec<_> = ROUTES.iter().filter_map(|route| Some((route, capture(route.path, path)?))).collect();
     let wanted = if *verb == Verb::HEAD { &Verb::GET } else { verb };
@@ -223,7 +223,8 @@ fn allowed(verbs: impl Iterator<Item = Verb>) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// Whether a path is of this form, and the id in it. Segments are told apart before they are decoded: ids may hold a `/`.
+/// Matches a path against a route's path and returns the id in it. Splits before decoding, because an id may contain
+/// `/`.
 fn capture(form: &str, path: &str) -> Option<Option<String>> {
     let mut id = None;
     let (mut wanted, mut given) = (form.split('/'), path.split('/'));
@@ -250,7 +251,7 @@ fn nearest(path: &str) -> &'static Route {
         });
         strsim::damerau_levenshtein(&path, &filled.collect::<Vec<_>>().join("/"))
     };
-    // Whoever asks for something of the API is not told of the rest.
+    // Suggest only routes of the API, because all unmatched paths begin with `/api`.
     ROUTES.iter().filter(|route| route.path.starts_with("/api/")).min_by_key(distance).expect("there are some")
 }
 

@@ -1,4 +1,4 @@
-//! What operators are served, and where.
+//! The `admin` section of the configuration: the admin API's address and token.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,16 +8,16 @@ use crate::problem::Fault;
 use crate::secret::Secret;
 use crate::{network, read, vocabulary};
 
-/// Of the `admin` key.
+/// The settings of the `admin` key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdminSettings {
-    /// Whether there are `/api` and `/metrics` at all.
+    /// Whether the gateway serves `/api` and `/metrics`.
     pub enabled: bool,
-    /// Where they are, instead of the address for clients.
+    /// A separate address for `/api` and `/metrics`. `None` serves them on the address for clients.
     pub listen: Option<Listen>,
-    /// Where the admin token is written, instead of the runtime directory.
+    /// The path of the file that receives the admin token. `None` uses the runtime directory.
     pub token_file: Option<PathBuf>,
-    /// The admin token; the gateway makes one at each start when there is none.
+    /// The admin token. `None` makes the gateway generate a token at each start.
     pub token: Option<Secret>,
 }
 
@@ -30,14 +30,14 @@ impl Default for AdminSettings {
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
-    /// Without brackets.
+    /// An IP address without brackets, or a host name.
     pub host: String,
-    /// 0 takes any free one.
+    /// The TCP port. 0 takes any free port.
     pub port: u16,
 }
 
 impl Listen {
-    /// Whether only programs of this machine can reach it.
+    /// Reports whether only programs on this machine can connect.
     pub fn is_loopback(&self) -> bool {
         network::is_loopback(&self.host)
     }
@@ -64,7 +64,7 @@ fn listen(text: &str) -> Result<Listen, Fault> {
     let wrong = || Fault::new("must be an address with a port").cure("write it like \"127.0.0.1:3001\"");
     let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-    // Without brackets nobody can tell where an address ends and the port begins.
+    // The last colon of an IPv6 address without brackets could belong to the address or to the port.
     if bare.is_none() && host.contains(':') || !port.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(wrong());
     }

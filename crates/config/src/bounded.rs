@@ -1,7 +1,7 @@
-//! Regular files, read within a limit of size and of time.
+//! Reads regular files within a size limit and a time limit.
 //!
-//! A pipe or a device in the place of a file could deliver for ever or never, and opening one may have effects of its own.
-//! A network disk may not answer. So every file that a person or another program names is read here.
+//! A pipe or device in place of a file could deliver data forever or never, and opening a device may have side effects.
+//! A network disk may never respond. Every file that the user or another program names is therefore read here.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rustix::fs::OFlags;
 
-/// The disk has this long to deliver one file.
+/// The time limit for reading one file.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
@@ -33,35 +33,35 @@ impl ReadError {
     }
 }
 
-/// Returns the bytes of a regular file that has at most `max` of them. Symbolic links are followed.
+/// Returns the bytes of a regular file with at most `max` bytes. Follows symbolic links.
 pub fn read(path: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
     let path = path.to_owned();
     within(READ_TIMEOUT, move || read_open(&path, max).map(|(bytes, _)| bytes))?
 }
 
-/// Does `work` on a thread of its own. Returns an error if the work takes longer than `limit`; the thread is left behind,
-/// because nothing interrupts a disk.
+/// Runs `work` on its own thread. Returns an error if the work takes longer than [`READ_TIMEOUT`]. The thread is then
+/// left running, because a blocked disk operation cannot be interrupted.
 pub(crate) fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ReadError> {
     within(READ_TIMEOUT, work)
 }
 
 fn within<T: Send + 'static>(limit: Duration, work: impl FnOnce() -> T + Send + 'static) -> Result<T, ReadError> {
     let (sender, receiver) = sync_channel(1);
-    // After the limit the receiver is gone, and the result is dropped.
+    // After the time limit the receiver is gone, and the result is dropped.
     std::thread::Builder::new().name("read".to_owned()).spawn(move || drop(sender.send(work())))?;
     receiver.recv_timeout(limit).map_err(|_| ReadError::TooSlow)
 }
 
-/// Returns the bytes and the open file, without a limit of time.
+/// Returns the bytes and the open file. Applies no time limit.
 pub(crate) fn read_open(path: &Path, max: u64) -> Result<(Vec<u8>, File), ReadError> {
-    // Before opening, because opening a device may have effects.
+    // Check before opening, because opening a device may have side effects.
     if !path.metadata()?.is_file() {
         return Err(ReadError::NotRegular);
     }
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let mut options = OpenOptions::new();
     let mut file = options.read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
-    // From the open file, so that the file that is judged is the file that is read.
+    // Check the open file, because another file may have replaced the path since the first check.
     if !file.metadata()?.is_file() {
         return Err(ReadError::NotRegular);
     }

@@ -1,14 +1,14 @@
-//! What a person agrees to before a command runs.
+//! Formats a server entry for the user's approval before its command runs.
 //!
-//! Whatever is hidden here can hide code, so the command, its arguments and its directory are shown in full, and hidden
-//! characters become escapes. Only values of variables and headers are masked, and of URLs the user and the query.
-//! Variables that decide which code runs are part of the command and are shown too.
+//! Anything hidden here could hide code. The command, its arguments and its directory are therefore shown in full, and
+//! invisible characters become escapes. Only values of variables and headers are masked, and the user and query of
+//! URLs. Variables that decide which code runs are part of the command and are shown too.
 
 use crate::mask;
 use crate::tree::Tree;
 use crate::visible::escaped;
 
-/// Variables by which a linker, an interpreter, a shell or git loads or runs other code.
+/// Variables that make a linker, an interpreter, a shell or git load or run other code.
 const LOADERS: [&str; 70] = [
     "_JAVA_OPTIONS",
     "BASHOPTS",
@@ -82,18 +82,18 @@ const LOADERS: [&str; 70] = [
     "ZDOTDIR",
 ];
 
-/// Whole families of them. `GIT_CONFIG_*` sets any option of git, programs to run among them.
+/// Prefixes of further such variables. `GIT_CONFIG_*` sets any option of git, including programs to run.
 const LOADER_FAMILIES: [&str; 8] =
     ["BASH_FUNC_", "CORECLR_", "DYLD_", "GIT_CONFIG_", "LD_", "PYTHON", "RUSTC_WORKSPACE_", "CONDA_"];
 
-/// Settings of package managers: where programs come from, and scripts that run on the way.
+/// Prefixes of package manager settings. They choose the source of programs and the scripts that run on installation.
 const PACKAGE_FAMILIES: [&str; 11] =
     ["BUN_", "BUNDLE_", "COREPACK_", "DENO_", "GOFLAGS", "GOPROXY", "NPM_CONFIG_", "PIP_", "PNPM_", "UV_", "YARN_"];
 
-/// What logs in to a registry chooses no code.
+/// Parts of the names of registry credentials. Credentials do not choose code, so their values are masked.
 const PACKAGE_SECRETS: [&str; 4] = ["_AUTH", "PASSWORD", "TOKEN", "_OTP"];
 
-/// Returns what an entry runs or reaches, on one line, quoted as a shell needs it.
+/// Returns one line with the command or URL of an entry, quoted for a shell.
 pub fn line(entry: &Tree) -> String {
     let text = |name: &str| entry.get(name).and_then(Tree::as_text);
     let members = |name: &str| entry.get(name).and_then(Tree::members).unwrap_or_default().iter();
@@ -115,7 +115,7 @@ pub fn line(entry: &Tree) -> String {
     words.join(" ") + &directory
 }
 
-/// Returns whether the line leaves out a value.
+/// Reports whether the line masks a value.
 pub fn is_masked(entry: &Tree) -> bool {
     let members = |name: &str| entry.get(name).and_then(Tree::members).unwrap_or_default().iter();
     let url = entry.get("url").and_then(Tree::as_text).unwrap_or_default();
@@ -124,7 +124,7 @@ pub fn is_masked(entry: &Tree) -> bool {
         || members("env").any(|(name, value)| shown_value(name, value) == mask::HIDDEN)
 }
 
-/// Returns the URL without user and query. It has quotes where a part of it could pass for words of ours.
+/// Returns the URL without user and query. Quotes it if a part of it could be mistaken for text of the gateway.
 fn address(url: &str) -> String {
     let shown = escaped(&mask::url(url));
     if shown.contains([' ', '(', ')', '\'']) { word(&shown) } else { shown }
@@ -137,7 +137,7 @@ fn masked(value: &Tree) -> String {
 
 fn variable((name, value): &(String, Tree)) -> String {
     match shown_value(name, value) {
-        // A mask needs no quotes; a value that looks like one gets them.
+        // The mask is not quoted. A real value that looks like the mask is quoted.
         hidden if hidden == mask::HIDDEN => format!("{}={hidden}", word(name)),
         shown => word(&format!("{name}={shown}")),
     }
@@ -146,7 +146,7 @@ fn variable((name, value): &(String, Tree)) -> String {
 fn shown_value(name: &str, value: &Tree) -> String {
     let text = value.as_text().unwrap_or_default();
     match role(name) {
-        // As a literal it is no mask.
+        // A literal `***` gets a backslash to distinguish it from the mask.
         Role::Loader if text == mask::HIDDEN => format!("\\{text}"),
         Role::Loader => text.to_owned(),
         Role::Package if text.starts_with("http://") || text.starts_with("https://") => mask::url(text),
@@ -159,12 +159,12 @@ fn shown_value(name: &str, value: &Tree) -> String {
 enum Role {
     /// Decides which code runs.
     Loader,
-    /// Decides where a package manager finds code; the address may hold a password.
+    /// Decides the source of a package manager's code. The address may contain a password.
     Package,
     Plain,
 }
 
-/// Names count in any case, because npm and Windows read them so.
+/// Returns the role of a variable. Ignores case, because npm and Windows do.
 fn role(name: &str) -> Role {
     let name = name.to_ascii_uppercase();
     let is_of = |families: &[&str]| families.iter().any(|family| name.starts_with(family));
@@ -177,7 +177,7 @@ fn role(name: &str) -> Role {
     }
 }
 
-/// Returns the text as a shell takes it for one word. A reference stays as it is.
+/// Returns the text quoted as one word of a shell. Leaves `${VAR}` references unquoted.
 fn word(text: &str) -> String {
     let is_plain = |letter: char| letter.is_alphanumeric() || "/._-+=:,@%${}".contains(letter);
     let escaped = escaped(text);

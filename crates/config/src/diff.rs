@@ -1,8 +1,8 @@
-//! What to do to get from one configuration to another.
+//! Computes the steps from one configuration to another.
 //!
-//! Pure: [`diff`] decides, the application acts, and [`apply`] says what has been reached, so that
-//! `apply(old, &diff(old, new)) == new`. Start-up is the plan from [`Config::empty`]. A server that is disabled does not run:
-//! enabling it is a start, disabling it is a stop.
+//! [`diff`] is pure: it decides and the application acts. [`apply`] returns the configuration that a plan reaches. The
+//! invariant is `apply(old, &diff(old, new)) == new`. Start-up is the plan from [`Config::empty`]. A disabled server
+//! does not run: enabling a server starts it, disabling it stops it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use crate::admin::AdminSettings;
 use crate::exposure::{Exposure, MetaTools, Profile, ProfileName};
 use crate::{Config, Gateway, Log, Policies, Server, ServerId, Telemetry};
 
-/// The steps. Names, filters and limits take effect with the next catalog; order among servers does not matter to running
-/// ones.
+/// The steps to the new configuration. Names, filters and limits take effect with the next catalog. Changing only the
+/// order of servers does not affect running ones.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     pub start: Vec<(ServerId, Arc<Server>)>,
     pub change: Vec<Change>,
     pub stop: Vec<ServerId>,
-    /// Disabled servers that are new, changed, or were enabled until now (then they are in `stop` too).
+    /// Disabled servers that are new, changed, or were enabled until now. The latter are also in `stop`.
     pub disabled: Vec<(ServerId, Arc<Server>)>,
     pub gateway: Option<Gateway>,
     pub policies: Option<Policies>,
@@ -30,11 +30,11 @@ pub struct Plan {
     pub exposure: Option<Exposure>,
     pub meta_tools: Option<MetaTools>,
     pub profiles: Option<BTreeMap<ProfileName, Arc<Profile>>>,
-    /// All servers of the new configuration, in its order.
+    /// The ids of all servers of the new configuration, in its order.
     order: Vec<ServerId>,
 }
 
-/// A server that runs before and after.
+/// A server that runs before and after the change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
     pub id: ServerId,
@@ -42,17 +42,17 @@ pub struct Change {
     pub depth: Depth,
 }
 
-/// How deep a change goes.
+/// The extent of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// The connection must be made anew.
+    /// The connection must be reopened.
     Connection,
-    /// Names, filters, timeouts: the connection stays.
+    /// Only names, filters or timeouts change. The connection stays open.
     Surface,
 }
 
 impl Plan {
-    /// Nothing that runs is affected.
+    /// Reports whether the plan affects nothing that runs.
     pub fn is_empty(&self) -> bool {
         self.start.is_empty()
             && self.change.is_empty()
@@ -68,6 +68,7 @@ impl Plan {
     }
 }
 
+/// Returns the steps that lead from `old` to `new`.
 pub fn diff(old: &Config, new: &Config) -> Plan {
     let mut plan = Plan {
         start: Vec::new(),
@@ -105,7 +106,7 @@ pub fn diff(old: &Config, new: &Config) -> Plan {
     plan
 }
 
-/// The configuration that is reached when the plan has been carried out.
+/// Returns the configuration that the plan reaches.
 pub fn apply(old: &Config, plan: &Plan) -> Config {
     let mut known: IndexMap<&ServerId, &Arc<Server>> = old.servers.iter().collect();
     known.extend(plan.start.iter().chain(&plan.disabled).map(|(id, server)| (id, server)));
@@ -124,8 +125,8 @@ pub fn apply(old: &Config, plan: &Plan) -> Config {
     }
 }
 
-/// What differs and cannot be changed while the gateway runs, by the names in the file. Spelled out member by member, so that
-/// a new one must be thought about.
+/// Returns the names, as in the file, of changed settings that need a restart. The destructuring lists every member, so
+/// the compiler rejects a new member until it is handled here.
 pub fn frozen(old: &Config, new: &Config) -> Vec<&'static str> {
     let Config { gateway, policies, log, admin, telemetry, exposure, meta_tools, profiles, servers: _ } = new;
     let Gateway {
@@ -186,13 +187,14 @@ pub fn frozen(old: &Config, new: &Config) -> Vec<&'static str> {
     same.into_iter().filter(|(_, is_same)| !is_same).map(|(name, _)| name).collect()
 }
 
-/// Those that run and are not mentioned any more.
+/// Returns the enabled servers that the new configuration no longer contains.
 fn removed(old: &Config, new: &Config) -> Vec<ServerId> {
     let gone = old.servers.iter().filter(|(id, server)| server.enabled && !new.servers.contains_key(*id));
     gone.map(|(id, _)| id.clone()).collect()
 }
 
-/// Spelled out member by member, so that a new one must be thought about.
+/// Returns the extent of a change. The destructuring lists every member, so the compiler rejects a new member until it
+/// is handled here.
 fn depth(old: &Server, new: &Server) -> Depth {
     let Server {
         transport,

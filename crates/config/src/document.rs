@@ -1,8 +1,8 @@
-//! JSON with comments and trailing commas, as a tree whose every part knows where it stood.
+//! Parses JSON with comments and trailing commas into a tree with positions.
 //!
-//! The looser habits the parser could allow (unquoted keys, single quotes, missing commas, hexadecimal) are off: a file
-//! that other programs read too should mean the same to them. A key that stands twice in one object is a problem, since
-//! readers of JSON disagree about which one counts.
+//! The parser's looser options (unquoted keys, single quotes, missing commas, hexadecimal) are off. Other programs read
+//! the same file and must understand it the same way. A duplicate key in one object is a problem, because JSON readers
+//! disagree on which value counts.
 
 use std::collections::HashSet;
 
@@ -13,7 +13,7 @@ use jsonc_parser::{CollectOptions, ParseOptions, ParseStringErrorKind, parse_to_
 
 use crate::problem::{Fault, Report, quoted};
 
-/// Longer names are shown shortened.
+/// The longest name that a path shows without quotes.
 const MAX_PLAIN_NAME: usize = 64;
 
 pub(crate) const STRICT: ParseOptions = ParseOptions {
@@ -29,7 +29,7 @@ pub(crate) const STRICT: ParseOptions = ParseOptions {
     allow_extended_string_escapes: false,
 };
 
-/// The tree, or `None` after the reason was reported.
+/// Returns the tree. Returns `None` after reporting the reason.
 pub(crate) fn parse<'a>(text: &'a str, report: &Report) -> Option<Value<'a>> {
     match parse_to_ast(text, &CollectOptions::default(), &STRICT) {
         Ok(parsed) => {
@@ -49,7 +49,7 @@ fn empty_file() -> Fault {
     Fault::new("the file is empty").cure(r#"write at least { "mcpServers": {} }"#)
 }
 
-/// The parser's words where they are good, ours for the mistakes people make.
+/// Returns the fault for a syntax error. Common mistakes get a clearer message than the parser's.
 fn syntax_fault(kind: &ParseErrorKind) -> Fault {
     match kind {
         ParseErrorKind::ExpectedComma => Fault::new("a comma is missing here"),
@@ -72,7 +72,7 @@ fn lower_first(text: &str) -> String {
     characters.next().map(|first| first.to_lowercase().chain(characters).collect()).unwrap_or_default()
 }
 
-/// The parser bounds the depth, so recursion is safe here.
+/// Reports duplicate keys. Recursion is safe, because the parser limits the depth.
 fn find_duplicates(value: &Value<'_>, path: &str, report: &Report) {
     match value {
         Value::Object(object) => {
@@ -95,7 +95,7 @@ fn find_duplicates(value: &Value<'_>, path: &str, report: &Report) {
     }
 }
 
-/// `parent.name`; a name that is long or has other than word characters is put in quotes, so that a path can be read.
+/// Returns `parent.name`. Quotes a long name and a name with other than word characters, to keep the path readable.
 pub(crate) fn member_path(parent: &str, name: &str) -> String {
     let plain = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '-' | '$');
     let name = if (1..=MAX_PLAIN_NAME).contains(&name.len()) && name.chars().all(plain) {

@@ -1,8 +1,8 @@
-//! Changes of the configuration file that leave the rest of it alone.
+//! Edits the configuration file and preserves everything else in it.
 //!
-//! The text is edited as a tree that holds every space and comment, so whatever is not asked for stays byte for byte.
-//! Nothing reaches the disk before our own reader has accepted the result; a variable that is not set now is no reason to
-//! refuse, since it may be set where the gateway runs.
+//! The text is edited as a tree that keeps every space and comment, so unrelated parts stay byte for byte the same. A
+//! draft is written only after `check` has parsed the result. An unset variable does not block a change, because it may
+//! be set in the gateway's own environment.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::{Environment, file, parse, vocabulary};
 
 pub mod disk;
 
-/// What a configuration begins with.
+/// The text of a new configuration file.
 const NEW: &str = "{\n  \"mcpServers\": {}\n}\n";
 const BYTE_ORDER_MARK: &str = "\u{feff}";
 
@@ -37,7 +37,7 @@ pub enum EditError {
 /// A configuration file with changes that are not written yet.
 pub struct Draft {
     path: PathBuf,
-    /// What is on the disk; nothing for a file to be made.
+    /// The text on disk. `None` for a new file.
     old: Option<String>,
     origin: Origin,
     mark: &'static str,
@@ -45,7 +45,7 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Reads the file, or begins one where there is none.
+    /// Reads the file, or starts a new draft if the file does not exist.
     pub fn open(path: &Path) -> Result<Draft, EditError> {
         match file::read(path) {
             Ok((text, origin)) => Draft::of(path, Some(text), origin),
@@ -62,7 +62,7 @@ impl Draft {
             Some(text) => (BYTE_ORDER_MARK, text),
             None => ("", text),
         };
-        // A file that somebody has made but not filled is a file to be made.
+        // Treat an empty file like a missing one.
         let text = if text.trim().is_empty() { NEW } else { text };
         let root = CstRootNode::parse(text, &STRICT).ok().filter(can_be_edited);
         match root {
@@ -71,7 +71,7 @@ impl Draft {
         }
     }
 
-    /// A file that is never written, to ask the reader about an entry.
+    /// Returns a draft that is never written. Import uses it to check an entry.
     pub(crate) fn scratch() -> Draft {
         let origin = Origin::new("goblin.json", "/");
         Draft::of(Path::new("goblin.json"), None, origin).expect("a new file is an object")
@@ -85,7 +85,7 @@ impl Draft {
         &self.origin
     }
 
-    /// The servers that stand in it, in order.
+    /// Returns the servers in the order of the file.
     pub fn servers(&self) -> Vec<(String, Tree)> {
         let text = self.root.to_string();
         let tree = parse_to_ast(&text, &Default::default(), &STRICT).ok().and_then(|parsed| parsed.value);
@@ -94,13 +94,13 @@ impl Draft {
         block.and_then(Tree::members).map(<[_]>::to_vec).unwrap_or_default()
     }
 
-    /// The server that was meant, perhaps.
+    /// Returns the server with the most similar id, as a suggestion for a misspelled one.
     pub fn nearest(&self, id: &str) -> Option<String> {
         let servers = self.servers();
         vocabulary::nearest(id, servers.iter().map(|(name, _)| name.as_str())).map(str::to_owned)
     }
 
-    /// Adds a server, or replaces the one with this id where it stands.
+    /// Adds a server, or replaces the server with this id in place.
     pub fn put(&self, id: &str, entry: &Tree) {
         let block = self.block();
         match block.get(id) {
@@ -117,7 +117,7 @@ impl Draft {
         }
     }
 
-    /// Under whichever name the file has it.
+    /// Returns the object with the servers, under any of its known names. Creates it if it is missing.
     fn block(&self) -> CstObject {
         let root = self.root.object_value_or_set();
         let known = vocabulary::SERVERS.iter().find_map(|name| root.object_value(name));
@@ -133,8 +133,9 @@ impl Draft {
         problems.iter().flat_map(|problems| problems.iter().cloned()).collect()
     }
 
-    /// Asks the reader. Gives what the change needs and is missing outside of the file: variables that are not set, files
-    /// that are not there.
+    /// Parses the draft. Returns the new problems outside of the file: unset variables and missing files.
+    ///
+    /// Returns an error if the draft itself has problems.
     pub fn check(&self, environment: Environment<'_>) -> Result<Vec<Problem>, EditError> {
         let (mut outside, inside): (Vec<_>, Vec<_>) =
             self.problems(environment).into_iter().partition(|problem| problem.outside);
@@ -145,7 +146,7 @@ impl Draft {
             outside.retain(|problem| !was_there(problem));
             return Ok(outside);
         }
-        // What was wrong before is told as it stands in the file; what this change would bring has no line yet.
+        // Report existing problems with their position in the file. Problems of this change have no position yet.
         let still = old.iter().filter(|known| inside.iter().any(|problem| problem.is_like(known)));
         if let Some(problems) = lines(still) {
             return Err(EditError::Broken { path: self.path.clone(), problems });
@@ -154,13 +155,13 @@ impl Draft {
         Err(EditError::Refused { problems: problems.join("\n") })
     }
 
-    /// Puts it in place of the file. Gives the file that was written, which is another where the path is a link.
+    /// Replaces the file with the draft. Returns the path that was written, which differs if `path` is a symbolic link.
     pub fn write(&self) -> Result<PathBuf, EditError> {
         disk::replace(&self.path, &self.text(), || self.is_current())
             .map_err(|reason| EditError::Write { path: self.path.clone(), reason })
     }
 
-    /// Whether what is on the disk is what was read. Between the two a person may have been asked.
+    /// Reports whether the file on disk is still the one that was read. The user may have been prompted in between.
     fn is_current(&self) -> bool {
         match file::read(&self.path) {
             Ok((text, _)) => self.old.as_ref() == Some(&text),
@@ -170,20 +171,20 @@ impl Draft {
     }
 }
 
-/// Whether the servers have a place, or can get one without overwriting something else.
+/// Reports whether the servers object exists, or can be added without overwriting another value.
 fn can_be_edited(root: &CstRootNode) -> bool {
     let is_free = |value: CstNode| value.as_object().is_some() || value.as_null_keyword().is_some();
     let is_place = |property: CstObjectProp| property.value().is_none_or(is_free);
     root.object_value().is_some_and(|root| vocabulary::SERVERS.iter().filter_map(|name| root.get(name)).all(is_place))
 }
 
-/// The reader tells best what is wrong with a text that is no tree.
+/// Returns the error for a text that cannot be edited. The parser explains its problems.
 fn broken(path: &Path, text: &str, origin: &Origin) -> EditError {
     let problems = parse(text, origin, &|_| None).err().and_then(|problems| lines(problems.iter()));
     EditError::Broken { path: path.to_owned(), problems: problems.unwrap_or_default() }
 }
 
-/// One per line, unless there are none.
+/// Returns the problems, one per line. Returns `None` if there are none.
 fn lines<'a>(problems: impl Iterator<Item = &'a Problem>) -> Option<String> {
     let lines: Vec<String> = problems.map(ToString::to_string).collect();
     (!lines.is_empty()).then(|| lines.join("\n"))

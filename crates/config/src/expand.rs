@@ -1,8 +1,8 @@
-//! `${VAR}`, `${VAR:-default}`, `${env:VAR}` and `${file:/path}` in the values that may hold them.
+//! Expands `${VAR}`, `${VAR:-default}`, `${env:VAR}` and `${file:/path}` in configuration values.
 //!
-//! A variable that is not set and has no default is a fault: passing the literal on, as some clients do, sends `${TOKEN}`
-//! to a server. A bare `$VAR` is never touched. `$${` stands for a plain `${`. What a reference expanded to is not
-//! expanded again and is never shown in a fault.
+//! An unset variable without a default is a fault. Some clients pass the literal text on and send `${TOKEN}` to a
+//! server. A bare `$VAR` is never expanded. `$${` produces a literal `${`. The expanded value is not expanded again and
+//! never appears in a fault.
 
 use std::fmt;
 use std::path::Path;
@@ -11,11 +11,11 @@ use crate::Environment;
 use crate::bounded;
 use crate::problem::{Fault, quoted};
 
-/// A secret is a line or a key; more than this is the wrong file.
+/// The size limit of a `${file:}` reference. A secret is a line or a key, so a larger file is the wrong one.
 const MAX_FILE_SIZE: u64 = 64 << 10;
 
-/// A text of the file in which references were replaced. People are shown the text as it was written: the value may hold a
-/// secret.
+/// A text of the file with its references expanded. Logs and users see the text as written, because the value may hold
+/// a secret.
 #[derive(Clone)]
 pub struct Expanded {
     value: String,
@@ -27,25 +27,25 @@ impl Expanded {
         Expanded { value: value.into(), written: written.into() }
     }
 
-    /// Returns the text for the system, with its secrets.
+    /// Returns the expanded value, including secrets.
     pub fn value(&self) -> &str {
         &self.value
     }
 
-    /// Returns the text for people.
+    /// Returns the text as written in the file.
     pub fn written(&self) -> &str {
         &self.written
     }
 }
 
-/// A text without references.
+/// Creates a value from a text without references.
 impl From<&str> for Expanded {
     fn from(text: &str) -> Expanded {
         Expanded::new(text, text)
     }
 }
 
-/// A server that gets the same value in another spelling has not changed.
+/// Compares values only. A server with the same value in another spelling has not changed.
 impl PartialEq for Expanded {
     fn eq(&self, other: &Expanded) -> bool {
         self.value == other.value
@@ -60,8 +60,8 @@ impl fmt::Debug for Expanded {
     }
 }
 
-/// The text with every reference replaced, or all that is wrong with its references. Files are looked for in `directory`
-/// when their path is relative.
+/// Returns the text with every reference replaced. Returns all faults of its references otherwise. Relative file paths
+/// start at `directory`.
 pub(crate) fn expand(text: &str, environment: Environment<'_>, directory: &Path) -> Result<String, Vec<Fault>> {
     let mut expanded = String::with_capacity(text.len());
     let mut faults = Vec::new();
@@ -91,7 +91,7 @@ pub(crate) fn expand(text: &str, environment: Environment<'_>, directory: &Path)
     if faults.is_empty() { Ok(expanded) } else { Err(faults) }
 }
 
-/// One reference, without its braces.
+/// Returns the value of one reference, given without its braces.
 fn resolve(reference: &str, environment: Environment<'_>, directory: &Path) -> Result<String, Fault> {
     if let Some(path) = reference.strip_prefix("file:") {
         return read_file(&directory.join(path))
@@ -115,7 +115,7 @@ fn resolve(reference: &str, environment: Environment<'_>, directory: &Path) -> R
     }
     match (environment(name), default) {
         (Some(value), None) => Ok(value),
-        // As in a shell, `:-` also replaces what is set but empty.
+        // `:-` also replaces an empty value, as in a shell.
         (Some(value), Some(_)) if !value.is_empty() => Ok(value),
         (_, Some(default)) => Ok(default.to_owned()),
         (None, None) => {
@@ -130,7 +130,7 @@ pub(crate) fn is_variable_name(name: &str) -> bool {
         && name.chars().all(|character| character.is_ascii_alphanumeric() || character == '_')
 }
 
-/// Returns the content without the line end that editors leave.
+/// Returns the file's content without the trailing line end that editors add.
 fn read_file(path: &Path) -> Result<String, String> {
     let bytes = bounded::read(path, MAX_FILE_SIZE).map_err(|error| error.to_string())?;
     let text = String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())?;

@@ -1,4 +1,4 @@
-//! What of the catalog clients see at once, and the named views of it that have an endpoint of their own.
+//! Settings for the part of the catalog that clients see, and named views (profiles) with their own endpoint.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -9,15 +9,15 @@ use crate::Filter;
 use crate::glob::Glob;
 use crate::uri_filter::UriFilter;
 
-/// Which tools are listed. All others can be found, and called by name, all the same.
+/// Selects the tools that are listed. Clients can find and call the other tools by name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Exposure {
     pub mode: Mode,
-    /// Names, as clients see them, that are listed in any mode.
+    /// Exposed names that are listed in every mode.
     pub pinned: Vec<Glob>,
-    /// With [`Mode::Auto`]: more tools than this are too many to list.
+    /// The number of tools above which [`Mode::Auto`] stops listing all of them.
     pub auto_above: usize,
-    /// Whether a tool that a client had described is put on that client's list.
+    /// Whether a tool is added to the list of a client that requested its description.
     pub reveal: bool,
 }
 
@@ -30,17 +30,17 @@ impl Default for Exposure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     All,
-    /// Those that are pinned; the rest is searched for.
+    /// Lists only the pinned tools. Clients search for the others.
     Search,
-    /// `All` or `Search`, by the number of tools.
+    /// Behaves as `All` or `Search`, depending on the number of tools.
     Auto,
 }
 
-/// The tools that the gateway itself serves. They can be called whether they are listed or not.
+/// The gateway's own tools. Clients can call them whether they are listed or not.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MetaTools {
     pub enabled: bool,
-    /// Stands before their names.
+    /// The prefix of their names.
     pub prefix: String,
 }
 
@@ -50,26 +50,26 @@ impl Default for MetaTools {
     }
 }
 
-/// A named view: what its clients see is all there is for them.
+/// A named view. Its clients cannot reach anything outside of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
-    /// Ids of servers.
+    /// Patterns for server ids.
     pub servers: Vec<Glob>,
     pub tools: ProfileTools,
-    /// Exposed names.
+    /// A filter for exposed names.
     pub prompts: Filter,
-    /// Exposed URIs, of templates too.
+    /// A filter for exposed URIs and URI templates.
     pub resources: UriFilter,
     pub exposure: Exposure,
 }
 
-/// By exposed names, as they are without the profile.
+/// Rules for tools. The keys are exposed names, before the profile renames them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ProfileTools {
     pub filter: Filter,
-    /// To the whole name that clients of the profile see.
+    /// Maps a name to the complete name that clients of the profile see.
     pub rename: BTreeMap<String, String>,
-    /// To another description.
+    /// Maps a name to a different description.
     pub describe: BTreeMap<String, String>,
 }
 
@@ -85,7 +85,7 @@ impl Default for Profile {
     }
 }
 
-/// A profile's key in the file, which its endpoint ends in: 1 to 64 of `[A-Za-z0-9_-]`.
+/// A profile's key in the file and the last segment of its endpoint: 1 to 64 of `[A-Za-z0-9_-]`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProfileName(Arc<str>);
 
@@ -102,7 +102,7 @@ impl ProfileName {
         &self.0
     }
 
-    /// The path of its endpoint.
+    /// Returns the path of the profile's endpoint.
     pub fn path(&self) -> String {
         format!("/mcp/p/{self}")
     }

@@ -1,7 +1,7 @@
-//! One value of the file while it is being read: its place, its path, and the ways to take it.
+//! One value of the file during reading, with its position and path.
 //!
-//! Every `Option` that a method returns means the same: `None` was reported. A caller that gets `None` leaves its default
-//! in place and goes on, so that one reading finds all problems.
+//! A method of [`Field`] that returns `None` has already reported the problem. The caller then keeps its default and
+//! continues, so one pass finds all problems.
 
 use std::cell::RefCell;
 use std::ops::RangeInclusive;
@@ -18,10 +18,10 @@ use crate::problem::{Fault, Report};
 use crate::vocabulary::{Keys, choose};
 use crate::{Environment, Timeout, quantity};
 
-/// More of anything is a slip of the finger.
+/// The upper limit of every count. A larger number is taken for a typing error.
 pub(crate) const LARGEST_COUNT: u64 = 10_000_000;
 
-/// What all fields of a file share.
+/// State shared by all fields of a file.
 pub(crate) struct Context<'a> {
     pub(crate) origin: &'a Origin,
     pub(crate) environment: Environment<'a>,
@@ -46,14 +46,14 @@ pub(crate) enum Part {
 }
 
 impl Expansions {
-    /// Returns the variables that these parts expand.
+    /// Returns the variables that the matching parts expand.
     pub(crate) fn of(&self, is_meant: impl Fn(&Part) -> bool) -> impl Iterator<Item = &str> {
         self.variables.iter().filter(move |(part, _)| is_meant(part)).map(|(_, name)| name.as_str())
     }
 }
 
 impl Context<'_> {
-    /// Notes everything that `read` expands as used by this part.
+    /// Runs `read` and attributes every variable that it expands to `part`.
     pub(crate) fn within<T>(&self, part: Part, read: impl FnOnce() -> T) -> T {
         let before = std::mem::replace(&mut self.expansions.borrow_mut().part, part);
         let value = read();
@@ -71,7 +71,7 @@ impl Context<'_> {
 #[derive(Clone)]
 pub(crate) struct Field<'a> {
     path: String,
-    /// Where the key stands; for the root and for elements of an array, the value.
+    /// The offset of the key. For the root and for array elements, the offset of the value.
     key: usize,
     value: &'a Value<'a>,
     context: &'a Context<'a>,
@@ -90,22 +90,22 @@ impl<'a> Field<'a> {
         self.context.report.problem(self.value.start(), &self.path, fault);
     }
 
-    /// For faults of the key itself.
+    /// Reports a problem at the position of the key.
     pub(crate) fn key_problem(&self, fault: Fault) {
         self.context.report.problem(self.key, &self.path, fault);
     }
 
-    /// For what is not wrong but seldom meant.
+    /// Reports a value that is valid but probably a mistake.
     pub(crate) fn warning(&self, fault: Fault) {
         self.context.report.warning(self.value.start(), &self.path, fault);
     }
 
-    /// Takes the outcome of a check, reporting the fault.
+    /// Returns the value of a check. Reports the fault if the check failed.
     pub(crate) fn accept<T>(&self, outcome: Result<T, Fault>) -> Option<T> {
         outcome.map_err(|fault| self.problem(fault)).ok()
     }
 
-    /// An object with known keys; unknown ones are reported.
+    /// Reads an object with known keys. Reports unknown keys.
     pub(crate) fn section(&self, keys: &Keys) -> Option<Section<'a>> {
         let section = self.map()?;
         for (name, field) in section.fields() {
@@ -116,12 +116,12 @@ impl<'a> Field<'a> {
         Some(section)
     }
 
-    /// Likewise, where something else may stand for the object, which this is not.
+    /// Reads an object like [`Field::section`]. The error for another value also mentions `short`, the short form.
     pub(crate) fn section_or(&self, short: &str, keys: &Keys) -> Option<Section<'a>> {
         if self.is_object() { self.section(keys) } else { self.wrong(&format!("{short} or an object")) }
     }
 
-    /// An object whose keys the operator chooses.
+    /// Reads an object with keys of the operator's choice.
     pub(crate) fn map(&self) -> Option<Section<'a>> {
         match self.value {
             Value::Object(object) => Some(Section { field: self.clone(), object }),
@@ -129,7 +129,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// An array, each element taken by `read`. Elements with problems are left out.
+    /// Reads an array, each element with `read`. Leaves out elements with problems.
     pub(crate) fn list<T>(&self, read: impl Fn(&Field<'a>) -> Option<T>) -> Option<Vec<T>> {
         let Value::Array(array) = self.value else {
             return self.wrong("an array");
@@ -164,7 +164,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// A string that may hold `${VAR}`. It goes to a process or a system call, so it cannot hold a NUL.
+    /// Reads a string and expands `${VAR}`. Rejects NUL, because the string is passed to a process or a system call.
     pub(crate) fn expanded(&self) -> Option<String> {
         let context = self.context;
         match expand(self.text()?, &|name| context.look_up(name), &context.origin.directory) {
@@ -177,12 +177,12 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// The same, with the text as it was written.
+    /// Reads a string like [`Field::expanded`] and keeps the text as written.
     pub(crate) fn expansion(&self) -> Option<Expanded> {
         Some(Expanded::new(self.expanded()?, self.text()?))
     }
 
-    /// A path; a relative one starts at the directory of the file.
+    /// Reads a path. Relative paths start at the directory of the file.
     pub(crate) fn path(&self) -> Option<PathBuf> {
         let text = self.expanded()?;
         if text.is_empty() {
@@ -191,7 +191,7 @@ impl<'a> Field<'a> {
         if text.starts_with('~') {
             return self.accept(Err(Fault::new("\"~\" is not expanded").cure("write ${HOME}")));
         }
-        // Collecting the components drops `.`, so that equal places are spelled alike.
+        // Collecting the components drops `.`, so equal paths compare equal.
         Some(self.context.origin.directory.join(text).components().collect())
     }
 
@@ -227,7 +227,7 @@ impl<'a> Field<'a> {
         })
     }
 
-    /// Reads a size that may be larger than any message.
+    /// Reads a size of memory, which may exceed the limit for messages.
     pub(crate) fn memory(&self) -> Option<usize> {
         match self.value {
             Value::StringLit(literal) => self.accept(quantity::memory(&literal.value)),
@@ -235,7 +235,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// A duration for which 0 means at once.
+    /// Reads a duration. 0 is allowed and means no waiting.
     pub(crate) fn duration(&self) -> Option<Duration> {
         self.accept(match self.value {
             Value::StringLit(literal) => quantity::duration(&literal.value),
@@ -249,12 +249,12 @@ impl<'a> Field<'a> {
         self.accept(if duration.is_zero() { Err(Fault::new("must be more than 0")) } else { Ok(duration) })
     }
 
-    /// A duration for which 0 means that there is no limit.
+    /// Reads a duration for which 0 means no limit.
     pub(crate) fn timeout(&self) -> Option<Timeout> {
         self.duration().map(timeout)
     }
 
-    /// As other clients have it: a plain number counts milliseconds.
+    /// Reads a timeout as other clients write it: a plain number counts milliseconds.
     pub(crate) fn timeout_or_milliseconds(&self) -> Option<Timeout> {
         match (self.value, self.number()) {
             (Value::NumberLit(_), Some(number)) => self.accept(quantity::milliseconds(Some(number))).map(timeout),
@@ -262,7 +262,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Warns of a secret that stands in a file everybody can read.
+    /// Warns if the file is world-readable and the value is a literal secret.
     pub(crate) fn warn_if_literal_secret(&self) {
         let literal = matches!(self.value, Value::StringLit(literal) if !literal.value.contains("${"));
         if literal && self.context.origin.is_world_readable() {
@@ -303,12 +303,12 @@ pub(crate) struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// The object as a value, for faults of the whole.
+    /// Returns the object as a field, to report faults of the whole object.
     pub(crate) fn field(&self) -> &Field<'a> {
         &self.field
     }
 
-    /// All members in the order of the file, `null` ones too.
+    /// Returns all members in the order of the file, including `null` ones.
     pub(crate) fn fields(&self) -> impl Iterator<Item = (&'a str, Field<'a>)> {
         let (path, context) = (self.field.path.as_str(), self.field.context);
         self.object.properties.iter().map(move |property| {
@@ -318,7 +318,7 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// A member; `null` is the same as absent.
+    /// Returns a member. Treats `null` as absent.
     pub(crate) fn get(&self, key: &str) -> Option<Field<'a>> {
         let property = self.object.get(key)?;
         if let Value::NullKeyword(_) = property.value {
@@ -332,7 +332,7 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// The member with one of these names, which mean the same. Two of them are reported.
+    /// Returns the member with one of these equivalent names. Reports a problem if several are present.
     pub(crate) fn one_of(&self, names: &[&str]) -> Option<Field<'a>> {
         let mut present = names.iter().filter_map(|name| Some((*name, self.get(name)?)));
         let (kept, field) = present.next()?;
@@ -342,7 +342,7 @@ impl<'a> Section<'a> {
         Some(field)
     }
 
-    /// Reads a member over its default.
+    /// Reads a member into `slot`. Leaves the slot unchanged if the member is absent or has a problem.
     pub(crate) fn set<T>(&self, slot: &mut T, key: &str, read: impl FnOnce(&Field<'a>) -> Option<T>) {
         if let Some(value) = self.get(key).and_then(|field| read(&field)) {
             *slot = value;

@@ -1,4 +1,4 @@
-//! The configuration file on disk: where it is, what it holds, who may change it.
+//! The configuration file on disk: its location, its content and its trust.
 
 use std::fmt;
 use std::io;
@@ -10,31 +10,31 @@ use crate::bounded::{self, ReadError};
 use crate::problem::{Fault, Problems, Report};
 use crate::trust::{self, Distrust};
 
-/// A configuration is written by hand; more than this is the wrong file.
+/// The size limit of the file. A configuration is written by hand, so a larger file is the wrong one.
 const MAX_SIZE: u64 = 4 << 20;
 
 const READABLE_BY_ALL: u32 = 0o004;
 
-/// Where a text came from.
+/// The source of a configuration text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// As shown in problems.
+    /// The file name shown in problems.
     pub file: String,
-    /// Absolute; relative paths in the text start here.
+    /// An absolute path. Relative paths in the text start here.
     pub directory: PathBuf,
-    /// The permission bits, if the text has a file.
+    /// The permission bits. `None` if the text is not from a file.
     pub mode: Option<u32>,
-    /// The reason why the file is not trusted.
+    /// The reason to distrust the file, if any.
     pub distrust: Option<Distrust>,
 }
 
 impl Origin {
-    /// A text without a file of its own, whose permissions are not judged.
+    /// Returns the origin of a text that is not from a file. Its permissions are not checked.
     pub fn new(file: impl Into<String>, directory: impl Into<PathBuf>) -> Origin {
         Origin { file: file.into(), directory: directory.into(), mode: None, distrust: None }
     }
 
-    /// Of a file that is to be made, with this mode.
+    /// Returns the origin of a file that does not exist yet and will have this mode.
     pub(crate) fn of_new(path: &Path, mode: u32) -> Result<Origin, LoadError> {
         let unreadable = |reason| LoadError::Read { path: path.to_owned(), reason };
         let asked = path.to_owned();
@@ -44,7 +44,7 @@ impl Origin {
         Ok(Origin { mode: Some(mode), distrust, ..Origin::new(path.display().to_string(), directory) })
     }
 
-    /// Returns an error if another user can change the file, and so run commands as this user.
+    /// Returns an error if another user can change the file, and could therefore run commands as this user.
     pub(crate) fn check_trust(&self) -> Result<(), Fault> {
         self.distrust.as_ref().map_or(Ok(()), |distrust| Err(distrust.fault()))
     }
@@ -53,7 +53,7 @@ impl Origin {
         self.mode.is_some_and(|mode| mode & READABLE_BY_ALL != 0)
     }
 
-    /// A command line that can be copied into a shell.
+    /// Returns a `chmod` command line that can be copied into a shell.
     pub(crate) fn chmod(&self, change: &str) -> String {
         format!("chmod {change} {}", trust::shell_path(&self.file))
     }
@@ -111,15 +111,15 @@ fn not_utf8(error: &std::string::FromUtf8Error, origin: &Origin) -> Problems {
     report.finish(&text, &origin.file).expect_err("a problem was just reported")
 }
 
-/// Where to read the configuration from.
+/// The result of the search for the configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Located {
-    /// Asked for, or there. A file that was asked for need not exist: reading it will tell.
+    /// A path that was requested, or a file that was found. A requested file may not exist; reading it reports that.
     At(PathBuf),
     Nowhere(Searched),
 }
 
-/// The places that were tried in vain, as sentences.
+/// The locations that were tried without success, as phrases for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Searched(Vec<String>);
 
@@ -136,7 +136,7 @@ pub(crate) fn locate(flag: Option<&Path>, environment: Environment<'_>) -> Locat
         return Located::At(path.to_owned());
     }
     let mut searched = vec!["--config was not given".to_owned()];
-    // A variable that is set but empty counts as not set, here and below.
+    // An empty variable counts as unset, here and below.
     let set = |name: &str| environment(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(path) = set("GOBLIN_CONFIG") {
         return Located::At(path);
@@ -146,7 +146,7 @@ pub(crate) fn locate(flag: Option<&Path>, environment: Environment<'_>) -> Locat
         searched.push("neither XDG_CONFIG_HOME nor HOME is set".to_owned());
         return Located::Nowhere(Searched(searched));
     };
-    // A file that is there but hidden from us is found too, so that reading it tells why.
+    // A file that exists but cannot be accessed counts as found, so reading it reports the reason.
     if matches!(path.try_exists(), Ok(false)) {
         searched.push(format!("{} does not exist", path.display()));
         return Located::Nowhere(Searched(searched));
@@ -154,14 +154,14 @@ pub(crate) fn locate(flag: Option<&Path>, environment: Environment<'_>) -> Locat
     Located::At(path)
 }
 
-/// The directory of the user's configurations. The XDG rules: a relative one is to be ignored.
+/// Returns the user's configuration directory. Ignores a relative `XDG_CONFIG_HOME`, as the XDG specification requires.
 pub(crate) fn user_directory(environment: Environment<'_>) -> Option<PathBuf> {
     let set = |name: &str| environment(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let xdg = set("XDG_CONFIG_HOME").filter(|directory| directory.is_absolute());
     xdg.or_else(|| set("HOME").map(|home| home.join(".config")))
 }
 
-/// Where a configuration is written: as in [`locate`], whether it is there or not.
+/// Returns the path for writing a configuration. Searches like [`locate`], but the file need not exist.
 pub fn target(flag: Option<&Path>, environment: Environment<'_>) -> Result<PathBuf, Searched> {
     match locate(flag, environment) {
         Located::At(path) => Ok(path),
@@ -178,7 +178,7 @@ mod tests {
 
     use super::{LoadError, Located, locate, read};
 
-    /// A directory of its own for each test, removed at the end.
+    /// A directory for one test, removed on drop.
     struct Scratch(PathBuf);
 
     impl Scratch {

@@ -1,7 +1,7 @@
-//! Patterns for names and URIs: `*` is any run of characters, `?` is one; all else is literal.
+//! Patterns for names and URIs: `*` matches any run of characters, `?` matches one, everything else is literal.
 //!
-//! Brackets and braces are literal on purpose: names and URI templates hold them. Matching goes back to the last `*`
-//! only, so there is no recursion and the worst case is the product of the two lengths.
+//! Brackets and braces are literal on purpose, because names and URI templates contain them. Matching backtracks only
+//! to the last `*`. There is no recursion, and the worst case is the product of the two lengths.
 
 use std::fmt;
 
@@ -34,7 +34,7 @@ impl Glob {
         Ok(Glob(text.to_owned()))
     }
 
-    /// Matches everything.
+    /// Returns the pattern that matches everything.
     pub fn any() -> Glob {
         Glob("*".to_owned())
     }
@@ -43,14 +43,14 @@ impl Glob {
         &self.0
     }
 
-    /// Whether it can match more than its own text.
+    /// Reports whether the pattern can match more than its own text.
     pub fn has_wildcard(&self) -> bool {
         self.0.contains(['*', '?'])
     }
 
     pub fn matches(&self, text: &str) -> bool {
         let (mut pattern, mut rest) = (self.0.as_str(), text);
-        // After the last `*`: the pattern behind it, and the text that it has not swallowed yet.
+        // The backtrack point at the last `*`: the pattern after it, and the text that it has not consumed yet.
         let mut retry: Option<(&str, &str)> = None;
         loop {
             if let Some(after) = pattern.strip_prefix('*') {
@@ -75,7 +75,7 @@ impl Glob {
     }
 }
 
-/// Takes one character off both sides when they agree.
+/// Removes one character from both sides if they match.
 fn step<'a>(pattern: &'a str, text: &'a str) -> Option<(&'a str, &'a str)> {
     let (mut pattern, mut text) = (pattern.chars(), text.chars());
     let (wanted, found) = (pattern.next()?, text.next()?);
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(Glob::new(&"a".repeat(Glob::MAX_LENGTH + 1)), Err(GlobError::TooLong));
     }
 
-    /// The obvious definition, to compare with.
+    /// The plain recursive definition, for comparison.
     fn slow(pattern: &[char], text: &[char]) -> bool {
         match (pattern.split_first(), text.split_first()) {
             (None, None) => true,

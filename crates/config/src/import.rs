@@ -1,8 +1,8 @@
-//! Servers from the files of other MCP clients.
+//! Imports servers from the files of other MCP clients.
 //!
-//! Pure from the text on: [`translate`] turns one file into entries of ours and notes of what could not be carried;
-//! [`merge`] puts the entries of several files together. `place` finds the files. `consent` shows what would run.
-//! Nothing is dropped in silence: a member that means something and has no place here becomes a [`Note`].
+//! [`translate`] turns the text of one file into entries of goblin's format, and [`merge`] combines the entries of
+//! several files. Both are pure. `place` finds the files, and `consent` shows the commands for approval. Nothing is
+//! dropped silently: a member without an equivalent becomes a [`Note`].
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -21,9 +21,9 @@ pub mod show;
 mod entry;
 mod variables;
 
-/// A person cannot judge more servers of one file.
+/// The limit of servers in one file. A user cannot review more.
 const MAX_SERVERS: usize = 500;
-/// A person cannot judge a longer command.
+/// The size limit of one entry as shown. A user cannot review a longer command.
 const MAX_COMMAND: usize = 16 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl Client {
         Client::Gemini,
     ];
 
-    /// As on the command line.
+    /// Returns the name used on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Client::ClaudeDesktop => "claude-desktop",
@@ -68,16 +68,16 @@ impl fmt::Display for Client {
     }
 }
 
-/// A file of a client.
+/// A configuration file of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     pub client: Client,
     pub path: PathBuf,
-    /// The directory of the project that the file belongs to; none for a file of the user.
+    /// The directory of the project that the file belongs to. `None` for a file of the user.
     pub project: Option<PathBuf>,
 }
 
-/// Where the user is.
+/// The directories that the search for files starts from.
 #[derive(Clone, Debug)]
 pub struct Ground {
     pub home: PathBuf,
@@ -85,14 +85,14 @@ pub struct Ground {
     pub here: PathBuf,
 }
 
-/// What a file gave.
+/// The servers and notes from one file.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     pub servers: Vec<Imported>,
     pub notes: Vec<Note>,
 }
 
-/// A server as it would stand in our file.
+/// A server in goblin's format, with its source.
 #[derive(Clone, Debug)]
 pub struct Imported {
     pub name: String,
@@ -102,22 +102,22 @@ pub struct Imported {
     pub entry: Tree,
 }
 
-/// Of two servers with one name a client takes the one with the narrower scope.
+/// The scope of a server. If two servers share a name, a client uses the one with the narrower scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
-    /// Of the user, in this project.
+    /// A user's server for one project.
     Local,
     Project,
     User,
 }
 
-/// Something that was not carried as it stood.
+/// A member or server that could not be imported unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
     pub file: PathBuf,
-    /// Empty for the file as a whole.
+    /// The server's name. Empty if the note concerns the whole file.
     pub server: String,
-    /// Empty for the server as a whole.
+    /// The member's name. Empty if the note concerns the whole server.
     pub member: String,
     pub why: String,
     pub cure: Option<String>,
@@ -136,7 +136,7 @@ impl fmt::Display for Note {
     }
 }
 
-/// Reads one file. An error is a sentence about the file as a whole.
+/// Translates one file. Returns an error message if the file as a whole cannot be used.
 pub fn translate(source: &Source, text: &str, ground: &Ground) -> Result<Found, String> {
     let mut found = Found::default();
     let blocks = block::blocks(source, text, ground)?;
@@ -166,7 +166,7 @@ pub fn translate(source: &Source, text: &str, ground: &Ground) -> Result<Found, 
     Ok(found)
 }
 
-/// A note before anybody said whose it is.
+/// A note before its file and server are known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Remark {
     member: String,
@@ -184,7 +184,8 @@ impl Remark {
     }
 }
 
-/// Whether our reader takes it. One that it refuses must not keep out all others.
+/// Reports whether goblin's own reader accepts the entry. Adds notes otherwise, so one bad entry does not block the
+/// others.
 fn is_accepted(entry: &Tree, notes: &mut Vec<Remark>) -> bool {
     let draft = Draft::scratch();
     draft.put("x", entry);
@@ -202,7 +203,7 @@ fn is_accepted(entry: &Tree, notes: &mut Vec<Remark>) -> bool {
     length <= MAX_COMMAND && problems.iter().all(|problem| problem.outside)
 }
 
-/// Whether an entry leads back to us: `goblin` as a command, or our own address.
+/// Reports whether the entry leads back to this gateway: the `goblin` command, or the gateway's own address.
 pub fn is_ourselves(entry: &Tree, port: u16) -> bool {
     let program = entry.get("command").and_then(Tree::as_text).map(Path::new).and_then(Path::file_name);
     let is_own = |url: &str| network::is_local_endpoint(url, port);
@@ -215,7 +216,7 @@ pub fn is_ourselves(entry: &Tree, port: u16) -> bool {
         || args.iter().filter_map(Tree::as_text).any(is_own)
 }
 
-/// An argument that means a place near the working directory, of a command that has none of its own.
+/// Returns the first argument that is relative to the working directory, if the entry has no `cwd`.
 pub fn relative_argument(entry: &Tree) -> Option<&str> {
     let Some(Tree::List(args)) = entry.get("args").filter(|_| entry.get("cwd").is_none()) else { return None };
     let is_relative = |text: &&str| matches!(*text, "." | "..") || text.starts_with("./") || text.starts_with("../");

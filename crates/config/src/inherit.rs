@@ -1,9 +1,10 @@
-//! Which variables of the gateway's environment a stdio server gets (D19).
+//! Decides which variables of the gateway's environment a stdio server inherits (D19).
 //!
-//! A server gets the variables of [`ALLOWED`], those that its `inherit` names, and its own `env`. Everything else stays with
-//! the gateway: its environment holds the secrets of all servers. This module decides by name and reads no environment.
+//! A server gets the variables of [`ALLOWED`], those that its `inherit` names, and its own `env`. It gets nothing else,
+//! because the gateway's environment holds the secrets of all servers. This module decides by name and reads no
+//! environment.
 //!
-//! Invariant: variables of the gateway itself ([`PRIVATE_PREFIX`]) and those of its tokens pass to no server.
+//! Invariant: no server gets a variable that starts with [`PRIVATE_PREFIX`] or that holds a token of the gateway.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -15,7 +16,7 @@ use crate::problem::Fault;
 /// Variables with this prefix configure the gateway and may hold its tokens.
 pub const PRIVATE_PREFIX: &str = "GOBLIN_";
 
-/// What every server gets: names, and prefixes that end in `*`. As on Unix the case counts.
+/// The variables that every server gets: names, and prefixes that end in `*`. Case matters, as on Unix.
 pub const ALLOWED: [&str; 45] = [
     "PATH",
     "HOME",
@@ -27,7 +28,7 @@ pub const ALLOWED: [&str; 45] = [
     "LC_*",
     "TZ",
     "TMPDIR",
-    // These five are paths, so each server gets them even where the configuration expands them for another one.
+    // The next five are paths. Each server gets them even if the configuration expands them for another server.
     "XDG_RUNTIME_DIR",
     "XDG_CONFIG_HOME",
     "XDG_DATA_HOME",
@@ -39,7 +40,7 @@ pub const ALLOWED: [&str; 45] = [
     "DISPLAY",
     "WAYLAND_DISPLAY",
     "XAUTHORITY",
-    // Likewise an address and a path.
+    // An address and a path, for the same reason.
     "DOCKER_HOST",
     "DOCKER_CONFIG",
     "DOCKER_*",
@@ -66,19 +67,19 @@ pub const ALLOWED: [&str; 45] = [
     "all_proxy",
 ];
 
-/// The rules of one server.
+/// The inheritance rules of one server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inherit {
-    /// `"inherit": true`.
+    /// Whether the server inherits all variables, as with `"inherit": true`.
     everything: bool,
-    /// Names, and prefixes that end in `*`.
+    /// The names and prefixes from the file. Prefixes end in `*`.
     named: Vec<String>,
-    /// Variables that the rules above would pass and that must not pass.
+    /// Variables that match the rules above and must still not pass.
     withheld: BTreeSet<String>,
 }
 
 impl Inherit {
-    /// Returns whether the server gets the gateway's variable of this name.
+    /// Reports whether the server gets the gateway's variable of this name.
     pub fn passes(&self, name: &OsStr) -> bool {
         let Some(text) = name.to_str() else { return self.everything };
         !text.starts_with(PRIVATE_PREFIX)
@@ -86,13 +87,13 @@ impl Inherit {
             && (self.everything || has(&self.named, text) || has(&ALLOWED, text))
     }
 
-    /// Returns whether an `inherit` that names the variable would pass it.
+    /// Reports whether the variable would pass if `inherit` named it.
     pub fn may_name(&self, name: &str) -> bool {
         is_variable_name(name) && !name.starts_with(PRIVATE_PREFIX) && !self.withheld.contains(name)
     }
 
-    /// Withholds the variables that hold tokens of the gateway, and those that the configuration expands elsewhere and only a
-    /// prefix of [`ALLOWED`] would pass.
+    /// Withholds the variables that hold tokens of the gateway. Also withholds variables that other parts of the
+    /// configuration expand, if only a prefix of [`ALLOWED`] would pass them.
     pub(crate) fn withhold<'a>(
         &mut self,
         tokens: impl Iterator<Item = &'a str>,
@@ -101,7 +102,7 @@ impl Inherit {
         let is_named = |name: &str| self.everything || has(&self.named, name) || ALLOWED.contains(&name);
         let elsewhere: Vec<&str> = elsewhere.filter(|name| !is_named(name)).collect();
         for name in tokens.chain(elsewhere) {
-            // A name that does not pass anyway is left out: another server's change must not restart this one.
+            // Skip a name that does not pass anyway. Otherwise a change of another server would restart this one.
             if self.passes(OsStr::new(name)) {
                 self.withheld.insert(name.to_owned());
             }
@@ -134,7 +135,7 @@ pub(crate) fn report_tokens(field: &Field<'_>, is_token: impl Fn(&str) -> bool) 
     if !field.is_array() {
         return;
     }
-    // The elements were read before, so only strings are left to judge.
+    // The elements have been checked before, so only strings need a check here.
     field.list(|field| {
         if field.is_string() && field.text().is_some_and(&is_token) {
             field.problem(Fault::new("holds a token of the gateway, which no server may see").cure("remove it"));

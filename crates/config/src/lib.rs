@@ -1,12 +1,14 @@
-//! The configuration: what the operator's file says, as types that cannot be wrong.
+//! Reads the operator's configuration file into checked types.
 //!
-//! Text becomes a tree with positions (`document`), the tree is read member by member (`read`, `server`, `transport`,
-//! `rules`, `views`), and what comes out is a [`Config`] or every problem at once. Nothing here starts, opens or watches anything:
-//! `diff` says what to do about a new configuration and somebody else does it. The environment is passed in; the only
-//! I/O is reading the file itself and the files that `${file:/path}` names.
+//! `document` turns the text into a tree with positions. `read`, `server`, `transport`, `rules` and `views` read that
+//! tree member by member. The result is either a [`Config`] or the complete list of problems.
 //!
-//! A value of these types has been checked: programs are not empty, URLs parse, header values can be sent, durations can
-//! be added to an instant. Values that may be secret are [`Secret`] and never reach logs.
+//! Nothing here starts, opens or watches anything. `diff` computes what a new configuration changes, and the
+//! application carries it out. The caller passes in the environment. The only I/O is reading the file itself and the
+//! files that `${file:/path}` names.
+//!
+//! Invariant: a value of these types has been checked. Programs are not empty, URLs parse, header values can be sent,
+//! and durations can be added to an instant. Values that may be secret are [`Secret`] and never reach logs.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -65,33 +67,34 @@ mod vocabulary;
 #[cfg(test)]
 mod tests;
 
-/// Looks a variable up. Passed in, so that tests and `check` decide what the environment is.
+/// A function that looks up a variable. The caller passes it in, so tests and `check` can supply their own environment.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Reads a configuration from text. All problems come at once.
+/// Parses a configuration. Returns every problem of the text, not only the first.
 pub fn parse(text: &str, origin: &Origin, environment: Environment<'_>) -> Result<Loaded, Problems> {
     read::read(text, origin, environment)
 }
 
-/// Reads a configuration file.
+/// Reads and parses a configuration file.
 pub fn load(path: &Path, environment: Environment<'_>) -> Result<Loaded, LoadError> {
     let (text, origin) = file::read(path)?;
     Ok(parse(&text, &origin, environment)?)
 }
 
-/// Finds the configuration file: `flag`, then `GOBLIN_CONFIG`, then the user's configuration directory. The working
-/// directory is never searched: a file that names commands to run must have been asked for.
+/// Finds the configuration file: `flag`, then `GOBLIN_CONFIG`, then the user's configuration directory. Never searches
+/// the working directory, because the file names commands to run and must be chosen on purpose.
 pub fn locate(flag: Option<&Path>, environment: Environment<'_>) -> Located {
     file::locate(flag, environment)
 }
 
-/// A good configuration, and what the operator should know about it all the same.
+/// A valid configuration, with warnings for the operator.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loaded {
     pub config: Config,
     pub warnings: Vec<Problem>,
 }
 
+/// The whole configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     pub gateway: Gateway,
@@ -102,12 +105,12 @@ pub struct Config {
     pub exposure: Exposure,
     pub meta_tools: MetaTools,
     pub profiles: BTreeMap<ProfileName, Arc<Profile>>,
-    /// In the order of the file, the disabled ones included.
+    /// The servers in the order of the file, including disabled ones.
     pub servers: IndexMap<ServerId, Arc<Server>>,
 }
 
 impl Config {
-    /// All defaults and no servers: what start-up compares the file with.
+    /// Returns a configuration with all defaults and no servers. Start-up diffs the file against it.
     pub fn empty() -> Config {
         Config {
             gateway: Gateway::default(),
@@ -122,7 +125,7 @@ impl Config {
         }
     }
 
-    /// What is served where there is no configuration: the files of one directory.
+    /// Returns the configuration that serves the files of one directory, for use without a configuration file.
     pub fn of_directory(root: PathBuf) -> Config {
         let mut config = Config::empty();
         let id = ServerId::new("files").expect("it is short and plain");
@@ -132,27 +135,29 @@ impl Config {
     }
 }
 
-/// The side that clients see.
+/// Settings of the endpoint that clients connect to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gateway {
-    /// An IP address (without brackets) or a host name. Not loopback only together with `token`.
+    /// An IP address (without brackets) or a host name. An address other than loopback requires `token`.
     pub host: String,
-    /// 0 takes any free port.
+    /// The TCP port. 0 takes any free port.
     pub port: u16,
-    /// Whether the gateway listens on `host` and `port`. Without TCP there is a `socket`.
+    /// Whether the gateway listens on `host` and `port`. If `false`, `socket` is set.
     pub tcp: bool,
     /// The path of the Unix socket that the gateway listens on.
     pub socket: Option<PathBuf>,
-    /// `host` or `host:port`, lower case.
+    /// Additional allowed values of the `Host` header, as `host` or `host:port`, in lower case.
     pub allowed_hosts: Vec<String>,
-    /// `scheme://host[:port]`, lower case.
+    /// The allowed values of the `Origin` header, as `scheme://host[:port]`, in lower case.
     pub allowed_origins: Vec<String>,
     pub max_sessions: usize,
     pub session_idle_timeout: Duration,
     pub max_body_size: usize,
-    /// The machine decides where there is none.
+    /// The limit for all buffers together. `None` derives it from the memory of the machine.
     pub max_memory: Option<usize>,
+    /// The time that open calls have to finish at shutdown.
     pub grace: Duration,
+    /// The token that clients must send.
     pub token: Option<Secret>,
 }
 
@@ -176,35 +181,40 @@ impl Default for Gateway {
 }
 
 impl Gateway {
-    /// Whether only programs of this machine can reach it.
+    /// Reports whether only programs on this machine can connect.
     pub fn is_loopback(&self) -> bool {
         network::is_loopback(&self.host)
     }
 }
 
-/// Limits that hold for every server unless it says otherwise.
+/// Limits that apply to every server unless the server overrides them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policies {
-    /// Longest silence of a call; `None` waits for ever.
+    /// The longest time a call may go without a message. `None` means no limit.
     pub default_timeout: Option<Duration>,
-    /// Longest life of a call, whatever its progress.
+    /// The longest total duration of a call, regardless of progress. `None` means no limit.
     pub max_timeout: Option<Duration>,
-    /// How long a client may take to answer what a server asks of it; `None` waits for ever.
+    /// The longest time a client may take to answer a request from a server. `None` means no limit.
     pub ask_timeout: Option<Duration>,
+    /// The time limit for a server's handshake, and for each page of its lists.
     pub start_timeout: Duration,
+    /// The number of open calls of one client.
     pub max_in_flight: usize,
+    /// The number of open calls to one server.
     pub max_in_flight_per_backend: usize,
+    /// The largest message of a server, and of a client on stdio.
     pub max_message_size: usize,
+    /// The number of entries on one page of a list.
     pub page_size: usize,
     pub subscriptions: SubscriptionLimits,
 }
 
-/// How many subscriptions there may be.
+/// Limits on the number of subscriptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubscriptionLimits {
     pub per_client: usize,
     pub total: usize,
-    /// Resources that patterns may subscribe to at one server.
+    /// The number of resources that patterns may subscribe to on one server.
     pub upstream: usize,
 }
 
@@ -232,21 +242,21 @@ impl Default for Policies {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Log {
-    /// Nothing where the configuration leaves it to the command.
+    /// The level, or `None` if the command chooses it.
     pub level: Option<LogLevel>,
     pub format: LogFormat,
-    /// One line for each call that ended, whatever the level.
+    /// Whether the log has one line for each finished call, at any level.
     pub audit: bool,
 }
 
-/// Where traces go.
+/// The destination of traces.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Telemetry {
-    /// The URL of a collector that speaks OTLP over HTTP.
+    /// The URL of a collector that accepts OTLP over HTTP.
     pub otlp: Option<String>,
 }
 
-/// How grave something is that is told, gravest first.
+/// The severity of a log line, most severe first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum LogLevel {
@@ -267,12 +277,12 @@ pub enum LogFormat {
 }
 
 impl LogFormat {
-    /// With the words of the file and of the command line.
+    /// Every format with its name in the file and on the command line.
     pub const ALL: [(&str, LogFormat); 3] =
         [("auto", LogFormat::Auto), ("text", LogFormat::Text), ("json", LogFormat::Json)];
 }
 
-/// How exposed names are made, as it holds for one server: its own words over the global ones.
+/// The rules for exposed names of one server: the server's own settings merged over the global ones.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Namespacing {
     pub tools: NamePolicy,
@@ -294,16 +304,23 @@ impl Default for Namespacing {
     }
 }
 
+/// The form of exposed names of tools and prompts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamePolicy {
+    /// The native name with the server's prefix, such as `files_read`.
     Prefix,
+    /// The native name.
     None,
 }
 
+/// The form of exposed URIs of resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UriPolicy {
+    /// The native URI with the server's id in the scheme, such as `files+file:///a`.
     Uri,
+    /// A plain name made from the URI, such as `files_file_a`.
     Identifier,
+    /// The native URI.
     None,
 }
 
@@ -341,7 +358,8 @@ impl ServerId {
         &self.0
     }
 
-    /// The id as the scheme of exposed URIs has it (D1). No two servers of a configuration share one.
+    /// Returns the id in the form used in the scheme of exposed URIs (D1). No two servers of a configuration share a
+    /// form.
     pub fn folded(&self) -> String {
         let mut folded = String::with_capacity(self.0.len() + 2);
         let mut replaced = false;
@@ -379,18 +397,19 @@ pub struct Server {
     pub protocol: Protocol,
     pub session: Sharing,
     pub declare: Declare,
-    /// The directories that the shared connection names; empty when each client has its own.
+    /// The roots that the shared connection reports. Empty if each client has its own connection.
     pub roots: Vec<Root>,
-    /// How many clients may have their own connection at once.
+    /// The number of clients that may have their own connection at once.
     pub max_clients: usize,
     pub enabled: bool,
-    /// Stands before exposed names; the id unless the file says otherwise; may be empty.
+    /// The prefix of exposed names. Defaults to the id, and may be empty.
     pub prefix: String,
     pub namespacing: Namespacing,
-    /// `None`: as in the policies.
+    /// The longest silence of a call. `None` uses the policy.
     pub timeout: Option<Timeout>,
-    /// How often subscribed resources are read.
+    /// The interval at which subscribed resources are polled for changes.
     pub poll: Option<Duration>,
+    /// Whether arguments of tools are checked against their input schema.
     pub validate: bool,
     pub tools: ToolRules,
     pub prompts: Rules,
@@ -398,7 +417,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// With defaults for all that is not said.
+    /// Returns a server with defaults for all other members.
     pub fn new(prefix: &str, transport: Transport, namespacing: Namespacing) -> Server {
         Server {
             transport,
@@ -419,7 +438,7 @@ impl Server {
         }
     }
 
-    /// The longest silence of a call to this tool: the tool's own, else the server's, else the policy's.
+    /// Returns the longest silence of a call to this tool: the tool's own, else the server's, else the policy's.
     pub fn timeout_of(&self, tool: &str, policies: &Policies) -> Option<Duration> {
         match self.tools.timeouts.get(tool).copied().or(self.timeout) {
             Some(timeout) => timeout.duration(),
@@ -428,6 +447,7 @@ impl Server {
     }
 }
 
+/// The way the gateway reaches a server.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Transport {
     Stdio { command: Expanded, args: Vec<Expanded>, env: BTreeMap<String, Secret>, inherit: Inherit, cwd: PathBuf },
@@ -435,25 +455,25 @@ pub enum Transport {
     Files(Files),
 }
 
-/// Which of the two transports over HTTP a URL speaks.
+/// The HTTP transport that a server's URL uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HttpKind {
     Streamable,
-    /// HTTP+SSE, the transport of 2024-11-05.
+    /// HTTP+SSE, the transport of protocol version 2024-11-05.
     Sse,
-    /// The file does not say: Streamable HTTP, unless the server shows that it is HTTP+SSE.
+    /// The file names no transport. The gateway uses Streamable HTTP unless the server turns out to use HTTP+SSE.
     Unsaid,
 }
 
-/// A directory that the gateway serves by itself.
+/// A directory that the gateway itself serves.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Files {
     pub root: PathBuf,
-    /// Names that begin with a dot are served too.
+    /// Whether names that begin with a dot are served.
     pub hidden: bool,
-    /// What `.gitignore` names is served too.
+    /// Whether files that `.gitignore` excludes are served.
     pub ignored: bool,
-    /// How many files are listed as resources; all are reached by the template and the tools.
+    /// The number of files listed as resources. The template and the tools reach every file.
     pub max_files: usize,
 }
 
@@ -463,32 +483,32 @@ impl Files {
     }
 }
 
-/// Which versions of the protocol a server is spoken to in.
+/// The protocol versions that the gateway uses with a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// Whichever it knows; where it knows both kinds, that of the client.
+    /// Any version that the server supports. If it supports both kinds, the gateway uses the client's kind.
     #[default]
     Auto,
-    /// Those with a handshake.
+    /// Versions with a handshake.
     Legacy,
-    /// Those without.
+    /// Versions without a handshake.
     Modern,
-    /// The same as `Auto`, in so many words.
+    /// The same as `Auto`, written explicitly.
     MatchClient,
 }
 
-/// Who uses a connection to a server.
+/// The way clients share connections to a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sharing {
-    /// All clients the same one.
+    /// All clients share one connection.
     #[default]
     Shared,
-    /// Each client its own: its own process, or its own session over HTTP.
+    /// Each client has its own connection: its own process, or its own session over HTTP.
     PerClient,
 }
 
-/// What a server may ask of clients. A shared connection declares these; with [`Sharing::PerClient`] the client's own
-/// capabilities are declared, less what is not here.
+/// The requests that a server may send to clients. A shared connection declares these capabilities. A connection of
+/// [`Sharing::PerClient`] declares those of them that its client supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Declare {
     pub sampling: bool,
@@ -501,15 +521,15 @@ impl Default for Declare {
     }
 }
 
-/// A directory that a server is told of when it asks for roots.
+/// A directory that the gateway reports to a server in a `roots/list` response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Root {
-    /// `file://` and an absolute path, percent-encoded.
+    /// A `file://` URI with an absolute path, percent-encoded.
     pub uri: String,
     pub name: Option<String>,
 }
 
-/// A timeout that was written down; `0` in the file is `Never`.
+/// A timeout from the file. `0` in the file is `Never`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timeout {
     Never,
@@ -528,28 +548,28 @@ impl Timeout {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ToolRules {
     pub filter: Filter,
-    /// Native name to the whole exposed name.
+    /// Maps a native name to the complete exposed name.
     pub rename: BTreeMap<String, String>,
-    /// By native name.
+    /// Timeouts by native name.
     pub timeouts: BTreeMap<String, Timeout>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rules {
     pub filter: Filter,
-    /// Native name to the whole exposed one.
+    /// Maps a native name to the complete exposed name.
     pub rename: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ResourceRules {
     pub filter: UriFilter,
-    /// Native URI to the whole exposed one.
+    /// Maps a native URI to the complete exposed URI.
     pub rename: BTreeMap<String, String>,
 }
 
-/// Which names are offered at all: of a server native ones, of a profile exposed ones. An empty `allow` offers none. URIs
-/// are compared by [`UriFilter`].
+/// Selects the names that are offered. Servers filter native names, profiles filter exposed names. An empty `allow`
+/// offers none. [`UriFilter`] filters URIs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Filter {
     pub allow: Vec<Glob>,
@@ -563,7 +583,7 @@ impl Default for Filter {
 }
 
 impl Filter {
-    /// `deny` wins.
+    /// Reports whether the filter admits the name. `deny` takes precedence over `allow`.
     pub fn admits(&self, name: &str) -> bool {
         let hit = |globs: &[Glob]| globs.iter().any(|glob| glob.matches(name));
         !hit(&self.deny) && hit(&self.allow)

@@ -1,17 +1,18 @@
-//! Texts without their secrets.
+//! Masks secrets in texts.
 //!
-//! For commands and URLs that somebody must judge before they run: every secret that can be known by its name, its place
-//! or its beginning becomes `***`, and nothing else does. A value that is nothing but a reference is no secret.
+//! Commands and URLs are shown to users and programs without their secrets. Each secret that is recognizable by its
+//! name, position or beginning becomes `***`, and nothing else does. A value that consists of a reference alone is not
+//! secret.
 
 use crate::expand::is_variable_name;
 
 pub const HIDDEN: &str = "***";
 
-/// Parts of the names of options and variables whose values are secret.
+/// Parts of names of options and variables that hold secrets.
 const SECRET_WORDS: [&str; 12] =
     ["token", "key", "secret", "pass", "pwd", "auth", "header", "bearer", "credential", "cookie", "jwt", "signature"];
 
-/// How keys of well-known services begin, and signed tokens.
+/// Prefixes of keys of well-known services and of signed tokens.
 const SECRET_STARTS: [&str; 17] = [
     "sk-",
     "sk_live_",
@@ -32,13 +33,13 @@ const SECRET_STARTS: [&str; 17] = [
     "eyJhbGci",
 ];
 
-/// Words before the secret in a header.
+/// Authentication schemes that precede the secret in a header.
 const SCHEMES: [&str; 3] = ["bearer", "basic", "token"];
 
-/// A part of a URL's path from this length on, with letters and digits, may be what lets one in.
+/// The length from which a path segment of a URL with letters and digits may be a secret.
 const LONG_SEGMENT: usize = 20;
 
-/// The arguments of a command.
+/// Returns the arguments of a command with secrets masked.
 pub fn arguments<'a>(args: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut is_value_secret = false;
     let mut shown = Vec::new();
@@ -54,7 +55,7 @@ pub fn arguments<'a>(args: impl Iterator<Item = &'a str>) -> Vec<String> {
     shown
 }
 
-/// A value that is secret by its name: hidden, unless it is a reference, with no more than a word like `Bearer` before it.
+/// Masks a value with a secret name. Keeps a plain reference, optionally after a scheme such as `Bearer`.
 pub fn value(value: &str) -> String {
     let (before, last) = value.rsplit_once(' ').unwrap_or(("", value));
     let inner = last.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
@@ -62,7 +63,7 @@ pub fn value(value: &str) -> String {
     if is_reference && (before.is_empty() || is_scheme(before)) { value.to_owned() } else { HIDDEN.to_owned() }
 }
 
-/// Any text: one word or a whole script.
+/// Masks the secrets of any text, from one word to a whole script.
 pub fn text(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
@@ -75,7 +76,7 @@ pub fn text(text: &str) -> String {
         }
         let after = &rest[word.len()..];
         let secret = Some(after).filter(|_| is_secret_name(word)).and_then(|after| assigned(word, after));
-        // To a shell that is a command, and whoever reads must see it.
+        // A shell runs a command substitution, so it must stay visible.
         let secret = secret.filter(|(_, value)| !value.contains("$(") && !value.contains('`'));
         if after.starts_with("://") {
             let end = rest.find(ends_url).unwrap_or(rest.len());
@@ -97,7 +98,7 @@ fn is_name_letter(letter: char) -> bool {
     letter.is_alphanumeric() || matches!(letter, '_' | '-' | '.')
 }
 
-/// A fragment of a package's address is the version of it, and is read like any text.
+/// Reports whether the character ends a URL. A `#` does, because the fragment of a package URL is its version.
 fn ends_url(letter: char) -> bool {
     letter.is_whitespace() || matches!(letter, '#' | '"' | '\'' | '`' | '<' | '>' | '|' | ';' | '(' | ')')
 }
@@ -111,7 +112,7 @@ fn is_scheme(word: &str) -> bool {
     SCHEMES.iter().any(|scheme| word.eq_ignore_ascii_case(scheme))
 }
 
-/// What follows a name, where a value is given to it: what stands between the two, and the value. Knows `name=value`,
+/// Returns the separator and the value that follow a name, if a value is assigned to it. Recognizes `name=value`,
 /// `"name": "value"`, `Name: value` and `${NAME:-value}`.
 fn assigned<'a>(name: &str, after: &'a str) -> Option<(&'a str, &'a str)> {
     let is_quote = |letter: char| matches!(letter, '"' | '\'' | '\\');
@@ -124,7 +125,7 @@ fn assigned<'a>(name: &str, after: &'a str) -> Option<(&'a str, &'a str)> {
     let opened = if let Some(rest) = sign.strip_prefix('=').filter(|_| was_quoted || sign.len() == after.len()) {
         rest
     } else {
-        // A colon means other things too: ports, tags, places.
+        // A colon is also used for ports, tags and paths.
         let rest = sign.strip_prefix(':')?;
         let is_header = name.len() > 2 && (is_header_name(name) || rest.starts_with(' '));
         if !was_quoted && !is_header {
@@ -147,7 +148,7 @@ fn is_header_name(name: &str) -> bool {
     name.starts_with("x-") || name.contains("authorization") || name.contains("cookie") || name.ends_with("api-key")
 }
 
-/// Where a value without quotes ends.
+/// Returns the end of a value without quotes.
 fn bare_end(text: &str) -> usize {
     let mut is_reference = false;
     for (at, letter) in text.char_indices() {
@@ -162,7 +163,7 @@ fn bare_end(text: &str) -> usize {
     text.len()
 }
 
-/// Without the user before the host, the query, the fragment, and long random names in the path.
+/// Masks the user, the query, the fragment and long random path segments of a URL.
 pub fn url(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
     let (authority, tail) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
@@ -172,7 +173,7 @@ pub fn url(text: &str) -> String {
         None => ("", authority),
     };
     let port = host.rsplit_once(':').map_or("", |(_, port)| port);
-    // What is no port is the beginning of a password that holds a `/` or a `?`.
+    // Anything but a port here is the start of a password that contains `/` or `?`.
     let is_port = port.ends_with([']', '}']) || port.bytes().all(|byte| byte.is_ascii_digit());
     if !is_port {
         return format!("{scheme}://{HIDDEN}");
@@ -194,7 +195,7 @@ fn is_random(segment: &str) -> bool {
         && segment.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'=' | b'%'))
 }
 
-/// `${NAME}` and `${NAME:-...}` may be told; what else stands in braces may be anything.
+/// Shows a reference of the form `${NAME}` or `${NAME:-...}`. Masks any other text in braces.
 pub fn reference(inner: &str) -> String {
     match inner.split_once(":-") {
         Some((name, _)) if is_variable_name(name) => format!("${{{name}:-{HIDDEN}}}"),

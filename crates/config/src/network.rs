@@ -1,6 +1,6 @@
-//! What may stand in the places that become part of HTTP: hosts, URLs, headers, origins.
+//! Checks the values that become part of HTTP: hosts, URLs, headers and origins.
 //!
-//! Pure checks. No message repeats a URL or a header value, since both may hold what a variable held.
+//! All checks are pure. No message repeats a URL or a header value, because both may contain an expanded secret.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -9,10 +9,10 @@ use http::{HeaderName, HeaderValue, Uri};
 
 use crate::problem::{Fault, quoted};
 
-/// The longest path of a Unix socket in bytes. macOS has no room for more.
+/// The maximum length of a Unix socket path in bytes. macOS has the smallest limit.
 pub(crate) const MAX_SOCKET_PATH: usize = 104;
 
-/// Headers of the protocol and of the connection: the gateway writes them itself.
+/// Headers of the protocol and the connection, which the gateway sets itself.
 const OURS: [&str; 11] = [
     "accept",
     "connection",
@@ -27,16 +27,16 @@ const OURS: [&str; 11] = [
     "transfer-encoding",
 ];
 
-/// Likewise, every header that begins so.
+/// The prefix of further headers that the gateway sets itself.
 const OUR_PREFIX: &str = "mcp-param-";
 
-/// Headers whose value is a secret whenever it was written out.
+/// Headers with a value that is always a secret.
 const SECRET_HEADERS: [&str; 5] = ["api-key", "authorization", "cookie", "proxy-authorization", "x-api-key"];
 
-/// Every client may try tokens as fast as it likes, so none may be short.
+/// The minimum length of a token. Clients can try tokens without a rate limit, so a short token could be guessed.
 pub(crate) const MIN_TOKEN_LENGTH: usize = 16;
 
-/// Only this machine can connect to it.
+/// Reports whether only this machine can connect to the host.
 pub(crate) fn is_loopback(host: &str) -> bool {
     match host.parse::<IpAddr>() {
         Ok(address) => address.to_canonical().is_loopback(),
@@ -44,7 +44,7 @@ pub(crate) fn is_loopback(host: &str) -> bool {
     }
 }
 
-/// An address to listen on.
+/// Checks a host to listen on.
 pub(crate) fn check_host(text: &str) -> Result<String, Fault> {
     if text.parse::<IpAddr>().is_ok() || is_host_name(text) {
         return Ok(text.to_owned());
@@ -52,7 +52,7 @@ pub(crate) fn check_host(text: &str) -> Result<String, Fault> {
     Err(Fault::new("must be an IP address without brackets or a host name").cure("the port stands in gateway.port"))
 }
 
-/// Checks that the path of a Unix socket fits the address of a socket.
+/// Checks that a path fits into a Unix socket address.
 pub(crate) fn check_socket(path: PathBuf) -> Result<PathBuf, Fault> {
     let bytes = path.as_os_str().len();
     if bytes <= MAX_SOCKET_PATH {
@@ -63,9 +63,9 @@ pub(crate) fn check_socket(path: PathBuf) -> Result<PathBuf, Fault> {
     Err(fault.cure("choose a directory with a shorter path"))
 }
 
-/// A server's URL.
+/// Checks the URL of a server.
 pub(crate) fn check_url(text: &str) -> Result<(), Fault> {
-    // Asked first, because `Uri` drops a fragment in silence.
+    // Check this first, because `Uri` silently drops a fragment.
     if text.contains('#') {
         return Err(Fault::new("must not hold a fragment").cure("remove \"#\" and what follows"));
     }
@@ -91,7 +91,7 @@ fn not_a_url() -> Fault {
     Fault::new("must be a complete http or https URL").cure("write it like \"https://host/mcp\"")
 }
 
-/// A header's name in lower case.
+/// Returns the header name in lower case. Returns an error if it is invalid or set by the gateway.
 pub(crate) fn check_header_name(text: &str) -> Result<String, Fault> {
     let name = HeaderName::from_bytes(text.as_bytes()).map_err(|_| Fault::new("is not a header name"))?;
     if is_own_header(name.as_str()) {
@@ -100,13 +100,13 @@ pub(crate) fn check_header_name(text: &str) -> Result<String, Fault> {
     Ok(name.as_str().to_owned())
 }
 
-/// A header that the gateway writes itself.
+/// Reports whether the gateway sets this header itself.
 pub(crate) fn is_own_header(text: &str) -> bool {
     let name = text.to_ascii_lowercase();
     OURS.contains(&name.as_str()) || name.starts_with(OUR_PREFIX)
 }
 
-/// The address that a gateway on this machine with this port is reached at.
+/// Reports whether the URL is the endpoint of a gateway on this machine with this port.
 pub(crate) fn is_local_endpoint(url: &str, port: u16) -> bool {
     let Ok(uri) = url.parse::<Uri>() else { return false };
     let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
@@ -117,7 +117,7 @@ pub(crate) fn is_local_endpoint(url: &str, port: u16) -> bool {
 }
 
 pub(crate) fn check_header_value(text: &str) -> Result<(), Fault> {
-    // `from_str` lets other bytes through, which servers read as they like.
+    // `from_str` also accepts non-ASCII bytes, which servers interpret differently.
     match HeaderValue::from_str(text) {
         Ok(value) if value.to_str().is_ok() => Ok(()),
         _ => Err(Fault::new("cannot be sent as a header, which holds visible ASCII only")),
@@ -137,7 +137,7 @@ pub(crate) fn check_token(text: &str) -> Result<(), Fault> {
     Err(fault.cure("make one with: openssl rand -hex 16"))
 }
 
-/// What a `Host` header may say: `host` or `host:port`.
+/// Checks an allowed `Host` header: `host` or `host:port`.
 pub(crate) fn check_allowed_host(text: &str) -> Result<String, Fault> {
     let lower = text.to_ascii_lowercase();
     let (host, port) = split_port(&lower);
@@ -148,7 +148,7 @@ pub(crate) fn check_allowed_host(text: &str) -> Result<String, Fault> {
     Err(fault.cure("write it like \"goblin.example\" or \"goblin.example:3000\""))
 }
 
-/// What an `Origin` header may say: `scheme://host` or `scheme://host:port`.
+/// Checks an allowed `Origin` header: `scheme://host` or `scheme://host:port`.
 pub(crate) fn check_allowed_origin(text: &str) -> Result<String, Fault> {
     let lower = text.to_ascii_lowercase();
     if let Some((scheme, authority)) = lower.split_once("://") {
@@ -178,7 +178,8 @@ fn is_bracketed_address(text: &str) -> bool {
     inner.is_some_and(|inner| inner.parse::<std::net::Ipv6Addr>().is_ok())
 }
 
-/// Letters, digits, `-` and `.`, and `_`, which is not allowed in names of the Internet but common in containers.
+/// Reports whether the text is a host name. Allows `_`, which is common in container networks but invalid in DNS host
+/// names.
 fn is_host_name(text: &str) -> bool {
     let label = |label: &str| {
         !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
@@ -186,7 +187,7 @@ fn is_host_name(text: &str) -> bool {
     text.len() <= 253 && text.strip_suffix('.').unwrap_or(text).split('.').all(label)
 }
 
-/// A URI's scheme, with nothing behind it.
+/// Reports whether the text is the scheme of a URI, without the colon.
 pub(crate) fn is_scheme(text: &str) -> bool {
     text.starts_with(|first: char| first.is_ascii_alphabetic())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'))

@@ -1,22 +1,21 @@
-//! Whether a command runs the same program tomorrow.
+//! Detects commands that fetch a package without a fixed version.
 //!
-//! `npx some-server` fetches whatever is newest and runs it as the user: who takes over the package takes over the
-//! machine, and a bad release arrives without anybody having changed anything. This looks at the command lines of the
-//! package runners and says which package has no version of its own. Pure, and careful: where it does not understand a
-//! command line it says nothing.
+//! `npx some-server` fetches the newest version and runs it as the user. An attacker with control of the package then
+//! controls the machine, and a bad release arrives without any change here. This module inspects the command lines of
+//! package runners and names the unpinned package. It is pure, and ignores command lines that it does not understand.
 
 use std::fmt;
 use std::path::Path;
 
 use crate::mask;
 
-/// A package that a command fetches in whatever version there is.
+/// A package that a command fetches without a fixed version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unpinned {
-    /// As in `npx` or `docker run`.
+    /// The program with its subcommand, such as `npx` or `docker run`.
     pub runner: String,
     pub package: String,
-    /// How it could be written instead.
+    /// The suggested spelling with a version.
     pub cure: String,
 }
 
@@ -27,7 +26,7 @@ impl fmt::Display for Unpinned {
     }
 }
 
-/// The first package without a fixed version that this command line would fetch.
+/// Returns the first package without a fixed version that this command line fetches.
 pub fn unpinned<S: AsRef<str>>(command: &str, args: &[S]) -> Option<Unpinned> {
     let program = Path::new(command).file_name()?.to_str()?;
     let args: Vec<&str> = args.iter().map(AsRef::as_ref).collect();
@@ -35,24 +34,24 @@ pub fn unpinned<S: AsRef<str>>(command: &str, args: &[S]) -> Option<Unpinned> {
         let rest = runner.arguments(&args)?;
         let package = runner.packages(rest).into_iter().find(|package| !(runner.is_pinned)(package))?;
         let name = [&[runner.program], runner.words].concat().join(" ");
-        // The address of a package may hold a password.
+        // The address of a package may contain a password.
         Some(Unpinned { runner: name, package: mask::text(package), cure: mask::text(&(runner.cure)(package)) })
     })
 }
 
-/// A program that fetches what it runs.
+/// A program that fetches the package it runs.
 struct Runner {
     program: &'static str,
-    /// The command of it, as `dlx` of `pnpm`; none when the program does nothing else.
+    /// The subcommand that runs packages, such as `dlx` of `pnpm`. Empty if the program does nothing else.
     words: &'static [&'static str],
     options: Options,
-    /// The options that name packages; without one the first word that is no option does.
+    /// The options that name packages. If none is present, the first argument that is not an option is the package.
     package_options: &'static [&'static str],
     is_pinned: fn(&str) -> bool,
     cure: fn(&str) -> String,
 }
 
-/// Which options have no value in the next word, or which have: whichever list is the shorter.
+/// The options with a value in the next argument, or the options without one. Each runner uses the shorter list.
 enum Options {
     WithValue(&'static [&'static str]),
     Without(&'static [&'static str]),
@@ -159,7 +158,7 @@ const RUNNERS: [Runner; 16] = [
 ];
 
 impl Runner {
-    /// What follows the words, which options of the program may stand before.
+    /// Returns the arguments after the subcommand. Options of the program may precede the subcommand.
     fn arguments<'a, 'b>(&self, args: &'b [&'a str]) -> Option<&'b [&'a str]> {
         let mut rest = args;
         for word in self.words {
@@ -201,7 +200,7 @@ impl Runner {
     fn has_value(&self, option: &str) -> bool {
         match self.options {
             Options::WithValue(known) => known.contains(&option),
-            // Short ones are written together: `-it`. A value may be written together with its option: `-eNAME`.
+            // Short options can be combined, as in `-it`. A value can be attached to its option, as in `-eNAME`.
             Options::Without(known) if !option.starts_with("--") => {
                 let is_flag = |letter: char| known.contains(&format!("-{letter}").as_str());
                 option.chars().skip(1).position(|letter| !is_flag(letter)).is_some_and(|at| at + 2 == option.len())
@@ -220,15 +219,15 @@ fn is_npm_pinned(package: &str) -> bool {
     }
     let (name, version) = npm_parts(package);
     match version {
-        // Another name for a package: `mine@npm:theirs@1.2.3`.
+        // An alias of a package, such as `mine@npm:theirs@1.2.3`.
         Some(version) if version.starts_with("npm:") => is_npm_pinned(&version["npm:".len()..]),
         Some(version) => is_exact(version),
-        // A repository has no version without `#`; an archive is one version.
+        // A repository without `#` is not pinned. An archive is one version.
         None => name.contains("://") && !name.starts_with("git") && !name.ends_with(".git"),
     }
 }
 
-/// Name and version. The first `@` of a scoped name belongs to the name.
+/// Splits a package into name and version. The leading `@` of a scoped name belongs to the name.
 fn npm_parts(package: &str) -> (&str, Option<&str>) {
     if package.contains("://") {
         return (package, None);
@@ -249,7 +248,7 @@ fn npm_cure(package: &str) -> String {
     format!("{name}@VERSION")
 }
 
-/// `1.2.3`, with whatever follows the third number. Fewer numbers are a range to npm.
+/// Reports whether the version has three numbers, such as `1.2.3-beta`. npm treats fewer numbers as a range.
 fn is_exact(version: &str) -> bool {
     let version = version.strip_prefix(['v', '=']).unwrap_or(version);
     let core = version.split(['-', '+']).next().unwrap_or(version);
@@ -273,7 +272,7 @@ fn is_python_pinned(package: &str) -> bool {
     if let Some((_, version)) = package.split_once("==") {
         return !version.contains(['*', ',']);
     }
-    // To Python `1.2` is one version and not a range.
+    // Python treats `1.2` as one version, not as a range.
     package.split_once('@').is_some_and(|(_, version)| version.trim().starts_with(|first: char| first.is_ascii_digit()))
 }
 
@@ -288,13 +287,13 @@ fn python_cure(package: &str) -> String {
     format!("{name}==VERSION")
 }
 
-/// A commit or a version; a branch moves.
+/// Reports whether a git reference is a commit or a version. A branch can move.
 fn is_fixed_reference(reference: &str) -> bool {
     let is_commit = (7..=64).contains(&reference.len()) && reference.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_commit || is_exact(reference)
 }
 
-/// What is on this machine already does not change by itself.
+/// Reports whether the package is a local path, which no registry can change.
 fn is_local(package: &str) -> bool {
     package.starts_with(['.', '/', '~']) || package.starts_with("file:")
 }
@@ -303,7 +302,7 @@ fn is_image_pinned(image: &str) -> bool {
     image.contains('@') || image_parts(image).1.is_some_and(|tag| tag != "latest")
 }
 
-/// A colon before the last slash belongs to the port of a registry.
+/// Splits an image into name and tag. A colon before the last slash belongs to the port of a registry.
 fn image_parts(image: &str) -> (&str, Option<&str>) {
     match image.rsplit_once(':') {
         Some((name, tag)) if !tag.contains('/') => (name, Some(tag)),
@@ -320,7 +319,7 @@ fn image_cure(image: &str) -> String {
 mod tests {
     use super::unpinned;
 
-    /// The package that is found without a version, and its cure.
+    /// Checks the package that is reported as unpinned, and its suggested spelling.
     fn check(line: &str, expected: Option<(&str, &str)>) {
         let words: Vec<&str> = line.split(' ').collect();
         let found = unpinned(words[0], &words[1..]);

@@ -1,36 +1,36 @@
-//! What is wrong with a configuration, and where.
+//! Problems of a configuration, with their positions.
 //!
-//! Readers do not stop at the first fault: they note it in a `Report` and go on with a default, and a report that is not
-//! empty means that no configuration is handed out. Positions are byte offsets until the end and become lines and columns
-//! in one pass over the text, so that a hostile file with a fault at every byte costs no more than reading it.
+//! Readers do not stop at the first fault. They add it to a `Report` and continue with a default. A report with
+//! problems yields no configuration. Positions are byte offsets until the end, and one pass over the text turns them
+//! into lines and columns. A hostile file with a fault at every byte therefore costs no more than reading it.
 
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 
-/// One fault, ready to print: `goblin.json:12:5: mcpServers.a.timeuot: unknown key, did you mean "timeout"?`
+/// One problem, ready to print: `goblin.json:12:5: mcpServers.a.timeuot: unknown key, did you mean "timeout"?`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     pub file: Arc<str>,
-    /// From 1.
+    /// The line, counted from 1.
     pub line: usize,
-    /// From 1, in characters.
+    /// The column in characters, counted from 1.
     pub column: usize,
-    /// Empty for the file as a whole.
+    /// The path of the key. Empty if the problem concerns the whole file.
     pub path: String,
     pub message: String,
     pub cure: Option<String>,
-    /// Nothing is wrong with the file: a variable or a file that it names is not there.
+    /// Whether the cause is outside of the file: an unset variable or a missing file.
     pub outside: bool,
 }
 
 impl Problem {
-    /// The same fault in another text.
+    /// Reports whether both are the same fault, ignoring their positions.
     pub fn is_like(&self, other: &Problem) -> bool {
         self.path == other.path && self.message == other.message
     }
 
-    /// For a text that is no file yet.
+    /// Returns the message without a position, for text that is not in a file yet.
     pub fn without_place(&self) -> String {
         let cure = self.cure.iter().map(|cure| format!(", {cure}")).collect::<String>();
         format!("{}: {}{cure}", self.path, self.message)
@@ -52,7 +52,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// At least one problem, in the order of the file. Printed one per line.
+/// At least one problem, in the order of the file. Displayed one per line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems(Vec<Problem>);
 
@@ -76,7 +76,7 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
-/// A fault before anybody said where it is: what the pure checks return.
+/// A fault without a position, as returned by the pure checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     message: String,
@@ -93,7 +93,7 @@ impl Fault {
         Fault { cure: Some(cure.into()), ..self }
     }
 
-    /// See [`Problem::outside`].
+    /// Marks the cause as outside of the file. See [`Problem::outside`].
     pub(crate) fn outside(self) -> Fault {
         Fault { outside: true, ..self }
     }
@@ -112,7 +112,7 @@ struct Finding {
     fault: Fault,
 }
 
-/// Collects faults. Readers share it, hence the cells: each holds its borrow for one push.
+/// Collects faults. Readers share it by reference, so it uses cells. Each borrow lasts for one push.
 #[derive(Default)]
 pub(crate) struct Report {
     problems: RefCell<Vec<Finding>>,
@@ -128,14 +128,14 @@ impl Report {
         self.warnings.borrow_mut().push(Finding { offset, path: path.to_owned(), fault });
     }
 
-    /// The warnings when all is well, else the problems.
+    /// Returns the warnings if there are no problems. Returns the problems otherwise.
     pub(crate) fn finish(self, text: &str, file: &str) -> Result<Vec<Problem>, Problems> {
         let problems = place(self.problems.into_inner(), text, file);
         if problems.is_empty() { Ok(place(self.warnings.into_inner(), text, file)) } else { Err(Problems(problems)) }
     }
 }
 
-/// Turns offsets into lines and columns. A lone carriage return ends a line, as it does for the parser.
+/// Turns offsets into lines and columns. A lone carriage return ends a line, as in the parser.
 fn place(mut findings: Vec<Finding>, text: &str, file: &str) -> Vec<Problem> {
     findings.sort_by_key(|finding| finding.offset);
     let file: Arc<str> = Arc::from(file);
@@ -157,7 +157,7 @@ fn place(mut findings: Vec<Finding>, text: &str, file: &str) -> Vec<Problem> {
     problems
 }
 
-/// Text from the file as it may stand in a message: in quotes, escaped, and not for ever.
+/// Quotes, escapes and shortens a text of the file for use in a message.
 pub(crate) fn quoted(text: &str) -> String {
     const MAX_SHOWN: usize = 60;
     match text.char_indices().nth(MAX_SHOWN) {

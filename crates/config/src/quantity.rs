@@ -1,20 +1,20 @@
-//! Durations and sizes as people write them: `"60s"`, `"4MiB"`.
+//! Parses durations and sizes such as `"60s"` and `"4MiB"`.
 //!
-//! Both are bounded, so that later arithmetic cannot overflow and a slip of the finger is told early.
+//! Both are bounded, so later arithmetic cannot overflow and a typing error is reported early.
 
 use std::time::Duration;
 
 use crate::problem::Fault;
 
-/// Long enough for any timeout, short enough to be added to an instant.
+/// The longest duration. It can safely be added to an instant.
 pub(crate) const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// Below this not even a handshake fits.
+/// The smallest size. A handshake does not fit into less.
 pub(crate) const SMALLEST_SIZE: u64 = 1 << 10;
 pub(crate) const LARGEST_SIZE: u64 = 1 << 30;
 const LARGEST_MEMORY: u64 = 1 << 40;
 
-/// A whole number and a unit; `"0"` needs none.
+/// Parses a whole number with a unit. `"0"` needs no unit.
 pub fn duration(text: &str) -> Result<Duration, Fault> {
     let (number, unit) = split(text).ok_or_else(not_a_duration)?;
     let milliseconds_each: u64 = match unit {
@@ -32,7 +32,7 @@ pub fn duration(text: &str) -> Result<Duration, Fault> {
     milliseconds(number.checked_mul(milliseconds_each))
 }
 
-/// The numeric timeouts of other clients.
+/// Returns a duration from a number of milliseconds, as other clients write timeouts.
 pub(crate) fn milliseconds(count: Option<u64>) -> Result<Duration, Fault> {
     count
         .map(Duration::from_millis)
@@ -44,12 +44,12 @@ pub(crate) fn not_a_duration() -> Fault {
     Fault::new("must be a duration").cure("write it like \"60s\", \"5m\", \"1h\" or \"200ms\"")
 }
 
-/// A whole number and a unit, `"4MiB"` or `"1MB"`; case does not matter.
+/// Parses a whole number with a unit, such as `"4MiB"` or `"1MB"`. Ignores case.
 pub(crate) fn size(text: &str) -> Result<usize, Fault> {
     bytes(count(text)?)
 }
 
-/// Reads a size like [`size`] whose unit may also be used for more than the largest message.
+/// Parses a size like [`size`], with a higher limit than that of messages.
 pub(crate) fn memory(text: &str) -> Result<usize, Fault> {
     let count = count(text)?.filter(|count| (SMALLEST_SIZE..=LARGEST_MEMORY).contains(count));
     let bytes = count.and_then(|count| usize::try_from(count).ok());
@@ -82,7 +82,7 @@ pub(crate) fn not_a_size() -> Fault {
     Fault::new("must be a size").cure("write it like \"4MiB\", \"512KiB\" or as a number of bytes")
 }
 
-/// Digits, then the unit.
+/// Splits the text into digits and unit.
 fn split(text: &str) -> Option<(u64, &str)> {
     let end = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(end);

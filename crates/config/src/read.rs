@@ -1,4 +1,4 @@
-//! The file as a whole: from text to a configuration, or to everything that is wrong with it.
+//! Reads the whole file: turns the text into a configuration, or into a list of all its problems.
 
 use std::cell::RefCell;
 
@@ -14,14 +14,15 @@ use crate::{
 };
 
 pub(crate) fn read(text: &str, origin: &Origin, environment: Environment<'_>) -> Result<Loaded, Problems> {
-    // Editors on Windows put a byte order mark in front.
+    // Editors on Windows add a byte order mark.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let context = Context { origin, environment, report: Report::default(), expansions: RefCell::default() };
     if let Err(fault) = origin.check_trust() {
         context.report.problem(0, "", fault);
     }
     let value = document::parse(text, &context.report);
-    // Without a tree or with problems this is not the file's configuration, and `finish` does not let it out.
+    // After a problem the configuration is incomplete. `finish` returns an error then, so it never leaves this
+    // function.
     let config = match &value {
         Some(value) => root(&Field::root(value, &context)),
         None => Config::empty(),
@@ -48,7 +49,7 @@ fn root(field: &Field<'_>) -> Config {
     match &servers {
         Some(field) => {
             config.servers = server::servers(field, &namespacing);
-            // Behind all that expands variables.
+            // All variables must be expanded before this step.
             server::withhold(field, &mut config.servers);
         }
         None => field.problem(Fault::new("there is no \"mcpServers\"").cure("add \"mcpServers\": {}")),
@@ -95,7 +96,7 @@ fn gateway(field: &Field<'_>) -> Option<Gateway> {
     Some(gateway)
 }
 
-/// Clients that know `gateway.token` must not act as operators.
+/// Reports a problem if both tokens are equal. A client with `gateway.token` must not be able to act as an operator.
 fn require_two_tokens(section: &Section<'_>, config: &Config) {
     let is_same = config.admin.token.is_some() && config.admin.token == config.gateway.token;
     let admin = section.get("admin").filter(|_| is_same).and_then(|field| field.map());
@@ -112,9 +113,9 @@ pub(crate) fn token(field: &Field<'_>) -> Option<Secret> {
     Some(Secret::new(text))
 }
 
-/// Whoever reaches the gateway reaches everything behind it.
+/// Reports a gateway that other machines can reach without a token. A client of the gateway can reach every server.
 fn require_token(section: &Section<'_>, gateway: &Gateway) {
-    // Asks for the member and not for the value: a token with a problem has been reported already.
+    // Check for the member instead of the value, because an invalid token has already been reported.
     let has_token = section.get("token").is_some();
     let is_open = gateway.tcp && !has_token && !network::is_loopback(&gateway.host);
     if let Some(host) = section.get("host").filter(|_| is_open) {
@@ -123,9 +124,9 @@ fn require_token(section: &Section<'_>, gateway: &Gateway) {
     }
 }
 
-/// Reports a gateway that listens nowhere.
+/// Reports a gateway without any address to listen on.
 fn require_socket(section: &Section<'_>, gateway: &Gateway) {
-    // A socket with a problem has been reported already.
+    // An invalid socket has already been reported.
     let has_socket = section.get("socket").is_some();
     if let Some(tcp) = section.get("tcp").filter(|_| !gateway.tcp && !has_socket) {
         tcp.problem(

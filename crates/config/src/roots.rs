@@ -1,6 +1,6 @@
-//! The directories that a server is told of when it asks for roots: paths or file URIs in the file, URIs from here on.
+//! Reads the roots that the gateway reports to a server. The file has paths or file URIs; the configuration has URIs.
 //!
-//! Nothing here looks at the disk: a directory may come to be later, or be on another machine.
+//! Nothing here accesses the disk. A directory may be created later or be on another machine.
 
 use std::fmt::Write as _;
 use std::path::{Component, Path, PathBuf};
@@ -9,10 +9,10 @@ use crate::field::Field;
 use crate::problem::Fault;
 use crate::{Root, network, vocabulary};
 
-/// They are sent as one message whenever the server asks.
+/// The limit of roots. All roots are sent in one message.
 pub(crate) const MAX_ROOTS: usize = 100;
 
-/// What RFC 3986 lets stand in a path.
+/// The punctuation that RFC 3986 allows in a path.
 const PATH_CHARACTERS: &[u8] = b"-._~!$&'()*+,;=:@/";
 
 pub(crate) fn roots(field: &Field<'_>) -> Option<Vec<Root>> {
@@ -23,7 +23,7 @@ pub(crate) fn roots(field: &Field<'_>) -> Option<Vec<Root>> {
     field.list(root)
 }
 
-/// A string, or an object where it has a name.
+/// Reads a string, or an object with a name.
 fn root(field: &Field<'_>) -> Option<Root> {
     if !field.is_object() {
         return Some(Root { uri: uri(field)?, name: None });
@@ -46,7 +46,7 @@ fn uri(field: &Field<'_>) -> Option<String> {
     if is_uri(&text) { field.accept(check_uri(&text)).map(|()| text) } else { field.path().map(|path| uri_of(&path)) }
 }
 
-/// A path may hold a colon, so another scheme is known by what follows it.
+/// Reports whether the text is a URI. A path may contain a colon, so only `file:` or `scheme://` counts.
 fn is_uri(text: &str) -> bool {
     text.split_once(':').is_some_and(|(scheme, rest)| {
         scheme.eq_ignore_ascii_case("file") || (network::is_scheme(scheme) && rest.starts_with("//"))
@@ -62,7 +62,7 @@ fn check_uri(text: &str) -> Result<(), Fault> {
         .cure("write it like \"/srv/my files\" or \"file:///srv/my%20files\""))
 }
 
-/// Characters of a path and whole triplets only.
+/// Reports whether the path consists of valid path characters and complete `%XX` triplets.
 fn is_encoded(path: &str) -> bool {
     let mut parts = path.split('%');
     let plain = |part: &str| part.bytes().all(is_path_character);
@@ -72,12 +72,12 @@ fn is_encoded(path: &str) -> bool {
     parts.next().is_some_and(plain) && parts.all(triplet)
 }
 
-/// `path` is absolute. `..` is taken back here, since readers of URIs do it anyway and not all in the same way.
+/// Returns the URI of an absolute path. Resolves `..` here, because readers of URIs resolve it in different ways.
 fn uri_of(path: &Path) -> String {
     let mut plain = PathBuf::new();
     for component in path.components() {
         match component {
-            // At the top there is nothing to take back.
+            // `..` at the root has no effect.
             Component::ParentDir => drop(plain.pop()),
             other => plain.push(other),
         }
@@ -85,7 +85,7 @@ fn uri_of(path: &Path) -> String {
     format!("file://{}", encode(plain.as_os_str().as_encoded_bytes()))
 }
 
-/// Percent-encodes a path, `/` excepted.
+/// Percent-encodes a path, except for `/`.
 pub fn encode(path: &[u8]) -> String {
     let mut encoded = String::with_capacity(path.len());
     for byte in path {

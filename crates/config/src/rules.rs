@@ -1,4 +1,4 @@
-//! Which names are offered, and what they are called outside.
+//! Reads filters and naming rules: the names that are offered, and their exposed form.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,22 +10,22 @@ use crate::{
     Filter, NamePolicy, Namespacing, ResourceRules, Rules, Timeout, ToolRules, UriPolicy, network, vocabulary,
 };
 
-/// The least that a cut name and its hash need, and the most that the protocol allows.
+/// The range of the length of names: the minimum for a cut name with its hash, and the maximum of the protocol.
 const NAME_LENGTHS: std::ops::RangeInclusive<u64> = 16..=128;
 const MAX_SEPARATOR_LENGTH: usize = 8;
-/// Longer URIs are refused everywhere else too.
+/// The length limit of URIs. Other parts of the gateway reject longer URIs too.
 const MAX_URI_LENGTH: usize = 8 << 10;
 
 pub(crate) const NAMES: [(&str, NamePolicy); 2] = [("prefix", NamePolicy::Prefix), ("none", NamePolicy::None)];
 pub(crate) const URIS: [(&str, UriPolicy); 3] =
     [("uri", UriPolicy::Uri), ("identifier", UriPolicy::Identifier), ("none", UriPolicy::None)];
 
-/// What D4 allows in exposed names.
+/// Reports whether D4 allows the character in exposed names.
 pub(crate) fn is_name_character(character: char) -> bool {
     character.is_ascii_alphanumeric() || matches!(character, '_' | '-')
 }
 
-/// One word for all three kinds, or an object whose members stand over `base`.
+/// Reads one value for all three kinds, or an object with members that override `base`.
 pub(crate) fn namespacing(field: &Field<'_>, base: &Namespacing) -> Option<Namespacing> {
     let mut namespacing = base.clone();
     if field.is_string() {
@@ -54,7 +54,7 @@ fn check_separator(text: &str) -> Result<String, Fault> {
     Err(Fault::new(format!("must be 1 to {MAX_SEPARATOR_LENGTH} letters, digits, \"_\" or \"-\"")))
 }
 
-/// `tools`, with the filters that other clients put next to it.
+/// Reads `tools`, and the filters that other clients place next to it.
 pub(crate) fn tools(server: &Section<'_>, max_length: usize) -> ToolRules {
     let section = server.get("tools").and_then(|field| field.section(&vocabulary::TOOLS));
     let section = section.as_ref();
@@ -113,7 +113,7 @@ pub(crate) fn glob(field: &Field<'_>) -> Option<Glob> {
     field.accept(Glob::new(field.text()?).map_err(|error| Fault::new(error.to_string())))
 }
 
-/// A name to another. Two that would become one are refused, as neither could be reached under it.
+/// Reads a map of names to new names. Reports two names with the same target, because neither could be addressed.
 pub(crate) fn rename(
     field: &Field<'_>,
     check_target: impl Fn(&str) -> Result<(), Fault>,
@@ -123,7 +123,7 @@ pub(crate) fn rename(
     for (name, field) in field.map()?.fields() {
         let target = field.text().filter(|target| field.accept(check_target(target)).is_some());
         let Some(target) = target else { continue };
-        // The same name twice is a duplicate key, which was reported.
+        // The same name twice is a duplicate key, which has already been reported.
         if let Some(other) = taken.insert(target, name).filter(|other| *other != name) {
             let message = format!("{} and {} are both renamed to {}", quoted(other), quoted(name), quoted(target));
             field.problem(Fault::new(message).cure("use two names"));

@@ -1,8 +1,8 @@
-//! The JSON schema of the configuration, made from the vocabulary.
+//! Builds the JSON schema of the configuration from the vocabulary.
 //!
-//! For editors, which complete and check while one writes. It accepts what the reader accepts, and refuses what can be
-//! known from the text alone: not whether a variable is set, a file is there, or two ids fold alike. `null` is allowed
-//! wherever a key may be left out, because the reader takes it for absent.
+//! Editors use the schema for completion and checks. It accepts every file that the reader accepts, and rejects
+//! mistakes that are visible in the text alone. It cannot detect unset variables, missing files or ids with the same
+//! folded form. `null` is allowed for every optional key, because the reader treats it as absent.
 
 use std::collections::BTreeSet;
 
@@ -16,16 +16,16 @@ use crate::{ServerId, quantity, roots, views};
 
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 
-/// Only `0` needs no unit.
+/// A duration. Only `0` needs no unit.
 const DURATION: &str = "^(0+|[0-9]+ *(ms|s|m|h|d))$";
 const POSITIVE_DURATION: &str = "^[0-9]*[1-9][0-9]* *(ms|s|m|h|d)$";
 const SIZE: &str = "^[0-9]+ *([bB]|[kKmMgG][iI]?[bB])?$";
-/// A gateway has nobody to ask. `$$` makes a plain `$` of it.
+/// An `${input:...}` reference, which the gateway cannot prompt for. `$${` escapes it.
 const ASKS: &str = r"(^|[^$])\$\{input:";
 const URL: &str = r"^([hH][tT][tT][pP][sS]?://[^\s#@/]+(/[^\s#]*)?(\?[^\s#]*)?|[^#]*\$\{.*)$";
 const PATH: &str = "^[^~]";
 const FILE_URI: &str = r"^file://([^\s#?]*/[^\s#?]*|.*\$\{.*)$";
-/// Whatever else follows, a root that begins so is meant as a URI.
+/// The beginning of a root that is a URI instead of a path.
 const ANY_URI: &str = "^([fF][iI][lL][eE]:|[A-Za-z][A-Za-z0-9+.-]*://)";
 
 pub fn schema() -> Value {
@@ -46,13 +46,13 @@ pub fn schema() -> Value {
     schema
 }
 
-/// As it is committed and printed.
+/// Returns the schema as it is committed and printed.
 pub fn text() -> String {
     let text = serde_json::to_string_pretty(&schema()).expect("a value made of text and numbers");
     text + "\n"
 }
 
-/// Every key of the vocabulary, those that are passed over and those to come included.
+/// Returns every key of the vocabulary, including ignored and future ones.
 pub fn keys() -> BTreeSet<&'static str> {
     let mut keys = BTreeSet::new();
     collect(&vocabulary::ROOT, &mut keys);
@@ -108,12 +108,12 @@ fn definitions() -> Value {
     })
 }
 
-/// `metaTools` that are not there.
+/// Returns the schema of a `metaTools` value that disables the tools.
 fn disabled() -> Value {
     either(json!({ "const": false }), json!({ "type": "object", "allOf": [is("enabled", false)] }))
 }
 
-/// Nothing has to be searched for.
+/// Returns the schema of a file with `exposure` modes that list every tool.
 fn lists_all() -> Value {
     let other = json!({ "enum": ["search", "auto"] });
     let inner = json!({ "type": "object", "required": ["mode"], "properties": { "mode": other } });
@@ -213,7 +213,7 @@ fn shape(shape: &Shape) -> Value {
     }
 }
 
-/// A server is a command, a URL or a directory, and has no member of the other two.
+/// Returns the schema of a server: a command, a URL or a directory, without members of the other two.
 fn server() -> Value {
     let mut server = object(&vocabulary::SERVER);
     let urls: Vec<Value> = vocabulary::URL.iter().map(|name| has(name)).collect();
@@ -254,7 +254,7 @@ fn server() -> Value {
     server
 }
 
-/// One kind of server: how its type is written, what it must have, and what belongs to others.
+/// Returns the schema of one kind of server: its types, its required members and the members of other kinds.
 fn half(title: &str, types: &[&str], foreign: &[&[&str]], required: Value) -> Value {
     let mut properties = Map::new();
     let mut words: Vec<Value> = types.iter().map(|name| json!(name)).collect();
@@ -268,7 +268,7 @@ fn half(title: &str, types: &[&str], foreign: &[&[&str]], required: Value) -> Va
     json!({ "title": title, "properties": properties, "allOf": required })
 }
 
-/// The member is there and not `null`.
+/// Returns a schema that requires the member to be present and not `null`.
 fn has(name: &str) -> Value {
     json!({ "type": "object", "required": [name], "properties": { name: { "not": { "type": "null" } } } })
 }

@@ -1,7 +1,8 @@
-//! A text that must not be seen: header values, environment values, tokens.
+//! A text that must not be shown: header values, environment values and tokens.
 //!
-//! There is no `Display` and `Debug` shows nothing, so a secret gets into a log line only through [`Secret::expose`],
-//! which is easy to search for. It is not wiped from memory: the environment it came from is not either.
+//! There is no `Display`, and `Debug` prints a placeholder. A secret reaches a log line only through
+//! [`Secret::expose`], which is easy to search for. It is not wiped from memory, because the environment it came from
+//! is not wiped either.
 
 use std::fmt;
 

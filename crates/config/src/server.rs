@@ -1,4 +1,4 @@
-//! The servers of the file, each with its id.
+//! Reads the servers of the file and checks their ids.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use crate::{
     vocabulary,
 };
 
-/// Names longer than this are cut in any case.
+/// The length limit of a prefix. Longer names would be cut anyway.
 const MAX_PREFIX_LENGTH: usize = 64;
-/// Reading more often would be all that a server does.
+/// The shortest poll interval. A shorter one would keep the server busy with reads alone.
 const SHORTEST_POLL: Duration = Duration::from_millis(100);
 
 pub(crate) const PROTOCOLS: [(&str, Protocol); 4] = [
@@ -42,7 +42,8 @@ pub(crate) fn servers(field: &Field<'_>, namespacing: &Namespacing) -> IndexMap<
     servers
 }
 
-/// Withholds from each server the variables that hold tokens of the gateway and those that other parts of the file expand.
+/// Withholds variables from each server: those with tokens of the gateway, and those that other parts of the file
+/// expand.
 pub(crate) fn withhold(field: &Field<'_>, servers: &mut IndexMap<ServerId, Arc<Server>>) {
     let expansions = field.context().expansions.borrow();
     let tokens: Vec<&str> = expansions.of(|part| *part == Part::Token).collect();
@@ -62,7 +63,7 @@ pub(crate) fn withhold(field: &Field<'_>, servers: &mut IndexMap<ServerId, Arc<S
     }
 }
 
-/// `folded_ids` remembers which id was folded to what (D1).
+/// Checks an id. `folded_ids` maps each folded form to its id, to detect duplicates (D1).
 fn check_id<'a>(name: &'a str, field: &Field<'a>, folded_ids: &mut HashMap<String, &'a str>) -> Option<ServerId> {
     let id = match ServerId::new(name) {
         Ok(id) => id,
@@ -124,7 +125,7 @@ fn server(name: &str, field: &Field<'_>, namespacing: &Namespacing) -> Option<Se
     })
 }
 
-/// Two kinds of servers know no version without a handshake.
+/// Reads `protocol`. Servers of type `files` and `sse` support only versions with a handshake.
 fn protocol(field: &Field<'_>, transport: Option<&Transport>) -> Option<Protocol> {
     let protocol = field.choice(&PROTOCOLS, &[])?;
     let kind = match transport {
@@ -137,7 +138,7 @@ fn protocol(field: &Field<'_>, transport: Option<&Transport>) -> Option<Protocol
     field.accept(if is_wrong { Err(fault().cure("use \"auto\" or \"legacy\"")) } else { Ok(protocol) })
 }
 
-/// `disabled` is what other clients have instead.
+/// Reads `enabled`, or `disabled`, its opposite in the files of other clients.
 fn enabled(section: &Section<'_>) -> bool {
     if let (Some(_), Some(disabled)) = (section.get("enabled"), section.get("disabled")) {
         disabled.key_problem(Fault::new("\"disabled\" is the opposite of \"enabled\"").cure("keep one"));

@@ -1,4 +1,4 @@
-//! Who shares the connection to a server, and what the server may ask of clients over it.
+//! Reads the settings for sharing a server's connection among clients, and for the requests allowed on it.
 
 use crate::field::{Field, Section};
 use crate::problem::Fault;
@@ -6,16 +6,16 @@ use crate::{Declare, Sharing, Transport};
 
 pub(crate) const SESSIONS: [(&str, Sharing); 2] = [("shared", Sharing::Shared), ("per-client", Sharing::PerClient)];
 
-/// Each word with what it alone declares.
+/// The values of `declare`, each with the capability it declares.
 pub(crate) const DECLARABLE: [(&str, Declare); 2] = [
     ("sampling", Declare { sampling: true, elicitation: false }),
     ("elicitation", Declare { sampling: false, elicitation: true }),
 ];
 
-/// Each may be a process.
+/// The default limit of clients with their own connection. Each connection may be a process.
 pub(crate) const MAX_CLIENTS: usize = 100;
 
-/// The answer, and whether the members that go with one of the two ways only stand beside it.
+/// Reads `session`. Reports `maxClients` and `roots` if they do not apply to the chosen value.
 pub(crate) fn session(section: &Section<'_>, transport: Option<&Transport>) -> Sharing {
     let mut session = Some(Sharing::default());
     if let Some(field) = section.get("session") {
@@ -38,7 +38,7 @@ pub(crate) fn session(section: &Section<'_>, transport: Option<&Transport>) -> S
                 field.key_problem(fault.cure("remove it"));
             }
         }
-        // Reported, so nobody knows which of them were meant.
+        // The value was invalid and has been reported, so the other members cannot be checked.
         None => {}
     }
     session.unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Whole files in, configurations or problems out.
+//! Tests that parse whole files into configurations or problems.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -37,13 +37,13 @@ fn accept(text: &str) -> Config {
     loaded.config
 }
 
-/// The only server of a file that has these members.
+/// Returns the only server of a file with these members.
 fn accept_server(members: &str) -> Server {
     let config = accept(&format!("{{ \"mcpServers\": {{ \"a\": {{ {members} }} }} }}"));
     Server::clone(&config.servers["a"])
 }
 
-/// Every key that is read, under its own name, with a value that is not the default.
+/// A file with every key under its own name and a value other than the default.
 const FULL: &str = r#"{
   "$schema": "./goblin.schema.json",
   "gateway": {

@@ -1,7 +1,7 @@
-//! How a server is reached: a command to start, a URL to call, or a directory that the gateway serves itself.
+//! Reads the transport of a server: a command to start, a URL to call, or a directory that the gateway serves.
 //!
-//! All parts are always read, so that their problems show whatever the type turns out to be; then the type decides
-//! which part counts, and a member of another part is a problem rather than ignored.
+//! All parts are always read, so their problems are reported for every type. The type then selects one part, and a
+//! member of another part is a problem.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ pub(crate) const KINDS: [(&str, Kind); 6] = [
     ("streamableHttp", Kind::Http(HttpKind::Streamable)),
 ];
 
-/// `None` was reported.
+/// Reads the transport. Returns `None` after reporting a problem.
 pub(crate) fn transport(section: &Section<'_>) -> Option<Transport> {
     let stdio = stdio(section);
     let address = address(section);
@@ -59,7 +59,7 @@ pub(crate) fn transport(section: &Section<'_>) -> Option<Transport> {
     }
 }
 
-/// What the file says, else what its members tell.
+/// Returns the type from the file. If it is absent, the other members determine the type.
 fn kind(section: &Section<'_>) -> Option<Kind> {
     if let Some(field) = section.one_of(&vocabulary::TYPE) {
         return field.choice(&KINDS, &[]);
@@ -91,7 +91,7 @@ fn require(section: &Section<'_>, names: &[&str]) {
 
 fn stdio(section: &Section<'_>) -> Option<Transport> {
     let command = section.get("command");
-    // Older Zed has one object for all three.
+    // Older versions of Zed use one object for the program, its arguments and its environment.
     let object = command.as_ref().filter(|field| field.is_object());
     let inner = object.and_then(|field| field.section(&vocabulary::COMMAND));
     if inner.is_some() {
@@ -140,7 +140,7 @@ fn environment(field: &Field<'_>) -> Option<BTreeMap<String, Secret>> {
 }
 
 struct Address {
-    /// `None` was reported, or is missing.
+    /// The URL. `None` if it is missing or has been reported as invalid.
     url: Option<String>,
     headers: Vec<(String, Secret)>,
     ca: Option<PathBuf>,

@@ -1,6 +1,7 @@
-//! A value of a configuration that is being made, with its members in order.
+//! A configuration value with ordered members.
 //!
-//! Between the files of other programs, JSON or TOML, and the text that is written into ours.
+//! It is the intermediate form between the files of other programs, in JSON or TOML, and the text written into goblin's
+//! file.
 
 use jsonc_parser::ast::Value;
 use jsonc_parser::cst::CstInputValue;
@@ -9,7 +10,7 @@ use jsonc_parser::cst::CstInputValue;
 pub enum Tree {
     Null,
     Flag(bool),
-    /// As it was written.
+    /// The number as written in the file.
     Number(String),
     Text(String),
     List(Vec<Tree>),
@@ -47,7 +48,7 @@ impl Tree {
         self.members()?.iter().find(|(known, _)| known == name).map(|(_, value)| value)
     }
 
-    /// Equal but for the order of members.
+    /// Reports whether both trees are equal, ignoring the order of members.
     pub fn is_same(&self, other: &Tree) -> bool {
         match (self, other) {
             (Tree::Object(one), Tree::Object(two)) => {

@@ -1,9 +1,10 @@
-//! Whether the user and root alone can change the configuration file.
+//! Checks that only the user and root can change the configuration file.
 //!
-//! A person that can change the file, or put another in its place, runs commands as the user. So the file, every directory
-//! on the way from the root, and every symbolic link on that way must belong to the user or to root. Others must not be able
-//! to write them. Three things are allowed: a sticky directory, where others cannot replace the user's files; a read-only
-//! mount; and a group that is the user's alone. [`judge`] decides and is pure, [`examine`] looks at the disk.
+//! An attacker with write access to the file, or to its path, runs commands as the user. The file and every directory
+//! and symbolic link on its path must therefore belong to the user or to root. Others must not be able to write them.
+//!
+//! Three cases are exempt: a sticky directory, a read-only mount, and a group with no other member than the user. Others
+//! cannot replace the user's files in a sticky directory. [`judge`] decides and is pure, [`examine`] accesses the disk.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -19,11 +20,11 @@ use crate::problem::Fault;
 const STICKY: u32 = 0o1000;
 const GROUP_WRITE: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
-/// As many symbolic links as the system itself follows.
+/// The limit of symbolic links, as in the kernel.
 const MAX_LINKS: usize = 40;
-/// The databases of users and groups are read up to this size.
+/// The size limit for the databases of users and groups.
 const MAX_DATABASE: u64 = 16 << 20;
-/// The owner of files of users that a user namespace does not know, where the system names no other.
+/// The default owner id of files of users that are unknown in a user namespace.
 const OVERFLOW_UID: u32 = 65534;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,16 +34,16 @@ enum Kind {
     Link,
 }
 
-/// One file, directory or link on the way.
+/// One file, directory or link on the path.
 #[derive(Clone, Copy, Debug)]
 struct Node {
     kind: Kind,
     owner: u32,
     group: u32,
     mode: u32,
-    /// The mount forbids every change, whatever the mode allows.
+    /// Whether the mount is read-only, which overrides the mode.
     is_read_only: bool,
-    /// A list of further users and groups, whose rights the bits for the group stand for.
+    /// Whether the node has an access control list. The group bits then also cover the users and groups in the list.
     has_access_list: bool,
 }
 
@@ -52,7 +53,7 @@ struct User {
     uid: u32,
     /// The user's group, if it has no other member.
     private_group: Option<u32>,
-    /// The owner that a user namespace shows for all users it does not know, root of the machine among them.
+    /// The owner that a user namespace shows for all unknown users, including root of the host.
     unknown_owner: Option<u32>,
 }
 
@@ -62,7 +63,7 @@ enum Flaw {
     Mode(u32),
 }
 
-/// The first node on the way to a file that another user can change.
+/// The first node on the path to a file that another user can change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Distrust {
     path: PathBuf,
@@ -88,8 +89,8 @@ fn judge(node: &Node, user: &User) -> Option<Flaw> {
     (node.mode & forbidden != 0).then_some(Flaw::Mode(node.mode & 0o7777))
 }
 
-/// Returns the first flaw on the way to the file, or to where the file would be. Returns an error if the way cannot be
-/// looked at.
+/// Returns the first flaw on the path to the file. The file may not exist yet. Returns an error if the path cannot be
+/// examined.
 pub(crate) fn examine(path: &Path) -> std::io::Result<Option<Distrust>> {
     let user = User::current();
     let mut here = PathBuf::from("/");
@@ -140,7 +141,7 @@ fn parts(path: &Path) -> VecDeque<OsString> {
     named.map(|part| part.as_os_str().to_owned()).collect()
 }
 
-/// `directory` holds the node; a link is on the mount of its directory.
+/// Examines one node. `directory` is its parent, which determines the mount of a symbolic link.
 fn look(path: &Path, directory: &Path) -> std::io::Result<Node> {
     let found = path.symlink_metadata()?;
     let kind = match found.file_type() {
@@ -167,8 +168,8 @@ impl User {
     }
 }
 
-/// Returns whether the group has no member besides the user and root. Groups that the local files do not name are not
-/// private: other members cannot be ruled out.
+/// Reports whether the group has no member besides the user and root. Returns `false` for a group that the local files
+/// do not list, because it may have other members.
 fn is_private(gid: u32, uid: u32, passwd: &str, group: &str) -> bool {
     let fields = |line: &str| line.split(':').map(str::to_owned).collect::<Vec<_>>();
     let number = |fields: &[String], at: usize| fields.get(at).and_then(|field| field.parse::<u32>().ok());
@@ -210,7 +211,7 @@ impl Distrust {
     }
 }
 
-/// Returns a path as it can be copied into a shell behind a command.
+/// Returns a path as an argument for a shell command, quoted if necessary.
 pub(crate) fn shell_path(path: &str) -> String {
     let plain = |character: char| character.is_ascii_alphanumeric() || "/._-".contains(character);
     if path.chars().all(plain) && !path.starts_with('-') {
@@ -242,12 +243,12 @@ mod tests {
             assert_eq!(judge(&node, &USER), None);
             assert_eq!(judge(&Node { owner: 0, ..node }, &USER), None);
             assert_eq!(judge(&Node { owner: 1001, ..node }, &USER), Some(Flaw::Owner(1001)));
-            // Root trusts no other user either.
+            // Root does not trust other users either.
             let root = User { uid: 0, private_group: Some(0), unknown_owner: None };
             assert_eq!(judge(&node, &root), Some(Flaw::Owner(1000)));
             assert_eq!(judge(&Node { owner: 1001, is_read_only: true, ..node }, &USER), None);
         }
-        // The owner of a sticky directory can replace what is in it.
+        // The owner of a sticky directory can replace the files in it.
         assert_eq!(judge(&Node { owner: 1001, mode: 0o041_777, ..DIRECTORY }, &USER), Some(Flaw::Owner(1001)));
     }
 
@@ -289,11 +290,11 @@ mod tests {
         check(1000, "root:x:0:\nteam:x:1000:me,root\n", true);
         check(1000, "me:x:1000:you\n", false);
         check(1000, "me:x:1000:me,stranger\n", false);
-        // The main group of another user, whose name the list does not repeat.
+        // The primary group of another user. The member list does not repeat that user.
         check(100, "users:x:100:\n", false);
         // Containers often run a user without a name in the group of root.
         assert!(is_private(0, 4711, passwd, "root:x:0:\n"));
-        // Groups of a directory service have members that these files do not name.
+        // Groups of a directory service have members that these files do not list.
         check(1000, "root:x:0:\n", false);
         check(1000, "", false);
     }

@@ -1,4 +1,4 @@
-//! Which URIs a server or a profile offers, whatever their spelling.
+//! Filters URIs of a server or a profile, regardless of their spelling.
 
 use std::borrow::Cow;
 
@@ -6,18 +6,18 @@ use crate::Filter;
 use crate::glob::Glob;
 use goblin_wire::canonical::{self, Readings};
 
-/// A [`Filter`] for URIs of resources and templates. Every comparison of a resource with a filter is [`UriFilter::admits`].
+/// A [`Filter`] for URIs of resources and templates. Every check of a resource goes through [`UriFilter::admits`].
 ///
-/// A pattern counts as it is written and in its canonical form. A URI is admitted if the filter admits its spelling and
-/// all of its [`Readings`].
+/// A pattern applies as written and in its canonical form. A URI is admitted if the filter admits its spelling and all
+/// of its [`Readings`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct UriFilter {
     written: Filter,
     allow: Vec<Glob>,
     deny: Vec<Glob>,
-    /// The patterns of `allow`, and their beginnings: what they admit before a `?`, a `#` or a trailing slash.
+    /// The patterns of `allow`, and their beginnings before a `?`, a `#` or a trailing slash.
     allow_stem: Vec<Glob>,
-    /// It denies nothing, so that no URI needs to be read.
+    /// Whether the filter admits everything, so that URIs need no parsing.
     is_open: bool,
 }
 
@@ -36,12 +36,12 @@ impl UriFilter {
         UriFilter { written, allow, deny, allow_stem, is_open }
     }
 
-    /// Returns the patterns as the configuration has them.
+    /// Returns the patterns as written in the configuration.
     pub fn written(&self) -> &Filter {
         &self.written
     }
 
-    /// Returns whether the URI or template is offered. An ambiguous URI is not.
+    /// Reports whether the URI or template is admitted. Rejects an ambiguous URI unless the filter admits everything.
     pub fn admits(&self, uri: &str) -> bool {
         if self.is_open {
             return true;
@@ -65,22 +65,22 @@ fn hits(globs: &[Glob], text: &str) -> bool {
     globs.iter().any(|glob| glob.matches(text))
 }
 
-/// Returns the patterns as they are written, and those of their canonical forms that differ.
+/// Returns the patterns as written, plus their canonical forms that differ.
 fn with_forms(globs: &[Glob], canonical: impl Fn(&str) -> Option<String>) -> Vec<Glob> {
     let forms = globs.iter().filter_map(|glob| canonical(glob.as_str()).filter(|form| form != glob.as_str()));
     let forms: Vec<_> = forms.filter_map(|form| Glob::new(&form).ok()).collect();
     globs.iter().cloned().chain(forms).collect()
 }
 
-/// Returns the canonical form of a pattern that allows. An encoded wildcard would allow more than the pattern means, so
-/// such a pattern has none and admits nothing.
+/// Returns the canonical form of an `allow` pattern. Returns `None` for a pattern with an encoded wildcard, because its
+/// form would admit more than intended.
 fn canonical_allow(pattern: &str) -> Option<String> {
     let form = canonical::canonical(pattern).ok()?;
     let wildcards = |text: &str| text.matches(['*', '?']).count();
     (wildcards(&form) <= wildcards(pattern)).then(|| form.into_owned())
 }
 
-/// Returns the canonical form of a pattern that denies. For an encoded wildcard it denies any one character.
+/// Returns the canonical form of a `deny` pattern. Replaces an encoded wildcard by `?`, which denies any one character.
 fn canonical_deny(pattern: &str) -> Option<String> {
     let mut pattern = Cow::Borrowed(pattern);
     for wildcard in ["%2A", "%2a", "%3F", "%3f"] {
@@ -97,7 +97,7 @@ fn stems(glob: &Glob) -> Vec<Glob> {
     let ends = text.match_indices(['?', '#']).map(|(at, _)| &text[..at]);
     let wholes = std::iter::once(text).chain(ends);
     let both = wholes.flat_map(|whole| [whole, whole.trim_end_matches(['/', '*'])]);
-    // A pattern that begins with the separator has an empty beginning, which admits the empty stem alone.
+    // A pattern that begins with a separator has an empty beginning, which is not a valid pattern and is left out.
     both.filter_map(|stem| Glob::new(stem).ok()).collect()
 }
 

@@ -1,4 +1,4 @@
-//! What clients are shown of the catalog, as the file says it: `exposure`, `metaTools` and `profiles`.
+//! Reads `exposure`, `metaTools` and `profiles`: the settings for the part of the catalog that clients see.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,25 +11,25 @@ use crate::uri_filter::UriFilter;
 use crate::{Filter, rules, server, vocabulary};
 
 pub(crate) const MAX_PROFILES: usize = 100;
-/// A model reads it whole.
+/// The length limit of a description. A model reads it completely.
 const MAX_DESCRIPTION_LENGTH: usize = 16 << 10;
-/// With the longest of the names it is still one that clients take.
+/// The length limit of the prefix. It keeps the longest meta tool name within the limits of clients.
 const MAX_PREFIX_LENGTH: usize = 32;
 
 pub(crate) const MODES: [(&str, Mode); 3] = [("all", Mode::All), ("search", Mode::Search), ("auto", Mode::Auto)];
 
-/// What the other members of the file say that a profile must agree with.
+/// The parts of the file that a profile depends on.
 pub(crate) struct Surroundings<'a> {
     pub(crate) meta_tools: &'a MetaTools,
-    /// The gateway's.
+    /// The gateway's exposure, which a profile inherits.
     pub(crate) exposure: &'a Exposure,
-    /// Of every server that stands in the file, those with problems too; nothing where it has no servers to read.
+    /// The ids of all servers in the file, including those with problems. `None` if the servers could not be read.
     pub(crate) server_ids: Option<Vec<&'a str>>,
-    /// Of exposed names.
+    /// The length limit of exposed names.
     pub(crate) max_length: usize,
 }
 
-/// An object, or its `enabled` alone.
+/// Reads an object, or a boolean for `enabled`.
 pub(crate) fn meta_tools(field: &Field<'_>) -> Option<MetaTools> {
     let mut meta_tools = MetaTools::default();
     if field.is_flag() {
@@ -44,7 +44,7 @@ pub(crate) fn meta_tools(field: &Field<'_>) -> Option<MetaTools> {
     Some(meta_tools)
 }
 
-/// A mode alone, or an object; what is not said is as in `base`.
+/// Reads a mode, or an object. Members that are absent keep the value of `base`.
 pub(crate) fn exposure(field: &Field<'_>, base: &Exposure, meta_tools: &MetaTools) -> Option<Exposure> {
     let mut exposure = base.clone();
     if field.is_string() {
@@ -59,7 +59,7 @@ pub(crate) fn exposure(field: &Field<'_>, base: &Exposure, meta_tools: &MetaTool
     Some(exposure)
 }
 
-/// What is not listed must be found somehow.
+/// Reads a mode. Unlisted tools are only found through the meta tools, so other modes than `all` need them enabled.
 fn mode(field: &Field<'_>, meta_tools: &MetaTools) -> Option<Mode> {
     let mode = field.choice(&MODES, &[])?;
     let fault = || Fault::new("what is not listed is found with the meta tools, and metaTools are not enabled");
@@ -113,7 +113,8 @@ fn servers(field: &Field<'_>, surroundings: &Surroundings<'_>) -> Option<Vec<Glo
     })
 }
 
-/// A pattern may be meant for servers to come; an id that nobody has is a slip of the finger.
+/// Checks a server pattern of a profile. A pattern without a match is a warning, because servers may be added later. An
+/// unknown id is a problem, because it is most likely misspelled.
 fn check_server(field: &Field<'_>, glob: &Glob, ids: &[&str]) {
     if ids.iter().any(|id| glob.matches(id)) {
         return;
@@ -143,7 +144,7 @@ fn tools(field: &Field<'_>, max_length: usize) -> Option<ProfileTools> {
     Some(tools)
 }
 
-/// `allow` alone, or an object.
+/// Reads an array for `allow`, or an object.
 fn filter(field: &Field<'_>) -> Option<Filter> {
     if field.is_array() {
         return Some(Filter { allow: rules::globs(field)?, ..Filter::default() });

@@ -1,32 +1,32 @@
-//! Characters that a terminal or the eye obeys instead of showing them.
+//! Recognizes and escapes invisible characters, which a terminal obeys or a reader cannot see.
 //!
-//! Three questions have three answers. Text of a server loses what commands a terminal. A name or a log line loses every
-//! hidden character. A command that a person judges loses nothing: hidden characters become escapes.
+//! There are three levels of treatment. Text of a server loses characters that control a terminal. A name or a log line
+//! loses every invisible character. A command that the user approves keeps them, as visible escapes.
 
-/// Returns whether the character changes the direction of text, so that it reads differently than it runs.
+/// Reports whether the character changes the direction of text, so the text reads differently than it runs.
 pub fn is_bidi(letter: char) -> bool {
     matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Returns whether a terminal obeys the character.
+/// Reports whether a terminal obeys the character.
 pub fn is_command(letter: char) -> bool {
     letter.is_control() || is_bidi(letter) || matches!(letter, '\u{2028}' | '\u{2029}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// Returns whether the character is invisible.
+/// Reports whether the character is invisible.
 pub fn is_hidden(letter: char) -> bool {
     is_command(letter)
         || matches!(letter, '\u{ad}' | '\u{34f}' | '\u{180e}' | '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{206f}')
         || matches!(letter, '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0100}'..='\u{e01ef}')
 }
 
-/// Returns whether the character looks like a space and is none to a shell.
+/// Reports whether the character looks like a space but is not a space to a shell.
 fn is_blank(letter: char) -> bool {
     letter != ' ' && letter.is_whitespace()
         || matches!(letter, '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}')
 }
 
-/// Returns the text on one line with an escape in place of every character that is hidden or looks like a space.
+/// Returns the text on one line. Escapes every character that is invisible or looks like a space.
 pub fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -39,8 +39,8 @@ pub fn escaped(text: &str) -> String {
     escaped
 }
 
-/// Returns JSON that means the same, with an escape in place of every character that a terminal obeys. Such characters
-/// occur inside of strings only, except for the line ends and tabs between tokens, which stay.
+/// Returns equivalent JSON with every terminal control character escaped. They occur only inside strings, except for
+/// line ends and tabs between tokens, which are kept.
 pub fn escaped_json(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {

@@ -1,11 +1,11 @@
-//! Every key we know: where it may stand, what it holds, what it is when it is left out, and what it is called elsewhere.
+//! Describes every key of the file: its position, type, default and alternative names.
 //!
-//! The one description of the file. The reader takes its keys and words from here, and the JSON schema is made from it,
-//! so the two cannot drift apart.
+//! This is the only description of the file. The reader takes its keys and values from here, and the JSON schema is
+//! built from it, so the two cannot diverge.
 //!
-//! Four kinds of keys: those we read; other names for them; keys of other clients that say nothing to a gateway and are
-//! passed over; keys of ours that this version does not serve yet, which are refused, because a setting that is silently
-//! without effect is worse.
+//! There are four kinds of keys. The gateway reads some keys. Aliases are other names for them. Keys of other clients
+//! that have no meaning for a gateway are ignored. Keys reserved for later versions are rejected, because a setting
+//! without effect would mislead the operator.
 
 use crate::problem::{Fault, quoted};
 use crate::{LogFormat, field, read, rules, server, sharing, transport, views};
@@ -13,7 +13,7 @@ use crate::{LogFormat, field, read, rules, server, sharing, transport, views};
 /// The keys of one object.
 pub(crate) struct Keys {
     pub(crate) read: &'static [Key],
-    /// Another name, and the key it stands for.
+    /// Pairs of an alias and the key it means.
     pub(crate) aliases: &'static [(&'static str, &'static str)],
     pub(crate) passed_over: &'static [&'static str],
     pub(crate) later: &'static [&'static str],
@@ -23,13 +23,13 @@ pub(crate) struct Keys {
 pub(crate) struct Key {
     pub(crate) name: &'static str,
     pub(crate) shape: Shape,
-    /// As JSON; empty where leaving it out means something that cannot be written.
+    /// The default as JSON. Empty if the default cannot be written as a value.
     pub(crate) default: &'static str,
     pub(crate) change: Change,
     pub(crate) doc: &'static str,
 }
 
-/// When a change of the file takes effect.
+/// The time at which a change of the file takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// On reload.
@@ -38,31 +38,31 @@ pub(crate) enum Change {
     Restart,
 }
 
-/// What a key holds.
+/// The type of a key's value.
 pub(crate) enum Shape {
     Flag,
-    /// Text of a form; the pattern is a regular expression that Rust and ECMAScript read alike.
+    /// Text that matches a regular expression. Rust and ECMAScript must interpret the expression alike.
     Text(&'static str),
-    /// Text in which `${VAR}` is expanded.
+    /// Text with expanded `${VAR}` references.
     Expanded,
-    /// Likewise; it becomes a path.
+    /// Expanded text that becomes a path.
     Path,
-    /// Likewise; it becomes a URL.
+    /// Expanded text that becomes a URL.
     Url,
-    /// A whole number, from and to.
+    /// A whole number with its minimum and maximum.
     Whole(u64, u64),
     Size,
     Duration,
     PositiveDuration,
-    /// A number counts milliseconds, as other clients have it.
+    /// A duration. A plain number counts milliseconds, as in other clients.
     DurationOrMilliseconds,
     Choice(&'static [&'static str]),
     List(&'static Shape),
-    /// An object whose keys the operator chooses.
+    /// An object with keys of the operator's choice.
     Map(&'static Shape),
     Object(&'static Keys),
     Namespacing,
-    /// A path or a file URI; it becomes a URI.
+    /// A path or a file URI, which becomes a URI.
     Place,
     Roots,
     /// The servers by id.
@@ -81,7 +81,7 @@ const fn restart(name: &'static str, shape: Shape, default: &'static str, doc: &
     Key { name, shape, default, change: Change::Restart, doc }
 }
 
-/// The words of a table that the reader chooses from.
+/// Returns the names in a table of choices.
 const fn words<T, const N: usize>(table: &[(&'static str, T); N]) -> [&'static str; N] {
     let mut words = [""; N];
     let mut index = 0;
@@ -92,7 +92,7 @@ const fn words<T, const N: usize>(table: &[(&'static str, T); N]) -> [&'static s
     words
 }
 
-/// The servers, as goblin and others call them.
+/// The names of the servers object in goblin and in other clients.
 pub(crate) const SERVERS: [&str; 4] = ["mcpServers", "servers", "context_servers", "mcp_servers"];
 pub(crate) const URL: [&str; 3] = ["url", "serverUrl", "httpUrl"];
 pub(crate) const TYPE: [&str; 2] = ["type", "transport"];
@@ -101,7 +101,7 @@ pub(crate) const TYPE: [&str; 2] = ["type", "transport"];
 pub(crate) const STDIO_MEMBERS: [&str; 5] = ["command", "args", "env", "inherit", "cwd"];
 pub(crate) const HTTP_MEMBERS: [&str; 5] = ["url", "serverUrl", "httpUrl", "headers", "tls"];
 pub(crate) const FILES_MEMBERS: [&str; 4] = ["root", "hidden", "ignored", "maxFiles"];
-/// Members that a server has which may ask something of its clients; ours does not.
+/// Members of servers that may send requests to clients. The gateway's own file server sends none.
 pub(crate) const ASK_MEMBERS: [&str; 2] = ["declare", "roots"];
 
 const COUNT: Shape = Shape::Whole(1, field::LARGEST_COUNT);
@@ -445,7 +445,7 @@ pub(crate) const SERVER: Keys = Keys {
     later: &[],
 };
 
-/// The object that older Zed has for `command`.
+/// The object that older versions of Zed use for `command`.
 pub(crate) const COMMAND: Keys = Keys {
     read: &[
         live("path", Shape::Expanded, "", "the program to start"),
@@ -457,7 +457,7 @@ pub(crate) const COMMAND: Keys = Keys {
     later: &[],
 };
 
-/// An element of `roots` that has a name.
+/// An element of `roots` with a name.
 pub(crate) const NAMED_ROOT: Keys = Keys {
     read: &[
         live("uri", Shape::Place, "", "a file URI, or a path relative to the directory of the file"),
@@ -522,12 +522,12 @@ impl Keys {
     }
 }
 
-/// For keys and values that are in the vocabulary but not served yet.
+/// Returns the fault for a key that is reserved but not available yet.
 pub(crate) fn later() -> Fault {
     Fault::new("known but not available in this version yet")
 }
 
-/// A closed set of values: what each means, and which are not served yet.
+/// Returns the meaning of a value from a closed set. `unserved` lists values that are not available yet.
 pub(crate) fn choose<T: Copy>(text: &str, values: &[(&str, T)], unserved: &[&str]) -> Result<T, Fault> {
     if let Some((_, meaning)) = values.iter().find(|(name, _)| *name == text) {
         return Ok(*meaning);
@@ -545,9 +545,9 @@ pub(crate) fn choose<T: Copy>(text: &str, values: &[(&str, T)], unserved: &[&str
     })
 }
 
-/// The known word that a slip of the finger would explain: a third of its letters may differ, case does not count.
+/// Returns the known word that is most similar. At most a third of its letters may differ. Ignores case.
 pub(crate) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    // Comparing costs the product of the lengths; nobody mistypes a word at this length.
+    // The comparison costs the product of both lengths, and a longer word is hardly a typing error.
     const MAX_LENGTH: usize = 64;
     if word.len() > MAX_LENGTH {
         return None;

@@ -1,8 +1,8 @@
-//! What operators and their machines ask over HTTP: is it alive, is it ready, how is it doing.
+//! The HTTP endpoints for operators: health, readiness, metrics and the admin API.
 //!
-//! `/healthz` and `/readyz` pass before the gate: a probe has no token and names any host, and they tell nothing but
-//! counts. `/metrics` stands behind it like everything else. `/api` needs the admin token ([`permit`]). Which routes there are is said in one table
-//! ([`routes`]); what they say, in types ([`api`]).
+//! [`PROBES`] are served to any host without a token, because a probe has none. They reveal only counts. `/metrics` is
+//! behind the gate like all other routes. `/api` needs the admin token ([`permit`]). [`routes`] lists every route in
+//! one table, and [`api`] defines the types of the responses.
 
 mod changes;
 pub mod command;
@@ -48,26 +48,27 @@ use goblin_telemetry::worker;
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// How the paths of the API begin.
+/// The prefix of the API's paths.
 const API: &str = "/api/";
 
-/// The paths that answer anybody.
+/// The paths that need no token.
 pub const PROBES: [&str; 2] = ["/healthz", "/readyz"];
 
+/// The state that the endpoints for operators read, and the sender of their commands.
 pub struct Admin {
     pub desk: Arc<Desk>,
     pub observe: Arc<Observe>,
     pub readiness: watch::Receiver<Readiness>,
     pub configuration: watch::Receiver<Configuration>,
-    /// The way to whoever carries commands out, where there is one.
+    /// The sender of commands to the application. `None` if the gateway takes no commands.
     pub commands: Option<Commands>,
     pub permit: Permit,
     pub started: SystemTime,
-    /// Room for those who read events.
+    /// Permits for the readers of events.
     pub readers: Arc<Semaphore>,
 }
 
-/// Why a request is not served.
+/// The status and message of a rejected request.
 struct Denied {
     status: StatusCode,
     message: String,
@@ -95,13 +96,13 @@ impl IntoResponse for Denied {
     }
 }
 
-/// Where operators are served: everything for them.
+/// Returns the router with every route for operators.
 pub fn routes(admin: &Arc<Admin>) -> axum::Router {
     let others = ROUTES.iter().map(|route| route.path).filter(|path| !path.starts_with(API));
     serving(admin, others.chain(["/api", "/api/", "/api/{*rest}"]))
 }
 
-/// Where they are not: what anybody may ask.
+/// Returns the router with the probes alone, for an address without the admin API.
 pub fn probes(admin: &Arc<Admin>) -> axum::Router {
     serving(admin, PROBES.into_iter())
 }
@@ -152,7 +153,7 @@ impl Admin {
         }
     }
 
-    /// Refuses a request under `/api` that lacks the admin token, whether or not there is such a route.
+    /// Rejects a request under `/api` without the admin token, even if the route does not exist.
     fn permitted(&self, request: &Request) -> Result<(), Denied> {
         let path = request.uri().path();
         if path != API.trim_end_matches('/') && !path.starts_with(API) {
@@ -177,7 +178,7 @@ impl Admin {
         }
     }
 
-    /// Makes an answer whose size clients and servers choose beside the worker threads.
+    /// Builds a response outside of the worker threads, if clients and servers determine its size.
     async fn look_aside(
         self: &Arc<Admin>,
         route: &'static Route,
@@ -227,7 +228,7 @@ impl Admin {
         self.servers().into_iter().find(|server| server.id == id).ok_or_else(|| self.unknown(id))
     }
 
-    /// The server of this id, running or not.
+    /// Returns the id of a configured server, running or not.
     fn known(&self, id: &str) -> Result<ServerId, Denied> {
         self.server_ids().into_iter().find(|known| known.as_str() == id).ok_or_else(|| self.unknown(id))
     }
@@ -280,8 +281,8 @@ impl Admin {
     }
 }
 
-/// The value of the one parameter that a route has. Others are refused: whoever misspells it would take all for a few.
-/// Those who probe and scrape may add what they like, and some do.
+/// Returns the value of the route's only parameter. Rejects any other parameter, because a misspelled filter would
+/// return the whole list. Ignores the query of probes and scrapes, because some programs add one.
 fn read_query(route: &Route, query: &str) -> Result<Option<String>, Denied> {
     let denied = |message: String| Denied::new(StatusCode::BAD_REQUEST, message);
     let mut parts = query.split('&').filter(|part| !part.is_empty());

@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let ran = tokio::runtime::Runtime::new().map_err(anyhow::Error::from).and_then(|runtime| {
         let code = runtime.block_on(cli.run());
-        // A read of stdin cannot be interrupted; it must not hold up the exit.
+        // A read of stdin cannot be interrupted and must not delay the exit.
         runtime.shutdown_background();
         code
     });

@@ -1,27 +1,28 @@
-//! One line per call that ended, for those who must know who did what. Never what it said, nor what it was answered.
+//! The audit log: one line for each finished call, with client, method and outcome. It never contains arguments or
+//! results.
 
 use std::time::Duration;
 
-/// The target of these lines, by which they are told from the rest of the log.
+/// The tracing target that separates these lines from the rest of the log.
 pub const TARGET: &str = "audit";
 
-/// A call that ended. Texts of others have been made harmless.
+/// A finished call. Texts from clients and servers have been cleaned.
 #[derive(Clone, Debug)]
 pub struct Audited<'a> {
-    /// The end of its id.
+    /// The end of the session's id.
     pub session: Option<&'a str>,
     pub principal: &'a str,
     pub client: Option<&'a str>,
     pub profile: Option<&'a str>,
     pub method: &'a str,
-    /// The tool, prompt or task, as the client knows it.
+    /// The exposed name of the tool, prompt or task.
     pub name: Option<&'a str>,
     pub uri: Option<&'a str>,
     pub server: Option<&'a str>,
     pub outcome: &'a str,
-    /// Of an error.
+    /// The error code, if the call failed.
     pub code: Option<&'a str>,
-    /// As the client knows it.
+    /// The request id that the client chose.
     pub request: &'a str,
     pub took: Duration,
 }

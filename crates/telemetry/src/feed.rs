@@ -1,7 +1,7 @@
-//! The last happenings as records, for whoever looks on: the admin API, and through it people.
+//! The most recent events as records, for the admin API.
 //!
-//! A ring of [`KEPT`] records, so nothing grows; who reads too slowly is told how many are gone. What is told at `info` and
-//! above is always kept, `debug` only while somebody reads, `trace` never.
+//! The feed is a ring of [`KEPT`] records, so its size is bounded. A slow reader learns how many records it has missed.
+//! The feed keeps `info` and above always, `debug` only while a reader exists, and `trace` never.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,44 +17,44 @@ use crate::line::Field;
 use crate::told::{Told, Value};
 use goblin_wire::date;
 
-/// How many records there are at most.
+/// The maximum number of records.
 pub const KEPT: usize = 1000;
 
-/// One happening. Texts are on one line and harmless on a terminal.
+/// One event. Texts are on one line and safe for a terminal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
-    /// Counts from 1, without gaps.
+    /// The sequence number. It starts at 1 and has no gaps.
     pub seq: u64,
-    /// ISO 8601, to the millisecond.
+    /// The time in ISO 8601 with milliseconds.
     pub time: String,
     pub level: LogLevel,
-    /// As metrics call it.
+    /// The kind of event, as named in metrics.
     pub kind: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
-    /// The end of its id: enough to tell sessions apart, too little to use one.
+    /// The end of the session's id. It distinguishes sessions but is too short to use one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
     pub message: String,
-    /// What else there is to say.
+    /// The remaining fields of the event.
     #[serde(default)]
     pub fields: Map<String, serde_json::Value>,
 }
 
-/// What a reader gets at once.
+/// The result of one read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct News {
-    /// In their order.
+    /// The records in order.
     pub records: Vec<Arc<Record>>,
-    /// How many before these came and went unread.
+    /// The number of records before these that were dropped unread.
     pub missed: u64,
 }
 
 #[derive(Debug)]
 pub struct Feed {
     ring: Mutex<VecDeque<Arc<Record>>>,
-    /// Rung for each record.
+    /// Notified for each record.
     bell: watch::Sender<()>,
     readers: AtomicUsize,
 }
@@ -66,8 +66,8 @@ impl Default for Feed {
 }
 
 impl Feed {
-    /// The records from this number on. From 0, or from a number that is yet to come and so is of another life of the
-    /// gateway: all that are kept.
+    /// Returns the records from `seq` on. Returns all kept records if `seq` is 0, or is from an earlier run of the
+    /// gateway and therefore beyond the next number.
     pub fn read_from(&self, seq: u64) -> News {
         let ring = self.lock();
         let (Some(oldest), Some(newest)) = (ring.front(), ring.back()) else { return News::default() };
@@ -80,7 +80,8 @@ impl Feed {
         News { records: ring.iter().skip(passed).cloned().collect(), missed }
     }
 
-    /// Somebody who looks on from the record `seq`, as [`Feed::read_from`] has it. While there is one, `debug` is kept too.
+    /// Returns a reader that starts at `seq` like [`Feed::read_from`]. The feed keeps `debug` records while a reader
+    /// exists.
     pub fn reader(self: &Arc<Feed>, seq: u64) -> Reader {
         self.readers.fetch_add(1, Ordering::Relaxed);
         Reader { feed: Arc::clone(self), bell: self.bell.subscribe(), next: seq }
@@ -111,7 +112,7 @@ impl Feed {
     }
 }
 
-/// Somebody who looks on, until it is dropped.
+/// A reader of the feed. It is counted until dropped.
 #[derive(Debug)]
 pub struct Reader {
     feed: Arc<Feed>,
@@ -120,7 +121,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Waits for what has not been read yet. Nothing is lost when it is given up.
+    /// Waits for unread records. This method is cancel safe: no record is lost if the future is dropped.
     pub async fn next(&mut self) -> News {
         loop {
             self.bell.mark_unchanged();
@@ -129,7 +130,7 @@ impl Reader {
                 self.next = last.seq + 1;
                 return news;
             }
-            // The feed has the other end, and we have the feed.
+            // This cannot fail, because the reader keeps the feed and its sender alive.
             let _ = self.bell.changed().await;
         }
     }
@@ -142,7 +143,7 @@ impl Drop for Reader {
 }
 
 impl Record {
-    /// Without its number.
+    /// Builds a record without its sequence number.
     fn of(told: &Told<'_>) -> Record {
         let mut record = Record {
             seq: 0,

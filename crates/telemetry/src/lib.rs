@@ -1,12 +1,14 @@
-//! What happens, told once: each happening is one variant, emitted in one place, which counts it, logs it and keeps it for
-//! whoever looks on.
+//! Events of the gateway, with counters, log lines and a feed for the admin API.
 //!
-//! What is told of each is one description ([`told`]), from which the line of the log is made ([`line`]) and the record
-//! of the [`feed`]. It is built only where the log or the feed wants it: otherwise a happening costs a count and a look at
-//! two levels. What is counted per server is in its [`Meter`](meter::Meter); how all of it is told is in [`metrics`].
+//! Each event is one variant of [`Event`]. [`Observe::emit`] counts the event, logs it and adds it to the [`feed`].
 //!
-//! Text that others wrote is stripped of control and direction-changing characters before it reaches either of them: a
-//! terminal obeys them.
+//! [`told`] describes each event once. The log line ([`line`]) and the record of the feed are built from that
+//! description. The description is built only if the log or the feed wants the event. Otherwise an event costs one
+//! counter and two level checks. Counters per server are in a [`Meter`](meter::Meter), and [`metrics`] exports all of
+//! them.
+//!
+//! Invariant: text from clients and servers loses control and direction-changing characters first, because a terminal
+//! obeys them.
 
 pub mod audit;
 pub mod feed;
@@ -32,7 +34,7 @@ use crate::meter::{Durations, FINE_BOUNDS};
 use crate::told::Told;
 use goblin_wire::error::Error;
 
-/// Something worth telling an operator.
+/// Something that an operator may want to know.
 #[derive(Debug)]
 pub enum Event<'a> {
     Listening {
@@ -41,7 +43,7 @@ pub enum Event<'a> {
     Ready {
         took: Duration,
         servers: usize,
-        /// Those that were not waited for.
+        /// The servers that have not settled in time. Empty if all have.
         waiting: &'a str,
     },
     BackendReady {
@@ -58,7 +60,7 @@ pub enum Event<'a> {
         server: &'a str,
         reason: &'a str,
         retry_in: Duration,
-        /// It was told before, and nothing has changed since.
+        /// Whether the same reason was reported before, and nothing has changed since.
         repeated: bool,
     },
     /// A tool cannot be offered as the backend defines it.
@@ -78,19 +80,19 @@ pub enum Event<'a> {
         method: &'a str,
         reason: &'a str,
     },
-    /// A stream on which the backend tells of changes ended; it is opened anew.
+    /// The stream of change notifications from a backend ended. The gateway opens it again.
     ListenLost {
         server: &'a str,
         reason: &'a str,
     },
-    /// It was not acknowledged.
+    /// The backend did not acknowledge the stream of change notifications.
     ListenFailed {
         server: &'a str,
         reason: &'a str,
-        /// It was told before, and there was none since.
+        /// Whether the failure was reported before, without a success since.
         repeated: bool,
     },
-    /// A client has its own link to a server.
+    /// A client got its own link to a server.
     OwnLinkOpened {
         server: &'a str,
         session: &'a str,
@@ -100,7 +102,7 @@ pub enum Event<'a> {
         server: &'a str,
         session: &'a str,
         reason: &'a str,
-        /// As the try before.
+        /// Whether the previous attempt failed with the same reason.
         repeated: bool,
     },
     OwnLinkLost {
@@ -108,16 +110,16 @@ pub enum Event<'a> {
         session: &'a str,
         reason: &'a str,
     },
-    /// With its client, or with its server.
+    /// The link ended with its client or with its server.
     OwnLinkEnded {
         server: &'a str,
         session: &'a str,
     },
-    /// On stderr.
+    /// A line that the backend wrote to stderr.
     BackendLine {
         server: &'a str,
         line: &'a str,
-        /// Of a start after a failed one, which says the same again more often than not.
+        /// Whether the line is from a retry. A retry mostly repeats the lines of the failed start.
         repeated: bool,
     },
     BackendGarbage {
@@ -132,7 +134,7 @@ pub enum Event<'a> {
         method: &'a str,
         reason: &'a str,
     },
-    /// An answer or notification to a backend that had no room on its way.
+    /// A response or notification to a backend was dropped, because its queue was full.
     AsideDropped {
         server: &'a str,
     },
@@ -143,7 +145,7 @@ pub enum Event<'a> {
     UpdateHeard {
         server: &'a str,
         uri: &'a str,
-        /// How many clients want to know.
+        /// The number of clients that are subscribed.
         count: usize,
     },
     Subscribed {
@@ -173,7 +175,7 @@ pub enum Event<'a> {
         server: &'a str,
         listed: usize,
     },
-    /// The system does not tell of changes; they are looked for.
+    /// The system cannot watch the files, so the gateway polls them for changes.
     FilesPolled {
         server: &'a str,
         reason: &'a str,
@@ -212,11 +214,11 @@ pub enum Event<'a> {
     AnswerWithoutAsk {
         session: &'a str,
     },
-    /// A client came back to a stream of which something is not kept any more, or to one that never was.
+    /// A client resumed a stream, but some of its messages are no longer stored, or the stream never existed.
     ReplayGap {
         session: &'a str,
     },
-    /// Progress or a log line that had no room on the way to its client, or no way.
+    /// Progress or a log message was dropped, because the client's queue was full or it had no stream.
     MessageDropped {
         session: &'a str,
     },
@@ -226,7 +228,7 @@ pub enum Event<'a> {
     ClientRefused {
         status: u16,
     },
-    /// The first request of a page of the MCP Inspector, which needs no configuration.
+    /// The first request of a page of the MCP Inspector, which is allowed by default.
     InspectorAllowed,
     AdminRefused {
         status: u16,
@@ -234,42 +236,42 @@ pub enum Event<'a> {
     /// A process of another user connected to the Unix socket. The gateway closed the connection.
     PeerRejected {
         reason: &'a str,
-        /// It is not the first.
+        /// Whether an earlier connection was already reported.
         repeated: bool,
     },
-    /// How many servers were started, begun anew, stopped and left as they were.
+    /// The number of servers that were started, restarted, stopped and left unchanged.
     ConfigReloaded {
         started: usize,
         changed: usize,
         stopped: usize,
         unchanged: usize,
     },
-    /// The file has problems; everything stays as it was.
+    /// The file has problems. The previous configuration stays in effect.
     ConfigRejected {
         reason: &'a str,
     },
     ConfigWarning {
         warning: &'a str,
     },
-    /// By an operator: `restart`, `enable` or `disable`.
+    /// An operator's command: `restart`, `enable` or `disable`.
     ServerCommanded {
         server: &'a str,
         command: &'a str,
     },
-    /// A call that no trace has, since too many wait to be sent.
+    /// A span was dropped, because the queue of spans to send was full.
     SpanDropped,
-    /// A collector of traces did not take what was sent; it is lost.
+    /// A collector did not accept spans. They are lost.
     SpansFailed {
         reason: &'a str,
-        /// So was what was sent before.
+        /// Whether the previous attempt failed too.
         repeated: bool,
     },
     Panic {
         place: &'a str,
     },
-    /// A worker thread has polled one task for too long; every task behind it waits.
+    /// A worker thread has polled one task for too long. Every task behind it waits.
     WorkerBusy {
-        /// The place that spawned the task.
+        /// The source location that spawned the task.
         place: &'a str,
         busy: Duration,
     },
@@ -286,7 +288,7 @@ pub enum Event<'a> {
     },
     CallsCut {
         count: usize,
-        /// How many of them were not named.
+        /// The number of cut calls without their own `CallCut` event.
         unnamed: usize,
     },
     ConnectionsCut,
@@ -299,7 +301,7 @@ pub enum Event<'a> {
 
 macro_rules! kinds {
     ($($kind:ident $name:literal $loudest:ident,)+) => {
-        /// An event without its particulars.
+        /// An event without its fields.
         #[derive(Clone, Copy, Debug)]
         enum Kind {
             $($kind,)+
@@ -308,14 +310,14 @@ macro_rules! kinds {
         impl Kind {
             const ALL: &[Kind] = &[$(Kind::$kind,)+];
 
-            /// As metrics, the feed and the log in JSON call it.
+            /// Returns the name used in metrics, the feed and the JSON log.
             fn as_str(self) -> &'static str {
                 match self {
                     $(Kind::$kind => $name,)+
                 }
             }
 
-            /// The gravest level of this kind; some of its happenings may be told at a lesser one.
+            /// Returns the most severe level of this kind. Single events may use a less severe one.
             fn loudest(self) -> LogLevel {
                 match self {
                     $(Kind::$kind => LogLevel::$loudest,)+
@@ -393,15 +395,15 @@ kinds!(
     Stopped "stopped" Info,
 );
 
-/// Counts, logs and feeds. One per gateway, handed to every part.
+/// Counts, logs and feeds events. Each gateway has one, shared by all of its parts.
 #[derive(Debug)]
 pub struct Observe {
     counts: [AtomicU64; Kind::ALL.len()],
     limits: LimitCounts,
-    /// The buffers that the gateway holds.
+    /// The account of the buffers that the gateway holds.
     pub memory: Arc<Memory>,
     feed: Arc<Feed>,
-    /// What the gateway itself adds to calls.
+    /// The time that the gateway itself adds to calls.
     pub overhead: Durations,
 }
 
@@ -418,6 +420,7 @@ impl Default for Observe {
 }
 
 impl Observe {
+    /// Counts an event, and passes it to the log and the feed if they want its level.
     pub fn emit(&self, event: &Event<'_>) {
         let kind = event.kind();
         self.counts[kind as usize].fetch_add(1, Ordering::Relaxed);
@@ -442,7 +445,7 @@ impl Observe {
         self.limits.count(limit);
     }
 
-    /// Counts the limit that an error names, if that is one.
+    /// Counts the limit that an error names. Ignores other errors.
     pub fn count_limit(&self, error: &Error) {
         let (Error::LimitExceeded { limit, .. } | Error::NoRoom { limit, .. }) = error else { return };
         if let Some(limit) = Limit::ALL.iter().find(|known| known.as_str() == *limit) {
@@ -455,29 +458,29 @@ impl Observe {
         self.limits.read()
     }
 
-    /// The last happenings, and those to come.
+    /// Returns the feed of recent and future events.
     pub fn feed(&self) -> &Arc<Feed> {
         &self.feed
     }
 
-    /// How often each kind of happening was emitted, those that never were included.
+    /// Returns the count of every kind, including kinds that never occurred.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed));
         Kind::ALL.iter().map(|kind| kind.as_str()).zip(counts).collect()
     }
 }
 
-/// The kinds of happenings by name, and the gravest level at which each is told.
+/// Returns every kind of event with its most severe level.
 pub fn kinds() -> impl Iterator<Item = (&'static str, LogLevel)> {
     Kind::ALL.iter().map(|kind| (kind.as_str(), kind.loudest()))
 }
 
-/// `text` on one line, without characters that a terminal or a reader's eye would obey, cut at a sane length.
+/// Returns `text` on one line without invisible or control characters, cut to a maximum length.
 pub fn clean(text: &str) -> String {
     cleaned(text).into_owned()
 }
 
-/// Likewise; text that is clean stays where it is.
+/// Cleans text like [`clean`]. Borrows text that is already clean.
 fn cleaned(text: &str) -> Cow<'_, str> {
     const LONGEST: usize = 2000;
     let is_harmless = |character: char| !is_hidden(character);

@@ -1,14 +1,14 @@
-//! A happening as a line of the log.
+//! Writes an event as a log line.
 //!
-//! `tracing` wants the names of fields to be known where an event is written. So there is one such place per level, with
-//! all names; a field without a value is left out of the line.
+//! `tracing` needs the field names at each call site. There is one call site per level with all field names, and a
+//! field without a value does not appear in the line.
 
 use tracing::level_filters::LevelFilter;
 
 use goblin_config::LogLevel;
 use crate::told::Told;
 
-/// One look at an atomic.
+/// Reports whether the log records this level. Costs one atomic load.
 pub(super) fn is_wanted(level: LogLevel) -> bool {
     tracing_level(level) <= LevelFilter::current()
 }
@@ -26,7 +26,7 @@ pub fn tracing_level(level: LogLevel) -> tracing::Level {
 
 macro_rules! fields {
     ($($field:ident $name:ident,)+) => {
-        /// What a line may say besides its message, in the order in which it does.
+        /// The fields of a log line, in their order in the line.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(super) enum Field {
             $($field,)+

@@ -1,7 +1,8 @@
-//! What is counted about one server, without lock, hash or allocation: every label has its place in an array.
+//! Counters of one server, stored in arrays with one slot per label. Counting needs no lock, hash or allocation. The map
+//! of tools is locked only to build a catalog or to read the counters.
 //!
-//! A meter belongs to its backend and goes with it, so a server that was removed leaves no series behind. Counters only
-//! grow, each on its own; a scrape may see one of two that belong together before the other.
+//! A meter belongs to its backend and is dropped with it, so a removed server leaves no series behind. Each counter
+//! only grows. A scrape may see one of two related counters before the other.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,8 +12,7 @@ use std::time::Duration;
 use goblin_wire::mime::Mime;
 use goblin_wire::method::Method;
 
-/// Upper bounds of the buckets for durations, in nanoseconds. A call over loopback takes less than the first, a tool that
-/// thinks longer than the last but one.
+/// The upper bounds of the duration buckets in nanoseconds. They range from a call over loopback to a slow tool.
 pub const BOUNDS: [u64; 15] = [
     500_000,
     1_000_000,
@@ -31,7 +31,7 @@ pub const BOUNDS: [u64; 15] = [
     300_000_000_000,
 ];
 
-/// The same for what the gateway itself adds to a call: mostly less than a millisecond.
+/// The bucket bounds for the gateway's own overhead, which is mostly below a millisecond.
 pub const FINE_BOUNDS: [u64; 15] = [
     10_000,
     25_000,
@@ -50,15 +50,15 @@ pub const FINE_BOUNDS: [u64; 15] = [
     1_000_000_000,
 ];
 
-/// How many tools of one server are counted by name. Those beyond, and those with a name longer than [`LONGEST_NAME`], are
-/// counted together.
+/// The number of tools of one server that are counted by name. Further tools, and tools with a name longer than
+/// [`LONGEST_NAME`], share one counter.
 const MOST_NAMES: usize = 1000;
 const LONGEST_NAME: usize = 128;
-/// The name of those.
+/// The label of the shared counter.
 const OTHERS: &str = "(others)";
 
 goblin_wire::labels! {
-    /// What clients ask of a server.
+    /// The method of a client's request to a server.
     Asked {
         ToolsCall = "tools/call",
         PromptsGet = "prompts/get",
@@ -85,7 +85,8 @@ impl From<&Method> for Asked {
 }
 
 goblin_wire::labels! {
-    /// How a request to a server ended. A tool's own failure (`isError`) is an answer: results are not looked into.
+    /// The outcome of a request to a server. A tool's own failure (`isError`) counts as `Ok`, because results are not
+    /// inspected.
     Ending {
         Ok = "ok",
         Error = "error",
@@ -98,7 +99,7 @@ goblin_wire::labels! {
 }
 
 goblin_wire::labels! {
-    /// How a read ended (MET-1).
+    /// The outcome of a read (MET-1).
     ReadStatus {
         Success = "success",
         Failure = "failure",
@@ -120,7 +121,7 @@ pub struct Meter {
     tools: Mutex<BTreeMap<Box<str>, Arc<Endings>>>,
 }
 
-/// How the calls of one tool ended.
+/// The outcomes of the calls of one tool.
 #[derive(Debug, Default)]
 pub struct Endings([AtomicU64; ENDINGS]);
 
@@ -138,7 +139,7 @@ impl Endings {
 #[derive(Debug)]
 pub struct Durations {
     bounds: &'static [u64; BOUNDS.len()],
-    /// How many fell into each bucket; the last one has no bound.
+    /// The count of each bucket. The last bucket has no upper bound.
     buckets: [AtomicU64; BOUNDS.len() + 1],
     nanoseconds: AtomicU64,
 }
@@ -150,7 +151,7 @@ impl Default for Durations {
 }
 
 impl Meter {
-    /// Where the calls of a tool are counted, by the server's own name for it.
+    /// Returns the counters of a tool, given its native name.
     pub fn tool(&self, native: &str) -> Arc<Endings> {
         let mut tools = self.tools.lock().unwrap_or_else(PoisonError::into_inner);
         let is_known = tools.contains_key(native);
@@ -159,7 +160,7 @@ impl Meter {
         Arc::clone(tools.entry(name.into()).or_default())
     }
 
-    /// All tools that are counted.
+    /// Returns the counters of all tools.
     pub fn tools(&self) -> Vec<(Box<str>, Arc<Endings>)> {
         let tools = self.tools.lock().unwrap_or_else(PoisonError::into_inner);
         tools.iter().map(|(name, endings)| (name.clone(), Arc::clone(endings))).collect()
@@ -169,7 +170,7 @@ impl Meter {
         self.endings[asked as usize][ending as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The round trip of a request that was sent.
+    /// Records the round-trip time of a request that was sent.
     pub fn took(&self, asked: Asked, duration: Duration) {
         self.durations[asked as usize].add(duration);
     }
@@ -211,7 +212,7 @@ impl Durations {
         self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
     }
 
-    /// Bounds in seconds, the last one infinite, each with the count of its own bucket.
+    /// Returns each bucket as its upper bound in seconds and its own count. The last bound is infinite.
     pub fn buckets(&self) -> Vec<(f64, u64)> {
         let bounds = self.bounds.iter().map(|bound| seconds(*bound)).chain([f64::INFINITY]);
         bounds.zip(&self.buckets).map(|(bound, count)| (bound, count.load(Ordering::Relaxed))).collect()

@@ -1,8 +1,8 @@
-//! Every metric, in one place: its name, its help, its labels and where its value comes from.
+//! Defines every metric: its name, help, labels and source.
 //!
-//! A [`Reading`] is everything as it is at the moment of a scrape. What is counted lives where it happens, in atomics; what
-//! merely is (sessions, open calls) is asked for then, so nothing is kept twice. Labels hold server ids, names
-//! that servers list, and words of closed lists, never what a client wrote.
+//! A [`Reading`] is a snapshot for one scrape. Counters are atomics at the place of the event. Gauges such as sessions
+//! and open calls are read at the scrape, so no value is stored twice. Labels hold server ids, names that servers list,
+//! and values of closed enums, never client input.
 
 use std::fmt::Error;
 use std::sync::Arc;
@@ -20,28 +20,28 @@ use goblin_wire::mime::Mime;
 
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The state of the gateway at one moment.
+/// A snapshot of the gateway's state.
 #[derive(Debug)]
 pub struct Reading {
     pub started: SystemTime,
-    /// How often each kind of happening was emitted.
+    /// The count of each kind of event.
     pub events: Vec<(&'static str, u64)>,
-    /// How often each limit was reached.
+    /// The count of each limit that was reached.
     pub limits: Vec<(&'static str, u64)>,
-    /// The bytes of buffers, by kind, and their maximum.
+    /// The reserved bytes by kind of buffer.
     pub memory: Vec<(&'static str, usize)>,
     pub max_memory: usize,
     pub sessions: usize,
     pub streams: usize,
     pub requests_in_flight: usize,
     pub subscriptions: usize,
-    /// What became of updates, by fate.
+    /// The number of resource updates by fate: delivered, coalesced or dropped.
     pub updates: [(&'static str, u64); 3],
     pub updates_waiting: usize,
-    /// Pages of lists, by where they came from.
+    /// The number of served list pages by source: ready-made or built on request.
     pub pages: [(&'static str, u64); 2],
     pub overhead: Histogram,
-    /// Kinds of entries and how many there are.
+    /// The number of catalog entries by kind.
     pub catalog: [(&'static str, usize); 4],
     pub servers: Vec<ServerReading>,
     pub process: Process,
@@ -53,15 +53,15 @@ pub struct ServerReading {
     /// One of [`STATES`].
     pub state: &'static str,
     pub requests_in_flight: usize,
-    /// How many clients have a connection of their own; nothing where they share one.
+    /// The number of clients with their own connection. `None` if clients share one.
     pub own_links: Option<usize>,
     pub meter: Arc<Meter>,
 }
 
-/// How a server may stand.
+/// The states of a server.
 pub const STATES: [&str; 3] = ["ready", "starting", "failed"];
 
-/// Durations as they are at one moment: the sum in seconds, and each bucket with its bound and count.
+/// A snapshot of [`Durations`]: the sum in seconds, and each bucket with its bound and count.
 #[derive(Debug, Default)]
 pub struct Histogram {
     pub sum: f64,
@@ -74,7 +74,7 @@ impl From<&Durations> for Histogram {
     }
 }
 
-/// What the operating system says of us, where it does.
+/// Measurements of the process by the operating system. `None` if the system does not provide them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Process {
     pub resident_bytes: Option<u64>,
@@ -82,7 +82,7 @@ pub struct Process {
 }
 
 impl Reading {
-    /// In the text format of OpenMetrics, which Prometheus reads.
+    /// Returns the reading in the OpenMetrics text format, which Prometheus reads.
     pub fn to_text(self) -> String {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(self));
@@ -256,7 +256,7 @@ impl Reading {
         Ok(())
     }
 
-    /// Series that have never been counted are left out: most servers see few methods and fewer endings.
+    /// Encodes the request series. Omits series with a count of 0, because most servers see few methods and outcomes.
     fn encode_requests(&self, encoder: &mut DescriptorEncoder) -> Result<(), Error> {
         let help = "Requests of clients to a server, by how they ended";
         let mut family = encoder.encode_descriptor("mcp_requests", help, None, MetricType::Counter)?;

@@ -1,7 +1,7 @@
-//! Calls as spans of traces: a bounded queue of those that ended, and what OTLP says of them.
+//! Finished calls as trace spans: a bounded queue, and their encoding in OTLP.
 //!
-//! Nothing here waits: a span that has no room is dropped and counted. Whoever takes them sends them on
-//! (`src/app/telemetry.rs`).
+//! Nothing here waits. A span that does not fit into the queue is dropped and counted. `src/app/telemetry.rs` takes
+//! spans from the queue and sends them.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,26 +13,26 @@ use tokio::sync::mpsc;
 use crate::{Event, Observe};
 use goblin_wire::trace::Context;
 
-/// How many may wait to be sent.
+/// The capacity of the queue.
 const MOST_WAITING: usize = 2048;
 
-/// One call, from its request to its answer.
+/// One call, from its request to its response.
 #[derive(Clone, Debug)]
 pub struct Span {
     pub context: Context,
-    /// The step before ours, where the client told one.
+    /// The span of the client, if the request named one.
     pub parent: Option<u64>,
-    /// As the client wrote it.
+    /// The `tracestate` as the client sent it.
     pub state: String,
     pub name: String,
     pub begun: SystemTime,
     pub took: Duration,
     pub attributes: Vec<(&'static str, String)>,
-    /// What went wrong.
+    /// The error, if the call failed.
     pub error: Option<String>,
 }
 
-/// Where spans are handed in.
+/// The sending side of the queue.
 #[derive(Clone, Debug)]
 pub struct Spans {
     queue: mpsc::Sender<Span>,
@@ -40,12 +40,13 @@ pub struct Spans {
 }
 
 impl Spans {
-    /// The two ends of the queue.
+    /// Creates the queue and returns both of its ends.
     pub fn new(observe: Arc<Observe>) -> (Spans, mpsc::Receiver<Span>) {
         let (queue, taken) = mpsc::channel(MOST_WAITING);
         (Spans { queue, observe }, taken)
     }
 
+    /// Queues a span. Drops and counts it if the queue is full.
     pub fn push(&self, span: Span) {
         if self.queue.try_send(span).is_err() {
             self.observe.emit(&Event::SpanDropped);
@@ -53,7 +54,7 @@ impl Spans {
     }
 }
 
-/// `spans` as the body of an OTLP request over HTTP, in JSON.
+/// Encodes `spans` as the body of an OTLP request over HTTP, in JSON.
 pub fn encode(spans: &[Span]) -> Bytes {
     let version = env!("CARGO_PKG_VERSION");
     let spans: Vec<_> = spans.iter().map(Span::to_json).collect();
@@ -67,7 +68,7 @@ pub fn encode(spans: &[Span]) -> Bytes {
 
 impl Span {
     fn to_json(&self) -> Value {
-        // Of the kinds that OTLP knows: it serves a request of somebody else.
+        // OTLP's code for the kind of span that serves a remote request.
         const SERVER: u8 = 2;
         const ERROR: u8 = 2;
         let begun = self.begun.duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -1,6 +1,7 @@
-//! What is told of a happening: a level, a message and fields. One exhaustive match; log and feed are made from it.
+//! Describes each event by a level, a message and fields. The log and the feed are built from this description.
 //!
-//! Text is cleaned when it becomes a field or a message, so that no way to the log leads around it.
+//! Text is cleaned when it becomes a field or a message, so every path to the log is covered. The match on events is
+//! exhaustive, so the compiler rejects a new event without a description.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use goblin_config::LogLevel;
 use crate::line::Field;
 use crate::{Event, Kind, cleaned};
 
-/// A happening in words.
+/// The description of an event.
 #[derive(Debug)]
 pub(super) struct Told<'a> {
     pub(super) kind: Kind,
@@ -60,7 +61,7 @@ impl Value<'_> {
         match self {
             Value::Text(text) => Box::new(&**text),
             Value::Number(number) => Box::new(number),
-            // In seconds for programs; the log for people writes it as they do.
+            // JSON logs contain seconds. The text log formats the duration for people.
             Value::Duration(duration) => Box::new(duration.as_secs_f64()),
         }
     }
@@ -72,7 +73,7 @@ impl<'a> Told<'a> {
         self
     }
 
-    /// Less grave than the gravest of its kind.
+    /// Lowers the level below the most severe one of its kind.
     fn at(self, level: LogLevel) -> Told<'a> {
         Told { level, ..self }
     }
@@ -81,7 +82,7 @@ impl<'a> Told<'a> {
         let kind = event.kind();
         let say = |message| Told { kind, level: kind.loudest(), message, fields: Vec::new() };
         let told = |message| say(Cow::Borrowed(message));
-        // What was told before is worth less.
+        // A repeated event is logged at `debug`.
         let again = |told: Told<'a>, repeated| if repeated { told.at(LogLevel::Debug) } else { told };
         match *event {
             Event::Listening { url } => say(Cow::Owned(format!("listening on {url}"))),

@@ -1,15 +1,15 @@
-//! Tasks of the runtime, and a watch over the worker threads that poll them.
+//! Spawns tasks, watches the worker threads, and moves long computations off them.
 //!
-//! A worker thread that computes for long delays every task behind it. [`spawn`] wraps each task, so that the
-//! [`Activity`] of a thread shows whether the thread polls a task, and which one. [`Watchdog`] is a thread of its own that
-//! samples these activities. It reports a poll that used more than [`BUSY_AFTER`] of processor time, while the poll still
-//! runs. A poll costs two stores, and no clock is read unless a sample finds the thread inside a poll.
+//! A worker thread that computes for long delays every task behind it. [`spawn`] wraps each task, so the [`Activity`]
+//! of a thread shows the task it polls. [`Watchdog`] is a separate thread that samples these activities. It reports a
+//! poll that uses more than [`BUSY_AFTER`] of processor time, while the poll still runs. A poll costs two stores. The
+//! watchdog reads a clock only if a sample finds the thread inside a poll.
 //!
-//! Processor time is compared where the system reports it per thread, because a loaded machine may suspend an idle
-//! gateway for longer than that. Elsewhere the wall clock serves.
+//! The watchdog compares processor time, because a loaded machine may suspend a thread for longer than that. It uses
+//! the wall clock on systems without processor time per thread.
 //!
-//! Work whose size a client or a backend chooses leaves the worker threads: [`offload`] moves what the gateway does once at a
-//! time, [`compute`] what clients set off, of which only [`MAX_COMPUTATIONS`] run at once.
+//! Work with a size chosen by a client or a backend must leave the worker threads. [`offload`] moves work for backends and
+//! operators. [`compute`] moves work for clients, of which only [`MAX_COMPUTATIONS`] run at once.
 
 use std::cell::OnceCell;
 use std::panic::{Location, resume_unwind};
@@ -25,21 +25,21 @@ use tokio::sync::Semaphore;
 
 use crate::{Event, Observe};
 
-/// A poll that uses more processor time is reported. Unoptimized builds compute several times slower.
+/// The processor time above which a poll is reported. Unoptimized builds compute several times slower.
 pub const BUSY_AFTER: Duration = Duration::from_millis(if cfg!(debug_assertions) { 500 } else { 100 });
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A computation cannot be stopped, so only this many run at once and the next ones wait. The scheduler of the system
-/// shares the processors between them and the worker threads.
+/// The number of computations that run at once. A computation cannot be stopped, so further ones wait. The system's
+/// scheduler shares the processors between them and the worker threads.
 pub const MAX_COMPUTATIONS: usize = 4;
 static COMPUTATIONS: Semaphore = Semaphore::const_new(MAX_COMPUTATIONS);
 
-/// The low bit of [`Activity::poll`]: the thread is inside a poll.
+/// The low bit of [`Activity::poll`], set while the thread is inside a poll.
 const POLLING: u64 = 1;
 const SITE_BITS: u32 = 16;
 const NEXT_POLL: u64 = 1 << (SITE_BITS + 1);
 
-/// Spawns a task whose polls the watchdog sees.
+/// Spawns a task and lets the watchdog observe its polls.
 #[track_caller]
 pub fn spawn<F>(future: F) -> tokio::task::JoinHandle<F::Output>
 where
@@ -55,10 +55,10 @@ pub fn watched<F: Future>(future: F) -> Watched<F> {
     Watched { future, site: site(Location::caller()) }
 }
 
-/// Runs `work` on a thread beside the worker threads. Returns `None` if the runtime shuts down before it begins. A panic
-/// of `work` continues here.
+/// Runs `work` on a thread outside of the worker threads. Returns `None` if the runtime shuts down before it starts. A
+/// panic of `work` resumes here.
 ///
-/// Dropping the future does not stop the work, so `work` must not rely on its caller.
+/// Dropping the future does not stop the work, so `work` must not depend on its caller.
 pub async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     match tokio::task::spawn_blocking(work).await {
         Ok(value) => Some(value),
@@ -69,8 +69,8 @@ pub async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
     }
 }
 
-/// Like [`offload`], for work that clients set off: waits while [`MAX_COMPUTATIONS`] others run. A caller with a deadline
-/// drops the future. Work that has begun keeps its place until it ends.
+/// Runs work of a client like [`offload`], but waits while [`MAX_COMPUTATIONS`] others run. A caller with a deadline
+/// drops the future. Work that has started keeps its place until it ends.
 pub async fn compute<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let place = COMPUTATIONS.acquire().await.ok()?;
     offload(move || {
@@ -81,7 +81,7 @@ pub async fn compute<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
 }
 
 pin_project! {
-    /// A task whose polls the watchdog sees.
+    /// A task with polls that the watchdog observes.
     pub struct Watched<F> {
         #[pin]
         future: F,
@@ -99,7 +99,7 @@ impl<F: Future> Future for Watched<F> {
     }
 }
 
-/// Marks this thread as polling until dropped, also when the task panics.
+/// Marks this thread as polling until dropped, even if the task panics.
 struct Polling;
 
 impl Polling {
@@ -121,22 +121,22 @@ impl Drop for Polling {
     }
 }
 
-/// What a thread does at this moment. The thread writes, the watchdog reads.
+/// The current activity of a thread. The thread writes it, and the watchdog reads it.
 struct Activity {
-    /// The number of the poll, the place that spawned its task, and [`POLLING`].
+    /// The number of the poll, the site that spawned its task, and [`POLLING`].
     poll: AtomicU64,
     clock: ThreadClock,
 }
 
 static ACTIVITIES: Mutex<Vec<Weak<Activity>>> = Mutex::new(Vec::new());
-/// The places that spawn tasks; an index into it is a site.
+/// The source locations that spawn tasks. A site is an index into this list.
 static SITES: RwLock<Vec<&'static Location<'static>>> = RwLock::new(Vec::new());
 
 fn with_activity(act: impl FnOnce(&Activity)) {
     thread_local! {
         static ACTIVITY: OnceCell<Arc<Activity>> = const { OnceCell::new() };
     }
-    // A task may be dropped while its thread ends. Then nobody needs to see the poll.
+    // A task may be dropped during the thread's exit, when the thread-local is gone. That poll needs no record.
     let _ = ACTIVITY.try_with(|activity| {
         act(activity.get_or_init(|| {
             let activity = Arc::new(Activity { poll: AtomicU64::new(0), clock: ThreadClock::of_this_thread() });
@@ -163,7 +163,7 @@ fn site(location: &'static Location<'static>) -> u16 {
 
 /// The processor time of one thread.
 struct ThreadClock {
-    /// A file of the system whose first number counts nanoseconds on a processor.
+    /// A system file that starts with the thread's processor time in nanoseconds.
     path: String,
     begin: Instant,
 }
@@ -184,14 +184,15 @@ impl ThreadClock {
     }
 }
 
-/// Samples the worker threads until dropped.
+/// A thread that samples the worker threads until this is dropped.
 pub struct Watchdog {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watchdog {
-    /// Returns `None` if the system starts no further thread; the gateway works without it.
+    /// Starts the watchdog. Returns `None` if the system cannot start another thread. The gateway works without a
+    /// watchdog.
     pub fn start(observe: Arc<Observe>) -> Option<Watchdog> {
         let stop = Arc::<AtomicBool>::default();
         let stopped = Arc::clone(&stop);
@@ -225,7 +226,7 @@ struct Sample {
     reported: bool,
 }
 
-/// Compares the threads with the last samples, and reports each long poll once.
+/// Compares the threads with the previous samples. Reports each long poll once.
 fn sample(samples: &mut Vec<Sample>, mut report: impl FnMut(&str, Duration)) {
     let is_current = |sample: &Sample| sample.activity.poll.load(Ordering::Relaxed) == sample.poll;
     samples.retain(is_current);
@@ -242,7 +243,7 @@ fn sample(samples: &mut Vec<Sample>, mut report: impl FnMut(&str, Duration)) {
             continue;
         };
         let busy = now.saturating_sub(sample.begin);
-        // The poll may have ended while the clock was read. Then the time belongs to several polls.
+        // The poll may have ended while the clock was read. The time would then cover several polls.
         if busy >= BUSY_AFTER && !sample.reported && is_current(sample) {
             sample.reported = true;
             report(&place(poll), busy);
@@ -250,7 +251,7 @@ fn sample(samples: &mut Vec<Sample>, mut report: impl FnMut(&str, Duration)) {
     }
 }
 
-/// Returns the place that spawned the task of this poll.
+/// Returns the source location that spawned the task of this poll.
 fn place(poll: u64) -> String {
     let index = usize::try_from(poll >> 1 & ((1 << SITE_BITS) - 1)).unwrap_or(usize::MAX);
     let sites = SITES.read().unwrap_or_else(PoisonError::into_inner);
@@ -309,7 +310,7 @@ mod tests {
         for _ in 0..MAX_COMPUTATIONS {
             begins.recv().await.expect("a computation begins");
         }
-        // The callers leave; their work goes on.
+        // The callers leave, and their work continues.
         waiting.iter().for_each(tokio::task::JoinHandle::abort);
         let late = tokio::time::timeout(Duration::from_millis(50), compute(|| ())).await;
         assert!(late.is_err(), "there is no place while the work goes on");

@@ -1,7 +1,6 @@
-//! The limits that protect the gateway, and how often each was reached.
+//! The limits that protect the gateway, with a counter for each.
 //!
-//! A limit has one name. The name is the label of the metric, the member `data.limit` of the error, and the row in the
-//! documents.
+//! Each limit has one name. Metrics use it as a label, errors as `data.limit`, and the documentation as the row title.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,8 +1,10 @@
 //! Accounts for the buffers that clients and backends make the gateway hold.
 //!
-//! A [`Reservation`] counts bytes until it is dropped. `gateway.maxMemory` bounds the sum of all reservations: new work
-//! above the maximum is rejected, work that was accepted is counted without a check. Messages below [`SMALL`] are not
-//! counted. Their number is bounded by the limits on calls, and a small call must succeed while large ones wait.
+//! A [`Reservation`] counts bytes until it is dropped. `gateway.maxMemory` limits the sum of all reservations. New work
+//! above the maximum is rejected. Accepted work is counted without a check.
+//!
+//! Messages below [`SMALL`] are not counted. The limits on calls bound their number, and a small call must succeed
+//! while large ones wait.
 //!
 //! A message is counted for as long as any slice of its bytes lives, because the reservation belongs to the buffer.
 
@@ -14,9 +16,9 @@ use bytes::Bytes;
 use crate::limits::Limit;
 use crate::error::Error;
 
-/// A message of fewer bytes is not counted.
+/// The size from which a message is counted, in bytes.
 pub const SMALL: usize = 16 * 1024;
-/// The bytes that requests of all clients may hold together.
+/// The limit for the request bodies of all clients together, in bytes.
 pub const MAX_BODY_BYTES: usize = 128 * 1024 * 1024;
 
 crate::labels! {
@@ -47,7 +49,7 @@ pub struct Memory {
     kinds: [AtomicUsize; Kind::ALL.len()],
 }
 
-/// A limit has no room for a reservation.
+/// The error of a limit without room for a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full {
     pub limit: Limit,
@@ -100,13 +102,13 @@ impl Memory {
         Ok(reservation)
     }
 
-    /// Counts bytes of work that was accepted before.
+    /// Counts bytes of work that has already been accepted.
     pub fn hold(self: &Arc<Memory>, kind: Kind, bytes: usize) -> Reservation {
         self.add(kind, bytes);
         Reservation { memory: Arc::clone(self), kind, bytes }
     }
 
-    /// Counts a message of accepted work until its last slice is dropped.
+    /// Counts a message of accepted work until its last slice is dropped. Ignores messages below [`SMALL`].
     pub fn hold_message(self: &Arc<Memory>, kind: Kind, message: Bytes) -> Bytes {
         if message.len() < SMALL {
             return message;
@@ -114,7 +116,7 @@ impl Memory {
         self.hold(kind, message.len()).keep(message)
     }
 
-    /// Adds bytes without a check. The caller takes them away with [`Memory::sub`].
+    /// Adds bytes without a check. The caller must remove them with [`Memory::sub`].
     pub fn add(&self, kind: Kind, bytes: usize) {
         self.kinds[kind as usize].fetch_add(bytes, Ordering::Relaxed);
         self.total.fetch_add(bytes, Ordering::Relaxed);
@@ -142,7 +144,7 @@ fn add_within(sum: &AtomicUsize, bytes: usize, max: usize) -> Option<()> {
     sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok().map(drop)
 }
 
-/// Bytes that count until this is dropped.
+/// Bytes that are counted until this is dropped.
 #[derive(Debug)]
 pub struct Reservation {
     memory: Arc<Memory>,
@@ -155,27 +157,27 @@ impl Reservation {
         self.bytes
     }
 
-    /// Reserves more bytes. Returns an error and keeps what there was if a limit has no room.
+    /// Reserves more bytes. Returns an error and keeps the current bytes if a limit has no room.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Full> {
         self.memory.try_add(self.kind, bytes)?;
         self.bytes += bytes;
         Ok(())
     }
 
-    /// Counts more bytes of work that was accepted before.
+    /// Counts more bytes of work that has already been accepted.
     pub fn add(&mut self, bytes: usize) {
         self.memory.add(self.kind, bytes);
         self.bytes += bytes;
     }
 
-    /// Frees a part of the bytes.
+    /// Releases a part of the bytes.
     pub fn shrink(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
         self.memory.sub(self.kind, bytes);
         self.bytes -= bytes;
     }
 
-    /// Returns the buffer joined with this reservation: the last slice of the buffer frees the bytes.
+    /// Attaches this reservation to a buffer. The bytes are released when the last slice of the buffer is dropped.
     pub fn keep(self, buffer: Bytes) -> Bytes {
         Bytes::from_owner(Kept { buffer, _reservation: self })
     }

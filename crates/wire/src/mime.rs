@@ -1,7 +1,7 @@
-//! MIME types as metrics know them: a closed list, since a server may name any.
+//! A closed list of MIME types for use as a metric label. A server may list any other type.
 
 crate::labels! {
-    /// The MIME type that a server lists for a resource, or the family it belongs to.
+    /// The MIME type that a server lists for a resource, or its family.
     Mime {
         Plain = "text/plain",
         Markdown = "text/markdown",
@@ -28,7 +28,7 @@ crate::labels! {
 }
 
 impl Mime {
-    /// Parameters do not count, nor does case.
+    /// Returns the label of a MIME type. Ignores parameters and case.
     pub fn parse(text: &str) -> Mime {
         let name = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         if let Some(known) = Mime::ALL.iter().find(|known| known.as_str() == name) {

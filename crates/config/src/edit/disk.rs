@@ -1,16 +1,17 @@
-//! A file that is replaced whole: readers see the old text or the new one, and nothing in between.
+//! Replaces a file atomically: readers see the old text or the new text, never a mix.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{Error, ErrorKind, Result, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// It may hold secrets, and names commands to run.
+/// The mode of a new file. Only the owner has access, because the file may hold secrets and names commands to run.
 pub const NEW_MODE: u32 = 0o600;
 const NEW_DIRECTORY_MODE: u32 = 0o700;
 
-/// Writes `text` next to the file and renames it over, unless the file is not the one that the text was made from. A link
-/// stays and its target is replaced; permissions stay.
+/// Writes `text` to a temporary file next to the target and renames it over the target. Returns an error if
+/// `is_unchanged` returns `false` before the rename. Replaces the target of a symbolic link, not the link. Keeps the
+/// file's permissions.
 pub fn replace(path: &Path, text: &str, is_unchanged: impl Fn() -> bool) -> Result<PathBuf> {
     let target = match path.canonicalize() {
         Ok(target) => target,
@@ -25,7 +26,8 @@ pub fn replace(path: &Path, text: &str, is_unchanged: impl Fn() -> bool) -> Resu
     temporary.push(format!(".{}.new", std::process::id()));
     let temporary = directory.join(temporary);
     let written = write(&temporary, text, mode).and_then(|()| {
-        // Two of us take turns; where the file system has no locks, the look below still finds all but the closest race.
+        // The lock serializes two goblin processes. The check below still detects most races if the file system has
+        // no locks.
         let turn = File::open(directory)?;
         let _ = turn.lock();
         if !is_unchanged() {
@@ -34,7 +36,7 @@ pub fn replace(path: &Path, text: &str, is_unchanged: impl Fn() -> bool) -> Resu
         std::fs::rename(&temporary, &target)
     });
     if let Err(error) = written {
-        // The first failure is the one to tell.
+        // Return the first failure, not a failure to clean up.
         let _ = std::fs::remove_file(&temporary);
         return Err(error);
     }
@@ -42,14 +44,15 @@ pub fn replace(path: &Path, text: &str, is_unchanged: impl Fn() -> bool) -> Resu
 }
 
 fn write(path: &Path, text: &str, mode: u32) -> Result<()> {
-    // A left-over of a process of the same number must not be followed nor trusted.
+    // A leftover file of an earlier process with the same id must be neither followed nor trusted.
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let mut file: File = OpenOptions::new().write(true).create_new(true).mode(NEW_MODE).open(path)?;
     file.write_all(text.as_bytes())?;
-    // After the text, so that nobody reads it who could not read the old one; not left to the umask.
+    // Set the mode after writing, so the temporary file is never more readable than the old one. The umask does not
+    // apply.
     file.set_permissions(Permissions::from_mode(mode))?;
     file.sync_all()
 }

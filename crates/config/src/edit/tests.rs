@@ -1,4 +1,4 @@
-//! What an edit changes, and what it must not.
+//! Tests that an edit changes only the intended part of the file.
 
 use super::{Draft, EditError, Path};
 use crate::file::Origin;
@@ -95,7 +95,7 @@ fn problems_that_were_there_are_told_with_their_place() {
     let error = draft.check(&|_| None).unwrap_err();
     assert!(matches!(error, EditError::Broken { .. }));
     assert!(error.to_string().contains("goblin.json:2:26: mcpServers.a.comand: unknown key"), "{error}");
-    // The change may be the mending.
+    // The change itself may fix the problem.
     draft.remove("a");
     draft.check(&|_| None).unwrap();
 }
@@ -112,7 +112,7 @@ fn problems_of_the_change_are_told_without() {
 
 #[test]
 fn variables_that_are_not_set_are_no_reason_to_refuse() {
-    // What was missing before is no news.
+    // Variables that were already missing are not reported again.
     let draft = draft("{ \"mcpServers\": { \"b\": { \"command\": \"${BEFORE}\" } } }");
     draft.put("a", &entry("${NOWHERE}"));
     let outside = draft.check(&|_| None).unwrap();

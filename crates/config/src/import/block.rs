@@ -1,4 +1,4 @@
-//! The blocks of servers in a client's file, and what the rest of the file says about them.
+//! Finds the blocks of servers in a client's file, with the settings of the file that affect them.
 
 use std::path::PathBuf;
 
@@ -8,13 +8,13 @@ use crate::import::{Client, Ground, Scope, Source};
 use crate::tree::Tree;
 use crate::vocabulary;
 
-/// Servers that stand together.
+/// Servers from one object of a file.
 pub struct Block {
     pub scope: Scope,
-    /// Their working directory, where the client starts them in one.
+    /// The directory that the client starts the servers in, if it uses one.
     pub project: Option<PathBuf>,
     pub servers: Vec<(String, Tree)>,
-    /// What VS Code asks the user for: id to definition.
+    /// The inputs that VS Code prompts the user for, by id.
     pub inputs: Vec<(String, Tree)>,
 }
 
@@ -29,7 +29,7 @@ pub fn blocks(source: &Source, text: &str, ground: &Ground) -> Result<Vec<Block>
         let servers = servers(settings)?;
         blocks.push(Block { scope: Scope::Local, project: Some(directory), servers, inputs: Vec::new() });
     }
-    // Older VS Code kept them in its settings.
+    // Older versions of VS Code keep the servers in the settings file.
     let home = root.get("mcp").filter(|inner| source.client == Client::VsCode && inner.get("servers").is_some());
     let home = home.unwrap_or(&root);
     let mut servers = servers(home)?;
@@ -42,7 +42,7 @@ pub fn blocks(source: &Source, text: &str, ground: &Ground) -> Result<Vec<Block>
 
 fn parse(client: Client, text: &str) -> Result<Tree, String> {
     if client == Client::Codex {
-        // Its own words span several lines and quote the file, where secrets may stand.
+        // The parser's own message spans several lines and quotes the file, which may contain secrets.
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
             let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].lines().count().max(1));
             format!("is not TOML near line {line}")
@@ -64,7 +64,7 @@ fn servers(root: &Tree) -> Result<Vec<(String, Tree)>, String> {
     }
 }
 
-/// What Claude Code keeps for the project that the user is in: the nearest directory that it knows.
+/// Returns the settings that Claude Code stores for the nearest project directory at or above the working directory.
 fn own_project<'a>(root: &'a Tree, ground: &Ground) -> Option<(PathBuf, &'a Tree)> {
     let projects = root.get("projects")?;
     ground.here.ancestors().find_map(|directory| Some((directory.to_owned(), projects.get(directory.to_str()?)?)))
@@ -75,7 +75,7 @@ fn inputs(root: &Tree) -> Vec<(String, Tree)> {
     inputs.iter().filter_map(|input| Some((input.get("id")?.as_text()?.to_owned(), input.clone()))).collect()
 }
 
-/// Gemini has lists of names next to the servers.
+/// Disables the servers that Gemini's separate lists `allowed` and `excluded` turn off.
 fn switch_off(servers: &mut [(String, Tree)], root: &Tree) {
     let names = |list: &str| match root.get("mcp").and_then(|inner| inner.get(list)) {
         Some(Tree::List(names)) => Some(names.iter().filter_map(Tree::as_text).collect::<Vec<_>>()),

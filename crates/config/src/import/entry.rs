@@ -1,4 +1,4 @@
-//! One server of another client, member by member, as an entry of ours.
+//! Translates one server of another client, member by member, into an entry of goblin's format.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use crate::import::{Client, Ground, Remark, relative_argument};
 use crate::tree::Tree;
 use crate::{network, transport, vocabulary};
 
-/// Members that say nothing to a gateway, besides those that our reader passes over.
+/// Members without meaning for a gateway, in addition to those that goblin's own reader ignores. They get no note.
 const SILENT: [&str; 7] = ["version", "dev", "icon", "required", "type", "transport", "default_tools_approval_mode"];
 
-/// Ways to log in that need a person or a program of the client.
+/// Login settings that need a user or a helper program of the client.
 const LOGIN: [&str; 8] = [
     "auth",
     "oauth",
@@ -23,7 +23,7 @@ const LOGIN: [&str; 8] = [
     "headersHelper",
 ];
 
-/// What an entry is made of.
+/// The members of the entry, collected before it is built.
 #[derive(Default)]
 struct Parts {
     command: Option<Tree>,
@@ -39,7 +39,7 @@ struct Parts {
     deny: Option<Tree>,
 }
 
-/// `None` was noted.
+/// Returns the entry. Returns `None` after adding a note.
 pub(crate) fn entry(
     client: Client,
     server: &Tree,
@@ -77,13 +77,13 @@ fn kind(server: &Tree) -> Option<&str> {
     vocabulary::TYPE.iter().find_map(|name| server.get(name)).and_then(Tree::as_text)
 }
 
-/// What makes it doubtful that the server is of the kind that its members tell.
+/// Returns a note if the server has an unknown type and the other members decide its kind.
 fn doubt(server: &Tree) -> Option<Remark> {
     let is_unknown = kind(server).is_some_and(|kind| !is_known_kind(kind));
     is_unknown.then(|| Remark::new("type", "it is taken for what its other members tell"))
 }
 
-/// Gemini means HTTP+SSE by `url`, unless it says otherwise.
+/// Reports whether the server uses HTTP+SSE. Gemini means HTTP+SSE by `url`, unless a type or `httpUrl` is present.
 fn is_sse(client: Client, server: &Tree) -> bool {
     match kind(server) {
         Some(kind) => kind == "sse",
@@ -108,11 +108,11 @@ impl Reader<'_, '_> {
             "command" => self.parts.command = self.text(name, value),
             "args" => self.parts.args = self.texts(name, value),
             "env" => self.parts.env = self.map(name, value),
-            // Codex passes these variables on.
+            // Codex passes these variables on to the server.
             "env_vars" => self.parts.inherit = self.names(name, value),
             "cwd" => self.parts.cwd = self.directory(name, value),
             "url" | "serverUrl" | "httpUrl" => {
-                // Gemini prefers this one where both stand.
+                // Gemini prefers `httpUrl` if both are present.
                 if self.parts.url.is_none() || name == "httpUrl" {
                     self.parts.url = self.text(name, value);
                 }
@@ -140,7 +140,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// What has no place here.
+    /// Adds a note for a member without an equivalent.
     fn other(&mut self, name: &str) {
         let note = |why: &str, cure: &str| Some(Remark::new(name, why).cure(cure));
         let remark = match name {
@@ -152,7 +152,7 @@ impl Reader<'_, '_> {
             "startup_timeout_sec" | "startup_timeout_ms" => {
                 note("the time to start is one for all servers", "set policies.startTimeout")
             }
-            // Only what may run without the user being asked.
+            // Codex uses this member only for approval settings.
             "tools" if self.variables.client == Client::Codex => None,
             "tcp" => note("WebSocket is not available", "see whether it has a Streamable HTTP address"),
             _ => Some(Remark::new(name, "goblin has nothing like it")),
@@ -168,7 +168,7 @@ impl Reader<'_, '_> {
     fn text(&mut self, name: &str, value: &Tree) -> Option<Tree> {
         match value {
             Tree::Text(text) => Some(Tree::text(self.variables.translate(name, text, self.notes))),
-            // Written without quotes, but meant as text where only text can stand.
+            // A number or boolean without quotes is meant as text in a member that only accepts text.
             Tree::Number(number) => Some(Tree::text(number)),
             Tree::Flag(flag) => Some(Tree::text(flag.to_string())),
             _ => self.wrong(name, "text"),
@@ -186,7 +186,7 @@ impl Reader<'_, '_> {
         members.iter().filter_map(read).collect()
     }
 
-    /// Names of tools, none of which is a pattern to others.
+    /// Returns a list of names unchanged. The other client takes names literally, not as patterns.
     fn names(&mut self, name: &str, value: &Tree) -> Option<Tree> {
         match value {
             Tree::List(names) if names.iter().all(|name| name.as_text().is_some()) => Some(value.clone()),
@@ -194,7 +194,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// Relative to the project, or to where we are.
+    /// Returns an absolute directory. A relative path starts at the project, or at the working directory.
     fn directory(&mut self, name: &str, value: &Tree) -> Option<Tree> {
         let text = self.text(name, value)?;
         let text = text.as_text()?;
@@ -214,7 +214,7 @@ impl Reader<'_, '_> {
         Some(path(&whole))
     }
 
-    /// Those that the gateway sets itself would be refused.
+    /// Adds headers. Leaves out headers that the gateway sets itself, because goblin's reader rejects them.
     fn headers(&mut self, name: &str, headers: Vec<(String, Tree)>) {
         for (header, value) in headers {
             if network::is_own_header(&header) {
@@ -244,13 +244,13 @@ impl Reader<'_, '_> {
     }
 }
 
-/// The name of a variable as a reference to it.
+/// Returns a reference to a variable, given its name.
 fn refer(before: &str, variable: &Tree) -> Tree {
     Tree::text(format!("{before}${{{}}}", variable.as_text().unwrap_or_default()))
 }
 
 impl Parts {
-    /// Only what was said, in the order of the documentation.
+    /// Returns the entry with the members that are present, in the order of the documentation.
     fn into_tree(self, is_sse: bool) -> Tree {
         let object = |members: Vec<(String, Tree)>| (!members.is_empty()).then_some(Tree::Object(members));
         let rules = [("allow", self.allow), ("deny", self.deny)];

@@ -1,4 +1,4 @@
-//! The servers of several files under one roof: who keeps its name, who gets another, who is there already.
+//! Merges the servers of several files: resolves name conflicts, renames servers and detects servers already present.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use crate::import::{Client, Found, Imported, Note, is_ourselves};
 use crate::tree::Tree;
 use crate::visible::is_hidden;
 
-/// What an import would do.
+/// The proposed result of an import.
 #[derive(Clone, Debug, Default)]
 pub struct Merged {
     pub servers: Vec<Candidate>,
@@ -17,15 +17,15 @@ pub struct Merged {
 #[derive(Clone, Debug)]
 pub struct Candidate {
     pub id: String,
-    /// All that have it, in the order they were read.
+    /// All clients that have this server, in reading order.
     pub clients: Vec<Client>,
     pub file: PathBuf,
     pub entry: Tree,
-    /// It stands in our file already.
+    /// Whether goblin's file already contains this server.
     pub is_present: bool,
 }
 
-/// `existing` are the servers of our file, `port` is where we listen.
+/// Merges the servers of several files. `existing` are the servers of goblin's file, `port` is the gateway's port.
 pub fn merge(found: Vec<Found>, existing: &[(String, Tree)], port: u16) -> Merged {
     let mut merged = Merged::default();
     let mut servers = Vec::new();
@@ -33,7 +33,7 @@ pub fn merge(found: Vec<Found>, existing: &[(String, Tree)], port: u16) -> Merge
         merged.notes.extend(found.notes);
         servers.extend(found.servers);
     }
-    // Within a client the narrower scope comes first; among clients the order stays.
+    // Within a client, the narrower scope comes first. The order of clients is kept.
     let order: Vec<Client> = servers.iter().map(|server: &Imported| server.client).collect();
     let place = |client: Client| order.iter().position(|known| *known == client);
     servers.sort_by_key(|server| (place(server.client), server.scope));
@@ -108,19 +108,19 @@ impl Merged {
     }
 }
 
-/// Two ids that our reader would not take side by side.
+/// Reports whether goblin's reader would reject these two ids in one file.
 fn is_one(one: &str, other: &str) -> bool {
     let folded = |id: &str| ServerId::new(id).map(|id| id.folded());
     one == other || matches!((folded(one), folded(other)), (Ok(one), Ok(other)) if one == other)
 }
 
-/// A name that can be an id.
+/// Returns the name without invisible characters and cut to the length of an id.
 fn clean(name: &str) -> String {
     let name: String = name.chars().filter(|letter| !is_hidden(*letter)).take(ServerId::MAX_LENGTH).collect();
     if name.is_empty() { "server".to_owned() } else { name }
 }
 
-/// `NAME-CLIENT`, from the second on with a number.
+/// Returns `NAME-CLIENT`, or `NAME-CLIENT-NUMBER` if the number is above 1.
 fn with_client(name: &str, client: Client, number: usize) -> String {
     let suffix = if number == 1 { format!("-{client}") } else { format!("-{client}-{number}") };
     let room = ServerId::MAX_LENGTH - suffix.len();

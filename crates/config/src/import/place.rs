@@ -1,11 +1,11 @@
-//! Where the clients keep their files, on Linux and macOS.
+//! Locates the configuration files of other clients, on Linux and macOS.
 
 use std::path::{Path, PathBuf};
 
 use crate::import::{Client, Ground, Source};
 use crate::{Environment, file};
 
-/// The files of one client, whether they are there or not.
+/// Returns the possible files of one client. They may not exist.
 pub fn sources(client: Client, ground: &Ground, environment: Environment<'_>) -> Vec<Source> {
     let users: Vec<PathBuf> = user_files(client, &ground.home, environment);
     let mut sources = Vec::new();
@@ -50,7 +50,7 @@ fn user_files(client: Client, home: &Path, environment: Environment<'_>) -> Vec<
     vec![file]
 }
 
-/// The working directory, and the top of the repository that it is in.
+/// Returns the working directory, and the root of its repository if that is another directory.
 fn project_directories(here: &Path) -> Vec<PathBuf> {
     let mut directories = vec![here.to_owned()];
     let top = here.ancestors().find(|directory| directory.join(".git").exists());
@@ -58,14 +58,14 @@ fn project_directories(here: &Path) -> Vec<PathBuf> {
     directories
 }
 
-/// The project of a file that was named: the directory that the file's usual place is in.
+/// Returns the project that a given file belongs to, if the file is at its usual path inside a project.
 pub fn project_of(client: Client, path: &Path, home: &Path) -> Option<PathBuf> {
     let file = Path::new(project_file(client)?);
     let directory = path.ancestors().nth(file.components().count())?;
     (path.ends_with(file) && directory != home).then(|| directory.to_owned())
 }
 
-/// Whose file it is, by its name, else by what stands in it.
+/// Guesses the client from the file name, otherwise from the content.
 pub fn guess(path: &Path, text: &str) -> Client {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let parent = path.parent().and_then(Path::file_name).and_then(|name| name.to_str()).unwrap_or_default();
@@ -81,7 +81,7 @@ pub fn guess(path: &Path, text: &str) -> Client {
         _ if text.contains("\"httpUrl\"") => Client::Gemini,
         _ if text.contains("\"servers\"") => Client::VsCode,
         _ if text.contains("${env:") => Client::Cursor,
-        // The shape that all others began from.
+        // The format of Claude Code is the common base of the other formats.
         _ => Client::ClaudeCode,
     }
 }

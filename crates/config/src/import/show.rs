@@ -1,13 +1,13 @@
-//! An entry for another program, without its secrets.
+//! Formats an entry as JSON for other programs, with its secrets masked.
 //!
-//! Nothing is asked of a person here; that is `consent`, which shows commands in full.
+//! `consent` shows entries to users for approval, with commands in full.
 
 use serde_json::Value;
 
 use crate::mask;
 use crate::tree::Tree;
 
-/// Returns the whole entry.
+/// Returns the whole entry with masked secrets.
 pub fn masked(entry: &Tree) -> Value {
     let members = entry.members().unwrap_or_default().iter();
     let shown = members.map(|(name, value)| {

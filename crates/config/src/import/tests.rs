@@ -1,10 +1,10 @@
-//! Texts of other clients in ours, and what is shown of them.
+//! Tests the translation of other clients' files, and the masked output.
 
 use super::show::masked;
 use super::{Client, Ground, Source, is_ourselves, place, relative_argument, translate};
 use crate::tree::Tree;
 
-/// The value of one variable of one server, and the notes about it.
+/// Checks the translated value of one variable of one server, and the number of notes.
 fn check(client: Client, text: &str, expected: &str, notes: usize) {
     let ground = Ground { home: "/srv/me".into(), here: "/srv/here".into() };
     let source = Source { client, path: "/srv/app/file".into(), project: Some("/srv/app".into()) };
@@ -89,7 +89,7 @@ fn files_are_looked_for_in_the_project_and_at_home() {
     let paths = |client| {
         place::sources(client, &ground, &environment).into_iter().map(|source| source.path).collect::<Vec<_>>()
     };
-    // At home the file of the project is that of the user, and counts once.
+    // In the home directory the project file and the user file are the same, and count once.
     assert_eq!(paths(Client::Cursor), [std::path::Path::new("/srv/me/.cursor/mcp.json")]);
     assert_eq!(paths(Client::Codex).last().unwrap(), std::path::Path::new("/codex/config.toml"));
     assert_eq!(place::project_of(Client::Cursor, "/p/.cursor/mcp.json".as_ref(), &ground.home), Some("/p".into()));

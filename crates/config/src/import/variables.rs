@@ -1,7 +1,7 @@
-//! References in the texts of other clients, in our words.
+//! Translates variable references of other clients into goblin's syntax.
 //!
-//! Each client has its own: `${env:X}`, `$X`, `${workspaceFolder}`, `${input:id}`, or none at all. What a client leaves
-//! as it is must stay so here, hence a `${` that means nothing to it becomes `$${`.
+//! Each client has its own syntax: `${env:X}`, `$X`, `${workspaceFolder}`, `${input:id}`, or none. Text that a client
+//! does not expand must stay unexpanded here. A `${` without meaning to the client therefore becomes `$${`.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ pub(crate) struct Variables<'a> {
 }
 
 impl Variables<'_> {
-    /// The text of `member` as we would write it.
+    /// Returns the text of `member` in goblin's syntax.
     pub(crate) fn translate(&self, member: &str, text: &str, notes: &mut Vec<Remark>) -> String {
         let mut translated = String::with_capacity(text.len());
         let mut rest = text;
@@ -33,7 +33,7 @@ impl Variables<'_> {
                 translated.push_str(&format!("${{{name}}}"));
                 rest = &rest[1 + name.len()..];
             } else {
-                // `${` without its end would be an error to us.
+                // An unclosed `${` must be escaped, because goblin rejects it.
                 translated.push_str(if rest.starts_with("${") { "$$" } else { "$" });
                 rest = &rest[1..];
             }
@@ -42,7 +42,7 @@ impl Variables<'_> {
         translated
     }
 
-    /// `$NAME`, which only Gemini knows.
+    /// Returns the name of a `$NAME` reference, which only Gemini expands.
     fn bare<'t>(&self, text: &'t str) -> Option<&'t str> {
         let inner = &text[1..];
         let end = inner.find(|next: char| !next.is_ascii_alphanumeric() && next != '_').unwrap_or(inner.len());
@@ -92,7 +92,7 @@ impl Variables<'_> {
         inner.strip_prefix("env:").filter(|name| is_variable_name(name)).map(reference)
     }
 
-    /// Cursor took its words from VS Code.
+    /// Translates a reference of an editor. Cursor uses the syntax of VS Code.
     fn editor(&self, member: &str, inner: &str, notes: &mut Vec<Remark>) -> Option<String> {
         if let Some(name) = inner.strip_prefix("env:") {
             return is_variable_name(name).then(|| reference(name));
@@ -112,7 +112,7 @@ impl Variables<'_> {
         }
     }
 
-    /// The directory of the project. In a file of the user it is whatever is open, so the one we are in is taken.
+    /// Returns the directory of the project. A user-level file has no project, so the working directory is used.
     fn folder(&self, member: &str, inner: &str, notes: &mut Vec<Remark>) -> String {
         let folder = self.block.project.as_ref().unwrap_or_else(|| {
             let here = self.ground.here.display();
@@ -123,7 +123,7 @@ impl Variables<'_> {
         folder.display().to_string().replace("${", "$${")
     }
 
-    /// What a user is asked for is a variable here.
+    /// Returns a variable reference in place of an input that the editor prompts the user for.
     fn input(&self, member: &str, id: &str, notes: &mut Vec<Remark>) -> String {
         let mut name: String = id
             .chars()

@@ -1,4 +1,4 @@
-//! What the permissions of the file mean for its content.
+//! Tests the effect of the file's permissions.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -49,14 +49,14 @@ fn hard9_load_asks_the_file_itself_and_every_directory() {
     let refused = load().unwrap_err();
     let place = directory.display();
     assert!(refused.contains(&format!("others can write {place} (mode 777), chmod go-w {place}")), "{refused}");
-    // Others cannot replace what is in a sticky directory.
+    // Others cannot replace files in a sticky directory.
     set(&directory, 0o1777);
     let loaded = load().unwrap();
     let crate::Transport::Stdio { cwd, .. } = &loaded.config.servers["a"].transport else {
         panic!("not stdio")
     };
     assert_eq!(cwd, &inner.join("sub"));
-    // Together with all other problems.
+    // The permission problem is reported together with all other problems.
     set(&path, 0o606);
     std::fs::write(&path, "[]").unwrap();
     let both = load().unwrap_err();
@@ -79,7 +79,7 @@ fn hard9_links_are_followed_and_judged_where_they_lead() {
     let is_trusted = |path: &str| load(&directory.join(path), &environment).is_ok();
     assert!(is_trusted("closed/goblin.json") && is_trusted("closed/to-closed.json"));
     assert!(is_trusted("closed/../closed/./to-closed.json"));
-    // The file is closed, but the link to it can be replaced.
+    // The file itself is safe, but the link to it can be replaced.
     assert!(!is_trusted("open/to-closed.json"));
     assert!(!is_trusted("closed/to-open.json") && !is_trusted("open/goblin.json"));
     assert!(!is_trusted("closed/../open/../closed/to-open.json"));

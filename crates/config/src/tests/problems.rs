@@ -1,4 +1,4 @@
-//! What is refused, and in which words.
+//! Tests the files that are rejected, and the messages.
 
 use super::{environment, origin};
 use crate::parse;
@@ -10,13 +10,13 @@ pub(super) fn check(text: &str, expected: &[&str]) {
     }
 }
 
-/// `members` begin at the third line's first column.
+/// Checks the problem of one section. `members` start at the first column of line 3.
 fn check_section(section: &str, members: &str, expected: &str) {
     let text = format!("{{ \"mcpServers\": {{}},\n\"{section}\": {{\n{members}\n}} }}");
     check(&text, &[&format!("goblin.json:3:{expected}")]);
 }
 
-/// Likewise; `expected` leaves out the file and `mcpServers.`.
+/// Checks the problems of one server, also from line 3. `expected` omits the file and `mcpServers.`.
 fn check_server(members: &str, expected: &[(&str, &str)]) {
     let text = format!("{{ \"mcpServers\": {{\n\"a\": {{\n{members}\n}} }} }}");
     let lines: Vec<String> =

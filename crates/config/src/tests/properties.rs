@@ -1,4 +1,4 @@
-//! What holds for every text and every pair of configurations.
+//! Properties that hold for every text and every pair of configurations.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ use crate::{
     Rules, Server, ServerId, Sharing, Telemetry, Timeout, ToolRules, Transport, parse,
 };
 
-/// Few values for each member, so that two arbitrary configurations often agree in some.
+/// Generates few values for each member, so two arbitrary configurations often share some.
 fn transports() -> impl Strategy<Value = Transport> {
     let env = || btree_map("[AB]", "[xy]".prop_map(Secret::new), 0..2);
     prop_oneof![
@@ -115,7 +115,7 @@ proptest! {
         let plan = diff(&old, &new);
         let reached = apply(&old, &plan);
         prop_assert_eq!(&reached, &new);
-        // Equality of maps does not look at the order, which the file gives.
+        // Equality of maps ignores the order, but the order of the file matters.
         prop_assert!(reached.servers.keys().eq(new.servers.keys()));
         prop_assert!(diff(&reached, &new).is_empty());
     }
@@ -146,7 +146,7 @@ proptest! {
         let _ = parse(&text, &origin(), &environment);
     }
 
-    /// A good file with a piece cut out and something else put in: it reaches far into the readers.
+    /// Replaces a piece of a valid file. The result passes the parser often enough to reach the readers.
     #[test]
     fn no_damage_is_too_strange(
         start in 0..FULL.len(),
@@ -156,7 +156,7 @@ proptest! {
         let end = (start + length).min(FULL.len());
         let text = format!("{}{piece}{}", &FULL[..start], &FULL[end..]);
         if let Err(problems) = parse(&text, &origin(), &environment) {
-            // A lone carriage return ends a line too.
+            // A lone carriage return also ends a line.
             let lines = 1 + text.matches(['\r', '\n']).count();
             for problem in problems.iter() {
                 prop_assert!((1..=lines).contains(&problem.line), "{}", problem);
@@ -180,7 +180,7 @@ fn start_up_is_the_plan_from_nothing() {
     assert!(diff(&config, &config).is_empty());
 }
 
-/// Chance seldom changes one member alone.
+/// Random configurations rarely differ in one member only.
 #[test]
 fn what_the_connection_was_made_with_makes_it_anew() {
     let file = |members: &str| accept(&format!(r#"{{ "mcpServers": {{ "a": {{ "command": "x"{members} }} }} }}"#));

@@ -1,11 +1,11 @@
-//! `exposure`, `metaTools` and `profiles`: what they mean, and what is refused.
+//! Tests the meaning of `exposure`, `metaTools` and `profiles`, and the values that are rejected.
 
 use super::problems::check;
 use super::{FULL, accept, environment, origin};
 use crate::exposure::{Exposure, MetaTools, Mode, Profile};
 use crate::{Config, parse};
 
-/// A file with these members and two servers.
+/// Returns a file with these members and two servers.
 fn file(members: &str) -> String {
     format!(
         "{{ \"mcpServers\": {{ \"git\": {{ \"command\": \"x\" }}, \"gitlab\": {{ \"root\": \".\" }} }},\n{members} }}"
@@ -21,7 +21,7 @@ fn profile(members: &str) -> Profile {
     Profile::clone(&config.profiles["p"])
 }
 
-/// `expected` leaves out the file and the line, which is the second.
+/// Checks the problems of a file. `expected` omits the file and the line, which is always 2.
 fn refuse(members: &str, expected: &[&str]) {
     let lines: Vec<String> = expected.iter().map(|text| format!("goblin.json:2:{text}")).collect();
     check(&file(members), &lines.iter().map(String::as_str).collect::<Vec<_>>());
@@ -45,7 +45,7 @@ fn they_are_read_whole() {
     );
     assert!(review.prompts.admits("local_p") && !review.prompts.admits("p"));
     assert!(!review.resources.admits("docs://a") && review.resources.admits("docs://b"));
-    // The mode is its own, the rest is the gateway's.
+    // The mode is the profile's own, the rest is inherited from the gateway.
     assert_eq!((review.exposure.mode, review.exposure.auto_above), (Mode::Search, 0));
     assert_eq!((texts(&review.exposure), review.exposure.reveal), (vec!["local_*".to_owned()], true));
 
@@ -135,7 +135,7 @@ fn nothing_is_hidden_where_it_could_not_be_found() {
             r#""metaTools": false, "profiles": { "p": { "exposure": "auto" }, "q": { "exposure": { "mode": "search" } } }"#,
             vec![format!("54: profiles.p.exposure: {lost}"), format!("93: profiles.q.exposure.mode: {lost}")],
         ),
-        // Once, at its place, and not again wherever it holds.
+        // The problem is reported once, at the gateway's setting, and not for each profile that inherits it.
         (
             r#""metaTools": false, "exposure": "auto", "profiles": { "p": { "exposure": { "reveal": true } } }"#,
             vec![format!("33: exposure: {lost}")],
@@ -178,7 +178,7 @@ fn servers_of_a_profile_are_those_of_the_file() {
         ],
     );
     assert_eq!(profile(r#"{ "servers": ["git", "g*", "gi?lab"] }"#).servers.len(), 3);
-    // One with a problem of its own is there all the same.
+    // A server with a problem of its own still counts as known.
     check(
         r#"{ "mcpServers": { "a": { "command": "" } }, "profiles": { "p": { "servers": ["a"] } } }"#,
         &["goblin.json:1:37: mcpServers.a.command: must not be empty"],

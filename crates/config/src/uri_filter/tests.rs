@@ -96,7 +96,7 @@ fn hard1_a_filter_without_patterns_admits_everything() {
     check(&["*"], &[], &["file:///a%00", "../a", "", "file:///x%2Fy/../a"], &[]);
 }
 
-/// A plain URI in parts: the scheme and the segments of its path.
+/// A plain URI as a scheme and path segments.
 #[derive(Clone, Debug)]
 struct Plain {
     scheme: &'static str,
@@ -119,12 +119,12 @@ impl Plain {
     }
 }
 
-/// How a plain URI is spelled: random numbers that each step takes its choice from.
+/// A way to spell a plain URI. Each step uses one of the random numbers.
 #[derive(Clone, Debug)]
 struct Spelling {
     start: usize,
     detours: Vec<usize>,
-    /// How often each byte is encoded.
+    /// The number of times each byte is encoded.
     depths: Vec<usize>,
 }
 
@@ -154,7 +154,7 @@ impl Spelling {
             if at > 0 {
                 path.push('/');
             }
-            // A slash at the start would make the first segment a host.
+            // A slash at the start would turn the first segment into a host.
             let detour = if at == 0 && self.detours[at] == 5 { 0 } else { self.detours[at] };
             path.push_str(["", "", "", "./", "x/../", "/", "x/y/../../", ".//", "x\\..\\"][detour]);
             path.push_str(segment);
@@ -167,7 +167,7 @@ impl Spelling {
 
 fn encode(byte: u8, depth: usize) -> String {
     match depth {
-        // A byte of a longer character cannot be a character of its own.
+        // A byte of a multi-byte character is always encoded, because it is not a character by itself.
         0 if byte.is_ascii() => char::from(byte).to_string(),
         depth => format!("%{}{byte:02X}", "25".repeat(depth.max(1) - 1)),
     }

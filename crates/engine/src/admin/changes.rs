@@ -1,4 +1,4 @@
-//! Commands on their way to whoever carries them out, and what came of them.
+//! Sends commands of operators to the application and returns their outcome.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use goblin_admin::routes::Wish;
 use crate::admin::{Admin, Denied, ok};
 use goblin_config::ServerId;
 
-/// No command has more to say than `{}`.
+/// The size limit of a command's body. The largest meaningful body is `{}`.
 const LARGEST_BODY: usize = 1024;
-/// How long it may take to arrive.
+/// The time limit for receiving the body.
 const BODY_PATIENCE: Duration = Duration::from_secs(10);
 
-/// A command has no words of its own: what stood in a body would be without effect.
+/// Rejects a body with content. Commands take no parameters, so the content would have no effect.
 pub(super) async fn check_empty(body: Body) -> Result<(), Denied> {
     let whole = tokio::time::timeout(BODY_PATIENCE, to_bytes(body, LARGEST_BODY)).await;
     let text = whole.ok().and_then(Result::ok);
@@ -37,7 +37,7 @@ impl Admin {
         Ok(ok(&self.command(Command::Reload).await?))
     }
 
-    /// Answers with the server as it is then.
+    /// Sends a command about a server. Returns the server's status after the command.
     pub(super) async fn wish(&self, wish: Wish, id: &str) -> Result<Response, Denied> {
         let server = ServerId::new(id).map_err(|_| self.unknown(id))?;
         self.command(|done| Command::Server { id: server, wish, done }).await?;
@@ -55,7 +55,7 @@ impl Admin {
             TrySendError::Full(_) => unavailable("too many commands wait; try again later"),
             TrySendError::Closed(_) => unavailable("the gateway stops"),
         })?;
-        // Whoever goes away meanwhile does not take the command back.
+        // The command continues even if the client disconnects here.
         let outcome = outcome.await.map_err(|_| unavailable("the gateway stops"))?;
         outcome.map_err(|refusal| {
             let status = match &refusal {

@@ -1,6 +1,6 @@
-//! What an operator may want done, on its way to whoever can do it.
+//! Commands of operators, as sent to the application.
 //!
-//! No command ever carries a program to run: those come from the configuration file.
+//! Invariant: no command carries a program to run. Programs come from the configuration file alone.
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -8,12 +8,12 @@ use goblin_admin::api::Reloaded;
 use goblin_admin::routes::Wish;
 use goblin_config::ServerId;
 
-/// Commands that wait at most. Full: the next is refused as overloaded.
+/// The capacity of the command queue. A command is rejected while the queue is full.
 pub const MOST_WAITING: usize = 16;
 
 #[derive(Debug)]
 pub enum Command {
-    /// Read the configuration file anew.
+    /// Reads the configuration file again.
     Reload(oneshot::Sender<Result<Reloaded, Refusal>>),
     Server {
         id: ServerId,
@@ -22,19 +22,19 @@ pub enum Command {
     },
 }
 
-/// Why a command was not carried out; nothing has changed.
+/// The reason for rejecting a command. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The file is broken, or wants what needs a restart of the gateway.
+    /// The file has problems, or a change needs a restart of the gateway.
     #[error("{0}")]
     Configuration(String),
-    /// There is no server of this id. The nearest ones are named.
+    /// There is no server with this id. The message suggests similar ids.
     #[error("{0}")]
     UnknownServer(String),
-    /// It is not in a state for this.
+    /// The server's state does not allow the command.
     #[error("{0}")]
     Conflict(String),
 }
 
-/// The way to whoever carries commands out.
+/// The sender of commands to the application.
 pub type Commands = mpsc::Sender<Command>;

@@ -1,4 +1,4 @@
-//! What is known of the configuration that is in force. Whoever carries commands out publishes it.
+//! The state of the current configuration. The application publishes it, and the admin API reads it.
 
 use std::time::SystemTime;
 
@@ -6,20 +6,20 @@ use goblin_config::{Config, ServerId};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Configuration {
-    /// The file, or in words what is served without one.
+    /// The path of the file, or a description of the directory served without a file.
     pub source: String,
-    /// When it was read.
+    /// The time at which the configuration was read.
     pub loaded: SystemTime,
-    /// How often it was read anew since the start.
+    /// The number of reloads since the start.
     pub reloads: u64,
-    /// Why the file, as it is now, is not in force.
+    /// The reason why the file on disk is not in effect.
     pub problem: Option<String>,
-    /// Its servers in their order, and whether they are to run.
+    /// The servers in the order of the file, and whether each is enabled.
     pub servers: Vec<(ServerId, bool)>,
 }
 
 impl Configuration {
-    /// As it is at the start.
+    /// Returns the state at start-up.
     pub fn new(source: String, config: &Config) -> Configuration {
         let servers = Configuration::servers_of(config);
         Configuration { source, loaded: SystemTime::now(), reloads: 0, problem: None, servers }

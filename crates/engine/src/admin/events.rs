@@ -1,6 +1,6 @@
-//! What happens, as a stream of server-sent events.
+//! Streams the event feed as server-sent events.
 //!
-//! Readers look at a ring that others write: one that is slow holds nobody up, and is told how many it has missed.
+//! Readers poll a ring buffer, so a slow reader delays nothing. It receives the number of events that it missed.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use goblin_config::LogLevel;
 use crate::front::body::KEEP_ALIVE;
 use goblin_telemetry::feed::{News, Reader, Record};
 
-/// How many may read at once.
+/// The maximum number of concurrent readers.
 pub const MOST_READERS: usize = 16;
-/// After a silence of this length a comment shows that the stream is alive.
+/// The idle time after which a comment is sent to keep the stream alive.
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const EVENTS: &str = "text/event-stream";
 
-/// One who reads.
+/// One client of the event stream.
 struct Looker {
     reader: Reader,
     readiness: watch::Receiver<Readiness>,
@@ -55,7 +55,7 @@ impl Admin {
 }
 
 impl Looker {
-    /// Nothing when the gateway stops.
+    /// Returns the next chunk of the stream. Returns `None` if the gateway is shutting down.
     async fn next(&mut self) -> Option<Bytes> {
         tokio::select! {
             biased;
@@ -66,7 +66,7 @@ impl Looker {
     }
 }
 
-/// The number of the first event that a reader wants: without a word of it, the oldest that is kept.
+/// Returns the sequence number to start from. Starts with the oldest record if the header is absent.
 fn next_wanted(headers: &HeaderMap) -> Result<u64, Denied> {
     let Some(last) = headers.get(LAST_EVENT_ID) else { return Ok(0) };
     let last = last.to_str().ok().and_then(|last| last.parse::<u64>().ok());

@@ -1,9 +1,9 @@
-//! How long answers take, estimated from the buckets of a histogram.
+//! Estimates response times from the buckets of a histogram.
 
 use goblin_admin::api::Latency;
 use goblin_telemetry::meter::{Asked, Meter};
 
-/// Of all that clients asked of a server.
+/// Returns the response times of all requests to a server.
 pub fn latency(meter: &Meter) -> Latency {
     let mut buckets: Vec<(f64, u64)> = Vec::new();
     let mut sum = 0.0;
@@ -22,8 +22,9 @@ pub fn latency(meter: &Meter) -> Latency {
     Latency { count, mean_ms: mean, p50_ms: at(0.5), p95_ms: at(0.95), p99_ms: at(0.99) }
 }
 
-/// The value that this part of all is not above, if those of a bucket lie evenly in it. Buckets are upper bounds with the
-/// counts of their own; of the last, which has no bound, the lower one is told.
+/// Returns the estimated quantile `part`, assuming an even distribution within each bucket. A bucket is an upper bound
+/// with its own count. The last bucket has no bound, so its lower bound is returned. Returns `None` if all buckets are
+/// empty.
 pub fn quantile(buckets: &[(f64, u64)], part: f64) -> Option<f64> {
     let total: u64 = buckets.iter().map(|(_, count)| count).sum();
     let rank = part * total as f64;

@@ -1,4 +1,4 @@
-//! What is offered and who is connected, one by one.
+//! Lists the catalog's entries and the sessions for the admin API.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use goblin_catalog::definition;
 use goblin_telemetry::clean;
 use crate::client::session::Session;
 
-/// How many sessions are listed; all are counted.
+/// The maximum number of listed sessions. The response also has the total number.
 pub const MOST_SESSIONS: usize = 1000;
 
 impl Admin {
-    /// What all servers offer, or one of them.
+    /// Returns the entries of all servers, or of one server.
     pub(super) fn entries(&self, list: List, server: Option<&str>) -> EntryList {
         let catalog = Arc::clone(&self.desk.router.directory.catalog());
         let of_source = |source: usize, exposed: &str, native: &str, definition: &Bytes| {
@@ -40,7 +40,7 @@ impl Admin {
     }
 }
 
-/// The entries of a list that `make` wants, in the order in which clients get them.
+/// Returns the entries that `make` accepts, in the order that clients see.
 fn each(catalog: &Catalog, list: List, make: impl Fn(usize, &str, &str, &Bytes) -> Option<Entry>) -> Vec<Entry> {
     match list {
         List::Tools => {
@@ -63,7 +63,7 @@ fn each(catalog: &Catalog, list: List, make: impl Fn(usize, &str, &str, &Bytes) 
     }
 }
 
-/// Nothing for a definition that is no JSON, which no listing holds.
+/// Returns an entry. Returns `None` if the definition is not JSON, which the catalog never contains.
 fn entry(server: &str, exposed: &str, native: &str, definition: &Bytes) -> Option<Entry> {
     let definition = serde_json::from_slice::<Box<RawValue>>(definition).ok()?;
     Some(Entry { server: server.to_owned(), exposed: exposed.to_owned(), native: native.to_owned(), definition })

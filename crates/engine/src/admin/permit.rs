@@ -1,8 +1,8 @@
-//! The admin token, which every route under `/api` needs, on loopback too: the API shows what servers write to stderr, and
-//! starts and stops them.
+//! Checks the admin token, which every route under `/api` needs, even on loopback.
 //!
-//! The token is `admin.token`, or a random one for each start. Commands of the same user read it from the runtime directory.
-//! `gateway.token` opens no route of the API: clients know it. A web page needs an Origin that the configuration allows.
+//! The API shows the stderr of servers, and starts and stops them. The token is `admin.token`, or a random one for each
+//! start. Commands of the same user read it from the runtime directory. `gateway.token` gives no access to the API,
+//! because clients know it. A web page needs an `Origin` that the configuration allows.
 
 use std::path::PathBuf;
 
@@ -15,28 +15,28 @@ use goblin_config::admin::AdminSettings;
 use goblin_config::secret::Secret;
 use crate::front::gate::{has_token, single};
 
-/// Random bytes of a token that we make ourselves.
+/// The number of random bytes in a generated token.
 const TOKEN_BYTES: usize = 32;
 
 #[derive(Clone, Debug)]
 pub struct Permit {
     token: Secret,
     place: Place,
-    /// As the configuration names them.
+    /// The allowed origins of the configuration.
     origins: Vec<String>,
 }
 
-/// The place of the admin token, which an error names.
+/// The location of the admin token, for use in error messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In `admin.token`.
+    /// The configuration has the token in `admin.token`.
     Configuration,
     File(PathBuf),
     Nowhere,
 }
 
 impl Permit {
-    /// Returns the permit of the configured token, or of a new one.
+    /// Returns a permit with the configured token, or with a new random one.
     pub fn new(gateway: &Gateway, admin: &AdminSettings) -> Permit {
         let (token, place) = match &admin.token {
             Some(token) => (token.clone(), Place::Configuration),
@@ -45,7 +45,7 @@ impl Permit {
         Permit { token, place, origins: gateway.allowed_origins.clone() }
     }
 
-    /// Returns the same permit, whose token stands in a file.
+    /// Records the file that contains a generated token.
     pub fn written_to(self, path: PathBuf) -> Permit {
         let place = if self.place == Place::Nowhere { Place::File(path) } else { self.place };
         Permit { place, ..self }

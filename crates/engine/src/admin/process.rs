@@ -1,4 +1,4 @@
-//! What the operating system says of this process. Linux says it in `/proc`; elsewhere nothing is told.
+//! Measures this process through `/proc`. Returns no values on systems other than Linux.
 
 use goblin_telemetry::metrics::Process;
 
@@ -6,7 +6,7 @@ pub fn measure() -> Process {
     let statm = std::fs::read_to_string("/proc/self/statm").ok();
     let pages = statm.as_deref().and_then(resident_pages);
     let page_size = u64::try_from(rustix::param::page_size()).ok();
-    // The directory that is being read is one of them.
+    // The directory being read is one of the descriptors.
     let descriptors = std::fs::read_dir("/proc/self/fd").ok().map(|entries| entries.count().saturating_sub(1));
     Process {
         resident_bytes: pages.zip(page_size).map(|(pages, size)| pages.saturating_mul(size)),

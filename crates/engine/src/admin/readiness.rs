@@ -1,7 +1,8 @@
-//! Whether the gateway is ready to be used, as a value: decided once at the start, taken back once at the end.
+//! The readiness of the gateway. It becomes ready once after the start and stops once at the end.
 //!
-//! Ready means that every server has settled: its first listing is in the catalog, or its first attempt has failed. One
-//! that never answers must not hold the others back, so after [`SETTLE_PATIENCE`] the rest is not waited for.
+//! The gateway is ready when every server has settled: its first listing is in the catalog, or its first attempt
+//! failed. After [`SETTLE_PATIENCE`] the gateway becomes ready without the remaining servers, because one may never
+//! respond.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,15 +15,15 @@ use crate::upstream::standing::Standing;
 use crate::directory::Directory;
 use goblin_config::ServerId;
 
-/// How long servers are waited for.
+/// The time limit for servers to settle.
 pub const SETTLE_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Where the gateway is in its life.
+/// The state of the gateway from start to stop.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Readiness {
     #[default]
     Starting,
-    /// After this time; some servers may not have been waited for.
+    /// The gateway is ready after `took`. The servers in `waiting` had not settled by then.
     Ready {
         took: Duration,
         waiting: Vec<ServerId>,
@@ -36,7 +37,7 @@ impl Readiness {
     }
 }
 
-/// The one cell that holds it. Stopping is for good: a start that ends later changes nothing.
+/// The shared readiness state. `Stopping` is final: a start that finishes later has no effect.
 #[derive(Debug, Default)]
 pub struct Cell(watch::Sender<Readiness>);
 
@@ -45,7 +46,7 @@ impl Cell {
         self.0.subscribe()
     }
 
-    /// Tells whether this made it ready.
+    /// Marks the gateway as ready. Reports whether it was still starting.
     pub fn become_ready(&self, took: Duration, waiting: Vec<ServerId>) -> bool {
         self.0.send_if_modified(|readiness| {
             let was_starting = *readiness == Readiness::Starting;
@@ -61,7 +62,7 @@ impl Cell {
     }
 }
 
-/// Waits until the servers have settled, or long enough; tells how long it took and which were not waited for.
+/// Waits until the servers have settled or the time limit expires. Returns the elapsed time and the unsettled servers.
 pub async fn settle(directory: &Directory) -> (Duration, Vec<ServerId>) {
     let begin = Instant::now();
     let backends = directory.backends();
@@ -71,13 +72,13 @@ pub async fn settle(directory: &Directory) -> (Duration, Vec<ServerId>) {
         }
         directory.caught_up().await;
     };
-    // Whoever has not settled by then is named.
+    // A timeout is not an error. The unsettled servers are returned.
     let _ = tokio::time::timeout(SETTLE_PATIENCE, settled).await;
     let waiting = backends.iter().filter(|backend| !backend.has_settled()).map(|backend| backend.id.clone());
     (begin.elapsed(), waiting.collect())
 }
 
-/// How many servers stand how.
+/// The number of servers in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Servers {
     pub ready: usize,

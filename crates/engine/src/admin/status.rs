@@ -1,4 +1,4 @@
-//! How everything stands at one moment, as the API says it.
+//! Collects the state of the gateway for the admin API.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -21,7 +21,7 @@ use goblin_telemetry::metrics::Process;
 use goblin_wire::mime::Mime;
 use goblin_wire::date;
 
-/// A server that does not run because it is not meant to.
+/// The state of a server that the configuration or an operator disabled.
 const DISABLED: &str = "disabled";
 
 impl Admin {
@@ -59,7 +59,7 @@ impl Admin {
         }
     }
 
-    /// The servers in the order of the configuration, the disabled ones too.
+    /// Returns all servers in the order of the configuration, including disabled ones.
     pub(super) fn servers(&self) -> Vec<ServerStatus> {
         let directory = &self.desk.router.directory;
         let catalog = directory.catalog();
@@ -72,7 +72,7 @@ impl Admin {
         servers
     }
 
-    /// The ids of all servers, the disabled ones too.
+    /// Returns the ids of all servers, including disabled ones.
     pub(super) fn server_ids(&self) -> Vec<ServerId> {
         self.configuration.borrow().servers.iter().map(|(id, _)| id.clone()).collect()
     }
@@ -161,7 +161,7 @@ fn catalog_status(catalog: &Catalog) -> CatalogStatus {
     }
 }
 
-/// Counts that are not zero, as `/metrics` has them.
+/// Returns the counts that are not zero, in the JSON form of `/metrics`.
 fn metrics(backends: &[Arc<Backend>], subscriptions: usize) -> Metrics {
     let mut metrics = Metrics { mcp_resource_subscriptions_active: subscriptions, ..Metrics::default() };
     for backend in backends {

@@ -1,4 +1,4 @@
-//! Routes as a service, with whoever carries commands out played by the test.
+//! Tests the routes as a service. The test plays the application that carries out commands.
 
 use axum::body::Body;
 use http_body_util::BodyExt;
@@ -13,7 +13,7 @@ use goblin_admin::routes::Wish;
 use goblin_config::admin::AdminSettings;
 use goblin_config::{Config, Gateway, Server, Transport};
 
-/// Of a gateway with nothing but a disabled server called `off`.
+/// Returns the admin service of a gateway with one disabled server called `off`.
 fn admin(readiness: &watch::Sender<Readiness>, commands: Option<Commands>) -> Admin {
     let mut config = Config::empty();
     let files = Transport::Files(goblin_config::Files::at("/".into()));
@@ -69,7 +69,7 @@ fn sub15_the_query_has_one_uri_or_none() {
     }
 }
 
-/// Asks for a change with the right token.
+/// Posts to a route with the correct token.
 async fn change(admin: &Arc<Admin>, path: &str) -> (u16, Value) {
     let token = format!("Bearer {}", admin.permit.token().expose());
     let request = http::Request::post(path).header("authorization", token).body(Body::empty()).expect("a request");

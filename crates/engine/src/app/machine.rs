@@ -1,19 +1,20 @@
-//! Reads how much memory the machine or the control group of this process allows.
+//! Reads the memory limit of the machine or of the process's control group.
 
 use std::path::Path;
 
-/// The default of `gateway.maxMemory` on a machine with much memory, and on one that reports nothing.
+/// The upper limit of the default of `gateway.maxMemory`.
 const MAX_DEFAULT: u64 = 4 * 1024 * 1024 * 1024;
+/// The default of `gateway.maxMemory` if the memory is unknown.
 const UNKNOWN_DEFAULT: u64 = 1024 * 1024 * 1024;
 
-/// Returns the default of `gateway.maxMemory`: a quarter of the memory, and not more than a machine with much has.
+/// Returns the default of `gateway.maxMemory`: a quarter of the memory, at most `MAX_DEFAULT`.
 pub fn default_max() -> usize {
     let read = |path: &str| std::fs::read_to_string(Path::new("/").join(path)).ok();
     let default = allowed(read).map_or(UNKNOWN_DEFAULT, |bytes| bytes / 4);
     usize::try_from(default.min(MAX_DEFAULT)).unwrap_or(usize::MAX)
 }
 
-/// Returns the smallest of the machine's memory and the limits of the control groups. `None` where nothing is known.
+/// Returns the minimum of the machine's memory and the limits of the control groups. Returns `None` if none is known.
 fn allowed(read: impl Fn(&str) -> Option<String>) -> Option<u64> {
     let groups = read("proc/self/cgroup").unwrap_or_default();
     let limits = groups.lines().flat_map(|line| limits_of(&read, line));
@@ -25,7 +26,7 @@ fn total(text: &str) -> Option<u64> {
     kibibytes.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Returns the limits of one line of `/proc/self/cgroup`, of the group and of those above.
+/// Returns the limits from one line of `/proc/self/cgroup`: those of the group and of its ancestors.
 fn limits_of(read: impl Fn(&str) -> Option<String>, line: &str) -> Vec<u64> {
     let mut parts = line.splitn(3, ':').skip(1);
     let (Some(controllers), Some(group)) = (parts.next(), parts.next()) else { return Vec::new() };
@@ -34,10 +35,10 @@ fn limits_of(read: impl Fn(&str) -> Option<String>, line: &str) -> Vec<u64> {
         list if list.split(',').any(|name| name == "memory") => ("sys/fs/cgroup/memory", "memory.limit_in_bytes"),
         _ => return Vec::new(),
     };
-    // In a container the mount may begin at the group itself, so the mount is always looked at too.
+    // In a container the mount may be the group itself, so the mount is always checked too.
     let groups = Path::new(group.trim_start_matches('/')).ancestors();
     let files = groups.filter_map(|group| Path::new(mount).join(group).join(file).to_str().map(str::to_owned));
-    // A group without a limit has the word `max` there.
+    // A group without a limit contains `max`, which does not parse.
     files.filter_map(|file| read(&file)?.trim().parse().ok()).collect()
 }
 

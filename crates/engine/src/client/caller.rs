@@ -1,6 +1,7 @@
-//! Who is asking: all that router, view, policy and the choice of a link are told about a client.
+//! Describes the client that sends a request. The router, the view, the policies and the choice of a link use it.
 //!
-//! The front builds one per request. A caller need not have a session: versions without a handshake have none.
+//! The front builds one [`Caller`] per request. A caller may have no session, because protocol versions without a
+//! handshake have none.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,29 +18,29 @@ use goblin_wire::params::Params;
 pub struct Caller {
     pub session: Option<SessionId>,
     pub principal: Principal,
-    /// Decides what there is for this client; all there is where it has none.
+    /// The client's view of the catalog. `None` means the whole catalog.
     pub profile: Option<ProfileName>,
     pub dialect: Dialect,
-    /// Log lines below this are not for this client; none at all where it is absent.
+    /// The lowest level of log messages that the client receives. `None` means no log messages.
     pub level: Option<Level>,
     pub abilities: Arc<Abilities>,
 }
 
 
-/// The longest name or version of a client that is kept, in characters.
+/// The maximum stored length of a client's name or version, in characters.
 const LONGEST_WORD: usize = 64;
 
-/// What a client said of itself in its handshake.
+/// The client's description of itself in its handshake.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Introduction {
     pub abilities: Arc<Abilities>,
-    /// Empty where it said none, and so is the version.
+    /// The client's name. Empty if the handshake has none. The same applies to the version.
     pub name: Box<str>,
     pub version: Box<str>,
 }
 
 impl Introduction {
-    /// From the params of `initialize`.
+    /// Reads the params of `initialize`.
     pub fn read(text: &str, params: &Params) -> Introduction {
         let word = |key| {
             let word = params.client_info.and_then(|info| json::member(text, info, key));
@@ -51,7 +52,7 @@ impl Introduction {
     }
 }
 
-/// What a client can be asked for, as it declared in its handshake.
+/// The capabilities that a client declares. Servers may send the client only requests that these capabilities allow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Abilities {
     pub sampling: bool,
@@ -59,16 +60,18 @@ pub struct Abilities {
     pub elicitation_form: bool,
     pub elicitation_url: bool,
     pub roots: bool,
-    /// It knows our extension of subscriptions, so it can be told of a deletion in so many words.
+    /// Whether the client knows the gateway's subscription extension and can receive explicit notifications of
+    /// deletions.
     pub subscriptions: bool,
-    /// It can be given a task in place of a result, by the extension of versions without a handshake.
+    /// Whether the client accepts a task in place of a result, by the extension of versions without a handshake.
     pub tasks: bool,
-    /// All of it as the client wrote it; empty where it declared nothing.
+    /// The capabilities as the client sent them. Empty if it declared none.
     pub raw: Box<str>,
 }
 
 impl Abilities {
-    /// For a client that says it with every request: most can do nothing.
+    /// Reads the capabilities of a client that sends them with every request. Shares one value for `{}`, the most
+    /// common case.
     pub fn said(text: &str, capabilities: Option<Span>) -> Arc<Abilities> {
         static NONE: LazyLock<Arc<Abilities>> =
             LazyLock::new(|| Arc::new(Abilities::read("{}", Some(Span::new(0, 2)))));
@@ -90,7 +93,7 @@ impl Abilities {
         Abilities {
             sampling: sampling.is_some(),
             sampling_tools: has(sampling, "tools"),
-            // A bare object means forms, which are all that the first version had.
+            // An empty object means forms, the only mode of the first version.
             elicitation_form: has(elicitation, "form") || elicitation.is_some() && !elicitation_url,
             elicitation_url,
             roots: object(capabilities, "roots").is_some(),
@@ -103,17 +106,17 @@ impl Abilities {
     }
 }
 
-/// On whose behalf a client acts. There is one until clients are told apart by authentication.
+/// The identity that a client acts for. There is only one, because clients are not authenticated individually yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Principal {
     Anonymous,
 }
 
-/// A session's name: a version 8 UUID. 28 bits name the gateway process, 94 are from the system's random source.
+/// A session id in the form of a version 8 UUID. 28 bits identify the gateway process, 94 are random.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SessionId(u128);
 
-/// Names this run of the gateway inside session ids.
+/// Identifies this run of the gateway in session ids.
 #[derive(Clone, Copy, Debug)]
 pub struct Node(u32);
 
@@ -123,7 +126,8 @@ impl Node {
     }
 }
 
-/// What tells the event ids of one client from those of others, and from those before a restart.
+/// Returns a random number for event ids. It separates those of one client from others, and from those before a
+/// restart.
 pub fn random_epoch() -> u32 {
     random_bits() as u32 & 0x0fff_ffff
 }
@@ -137,7 +141,7 @@ impl SessionId {
         SessionId(node | variant)
     }
 
-    /// Enough to tell sessions apart in a log, too little to use one.
+    /// Returns the end of the id. It distinguishes sessions in a log but is too short to use one.
     pub fn short(self) -> String {
         format!("{:08x}", (self.0 & 0xffff_ffff) as u32)
     }
@@ -156,7 +160,7 @@ impl fmt::Display for SessionId {
     }
 }
 
-/// Whoever holds a session's id can use the session, so it is never printed whole by accident.
+/// Prints only the end of the id, because a full id gives access to the session.
 impl fmt::Debug for SessionId {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "SessionId(..{})", self.short())
@@ -181,7 +185,7 @@ impl FromStr for SessionId {
     }
 }
 
-/// What each byte is worth in a session id, which every request names.
+/// The value of each byte as a hexadecimal digit. Every request carries a session id, so parsing uses a table.
 const HEX_DIGITS: [u8; 256] = {
     let mut digits = [NO_DIGIT; 256];
     let mut digit = 0;
@@ -191,10 +195,10 @@ const HEX_DIGITS: [u8; 256] = {
     }
     digits
 };
-/// All bits, so that one of it shows among many.
+/// The value of any other byte. All of its bits are set, so it remains visible after an OR of many digits.
 const NO_DIGIT: u8 = u8::MAX;
 
-/// The severities of log lines, least first.
+/// The severities of log messages, least severe first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     Debug,
@@ -219,7 +223,7 @@ impl Level {
         Level::Emergency,
     ];
 
-    /// What a client gets that never asked.
+    /// The level of a client that has not set one.
     pub const DEFAULT: Level = Level::Info;
 
     pub fn parse(name: &str) -> Option<Level> {
