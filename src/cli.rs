@@ -1,6 +1,7 @@
-//! The command line: arguments in, a running gateway, a table or a clear error out.
+//! The command line. Each command has its own file with its arguments and a `run` function.
 //!
-//! Each command has a file of its own with its arguments and what it does. Nothing below this module prints.
+//! Printing happens here: the modules that the commands call return values and errors. Only the dashboard
+//! (`crate::tui`) draws its own screen.
 
 pub mod address;
 pub mod admin_client;
@@ -48,7 +49,7 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// One line per paragraph: clap fits them to the terminal.
+/// Each paragraph is one line, because clap wraps it to the width of the terminal.
 const LONG_ABOUT: &str = "\
 One MCP endpoint for many MCP servers.
 

@@ -134,7 +134,7 @@ pub async fn run(
 async fn finish(client: Client, bridge: Arc<Bridge>, writer: JoinHandle<()>) {
     let Client { output, mut calls, visits, keeper, .. } = client;
     drop(output);
-    // Ends the streams of stateless requests: they may never finish on their own.
+    // Ends `subscriptions/listen` streams, which would not end on their own. Other requests may still finish.
     drop(visits);
     let finished = async {
         bridge.refuse_open_asks().await;

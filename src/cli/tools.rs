@@ -1,4 +1,4 @@
-//! `goblin tools`: what the gateway's tools are, and one of them called.
+//! `goblin tools`: lists, searches, describes and calls the gateway's tools.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -111,7 +111,7 @@ pub async fn run(arguments: Tools) -> Result<ExitCode> {
     }
 }
 
-/// Lists what there is of one kind.
+/// Prints the list of one kind.
 pub async fn list(client: &mut Client, kind: Kind, filter: &Filter, json: bool) -> Result<(), Failure> {
     let cards = cards::list(client, kind, filter).await?;
     match json {
@@ -169,7 +169,7 @@ impl Call {
     }
 }
 
-/// The content of a result; where there is none, what it says to programs.
+/// Returns the content of a result, or its structured content if there is no other.
 pub fn blocks(outcomes: &Outcomes) -> Vec<Block> {
     let content = outcomes.content();
     match outcomes.structure() {
@@ -178,7 +178,7 @@ pub fn blocks(outcomes: &Outcomes) -> Vec<Block> {
     }
 }
 
-/// What a tool says that failed.
+/// Returns the error text of a failed tool.
 fn complaint(name: &str, outcomes: &Outcomes) -> String {
     let text = outcomes.text();
     let lines: Vec<_> = text.lines().map(clean).collect();

@@ -1,4 +1,4 @@
-//! `goblin top`: a running gateway in the terminal (see [`crate::tui`]).
+//! `goblin top`: shows a running gateway in the terminal (see [`crate::tui`]).
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use crate::tui::remote::Remote;
 use crate::tui::remote::api::Gateway;
 use crate::tui::view::theme::Theme;
 
-/// One line per paragraph: clap fits them to the terminal.
+/// Each paragraph is one line, because clap wraps it to the width of the terminal.
 pub const LONG_ABOUT: &str = "\
 See how a running gateway is doing, and act on it, in the terminal.
 
@@ -44,7 +44,7 @@ pub async fn run(arguments: Top) -> Result<ExitCode> {
     if let Err(problem) = check_terminal() {
         return Ok(tell(&problem));
     }
-    // Before there is anything that a signal must not leave behind.
+    // Install the signal handlers before anything starts that a signal must not leave behind.
     let terminated = termination()?;
     let gateway = match arguments.url {
         Some(url) => Gateway::Named {
@@ -64,7 +64,7 @@ pub async fn run(arguments: Top) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether there is a screen and a keyboard.
+/// Returns an error if stdin or stdout is no terminal that can be drawn on.
 pub fn check_terminal() -> Result<(), String> {
     let elsewhere = "goblin tools, goblin resources and the admin API tell the same to programs";
     if !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {

@@ -19,7 +19,7 @@ use crate::protocol;
 /// How long the bridge waits for a sign that the gateway has a cancelled request. The request then frees its place.
 const SHOWN_WITHIN: Duration = Duration::from_secs(10);
 
-/// The progress of one message, shared by the task that sends it and the task that may cancel it.
+/// The progress of one message, shared by the future that sends it and the one that cancels it.
 #[derive(Default)]
 pub struct Way {
     /// Set once the gateway has the message.
