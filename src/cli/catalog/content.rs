@@ -1,6 +1,7 @@
-//! Content of results: text as text, bytes where they were asked for.
+//! Prints and saves the content of results.
 //!
-//! Text of a server goes to a pipe exactly as it is. A terminal does not get the characters that it would obey.
+//! Text of a server goes to a pipe unchanged. On a terminal, control characters are removed, because the terminal would
+//! obey them.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -19,17 +20,17 @@ use crate::observe::clean;
 #[derive(Debug, PartialEq, Eq)]
 pub enum Block {
     Text(String),
-    /// An image, a sound, or the content of a resource.
+    /// An image, audio, or the binary content of a resource.
     Bytes {
         what: String,
         bytes: Vec<u8>,
     },
-    /// Something to look for elsewhere, or of a kind that we do not know.
+    /// A link to a resource, or a block of an unknown type.
     Other(String),
 }
 
 impl Block {
-    /// A block of a tool result or of a message of a prompt.
+    /// Reads a block of a tool result or of a prompt message.
     pub fn read(block: &Value) -> Block {
         let word = |key: &str| clean(block[key].as_str().unwrap_or_default());
         match block["type"].as_str().unwrap_or_default() {
@@ -41,7 +42,7 @@ impl Block {
         }
     }
 
-    /// What a resource holds.
+    /// Reads the contents of a resource.
     pub fn of_resource(contents: &Value) -> Block {
         let word = |key: &str| clean(contents[key].as_str().unwrap_or_default());
         match contents["text"].as_str() {
@@ -50,7 +51,7 @@ impl Block {
         }
     }
 
-    /// As it is printed.
+    /// Returns the block as printed text. A binary block becomes a short description.
     pub fn line(&self) -> String {
         match self {
             Block::Text(text) => text.clone(),
@@ -68,13 +69,13 @@ fn binary(what: &str, data: &Value) -> Block {
     }
 }
 
-/// Prints blocks for a reader, one below the other.
+/// Prints blocks to stdout, one below the other.
 pub fn print(blocks: &[Block]) -> std::io::Result<()> {
     let text: String = blocks.iter().map(|block| ended(block.line())).collect();
     write_out(tame(&text).as_bytes())
 }
 
-/// The text with the end of its last line.
+/// Returns the text with a line end.
 fn ended(mut text: String) -> String {
     if !text.ends_with('\n') {
         text.push('\n');
@@ -82,7 +83,7 @@ fn ended(mut text: String) -> String {
     text
 }
 
-/// A text for stdout: on a terminal without what could command it.
+/// Returns a text for stdout. Removes control characters if stdout is a terminal.
 fn tame(text: &str) -> String {
     match std::io::stdout().is_terminal() {
         true => harmless(text),
@@ -94,7 +95,7 @@ fn harmless(text: &str) -> String {
     text.chars().filter(|character| !is_command(*character) || matches!(character, '\n' | '\t')).collect()
 }
 
-/// One that has had enough, as `head` has, is no error.
+/// Writes bytes to stdout. A reader that closed the pipe early, such as `head`, is no error.
 pub fn write_out(bytes: &[u8]) -> std::io::Result<()> {
     let mut stdout = std::io::stdout();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
@@ -103,7 +104,7 @@ pub fn write_out(bytes: &[u8]) -> std::io::Result<()> {
     }
 }
 
-/// Saves what is no text; the second and further files are numbered.
+/// Saves all binary blocks. The second and later files get a number.
 pub fn save(blocks: &[Block], path: &Path) -> Result<(), Failure> {
     let all = blocks.iter().filter_map(|block| match block {
         Block::Bytes { bytes, .. } => Some(bytes.as_slice()),
@@ -133,7 +134,8 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     std::fs::write(path, bytes).map_err(|error| Failure::Refused(format!("cannot write {}: {error}", path.display())))
 }
 
-/// Writes what a resource holds to stdout, byte for byte in a pipe.
+/// Writes the contents of a resource to stdout. A pipe gets the exact bytes. Returns an error for binary contents on a
+/// terminal.
 pub fn write_resource(uri: &str, blocks: &[Block]) -> Result<(), Failure> {
     let is_terminal = std::io::stdout().is_terminal();
     let is_binary = blocks.iter().any(|block| matches!(block, Block::Bytes { .. }));
@@ -151,7 +153,7 @@ pub fn write_resource(uri: &str, blocks: &[Block]) -> Result<(), Failure> {
     Ok(write_out(&joined(blocks))?)
 }
 
-/// All that is text or bytes.
+/// Returns the bytes of all text and binary blocks.
 pub fn joined(blocks: &[Block]) -> Vec<u8> {
     let part = |block: &Block| match block {
         Block::Text(text) => text.clone().into_bytes(),

@@ -1,4 +1,4 @@
-//! An update, as people and as programs read it.
+//! Reads an update and renders it as text or JSON.
 
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
@@ -11,7 +11,7 @@ use crate::protocol::method::Method;
 
 const DELETED: &str = "dev.goblin/deleted";
 
-/// Who reads it.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
     Plain,
@@ -25,17 +25,17 @@ impl Shown {
     }
 }
 
-/// A resource has changed.
+/// A change of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Update {
     pub uri: String,
     pub is_deleted: bool,
-    /// As the gateway sent them.
+    /// The params of the notification, unchanged.
     params: String,
 }
 
 impl Update {
-    /// Nothing where it does not say of what.
+    /// Reads a notification. Returns `None` if it names no URI.
     pub fn read(notification: &Notification) -> Option<Update> {
         let text = notification.raw.as_str();
         let uri = json::string(text, notification.params.uri?)?.into_owned();
@@ -46,7 +46,7 @@ impl Update {
         Some(Update { uri, is_deleted, params })
     }
 
-    /// One line, with its end.
+    /// Renders the update as one line, including the line end.
     pub fn line(&self, shown: Shown, time: &str, server: Option<&str>) -> String {
         let is_colourful = match shown {
             Shown::Json => return self.json(time, server),
@@ -66,10 +66,10 @@ impl Update {
     }
 }
 
-/// The time as in the log: RFC 3339, UTC.
+/// Returns the current time as in the log: RFC 3339 in UTC.
 pub fn now() -> String {
     let mut text = String::new();
-    // Nothing but the memory could fail.
+    // Writing to a string cannot fail.
     let _ = SystemTime.format_time(&mut Writer::new(&mut text));
     text
 }
