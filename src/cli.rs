@@ -1,4 +1,4 @@
-//! The command line. Each command has its own file with its arguments and a `run` function.
+//! The command line. Each command has its own file with its arguments and its entry function.
 //!
 //! Printing happens here: the modules that the commands call return values and errors. Only the dashboard
 //! (`crate::tui`) draws its own screen.

@@ -1,7 +1,8 @@
 //! Connects one client on stdin and stdout to a gateway that already runs. Each line of the client becomes the body of
 //! a POST, and each message of the response becomes a line.
 //!
-//! Invariant: a message is sent again only if the gateway certainly did not handle it.
+//! Invariant: a message is sent again only if the gateway certainly did not handle it. Responses and subscriptions are
+//! the exceptions, because receiving them twice has no further effect.
 //!
 //! The bridge answers `initialize` before it forwards anything else. It sends notifications and responses of the client
 //! one after the other. Requests run concurrently, up to [`MOST_CALLS`]. All lines for the client pass one bounded
@@ -89,8 +90,8 @@ struct Handshake {
     version: String,
 }
 
-/// Forwards messages of the client until the input ends or `shutdown` resolves. Open requests may then finish within
-/// [`GRACE`], unless `shutdown` resolves a second time.
+/// Forwards messages of the client until the input ends or `shutdown` resolves. Open requests may then finish within a
+/// grace period, unless `shutdown` resolves a second time.
 pub async fn run(
     wire: Wire,
     input: impl AsyncRead + Unpin,
@@ -350,8 +351,8 @@ impl Bridge {
         }
     }
 
-    /// Forwards the messages of a response until every id in `waiting` is answered. Resumes the stream if it breaks
-    /// before.
+    /// Forwards the messages of a response until every id in `waiting` is answered. Resumes a stream that breaks
+    /// earlier.
     async fn hand_on(
         &self,
         answers: Answers,

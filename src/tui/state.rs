@@ -198,7 +198,7 @@ pub enum Command {
     Reload,
 }
 
-/// The connection to the gateway.
+/// The state of the connection to the gateway.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Link {
     #[default]

@@ -181,8 +181,8 @@ impl Bridge {
         }
     }
 
-    /// Sends a response, with retries. A response may arrive twice without harm, so a lost connection is always
-    /// retried.
+    /// Sends a response, with up to [`MOST_TRIES`] attempts. A response may arrive twice without harm, so a lost
+    /// connection is a reason to retry.
     async fn deliver(&self, body: Bytes, session: &Session, output: &Output) -> Result<(), Error> {
         let mut pace = Pace::default();
         let mut tries = 1;

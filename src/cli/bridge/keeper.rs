@@ -32,7 +32,7 @@ pub struct Session {
     /// The number of this session. 0 means that no handshake succeeded yet.
     pub generation: u64,
     pub headers: HeaderMap,
-    /// The number of failed renewals, and below it the reason of the last one.
+    /// The number of failed renewals. `reason` belongs to the last one.
     failures: u64,
     reason: Option<Error>,
 }

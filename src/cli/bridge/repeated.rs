@@ -128,8 +128,8 @@ fn listing(request: &Request, cursor: Option<&str>) -> Option<Request> {
     }
 }
 
-/// Adds the tools of a page that mirror arguments. Returns the cursor of the next page. Returns `None` if `page` is no
-/// tool list.
+/// Adds the tools of a page that mirror arguments. Returns the cursor of the next page; the inner `None` marks the last
+/// page. Returns the outer `None` if `page` is no tool list.
 fn read_page(page: &Response, tools: &mut Tools) -> Option<Option<String>> {
     let Outcome::Result(result) = page.outcome else { return None };
     let text = page.raw.as_str();

@@ -72,7 +72,8 @@ impl Field {
         }
     }
 
-    /// Returns the value as JSON, or `None` if the argument is left out. Returns an error if it is invalid or required.
+    /// Returns the value as JSON, or `None` if the argument is left out. Returns an error if the value is invalid, or
+    /// missing although it is required.
     fn token(&self, schema: Schema<'_>) -> Result<Option<String>, String> {
         let token = match &self.entry {
             Entry::Written(text) if text.is_empty() => None,
