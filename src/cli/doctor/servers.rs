@@ -81,7 +81,8 @@ fn split(reason: &str) -> (String, Option<String>) {
     }
 }
 
-/// Adds the results of a check. Leaves out errors that [`commands`] already reported; the second argument is its result.
+/// Adds the results of a check. The second argument is the result of [`commands`]: errors of those servers are already
+/// reported.
 pub fn examined(report: &Report, told: &BTreeSet<String>, findings: &mut Findings) {
     for server in &report.servers {
         standing(server, told, findings);

@@ -1,8 +1,8 @@
 //! Identifies the configuration of a gateway, so that another program can compare it with its own.
 //!
-//! Two programs agree if they read the same text of the same file, resolve its paths in the same directory, and have the
-//! same values of its variables. Values are compared by salted hashes. A variable that is not set here counts as equal,
-//! because clients often start their servers with few variables.
+//! Two programs agree if they read the same text of the same file, resolve its paths in the same directory, and have
+//! the same values of its variables. Values are compared by salted hashes. A variable that is not set here counts as
+//! equal, because clients often start their servers with few variables.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
