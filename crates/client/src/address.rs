@@ -1,6 +1,6 @@
-//! The address of a gateway, as commands read and show it: an HTTP URL, or a Unix socket.
+//! The address of a gateway on the command line: an HTTP URL, or a Unix socket.
 //!
-//! `unix:SOCKET:PATH` names a path at a socket, as nginx writes it: `unix:/run/user/1000/goblin.sock:/mcp`.
+//! `unix:SOCKET:PATH` names a path at a socket, in the notation of nginx: `unix:/run/user/1000/goblin.sock:/mcp`.
 
 use std::path::Path;
 
@@ -19,7 +19,8 @@ pub fn of_socket(socket: &Path, path: &str) -> String {
     format!("{UNIX}{}:{path}", socket.display())
 }
 
-/// Reads the value of `--url`. Completes the address of a socket: its path is absolute, and `/mcp` is the endpoint.
+/// Reads the value of `--url`. Makes the path of a socket absolute, and adds the endpoint `/mcp` if the address has no
+/// path.
 pub fn parse(text: &str) -> Result<String, String> {
     let Some(rest) = text.strip_prefix(UNIX) else { return Ok(text.to_owned()) };
     let (socket, path) = split(rest).unwrap_or((rest, ENDPOINT));
@@ -29,7 +30,7 @@ pub fn parse(text: &str) -> Result<String, String> {
     }
 }
 
-/// Makes a client for the gateway at `url`. Returns it with the URI that its requests name.
+/// Creates a client for the gateway at `url`. Returns it with the URI that its requests must use.
 pub fn client(url: &str, proxies: &ProxyEnvironment) -> Result<(HttpClient, Uri)> {
     let (socket, shown) = (url.strip_prefix(UNIX).and_then(split), mask::url(url));
     let target = socket.map(|(_, path)| format!("http://localhost{path}"));
@@ -42,13 +43,14 @@ pub fn client(url: &str, proxies: &ProxyEnvironment) -> Result<(HttpClient, Uri)
     Ok((client, uri))
 }
 
-/// Returns the index at which the query or the fragment of `url` begins, or its length. A socket may hold `?` and `#`.
+/// Returns the index at which the query or the fragment of `url` begins, or its length. The path of a socket may
+/// contain `?` and `#`; they do not count.
 pub fn query_start(url: &str) -> usize {
     let path = url.strip_prefix(UNIX).and_then(split).map_or(url, |(_, path)| path);
     url.len() - path.len() + path.find(['?', '#']).unwrap_or(path.len())
 }
 
-/// Splits what follows `unix:` into the socket and the path. Returns `None` if there is no path.
+/// Splits the part after `unix:` into the socket and the path. Returns `None` if there is no path.
 fn split(rest: &str) -> Option<(&str, &str)> {
     let at = rest.rfind(":/").filter(|at| *at > 0)?;
     Some((&rest[..at], &rest[at + 1..]))

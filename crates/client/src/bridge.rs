@@ -1,18 +1,17 @@
-//! One client on stdin and stdout, carried to a gateway that runs already.
+//! Connects one client on stdin and stdout to a gateway that already runs. Each line of the client becomes the body of
+//! a POST, and each message of the response becomes a line.
 //!
-//! Nothing is looked into further than needed: a line of the client is the body of a POST, each message that comes back is
-//! a line. What is kept is the session. When the gateway was restarted and does not know it any more, the client's own
-//! handshake is repeated (see [`keeper`]) and the client is told to list again; a message goes out a second time only where
-//! the gateway certainly did not handle it. While the gateway is gone every request is answered with an error at once.
+//! Invariant: a message is sent again only if the gateway certainly did not handle it. Responses and subscriptions are
+//! the exceptions, because receiving them twice has no further effect.
 //!
-//! Order: `initialize` is answered before anything else is sent, and notifications and answers of the client are taken by
-//! the gateway one by one. Requests travel side by side, up to [`MOST_CALLS`]; one more is refused. Lines for the client
-//! pass one bounded queue; where the client does not read, the streams of the gateway wait. A cancel goes with its request
-//! (see [`call`]), an answer to the session that asked (see [`asks`]), a stream that was cut goes on (see [`stream`]), and
-//! what the client subscribed to is asked of every session (see [`subscriptions`]).
+//! The bridge answers `initialize` before it forwards anything else. It sends notifications and responses of the client
+//! one after the other. Requests run concurrently, up to [`MOST_CALLS`]. All lines for the client pass one bounded
+//! queue; if the client does not read, the bridge stops reading the gateway's streams. While the gateway is
+//! unreachable, every request gets an error at once.
 //!
-//! A request that says its version itself needs no session and causes none: it is a POST of its own (see [`visit`]), and
-//! what it listens for outlives the gateway too (see [`listen`]). One client may send both kinds.
+//! [`keeper`] begins a new session after a restart, [`subscriptions`] restores its subscriptions, and [`stream`]
+//! resumes broken streams. [`call`] runs requests and cancels them, and [`asks`] routes requests of the gateway.
+//! [`visit`] and [`listen`] run requests that carry their protocol version and need no session.
 
 pub mod asks;
 pub mod call;
@@ -51,17 +50,18 @@ use goblin_wire::method::Method;
 use goblin_wire::{Id, Request};
 use goblin_telemetry::worker;
 
-/// Requests of the client that may be open at once.
+/// The maximum number of open requests of the client.
 const MOST_CALLS: usize = 256;
-/// Lines that may wait for the client to read.
+/// The maximum number of lines that wait for the client to read.
 const OUTPUT_LINES: usize = 64;
-/// The gateway has its own, smaller limits; this one keeps a stream without line ends from filling the memory.
+/// The maximum size of one message. The gateway has smaller limits; this one bounds the buffer for a stream without
+/// line ends.
 pub const LARGEST_MESSAGE: usize = 64 << 20;
-/// How often a message goes out again because the gateway forgot the session meanwhile.
+/// How often a message is sent before the bridge gives up because the gateway keeps losing the session.
 const MOST_TRIES: usize = 3;
-/// Notifications and the end of a session; nobody waits longer for them.
+/// The timeout for messages that the client does not wait for, such as notifications and the end of the session.
 const ASIDE: Duration = Duration::from_secs(5);
-/// How long open requests may take after the end of the input.
+/// How long open requests may take after the input ended.
 const GRACE: Duration = Duration::from_secs(10);
 
 pub type Output = mpsc::Sender<Bytes>;
@@ -69,17 +69,18 @@ pub type Output = mpsc::Sender<Bytes>;
 pub struct Bridge {
     wire: Wire,
     session: watch::Sender<Session>,
-    /// The handshake of the client, once it succeeded.
+    /// The client's handshake. It is set once the gateway accepted it, and repeated for every later session.
     handshake: OnceLock<Handshake>,
     initialized: OnceLock<Bytes>,
-    /// The last log level that the client asked for.
+    /// The client's last `logging/setLevel` request. Every later session receives it again.
     level: Mutex<Option<Bytes>>,
     asks: Mutex<Asks>,
     subscriptions: Mutex<Subscriptions>,
-    /// Rung when a subscription that the current session lacks may be had.
+    /// Wakes the subscription task if a missing subscription may succeed now.
     doubts: Notify,
-    /// The newest session that the gateway was found to have forgotten.
+    /// The newest session generation that the gateway reported as unknown.
     lost: AtomicU64,
+    /// Wakes the session task when the client finished its handshake or a message found its session unknown.
     bell: Notify,
     repeated: Repeated,
 }
@@ -89,7 +90,8 @@ struct Handshake {
     version: String,
 }
 
-/// Carries the client until the input or `shutdown` ends; what is open then may finish, unless `shutdown` ends again.
+/// Forwards messages of the client until the input ends or `shutdown` resolves. Open requests may then finish within a
+/// grace period, unless `shutdown` resolves a second time.
 pub async fn run(
     wire: Wire,
     input: impl AsyncRead + Unpin,
@@ -129,11 +131,11 @@ pub async fn run(
     }
 }
 
-/// Lets open requests finish, then ends the session.
+/// Waits for open requests, then ends the session.
 async fn finish(client: Client, bridge: Arc<Bridge>, writer: JoinHandle<()>) {
     let Client { output, mut calls, visits, keeper, .. } = client;
     drop(output);
-    // Nobody is told of anything any more.
+    // Ends `subscriptions/listen` streams, which would not end on their own. Other requests may still finish.
     drop(visits);
     let finished = async {
         bridge.refuse_open_asks().await;
@@ -162,14 +164,14 @@ async fn write(mut lines: mpsc::Receiver<Bytes>, mut output: impl AsyncWrite + U
     }
 }
 
-/// The side that the client writes to.
+/// The reading side of the client: parses its lines and starts its requests.
 struct Client {
     bridge: Arc<Bridge>,
     output: Output,
     calls: JoinSet<()>,
-    /// How to give up an open request.
+    /// The open requests. Sending the client's cancellation to a request's channel gives it up.
     open: HashMap<Id, oneshot::Sender<Outgoing>>,
-    /// The same for those without a session, which the gateway does not tell by their ids.
+    /// The open requests without a session. The gateway does not know them by id, so dropping the POST cancels them.
     visits: HashMap<Id, oneshot::Sender<()>>,
     keeper: Option<JoinHandle<()>>,
 }
@@ -180,7 +182,7 @@ impl Client {
         let output = self.output.clone();
         loop {
             let read = tokio::select! {
-                // Nobody reads what we say.
+                // The client does not read its output any more.
                 () = output.closed() => return,
                 read = input.read_buf(lines.buffer()) => read,
             };
@@ -215,7 +217,7 @@ impl Client {
                     self.refuse(Some(id), &error).await;
                 }
             }
-            // In order with what the client says besides.
+            // A batch without requests keeps its place among the notifications.
             Kind::Batch(ids) if ids.is_empty() => self.bridge.carry_aside(&outgoing, &self.output).await,
             Kind::Request(..) | Kind::Batch(_) => self.begin(outgoing).await,
             Kind::Visit(request) => self.visit(request).await,
@@ -227,7 +229,7 @@ impl Client {
                     Some(open) => open.send(outgoing).err(),
                     None => Some(outgoing),
                 };
-                // The gateway may know a request that we do not.
+                // The gateway may know a request that the bridge does not track, for example one from a batch.
                 if let Some(outgoing) = kept {
                     self.bridge.carry_aside(&outgoing, &self.output).await;
                 }
@@ -264,7 +266,7 @@ impl Client {
         Ok(())
     }
 
-    /// A request that says its version itself.
+    /// Starts a request that carries its protocol version.
     async fn visit(&mut self, request: &Request) {
         self.visits.retain(|_, open| !open.is_closed());
         let admitted = match self.visits.contains_key(&request.id) {
@@ -317,7 +319,7 @@ impl Client {
 }
 
 impl Bridge {
-    /// Sends a message and hands on what comes back; `waiting` loses the ids that were answered.
+    /// Sends a message and forwards the responses. Removes every answered id from `waiting`.
     async fn carry(&self, outgoing: &Outgoing, output: &Output, waiting: &mut Vec<Id>, way: &Way) -> Result<(), Error> {
         for _ in 0..MOST_TRIES {
             if way.is_given_up() {
@@ -327,7 +329,7 @@ impl Bridge {
             let response = self.wire.post(outgoing.body.clone(), &session.headers).await;
             let response = response.map_err(|error| self.unreachable(&error))?;
             match response.status() {
-                // It did nothing, or it would know the session.
+                // The gateway does not know the session, so it did not handle the message. Sending it again is safe.
                 StatusCode::NOT_FOUND if session.exists() => self.renewed(&session).await?,
                 status if status.is_success() => {
                     way.arrive();
@@ -339,7 +341,7 @@ impl Bridge {
         Err(self.unavailable("it keeps forgetting the session".to_owned(), false))
     }
 
-    /// What the client does not wait for.
+    /// Sends a message that the client does not wait for. Failures are only logged.
     async fn carry_aside(&self, outgoing: &Outgoing, output: &Output) {
         let carried = tokio::time::timeout(ASIDE, self.carry(outgoing, output, &mut Vec::new(), &Way::default())).await;
         match carried {
@@ -349,7 +351,8 @@ impl Bridge {
         }
     }
 
-    /// Hands on an answer, message by message, until all that wait are served.
+    /// Forwards the messages of a response until every id in `waiting` is answered. Resumes a stream that breaks
+    /// earlier.
     async fn hand_on(
         &self,
         answers: Answers,
@@ -363,7 +366,7 @@ impl Bridge {
         loop {
             let next = stream.next();
             let next = match awaits_some && waiting.is_empty() {
-                // All is said; what follows is the gateway's good manners.
+                // Every request is answered. Read the rest of the stream for a short time only.
                 true => tokio::time::timeout(ASIDE, next).await.unwrap_or(Ok(None)),
                 false => next.await,
             };
@@ -400,7 +403,7 @@ impl Bridge {
         }
     }
 
-    /// An answer that is no success.
+    /// Forwards the error of a response with a failing HTTP status.
     async fn hand_on_refusal(
         &self,
         response: wire::Response,
@@ -413,7 +416,8 @@ impl Bridge {
         Ok(())
     }
 
-    /// The JSON-RPC error of an answer that is no success, under the id that the client knows.
+    /// Returns the JSON-RPC error of a response with a failing HTTP status, under the id that the client waits for.
+    /// Returns an error if the body has no such error.
     async fn refusal(&self, response: wire::Response, waiting: &[Id]) -> Result<Bytes, Error> {
         let status = response.status();
         let body = Answers::new(response).next_message().await.ok().flatten().unwrap_or_default();
@@ -421,7 +425,8 @@ impl Bridge {
         message::refusal(body, waiting).filter(|_| is_ours).ok_or_else(|| self.wire.refused(status, None))
     }
 
-    /// The handshake with these bytes: what names the new session, the answer, and the version where it is a success.
+    /// Sends `initialize` with these bytes. Returns the headers of the new session, the response, and the negotiated
+    /// version. The version is `None` if the response is an error.
     async fn shake_hands(&self, hello: &Bytes, output: &Output) -> Result<(HeaderMap, Bytes, Option<String>), Error> {
         let shaken = async {
             let response = self.wire.post(hello.clone(), &HeaderMap::new()).await;
@@ -449,7 +454,7 @@ impl Bridge {
         tokio::time::timeout(keeper::HANDSHAKE_PATIENCE, shaken).await.unwrap_or_else(|_| Err(late()))
     }
 
-    /// Tells the gateway that the client is gone.
+    /// Deletes the session at the gateway.
     async fn end(&self) {
         let session = self.session.borrow().clone();
         if session.exists() {

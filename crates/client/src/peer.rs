@@ -1,4 +1,5 @@
-//! The client's side of a pipe to a gateway: lines out, messages in. It answers pings; the rest is for whoever listens.
+//! The client's end of a pipe to a gateway: writes lines and reads messages. It answers pings itself; all other
+//! messages go to the caller.
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
@@ -15,7 +16,7 @@ pub struct Peer {
     reader: ReadHalf<DuplexStream>,
     writer: WriteHalf<DuplexStream>,
     lines: Lines,
-    /// Goes out while we listen, so that neither side waits for the other.
+    /// The bytes to write. [`Peer::next`] writes them while it reads, so that neither side waits for the other.
     unsent: BytesMut,
     requests: u64,
 }
@@ -23,7 +24,7 @@ pub struct Peer {
 pub enum Heard {
     Answer(Response),
     Told(Notification),
-    /// It waits for [`Peer::answer`] or [`Peer::refuse`].
+    /// A request that waits for [`Peer::answer`] or [`Peer::refuse`].
     Asked(Request),
 }
 
@@ -33,7 +34,8 @@ impl Peer {
         Peer { reader, writer, lines: Lines::new(LARGEST_MESSAGE), unsent: BytesMut::new(), requests: 0 }
     }
 
-    /// The handshake, as a client of this name with these capabilities. Gives the answer; nothing at the end.
+    /// Performs the handshake with this client name and these capabilities. Returns the response, or `None` if the
+    /// gateway closed the pipe.
     pub async fn begin(&mut self, name: &str, capabilities: &str) -> Option<Response> {
         let (version, own) = (Dialect::NEWEST_WITH_HANDSHAKE.as_str(), env!("CARGO_PKG_VERSION"));
         let about = format!(r#"{{"name":{},"version":"{own}"}}"#, quote(name));
@@ -46,7 +48,7 @@ impl Peer {
         Some(answer)
     }
 
-    /// Sends a request; tells the number by which its answer is known.
+    /// Queues a request. Returns its id, which is also the id of its response.
     pub fn request(&mut self, method: &Method, params: &str) -> u64 {
         self.requests += 1;
         self.send(&goblin_wire::request(&Id::from(self.requests), method, params));
@@ -61,7 +63,7 @@ impl Peer {
         self.send(&goblin_wire::reply(&ask.id, result).concat());
     }
 
-    /// Says that we cannot do what we are asked for.
+    /// Rejects a request with "method not found".
     pub fn refuse(&mut self, ask: &Request) {
         let error = Error::MethodNotFound(ask.method.to_string()).to_json();
         self.send(&goblin_wire::error_reply(Some(&ask.id), &error).concat());
@@ -72,7 +74,7 @@ impl Peer {
         self.unsent.extend_from_slice(b"\n");
     }
 
-    /// The answer to a request, where nothing else is of interest; nothing at the end.
+    /// Returns the response to a request, and ignores everything else. Returns `None` if the gateway closed the pipe.
     pub async fn answer_to(&mut self, number: u64) -> Option<Response> {
         loop {
             match self.next().await? {
@@ -85,7 +87,7 @@ impl Peer {
         }
     }
 
-    /// The next message; nothing at the end. May be dropped at any time.
+    /// Returns the next message, or `None` if the gateway closed the pipe. Cancel safe.
     pub async fn next(&mut self) -> Option<Heard> {
         loop {
             while let Some(frame) = self.lines.take() {
@@ -105,9 +107,9 @@ impl Peer {
         }
     }
 
-    /// Sends what was not sent yet, without listening.
+    /// Writes all queued bytes without reading.
     pub async fn flush(&mut self) {
-        // Where nobody takes it, nobody is there to be told.
+        // An error means that the gateway is gone, so there is no receiver.
         let _ = self.writer.write_all_buf(&mut self.unsent).await;
     }
 

@@ -1,11 +1,11 @@
-//! The gateways that run on this machine, as one file each.
+//! The gateways that run on this machine, one record file each.
 //!
-//! `serve` writes a record once it listens and holds a lock on it for as long as it lives, so a record whose lock is free is
-//! left over from a gateway that was killed; whoever reads it removes it. That tells more than the pid, which may be
-//! another process by now. The directory and the files are the user's alone; what others own or can change is passed over.
+//! `serve` writes a record once it listens, and holds a lock on the file while it runs. A record without a lock is left
+//! over from a killed gateway, and the reader removes it. The lock is more reliable than the pid, which another process
+//! may have by now. The directory and the files must belong to the user alone; all others are ignored.
 //!
-//! A record is read where it may have been written: in the runtime directory of the login session, else with the user's
-//! state. Clients start their servers with few variables, so the first is also looked for by its usual name.
+//! Records are in the runtime directory of the login session, or in the user's state directory. MCP clients start
+//! servers with few variables, so the runtime directory is also searched under its usual name.
 
 pub mod identity;
 pub mod inspect;
@@ -28,39 +28,39 @@ use crate::runtime::identity::{Fingerprints, Identity, hex};
 use goblin_config::Environment;
 use goblin_config::secret::Secret;
 
-/// A record is a few hundred bytes; a file beyond this is none.
+/// The maximum size of a record. Real ones have a few hundred bytes.
 const LARGEST_RECORD: u64 = 256 * 1024;
-/// How long a gateway may take to show that it is there.
+/// The timeout for the probe of a gateway.
 const PROBE_PATIENCE: Duration = Duration::from_secs(5);
 const LARGEST_ANSWER: usize = 64 * 1024;
 const OTHERS: u32 = 0o077;
 
-/// What a running gateway tells of itself.
+/// The description that a running gateway publishes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
-    /// The URL of its TCP listener. A gateway without one has the address of its socket here.
+    /// The URL of the TCP listener, or the address of the socket if there is no TCP listener.
     pub url: String,
-    /// The path of its Unix socket.
+    /// The path of the Unix socket.
     #[serde(default)]
     pub socket: Option<PathBuf>,
     pub pid: u32,
-    /// In seconds since 1970.
+    /// The start time in seconds since 1970.
     pub started: u64,
     pub version: String,
     #[serde(flatten)]
     pub identity: Identity,
     #[serde(flatten)]
     pub fingerprints: Fingerprints,
-    /// Holds the token of the gateway where it wants one.
+    /// The file with the client token. `None` if the gateway needs no token.
     pub token_file: Option<PathBuf>,
-    /// Where its admin API is, up to the path; nothing where it has none.
+    /// The address of the admin API, without a path. `None` if the admin API is disabled.
     #[serde(default)]
     pub admin_url: Option<String>,
-    /// Holds the admin token.
+    /// The file with the admin token.
     #[serde(default)]
     pub admin_token_file: Option<PathBuf>,
-    /// The file it was read from.
+    /// The file that the record was read from.
     #[serde(skip)]
     path: PathBuf,
 }
@@ -90,23 +90,23 @@ impl Record {
         socket.map_or_else(|| self.url.clone(), |socket| address::of_socket(socket, ENDPOINT))
     }
 
-    /// Whether the gateway that wrote it still runs.
+    /// Reports whether the gateway that wrote the record still runs.
     pub fn lives(&self) -> bool {
         let lock = open_own(&self.path).map(|file| file.try_lock_shared());
         matches!(lock, Ok(Err(TryLockError::WouldBlock)))
     }
 
-    /// The token that the gateway wants, if any.
+    /// Returns the client token. Returns `None` if the gateway needs none.
     pub fn token(&self) -> io::Result<Option<Secret>> {
         self.token_file.as_deref().map(read_token).transpose()
     }
 
-    /// Returns the token of the admin API; nothing where the gateway has none.
+    /// Returns the admin token. Returns `None` if the gateway has no admin API.
     pub fn admin_token(&self) -> io::Result<Option<Secret>> {
         self.admin_token_file.as_deref().filter(|_| self.admin_url.is_some()).map(read_token).transpose()
     }
 
-    /// Whether something that speaks as a gateway does answers at its URL. No token is sent: it may be somebody else.
+    /// Reports whether a gateway answers at the address. Sends no token, because another program may listen there.
     pub async fn answers(&self) -> bool {
         let probe = async {
             let (client, url) = address::client(&self.address(), &ProxyEnvironment::default()).ok()?;
@@ -124,7 +124,7 @@ impl Record {
     }
 }
 
-/// Directories for records: the first is written to, all are read.
+/// The directories for records. New records go to the first one that works; all of them are searched.
 pub struct Places(Vec<PathBuf>);
 
 impl Places {
@@ -136,7 +136,7 @@ impl Places {
         Places(session.into_iter().chain(state.map(|state| state.join("goblin/run"))).collect())
     }
 
-    /// Writes the record where gateways are looked for. It goes when the answer is dropped.
+    /// Writes the record to the first directory that works. Dropping the result removes it.
     pub fn publish(&self, mut record: Record, tokens: Tokens<'_>) -> io::Result<Published> {
         let mut failed = io::Error::other("none of XDG_RUNTIME_DIR, XDG_STATE_HOME and HOME is set");
         for directory in &self.0 {
@@ -148,7 +148,7 @@ impl Places {
         Err(failed)
     }
 
-    /// The gateways that run. Records of those that do not are removed.
+    /// Returns the records of the running gateways, oldest first. Removes the records of killed ones.
     pub fn running(&self) -> Vec<Record> {
         let mut running = Vec::new();
         for directory in self.0.iter().filter(|directory| is_own_directory(directory)) {
@@ -159,16 +159,16 @@ impl Places {
     }
 }
 
-/// What is written beside a record.
+/// The tokens that are written next to a record.
 #[derive(Clone, Copy, Default)]
 pub struct Tokens<'a> {
-    /// What clients must have.
+    /// The token of the clients.
     pub gateway: Option<&'a Secret>,
-    /// The admin token, where no other file holds it.
+    /// The admin token. `None` if it is in another file.
     pub admin: Option<&'a Secret>,
 }
 
-/// A token in a file that the operator chose, for as long as the gateway runs.
+/// A token in a file of the operator's choice. Dropping the value removes the file.
 #[derive(Debug)]
 pub struct TokenFile(PathBuf);
 
@@ -177,7 +177,7 @@ impl TokenFile {
         let mut name = path.as_os_str().to_owned();
         name.push(".new");
         let unfinished = PathBuf::from(name);
-        // Left over by one that was killed in between.
+        // A gateway that was killed during this function may have left the file.
         let _ = std::fs::remove_file(&unfinished);
         create(&unfinished)?.write_all(token.expose().as_bytes())?;
         std::fs::rename(&unfinished, path)?;
@@ -187,32 +187,32 @@ impl TokenFile {
 
 impl Drop for TokenFile {
     fn drop(&mut self) {
-        // What is not there is as good as removed.
+        // A missing file is fine.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// A record on disk, for as long as the gateway runs.
+/// A record on disk. Dropping the value removes it.
 #[derive(Debug)]
 pub struct Published {
     path: PathBuf,
-    /// Its lock says that we live.
+    /// The record file. Its lock shows that this gateway runs.
     file: File,
     record: Record,
 }
 
 impl Published {
-    /// Where the admin token stands, if it was written.
+    /// Returns the path of the admin token, if it was written.
     pub fn admin_token_file(&self) -> Option<&Path> {
         self.record.admin_token_file.as_deref()
     }
 
-    /// From now on the gateway runs this configuration.
+    /// Replaces the record after a reload with another configuration.
     pub fn replace(&mut self, identity: Identity, variables: &Variables) -> io::Result<()> {
         let fingerprints = self.record.fingerprints.of(variables);
         let record = Record { identity, fingerprints, ..self.record.clone() };
         let unfinished = self.path.with_extension("new");
-        // Of a try that failed.
+        // A failed attempt may have left the file.
         let _ = std::fs::remove_file(&unfinished);
         let mut file = create(&unfinished)?;
         file.lock()?;
@@ -229,7 +229,7 @@ impl Drop for Published {
     }
 }
 
-/// Why there is no gateway to speak to.
+/// The reason why there is no gateway to connect to.
 #[derive(Debug, thiserror::Error)]
 pub enum FindError {
     #[error(
@@ -241,7 +241,7 @@ pub enum FindError {
     Several(Vec<Record>),
 }
 
-/// The gateway that is meant: the only one, or the one of this configuration.
+/// Chooses the gateway of a command: the only one, or the one with the configuration `wanted`.
 pub fn choose(mut running: Vec<Record>, wanted: Option<&Identity>) -> Result<Record, FindError> {
     let is_wanted = |record: &Record| wanted.is_some_and(|wanted| wanted.is_same_place(&record.identity));
     match running.len() {
@@ -254,7 +254,7 @@ pub fn choose(mut running: Vec<Record>, wanted: Option<&Identity>) -> Result<Rec
     }
 }
 
-/// The gateway on this machine that a command should speak to.
+/// Finds the gateway on this machine that a command should use. Ignores gateways that do not answer.
 pub async fn find(wanted: Option<&Identity>) -> Result<Record, FindError> {
     let running = Places::of(&environment).running();
     let answers = futures_util::future::join_all(running.iter().map(Record::answers)).await;
@@ -262,12 +262,13 @@ pub async fn find(wanted: Option<&Identity>) -> Result<Record, FindError> {
     choose(answering.collect(), wanted)
 }
 
-/// Returns the admin token of the gateway of this user whose admin API has this URL.
+/// Returns the admin token of this user's gateway with the admin API at `url`.
 pub fn admin_token_at(url: &str) -> Option<Secret> {
     Places::of(&environment).running().into_iter().find(|record| serves(record, url))?.admin_token().ok()?
 }
 
-/// Returns whether the admin API of a gateway has this URL. One with a socket serves it there and at its URL for clients.
+/// Reports whether `url` belongs to the admin API of this gateway. A gateway with a socket serves it there and at its
+/// TCP URL.
 fn serves(record: &Record, url: &str) -> bool {
     let is_at = |base: &str| {
         let rest = url.strip_prefix(base.trim_end_matches('/'));
@@ -296,7 +297,7 @@ fn prepare(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Nobody else can put a file there, nor read one.
+/// Reports whether only this user can read and write the directory.
 fn is_own_directory(directory: &Path) -> bool {
     std::fs::symlink_metadata(directory)
         .is_ok_and(|found| found.is_dir() && found.uid() == user() && found.mode() & OTHERS == 0)
@@ -308,9 +309,9 @@ fn write(directory: &Path, record: &mut Record, tokens: Tokens<'_>) -> io::Resul
     let path = directory.join(format!("{}-{}.json", record.pid, hex(&random)));
     let unfinished = path.with_extension("new");
     let file = create(&unfinished)?;
-    // From here on whatever fails leaves nothing behind.
+    // From here on, every early return drops `published`, which removes all files.
     let mut published = Published { path, file, record: record.clone() };
-    // Before it can be seen: nobody shall take it for a leftover.
+    // Lock the file before it gets its final name. A reader would remove an unlocked record.
     published.file.lock()?;
     let beside = |extension: &str, token: &Secret| -> io::Result<PathBuf> {
         let file = published.path.with_extension(extension);
@@ -333,7 +334,7 @@ fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
-/// Opens a file that is ours alone.
+/// Opens a file that only this user can read and write. Returns an error for any other file.
 fn open_own(path: &Path) -> io::Result<File> {
     let file = File::open(path)?;
     let metadata = file.metadata()?;
@@ -349,16 +350,16 @@ fn read_token(path: &Path) -> io::Result<Secret> {
     Ok(Secret::new(text.trim_end()))
 }
 
-/// The files in a directory that may be records.
+/// Returns the files in a directory that may be records.
 fn files(directory: &Path) -> impl Iterator<Item = PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|is| is == "json"))
 }
 
-/// What a file in a directory for records is.
+/// The kind of a record file.
 enum Peek {
     Running(Box<Record>),
-    /// Of a gateway that was killed.
+    /// The record of a gateway that was killed.
     Leftover,
 }
 
@@ -375,7 +376,7 @@ fn read(path: &Path) -> Option<Record> {
 fn peek(path: &Path) -> Option<Peek> {
     let file = open_own(path).ok()?;
     match file.try_lock_shared() {
-        // The writer lives: it holds the lock until its end, however that comes.
+        // The writer lives: it holds the lock until its process ends.
         Err(TryLockError::WouldBlock) => {}
         Ok(()) => return Some(Peek::Leftover),
         Err(TryLockError::Error(_)) => return None,
@@ -387,7 +388,7 @@ fn peek(path: &Path) -> Option<Peek> {
 }
 
 fn remove(record: &Path) {
-    // What is not there is as good as removed.
+    // A missing file is fine.
     let _ = std::fs::remove_file(record);
     for extension in ["token", "admin", "new"] {
         let _ = std::fs::remove_file(record.with_extension(extension));

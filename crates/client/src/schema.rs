@@ -1,16 +1,16 @@
-//! The little of a JSON schema that it takes to write arguments in a shell: which types a value may have.
+//! Reads the parts of a JSON schema that are needed to parse arguments in a shell: the types of a value.
 //!
-//! It decides nothing: what it does not understand may be anything, and the server has the last word.
+//! It does not validate. A schema that it does not understand allows any value, and the server validates the call.
 
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use goblin_wire::json::quote;
 
-/// References and alternatives are followed so deep.
+/// The maximum depth for following references and alternatives.
 const DEEPEST: usize = 8;
 
-/// The schema of the arguments of a tool.
+/// The JSON schema of a tool's arguments.
 #[derive(Clone, Copy)]
 pub struct Schema<'a> {
     root: &'a Value,
@@ -71,7 +71,7 @@ impl<'a> Schema<'a> {
         Schema { root }
     }
 
-    /// The arguments that it names, with their schemas.
+    /// Returns the named properties with their schemas.
     pub fn properties(&self) -> impl Iterator<Item = (&'a str, &'a Value)> + use<'a> {
         self.root["properties"].as_object().into_iter().flatten().map(|(name, schema)| (name.as_str(), schema))
     }
@@ -88,12 +88,12 @@ impl<'a> Schema<'a> {
         self.required().any(|required| required == name)
     }
 
-    /// Whether other arguments than those it names are refused.
+    /// Reports whether the schema rejects properties that it does not name.
     pub fn is_closed(&self) -> bool {
         self.root["additionalProperties"] == false
     }
 
-    /// The types a value of `schema` may have; none where it may be anything.
+    /// Returns the types that `schema` allows. An empty list means any type.
     fn kinds(&self, schema: &Value, depth: usize) -> Vec<Kind> {
         if depth == DEEPEST {
             return Vec::new();
@@ -124,7 +124,7 @@ impl<'a> Schema<'a> {
         }
     }
 
-    /// What a person writes as `name=text`, as JSON; or what it must be instead.
+    /// Converts the text of `name=text` to JSON of an allowed type. Returns the allowed types as an error.
     pub fn token(&self, schema: Option<&Value>, text: &str) -> Result<String, String> {
         let kinds = schema.map_or_else(Vec::new, |schema| self.kinds(schema, 0));
         let may_be = |kind: Kind| kinds.contains(&kind);
@@ -146,7 +146,7 @@ impl<'a> Schema<'a> {
         }
     }
 
-    /// The types of `schema` in a few words, as `array of string` or `low|high`.
+    /// Describes the types of `schema`, for example `array of string` or `low|high`.
     pub fn describe(&self, schema: &Value) -> String {
         if let Some(values) = schema["enum"].as_array() {
             let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);

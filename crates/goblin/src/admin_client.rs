@@ -1,7 +1,7 @@
-//! A reader of one route of a gateway's admin API.
+//! A client for one route of a gateway's admin API.
 //!
-//! It goes over the wire of a bridge, so what holds there holds here: a gateway that was found by its record is trusted for
-//! as long as the record says that it lives, and then the one that took its place is asked.
+//! It uses the connection of the bridge ([`Wire`]). A gateway that was found by its record is trusted while the
+//! record's lock is held. After that, requests go to the gateway that replaced it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use goblin_client::runtime;
 use goblin_config::mask;
 use goblin_telemetry::clean;
 
-/// How long an answer may take.
+/// The timeout for a response.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LARGEST_ANSWER: usize = 64 * 1024 * 1024;
 
@@ -45,7 +45,7 @@ pub struct AdminClient {
 }
 
 impl AdminClient {
-    /// Finds the gateway, to ask it for `path`.
+    /// Finds the gateway and prepares requests for `path`. Returns an error if no gateway runs or several fit.
     pub async fn find(which: &Which, path: &str) -> Result<AdminClient, Failure> {
         let path = path.to_owned();
         let unusable = |error: anyhow::Error| Failure::Usage(format!("{error:#}"));
@@ -72,13 +72,13 @@ impl AdminClient {
         Ok(AdminClient { wire: Wire::to_successors(target, successor), path })
     }
 
-    /// Where the gateway is now, for people.
+    /// Returns the current address of the gateway, for messages.
     pub fn place(&self) -> String {
         let url = self.wire.url();
         format!("{}{ENDPOINT}", url.strip_suffix(&self.path).unwrap_or(&url))
     }
 
-    /// What the route answers, byte by byte, or why there is no answer.
+    /// Returns the body of the response unchanged. Returns a message for the user if there is no successful response.
     pub async fn get(&self) -> Result<Bytes, String> {
         let late = |_| format!("the gateway at {} did not answer within {PATIENCE:?}", self.place());
         tokio::time::timeout(PATIENCE, self.ask()).await.map_err(late)?
@@ -106,13 +106,13 @@ fn target_of(record: Record, path: &str) -> anyhow::Result<Target> {
     Target::of_record(&route(&operators, path), record, token.as_ref(), &ProxyEnvironment::from_process())
 }
 
-/// The URL of a route, given that of the gateway or of its endpoint for clients.
+/// Returns the URL of a route, given the URL of the gateway or of its MCP endpoint.
 fn route(url: &str, path: &str) -> String {
     let base = url[..address::query_start(url)].trim_end_matches('/');
     format!("{}{path}", base.strip_suffix(ENDPOINT).unwrap_or(base))
 }
 
-/// What an answer that is no success means; it may say so itself.
+/// Describes a response with a failing HTTP status, and what the user can do about it.
 fn refusal(status: StatusCode, path: &str, body: &[u8]) -> String {
     let said = serde_json::from_slice::<Refused>(body).map(|refused| clean(&refused.error.message));
     let cure = match (status, said) {

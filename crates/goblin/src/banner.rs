@@ -1,4 +1,5 @@
-//! What a terminal is told when the gateway serves: where it is, what it offers, and how to connect a client.
+//! The text that `goblin serve` prints on a terminal: the address, what each server offers, and how to connect a
+//! client.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ pub struct Banner {
     /// The URL of the TCP listener.
     pub url: Option<String>,
     pub socket: Option<PathBuf>,
-    /// What is served, for people.
+    /// The configuration that is served, for display.
     pub from: String,
     pub has_token: bool,
 }
@@ -27,7 +28,7 @@ const CODE: &str = "VS Code";
 const CURSOR: &str = "Cursor, in .cursor/mcp.json";
 const INSPECTOR: &str = "Inspector";
 
-/// One line of the banner.
+/// A server and what it offers: one line of the banner.
 struct Offer {
     server: String,
     text: String,
@@ -36,10 +37,10 @@ struct Offer {
 
 /// Prints the banner once the gateway is ready.
 pub async fn show(banner: Banner, mut readiness: watch::Receiver<Readiness>, directory: Arc<Directory>) {
-    // The gateway that could have become ready is gone.
+    // The gateway ended before it became ready.
     let Ok(_) = readiness.wait_for(Readiness::is_ready).await else { return };
     let colourful = is_colourful(&std::io::stdout());
-    // Without a reader there is nobody to tell.
+    // A closed stdout is no error here.
     let _ = print(&render(&banner, &offers(&directory), colourful));
 }
 
@@ -119,8 +120,8 @@ fn http_lines(url: &str, has_token: bool) -> [(&'static str, String); 4] {
     ]
 }
 
-/// Returns each client with the line that connects it to the socket. Clients do not speak HTTP over a socket, so
-/// `goblin stdio` does.
+/// Returns each client with the line that connects it to the socket. Clients do not speak HTTP over a socket, so each
+/// line starts `goblin stdio`.
 fn socket_lines(socket: &Path) -> [(&'static str, String); 4] {
     let url = format!("unix:{}", socket.display());
     let (word, json) = (shell_word(&url), quote(&url));

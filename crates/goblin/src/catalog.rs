@@ -1,7 +1,8 @@
-//! What the shell commands for tools, resources and prompts have in common: the gateway they ask, and how they end.
+//! The common part of the commands for tools, resources and prompts: how they reach the gateway, and how they exit.
 //!
-//! Each is an MCP client of the gateway (see [`client`]), so it sees what any other client sees. Where the gateway serves
-//! its own tools, lists and searches come from them: those of the protocol may show only a part (`exposure`).
+//! Each command is an MCP client of the gateway (see [`client`]), so it sees the same as every other client. If the
+//! gateway serves meta tools, lists and searches use them: the protocol's lists may show only a part of the catalog
+//! (`exposure`).
 
 pub mod arguments;
 pub mod cards;
@@ -31,12 +32,12 @@ use crate::stdio::profile_name;
 use crate::style::fail;
 use goblin_config::exposure::ProfileName;
 
-/// The exit code where the gateway or a server behind it cannot be reached.
+/// The exit code if the gateway or a server behind it cannot be reached.
 pub const UNAVAILABLE: u8 = 3;
-/// The exit code after a signal, as shells have it.
+/// The exit code after a signal, by the convention of shells.
 const INTERRUPTED: u8 = 130;
 
-/// One line per paragraph: clap fits them to the terminal.
+/// Each paragraph is one line, because clap wraps it to the width of the terminal.
 pub const EXIT_CODES: &str = "\
 Exit codes: 0 for success, 1 when the tool or the server answered with an error, 2 when the arguments or the \
 configuration cannot be used or nothing of that name is there, 3 when the gateway or the server cannot be reached.";
@@ -66,10 +67,10 @@ pub struct Filter {
     pub limit: Option<u32>,
 }
 
-/// Why a command did not do what it should, by exit code.
+/// The reason why a command failed. Each variant has its own exit code.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// What the tool or the server says, or what cannot be written.
+    /// The tool or the server answered with an error, or the output could not be written.
     #[error("{0}")]
     Refused(String),
     #[error("{0}")]
@@ -107,12 +108,12 @@ impl From<Closed> for Failure {
     }
 }
 
-/// Does `work` as a client of the gateway that is meant; what goes wrong is told.
+/// Runs `work` as a client of the gateway that the arguments name. Prints failures and returns their exit code.
 pub async fn run(
     common: &Common,
     work: impl AsyncFnOnce(&mut Client) -> Result<(), Failure>,
 ) -> anyhow::Result<ExitCode> {
-    // Before there is anything that a signal must not leave behind.
+    // Install the signal handlers before anything starts that a signal must not leave behind.
     let mut terminated = termination()?;
     let door = match Door::open(&common.reach, common.profile.as_ref(), &common.log).await {
         Ok(door) => door,
@@ -155,12 +156,12 @@ pub async fn run(
 
 async fn is_stopped(mut stopped: watch::Receiver<bool>) {
     if stopped.wait_for(|stopped| *stopped).await.is_err() {
-        // The sender outlives us; without it nobody stops us.
+        // Cannot happen while the sender lives. If it did, nothing could stop the work.
         std::future::pending().await
     }
 }
 
-/// Says why, and gives the exit code that says it to programs.
+/// Prints the failure and returns its exit code.
 pub fn told(failure: &Failure) -> ExitCode {
     fail(&failure.to_string());
     ExitCode::from(failure.code())

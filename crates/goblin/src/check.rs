@@ -1,6 +1,7 @@
-//! `goblin check`: what is wrong with a configuration, and with `--connect` how its servers are.
+//! `goblin check`: validates a configuration, and with `--connect` its servers.
 //!
-//! What is found becomes a [`report::Report`], which is shown as a table or as one JSON document. Nothing is left running.
+//! The result is a [`report::Report`], which is printed as a table or as one JSON document. All servers are stopped
+//! again.
 
 mod connect;
 mod profile;
@@ -28,7 +29,7 @@ use goblin_config::file::LoadError;
 use goblin_config::{Log, LogLevel};
 use goblin_telemetry::Observe;
 
-/// Some server cannot be used.
+/// The exit code if a server failed, or with `--strict` if there is a warning.
 const SERVER_FAILED: u8 = 1;
 
 #[derive(Debug, Args)]
@@ -61,7 +62,7 @@ pub async fn run(arguments: Check) -> Result<ExitCode> {
     Ok(ExitCode::from(code(&report, arguments.strict)))
 }
 
-/// What is in a configuration that can be used, and where it is wished for, how its servers are.
+/// Builds the report of a valid configuration. Connects to its servers if the arguments ask for it.
 pub async fn examine(mut given: Given, arguments: &Check, observe: Arc<Observe>) -> Result<Report> {
     let mut report = Report::new(place(&given.from));
     report.warnings = given.warnings.iter().map(Finding::from).collect();
@@ -74,7 +75,7 @@ pub async fn examine(mut given: Given, arguments: &Check, observe: Arc<Observe>)
     let profile = |(name, profile): (&ProfileName, &Arc<Profile>)| ProfileReport::new(name, profile, &given.config);
     report.profiles = given.config.profiles.iter().map(profile).collect();
     if arguments.connect {
-        // A failed server is part of the report; the log would only say it again.
+        // The report contains the failed servers; the log would only repeat them.
         log::start(&Log { level: Some(LogLevel::Error), ..given.config.log.clone() }, &arguments.log);
         if let Some(seconds) = arguments.timeout {
             given.config.policies.start_timeout = Duration::from_secs(seconds);
@@ -85,7 +86,7 @@ pub async fn examine(mut given: Given, arguments: &Check, observe: Arc<Observe>)
     Ok(report)
 }
 
-/// Why a configuration cannot be used.
+/// Builds the report of a configuration that cannot be used.
 pub fn unusable(trouble: &Trouble) -> Report {
     match trouble {
         Trouble::Nothing(reason) => {

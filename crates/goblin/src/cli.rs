@@ -1,6 +1,7 @@
-//! The command line: arguments in, a running gateway, a table or a clear error out.
+//! The command line. Each command has its own file with its arguments and its entry function.
 //!
-//! Each command has a file of its own with its arguments and what it does. Nothing below this module prints.
+//! Printing happens here: the modules that the commands call return values and errors. Only the dashboard
+//! (`crate::tui`) draws its own screen.
 
 
 use crate::{check, doctor, edit, generate, import, prompts, resources, schema, serve, status, stdio, subscriptions, tools, top, watch};
@@ -21,7 +22,7 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// One line per paragraph: clap fits them to the terminal.
+/// Each paragraph is one line, because clap wraps it to the width of the terminal.
 const LONG_ABOUT: &str = "\
 One MCP endpoint for many MCP servers.
 

@@ -1,4 +1,4 @@
-//! `goblin doctor`: looks for what is wrong here, changes nothing, and says the cure for each trouble.
+//! `goblin doctor`: finds problems on this machine and names a cure for each. It changes nothing.
 //!
 //! What is wrong with a configuration and with its servers is found by `goblin check` ([`crate::check`]); this looks at
 //! the machine around them too and puts all of it in one form ([`finding::Finding`]).
@@ -75,7 +75,7 @@ async fn examine(given: Given, arguments: Doctor, findings: &mut Findings) -> Re
     machine::socket(&given.config.gateway, &inspected.running, &given.identity, &mut first);
     machine::descriptors(&given.config, &mut first);
     let unstartable = servers::commands(&given.config, &mut first);
-    // Debugging news are kept while somebody reads, and noise is such.
+    // The feed keeps debug events only while it has a reader, and noise on stdout is a debug event.
     let observe = Arc::new(Observe::default());
     let reader = observe.feed().reader(0);
     let wish = Check { source, connect: !no_connect, json: false, strict: false, timeout: None, log };

@@ -1,4 +1,4 @@
-//! The gateway that a command speaks to: one that runs already, or one of its own.
+//! The gateway that a command talks to: a running one, or one of its own.
 //!
 //! The command is a client like any other, over a pipe in memory (see [`goblin_client::peer`]). Behind the pipe is either the
 //! bridge that `goblin stdio` uses, so that cut streams go on and messages are framed once and for all, or an [`App`] that
@@ -28,7 +28,7 @@ use goblin_client::address;
 use goblin_config::exposure::ProfileName;
 use goblin_config::{Log, mask};
 
-/// How long servers of our own may take to list what they offer.
+/// How long the command waits for its own servers to list what they offer.
 const SETTLING_PATIENCE: Duration = Duration::from_secs(120);
 
 /// Which gateway is meant.
@@ -45,21 +45,21 @@ pub struct Reach {
     pub token_file: Option<PathBuf>,
 }
 
-/// What is behind the pipe.
+/// The gateway at the other end of the pipe.
 pub enum Door {
     Running(Wire),
     Own { app: Box<App>, profile: Option<ProfileName>, place: String },
 }
 
-/// Why there is no gateway to speak to.
+/// The reason why no gateway is available.
 #[derive(Debug, thiserror::Error)]
 pub enum Closed {
-    /// All that is wrong with the configuration.
+    /// All problems of the configuration.
     #[error("{0}")]
     Configuration(String),
     #[error(transparent)]
     Find(#[from] FindError),
-    /// Of what was given by flags.
+    /// A problem with a flag or a token file.
     #[error("{0:#}")]
     Flags(anyhow::Error),
     #[error("{0:#}")]
@@ -67,7 +67,7 @@ pub enum Closed {
 }
 
 impl Door {
-    /// Finds the gateway and starts the log as it fits.
+    /// Finds or starts the gateway, and starts the log with its settings.
     pub async fn open(reach: &Reach, profile: Option<&ProfileName>, flags: &LogFlags) -> Result<Door, Closed> {
         if let Some(file) = &reach.config {
             return Door::of_configuration(file, profile, flags);
@@ -76,7 +76,7 @@ impl Door {
         Door::to_running(reach, profile).await
     }
 
-    /// The gateway that runs already.
+    /// Finds a gateway that already runs.
     pub async fn to_running(reach: &Reach, profile: Option<&ProfileName>) -> Result<Door, Closed> {
         if let Some(url) = &reach.url {
             let token = stdio::token(reach.token_file.as_deref()).map_err(Closed::Flags)?;
@@ -87,7 +87,7 @@ impl Door {
         gateway::to_record(record, profile).map(Door::Running).map_err(Closed::Other)
     }
 
-    /// A gateway of its own.
+    /// Starts a gateway for this configuration within the command.
     fn of_configuration(file: &Path, profile: Option<&ProfileName>, flags: &LogFlags) -> Result<Door, Closed> {
         let given = load::load(Some(file)).map_err(Closed::Configuration)?;
         stdio::check_profile(&given.config, profile).map_err(Closed::Configuration)?;
@@ -98,7 +98,7 @@ impl Door {
         Ok(Door::Own { app: Box::new(app), profile: profile.cloned(), place })
     }
 
-    /// Where it is, for people.
+    /// Returns the address of the gateway or the path of its configuration, for messages.
     pub fn place(&self) -> String {
         match self {
             Door::Running(wire) => mask::url(&wire.url()),
@@ -106,7 +106,7 @@ impl Door {
         }
     }
 
-    /// Waits for servers that are starting: what they offer is not there before.
+    /// Waits until the command's own servers have started or failed. Before that, their tools are not listed.
     pub async fn settle(&self) {
         let Door::Own { app, .. } = self else { return };
         let backends = app.backends();
@@ -114,7 +114,7 @@ impl Door {
         let _ = tokio::time::timeout(SETTLING_PATIENCE, all).await;
     }
 
-    /// Carries what is said over the pipe until its other end is dropped.
+    /// Connects the pipe to the gateway until the command drops its end.
     pub async fn carry(self, far: DuplexStream) -> Result<()> {
         match self {
             Door::Running(wire) => {

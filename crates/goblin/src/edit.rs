@@ -1,4 +1,4 @@
-//! `goblin add` and `goblin remove`: one server in or out, the rest of the file untouched.
+//! `goblin add` and `goblin remove`: add or remove a server and leave the rest of the file unchanged.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -97,7 +97,7 @@ fn try_add(arguments: &Add) -> Result<String, String> {
         ));
     }
     let verb = if is_known { "replaced" } else { "added" };
-    // A command that was pasted may hold more than the terminal showed.
+    // Print the command in full: pasted text may contain more than the terminal showed.
     let runs = wrap("  runs ", &consent::line(&entry), width(&std::io::stdout()));
     Ok(format!("{verb} {} in {}\n{runs}", escaped(name), path.display()))
 }
@@ -121,7 +121,7 @@ fn open(source: &Source) -> Result<Draft, String> {
     Draft::open(&path).map_err(|error| error.to_string())
 }
 
-/// What is missing outside of the file is told and does no harm yet.
+/// Checks and writes the file. Problems outside of the file, such as unset variables, are only warnings.
 fn save(draft: &Draft) -> Result<PathBuf, String> {
     let outside = draft.check(&environment).map_err(|error| error.to_string())?;
     let path = draft.write().map_err(|error| error.to_string())?;
@@ -147,7 +147,8 @@ impl Add {
     }
 
     fn local(&self, program: &str, rest: &[String]) -> Result<Tree, String> {
-        // A shell would look for it here; the gateway looks in the directory of the configuration.
+        // A shell would resolve a relative program here, but the gateway resolves it in the directory of the
+        // configuration.
         let program = if program.contains('/') { absolute(Path::new(program))? } else { Tree::text(program) };
         let mut entry = vec![("command", program)];
         if !rest.is_empty() {
@@ -186,7 +187,8 @@ impl Add {
     }
 }
 
-/// A path on the command line starts here, one in the file starts at the file.
+/// Returns an absolute path for the file. Relative paths on the command line start at the working directory; those in
+/// the file start at the file.
 fn absolute(path: &Path) -> Result<Tree, String> {
     let path = std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let path: PathBuf = path.components().collect();

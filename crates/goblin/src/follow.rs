@@ -1,7 +1,7 @@
-//! Reading the configuration again while the gateway runs: when its file changed, and at SIGHUP.
+//! Reads the configuration again while the gateway runs: after its file changed, and on SIGHUP.
 //!
-//! The file is looked at once a second. That sees what a watch of the system would miss: a file that an editor or a
-//! configuration manager puts in the place of another, one behind a symbolic link, one on a network disk.
+//! The task checks the file once per second instead of using a file system watch. A watch misses a file that is
+//! replaced by another, a file behind a symbolic link, and a file on a network disk.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -21,13 +21,13 @@ use goblin_telemetry::worker;
 
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The record of this gateway, where other commands can find one.
+/// The published record of this gateway, or `None` if it could not be written.
 pub type Record = Arc<Mutex<Option<Published>>>;
 
-/// What the command line adds to what a file says.
+/// Applies the flags of the command line to a configuration.
 pub type Amend = Arc<dyn Fn(&mut Config) + Send + Sync>;
 
-/// The file, as it is followed. The second value follows it for as long as it lives.
+/// Starts to follow the configuration file. Returns the source for reloads. Dropping the second value stops the task.
 pub fn follow(flag: Option<&Path>, from: &From, amend: Amend, record: Record) -> Result<(Source, Following)> {
     let changed = Arc::<Notify>::default();
     let flag = flag.map(Path::to_owned);
@@ -41,7 +41,7 @@ pub fn follow(flag: Option<&Path>, from: &From, amend: Amend, record: Record) ->
     Ok((Source { read, changed }, Following(following)))
 }
 
-/// Follows a file until it is dropped.
+/// A task that follows a file. Dropping it aborts the task.
 pub struct Following(JoinHandle<()>);
 
 impl Drop for Following {
@@ -58,13 +58,13 @@ fn read(flag: Option<&Path>, amend: &Amend, record: &Record) -> Result<Fresh, St
     let (config, identity, variables) = (given.config, given.identity, given.variables);
     let in_force = Box::new(move || {
         let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
-        // Without it a bridge takes us for a gateway of another text and starts one of its own; that is all.
+        // A failure is harmless: a bridge considers this gateway outdated and starts its own.
         let _ = record.as_mut().map(|published| published.replace(identity, &variables));
     });
     Ok(Fresh { config, warnings, in_force })
 }
 
-/// What can be seen of a file without reading it.
+/// The metadata that reveals a changed file without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Look {
     device: u64,
@@ -74,7 +74,7 @@ struct Look {
 }
 
 impl Look {
-    /// Nothing where there is no such file.
+    /// Returns `None` if the file does not exist.
     fn at(path: &Path) -> Option<Look> {
         let found = std::fs::metadata(path).ok()?;
         let modified = (found.mtime(), found.mtime_nsec());
@@ -82,7 +82,7 @@ impl Look {
     }
 }
 
-/// Rings when the file has become another and stays so for a look, or at SIGHUP.
+/// Notifies `changed` on SIGHUP, and after the file changed and then stayed the same for one more check.
 async fn watch(path: Option<PathBuf>, mut hang_up: tokio::signal::unix::Signal, changed: Arc<Notify>) {
     let mut told = path.as_deref().and_then(Look::at);
     let mut before = told;
@@ -95,7 +95,7 @@ async fn watch(path: Option<PathBuf>, mut hang_up: tokio::signal::unix::Signal, 
             () = tokio::time::sleep(LOOK) => {}
         }
         let Some(path) = path.clone() else { continue };
-        // A disk that does not answer must not hold up anybody else.
+        // A disk that does not respond must block only this task.
         let Ok(now) = tokio::task::spawn_blocking(move || Look::at(&path)).await else { continue };
         if now != told && now == before {
             told = now;

@@ -1,4 +1,5 @@
-//! `goblin completions` and `goblin man`: both made from the definition of the arguments, so neither can be stale.
+//! `goblin completions` and `goblin man`. Both are generated from the argument definitions, so they cannot become
+//! stale.
 //!
 //! A completion script is a few lines that ask the program itself, by the variable [`COMPLETING`]: so it knows the flags of
 //! the program that is installed, and names that only a running gateway knows (see [`crate::catalog::complete`]).
@@ -29,7 +30,7 @@ pub struct Man {
     pub out: Option<PathBuf>,
 }
 
-/// Set by a completion script, to its shell, when it asks what may follow.
+/// The variable that a completion script sets to the name of its shell when it requests completions.
 const COMPLETING: &str = "GOBLIN_COMPLETE";
 
 const SHELLS: Shells<'static> = Shells(&[&WholeWords, &Elvish, &Fish, &Powershell, &Zsh]);
@@ -43,13 +44,14 @@ pub fn completions(arguments: &Completions) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Answers a completion script and ends, where one asks.
+/// Prints completions and exits the process if a completion script requests them. Does nothing otherwise.
 pub fn answer_completion_script() {
     CompleteEnv::with_factory(Cli::command).var(COMPLETING).shells(SHELLS).complete();
 }
 
-/// Bash, whose words end at `:` and `=` too: those of a URI and of `key=value` are put together again, and what stands
-/// before the last of these characters is cut from the answers, as bash keeps it. Flags are offered to who began one.
+/// The completer for bash. Bash also splits words at `:` and `=`, so the script joins the parts of a URI or a
+/// `key=value`. It removes the part before the last of these characters from each answer, because bash keeps that part.
+/// It offers flags only after a `-`.
 struct WholeWords;
 
 const BASH: &str = r#"_goblin() {

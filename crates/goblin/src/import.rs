@@ -1,8 +1,8 @@
-//! `goblin import`: the servers that other clients have, after showing what they run.
+//! `goblin import`: copies the servers that other MCP clients have configured.
 //!
-//! Files of clients name commands, and those of a project may be anybody's. So nothing is written before every command
-//! was shown in full and a person agreed, on the terminal or by `--yes`. The files are regular ones within limits of size,
-//! number and time.
+//! The files name commands, and a project's file may come from a stranger. Nothing is written before every command was
+//! shown in full and the user agreed, on the terminal or by `--yes`. Only regular files are read, within limits of size
+//! and time.
 
 pub mod report;
 
@@ -25,11 +25,11 @@ use goblin_config::import::{Client, Found, Ground, Note, Source, place, translat
 use goblin_config::visible::escaped;
 use goblin_config::{Gateway, file, parse};
 
-/// Some clients keep years of history next to the servers of the user.
+/// The maximum size of a user's file. Some clients store years of history in it.
 const MAX_USER_FILE: u64 = 32 << 20;
-/// A file of a project may be anybody's and holds servers alone.
+/// The maximum size of a project's file. It comes from an unknown author and contains only servers.
 const MAX_PROJECT_FILE: u64 = 4 << 20;
-/// All files together.
+/// The maximum size of all files together.
 const MAX_TOTAL: u64 = 64 << 20;
 
 #[derive(Debug, Args)]
@@ -85,7 +85,7 @@ impl Import {
         Ok(Plan { draft, merged, outside, looked })
     }
 
-    /// A file that was asked for must be there and make sense.
+    /// Reads the file that the user named. Unlike in a search, a missing or invalid file is an error.
     fn named(&self, path: &Path, ground: &Ground) -> Result<Found, String> {
         let text = read(path, MAX_USER_FILE).map_err(|reason| format!("cannot read {}: {reason}", path.display()))?;
         let path = std::path::absolute(path).map_err(|reason| format!("{}: {reason}", path.display()))?;
@@ -99,7 +99,7 @@ impl Import {
         translate(&source, &text, ground).map_err(|reason| format!("{} {reason}", source.path.display()))
     }
 
-    /// Reads the files that are there. A broken one becomes a note, and the others are read.
+    /// Reads all files that exist. An invalid file becomes a note, and the search continues.
     fn search(&self, ground: &Ground, looked: &mut Vec<PathBuf>) -> Vec<Found> {
         let clients = if self.clients.is_empty() { &Client::ALL[..] } else { &self.clients };
         let sources = clients.iter().flat_map(|client| place::sources(*client, ground, &environment));
@@ -158,7 +158,7 @@ fn read(path: &Path, max: u64) -> Result<String, ReadError> {
     String::from_utf8(bytes).map_err(|_| ReadError::Io(std::io::Error::other("it is not UTF-8")))
 }
 
-/// Where the gateway of this configuration listens, so that it is not imported into itself.
+/// Returns the port of the gateway with this configuration, so that it does not import itself.
 fn own_port(draft: &Draft) -> u16 {
     let loaded = parse(&draft.text(), draft.origin(), &environment);
     loaded.map_or(Gateway::default().port, |loaded| loaded.config.gateway.port)

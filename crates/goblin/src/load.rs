@@ -1,7 +1,7 @@
-//! The configuration that a command works with: a file, or the working directory where there is none.
+//! Loads the configuration of a command: a file, or the working directory if there is no file.
 //!
-//! Finding it and understanding it are two steps: a bridge to a running gateway needs to know which configuration is meant,
-//! not what it says, and can do without the variables that it expands.
+//! Finding and parsing are separate steps. A bridge to a running gateway must know which configuration applies, but it
+//! needs neither its content nor the variables in it.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use goblin_config::file::{self, LoadError, Located, Origin};
 use goblin_config::problem::Problem;
 use goblin_config::Config;
 
-/// A configuration and where it is from.
+/// A valid configuration and its origin.
 pub struct Given {
     pub config: Config,
     pub from: From,
@@ -25,19 +25,19 @@ pub struct Given {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum From {
     File(PathBuf),
-    /// There is no file, so this directory is served.
+    /// The working directory, which is served if there is no file.
     Directory(PathBuf),
 }
 
-/// A configuration that was not looked into yet.
+/// A configuration that is not parsed yet.
 pub enum Found {
     File { path: PathBuf, text: String, origin: Origin },
     Directory(PathBuf),
 }
 
-/// Why there is no configuration to work with.
+/// The reason why there is no usable configuration.
 pub enum Trouble {
-    /// No file, and no directory that may be served instead.
+    /// There is no file, and the working directory must not be served instead.
     Nothing(String),
     File {
         path: PathBuf,
@@ -45,7 +45,7 @@ pub enum Trouble {
     },
 }
 
-/// The configuration, or everything that is wrong with it. Warnings are printed.
+/// Loads the configuration and prints its warnings. Returns a message with all problems if it is not valid.
 pub fn load(flag: Option<&Path>) -> Result<Given, String> {
     let given = find(flag).and_then(Found::parse).map_err(|trouble| trouble.to_string())?;
     for warning in &given.warnings {
@@ -106,7 +106,7 @@ impl Found {
     }
 }
 
-/// Serving a whole disk or everything a person owns is never what was meant.
+/// Returns the working directory. Rejects the root and the home directory: the user would not mean to serve all of it.
 fn working_directory() -> Result<Found, String> {
     let directory = std::env::current_dir().map_err(|error| format!("there is no working directory: {error}"))?;
     let home = environment("HOME").map(PathBuf::from).and_then(|home| home.canonicalize().ok());

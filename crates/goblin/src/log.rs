@@ -1,4 +1,4 @@
-//! Where the log goes: always to stderr, because stdout may carry the protocol.
+//! Starts the log. It always goes to stderr, because stdout may carry the protocol.
 
 use std::fmt::{Debug, Result as Written};
 use std::time::Duration;
@@ -37,17 +37,18 @@ pub fn start(log: &Log, flags: &LogFlags) {
     start_at(Level::INFO, log, flags);
 }
 
-/// The banner tells what `info` would; what comes after it on the same terminal shall be worth reading.
+/// Starts the log of a command that shows a banner or a result on the same terminal. The default level is `warn`,
+/// because the banner already contains the information of `info`.
 pub fn start_below_banner(log: &Log, flags: &LogFlags) {
     start_at(Level::WARN, log, flags);
 }
 
-/// The flag, else the configuration, else what fits the place.
+/// Returns the level of the flag, else of the configuration, else `default`.
 fn level(log: &Log, flags: &LogFlags, default: Level) -> Level {
     flags.log_level.or(log.level.map(tracing_level)).unwrap_or(default)
 }
 
-/// Who wants to know of each call wants to know whatever the rest may tell.
+/// Returns a filter for `level`. Audit lines have level `info` and pass at any level if `audit` is set.
 fn filter(level: Level, audit: bool) -> Targets {
     let audited = if audit { level.max(Level::INFO) } else { level };
     Targets::new().with_default(level).with_target(TARGET, audited)
@@ -57,7 +58,7 @@ fn start_at(default: Level, log: &Log, flags: &LogFlags) {
     let lines = fmt::layer()
         .with_writer(std::io::stderr)
         .with_target(false)
-        // It would complain on the very stderr that cannot be written to, and panic.
+        // An internal error would be printed on the same stderr that failed, and that print would panic.
         .log_internal_errors(false);
     let registry = tracing_subscriber::registry().with(filter(level(log, flags, default), log.audit));
     match flags.log_format.unwrap_or(log.format) {
@@ -68,7 +69,7 @@ fn start_at(default: Level, log: &Log, flags: &LogFlags) {
     }
 }
 
-/// The fields of a line as people want them: without its kind, since they read the message, and with units.
+/// Formats the fields of a line for reading: leaves out the event's kind, and adds units.
 struct ForPeople;
 
 impl<'writer> FormatFields<'writer> for ForPeople {
@@ -88,7 +89,7 @@ impl Visit for Fields<'_> {
         }
     }
 
-    /// All of them are durations, in seconds.
+    /// Formats a float as a duration. All floats in events are durations in seconds.
     fn record_f64(&mut self, field: &Field, value: f64) {
         let duration = Duration::try_from_secs_f64(value).unwrap_or_default();
         self.0.record_debug(field, &duration);

@@ -1,4 +1,4 @@
-//! Why an address cannot be listened on: who has it, and what to do instead.
+//! Explains why the gateway cannot listen on an address: which program uses it, and what to do instead.
 
 use std::io;
 use std::net::TcpListener;
@@ -8,22 +8,23 @@ use goblin_client::environment::environment;
 use goblin_client::runtime::{Places, Record};
 use goblin_config::Gateway;
 
-/// Ports after the wanted one that are tried for a suggestion.
+/// The number of following ports that are tried for a suggestion.
 const TRIED: u16 = 50;
 
-/// A listener of some process.
+/// The process that listens on a port.
 #[derive(Debug, PartialEq, Eq)]
 struct Holder {
     pid: u32,
     name: String,
 }
 
-/// Says why `gateway` cannot listen, and the command that can. `flags` are those of the command that failed, but for --port.
+/// Explains why `gateway` cannot listen, and suggests a command. `flags` are the flags of the failed command without
+/// --port.
 pub fn explain(gateway: &Gateway, error: &io::Error, flags: &str) -> String {
     explain_among(&Places::of(&environment).running(), gateway, error, flags)
 }
 
-/// The same where it is known already which gateways run.
+/// Does the same as [`explain`] with a known list of running gateways.
 pub fn explain_among(running: &[Record], gateway: &Gateway, error: &io::Error, flags: &str) -> String {
     let Gateway { host, port, .. } = gateway;
     let cause = match error.kind() {
@@ -43,7 +44,7 @@ pub fn explain_among(running: &[Record], gateway: &Gateway, error: &io::Error, f
     }
 }
 
-/// The port in the URL of a gateway.
+/// Returns the port in the URL of a gateway.
 pub fn of_url(url: &str) -> Option<u16> {
     url.parse::<http::Uri>().ok().and_then(|url| url.port_u16())
 }
@@ -62,13 +63,13 @@ fn who_listens(port: u16, ours: &[Record]) -> String {
     }
 }
 
-/// The first port after `port` that can be had.
+/// Returns the first port after `port` that can be bound.
 fn free_port(host: &str, port: u16) -> Option<u16> {
     let next = port.checked_add(1)?;
     (next..=port.saturating_add(TRIED)).find(|port| TcpListener::bind((host, *port)).is_ok())
 }
 
-/// The process that listens on `port`, as far as we may see it.
+/// Returns the process that listens on `port`. Returns `None` if there is none, or if it belongs to another user.
 fn holder(proc: &Path, port: u16) -> Option<Holder> {
     let tables = ["net/tcp", "net/tcp6"].map(|table| std::fs::read_to_string(proc.join(table)).unwrap_or_default());
     let inodes: Vec<String> = tables.iter().flat_map(|table| listening(table, port)).collect();
@@ -85,7 +86,7 @@ fn holder(proc: &Path, port: u16) -> Option<Holder> {
     Some(Holder { pid, name: goblin_telemetry::clean(name.trim()) })
 }
 
-/// The inodes of the sockets in a table of the kernel that listen on `port`.
+/// Returns the inodes of the sockets that listen on `port`, from a table in `/proc/net`.
 fn listening(table: &str, port: u16) -> Vec<String> {
     const LISTEN: &str = "0A";
     let mut inodes = Vec::new();

@@ -1,4 +1,4 @@
-//! `goblin prompts`: what the gateway's prompts are, and one of them filled in.
+//! `goblin prompts`: lists the gateway's prompts and gets one of them.
 
 use std::process::ExitCode;
 
@@ -83,7 +83,7 @@ async fn get(client: &mut Client, name: &str, words: &[String], json: bool) -> R
     Ok(content::print(&messages.iter().flat_map(message).collect::<Vec<_>>())?)
 }
 
-/// The arguments of a prompt as those of a tool: they are all strings.
+/// Returns the arguments of a prompt as a JSON schema. All of them are strings.
 pub fn schema(prompt: &Value) -> Value {
     let arguments = prompt["arguments"].as_array().map(Vec::as_slice).unwrap_or_default();
     let names = || arguments.iter().filter_map(|argument| Some((argument["name"].as_str()?, argument)));

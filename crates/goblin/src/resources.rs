@@ -1,4 +1,4 @@
-//! `goblin resources`: what the gateway's resources are, and what is in them.
+//! `goblin resources`: lists, searches and reads the gateway's resources.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

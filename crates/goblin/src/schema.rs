@@ -1,4 +1,4 @@
-//! `goblin schema`: the JSON schema of the configuration, for editors.
+//! `goblin schema`: prints the JSON schema of the configuration, for editors.
 
 use std::process::ExitCode;
 

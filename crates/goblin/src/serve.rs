@@ -1,4 +1,7 @@
-//! `goblin serve`: the gateway over HTTP.
+//! `goblin serve`: runs the gateway over HTTP.
+//!
+//! The command binds its listeners first, then publishes a record for other commands, then starts the gateway. It also
+//! follows the configuration file (see [`follow`]).
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -83,13 +86,13 @@ pub async fn run(arguments: Serve) -> Result<ExitCode> {
     }
     let has_banner = std::io::stdout().is_terminal() && !arguments.quiet && !arguments.tui;
     if arguments.tui && std::io::stderr().is_terminal() {
-        // The screen is not for lines.
+        // The dashboard uses the whole screen, so there is no log.
     } else if has_banner && std::io::stderr().is_terminal() {
         log::start_below_banner(&given.config.log, &arguments.log);
     } else {
         log::start(&given.config.log, &arguments.log);
     }
-    // Before there is anything that a signal must not leave behind.
+    // Install the signal handlers before anything starts that a signal must not leave behind.
     let terminated = termination()?;
     let clients = bind(gateway, &arguments).await?;
     let addresses = Addresses::of(&clients)?;
@@ -108,11 +111,11 @@ pub async fn run(arguments: Serve) -> Result<ExitCode> {
     serve(given, source, doors, record, has_banner.then_some(addresses), terminated).await
 }
 
-/// The addresses at which programs of this machine reach the gateway.
+/// The addresses at which programs on this machine reach the gateway.
 struct Addresses {
-    /// The URL of the endpoint: that of TCP if there is one, else that of the socket.
+    /// The URL of the endpoint: over TCP if there is a TCP listener, else over the socket.
     url: String,
-    /// The address of the admin API, up to its path: the socket if there is one, else the URL of TCP.
+    /// The address of the admin API, without a path: the socket if there is one, else the TCP listener.
     admin: String,
     has_tcp: bool,
     socket: Option<PathBuf>,
@@ -130,22 +133,22 @@ impl Addresses {
     }
 }
 
-/// Where others come in.
+/// The listeners of the gateway.
 struct Doors {
     clients: Listeners,
-    /// An address of their own, where they have one.
+    /// The listener of the admin API, if it has its own address.
     operators: Option<(TcpListener, Listen)>,
     permit: Permit,
 }
 
-/// What other programs of this machine can read of us, for as long as we run.
+/// The files that other programs on this machine can read. They exist while this value lives.
 struct Public {
     record: Record,
     permit: Permit,
     _token_file: Option<TokenFile>,
 }
 
-/// What the flags say instead of the file.
+/// Returns a function that applies the flags to a configuration. It also runs at every reload.
 fn amend(arguments: &Serve) -> Amend {
     let (host, port) = (arguments.host.clone(), arguments.port);
     Arc::new(move |config| {
@@ -157,7 +160,7 @@ fn amend(arguments: &Serve) -> Amend {
     })
 }
 
-/// Serves for as long as somebody looks at it.
+/// Runs the gateway with the dashboard, until the user quits the dashboard.
 async fn serve_shown(given: Given, source: Source, doors: Doors, record: Record, url: String) -> Result<ExitCode> {
     let own = |record: &runtime::Record| record.pid == std::process::id() && record.url == url;
     let gateway = match Places::of(&environment).running().into_iter().find(own) {
@@ -170,7 +173,7 @@ async fn serve_shown(given: Given, source: Source, doors: Doors, record: Record,
     let (over, mut is_over) = watch::channel(false);
     let (mut signals, mut has_ended) = (termination()?, false);
     let terminated = async move || match std::mem::replace(&mut has_ended, true) {
-        // The sender outlives us.
+        // Cannot fail: the sender outlives this future.
         false => drop(is_over.wait_for(|is_over| *is_over).await),
         true => signals().await,
     };
@@ -205,7 +208,7 @@ async fn serve(
     });
     let shutdown = async move || {
         terminated().await;
-        // First, so that nobody new comes while the rest ends.
+        // Remove the record first, so that no new client connects during the shutdown.
         drop(record.lock().unwrap_or_else(PoisonError::into_inner).take());
     };
     let served = app.serve_http(doors.clients, shutdown).await;
@@ -222,7 +225,8 @@ fn shown(from: &From) -> String {
     }
 }
 
-/// Binds the listeners for clients. The socket comes last: nothing else of this process runs while its umask holds.
+/// Binds the listeners for clients. The socket comes last: binding it changes the umask of the whole process, so no
+/// other work may run meanwhile.
 async fn bind(gateway: &Gateway, arguments: &Serve) -> Result<Listeners> {
     let tcp = match gateway.tcp {
         true => Some(bind_tcp(gateway, arguments).await?),
@@ -243,7 +247,7 @@ async fn bind_tcp(gateway: &Gateway, arguments: &Serve) -> Result<TcpListener> {
     })
 }
 
-/// How programs of this machine reach it: an address that means all of them is not one to connect to.
+/// Returns the URL at which programs on this machine reach the listener. Replaces an unspecified address by loopback.
 fn reachable(listener: &TcpListener) -> Result<String> {
     let mut address = listener.local_addr().context("the listener has no address")?;
     if address.ip().is_unspecified() {
@@ -253,8 +257,8 @@ fn reachable(listener: &TcpListener) -> Result<String> {
     Ok(format!("http://{address}"))
 }
 
-/// Other commands find us by it. Without it we serve all the same; but where the operator said where the admin token
-/// shall be, it must get there.
+/// Publishes the record, by which other commands find this gateway. A failure is only a warning. A failure to write the
+/// admin token to a configured file is an error.
 fn publish(addresses: &Addresses, admin_url: Option<String>, given: &Given) -> Result<Public> {
     let (gateway, admin) = (&given.config.gateway, &given.config.admin);
     let permit = Permit::new(gateway, admin);
@@ -286,7 +290,7 @@ fn record(url: &str, given: &Given) -> std::io::Result<runtime::Record> {
     Ok(runtime::Record::new(url.to_owned(), given.identity.clone(), Fingerprints::new(salt, &given.variables)))
 }
 
-/// Waits for Ctrl-C or SIGTERM, each time it is called.
+/// Installs the signal handlers. Each call of the result waits for the next SIGINT or SIGTERM.
 pub fn termination() -> Result<impl AsyncFnMut()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;

@@ -1,4 +1,4 @@
-//! `goblin status`: how a running gateway is, once or again and again.
+//! `goblin status`: prints the status of a running gateway, once or repeatedly.
 
 mod show;
 
@@ -17,10 +17,10 @@ use crate::serve::termination;
 use crate::style::{is_colourful, print, warn, width};
 
 const ROUTE: &str = "/api/status";
-/// Some server is not ready, or the configuration file is not in force.
+/// The exit code if a server is not ready, or if the configuration file was rejected.
 const UNWELL: u8 = 1;
 
-/// One line per paragraph: clap fits them to the terminal.
+/// Each paragraph is one line, because clap wraps it to the width of the terminal.
 const EXIT_CODES: &str = "\
 Exit codes: 0 when all enabled servers are ready, 1 when some server is not or the configuration file is rejected, 2 when \
 the arguments cannot be used, 3 when no gateway runs or it does not answer. With --watch: 0 at Ctrl-C.";
@@ -58,7 +58,7 @@ async fn once(arguments: &Status) -> Result<ExitCode> {
     }
 }
 
-/// Whoever has been seen once is looked for until the end: a gateway may be restarted.
+/// Prints the status repeatedly. If a gateway that answered once goes away, it is polled until it returns.
 async fn watch(arguments: &Status, period: Duration) -> Result<ExitCode> {
     let (client, first) = match begin(&arguments.which).await {
         Ok(seen) => seen,
@@ -79,7 +79,7 @@ async fn watch(arguments: &Status, period: Duration) -> Result<ExitCode> {
     }
 }
 
-/// One answer of the gateway.
+/// One response of the gateway.
 struct Look {
     body: Bytes,
     status: api::Status,
@@ -113,7 +113,7 @@ fn is_well(status: &api::Status) -> bool {
     status.configuration.problem.is_none() && status.servers.iter().all(is_fine)
 }
 
-/// Where one status after the other is shown: in the same place on a terminal, one below the other in a pipe.
+/// Prints one status after the other: in the same place on a terminal, one below the other in a pipe.
 struct Screen {
     is_terminal: bool,
     json: bool,
@@ -127,12 +127,12 @@ impl Screen {
         Screen { is_terminal, json, is_first: true, is_lost: false }
     }
 
-    /// Whether somebody reads it.
+    /// Prints a status. Returns `false` if stdout is closed.
     fn show(&mut self, text: &str) -> std::io::Result<bool> {
         self.is_lost = false;
         let is_first = std::mem::replace(&mut self.is_first, false);
         write(&match (self.is_terminal, self.json) {
-            // Drawn over what is there, so that nothing flickers.
+            // Draw over the previous text, so that nothing flickers.
             (true, _) => {
                 let clear = if is_first { "\x1b[2J" } else { "" };
                 format!("{clear}\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"))
@@ -143,7 +143,7 @@ impl Screen {
         })
     }
 
-    /// Nobody answers; in a pipe that is told once, beside what is piped.
+    /// Reports that the gateway does not answer. In a pipe it prints one warning per outage, on stderr.
     fn lament(&mut self, reason: &str, period: Duration) -> std::io::Result<bool> {
         let words = format!("{reason}; looking again every {} s", period.as_secs());
         if self.is_terminal {

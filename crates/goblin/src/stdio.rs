@@ -1,7 +1,8 @@
-//! `goblin stdio`: one client on stdin and stdout, served here or carried to a gateway that runs already.
+//! `goblin stdio`: serves one client on stdin and stdout.
 //!
-//! Ten clients of one configuration shall not start its servers ten times. So where a gateway of the same configuration
-//! runs, this is a bridge to it; otherwise it is a gateway of its own. It says which on stderr, and why.
+//! Ten clients of one configuration must not start its servers ten times. If a gateway of the same configuration runs,
+//! this command is a bridge to it. Otherwise it runs a gateway of its own. It prints the choice and the reason on
+//! stderr.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -33,9 +34,9 @@ use goblin_config::secret::Secret;
 use goblin_config::{Config, Log};
 use goblin_telemetry::Observe;
 
-/// The variable that holds the token of the gateway at --url.
+/// The variable with the client token of the gateway at --url.
 const TOKEN_VARIABLE: &str = "GOBLIN_TOKEN";
-/// The variable that holds its admin token.
+/// The variable with the admin token of that gateway.
 const ADMIN_TOKEN_VARIABLE: &str = "GOBLIN_ADMIN_TOKEN";
 
 #[derive(Debug, Args)]
@@ -58,7 +59,7 @@ pub struct Stdio {
     pub profile: Option<ProfileName>,
 }
 
-/// Reads the name of a profile, as arguments have it.
+/// Parses the name of a profile in an argument.
 pub fn profile_name(text: &str) -> Result<ProfileName, String> {
     ProfileName::new(text).ok_or_else(|| "a profile has a name of letters, digits, \"_\" and \"-\"".to_owned())
 }
@@ -93,7 +94,7 @@ pub async fn run(arguments: Stdio) -> Result<ExitCode> {
     }
 }
 
-/// What is wrong with the wish for a profile that the configuration does not have.
+/// Returns an error if the configuration does not have this profile.
 pub fn check_profile(config: &Config, profile: Option<&ProfileName>) -> Result<(), String> {
     let Some(name) = profile.filter(|name| !config.profiles.contains_key(*name)) else { return Ok(()) };
     let known: Vec<_> = config.profiles.keys().map(ProfileName::as_str).collect();
@@ -128,12 +129,13 @@ async fn carry(wire: Wire, flags: &LogFlags) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The token of the gateway at --url.
+/// Returns the client token of the gateway at --url, from the file or the variable.
 pub fn token(file: Option<&Path>) -> Result<Option<Secret>> {
     token_of(file, TOKEN_VARIABLE)
 }
 
-/// Returns the admin token of the gateway at --url. A gateway of this user on this machine needs none to be given.
+/// Returns the admin token of the gateway at --url. For a gateway of this user on this machine, the token is found in
+/// its record.
 pub fn admin_token(file: Option<&Path>, url: &str) -> Result<Option<Secret>> {
     Ok(token_of(file, ADMIN_TOKEN_VARIABLE)?.or_else(|| runtime::admin_token_at(url)))
 }
@@ -149,7 +151,7 @@ fn token_of(file: Option<&Path>, variable: &str) -> Result<Option<Secret>> {
     Ok(text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()).map(Secret::new))
 }
 
-/// The gateway to use and its token, or why there is none.
+/// Returns the gateway to connect to and its token, or the reason why there is none.
 async fn look_around(own: &Identity) -> Result<(Record, Option<Secret>), String> {
     let record = choose(&Places::of(&environment).running(), own, environment)?;
     let Record { url, pid, .. } = &record;
@@ -158,13 +160,13 @@ async fn look_around(own: &Identity) -> Result<(Record, Option<Secret>), String>
     }
     match record.token() {
         Ok(token) => Ok((record, token)),
-        // It may have ended in this very moment.
+        // The gateway may have ended a moment ago.
         Err(error) => Err(format!("the token of the gateway at {url} (pid {pid}) cannot be read: {error}")),
     }
 }
 
-/// The gateway that was started in place of one that ended. The file may say something else by now: the client wants what
-/// it says, as another user of the same variables would get it.
+/// Finds the gateway that replaced one that ended. Its file may have changed: the client gets the current content. The
+/// variables must still match.
 fn successor(own: &Identity, profile: Option<&ProfileName>) -> Option<Target> {
     let is_successor =
         |record: &Record| record.identity.is_same_place(own) && record.fingerprints.differing(environment).is_empty();
@@ -173,7 +175,7 @@ fn successor(own: &Identity, profile: Option<&ProfileName>) -> Option<Target> {
     Target::of_record(&url, record, token.as_ref(), &ProxyEnvironment::from_process()).ok()
 }
 
-/// The gateway among `running` that does what we would, or why there is none.
+/// Returns the gateway in `running` with the same configuration and variables, or the reason why there is none.
 fn choose(running: &[Record], own: &Identity, here: impl Fn(&str) -> Option<String>) -> Result<Record, String> {
     let mut reason = "no gateway of this configuration is running".to_owned();
     for record in running.iter().filter(|record| record.identity.is_same_place(own)) {
@@ -186,7 +188,8 @@ fn choose(running: &[Record], own: &Identity, here: impl Fn(&str) -> Option<Stri
     Err(reason)
 }
 
-/// What a gateway of the same file does otherwise than one that is started here would.
+/// Describes how a running gateway of the same file differs from one that would start here. Returns `None` if it does
+/// not.
 pub fn difference(record: &Record, own: &Identity, here: impl Fn(&str) -> Option<String>) -> Option<String> {
     let gateway = format!("the gateway at {} (pid {})", record.url, record.pid);
     let differing = record.fingerprints.differing(here);

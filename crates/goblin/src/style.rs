@@ -1,4 +1,4 @@
-//! How words reach a person: colour on a terminal, none in a pipe.
+//! Output for the user: colours on a terminal, plain text in a pipe.
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -8,13 +8,13 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 use crate::cli::BAD_CONFIGURATION;
 use goblin_config::visible::escaped_json;
 
-/// Says why nothing was done.
+/// Prints why nothing was done. Returns the exit code for a bad configuration.
 pub fn tell(problem: &str) -> ExitCode {
     fail(problem);
     ExitCode::from(BAD_CONFIGURATION)
 }
 
-/// Says what went wrong.
+/// Prints an error on stderr.
 pub fn fail(problem: &str) {
     say(&format!("{}: {problem}", paint("error", "1;31")));
 }
@@ -23,12 +23,12 @@ pub fn warn(warning: &str) {
     say(&format!("{}: {warning}", paint("warning", "1;33")));
 }
 
-/// Says what is going on, where stdout belongs to the protocol.
+/// Prints information on stderr, for commands that need stdout for the protocol.
 pub fn note(text: &str) {
     say(&format!("goblin: {text}"));
 }
 
-/// On stderr. Where nobody reads it, nobody is told; that is no reason to end, as `eprintln!` would have it.
+/// Writes a line to stderr. Ignores errors: a closed stderr must not end the process, as `eprintln!` would.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
@@ -37,7 +37,7 @@ pub fn plural(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
-/// Prints for a reader; one that has had enough, as `head` has, is no error.
+/// Prints to stdout. A reader that closed the pipe early, such as `head`, is no error.
 pub fn print(text: &str) -> std::io::Result<()> {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error),
@@ -45,7 +45,7 @@ pub fn print(text: &str) -> std::io::Result<()> {
     }
 }
 
-/// A word as it can be pasted into a shell.
+/// Quotes a word for a shell, if it needs quotes.
 pub fn shell_word(word: &str) -> String {
     let plain = |character: char| character.is_alphanumeric() || "/._-@:=+,%".contains(character);
     match !word.is_empty() && word.chars().all(plain) {
@@ -54,14 +54,14 @@ pub fn shell_word(word: &str) -> String {
     }
 }
 
-/// A line keeps at least this many columns beside its indentation.
+/// The minimum number of columns of a line after its indentation.
 const MIN_COLUMNS: usize = 20;
 
-/// Returns `text` behind `before`, broken at the width of a terminal and indented by the width of `before`. A terminal
-/// itself would go on at the left edge, where a hostile text could pass for another line. Nothing is left out.
+/// Returns `text` after `before`, wrapped at the width of a terminal and indented by the width of `before`. A terminal
+/// would wrap at the left edge, where hostile text could pass for another line. Nothing is left out.
 pub fn wrap(before: &str, text: &str, width: Option<usize>) -> String {
     let Some(width) = width else { return format!("{before}{text}\n") };
-    // Characters of doubtful width count as wide, so that the terminal never breaks a line by itself.
+    // Characters of ambiguous width count as wide, so that the terminal never wraps a line itself.
     let indent = before.width_cjk();
     let (mut wrapped, indent) = match indent + MIN_COLUMNS <= width {
         true => (before.to_owned(), indent),
@@ -82,7 +82,7 @@ pub fn wrap(before: &str, text: &str, width: Option<usize>) -> String {
     wrapped
 }
 
-/// Prints JSON. A terminal gets escapes in place of characters that it would obey; a pipe gets every byte as it is.
+/// Prints JSON. On a terminal, control characters are replaced by escapes. In a pipe every byte is unchanged.
 pub fn print_json(text: &str) -> std::io::Result<()> {
     match std::io::stdout().is_terminal() {
         true => print(&(escaped_json(text) + "\n")),
@@ -90,18 +90,18 @@ pub fn print_json(text: &str) -> std::io::Result<()> {
     }
 }
 
-/// The columns of a terminal; nothing for a pipe.
+/// Returns the columns of a terminal, or `None` for a pipe.
 pub fn width(stream: &(impl IsTerminal + std::os::fd::AsFd)) -> Option<usize> {
     let size = stream.is_terminal().then(|| rustix::termios::tcgetwinsize(stream).ok()).flatten()?;
     (size.ws_col > 0).then_some(usize::from(size.ws_col))
 }
 
-/// For stderr.
+/// Paints text for stderr.
 pub fn paint(text: &str, code: &str) -> String {
     paint_if(is_colourful(&std::io::stderr()), text, code)
 }
 
-/// Whether `stream` is a person's who did not ask for plain text.
+/// Reports whether `stream` is a terminal and the user did not disable colours by `NO_COLOR`.
 pub fn is_colourful(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
@@ -120,9 +120,9 @@ mod tests {
         assert_eq!(wrap("a  ", "bcd", Some(30)), "a  bcd\n");
         let text = "0123456789".repeat(4);
         assert_eq!(wrap("a  ", &text, Some(30)), format!("a  {}\n   {}\n", &text[..27], &text[27..]));
-        // Wide characters count twice.
+        // Wide characters count as two columns.
         assert_eq!(wrap("a  ", &"日".repeat(14), Some(30)), format!("a  {}\n   日\n", "日".repeat(13)));
-        // Without room beside the names the text has lines of its own.
+        // If the names leave too little room, the text has its own lines.
         let before = format!("{}  ", "n".repeat(20));
         assert_eq!(
             wrap(&before, &text, Some(30)),

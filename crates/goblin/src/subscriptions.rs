@@ -1,4 +1,4 @@
-//! `goblin subscriptions`: who is subscribed to what at a running gateway (SUB-15).
+//! `goblin subscriptions`: lists the subscriptions at a running gateway (SUB-15).
 
 use std::process::ExitCode;
 
@@ -15,7 +15,7 @@ use goblin_admin::api::SubscriptionInfo;
 use goblin_admin::api::SubscriptionList;
 
 const ROUTE: &str = "/api/subscriptions";
-/// What may stand in a query as it is.
+/// The characters of a query that need no percent-encoding.
 const QUERY: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/').remove(b':');
 

@@ -1,4 +1,4 @@
-//! `goblin tools`: what the gateway's tools are, and one of them called.
+//! `goblin tools`: lists, searches, describes and calls the gateway's tools.
 
 use goblin_client::content::blocks;
 use std::path::PathBuf;
@@ -113,7 +113,7 @@ pub async fn run(arguments: Tools) -> Result<ExitCode> {
     }
 }
 
-/// Lists what there is of one kind.
+/// Prints the list of one kind.
 pub async fn list(client: &mut Client, kind: Kind, filter: &Filter, json: bool) -> Result<(), Failure> {
     let cards = cards::list(client, kind, filter).await?;
     match json {
@@ -171,7 +171,7 @@ impl Call {
     }
 }
 
-/// What a tool says that failed.
+/// Returns the error text of a failed tool.
 fn complaint(name: &str, outcomes: &Outcomes) -> String {
     let text = outcomes.text();
     let lines: Vec<_> = text.lines().map(clean).collect();

@@ -20,7 +20,7 @@ use goblin_tui::remote::Remote;
 use goblin_tui::remote::api::Gateway;
 use goblin_tui::view::theme::Theme;
 
-/// One line per paragraph: clap fits them to the terminal.
+/// Each paragraph is one line, because clap wraps it to the width of the terminal.
 pub const LONG_ABOUT: &str = "\
 See how a running gateway is doing, and act on it, in the terminal.
 
@@ -46,7 +46,7 @@ pub async fn run(arguments: Top) -> Result<ExitCode> {
     if let Err(problem) = check_terminal() {
         return Ok(tell(&problem));
     }
-    // Before there is anything that a signal must not leave behind.
+    // Install the signal handlers before anything starts that a signal must not leave behind.
     let terminated = termination()?;
     let gateway = match arguments.url {
         Some(url) => Gateway::Named {
@@ -66,7 +66,7 @@ pub async fn run(arguments: Top) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether there is a screen and a keyboard.
+/// Returns an error if stdin or stdout is no terminal that can be drawn on.
 pub fn check_terminal() -> Result<(), String> {
     let elsewhere = "goblin tools, goblin resources and the admin API tell the same to programs";
     if !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {

@@ -1,8 +1,7 @@
-//! `goblin watch`: a line for every change of a resource, and a command where one is wanted.
+//! `goblin watch`: prints a line for every change of a resource, and optionally runs a command.
 //!
-//! It is a client like any other, over a pipe in memory: behind the pipe is either the bridge that `goblin stdio` uses, to
-//! a gateway that runs already, or a gateway of its own. So it outlives a restart of the gateway as every client of a
-//! bridge does, and subscriptions end with its session. See [`watching`] for what it does with what it hears.
+//! The command is an MCP client on an in-memory pipe (see [`crate::cli::door`]). It survives a restart of the gateway,
+//! because the bridge subscribes again. Its subscriptions end with its session. [`watching`] handles the messages.
 
 pub mod exec;
 pub mod show;
@@ -58,7 +57,7 @@ pub struct Watch {
     pub log: LogFlags,
 }
 
-/// One line per paragraph: clap fits them to the terminal.
+/// Each paragraph is one line, because clap wraps it to the width of the terminal.
 pub const LONG_ABOUT: &str = "\
 Tell when resources change, as it happens.
 
@@ -88,7 +87,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 pub async fn run(arguments: Watch) -> Result<ExitCode> {
-    // Before there is anything that a signal must not leave behind.
+    // Install the signal handlers before anything starts that a signal must not leave behind.
     let mut terminated = termination()?;
     let door = match Door::open(&arguments.reach, None, &arguments.log).await {
         Ok(door) => door,

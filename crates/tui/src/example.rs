@@ -1,4 +1,4 @@
-//! A gateway as values, for tests of what is shown.
+//! An example gateway as plain values, for tests of the state and the view.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::state::data::{Item, Kind};
 use crate::state::{Action, Link, Message, State};
 
 pub fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
-    // By its text: a value cannot hold raw JSON.
+    // Parse the text, because a `Value` cannot hold raw JSON.
     serde_json::from_str(&value.to_string()).expect("an example of this type")
 }
 
@@ -22,7 +22,7 @@ pub fn write(state: &mut State, text: &str) {
     text.chars().for_each(|character| drop(state.update(Message::Write(character))));
 }
 
-/// What the gateway answered at this second; each server has answered more calls by then.
+/// Returns the status at this second. The number of calls grows with it.
 pub fn status(second: u64) -> Status {
     let calls = 40 * second;
     read(json!({
@@ -164,7 +164,7 @@ fn sessions() -> SessionList {
     ]}))
 }
 
-/// A dashboard that has looked at the gateway for some seconds.
+/// Returns a dashboard that has polled the gateway for some seconds.
 pub fn state() -> State {
     let mut state = State::new("http://127.0.0.1:7777/mcp".to_owned());
     state.update(Message::Link(Link::Live));

@@ -1,4 +1,5 @@
-//! Keys and the mouse, turned into messages. [`KEYS`] is the one list of keys: the help and the manual are made from it.
+//! Turns key and mouse events into messages. [`KEYS`] is the only list of keys: the help and the manual are generated
+//! from it.
 
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 use ratatui::layout::Position;
@@ -7,9 +8,9 @@ use crate::state::dialog::Dialog;
 use crate::state::{Action, Message, Panel, Place, State};
 use crate::view::Drawn;
 
-/// What a key does while a panel has the keys.
+/// A key binding of the panels.
 pub struct Binding {
-    /// As the help and the manual write it.
+    /// The keys, as the help and the manual write them.
     pub shown: &'static str,
     keys: &'static [Key],
     pub action: Action,
@@ -63,7 +64,7 @@ pub const KEYS: [Binding; 25] = [
     bind("1 … 8", &[], Action::Show(Panel::Overview), "go to a panel"),
 ];
 
-/// What an event means for what is on the screen; nothing where it means nothing.
+/// Returns the message for an event, or `None` if it has no meaning on the current screen.
 pub fn message(event: &Event, state: &State, drawn: &Drawn) -> Option<Message> {
     match event {
         Event::Key(event) if event.kind != KeyEventKind::Release => on_key(*event, state),
@@ -73,7 +74,7 @@ pub fn message(event: &Event, state: &State, drawn: &Drawn) -> Option<Message> {
 }
 
 fn on_key(event: KeyEvent, state: &State) -> Option<Message> {
-    // Letters come with or without Shift, as the terminal likes.
+    // Terminals report letters with or without Shift, so Shift is ignored.
     let modifiers = match event.code {
         KeyCode::Char(_) | KeyCode::BackTab => event.modifiers - KeyModifiers::SHIFT,
         _ => event.modifiers,

@@ -1,8 +1,8 @@
-//! `goblin top`: a gateway in the terminal, seen through its admin API and as one more MCP client.
+//! The dashboard of `goblin top`. It reads a gateway through the admin API, and calls tools as an MCP client.
 //!
-//! Strictly apart: [`state`] holds plain values and decides, [`view`] paints them, [`input`] reads keys and the mouse, and
-//! [`remote`] alone speaks with the gateway. This file is the loop between them. All of it runs as one task: the screen is
-//! small, and nothing here may wait for anything else.
+//! The parts are separate: [`state`] holds plain values and makes all decisions, [`view`] draws them, and [`input`]
+//! reads keys and the mouse. Only [`remote`] communicates with the gateway. This file is the loop between them. The
+//! loop and the connections run as one task, so no part may block.
 
 #[cfg(test)]
 mod example;
@@ -26,14 +26,14 @@ use crate::terminal::Terminal;
 use crate::view::Drawn;
 use crate::view::theme::Theme;
 
-/// News that wait for the next frame. Full: whoever reads from the gateway waits.
+/// The maximum number of messages that wait for the next frame. If the queue is full, the reader of the gateway waits.
 const MOST_NEWS: usize = 256;
-/// Wishes of the person that wait. Full: the next is refused.
+/// The maximum number of effects that wait. If the queue is full, the next one is rejected with a notice.
 const MOST_WISHES: usize = 16;
-/// Between frames: more would be painted than seen.
+/// The minimum time between two frames.
 const FRAME: Duration = Duration::from_millis(30);
 
-/// Shows the gateway until the person has enough or `terminated` is.
+/// Runs the dashboard until the user quits or `terminated` resolves.
 pub async fn run(remote: Remote, theme: Theme, mut terminated: impl AsyncFnMut()) -> Result<()> {
     let (news, heard) = mpsc::channel(MOST_NEWS);
     let (calls, called) = mpsc::channel(MOST_WISHES);
@@ -49,7 +49,7 @@ pub async fn run(remote: Remote, theme: Theme, mut terminated: impl AsyncFnMut()
     }
 }
 
-/// What a person looks at, and what they set off.
+/// The loop between the state, the terminal and the remote side.
 struct Screen {
     state: State,
     heard: mpsc::Receiver<Message>,
@@ -69,7 +69,7 @@ impl Screen {
                 event = events.next() => self.on_event(event, &drawn)?,
                 message = self.heard.recv() => message.is_some_and(|message| self.on_message(message)),
             };
-            // Whatever else comes until the next frame belongs to it.
+            // Handle everything that arrives before the next frame is due.
             while !is_over && Instant::now() < next {
                 is_over = tokio::select! {
                     event = events.next() => self.on_event(event, &drawn)?,
@@ -83,13 +83,14 @@ impl Screen {
         }
     }
 
-    /// Tells whether it is over.
+    /// Handles an event of the terminal. Returns `true` if the user quits.
     fn on_event(&mut self, event: Option<std::io::Result<Event>>, drawn: &Drawn) -> Result<bool> {
         let event = event.context("the terminal is gone")?.context("cannot read from the terminal")?;
         let message = input::message(&event, &self.state, drawn);
         Ok(message.is_some_and(|message| self.on_message(message)))
     }
 
+    /// Updates the state and queues the effects. Returns `true` if the user quits.
     fn on_message(&mut self, message: Message) -> bool {
         let effects = self.state.update(message);
         self.panel.send_if_modified(|panel| std::mem::replace(panel, self.state.panel) != self.state.panel);

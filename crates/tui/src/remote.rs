@@ -1,7 +1,7 @@
-//! Speaks with the gateway: looks at it each second, follows its events, and does what a person wants.
+//! Communicates with the gateway: polls its status, follows its events, and executes commands.
 //!
-//! Looking and changing go over the admin API ([`api`]); calls, reads and watching over MCP ([`calls`]), as any other client
-//! does it. Where the gateway is gone it is looked for again and again, ever more slowly, and the person is told.
+//! Status and changes use the admin API ([`api`]). Calls, reads and watches use MCP ([`calls`]), in the same way as any
+//! other client. If the gateway is gone, the dashboard reports it and retries with growing delays.
 
 pub mod api;
 pub mod calls;
@@ -21,9 +21,9 @@ use crate::remote::api::{Api, Gateway};
 use crate::state::data::{Item, Kind};
 use crate::state::{Command, Effect, Link, Message, Notice, Panel};
 
-/// Between looks.
+/// The polling interval.
 const PERIOD: Duration = Duration::from_secs(1);
-/// The longest wait between attempts to reach a gateway that is gone.
+/// The longest delay between attempts to reach a gateway that is gone.
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
 pub struct Remote {
@@ -37,12 +37,12 @@ impl Remote {
         Ok(Remote { gateway, api })
     }
 
-    /// Where the gateway is, for people.
+    /// Returns the address of the gateway, for display.
     pub fn place(&self) -> String {
         self.gateway.place()
     }
 
-    /// Goes on for as long as somebody listens.
+    /// Runs until the receiver of `news` is dropped.
     pub async fn run(
         self,
         news: mpsc::Sender<Message>,
@@ -60,13 +60,13 @@ impl Remote {
     }
 }
 
-/// How long to wait before the next attempt.
+/// Returns the delay before the next attempt.
 fn pause(attempts: u32) -> Duration {
     (PERIOD * 2_u32.saturating_pow(attempts.min(10))).min(LONGEST_PAUSE)
 }
 
-/// Looks at the gateway each second; at the lists of the catalog when they have changed, and at the long lists while somebody
-/// sees them.
+/// Polls the status every second. Reads the lists of the catalog after they changed, and the subscriptions and sessions
+/// while their panel is open.
 async fn look(api: &Api, news: &mpsc::Sender<Message>, mut looked_at: watch::Receiver<Panel>) {
     let begun = Instant::now();
     let (mut attempts, mut known) = (0, Known::default());
@@ -89,18 +89,18 @@ async fn look(api: &Api, news: &mpsc::Sender<Message>, mut looked_at: watch::Rec
         };
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
-            // Somebody turned to a list that may be old. Without anybody there is nothing to do.
+            // The user opened another panel, so its list may be old. An error means that the dashboard ended.
             changed = looked_at.changed(), if attempts == 0 => if changed.is_err() { return },
         }
     }
 }
 
-/// What the last look saw.
+/// The state of the gateway at the last poll.
 #[derive(Default)]
 struct Known {
-    /// When the gateway was started: another time means another gateway.
+    /// The start time of the gateway. A different time means that it was restarted.
     started: String,
-    /// Of the catalog; nothing where its lists are to be read.
+    /// The version of the catalog. `None` if its lists must be read.
     version: Option<u64>,
 }
 
@@ -143,12 +143,13 @@ async fn look_once(
     Ok(())
 }
 
-/// Nothing when nobody listens.
+/// Sends a message to the dashboard. Returns `None` if the dashboard ended.
 async fn tell(news: &mpsc::Sender<Message>, message: Message) -> Option<()> {
     news.send(message).await.ok()
 }
 
-/// Follows the events; a stream that ends goes on where it was, and that of another gateway begins at its beginning.
+/// Follows the events. Resumes a broken stream after the last event. After a restart of the gateway it starts at the
+/// beginning.
 async fn follow(api: &Api, news: &mpsc::Sender<Message>) {
     let (mut attempts, mut last) = (0, None);
     let mut gateways = api.gateways();
@@ -184,7 +185,7 @@ async fn follow(api: &Api, news: &mpsc::Sender<Message>) {
     }
 }
 
-/// What an event of the stream says; that some were missed is one too.
+/// Reads an event of the stream. A report of missed events also becomes an event.
 fn told(event: &Event) -> Option<EventInfo> {
     if event.name.as_deref() == Some("missed") {
         let Missed { missed } = serde_json::from_slice(&event.data).ok()?;
@@ -199,7 +200,7 @@ fn told(event: &Event) -> Option<EventInfo> {
     serde_json::from_slice(&event.data).ok().filter(|event: &EventInfo| !event.kind.is_empty())
 }
 
-/// Makes changes, one after the other.
+/// Executes commands, one after the other.
 async fn obey(api: &Api, news: &mpsc::Sender<Message>, mut commanded: mpsc::Receiver<Command>) {
     while let Some(command) = commanded.recv().await {
         let done = match &command {
@@ -222,7 +223,7 @@ async fn change(api: &Api, command: &Command, id: &str, done: &str) -> Result<St
         Command::Disable(_) => "disable",
         Command::Reload => "reload",
     };
-    // An id may hold any character.
+    // An id may contain any character.
     let segment = utf8_percent_encode(id, NON_ALPHANUMERIC);
     let _: serde_json::Value = api.post(&format!("/api/servers/{segment}/{verb}")).await?;
     Ok(format!("{id} is {done}"))
@@ -241,7 +242,7 @@ fn reloaded(done: &Reloaded) -> String {
     }
 }
 
-/// What an answer of the admin API holds.
+/// Parses a response of the admin API.
 fn read<T: DeserializeOwned>(path: &str, body: &[u8]) -> Result<T, String> {
     serde_json::from_slice(body).map_err(|error| format!("{path} answers with something else than expected: {error}"))
 }

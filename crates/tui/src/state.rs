@@ -1,7 +1,7 @@
-//! What the dashboard shows, as plain values, and how each message changes it.
+//! The state of the dashboard as plain values, and how each message changes it.
 //!
-//! Nothing here knows of a terminal or of a connection: [`State::update`] takes what a person or the gateway did and tells
-//! what is to be done in turn. So all of it is tested as tables.
+//! Nothing here depends on a terminal or a connection. [`State::update`] takes an action of the user or a message of
+//! the gateway, and returns the effects to execute. The tests are therefore tables of messages.
 
 mod acts;
 pub mod data;
@@ -25,7 +25,7 @@ use crate::state::dialog::{Dialog, Reader};
 use crate::state::rates::Rates;
 use crate::state::table::{Row, Section, Sort, Wanted, What};
 
-/// How far the wheel goes.
+/// The number of rows that one step of the mouse wheel moves.
 const WHEEL_ROWS: isize = 3;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl Panel {
     }
 }
 
-/// What a person may want while looking at a panel.
+/// An action of the user on a panel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Quit,
@@ -105,23 +105,26 @@ pub enum Action {
     Reload,
 }
 
-/// Where the wheel was turned.
+/// The area under the mouse pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     List,
     Details,
 }
 
-/// Something that happened.
+/// An event of the user or the gateway.
 #[derive(Clone, Debug)]
 pub enum Message {
     Act(Action),
     Write(char),
     Erase,
-    /// In a dialog or a search: go on, give up, go to another field, take another choice.
+    /// In a dialog or a search: confirm.
     Submit,
+    /// In a dialog or a search: close.
     Cancel,
+    /// In a dialog or a search: move by this many fields, rows or lines.
     Go(isize),
+    /// In a form: take the next or previous choice.
     Choose(isize),
     Select {
         section: usize,
@@ -142,7 +145,7 @@ pub enum Message {
     Subscriptions(SubscriptionList),
     Sessions(SessionList),
     Event(EventInfo),
-    /// To a call or a read.
+    /// The result of a call or a read.
     Answered {
         ticket: u64,
         text: String,
@@ -160,7 +163,7 @@ pub enum Message {
     },
 }
 
-/// Something to be done outside.
+/// Work for the loop or the remote side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     Quit,
@@ -173,7 +176,7 @@ pub enum Effect {
         ticket: u64,
         uri: String,
     },
-    /// Nobody waits for this answer any more.
+    /// Cancels the request of a reader that was closed.
     Forget {
         ticket: u64,
     },
@@ -186,7 +189,7 @@ pub enum Effect {
     Command(Command),
 }
 
-/// A change that the admin API makes.
+/// A change through the admin API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     Restart(String),
@@ -195,7 +198,7 @@ pub enum Command {
     Reload,
 }
 
-/// How it stands with the gateway.
+/// The state of the connection to the gateway.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Link {
     #[default]
@@ -223,43 +226,43 @@ impl Notice {
     }
 }
 
-/// A resource whose updates we are told.
+/// A watched resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Watched {
     pub updates: u64,
-    /// The time of day of the last one.
+    /// The time of day of the last update.
     pub last: String,
 }
 
-/// What the last frame had room for.
+/// The sizes that the last frame had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Measures {
-    /// Rows of the list.
+    /// The number of rows of the list.
     pub rows: usize,
-    /// How far the side panel can be scrolled.
+    /// The maximum scroll position of the side panel.
     pub details: usize,
-    /// How far what a dialog shows can be scrolled.
+    /// The maximum scroll position of the dialog.
     pub dialog: usize,
 }
 
-/// Where the selection of a panel is. It stays with its row when others come and go.
+/// The selection of a panel. It follows its row by id when other rows change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Cursor {
     id: String,
     at: usize,
 }
 
-/// The side panel.
+/// The side panel with details.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pane {
     pub scroll: usize,
-    /// Whether keys scroll it instead of moving in the list.
+    /// Set if keys scroll the side panel instead of moving the selection.
     pub is_focused: bool,
 }
 
 #[derive(Default)]
 pub struct State {
-    /// Where the gateway is.
+    /// The address of the gateway, for display.
     pub place: String,
     pub link: Link,
     pub data: Data,
@@ -267,7 +270,7 @@ pub struct State {
     pub panel: Panel,
     cursors: [Cursor; Panel::ALL.len()],
     sorts: [Sort; Panel::ALL.len()],
-    /// The server whose things alone are shown.
+    /// The server filter. `None` shows all servers.
     pub server: Option<String>,
     pub query: String,
     pub is_searching: bool,
@@ -275,7 +278,7 @@ pub struct State {
     pub dialog: Option<Dialog>,
     pub notice: Option<Notice>,
     pub watched: BTreeMap<String, Watched>,
-    /// What the panel lists.
+    /// The lists of the current panel.
     pub sections: Vec<Section>,
     measures: Measures,
     tickets: u64,
@@ -288,6 +291,7 @@ impl State {
         state
     }
 
+    /// Applies a message. Returns the effects that the caller must execute.
     pub fn update(&mut self, message: Message) -> Vec<Effect> {
         match message {
             Message::Act(action) => {
@@ -312,7 +316,7 @@ impl State {
         Vec::new()
     }
 
-    /// What the gateway tells.
+    /// Applies a message of the gateway.
     fn hear(&mut self, news: Message) {
         match news {
             Message::Link(link) => {
@@ -334,7 +338,7 @@ impl State {
             Message::Watching { uri, is_on: true } => drop(self.watched.insert(uri, Watched::default())),
             Message::Watching { uri, is_on: false } => drop(self.watched.remove(&uri)),
             Message::Updated { uri, time, is_deleted } => self.updated(&uri, time, is_deleted),
-            // All others are a person's.
+            // The caller handles all other messages.
             _ => return,
         }
         self.list_anew();
@@ -387,7 +391,7 @@ impl State {
         self.list_anew();
     }
 
-    /// By the next column; behind the last as the gateway has it.
+    /// Sorts by the next column. After the last column the order is the gateway's.
     fn sort(&mut self) {
         let count = table::columns(self.panel).len();
         let sort = &mut self.sorts[self.panel.number()];
@@ -402,7 +406,7 @@ impl State {
         self.sorts[self.panel.number()]
     }
 
-    /// Makes the rows of the panel anew; the selection stays with its row.
+    /// Rebuilds the rows of the panel. The selection stays on its row.
     fn list_anew(&mut self) {
         let wanted = Wanted {
             data: &self.data,
@@ -414,7 +418,7 @@ impl State {
         };
         self.sections = table::sections(self.panel, &wanted);
         let cursor = &self.cursors[self.panel.number()];
-        // Whoever looks at the newest event wants to see the next one too.
+        // If the newest event is selected, the selection moves to each new event.
         let follows = self.panel == Panel::Events && cursor.at == 0;
         let found = self.rows().position(|row| row.id == cursor.id).filter(|_| !follows);
         self.select(found.unwrap_or(cursor.at));
@@ -437,7 +441,7 @@ impl State {
         }
     }
 
-    /// The selected row, counted through all sections.
+    /// Returns the index of the selected row, counted through all sections.
     pub fn selected(&self) -> usize {
         self.cursors[self.panel.number()].at
     }
@@ -461,7 +465,7 @@ impl State {
         (self.measures.rows / 2).max(1).cast_signed()
     }
 
-    /// Moves in the list, or in the side panel while that has the keys.
+    /// Moves the selection, or scrolls the side panel if that has the focus.
     fn step(&mut self, by: isize) {
         match &mut self.pane {
             Some(pane) if pane.is_focused => {
@@ -500,7 +504,7 @@ impl State {
         }
     }
 
-    /// Takes back one thing: the side panel, the search, the filter.
+    /// Closes one thing: the side panel, else the search, else the filter.
     fn close(&mut self) {
         if self.pane.take().is_some() {
             return;
@@ -540,7 +544,7 @@ impl State {
             Some(Dialog::Form(form)) => form.go(by.signum()),
             Some(Dialog::Picker { at }) => *at = at.saturating_add_signed(by).min(servers),
             Some(dialog) => dialog.scroll(by, self.measures.dialog),
-            // While a search is written its matches can be walked through.
+            // The matches can be selected while a search is written.
             None => self.select(self.selected().saturating_add_signed(by)),
         }
     }
@@ -573,7 +577,8 @@ impl State {
         Vec::new()
     }
 
-    /// The place of the filter among what can be picked: all servers come first. On a panel of servers it is the selected one.
+    /// Returns the index of the filter in the picker, where 0 means all servers. If no filter is set and a server is
+    /// selected, returns the index of that server.
     fn server_number(&self) -> usize {
         let wanted = match (&self.server, self.row()) {
             (None, Some(Row { what: What::Server(at), .. })) => return at + 1,

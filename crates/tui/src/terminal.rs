@@ -1,4 +1,4 @@
-//! The terminal while it is ours. Whatever happens, it is given back as it was.
+//! Controls the terminal of the dashboard. Dropping [`Terminal`] and a panic both restore its previous state.
 
 use std::io::{Stdout, Write, stdout};
 use std::sync::Once;
@@ -29,7 +29,7 @@ impl Terminal {
         restore_on_panic();
         let options = TerminalOptions { viewport: Viewport::Fixed(size()) };
         let inner = ratatui::Terminal::with_options(CrosstermBackend::new(stdout()), options)?;
-        // From here on dropping it gives the terminal back, also when the next step fails.
+        // From here on, dropping `terminal` restores the state, also if the next step fails.
         let terminal = Terminal { inner, theme };
         enable_raw_mode()?;
         execute!(stdout(), EnterAlternateScreen, EnableMouseCapture, Hide)?;
@@ -42,7 +42,7 @@ impl Terminal {
         if self.inner.get_frame().area() != size {
             self.inner.resize(size)?;
         }
-        // A terminal that knows of this shows whole frames only; others pass over it.
+        // Terminals with synchronized updates show only whole frames. Others ignore the sequence.
         queue!(self.inner.backend_mut(), BeginSynchronizedUpdate)?;
         self.inner.draw(|frame| drawn = view::draw(frame, state, self.theme))?;
         execute!(self.inner.backend_mut(), EndSynchronizedUpdate)?;
@@ -56,7 +56,7 @@ impl Drop for Terminal {
     }
 }
 
-/// Of the terminal that is drawn on, which need not be the one that the process belongs to.
+/// Returns the size of the terminal on stdout, which need not be the controlling terminal of the process.
 fn size() -> Rect {
     let (columns, rows) = match rustix::termios::tcgetwinsize(stdout()) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col, size.ws_row),
@@ -65,7 +65,7 @@ fn size() -> Rect {
     Rect::new(0, 0, columns, rows)
 }
 
-/// May be done twice. A terminal that is gone needs nothing.
+/// Restores the terminal. May run twice. Errors are ignored, because the terminal may be gone.
 fn restore() {
     let mut stdout = stdout();
     let _ = execute!(stdout, EndSynchronizedUpdate, Show, DisableMouseCapture, LeaveAlternateScreen);
@@ -73,8 +73,8 @@ fn restore() {
     let _ = disable_raw_mode();
 }
 
-/// What a panic says must not go to a screen that is about to vanish. One of another thread is of a gateway in the same
-/// process, which goes on; its words would spoil the screen.
+/// Installs a panic hook that restores the terminal before the message is printed. A panic of another thread belongs to
+/// a gateway in the same process, which survives it. Its message would damage the screen, so it is dropped.
 fn restore_on_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,6 +1,6 @@
-//! From the state to a frame. Nothing is decided here but where things stand.
+//! Draws the state as a frame. The view decides only about the layout.
 //!
-//! A frame tells where its parts are ([`Drawn`]), since the mouse points at them and scrolling ends where they end.
+//! A frame returns the positions of its parts ([`Drawn`]): mouse events need them, and they limit scrolling.
 
 pub mod details;
 pub mod dialog;
@@ -18,14 +18,14 @@ use ratatui::widgets::{Block, Paragraph};
 use crate::state::{Measures, Panel, State};
 use crate::view::theme::Theme;
 
-/// Below this there is no room for what is worth seeing.
+/// The minimum size of the terminal. A smaller one only shows a message.
 pub const LEAST_COLUMNS: u16 = 80;
 pub const LEAST_ROWS: u16 = 24;
 
-/// Beyond this the details stand beside the list without taking from it what it needs.
+/// From this width on, the side panel takes a smaller share of the width.
 const COMFORTABLE_COLUMNS: u16 = 110;
 
-/// Where the parts of a frame are.
+/// The positions of the parts of a frame.
 #[derive(Clone, Debug, Default)]
 pub struct Drawn {
     pub measures: Measures,
@@ -34,12 +34,12 @@ pub struct Drawn {
     pub details: Option<Rect>,
 }
 
-/// The rows of a section that are on the screen.
+/// The visible rows of a section.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows {
     pub area: Rect,
     pub section: usize,
-    /// The number of the first one.
+    /// The index of the first visible row.
     pub first: usize,
 }
 
@@ -82,7 +82,7 @@ fn draw_body(frame: &mut Frame<'_>, body: Rect, state: &State, theme: Theme, dra
     }
 }
 
-/// The lists of the panel, one below the other.
+/// Draws the lists of the panel, one below the other.
 fn draw_sections(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme, drawn: &mut Drawn) {
     let parts: Vec<Rect> = match state.sections.len() {
         2 => Layout::vertical([Constraint::Fill(3), Constraint::Fill(2)]).split(area).to_vec(),
@@ -93,7 +93,7 @@ fn draw_sections(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme,
     }
 }
 
-/// A frame around something, with a title.
+/// Returns a border with a title.
 pub fn framed(title: &str, theme: Theme) -> Block<'static> {
     Block::bordered().border_style(theme.dim()).title(Line::styled(format!(" {title} "), theme.title()))
 }

@@ -1,9 +1,9 @@
-//! What the gateway asked the client: who waits for which answer, and the way of an answer there.
+//! Requests from the gateway to the client, called asks here, and the responses to them.
 //!
-//! An ask belongs to the session that it came in. Its answer goes there or nowhere: in the next session the same id is
-//! another ask, and a yes to the one must never become a yes to the other. So the client is told when a session took its
-//! asks along, a late answer is dropped, and where an id comes up again that the client may still answer, the new ask goes
-//! to it under an id of ours. Every other id passes as it is.
+//! An ask and its response belong to one session: in the next session the same id is a different ask. A yes to one ask
+//! must never become a yes to another. When a session ends, the bridge cancels its asks at the client and drops late
+//! responses. If an ask reuses an id that the client may still answer, it gets a new id; all other ids are forwarded
+//! unchanged.
 
 use std::collections::HashMap;
 use std::sync::{MutexGuard, PoisonError};
@@ -21,32 +21,32 @@ use goblin_wire::json::{Span, Splice, quote};
 use goblin_wire::method::Method;
 use goblin_wire::{Id, Notification, Request};
 
-/// Asks that one client may have before it. One more is refused.
+/// The maximum number of asks that one client may have open. Further asks are rejected.
 pub const MOST_ASKS: usize = 256;
-/// The session of asks that nobody waits for any more.
+/// The session of an ask that no session waits for any more. Real generations start at 1.
 const NOBODY: u64 = 0;
 
-/// The asks that the client has not answered, by the id that it knows.
+/// The asks that the client has not answered, by the id that the client knows.
 #[derive(Default)]
 pub struct Asks {
     open: HashMap<Id, Ask>,
-    /// How many ids are ours.
+    /// The number of ids that the bridge has generated.
     minted: u64,
 }
 
 struct Ask {
-    /// Who waits for the answer.
+    /// The session that waits for the response.
     session: u64,
-    /// What they call it.
+    /// The id of the ask within that session.
     id: Id,
 }
 
-/// What becomes of an ask.
+/// The result of registering an ask.
 #[derive(Debug, PartialEq, Eq)]
 enum Entry {
-    /// It goes to the client, like this.
+    /// The line to forward to the client.
     New(Bytes),
-    /// The client has it already.
+    /// The client already has this ask.
     Known,
     Full,
 }
@@ -71,7 +71,8 @@ impl Asks {
         Entry::New(line)
     }
 
-    /// The oldest that nobody waits for makes room: whoever did not answer it by now hardly will.
+    /// Evicts the oldest ask of an earlier session if the table is full. Returns `false` if every entry belongs to this
+    /// session.
     fn make_room(&mut self, session: u64) -> bool {
         if self.open.len() < MOST_ASKS {
             return true;
@@ -92,17 +93,17 @@ impl Asks {
         }
     }
 
-    /// The client answered: what the ask is called in `session`, if that waits for it.
+    /// Removes an answered ask. Returns its id within `session`, or `None` if that session does not wait for it.
     fn settle(&mut self, id: &Id, session: u64) -> Option<Id> {
         self.open.remove(id).filter(|ask| ask.session == session).map(|ask| ask.id)
     }
 
-    /// The session does not wait for its ask `id` any more: the notification as the client shall see it.
+    /// Marks the ask `id` of `session` as cancelled. Returns the notification with the id that the client knows.
     fn cancel(&mut self, notification: &Notification, id: &Id, session: u64) -> Bytes {
         let raw = notification.raw.bytes();
         let found = self.open.iter_mut().find(|(_, ask)| ask.session == session && ask.id == *id);
         let Some((known, ask)) = found else { return raw.clone() };
-        // It may be answered all the same.
+        // Keep the entry: the client may have answered before it reads the cancellation.
         ask.session = NOBODY;
         match notification.params.request_id {
             Some(at) if known != id => {
@@ -114,8 +115,8 @@ impl Asks {
         }
     }
 
-    /// Nobody waits any more for what sessions before this one asked; tells those that somebody did wait for, as the
-    /// client and as the session calls them.
+    /// Marks the asks of all sessions before `before` as abandoned. Returns those that a session still waited for: the
+    /// id that the client knows, and the id within the session.
     fn abandon(&mut self, before: u64) -> Vec<(Id, Id)> {
         let waited_for = self.open.iter_mut().filter(|(_, ask)| ask.session != NOBODY && ask.session < before);
         let abandoned = waited_for.map(|(known, ask)| {
@@ -131,7 +132,7 @@ impl Bridge {
         self.asks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands on what the gateway says in `session`; an error where nobody reads it any more.
+    /// Forwards a message that the gateway sent in `session`. Returns an error if the client does not read any more.
     pub async fn tell(&self, said: Said, session: &Session, output: &Output) -> Result<(), Unread> {
         let line = match said {
             Said::Plain(line) => line,
@@ -161,7 +162,7 @@ impl Bridge {
         output.send(line).await.map_err(|_| Unread)
     }
 
-    /// Takes an answer of the client to the session that asked.
+    /// Sends a response of the client to the session that asked. Drops the response if that session is over.
     pub async fn answer(&self, outgoing: &Outgoing, id: &Id, output: &Output) {
         let session = self.session.borrow().clone();
         let asked = self.asks().settle(id, session.generation);
@@ -180,7 +181,8 @@ impl Bridge {
         }
     }
 
-    /// An answer may arrive twice, so it is sent again wherever it may not have arrived.
+    /// Sends a response, with up to [`MOST_TRIES`] attempts. A response may arrive twice without harm, so a lost
+    /// connection is a reason to retry.
     async fn deliver(&self, body: Bytes, session: &Session, output: &Output) -> Result<(), Error> {
         let mut pace = Pace::default();
         let mut tries = 1;
@@ -205,13 +207,13 @@ impl Bridge {
         }
     }
 
-    /// Answers an ask in the place of the client.
+    /// Rejects an ask on behalf of the client.
     async fn refuse_ask(&self, id: &Id, error: &Error, session: &Session) {
         let body = goblin_wire::error_reply(Some(id), &error.to_json()).concat();
         let _ = tokio::time::timeout(ASIDE, self.wire.post(body, &session.headers)).await;
     }
 
-    /// Tells the client which asks went with the sessions before this one.
+    /// Sends the client a cancellation for each ask of the sessions before the current one.
     pub async fn withdraw_asks(&self, output: &Output) {
         let session = self.session.borrow().generation;
         let abandoned = self.asks().abandon(session);
@@ -221,7 +223,7 @@ impl Bridge {
         }
     }
 
-    /// Tells the gateway that the client is gone and answers nothing more, so that the calls which ask can end.
+    /// Rejects all open asks because the client is gone. The calls that wait for them can then end.
     pub async fn refuse_open_asks(&self) {
         let session = self.session.borrow().clone();
         let abandoned = self.asks().abandon(session.generation + 1);
@@ -232,7 +234,7 @@ impl Bridge {
     }
 }
 
-/// The client does not read any more.
+/// The error if the client does not read its output any more.
 pub struct Unread;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! One request of the client, or several as a batch, until it is answered or the client gives it up.
+//! Runs one request of the client, or one batch, until it is answered or cancelled.
 //!
-//! A request and the notification that cancels it are two POSTs, and nothing orders two connections: the cancel may come
-//! first, when it means nothing yet, and the request would run for nobody. So the gateway is told at once and, where it had
-//! not shown that it has the request, told again as soon as it does: by the head of its answer, which Goblin sends at the
-//! latest when a call is slow. A request that is cancelled twice is cancelled.
+//! A request and its cancellation are two POSTs, and nothing orders two connections. A cancellation that arrives first
+//! has no effect. The bridge therefore sends it at once, and again as soon as the gateway shows that it has the
+//! request. The response head shows it; Goblin sends that head early if a call is slow. Cancelling a request twice is
+//! harmless.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,15 +15,15 @@ use tokio::sync::{oneshot, watch};
 use crate::bridge::message::Outgoing;
 use crate::bridge::{Bridge, Output};
 
-/// How long a gateway may take to show that it has a request that was given up; then the request keeps nobody's place.
+/// How long the bridge waits for a sign that the gateway has a cancelled request. The request then frees its place.
 const SHOWN_WITHIN: Duration = Duration::from_secs(10);
 
-/// Where a message is on its way, for those who look on.
+/// The progress of one message, shared by the future that sends it and the one that cancels it.
 #[derive(Default)]
 pub struct Way {
-    /// The gateway has it.
+    /// Set once the gateway has the message.
     arrived: watch::Sender<bool>,
-    /// Nobody waits for it any more.
+    /// Set once the client cancelled the request.
     given_up: AtomicBool,
 }
 
@@ -41,12 +41,12 @@ impl Way {
     }
 
     async fn arrival(&self) {
-        // The sender is ours.
+        // Cannot fail: `self` holds the sender.
         let _ = self.arrived.subscribe().wait_for(|arrived| *arrived).await;
     }
 }
 
-/// Carries `outgoing` until all of it is answered. `cancel` is the notification by which the client gives it up.
+/// Runs `outgoing` until every request in it is answered. `cancel` receives the client's cancellation.
 pub async fn call(bridge: Arc<Bridge>, outgoing: Outgoing, output: Output, cancel: oneshot::Receiver<Outgoing>) {
     answer(&bridge, &outgoing, &output, cancel).await;
     bridge.subscriptions().close(&outgoing);
@@ -74,7 +74,7 @@ async fn answer(bridge: &Bridge, outgoing: &Outgoing, output: &Output, cancel: o
     }
 }
 
-/// Tells the gateway that the request which is `carrying` itself there is not wanted any more.
+/// Forwards a cancellation while `carrying`, the future that sends the request, continues.
 async fn give_up<T>(
     bridge: &Bridge,
     carrying: Pin<&mut impl Future<Output = T>>,
@@ -87,7 +87,7 @@ async fn give_up<T>(
     let arrives = async {
         tokio::select! {
             biased;
-            // Answered, or not sent at all.
+            // The request was answered, or was never sent.
             _ = carrying => false,
             () = way.arrival() => true,
             () = tokio::time::sleep(SHOWN_WITHIN) => false,

@@ -1,7 +1,9 @@
-//! The session of a bridge: it hears what the gateway says unasked, and begins anew when the gateway forgot the session.
+//! Keeps the session of a bridge: reads the gateway's notification stream, and repeats the handshake if the gateway
+//! does not know the session.
 //!
-//! One task does both, so there is never more than one handshake at a time however many requests met the loss. A request
-//! that did names the session it met it with: a loss that was made good meanwhile is no reason to begin again.
+//! One task does both, so at most one handshake runs at a time, however many requests found the session unknown. Each
+//! report names the session generation it is about. A report about an older generation does not cause another
+//! handshake.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -17,20 +19,20 @@ use goblin_wire::error::Error;
 use goblin_wire::method::Method;
 
 pub const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
-/// A request that met a forgotten session waits this long for the next.
+/// How long a request waits for the next session after the gateway rejected the current one.
 const RENEWAL_PATIENCE: Duration = Duration::from_secs(15);
 const FIRST_RECONNECT: Duration = Duration::from_millis(100);
 const SLOWEST_RECONNECT: Duration = Duration::from_secs(5);
-/// A session or stream that ends sooner shows that the next attempt should take its time.
+/// A session or stream that ends sooner than this counts as failed, and the next attempt waits longer.
 pub const LASTING: Duration = Duration::from_secs(1);
 
-/// What the gateway knows us by.
+/// A session at the gateway.
 #[derive(Clone, Default)]
 pub struct Session {
-    /// 0 before the first handshake.
+    /// The number of this session. 0 means that no handshake succeeded yet.
     pub generation: u64,
     pub headers: HeaderMap,
-    /// How often a new one could not be had, and why the last time.
+    /// The number of failed renewals. `reason` belongs to the last one.
     failures: u64,
     reason: Option<Error>,
 }
@@ -40,21 +42,21 @@ impl Session {
         self.generation > 0
     }
 
-    /// The one after this.
+    /// Returns the session after this one.
     pub fn next(&self, headers: HeaderMap) -> Session {
         Session { generation: self.generation + 1, headers, ..self.clone() }
     }
 }
 
-/// How the stream of what the gateway says unasked ended.
+/// The reason why the notification stream ended.
 enum End {
     Cut,
     Forgotten,
-    /// It offers none.
+    /// The gateway offers no such stream.
     Absent,
 }
 
-/// How long to wait before the next attempt: each time longer, until something lasted.
+/// A delay before the next attempt. It doubles with each attempt and starts over once something lasted.
 pub struct Pace(Duration);
 
 impl Default for Pace {
@@ -64,7 +66,7 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// The pause after what `lasted` so long.
+    /// Returns the delay after an attempt that `lasted` this long.
     pub fn after(&mut self, lasted: Duration) -> Duration {
         if lasted >= LASTING {
             self.0 = FIRST_RECONNECT;
@@ -79,7 +81,7 @@ impl Pace {
     }
 }
 
-/// Keeps the session alive until it is aborted.
+/// Keeps the session until the task is aborted.
 pub async fn keep(bridge: Arc<Bridge>, output: Output) {
     let mut pace = Pace::default();
     let mut trail = Trail::default();
@@ -87,7 +89,7 @@ pub async fn keep(bridge: Arc<Bridge>, output: Output) {
     let mut must_renew = bridge.begun().await;
     loop {
         if must_renew {
-            // A gateway that forgets every session at once must not be asked for the next without end.
+            // Do not ask without pause for the next session if the gateway drops each one at once.
             if begun.elapsed() < LASTING {
                 bridge.rest(pace.after(begun.elapsed())).await;
             }
@@ -125,7 +127,7 @@ pub async fn keep(bridge: Arc<Bridge>, output: Output) {
 }
 
 impl Bridge {
-    /// Waits for the session after `met`, which the gateway does not know.
+    /// Waits for the session after `met`, which the gateway does not know. Returns an error if the renewal fails.
     pub async fn renewed(&self, met: &Session) -> Result<(), Error> {
         let mut session = self.session.subscribe();
         let failures = session.borrow().failures;
@@ -139,15 +141,15 @@ impl Bridge {
         }
     }
 
-    /// A message met the loss of this session.
+    /// Reports that the gateway does not know this session.
     pub fn lose(&self, met: &Session) {
         self.lost.fetch_max(met.generation, Ordering::Relaxed);
         self.bell.notify_one();
     }
 
-    /// Waits until another session has taken the place of this one.
+    /// Waits until another session has replaced this one.
     pub async fn is_renewed(&self, session: &Session) {
-        // The sender is ours.
+        // Cannot fail: `self` holds the sender.
         let _ = self.session.subscribe().wait_for(|now| now.generation != session.generation).await;
     }
 
@@ -159,15 +161,15 @@ impl Bridge {
         self.lost.load(Ordering::Relaxed) >= self.session.borrow().generation
     }
 
-    /// Waits until a message met the loss of the current session.
+    /// Waits until a message reports the current session as unknown.
     async fn is_lost(&self) {
         while !self.lost_session() {
             self.bell.notified().await;
         }
     }
 
-    /// Waits for the end of the client's handshake, before which nothing may be said unasked; tells whether the session
-    /// was lost by then.
+    /// Waits for the end of the client's handshake: before it, the gateway must not send notifications. Returns `true`
+    /// if the session is already lost.
     async fn begun(&self) -> bool {
         while self.initialized.get().is_none() && !self.lost_session() {
             self.bell.notified().await;
@@ -175,7 +177,7 @@ impl Bridge {
         self.lost_session()
     }
 
-    /// Waits before the next attempt to begin anew, or until a message is in want of it.
+    /// Waits for `pause`, or until a message needs the session.
     async fn rest(&self, pause: Duration) {
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
@@ -183,7 +185,7 @@ impl Bridge {
         }
     }
 
-    /// Hears what is said unasked, from where `trail` ends.
+    /// Opens the notification stream after the last event of `trail` and forwards its messages.
     async fn listen(&self, output: &Output, trail: &mut Trail) -> End {
         let session = self.session.borrow().clone();
         let mut has_gap = false;
@@ -192,7 +194,7 @@ impl Bridge {
             match response.status() {
                 status if status.is_success() => break response,
                 status if is_passing(status) => return End::Cut,
-                // It may be the event that it does not know, or the session.
+                // The gateway rejects either the event id or the session. Try again without the event id.
                 status if status.is_client_error() && trail.forget() => has_gap = true,
                 StatusCode::NOT_FOUND => return End::Forgotten,
                 status if status.is_client_error() => return End::Absent,
@@ -223,20 +225,20 @@ impl Bridge {
                 continue;
             };
             for said in messages {
-                // Where nobody reads, this task ends with the rest.
+                // If the client does not read, this task is aborted together with the bridge.
                 let _ = self.tell(said, session, output).await;
             }
         }
     }
 
-    /// Tells the client that what it has listed may be old.
+    /// Notifies the client that all its lists may have changed.
     async fn list_again(&self, output: &Output) {
         for method in [Method::ToolsChanged, Method::PromptsChanged, Method::ResourcesChanged] {
             let _ = output.send(goblin_wire::notification(&method, None)).await;
         }
     }
 
-    /// Repeats what the client said when it began, and tells it to list again.
+    /// Begins a new session with the client's own handshake, and notifies the client that its lists may have changed.
     async fn renew(&self, output: &Output) -> Result<(), Error> {
         let Some(handshake) = self.handshake.get() else { return Err(self.forgetful()) };
         let (headers, _, version) = self.shake_hands(&handshake.hello, output).await?;

@@ -1,9 +1,9 @@
-//! What a client listens for without a session: one stream to it, over as many gateways as it takes.
+//! Runs one `subscriptions/listen` request of a client without a session, across restarts of the gateway.
 //!
-//! The client has its acknowledgement once. When the gateway is gone, even in good order, the stream is asked for again
-//! until there is one, and the client is told once that all it listens for may have changed. A gateway that was just
-//! started may not know all resources yet, and acknowledges what it knows; so the bridge has itself told when the list of
-//! resources changes, and asks anew once there is more to be had. What the client is not told: that list, unless it asked.
+//! The client gets one acknowledgement. If the gateway ends the stream, the bridge opens it again and then notifies the
+//! client that everything in its filter may have changed. A gateway that has just started acknowledges only the
+//! resources it knows. The bridge therefore also subscribes to changes of the resource list, and opens the stream again
+//! once more resources are available. Those list changes reach the client only if it requested them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,14 +25,15 @@ use goblin_wire::method::Method;
 use goblin_wire::modern::SUBSCRIPTION_ID;
 use goblin_wire::{Notification, Outcome, Request, Response};
 
-/// Tells the client what it listens for, until it has had enough or the gateway ends it for good.
+/// Forwards notifications to the client until the client cancels, stops reading, or the gateway ends the stream for
+/// good.
 pub async fn listen(bridge: Arc<Bridge>, request: Request, output: Output, cancelled: oneshot::Receiver<()>) {
     let mut listen = Listen { bridge: &bridge, request: &request, output: &output, honoured: None };
     let last = tokio::select! {
         biased;
         cancelled = cancelled => match cancelled {
             Ok(()) => return,
-            // It was not the client that ended it.
+            // The bridge shuts down; the client did not cancel.
             Err(_) => end(&request),
         },
         () = output.closed() => return,
@@ -45,26 +46,26 @@ struct Listen<'a> {
     bridge: &'a Bridge,
     request: &'a Request,
     output: &'a Output,
-    /// What the client was told that it will hear of; nothing before that.
+    /// The filter that the first acknowledgement confirmed to the client. `None` before it.
     honoured: Option<Filter>,
 }
 
-/// How one stream ended.
+/// The reason why one stream ended.
 enum End {
     Refused {
         answer: Bytes,
         may_pass: bool,
     },
-    /// In good order, with this as the last word.
+    /// The gateway ended the stream in good order, with this last message.
     Over(Bytes),
-    /// It broke off, or could not be had.
+    /// The stream broke off, or could not be opened.
     Lost(Error),
-    /// There is more to be had by asking anew.
+    /// Opening the stream again would cover more resources.
     Outgrown,
 }
 
 impl Listen<'_> {
-    /// Gives the last word to the client.
+    /// Runs streams until one ends for good. Returns the last message for the client.
     async fn run(&mut self) -> Bytes {
         let mut pace = Pace::default();
         let mut was_over = false;
@@ -75,7 +76,8 @@ impl Listen<'_> {
             match end {
                 End::Refused { answer, may_pass } if !may_pass || self.honoured.is_none() => return answer,
                 End::Lost(error) if self.honoured.is_none() => return failure(self.request, &error),
-                // Whoever ends it again at once does not go away, but wants no such stream.
+                // A gateway that shuts down ends the stream once. One that ends the next stream at once does not want
+                // it.
                 End::Over(last) if self.honoured.is_none() || (was_over && lasted < LASTING) => return last,
                 End::Outgrown => continue,
                 End::Over(_) => was_over = true,
@@ -85,7 +87,7 @@ impl Listen<'_> {
         }
     }
 
-    /// One stream, from its opening to its end.
+    /// Runs one stream, from its opening to its end.
     async fn once(&mut self) -> End {
         let body = match &self.honoured {
             Some(honoured) if !honoured.uris.is_empty() => widened(self.request),
@@ -112,7 +114,7 @@ impl Listen<'_> {
                 Method::Acknowledged => missing = self.acknowledge(&note).await,
                 Method::ResourcesChanged if self.can_have_some(&missing).await => return End::Outgrown,
                 Method::ResourcesChanged if !self.is_told_of_resources() => {}
-                // Some end a stream so.
+                // Some gateways end a stream with a cancellation.
                 Method::Cancelled if cancelled_id(&note).as_ref() == Some(&self.request.id) => {
                     return End::Over(note.raw.bytes().clone());
                 }
@@ -140,8 +142,8 @@ impl Listen<'_> {
         }
     }
 
-    /// The first acknowledgement is the client's. A later one means that something may have been missed. Tells of which
-    /// resources the client would not be told any more.
+    /// Handles an acknowledgement. The first one is forwarded. After a later one the client may have missed changes, so
+    /// it gets notifications for everything. Returns the confirmed resources that this stream does not cover.
     async fn acknowledge(&mut self, note: &Notification) -> BTreeSet<Arc<str>> {
         let now = acknowledged(note);
         let Some(honoured) = &self.honoured else {
@@ -155,7 +157,7 @@ impl Listen<'_> {
         honoured.uris.difference(&now.uris).cloned().collect()
     }
 
-    /// Whether the gateway would tell of some of these by now.
+    /// Reports whether the gateway now accepts a subscription to some of these resources.
     async fn can_have_some(&self, missing: &BTreeSet<Arc<str>>) -> bool {
         if missing.is_empty() {
             return false;
@@ -181,19 +183,19 @@ impl Listen<'_> {
     }
 
     async fn tell(&self, line: Bytes) {
-        // Where nobody reads, this ends with the rest.
+        // If the client does not read, this task ends together with the bridge.
         let _ = self.output.send(line).await;
     }
 }
 
-/// The wishes in a request.
+/// Returns the filter in a request.
 fn wanted(request: &Request) -> Option<Span> {
     let text = request.raw.as_str();
     let wanted = json::member(text, request.params.whole?, "notifications");
     wanted.filter(|wanted| wanted.get(text).starts_with('{'))
 }
 
-/// The request with the wish to be told when the list of resources changes.
+/// Returns the request with changes of the resource list added to its filter.
 fn widened(request: &Request) -> Bytes {
     let text = request.raw.as_str();
     let mut edits = Splice::new();
@@ -206,14 +208,14 @@ fn widened(request: &Request) -> Bytes {
     edits.apply(request.raw.bytes())
 }
 
-/// What an acknowledgement says will be told.
+/// Returns the filter that an acknowledgement confirms.
 fn acknowledged(note: &Notification) -> Filter {
     let text = note.raw.as_str();
     let told = note.params.whole.and_then(|params| json::member(text, params, "notifications"));
     told.map(|told| Filter::read(text, told)).unwrap_or_default()
 }
 
-/// What tells the client that all it listens for may have changed: of what it was promised, as far as it is told of `now`.
+/// Returns notifications that everything in `honoured` may have changed. Resources that are not in `now` are left out.
 fn doubts(request: &Request, honoured: &Filter, now: &Filter) -> Vec<Bytes> {
     let meta = meta(request);
     let lists = [
@@ -230,7 +232,7 @@ fn doubts(request: &Request, honoured: &Filter, now: &Filter) -> Vec<Bytes> {
     lists.chain(updates).collect()
 }
 
-/// The end in good order, where the gateway cannot say it.
+/// Returns the result that ends a stream in good order, for use without a gateway.
 fn end(request: &Request) -> Bytes {
     let result = format!(r#"{{"resultType":"complete",{}}}"#, meta(request));
     goblin_wire::reply(&request.id_as_written(), result).concat()
@@ -240,7 +242,7 @@ fn meta(request: &Request) -> String {
     format!(r#""_meta":{{"{SUBSCRIPTION_ID}":{}}}"#, request.id_as_written())
 }
 
-/// Whether an error says that the same may go well later.
+/// Reports whether an error allows a retry.
 fn is_retryable(text: &str, error: Span) -> bool {
     let retryable = json::member(text, error, "data").and_then(|data| json::member(text, data, "retryable"));
     retryable.is_some_and(|retryable| retryable.get(text) == "true")

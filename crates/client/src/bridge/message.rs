@@ -1,4 +1,5 @@
-//! The little that a bridge must know of a message: whether it is answered, and what it means for the session.
+//! Classifies the messages that a bridge forwards. The bridge needs to know whether a message expects a response, and
+//! how it affects the session; the rest stays unparsed.
 
 use bytes::Bytes;
 
@@ -8,7 +9,7 @@ use goblin_wire::method::Method;
 use goblin_wire::modern::is_visit;
 use goblin_wire::{Id, Malformed, Message, Notification, Outcome, Request, Response};
 
-/// A line of the client.
+/// A message of the client.
 pub struct Outgoing {
     pub body: Bytes,
     pub kind: Kind,
@@ -17,22 +18,23 @@ pub struct Outgoing {
 #[derive(Debug)]
 pub enum Kind {
     Request(Id, Method),
-    /// It says its version itself, and needs no session.
+    /// A request that carries its protocol version, so it needs no session.
     Visit(Box<Request>),
-    /// Several at once: the ids of its requests.
+    /// A batch, with the ids of its requests.
     Batch(Vec<Id>),
     Initialized,
     Notification {
         cancels: Option<Id>,
     },
-    /// To an ask of the gateway, where its id can be read.
+    /// A response to a request of the gateway, with its id if that can be read.
     Answer(Option<Id>),
-    /// The gateway will say what is wrong with it.
+    /// An invalid message. The gateway answers it with an error.
     Broken,
 }
 
 impl Outgoing {
-    /// What a line holds. A batch keeps together but for its answers: each belongs to the session that asked.
+    /// Splits a line into messages. A batch stays whole, except for its responses: each belongs to the session that
+    /// asked.
     pub fn unpack(line: Bytes) -> Vec<Outgoing> {
         let Some(Ok(parts)) = Message::split_batch(&line) else { return vec![Outgoing::read(line)] };
         let (answers, rest): (Vec<_>, Vec<_>) = parts.into_iter().partition(is_answer);
@@ -58,7 +60,7 @@ impl Outgoing {
         Outgoing { body, kind }
     }
 
-    /// The ids that the client waits for.
+    /// Returns the ids of the requests that the client waits for.
     pub fn waiting(&self) -> Vec<Id> {
         match &self.kind {
             Kind::Request(id, _) => vec![id.clone()],
@@ -84,28 +86,28 @@ fn notification_kind(notification: &Notification) -> Kind {
     }
 }
 
-/// The request that a notification takes back.
+/// Returns the id of the request that a notification cancels.
 pub fn cancelled_id(notification: &Notification) -> Option<Id> {
     notification.params.request_id.and_then(|at| Id::parse(notification.raw.bytes(), at))
 }
 
-/// What the gateway says.
+/// A message of the gateway.
 #[derive(Debug)]
 pub enum Said {
-    /// It waits for an answer of the client.
+    /// A request that waits for a response of the client.
     Ask(Request),
-    /// It does not wait for it any more.
+    /// The cancellation of such a request.
     Cancel(Notification, Id),
     Answer(Response),
-    /// That the list of resources is another.
+    /// The notification that the resource list changed.
     ResourcesChanged(Bytes),
-    /// Goes to the client as it is.
+    /// Any other message. It is forwarded unchanged.
     Plain(Bytes),
 }
 
 impl Said {
-    /// The messages in `message`, of which there are several where asks came as a batch. Takes the ids that they answer
-    /// out of `waiting`; a batch of answers answers all of them.
+    /// Reads the messages in `message`. A batch that contains requests is split into its messages; any other batch
+    /// stays whole. Removes the answered ids from `waiting`; a batch without requests removes all of them.
     pub fn read(message: Bytes, waiting: &mut Vec<Id>) -> Result<Vec<Said>, Malformed> {
         let Some(parts) = Message::split_batch(&message) else { return Ok(vec![Said::one(message, waiting)?]) };
         let parts = parts?;
@@ -137,7 +139,7 @@ impl Said {
     }
 }
 
-/// The answer under the id that its receiver knows.
+/// Returns the response with this id.
 pub fn rekeyed(answer: Bytes, id: &Id) -> Bytes {
     match Message::parse(answer.clone()) {
         Ok(Message::Response(parsed)) if parsed.id.as_ref() != Some(id) => parsed.rekeyed(id, Splice::new()).concat(),
@@ -149,7 +151,8 @@ pub fn is_answer(message: &Bytes) -> bool {
     matches!(Message::parse(message.clone()), Ok(Message::Response(_)))
 }
 
-/// A JSON-RPC error as the body of a refusal, for the one request that waits for it.
+/// Returns the JSON-RPC error in `body` with the id of the waiting request. Returns `None` if the body is no response,
+/// or belongs to another request.
 pub fn refusal(body: Bytes, waiting: &[Id]) -> Option<Bytes> {
     let Ok(Message::Response(answer)) = Message::parse(body.clone()) else { return None };
     match (waiting, &answer.id) {
@@ -160,7 +163,7 @@ pub fn refusal(body: Bytes, waiting: &[Id]) -> Option<Bytes> {
     }
 }
 
-/// What an error says to people.
+/// Returns the message of a JSON-RPC error, without control characters.
 pub fn complaint(answer: &Bytes) -> Option<String> {
     let Ok(Message::Response(answer)) = Message::parse(answer.clone()) else { return None };
     let Outcome::Error(error) = answer.outcome else { return None };
@@ -168,7 +171,7 @@ pub fn complaint(answer: &Bytes) -> Option<String> {
     json::string(text, json::member(text, error, "message")?).map(|message| clean(&message))
 }
 
-/// The version that an answer to `initialize` settled; nothing where it is an error.
+/// Returns the version that a response to `initialize` negotiated. Returns `None` if the response is an error.
 pub fn version(answer: &Bytes) -> Option<String> {
     let Ok(Message::Response(answer)) = Message::parse(answer.clone()) else { return None };
     let Outcome::Result(result) = answer.outcome else { return None };

@@ -1,8 +1,8 @@
-//! What headers repeat of a request without a session, and how a bridge learns which arguments they repeat.
+//! Builds the HTTP headers that mirror a request without a session.
 //!
-//! A tool says in its definition which arguments headers repeat, and a client on stdio need not know of that. Few tools do,
-//! so the bridge asks for the list only when the gateway refuses a call because headers are missing; from then on it knows.
-//! A call that was refused so has done nothing and may be sent again.
+//! A tool's definition declares which arguments headers must mirror, and a client on stdio need not know them. Few
+//! tools declare any. The bridge therefore lists the tools only after the gateway rejected a call for missing headers,
+//! and caches the result. The rejected call had no effect, so it is sent again.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,17 +24,17 @@ use goblin_wire::mirror::{Mirrors, encode};
 use goblin_wire::modern::{CLIENT_CAPABILITIES, PROTOCOL_VERSION as VERSION_KEY};
 use goblin_wire::{Id, Message, Outcome, Request, Response};
 
-/// Pages of the list of tools that are looked at; what is behind them is called without such headers.
+/// The maximum number of pages of the tool list. Tools on later pages are called without mirrored arguments.
 const MOST_PAGES: usize = 100;
-/// How long the list may take; then the refusal is the answer.
+/// The timeout for listing the tools. After it the client gets the original error.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 type Tools = HashMap<String, Mirrors>;
 
 pub struct Repeated {
-    /// The tools that have arguments which headers repeat, as they were listed last.
+    /// The tools with mirrored arguments, from the last listing.
     tools: ArcSwap<Tools>,
-    /// Many calls may be refused at once: one of them asks for the list.
+    /// One permit, so that concurrent rejections cause one listing.
     turn: Semaphore,
 }
 
@@ -45,19 +45,19 @@ impl Default for Repeated {
 }
 
 impl Bridge {
-    /// The headers of a request, as far as is known.
+    /// Returns the headers of a request, with the mirrored arguments as far as they are known.
     pub fn headers_of(&self, request: &Request) -> HeaderMap {
         headers(request, &self.repeated.tools.load())
     }
 
-    /// Other headers for a call that was refused with these, where its tool wants others.
+    /// Returns different headers for a call that was rejected with `sent`. Returns `None` if the tool needs no others.
     pub async fn learn(&self, request: &Request, sent: &HeaderMap) -> Option<HeaderMap> {
         if request.method != Method::ToolsCall {
             return None;
         }
         let others = || Some(self.headers_of(request)).filter(|headers| headers != sent);
         let _turn = self.repeated.turn.acquire().await.ok()?;
-        // Whoever had the turn before may have learnt it.
+        // The previous holder of the permit may have listed the tools.
         if let Some(headers) = others() {
             return Some(headers);
         }
@@ -66,7 +66,7 @@ impl Bridge {
         others()
     }
 
-    /// Asks for the list of tools, as the client of `request` would.
+    /// Lists the tools, with the version and capabilities of `request`.
     async fn annotated(&self, request: &Request) -> Option<Tools> {
         let mut tools = Tools::new();
         let mut cursor = None;
@@ -105,7 +105,7 @@ fn headers(request: &Request, tools: &Tools) -> HeaderMap {
     headers
 }
 
-/// Where a request says what it is about.
+/// Returns the position of the name, URI or task id that a request is about.
 fn named(request: &Request) -> Option<Span> {
     match request.method {
         Method::ToolsCall | Method::PromptsGet => request.params.name,
@@ -115,7 +115,7 @@ fn named(request: &Request) -> Option<Span> {
     }
 }
 
-/// A request for a page of the list of tools that says of its client what `request` says.
+/// Returns a `tools/list` request with the version and capabilities of `request`.
 fn listing(request: &Request, cursor: Option<&str>) -> Option<Request> {
     let text = request.raw.as_str();
     let meta = request.params.said;
@@ -128,7 +128,8 @@ fn listing(request: &Request, cursor: Option<&str>) -> Option<Request> {
     }
 }
 
-/// Adds the tools of a page that have such arguments. Tells the cursor of the next; nothing at all where it is no page.
+/// Adds the tools of a page that mirror arguments. Returns the cursor of the next page; the inner `None` marks the last
+/// page. Returns the outer `None` if `page` is no tool list.
 fn read_page(page: &Response, tools: &mut Tools) -> Option<Option<String>> {
     let Outcome::Result(result) = page.outcome else { return None };
     let text = page.raw.as_str();

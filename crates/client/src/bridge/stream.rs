@@ -1,8 +1,8 @@
-//! A stream of the gateway that outlives the connections it comes over.
+//! Reads one stream of the gateway across several connections.
 //!
-//! Each event that has an id is a place to go on from: where a connection ends, a GET with that id brings what follows.
-//! Goblin and others also end connections on purpose, to be asked again after the time that `retry` names. A request is
-//! never sent again. What comes twice, because a gateway repeats the event that was named, is handed on once.
+//! Every event with an id is a point to resume from: a GET with that id returns the events after it. Goblin and other
+//! servers also end connections on purpose, and the client returns after the time that `retry` names. The original
+//! request is never sent again. An event that arrives twice is forwarded once.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -17,25 +17,25 @@ use crate::bridge::wire::{Answers, Broken};
 use goblin_wire::error::Error;
 use goblin_wire::framing::Event;
 
-/// How often in a row a stream is asked for that brings nothing, before its request fails.
+/// How many resumptions in a row may bring nothing before the request fails.
 const MOST_IN_VAIN: usize = 6;
-/// No gateway may ask us to stay away longer than this.
+/// The longest delay that a gateway may request by `retry`.
 const LONGEST_RETRY: Duration = Duration::from_secs(600);
-/// Events of a stream that are remembered, so that none is handed on twice.
+/// The number of events that are remembered, to drop duplicates.
 const REMEMBERED: usize = 256;
 
-/// How far a stream has come.
+/// The position in a stream.
 #[derive(Default)]
 pub struct Trail {
     last: Option<HeaderValue>,
     retry: Duration,
-    /// Fingerprints of id and message.
+    /// Hashes of event id and message.
     seen: VecDeque<u64>,
     random: RandomState,
 }
 
 impl Trail {
-    /// Goes on to this event. Gives its message, unless it has none or was there before.
+    /// Advances to this event. Returns its message, unless the event has none or is a duplicate.
     pub fn follow(&mut self, event: Event) -> Step {
         if let Some(retry) = event.retry {
             self.retry = Duration::from_millis(retry).min(LONGEST_RETRY);
@@ -49,7 +49,7 @@ impl Trail {
             self.seen.pop_front();
         }
         self.seen.push_back(fingerprint);
-        // By the rules of event streams an empty one takes the last one back.
+        // The rules of event streams: an empty id clears the last one.
         match HeaderValue::try_from(id.into_bytes()) {
             Ok(id) => self.last = Some(id).filter(|id| !id.is_empty()),
             Err(_) => tracing::debug!("an event has an id that no header can carry"),
@@ -57,27 +57,27 @@ impl Trail {
         Step::of(event.data)
     }
 
-    /// Where to go on from.
+    /// Returns the id of the event to resume after.
     pub fn last(&self) -> Option<&HeaderValue> {
         self.last.as_ref()
     }
 
-    /// Begins anew; tells whether there was a place to go on from.
+    /// Clears the position. Returns `true` if there was one.
     pub fn forget(&mut self) -> bool {
         self.last.take().is_some()
     }
 
-    /// How long to wait, where it would be `pause` for lack of other wishes.
+    /// Returns the delay before the next connection: `pause`, or the gateway's `retry` if that is longer.
     pub fn pause(&self, pause: Duration) -> Duration {
         pause.max(self.retry)
     }
 }
 
-/// What an event brings.
+/// The content of an event.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
     Message(Bytes),
-    /// A place to go on from, or a wish.
+    /// An event without a message: it only sets the position or the delay.
     Mark,
     Again,
 }
@@ -88,13 +88,13 @@ impl Step {
     }
 }
 
-/// Whether the same may go well a little later.
+/// Reports whether the same request may succeed later.
 pub fn is_passing(status: StatusCode) -> bool {
     let passing = [StatusCode::REQUEST_TIMEOUT, StatusCode::CONFLICT, StatusCode::TOO_MANY_REQUESTS];
     passing.contains(&status) || status.is_server_error()
 }
 
-/// The answer to a request, over as many connections as it takes.
+/// The response to a request, across as many connections as it takes.
 pub struct Stream<'a> {
     session: &'a Session,
     answers: Answers,
@@ -110,7 +110,7 @@ impl<'a> Stream<'a> {
         Stream { session, answers, trail, pace, opened: Instant::now(), in_vain: 0 }
     }
 
-    /// The next message that was not there yet; nothing at the end of a connection.
+    /// Returns the next message that is not a duplicate. Returns `None` at the end of a connection.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Broken> {
         while let Some(event) = self.answers.next().await? {
             let step = self.trail.follow(event);
@@ -124,7 +124,8 @@ impl<'a> Stream<'a> {
         Ok(None)
     }
 
-    /// Goes on after the connection ended because of `cut`, or tells why that is the end of it.
+    /// Opens a new connection after the last one ended with the reason `cut`. Returns an error if the stream cannot
+    /// continue.
     pub async fn resume(&mut self, bridge: &Bridge, cut: &str) -> Result<(), Error> {
         let ended = |why: &str| bridge.unavailable(format!("{cut}; {why}"), true);
         let Some(last) = self.trail.last().cloned() else { return Err(bridge.unavailable(cut.to_owned(), true)) };
@@ -182,7 +183,7 @@ mod tests {
             (None, "b", message("b"), Some("1")),
             (Some("2"), "c", message("c"), Some("2")),
             (Some("1"), "b", Step::Again, Some("2")),
-            // A gateway that counts each connection from the beginning shall lose nothing by that.
+            // A gateway may number the events of each connection from the start. No message may be lost then.
             (Some("1"), "d", message("d"), Some("1")),
             (Some("un\u{7}fit"), "e", message("e"), Some("1")),
             (Some(""), "f", message("f"), None),

@@ -1,10 +1,9 @@
-//! What the client has subscribed to, so that a session that was begun anew tells of the same resources.
+//! Remembers the client's subscriptions, so that every new session gets them again.
 //!
-//! A subscription belongs to a session of the gateway. Each is remembered with the session that has it; where that is not
-//! the current one, the gateway is asked again in the client's own words, and the client is told `updated` once: something
-//! may have been missed. Subscribing twice is the same as once, so what broke on the way is tried again; and so is what the
-//! gateway refuses, whenever its list of resources has changed: one that was just started may not know them all yet.
-//! Requests that come in a batch are not followed.
+//! A subscription belongs to one session. In a new session the bridge repeats the client's request. It then sends the
+//! client one `updated`, because changes may have been missed. Subscribing twice has the same effect as once, so a
+//! broken attempt is repeated. A rejected one is repeated whenever the resource list changes: a gateway that has just
+//! started may not know every resource. Requests in a batch are not tracked.
 
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -23,26 +22,27 @@ use goblin_wire::json::{self, Splice, quote};
 use goblin_wire::method::Method;
 use goblin_wire::{Id, Message, Outcome, Request, Response};
 
-/// Subscriptions that are remembered. The gateway has its own limit; what is beyond this one ends with its session.
+/// The maximum number of remembered subscriptions. Those above it end with their session; the gateway has its own
+/// limit.
 const MOST_SUBSCRIPTIONS: usize = 10_000;
-/// Requests to subscribe again that are on their way at once.
+/// The maximum number of concurrent requests to subscribe again.
 const AT_ONCE: usize = 8;
-/// How long the gateway may take for one: its backend may have to be asked.
+/// The timeout for one such request. The gateway may have to ask a backend.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 pub struct Subscriptions {
-    /// By the URI as the client wrote it.
+    /// The subscriptions, by the URI that the client used.
     standing: HashMap<String, Standing>,
-    /// Not answered yet: the URI and the request.
+    /// The subscribe requests without a response: the URI and the request.
     open: HashMap<Id, (String, Bytes)>,
 }
 
 struct Standing {
     body: Bytes,
-    /// As the gateway called it in its answer to the client: its own spelling of the URI, and an id.
+    /// The names from the gateway's response to the client: its spelling of the URI, and an id.
     names: Names,
-    /// The session that has it.
+    /// The session that has the subscription.
     session: u64,
 }
 
@@ -58,18 +58,18 @@ struct Stale {
     body: Bytes,
 }
 
-/// What became of asking again.
+/// The result of subscribing again.
 #[derive(Debug, PartialEq, Eq)]
 enum Again {
     Done,
-    /// It may be otherwise when the list has changed.
+    /// The gateway rejected the request. It may accept it after the resource list changed.
     Refused,
     Broken,
 }
 
 impl Subscriptions {
-    /// Looks at a request that goes out. One that ends a subscription by an id names its URI instead: the id may be of a
-    /// session that is over.
+    /// Tracks an outgoing subscribe or unsubscribe request. An unsubscribe that names a subscription id gets the URI
+    /// instead: the id may belong to an earlier session.
     pub fn look_at(&mut self, outgoing: &mut Outgoing) {
         match &outgoing.kind {
             Kind::Request(id, Method::Subscribe) => {
@@ -99,8 +99,8 @@ impl Subscriptions {
         self.standing.iter().find(is_meant).map(|(uri, _)| uri.clone())
     }
 
-    /// The gateway answered, in this session; tells whether there is a subscription now. What it refuses was not there, or
-    /// stays as it was.
+    /// Handles a response of the gateway in `session`. Returns `true` if it confirmed a subscription. A rejection
+    /// changes nothing: an existing subscription to the same URI stays.
     pub fn settle(&mut self, answer: &Response, session: u64) -> bool {
         let Some((uri, body)) = answer.id.as_ref().and_then(|id| self.open.remove(id)) else { return false };
         let Some(names) = Names::read(answer) else { return false };
@@ -112,14 +112,14 @@ impl Subscriptions {
         true
     }
 
-    /// The request is over, however it ended.
+    /// Stops tracking a request that ended without a response.
     pub fn close(&mut self, outgoing: &Outgoing) {
         if let Kind::Request(id, Method::Subscribe) = &outgoing.kind {
             self.open.remove(id);
         }
     }
 
-    /// Something may have been missed of all that is subscribed.
+    /// Marks all subscriptions as missing, because updates may have been lost.
     pub fn doubt(&mut self) {
         self.standing.values_mut().for_each(|standing| standing.session = 0);
     }
@@ -129,7 +129,8 @@ impl Subscriptions {
         stale.map(|(uri, standing)| Stale { uri: uri.clone(), body: standing.body.clone() }).collect()
     }
 
-    /// The session has it; tells what the client calls it. Nothing where the client has ended it meanwhile.
+    /// Marks a subscription as held by `session`. Returns its URI as the client knows it, or `None` if the client
+    /// unsubscribed.
     fn renew(&mut self, uri: &str, session: u64) -> Option<String> {
         let standing = self.standing.get_mut(uri)?;
         standing.session = session;
@@ -138,7 +139,7 @@ impl Subscriptions {
 }
 
 impl Names {
-    /// Nothing where the answer is an error.
+    /// Reads the names in a response. Returns `None` if the response is an error.
     fn read(answer: &Response) -> Option<Names> {
         let Outcome::Result(result) = answer.outcome else { return None };
         let text = answer.raw.as_str();
@@ -150,14 +151,14 @@ impl Names {
     }
 }
 
-/// A request and the URI that it is about.
+/// Returns the request in `body` and its URI.
 fn subject(body: &Bytes) -> Option<(Request, String)> {
     let Ok(Message::Request(request)) = Message::parse(body.clone()) else { return None };
     let uri = json::string(request.raw.as_str(), request.params.uri?)?.into_owned();
     Some((request, uri))
 }
 
-/// Sees to it that the current session has what the client subscribed to, until it is aborted.
+/// Subscribes again in every new session, until the task is aborted.
 pub async fn keep(bridge: Arc<Bridge>, output: Output) {
     let mut pace = Pace::default();
     let mut sessions = bridge.session.subscribe();

@@ -1,4 +1,4 @@
-//! A request that says its version itself: one POST without a session, and its answer is all there is of it.
+//! Runs one request that carries its protocol version: one POST without a session.
 //!
 //! Headers repeat what the body says (see [`repeated`](crate::bridge::repeated)). To take such a request back is to
 //! drop its POST; a stream that breaks is not resumed. Nothing is sent a second time, but for a call that the gateway
@@ -17,7 +17,7 @@ use goblin_wire::error::Error;
 use goblin_wire::json::{self, Splice};
 use goblin_wire::{Message, Notification, Outcome, Request, Response};
 
-/// Carries a request to its answer, unless the client takes it back.
+/// Runs a request until its response, unless the client cancels it.
 pub async fn visit(bridge: Arc<Bridge>, request: Request, output: Output, cancelled: oneshot::Receiver<()>) {
     let answered = tokio::select! {
         biased;
@@ -28,12 +28,12 @@ pub async fn visit(bridge: Arc<Bridge>, request: Request, output: Output, cancel
     let _ = output.send(answered.unwrap_or_else(|error| failure(&request, &error))).await;
 }
 
-/// An error of ours as the answer.
+/// Returns an error response of the bridge itself.
 pub fn failure(request: &Request, error: &Error) -> Bytes {
     goblin_wire::error_reply(Some(&request.id_as_written()), &error.to_json()).concat()
 }
 
-/// The answer, under the id that the client gave.
+/// Returns the response with the id that the client used.
 pub fn answer_to(request: &Request, answer: &Response) -> Bytes {
     match answer.id.as_ref() == Some(&request.id) {
         true => answer.raw.bytes().clone(),
@@ -41,13 +41,14 @@ pub fn answer_to(request: &Request, answer: &Response) -> Bytes {
     }
 }
 
-/// What the gateway says on the stream of a request.
+/// A message on the stream of a request.
 pub enum Word {
     Note(Box<Notification>),
     Answer(Response),
 }
 
-/// The next word; nothing at the end. Whatever has no place on such a stream is dropped.
+/// Returns the next message, or `None` at the end. Drops requests and invalid messages, which have no place on such a
+/// stream.
 pub async fn next_word(answers: &mut Answers) -> Result<Option<Word>, Broken> {
     while let Some(message) = answers.next_message().await? {
         match Message::parse(message) {
@@ -63,7 +64,7 @@ pub async fn next_word(answers: &mut Answers) -> Result<Option<Word>, Broken> {
 }
 
 impl Bridge {
-    /// The answer; what is said before it goes to the client at once.
+    /// Returns the response. Forwards the notifications before it at once.
     async fn visited(&self, request: &Request, output: &Output) -> Result<Bytes, Error> {
         let response = match self.knock(request).await? {
             Ok(response) => response,
@@ -73,7 +74,7 @@ impl Bridge {
         loop {
             match next_word(&mut answers).await {
                 Ok(Some(Word::Note(note))) => {
-                    // Where nobody reads, this ends with the rest.
+                    // If the client does not read, this task ends together with the bridge.
                     let _ = output.send(note.raw.bytes().clone()).await;
                 }
                 Ok(Some(Word::Answer(answer))) => return Ok(answer_to(request, &answer)),
@@ -83,7 +84,7 @@ impl Bridge {
         }
     }
 
-    /// Sends a request until its headers repeat all they should. The inner error is the refusal of the gateway.
+    /// Sends a request, and once more if the gateway wants other headers. The inner error is the gateway's rejection.
     async fn knock(&self, request: &Request) -> Result<Result<wire::Response, Bytes>, Error> {
         let sent = self.headers_of(request);
         let response = self.post_visit(request.raw.bytes(), &sent).await?;
@@ -113,7 +114,7 @@ impl Bridge {
     }
 }
 
-/// Whether an answer says that headers do not repeat what the body says.
+/// Reports whether a response is the error that headers and body do not match.
 fn is_header_mismatch(answer: &Bytes) -> bool {
     let Ok(Message::Response(answer)) = Message::parse(answer.clone()) else { return false };
     let Outcome::Error(error) = answer.outcome else { return false };

@@ -1,4 +1,6 @@
-//! The HTTP side of a bridge: bodies out, messages in.
+//! The HTTP side of a bridge: sends message bodies and reads messages from the responses.
+//!
+//! Invariant: the token and the client's messages go only to the gateway that the user meant (see [`Wire`]).
 
 use std::sync::Arc;
 
@@ -26,18 +28,18 @@ const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 
 pub type Response = http::Response<Received>;
 
-/// Where the gateway is. One that was found by its record is trusted for as long as the record says that it lives: whoever
-/// listens on its port afterwards may be anybody, and gets neither the token nor a word of the client.
+/// The connection to the gateway. A gateway that was found by its record is trusted while the record's lock is held.
+/// After that, another program may listen on its port; it gets neither the token nor a message of the client.
 pub struct Wire {
     target: ArcSwap<Target>,
-    /// Finds the gateway that took the place of one that ended; none where the URL was given.
+    /// Finds the gateway that replaced one that ended. `None` if the user gave the URL.
     successor: Option<Box<dyn Fn() -> Option<Target> + Send + Sync>>,
 }
 
 pub struct Target {
     client: HttpClient,
     uri: Uri,
-    /// As it may be shown.
+    /// The URL without secrets, for messages.
     url: String,
     authorization: Option<HeaderValue>,
     record: Option<Record>,
@@ -90,7 +92,7 @@ impl Wire {
         Wire { target: ArcSwap::from_pointee(target), successor: None }
     }
 
-    /// To a gateway that may be followed by another.
+    /// Creates a connection that switches to the successor once the gateway has ended.
     pub fn to_successors(target: Target, successor: impl Fn() -> Option<Target> + Send + Sync + 'static) -> Wire {
         Wire { target: ArcSwap::from_pointee(target), successor: Some(Box::new(successor)) }
     }
@@ -99,7 +101,7 @@ impl Wire {
         self.target.load().url.clone()
     }
 
-    /// The gateway to speak to now.
+    /// Returns the gateway to send to. Switches to the successor if the current gateway has ended.
     fn current(&self) -> Result<Arc<Target>, RequestError> {
         let target = self.target.load_full();
         if target.lives() {
@@ -125,12 +127,12 @@ impl Wire {
         target.client.request(request).await
     }
 
-    /// Whether there may be an answer from where messages go to.
+    /// Reports whether the current gateway still runs. A gateway at a given URL always counts as running.
     pub fn lives(&self) -> bool {
         self.target.load().lives()
     }
 
-    /// Opens a stream: the one that the event of this id was on, or the one of what is said unasked.
+    /// Opens a stream: the one with the event `after`, or the notification stream if `after` is `None`.
     pub async fn get(&self, session: &HeaderMap, after: Option<&HeaderValue>) -> Result<Response, RequestError> {
         let target = self.current()?;
         let mut request = target.request(Verb::GET, Bytes::new(), session);
@@ -139,7 +141,7 @@ impl Wire {
         target.client.request(request).await
     }
 
-    /// What is at the URL, for a gateway that is asked how it is.
+    /// Sends a GET for JSON to the URL, outside of any session. The admin client uses it.
     pub async fn fetch(&self) -> Result<Response, RequestError> {
         let target = self.current()?;
         let mut request = target.request(Verb::GET, Bytes::new(), &HeaderMap::new());
@@ -152,12 +154,12 @@ impl Wire {
         target.client.request(target.request(Verb::DELETE, Bytes::new(), session)).await
     }
 
-    /// The session that an answer to `initialize` opened.
+    /// Returns the session id in a response to `initialize`.
     pub fn session_of(response: &Response) -> Option<HeaderValue> {
         response.headers().get(SESSION_ID).cloned()
     }
 
-    /// What every later message carries.
+    /// Returns the headers that all later messages of a session carry.
     pub fn session_headers(session: Option<HeaderValue>, version: Option<&str>) -> HeaderMap {
         let mut headers = HeaderMap::new();
         headers.extend(session.map(|session| (SESSION_ID, session)));
@@ -166,7 +168,7 @@ impl Wire {
         headers
     }
 
-    /// What an answer that is no success means; `said` is what it says about that itself.
+    /// Returns the error for a response with a failing HTTP status. Includes the message of the body if there is one.
     pub fn refused(&self, status: StatusCode, said: Option<&str>) -> Error {
         let cure = match (status, said) {
             (StatusCode::UNAUTHORIZED, _) => "give its token by --token-file FILE or the variable GOBLIN_TOKEN",
@@ -176,7 +178,7 @@ impl Wire {
         };
         let (server, reason) = (self.url(), format!("it answered HTTP {status}; {cure}"));
         match status {
-            // It speaks the protocol, and does not do so with us.
+            // The gateway works, but denies access to this client.
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 Error::BackendUnavailable { server, reason, sent: false }
             }
@@ -186,17 +188,17 @@ impl Wire {
     }
 }
 
-/// Why nothing more comes.
+/// The reason why no message follows.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Broken {
     #[error("the connection was lost before it answered")]
     Lost,
-    /// A stream goes on behind it.
+    /// One message was too large. A stream continues after it.
     #[error("its answer is larger than {LARGEST_MESSAGE} bytes")]
     TooLarge,
 }
 
-/// The messages of one answer, one by one.
+/// The messages of one response, one after the other.
 pub struct Answers {
     body: Received,
     events: Option<Events>,
@@ -213,7 +215,7 @@ impl Answers {
         self.events.is_some()
     }
 
-    /// The next event; nothing at the end. An answer that is no stream is one event without an id.
+    /// Returns the next event, or `None` at the end. A response that is no stream is one event without an id.
     pub async fn next(&mut self) -> Result<Option<Event>, Broken> {
         let Some(events) = &mut self.events else { return self.whole().await };
         loop {
@@ -228,7 +230,7 @@ impl Answers {
         }
     }
 
-    /// The next message, wherever it is in the stream.
+    /// Returns the next event that carries a message.
     pub async fn next_message(&mut self) -> Result<Option<Bytes>, Broken> {
         loop {
             match self.next().await? {

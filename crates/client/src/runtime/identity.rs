@@ -1,8 +1,8 @@
-//! Which configuration a gateway runs, so that another program can tell whether it is its own.
+//! Identifies the configuration of a gateway, so that another program can compare it with its own.
 //!
-//! Two programs mean the same when they read the same file with the same text from the same directory, and every variable
-//! that the file expands has the same value for both. Values are compared by salted hashes. A variable that is not set here
-//! is taken to be the gateway's: clients often start their servers with a bare environment.
+//! Two programs agree if they read the same text of the same file, resolve its paths in the same directory, and have
+//! the same values of its variables. Values are compared by salted hashes. A variable that is not set here counts as
+//! equal, because clients often start their servers with few variables.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,11 +14,11 @@ use crate::environment::Variables;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// The configuration file, without symbolic links.
+    /// The configuration file, with symbolic links resolved.
     pub config: Option<PathBuf>,
-    /// The directory that is served where there is no file.
+    /// The directory that is served if there is no file.
     pub directory: Option<PathBuf>,
-    /// Of the text and of the directory that its relative paths start from.
+    /// The hash of the text and of the base directory of its relative paths.
     pub digest: Option<String>,
 }
 
@@ -35,12 +35,12 @@ impl Identity {
         Identity { config: None, directory: Some(real(directory)), digest: None }
     }
 
-    /// Whether both are the same file or directory, whatever it says.
+    /// Reports whether both name the same file or directory. The content may differ.
     pub fn is_same_place(&self, other: &Identity) -> bool {
         self.config == other.config && self.directory == other.directory
     }
 
-    /// What it is, for people.
+    /// Returns the path of the file or directory, for messages.
     pub fn place(&self) -> String {
         match (&self.config, &self.directory) {
             (Some(path), _) | (None, Some(path)) => path.display().to_string(),
@@ -49,11 +49,11 @@ impl Identity {
     }
 }
 
-/// The values of variables, so that they can be compared but not read.
+/// Salted hashes of variables: their values can be compared but not read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprints {
     salt: String,
-    /// Nothing for a variable that was not set.
+    /// The hash of each variable. `None` if the variable was not set.
     variables: BTreeMap<String, Option<String>>,
 }
 
@@ -62,7 +62,7 @@ impl Fingerprints {
         Fingerprints { salt: hex(&salt), variables: BTreeMap::new() }.of(variables)
     }
 
-    /// Of other values, with the same salt.
+    /// Returns the hashes of other values with the same salt.
     pub fn of(&self, variables: &Variables) -> Fingerprints {
         let salt = self.salt.clone();
         let fingerprint = |(name, value): (&String, &Option<String>)| {
@@ -71,7 +71,7 @@ impl Fingerprints {
         Fingerprints { variables: variables.iter().map(fingerprint).collect(), salt }
     }
 
-    /// The variables that are set here to something else than there.
+    /// Returns the variables that are set here to a different value.
     pub fn differing(&self, here: impl Fn(&str) -> Option<String>) -> Vec<&str> {
         let differs = |(name, theirs): (&'_ String, &Option<String>)| {
             here(name).is_some_and(|value| *theirs != Some(fingerprint(&self.salt, name, &value)))

@@ -1,4 +1,4 @@
-//! The directories for records, looked at without changing anything: [`Places::running`] tidies up, this does not.
+//! Examines the directories for records without changing them. [`Places::running`] removes old records; this does not.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,14 +8,14 @@ use rustix::fs::{Access, access};
 use crate::runtime::{OTHERS, Peek, Places, Record, files, is_own_directory, peek, user};
 
 pub struct Inspected {
-    /// Each with whether records can be written there; the first that can be is used.
+    /// The directories, each with the reason if records cannot be written there. The first usable one is used.
     pub directories: Vec<(PathBuf, Result<(), Unusable>)>,
     pub running: Vec<Record>,
     /// The records of gateways that were killed.
     pub leftovers: Vec<PathBuf>,
 }
 
-/// Why a directory is not used.
+/// The reason why a directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Unusable {
     #[error("it is no directory")]
@@ -53,7 +53,7 @@ fn judge(directory: &Path) -> Result<(), Unusable> {
         Ok(found) if found.uid() != user() => return Err(Unusable::Foreign),
         Ok(found) if found.mode() & OTHERS != 0 => return Err(Unusable::Open(found.mode() & 0o777)),
         Ok(_) => may_write(directory),
-        // It is made when it is needed.
+        // The directory is created when a record is written.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let above = directory.ancestors().skip(1).find(|above| above.exists());
             above.map_or(Ok(()), may_write)

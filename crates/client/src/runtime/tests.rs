@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use super::*;
 
-/// A directory of its own, gone with the test.
+/// A temporary directory. Dropping it removes it.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -86,7 +86,7 @@ fn what_a_killed_gateway_left_is_removed() {
     let scratch = Scratch::new("stale");
     let places = scratch.places();
     let mut published = places.publish(record(1, "/a.json"), tokens()).unwrap();
-    // As the end of a process does: the lock goes, the files stay.
+    // Simulates the end of the process: the lock is released, but the files stay.
     published.file = File::open("/dev/null").unwrap();
     assert_eq!(scratch.files().len(), 3);
     assert_eq!(places.running(), []);
@@ -149,7 +149,7 @@ fn a_record_that_cannot_be_finished_leaves_no_token_behind() {
     std::fs::create_dir(&directory).unwrap();
     std::fs::set_permissions(&directory, PermissionsExt::from_mode(0o700)).unwrap();
     let mut unwritable = record(1, "/a.json");
-    // A path that is no text cannot be part of a JSON document.
+    // A path that is not valid UTF-8 cannot be part of a JSON document.
     unwritable.identity.config = Some(std::ffi::OsString::from_vec(vec![b'/', 0xff]).into());
     let written = write(&directory, &mut unwritable, tokens());
     assert!(written.is_err(), "{written:?}");

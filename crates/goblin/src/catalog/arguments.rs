@@ -1,6 +1,7 @@
-//! Arguments of a tool or a prompt as a person writes them in a shell, turned into one JSON object.
+//! Turns the arguments of a tool or a prompt, as written in a shell, into one JSON object.
 //!
-//! `key=value` is typed by the schema, `key:=JSON` is taken as it is written; `{...}`, `@FILE` and `-` are whole objects.
+//! The schema determines the type of `key=value`; `key:=JSON` is used unchanged. `{...}`, `@FILE` and `-` are whole
+//! objects.
 
 use std::io::Read;
 
@@ -9,7 +10,7 @@ use goblin_client::schema::Schema;
 use goblin_telemetry::clean;
 use goblin_wire::json::{self, quote};
 
-/// What one word says.
+/// One word of the command line.
 #[derive(Debug, PartialEq, Eq)]
 enum Word<'a> {
     Typed { key: &'a str, text: &'a str },
@@ -43,7 +44,7 @@ impl<'a> Word<'a> {
     }
 }
 
-/// The members of an object that is being written, in order.
+/// The members of the object, in the order of the words. Values are JSON text.
 #[derive(Default)]
 struct Members(Vec<(String, String)>);
 
@@ -78,7 +79,8 @@ impl Members {
     }
 }
 
-/// The arguments that `words` give, as a JSON object that has all that `schema` requires; or what is wrong with them.
+/// Returns the arguments in `words` as a JSON object. Returns a message if a word is invalid or a required argument is
+/// missing.
 pub fn read(owner: &str, words: &[String], schema: Schema<'_>) -> Result<String, String> {
     let mut members = Members::default();
     for word in words {
@@ -117,12 +119,12 @@ pub fn read(owner: &str, words: &[String], schema: Schema<'_>) -> Result<String,
     Err(format!("{owner} needs {}; write key=value", described.collect::<Vec<_>>().join(", ")))
 }
 
-/// A name that the schema does not know is refused where it would be a slip or the server would refuse it.
+/// Rejects an unknown name if it resembles a known one, or if the schema allows no other names.
 fn check_name(owner: &str, key: &str, schema: Schema<'_>) -> Result<(), String> {
     if schema.property(key).is_some() {
         return Ok(());
     }
-    // One letter is as near to another as to a third.
+    // Very short names are left out: a mistyped one is equally near to several of them.
     let names = schema.properties().map(|(name, _)| name).filter(|name| name.len() > 2);
     let near = nearest(key, names, 1);
     let known = || schema.properties().map(|(name, _)| clean(name)).collect::<Vec<_>>().join(", ");

@@ -1,6 +1,6 @@
-//! What is offered, as cards: all of it, what matches, or one in full.
+//! Lists, searches and describes the entries of the catalog. A card is the short form of an entry.
 //!
-//! A gateway that serves its own tools is asked by them; of another, the lists of the protocol are read to their end.
+//! If the gateway serves meta tools, they return the cards. Otherwise the lists of the protocol are read to their end.
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -13,11 +13,11 @@ use goblin_telemetry::clean;
 use goblin_wire::json::{self, quote};
 use goblin_wire::method::Method;
 
-/// Cards of one page. The gateway gives at most this many.
+/// The number of cards per page, which is also the gateway's maximum.
 const PAGE: usize = 1000;
-/// How much of a list of another gateway is looked at, in pages.
+/// The maximum number of pages to read from a list of the protocol.
 const MOST_PAGES: usize = 1000;
-/// How often a list is begun anew because it changed while it was read.
+/// How often a list is started again because it changed between two pages.
 const MOST_BEGINNINGS: usize = 3;
 
 const SERVER: &str = "dev.goblin/server";
@@ -31,7 +31,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The member that holds the cards.
+    /// Returns the member that holds the cards in the result of a meta tool.
     pub fn member(self) -> &'static str {
         match self {
             Kind::Tools => "tools",
@@ -50,7 +50,7 @@ impl Kind {
         }
     }
 
-    /// The member that names an entry.
+    /// Returns the member that identifies an entry.
     pub fn key(self) -> &'static str {
         match self {
             Kind::Tools | Kind::Prompts => "name",
@@ -59,7 +59,7 @@ impl Kind {
         }
     }
 
-    /// The tool of the gateway that lists.
+    /// Returns the meta tool that lists this kind.
     fn catalog(self) -> &'static str {
         match self {
             Kind::Tools => "catalog_tools",
@@ -69,7 +69,7 @@ impl Kind {
         }
     }
 
-    /// The list of the protocol, and the member of its result.
+    /// Returns the list method of the protocol, and the member of its result.
     fn list(self) -> (Method, &'static str) {
         match self {
             Kind::Tools => (Method::ToolsList, "tools"),
@@ -80,7 +80,7 @@ impl Kind {
     }
 }
 
-/// An entry in short.
+/// An entry in short form.
 pub struct Card {
     raw: String,
     value: Value,
@@ -92,7 +92,7 @@ impl Card {
         Card { raw, value }
     }
 
-    /// The card of a definition.
+    /// Builds the card of a definition.
     fn of(definition: &Value) -> Card {
         let keys = ["name", "uri", "uriTemplate", "description", "mimeType", "size"];
         let members = keys.iter().filter_map(|key| Some(((*key).to_owned(), definition.get(key)?.clone())));
@@ -113,7 +113,7 @@ impl Card {
 pub struct Cards {
     pub kind: Kind,
     pub cards: Vec<Card>,
-    /// How many there are for what was asked.
+    /// The number of entries that match, including those that are not listed here.
     pub total: usize,
     pub note: Option<String>,
 }
@@ -129,7 +129,7 @@ impl Cards {
         Cards { kind, total: total.unwrap_or(cards.len()), cards, note: note.map(|note| note.into_owned()) }
     }
 
-    /// The same as the gateway's own tool would give it, on one page.
+    /// Returns the same JSON as the meta tool would, on one page.
     pub fn to_json(&self) -> String {
         let cards: Vec<_> = self.cards.iter().map(|card| card.raw.as_str()).collect();
         let note = self.note.as_ref().map(|note| format!(r#","note":{}"#, quote(note))).unwrap_or_default();
@@ -137,7 +137,7 @@ impl Cards {
     }
 }
 
-/// All that is offered, or as much as is wanted of it.
+/// Lists the entries of one kind, up to the limit of `filter`.
 pub async fn list(client: &mut Client, kind: Kind, filter: &Filter) -> Result<Cards, Failure> {
     if !client.has_meta_tools() {
         return of_protocol(client, kind, filter).await;
@@ -153,9 +153,9 @@ pub async fn list(client: &mut Client, kind: Kind, filter: &Filter) -> Result<Ca
     }
 }
 
-/// Why a list was not read to its end.
+/// The reason why a list was not read to its end.
 enum Trouble {
-    /// It is another by now.
+    /// The list changed after the first page, so its cursor is invalid.
     Stale(Failure),
     Other(Failure),
 }
@@ -188,7 +188,7 @@ async fn of_catalog(client: &mut Client, kind: Kind, filter: &Filter) -> Result<
     }
 }
 
-/// What a tool of the gateway says, as JSON.
+/// Returns the structured content of a meta tool's result.
 fn structure(outcomes: &Outcomes) -> Result<&str, Failure> {
     let structure = outcomes.structure();
     structure.ok_or_else(|| Failure::Unavailable("the gateway answered without structuredContent".to_owned()))
@@ -209,7 +209,7 @@ async fn of_protocol(client: &mut Client, kind: Kind, filter: &Filter) -> Result
     Ok(Cards { kind, cards, total, note: None })
 }
 
-/// All definitions that the protocol lists.
+/// Returns all definitions from the protocol's list: the JSON text, and the parsed value.
 async fn definitions(client: &mut Client, kind: Kind) -> Result<Vec<(String, Value)>, Failure> {
     let (method, member) = kind.list();
     let (mut definitions, mut params) = (Vec::new(), "{}".to_owned());
@@ -229,7 +229,7 @@ async fn definitions(client: &mut Client, kind: Kind) -> Result<Vec<(String, Val
     Ok(definitions)
 }
 
-/// What matches a query, best first, as the gateway's own `tool` gives it.
+/// Searches with the meta tool `tool`. Returns its structured content, with the best match first.
 pub async fn search(client: &mut Client, tool: &str, filter: &Filter, mut arguments: Value) -> Result<String, Failure> {
     if !client.has_meta_tools() {
         return Err(Failure::Usage(format!(
@@ -247,20 +247,20 @@ pub async fn search(client: &mut Client, tool: &str, filter: &Filter, mut argume
     structure(&outcomes).map(str::to_owned)
 }
 
-/// The cards of one kind in what was found.
+/// Reads the cards of one kind from the structured content of a search.
 pub fn read(kind: Kind, structure: &str) -> Cards {
     Cards::read(kind, structure)
 }
 
-/// One entry in full.
+/// An entry in full.
 pub struct Definition {
     pub server: String,
-    /// As the gateway's own tool gives it.
+    /// The result of the meta tool, unchanged.
     pub json: String,
     pub value: Value,
 }
 
-/// The tool or prompt of this name.
+/// Returns the tool or prompt with this name. Returns an error with a suggestion if there is none.
 pub async fn describe(client: &mut Client, kind: Kind, name: &str) -> Result<Definition, Failure> {
     let noun = kind.noun();
     if client.has_meta_tools() {

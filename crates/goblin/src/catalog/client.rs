@@ -1,6 +1,6 @@
-//! A client of the gateway that asks one thing after the other.
+//! An MCP client that sends one request at a time.
 //!
-//! While it waits for an answer it tells of progress and passes on what a server asks (see [`form`]).
+//! While it waits for a response, it prints progress and answers elicitations of the server (see [`form`]).
 
 use goblin_client::content::Outcomes;
 use std::io::{IsTerminal, Write};
@@ -17,18 +17,18 @@ use goblin_wire::json::quote;
 use goblin_wire::method::Method;
 use goblin_wire::{Id, Notification, Outcome, Response};
 
-/// Errors of the gateway that tell of something out of reach.
+/// Error codes of the gateway that mean that a server or the gateway cannot be reached.
 const OUT_OF_REACH: [&str; 5] = ["BACKEND_UNAVAILABLE", "BACKEND_PROTOCOL", "OVERLOADED", "SHUTTING_DOWN", "TIMEOUT"];
-/// Errors of the gateway that tell of something that is not there.
+/// Error codes of the gateway that mean that an entry does not exist.
 const NOT_FOUND: [&str; 3] = ["TOOL_NOT_FOUND", "PROMPT_NOT_FOUND", "RESOURCE_NOT_FOUND"];
 
 pub struct Client {
     peer: Peer,
-    /// Where the gateway is, for people.
+    /// The address of the gateway, for messages.
     pub place: String,
-    /// What stands before the names of the tools that the gateway itself serves; nothing where it serves none.
+    /// The prefix of the meta tools' names. `None` if the gateway serves no meta tools.
     prefix: Option<String>,
-    /// The request that is not answered yet.
+    /// The id of the request without a response.
     open: Option<u64>,
     progress: Progress,
 }
@@ -46,7 +46,7 @@ impl Client {
         Ok(())
     }
 
-    /// Ends the session; a request that is open is taken back first.
+    /// Ends the session. Cancels an open request first.
     pub async fn end(mut self) {
         if let Some(number) = self.open {
             let params = format!(r#"{{"requestId":{number},"reason":"interrupted"}}"#);
@@ -56,7 +56,7 @@ impl Client {
         self.peer.flush().await;
     }
 
-    /// Sends a request and waits for its result.
+    /// Sends a request and returns its result. Handles progress and requests of the server while it waits.
     pub async fn request(&mut self, method: &Method, params: &str) -> Result<Box<RawValue>, Failure> {
         let number = self.peer.request(method, params);
         self.open = Some(number);
@@ -82,18 +82,18 @@ impl Client {
         result(&answer)
     }
 
-    /// Calls a tool with these arguments, a JSON object.
+    /// Calls a tool. `arguments` is a JSON object.
     pub async fn call(&mut self, name: &str, arguments: &str) -> Result<Outcomes, Failure> {
         let params = format!(r#"{{"name":{},"arguments":{arguments},"_meta":{{"progressToken":1}}}}"#, quote(name));
         self.request(&Method::ToolsCall, &params).await.map(|raw| Outcomes { raw })
     }
 
-    /// Whether the gateway serves tools of its own.
+    /// Reports whether the gateway serves meta tools.
     pub fn has_meta_tools(&self) -> bool {
         self.prefix.is_some()
     }
 
-    /// Calls a tool of the gateway itself. What it refuses, somebody asked for wrongly.
+    /// Calls a meta tool. An error of a meta tool is caused by wrong arguments, so it becomes [`Failure::Usage`].
     pub async fn ask(&mut self, tool: &str, arguments: &Value) -> Result<Outcomes, Failure> {
         let name = format!("{}{tool}", self.prefix.as_deref().unwrap_or_default());
         let outcomes = self.call(&name, &arguments.to_string()).await?;
@@ -108,7 +108,7 @@ fn gone() -> Failure {
     Failure::Unavailable("the gateway ended before it answered".to_owned())
 }
 
-/// The result that an answer brings, or why it brings none.
+/// Returns the result in a response, or the failure for its error.
 fn result(answer: &Response) -> Result<Box<RawValue>, Failure> {
     let at = match answer.outcome {
         Outcome::Result(at) | Outcome::Error(at) => at.get(answer.raw.as_str()),
@@ -120,7 +120,7 @@ fn result(answer: &Response) -> Result<Box<RawValue>, Failure> {
     }
 }
 
-/// What a JSON-RPC error means for the exit code.
+/// Maps a JSON-RPC error to a failure, which determines the exit code.
 fn failure(error: &Value) -> Failure {
     let message = clean(error["message"].as_str().unwrap_or("an error without words"));
     match error["data"]["code"].as_str().unwrap_or_default() {
@@ -130,7 +130,7 @@ fn failure(error: &Value) -> Failure {
     }
 }
 
-/// How far a call is, on stderr: one line that changes on a terminal, a line each elsewhere.
+/// Prints the progress of a call on stderr: one line that changes on a terminal, separate lines elsewhere.
 #[derive(Default)]
 struct Progress {
     is_shown: bool,
@@ -141,7 +141,7 @@ impl Progress {
         let params = told.params.whole.map_or("{}", |whole| whole.get(told.raw.as_str()));
         let line = progress_line(&serde_json::from_str(params).unwrap_or_default());
         let mut stderr = std::io::stderr();
-        // Where nobody reads it, nobody is told.
+        // A closed stderr is no error here.
         let _ = match stderr.is_terminal() {
             true => write!(stderr, "\r\x1b[K{line}"),
             false => writeln!(stderr, "{line}"),
@@ -149,7 +149,7 @@ impl Progress {
         self.is_shown = stderr.is_terminal();
     }
 
-    /// Makes room for other words.
+    /// Erases the progress line, so that other text can follow.
     fn end(&mut self) {
         if std::mem::take(&mut self.is_shown) {
             let _ = write!(std::io::stderr(), "\r\x1b[K");

@@ -1,7 +1,7 @@
-//! Names completed by the shell: asked of the gateway that the words so far mean, quickly or not at all.
+//! Completes names for the shell. The flags that are already typed determine which gateway is asked.
 //!
-//! The shell calls us anew for every key, so nothing is kept. With `--config` no server is started for this: only what the
-//! file says is completed.
+//! The shell starts a new process for every completion, so nothing is cached. No server is started: with `--config`,
+//! only names from the file are completed.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -28,13 +28,13 @@ use goblin_config::exposure::ProfileName;
 use goblin_config::Config;
 use goblin_telemetry::clean;
 
-/// A person waits with a finger on the key.
+/// The timeout for a completion, while the user waits.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Flags of these commands that stand alone; a value follows all others.
+/// The flags without a value. A value follows every other flag.
 const SWITCHES: [&str; 3] = ["--json", "--help", "-h"];
 
-/// A name and what it is.
+/// A name and its description.
 type Candidate = (String, String);
 
 pub fn tools(current: &OsStr) -> Vec<CompletionCandidate> {
@@ -49,12 +49,12 @@ pub fn resources(current: &OsStr) -> Vec<CompletionCandidate> {
     beginning_with(current, entries(Kind::Resources))
 }
 
-/// The arguments of the tool that is to be called.
+/// Completes the arguments of the tool on the command line.
 pub fn tool_arguments(current: &OsStr) -> Vec<CompletionCandidate> {
     beginning_with(current, arguments(Kind::Tools))
 }
 
-/// The arguments of the prompt that is to be filled in.
+/// Completes the arguments of the prompt on the command line.
 pub fn prompt_arguments(current: &OsStr) -> Vec<CompletionCandidate> {
     beginning_with(current, arguments(Kind::Prompts))
 }
@@ -95,7 +95,7 @@ fn entries(kind: Kind) -> Vec<Candidate> {
     let cards = Typed::read().ask(async |client| cards::list(client, kind, &everything).await);
     let candidate = |card: &cards::Card| (card.text(kind.key()).to_owned(), clean(card.text("description")));
     let candidates = cards.iter().flat_map(|cards| &cards.cards).map(candidate);
-    // Each is one line of what the shell reads.
+    // The shell reads one candidate per line, so names with control characters are left out.
     candidates.filter(|(name, _)| *name == clean(name)).collect()
 }
 
@@ -117,7 +117,7 @@ async fn servers_of(client: &mut Client) -> Result<Vec<String>, Failure> {
         .collect())
 }
 
-/// `key=` for all that is not there yet.
+/// Returns `key=` for every argument that is not typed yet.
 fn arguments(kind: Kind) -> Vec<Candidate> {
     let typed = Typed::read();
     let Some(name) = typed.words.get(2) else { return Vec::new() };
@@ -133,23 +133,24 @@ fn arguments(kind: Kind) -> Vec<Candidate> {
     keys.filter(|(key, _)| is_new(key)).collect()
 }
 
-/// The configuration in a file, whatever its variables hold: the names in it do not depend on them.
+/// Parses a configuration and fills unset variables with a dummy value. The names in the file do not depend on them.
 fn configuration(file: PathBuf) -> Option<Config> {
     let Ok(Found::File { text, origin, .. }) = load::find(Some(&file)) else { return None };
     let some = |name: &str| environment(name).or_else(|| Some("x".to_owned()));
     goblin_config::parse(&text, &origin, &some).ok().map(|loaded| loaded.config)
 }
 
-/// The words before the one that is completed, as far as they matter.
+/// The words that are typed before the current one, as far as they matter.
 struct Typed {
     reach: Reach,
     profile: Option<ProfileName>,
-    /// Those that are neither flags nor their values.
+    /// The words that are neither flags nor values of flags.
     words: Vec<String>,
 }
 
 impl Typed {
-    /// The shell's side gives them after `--`, the name of the program first.
+    /// Reads the words from the process arguments. The script passes them after `--`, starting with the name of the
+    /// program.
     fn read() -> Typed {
         let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
         Typed::parse(words.skip_while(|word| word != "--").skip(2))
@@ -180,7 +181,7 @@ impl Typed {
         Typed { reach, profile, words }
     }
 
-    /// The answer of the gateway that is meant, where it comes in time.
+    /// Runs `work` as a client of the gateway that the words name. Returns `None` if there is no result in time.
     fn ask<T>(&self, work: impl AsyncFnOnce(&mut Client) -> Result<T, Failure>) -> Option<T> {
         if self.reach.config.is_some() {
             return None;

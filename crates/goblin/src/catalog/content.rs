@@ -1,6 +1,7 @@
-//! Content of results: text as text, bytes where they were asked for.
+//! Prints and saves the content of results.
 //!
-//! Text of a server goes to a pipe exactly as it is. A terminal does not get the characters that it would obey.
+//! Text of a server goes to a pipe unchanged. On a terminal, control characters are removed, because the terminal would
+//! obey them.
 
 use goblin_client::content::Block;
 use std::io::{IsTerminal, Write};
@@ -12,13 +13,13 @@ use crate::style::note;
 use goblin_config::visible::is_command;
 use goblin_telemetry::clean;
 
-/// Prints blocks for a reader, one below the other.
+/// Prints blocks to stdout, one below the other.
 pub fn print(blocks: &[Block]) -> std::io::Result<()> {
     let text: String = blocks.iter().map(|block| ended(block.line())).collect();
     write_out(tame(&text).as_bytes())
 }
 
-/// The text with the end of its last line.
+/// Returns the text with a line end.
 fn ended(mut text: String) -> String {
     if !text.ends_with('\n') {
         text.push('\n');
@@ -26,7 +27,7 @@ fn ended(mut text: String) -> String {
     text
 }
 
-/// A text for stdout: on a terminal without what could command it.
+/// Returns a text for stdout. Removes control characters if stdout is a terminal.
 fn tame(text: &str) -> String {
     match std::io::stdout().is_terminal() {
         true => harmless(text),
@@ -38,7 +39,7 @@ fn harmless(text: &str) -> String {
     text.chars().filter(|character| !is_command(*character) || matches!(character, '\n' | '\t')).collect()
 }
 
-/// One that has had enough, as `head` has, is no error.
+/// Writes bytes to stdout. A reader that closed the pipe early, such as `head`, is no error.
 pub fn write_out(bytes: &[u8]) -> std::io::Result<()> {
     let mut stdout = std::io::stdout();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
@@ -47,7 +48,7 @@ pub fn write_out(bytes: &[u8]) -> std::io::Result<()> {
     }
 }
 
-/// Saves what is no text; the second and further files are numbered.
+/// Saves all binary blocks. The second and later files get a number.
 pub fn save(blocks: &[Block], path: &Path) -> Result<(), Failure> {
     let all = blocks.iter().filter_map(|block| match block {
         Block::Bytes { bytes, .. } => Some(bytes.as_slice()),
@@ -77,7 +78,8 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     std::fs::write(path, bytes).map_err(|error| Failure::Refused(format!("cannot write {}: {error}", path.display())))
 }
 
-/// Writes what a resource holds to stdout, byte for byte in a pipe.
+/// Writes the contents of a resource to stdout. A pipe gets the exact bytes. Returns an error for binary contents on a
+/// terminal.
 pub fn write_resource(uri: &str, blocks: &[Block]) -> Result<(), Failure> {
     let is_terminal = std::io::stdout().is_terminal();
     let is_binary = blocks.iter().any(|block| matches!(block, Block::Bytes { .. }));
@@ -95,7 +97,7 @@ pub fn write_resource(uri: &str, blocks: &[Block]) -> Result<(), Failure> {
     Ok(write_out(&joined(blocks))?)
 }
 
-/// All that is text or bytes.
+/// Returns the bytes of all text and binary blocks.
 pub fn joined(blocks: &[Block]) -> Vec<u8> {
     let part = |block: &Block| match block {
         Block::Text(text) => text.clone().into_bytes(),

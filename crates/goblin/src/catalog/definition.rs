@@ -1,4 +1,4 @@
-//! The full definition of a tool, for people.
+//! Prints the full definition of a tool as text.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use crate::check::table::lay_out;
 use crate::style::{paint_if, shell_word};
 use goblin_telemetry::clean;
 
-/// What a hint says where it is true, and where it is false.
+/// The annotations of a tool, each with its text for `true` and for `false`.
 const HINTS: [(&str, &str, &str); 4] = [
     ("readOnlyHint", "reads only", "may change things"),
     ("destructiveHint", "may destroy things", "destroys nothing"),
@@ -18,7 +18,7 @@ const HINTS: [(&str, &str, &str); 4] = [
     ("openWorldHint", "reaches the outside world", "stays inside its world"),
 ];
 
-/// Lines of the table longer than `width` are cut; a pipe has no width.
+/// Renders a definition. Cuts the lines of the table to `width`; `None` means a pipe.
 pub fn render(tool: &Definition, width: Option<usize>, colourful: bool) -> String {
     let (definition, schema) = (&tool.value, Schema::new(&tool.value["inputSchema"]));
     let word = |value: &Value| clean(value.as_str().unwrap_or_default());
@@ -73,7 +73,7 @@ fn facts(definition: &Value) -> Vec<String> {
     facts
 }
 
-/// The arguments of a call, as far as they are needed.
+/// Returns the required arguments of an example call.
 fn example(schema: Schema<'_>) -> String {
     schema.required().fold(String::new(), |mut text, name| {
         let _ = write!(text, " {}", shell_word(&format!("{}=", clean(name))));

@@ -1,4 +1,5 @@
-//! What a server asks of the person behind a call: a form, filled in on the terminal where there is one.
+//! Answers elicitations of a server. The user fills in a form on the terminal; if there is no terminal, the request is
+//! declined.
 
 use std::io::{IsTerminal, Write};
 
@@ -14,7 +15,7 @@ use goblin_wire::json::quote;
 const DECLINED: &str = r#"{"action":"decline"}"#;
 const CANCELLED: &str = r#"{"action":"cancel"}"#;
 
-/// The answer to `elicitation/create`.
+/// Returns the result for an `elicitation/create` request.
 pub async fn answer(ask: &Request) -> String {
     let params = ask.params.whole.map_or("{}", |whole| whole.get(ask.raw.as_str()));
     let params: Value = serde_json::from_str(params).unwrap_or_default();
@@ -33,7 +34,7 @@ fn is_terminal() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
 
-/// Asks for one field after the other; the end of the input takes it all back.
+/// Asks for one field after the other. The end of the input cancels the whole form.
 async fn fill_in(schema: Schema<'_>) -> String {
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     let mut members = Vec::new();

@@ -1,4 +1,4 @@
-//! Cards as a table, for people.
+//! Prints cards as a table.
 
 use goblin_client::content::bytes;
 use crate::catalog::cards::{Card, Cards, Kind};
@@ -6,14 +6,14 @@ use crate::check::table::{SIZE, lay_out};
 use crate::style::{is_colourful, note, plural, print, width};
 use goblin_telemetry::clean;
 
-/// Prints the cards; what is left out is told on stderr.
+/// Prints the cards, and on stderr how many are left out.
 pub fn cards(cards: &Cards) -> std::io::Result<()> {
     table(cards.kind, &cards.cards)?;
     left_out(cards.cards.len(), cards, cards.kind.noun());
     Ok(())
 }
 
-/// Prints what was found of two kinds, which the gateway counts together.
+/// Prints search results of two kinds. The gateway counts them together.
 pub fn both(first: &Cards, second: &Cards) -> std::io::Result<()> {
     table(first.kind, &first.cards)?;
     if !first.cards.is_empty() && !second.cards.is_empty() {
@@ -27,7 +27,7 @@ pub fn both(first: &Cards, second: &Cards) -> std::io::Result<()> {
 fn left_out(shown: usize, cards: &Cards, noun: &str) {
     let total = cards.total;
     if total == 0 {
-        // What the gateway says of it is meant for agents.
+        // The gateway's note about an empty result is written for agents.
         return note(&format!("no {noun}s"));
     }
     if shown < total {
@@ -70,7 +70,7 @@ fn or_dash(text: String) -> String {
     if text.is_empty() { "-".to_owned() } else { text }
 }
 
-/// One line of it, with single blanks.
+/// Returns the text as one line with single spaces.
 fn line(text: &str) -> String {
     clean(text).split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -1,4 +1,4 @@
-//! Connects to all servers side by side, as the gateway would, and looks at what came of it.
+//! Connects to all servers concurrently, in the same way as the gateway, and adds the results to the report.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
@@ -22,15 +22,15 @@ use crate::style::width;
 use goblin_config::{Config, NamePolicy, Namespacing};
 use goblin_telemetry::{Observe, clean};
 
-/// How one server answered.
+/// The measurements of one server.
 struct Answer {
     handshake: Duration,
     ping: Option<Duration>,
-    /// Which of the two a URL turned out to speak.
+    /// The transport that a URL turned out to use.
     transport: Option<&'static str>,
 }
 
-/// Fills in what only a connection shows. All servers are stopped again.
+/// Starts all servers, fills in the report, and stops the servers again.
 pub async fn connect(config: Config, observe: Arc<Observe>, report: &mut Report) -> Result<()> {
     let (terms, patience) = (Terms::new(&config), config.policies.start_timeout);
     let profiles = config.profiles.clone();
@@ -71,7 +71,7 @@ pub async fn connect(config: Config, observe: Arc<Observe>, report: &mut Report)
     Ok(())
 }
 
-/// The answers in the order of `backends`.
+/// Returns the answers in the order of `backends`. Shows progress while it waits.
 async fn ask_all(backends: &[Arc<Backend>], begin: Instant, patience: Duration) -> Vec<Result<Answer, String>> {
     let ask_one = async |index: usize| (index, ask(&backends[index], begin, patience).await);
     let mut asked: FuturesUnordered<_> = (0..backends.len()).map(ask_one).collect();
@@ -101,7 +101,7 @@ async fn ask(backend: &Backend, begin: Instant, patience: Duration) -> Result<An
         return Err(reason);
     }
     let handshake = begin.elapsed();
-    // Each list may have several pages, and each page its own time.
+    // Each list may have several pages, and each page has its own timeout.
     let listed = tokio::time::timeout(2 * patience, backend.settled()).await;
     listed.map_err(|_| format!("it did not list what it offers within {:?}", 2 * patience))?;
     let asked = Instant::now();
@@ -129,7 +129,7 @@ fn see(catalog: &Catalog, index: usize, answer: &Answer) -> Option<Seen> {
     })
 }
 
-/// The entries whose name did not fit.
+/// Returns the entries with a name that was cut to the maximum length.
 fn cut<'a>(catalog: &'a Catalog, kind: &'static str, names: &'a Names) -> impl Iterator<Item = Cut> + 'a {
     names.entries.iter().filter_map(move |entry| {
         let backend = &catalog.source(entry.source).backend;
@@ -150,7 +150,7 @@ fn cut<'a>(catalog: &'a Catalog, kind: &'static str, names: &'a Names) -> impl I
     })
 }
 
-/// One line on a terminal that says who is waited for, and is gone at the end.
+/// A progress line on a terminal that lists the pending servers. It is erased at the end.
 struct Progress {
     width: Option<usize>,
 }
@@ -165,7 +165,7 @@ impl Progress {
         let Some(width) = self.width else { return };
         let line = format!("connecting, {} of {total}: {}", total - waiting.len(), waiting.join(", "));
         let line: String = line.chars().take(width.saturating_sub(1)).collect();
-        // A terminal that is gone needs no progress.
+        // A closed stderr is no error here.
         let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
     }
 

@@ -1,4 +1,4 @@
-//! What a profile holds: what the file tells, and what a connection shows.
+//! The report about a profile: its settings, and after a connection the number of its entries.
 
 use std::sync::Arc;
 
@@ -15,23 +15,23 @@ use goblin_config::{Config, Filter};
 #[derive(Debug, Serialize)]
 pub struct ProfileReport {
     pub name: String,
-    /// Where its clients connect.
+    /// The path at which clients of the profile connect.
     pub path: String,
-    /// The enabled ones that it takes in.
+    /// The enabled servers that the profile includes.
     pub servers: Vec<String>,
     pub tools: FilterReport,
     pub prompts: FilterReport,
     pub resources: FilterReport,
     pub exposure: ExposureReport,
-    /// Nothing unless the servers were connected to.
+    /// The entries of the profile. `None` if the servers were not connected.
     pub seen: Option<Held>,
 }
 
-/// How much of what the servers offer.
+/// The number of entries in a profile.
 #[derive(Debug, Serialize)]
 pub struct Held {
     pub tools: usize,
-    /// Those of them that are listed.
+    /// The number of tools that clients see in `tools/list`.
     pub listed: usize,
     pub prompts: usize,
     pub resources: usize,
@@ -69,7 +69,7 @@ impl ProfileReport {
         }
     }
 
-    /// The cells of its row; `enabled` is how many servers there are.
+    /// Returns the cells of the profile's row. `enabled` is the number of enabled servers.
     pub fn row(&self, enabled: usize) -> Vec<String> {
         let servers = match self.servers.len() {
             0 => "none".to_owned(),

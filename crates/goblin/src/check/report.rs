@@ -1,4 +1,4 @@
-//! What a check found. These types are the JSON document; its keys are described in docs/cli.md.
+//! The result of a check. These types define the JSON document; docs/cli.md describes its keys.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub struct Report {
     pub ok: bool,
     pub config: Option<PathBuf>,
     pub directory: Option<PathBuf>,
-    /// Whether the servers were connected to.
+    /// Set if the servers were connected.
     pub connected: bool,
     pub problems: Vec<Finding>,
     pub warnings: Vec<Finding>,
@@ -26,7 +26,7 @@ pub struct Report {
     pub cut: Vec<Cut>,
 }
 
-/// Something wrong, and where.
+/// A problem or warning, with its position if it has one.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
     pub file: Option<String>,
@@ -43,11 +43,11 @@ pub struct ServerReport {
     pub id: String,
     pub state: Standing,
     pub transport: &'static str,
-    /// How it is reached, without secrets.
+    /// The command, URL or directory of the server, without secrets.
     pub target: String,
     pub unpinned: Option<Unpinned>,
     pub error: Option<String>,
-    /// Nothing unless it is ready.
+    /// The results of the connection. `None` unless the server is ready.
     pub seen: Option<Seen>,
 }
 
@@ -55,13 +55,13 @@ pub struct ServerReport {
 #[serde(rename_all = "lowercase")]
 pub enum Standing {
     Disabled,
-    /// Nobody connected to it.
+    /// The check did not connect to the server.
     Unchecked,
     Ready,
     Failed,
 }
 
-/// A package that is fetched in whatever version there is.
+/// A package without a version, so the newest one is fetched at each start.
 #[derive(Debug, Serialize)]
 pub struct Unpinned {
     pub runner: String,
@@ -69,14 +69,14 @@ pub struct Unpinned {
     pub cure: String,
 }
 
-/// What a connection showed.
+/// The results of a connection.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Seen {
     pub software: String,
     pub protocol: &'static str,
     pub era: &'static str,
-    /// From the start of the process or connection to the end of the handshake.
+    /// The time from the start of all servers to the end of this handshake.
     pub handshake_ms: f64,
     pub ping_ms: Option<f64>,
     pub tools: usize,
@@ -85,7 +85,7 @@ pub struct Seen {
     pub templates: usize,
 }
 
-/// A name that several wanted, and those they got.
+/// A name that several entries want, and the names that they got.
 #[derive(Debug, Serialize)]
 pub struct Conflict {
     pub kind: &'static str,
@@ -93,7 +93,7 @@ pub struct Conflict {
     pub exposed: Vec<String>,
 }
 
-/// A name that was too long.
+/// A name that exceeds the maximum length, and its replacement.
 #[derive(Debug, Serialize)]
 pub struct Cut {
     pub kind: &'static str,
@@ -122,7 +122,7 @@ impl Report {
         self.servers.iter().any(|server| server.state == Standing::Failed)
     }
 
-    /// A cut name is as usable as any other, so it is none.
+    /// Reports whether there are warnings for `--strict`. A cut name is no warning, because it works like any other.
     pub fn has_warnings(&self) -> bool {
         let unpinned = self.servers.iter().any(|server| server.unpinned.is_some());
         unpinned || !self.warnings.is_empty() || !self.conflicts.is_empty()
@@ -130,7 +130,7 @@ impl Report {
 }
 
 impl Finding {
-    /// About nothing that has a place.
+    /// Creates a finding without a position.
     pub fn bare(message: String) -> Finding {
         Finding { file: None, line: None, column: None, path: None, message, cure: None }
     }
@@ -183,7 +183,8 @@ impl ServerReport {
     }
 }
 
-/// Judges the command by its values and shows it as it was written.
+/// Looks for an unpinned package in the expanded command, but returns it as written in the file. Hides the package if
+/// it is only visible after expansion.
 fn unpinned(command: &Expanded, args: &[Expanded]) -> Option<pin::Unpinned> {
     let values: Vec<&str> = args.iter().map(Expanded::value).collect();
     let found = pin::unpinned(command.value(), &values)?;

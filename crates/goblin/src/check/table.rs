@@ -1,23 +1,23 @@
-//! A report as people read it.
+//! Renders a check report as text. Other commands use its table layout ([`lay_out`]).
 
 use std::fmt::Write as _;
 
 use crate::check::report::{Report, ServerReport, Standing};
 use crate::style::{paint_if, plural};
 
-/// Columns whose cells stand to the right: of servers, and one more of profiles.
+/// Right-aligned columns of the server table. [`LISTED`] is the additional one of the profile table.
 const NUMBERS: [&str; 6] = ["HANDSHAKE", "PING", "TOOLS", "PROMPTS", "RESOURCES", "TEMPLATES"];
 const LISTED: &str = "LISTED";
-/// Of resources, in other tables.
+/// The right-aligned column of resource tables.
 pub const SIZE: &str = "SIZE";
-/// Of servers that run.
+/// The right-aligned columns of the status tables.
 pub const COUNTS: [&str; 7] = ["P50", "P95", "CALLS", "ERRORS", "OPEN", "RESTARTS", "SUBS"];
 const STATE: &str = "STATE";
 const GAP: usize = 2;
-/// Names that were cut, as long as they are of interest.
+/// The maximum number of cut names in the text.
 const MOST_CUT: usize = 5;
 
-/// Lines longer than `width` are cut; a pipe has no width.
+/// Renders a report. Cuts lines to `width`; `None` means a pipe.
 pub fn render(report: &Report, width: Option<usize>, colourful: bool) -> String {
     let mut text = headline(report) + "\n";
     for problem in &report.problems {
@@ -100,7 +100,7 @@ fn rows(report: &Report) -> Vec<Vec<String>> {
     [words(&head)].into_iter().chain(report.servers.iter().map(row)).collect()
 }
 
-/// Rows as aligned lines; the first is the head. A row may end early.
+/// Renders rows as aligned lines. The first row is the header. A row may have fewer cells than the header.
 pub fn lay_out(rows: &[Vec<String>], width: Option<usize>, colourful: bool) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let length = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
@@ -150,7 +150,7 @@ fn fit(text: &str, room: usize) -> String {
     fitting
 }
 
-/// What must be read whole, so it is not cut.
+/// Renders the messages below the tables. They are never cut.
 fn notes(report: &Report, colourful: bool) -> String {
     let mut text = String::new();
     let mut note = |kind: &str, code: &str, words: String| {

@@ -1,5 +1,5 @@
-//! How a server is reached, as it may be shown: what came out of a variable is shown as that variable, and what looks like a
-//! secret is not shown at all.
+//! Describes how a server is reached, without secrets. The value of a variable is replaced by the variable's name, and
+//! anything that looks like a secret is masked.
 
 use goblin_client::environment::Variables;
 use crate::style::shell_word;
@@ -7,13 +7,13 @@ use goblin_config::Transport;
 use goblin_config::mask;
 use goblin_telemetry::clean;
 
-/// A shorter value stands in too many words to be told apart.
+/// The minimum length of a value that is replaced. A shorter one occurs in too many unrelated words.
 const SHORTEST_VALUE: usize = 4;
 
 pub fn of(transport: &Transport, variables: &Variables) -> String {
     let shown = match transport {
         Transport::Stdio { command, args, .. } => {
-            // Before it is quoted: a value may hold what quoting changes.
+            // Replace values before quoting, because quoting may change them.
             let args: Vec<_> = args.iter().map(|argument| with_variables(argument.written(), variables)).collect();
             let mut words = vec![mask::text(&with_variables(command.written(), variables))];
             words.extend(mask::arguments(args.iter().map(String::as_str)));
@@ -29,7 +29,7 @@ pub fn of(transport: &Transport, variables: &Variables) -> String {
 fn with_variables(text: &str, variables: &Variables) -> String {
     let set = variables.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
     let mut known: Vec<_> = set.filter(|(_, value)| value.len() >= SHORTEST_VALUE).collect();
-    // A value may be part of another.
+    // Replace long values first, because one value may be part of another.
     known.sort_by_key(|(_, value)| std::cmp::Reverse(value.len()));
     known.iter().fold(text.to_owned(), |text, (name, value)| text.replace(value.as_str(), &format!("${{{name}}}")))
 }

@@ -1,4 +1,4 @@
-//! What was found, each with its cure; these types are the JSON document too.
+//! The findings of `goblin doctor`, each with a cure. These types also define the JSON document.
 
 use std::fmt::Write as _;
 
@@ -36,13 +36,13 @@ impl Verdict {
 #[derive(Debug, Serialize)]
 pub struct Finding {
     verdict: Verdict,
-    /// Which part it is about.
+    /// The part of the system, for example a server.
     about: String,
     what: String,
     cure: Option<String>,
 }
 
-/// One JSON document.
+/// The JSON document.
 #[derive(Debug, Serialize)]
 pub struct Document<'a> {
     ok: bool,
@@ -67,7 +67,7 @@ impl Findings {
         self.push(Verdict::Trouble, about, what.as_ref(), Some(cure.as_ref()));
     }
 
-    /// One line each: it may quote a server.
+    /// Adds a finding. Removes line ends and control characters, because the text may quote a server.
     fn push(&mut self, verdict: Verdict, about: &str, what: &str, cure: Option<&str>) {
         let line = |text: &str| clean(&text.replace('\n', "; "));
         let (about, what, cure) = (clean(about), line(what), cure.map(line));

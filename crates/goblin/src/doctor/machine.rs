@@ -1,4 +1,5 @@
-//! The machine around a gateway: other gateways, directories, the port, descriptors.
+//! Examines the machine around a gateway: other gateways, directories, the port, the socket, users and file
+//! descriptors.
 
 use std::net::TcpListener;
 
@@ -16,17 +17,17 @@ use crate::stdio;
 use crate::style::shell_word;
 use goblin_config::{Config, Gateway};
 
-/// A client has a connection for what it asks, and one for what it is told.
+/// The file descriptors of one session: one connection for requests and one for notifications.
 const DESCRIPTORS_PER_SESSION: u64 = 2;
-/// The pipes and watches of a server, and connections to it.
+/// The file descriptors of one server: pipes, watches and connections.
 const DESCRIPTORS_PER_SERVER: u64 = 16;
 const OTHER_DESCRIPTORS: u64 = 64;
 
-/// Users that the warning names; the rest is counted.
+/// The maximum number of users in a warning. The rest is only counted.
 const NAMED_USERS: usize = 3;
-/// Ids of people, as Linux distributions give them out; those below belong to programs.
+/// The user ids of people on Linux distributions. Lower ids belong to programs.
 const PEOPLE: std::ops::Range<u32> = 1000..65534;
-/// In the place of a shell they mean that the user cannot log in.
+/// The login shells that do not allow a login.
 const NO_SHELLS: [&str; 6] = ["nologin", "false", "sync", "shutdown", "halt", "git-shell"];
 
 const DIRECTORY: &str = "runtime directory";
@@ -53,7 +54,7 @@ pub fn directories(inspected: &Inspected, findings: &mut Findings) {
     }
 }
 
-/// Those that run, and what those that ran have left.
+/// Examines running gateways and records of killed ones.
 pub async fn gateways(inspected: &Inspected, own: &Identity, findings: &mut Findings) {
     for record in &inspected.running {
         let Record { url, pid, identity, .. } = record;
@@ -98,7 +99,7 @@ async fn of_this_configuration(record: &Record, own: &Identity, findings: &mut F
     }
 }
 
-/// Whether a gateway could listen where it shall.
+/// Reports whether a gateway can listen on its port. Skips the check if a gateway of this configuration has the port.
 pub fn port(gateway: &Gateway, running: &[Record], own: &Identity, findings: &mut Findings) {
     let Gateway { host, port, .. } = gateway;
     let is_own = |record: &&Record| record.identity.is_same_place(own) && port::of_url(&record.url) == Some(*port);
@@ -153,14 +154,14 @@ pub fn descriptors(config: &Config, findings: &mut Findings) {
 }
 
 /// Warns if other people can log in to this machine and reach the gateway without a token. Users of a directory service
-/// are not in the file, so a machine without a finding may have other users all the same.
+/// are not in `/etc/passwd`, so the absence of a warning proves nothing.
 pub fn users(gateway: &Gateway, findings: &mut Findings) {
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     others(&people(&passwd, rustix::process::getuid().as_raw()), gateway, findings);
 }
 
 fn others(people: &[&str], gateway: &Gateway, findings: &mut Findings) {
-    // A gateway on another address than loopback has a token, else it does not start.
+    // A gateway on another address than loopback has a token, or it does not start.
     if people.is_empty() || !gateway.tcp || gateway.token.is_some() || !gateway.is_loopback() {
         return;
     }
@@ -174,7 +175,7 @@ fn others(people: &[&str], gateway: &Gateway, findings: &mut Findings) {
     findings.warning("users", what, "set gateway.token, or gateway.socket together with \"tcp\": false");
 }
 
-/// Returns the names of people other than this user that have a shell. Root is left out: nothing is closed to root.
+/// Returns the names of other people with a login shell. Root is left out, because nothing is closed to root.
 fn people(passwd: &str, own: u32) -> Vec<&str> {
     fn person(line: &str, own: u32) -> Option<&str> {
         let fields: Vec<&str> = line.split(':').collect();

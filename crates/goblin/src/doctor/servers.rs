@@ -1,4 +1,4 @@
-//! The servers of a configuration: whether they can be started, and what came of it.
+//! Examines the servers of a configuration: whether their commands exist, and the results of a check.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -12,7 +12,7 @@ use goblin_config::Config;
 use goblin_telemetry::feed::News;
 
 const MOST_SUGGESTED: usize = 3;
-/// What brings commands that many servers are started by.
+/// Common commands of servers, with instructions for installing them.
 const RUNNERS: [(&str, &str); 7] = [
     ("npx", "install Node.js, which brings it: https://nodejs.org"),
     ("npm", "install Node.js, which brings it: https://nodejs.org"),
@@ -23,7 +23,7 @@ const RUNNERS: [(&str, &str); 7] = [
     ("bunx", "install Bun, which brings it: https://bun.sh"),
 ];
 
-/// Says which commands cannot be started, and gives the ids of their servers.
+/// Reports the commands that cannot be started. Returns the ids of their servers.
 pub fn commands(config: &Config, findings: &mut Findings) -> BTreeSet<String> {
     let mut unstartable = BTreeSet::new();
     for (id, server) in config.servers.iter().filter(|(_, server)| server.enabled) {
@@ -50,7 +50,7 @@ fn about(id: &str) -> String {
     format!("server {id}")
 }
 
-/// How to get a command that is not there.
+/// Returns the cure for a missing command: installation instructions, or similar names in the search path.
 fn missing(command: &str, path: &OsStr) -> String {
     if let Some((_, cure)) = RUNNERS.iter().find(|(runner, _)| *runner == command) {
         return (*cure).to_owned();
@@ -64,7 +64,7 @@ fn missing(command: &str, path: &OsStr) -> String {
     }
 }
 
-/// What is wrong, and what can be done about it: the reasons of servers have that last, in parentheses.
+/// Splits a server's error into the problem and the cure. The cure is in parentheses at the end.
 fn split(reason: &str) -> (String, Option<String>) {
     let mut depth = 0;
     let opening = reason.char_indices().rev().find(|(_, character)| {
@@ -81,7 +81,8 @@ fn split(reason: &str) -> (String, Option<String>) {
     }
 }
 
-/// What a check of the servers has shown; those in `told` have been told of.
+/// Adds the results of a check. The second argument is the result of [`commands`]: errors of those servers are already
+/// reported.
 pub fn examined(report: &Report, told: &BTreeSet<String>, findings: &mut Findings) {
     for server in &report.servers {
         standing(server, told, findings);
@@ -125,7 +126,7 @@ fn by_hand(server: &ServerReport) -> String {
     }
 }
 
-/// Tells of servers that write to stdout what is no message, by the first of it.
+/// Warns about servers that write invalid messages to stdout. Quotes the first one of each server.
 pub fn noise(news: &News, findings: &mut Findings) {
     let mut told = BTreeSet::new();
     for record in news.records.iter().filter(|record| record.kind == "backend_garbage") {

@@ -1,4 +1,4 @@
-//! What an import would do, in words and as JSON.
+//! Renders the plan of an import as text and as JSON.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,12 +17,12 @@ use goblin_config::tree::Tree;
 use goblin_config::visible::escaped;
 
 pub struct Plan {
-    /// With the new servers in it.
+    /// The target file with the new servers added.
     pub draft: Draft,
     pub merged: Merged,
-    /// What is missing outside of the file.
+    /// Problems outside of the file, such as unset variables.
     pub outside: Vec<Problem>,
-    /// The files that were looked for.
+    /// The files that the search tried.
     pub looked: Vec<PathBuf>,
 }
 
@@ -31,8 +31,8 @@ impl Plan {
         self.merged.servers.iter().filter(|server| !server.is_present)
     }
 
-    /// Returns all that a person needs to agree or not. `width` is that of the terminal: lines are broken here, so that no
-    /// part of a hostile line can pass for a line of its own.
+    /// Returns everything that the user needs for the decision. Wraps lines at `width`, the width of the terminal, so
+    /// that no part of a hostile line can pass for a separate line.
     pub fn text(&self, width: Option<usize>) -> String {
         let mut text = String::new();
         if self.merged.servers.is_empty() {

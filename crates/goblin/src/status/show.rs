@@ -1,4 +1,4 @@
-//! A status as people read it.
+//! Renders a status as text.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ const YELLOW: &str = "1;33";
 const FAINT: &str = "2";
 const DISABLED: &str = "disabled";
 
-/// Tables are cut to `width`; a pipe has none.
+/// Renders a status. Cuts tables to `width`; `None` means a pipe.
 pub fn render(status: &Status, place: &str, width: Option<usize>, colourful: bool) -> String {
     let mut text = head(status, place, colourful);
     for table in [doing(&status.servers), offering(&status.servers)] {
@@ -68,7 +68,7 @@ fn head(status: &Status, place: &str, colourful: bool) -> String {
     text
 }
 
-/// How many servers stand how.
+/// Counts the servers by state.
 fn standing(servers: &[ServerStatus]) -> String {
     let count = |state: &str| servers.iter().filter(|server| server.state == state).count();
     let enabled = servers.len() - count(DISABLED);
@@ -93,7 +93,7 @@ fn doing(servers: &[ServerStatus]) -> Vec<Vec<String>> {
     [head].into_iter().chain(servers.iter().map(row)).collect()
 }
 
-/// Of those that have been connected to.
+/// Returns the table of what each server offers. Servers that never connected are left out.
 fn offering(servers: &[ServerStatus]) -> Vec<Vec<String>> {
     let head = ["SERVER", "ERA", "PROTOCOL", "TOOLS", "PROMPTS", "RESOURCES", COUNTS[6], "SOFTWARE"];
     let row = |server: &ServerStatus| {
@@ -109,7 +109,7 @@ fn offering(servers: &[ServerStatus]) -> Vec<Vec<String>> {
     [head.map(str::to_owned).to_vec()].into_iter().chain(servers.iter().filter_map(row)).collect()
 }
 
-/// What must be read whole, so it is not cut.
+/// Renders the messages below the tables. They are never cut.
 fn notes(status: &Status, colourful: bool) -> String {
     let mut text = String::new();
     let mut note = |kind: &str, code: &str, words: String| {
@@ -142,7 +142,7 @@ fn milliseconds(latency: Option<f64>) -> String {
     }
 }
 
-/// The two largest units of it.
+/// Formats a duration with its two largest units.
 fn duration(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     match (days, hours, minutes) {

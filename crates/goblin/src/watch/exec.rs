@@ -1,7 +1,8 @@
-//! A command for every update, one at a time.
+//! Runs a command for every update, one at a time.
 //!
-//! Of a resource that changes again before its turn only the newest update is kept. Where more resources wait than
-//! [`MOST_WAITING`], the gateway is not listened to until one had its turn; it keeps the newest of each as well.
+//! If a resource changes again before its command started, only the newest update is kept. If [`MOST_WAITING`]
+//! resources wait, the watch stops reading until a command ends. The gateway then also keeps only the newest update of
+//! each resource.
 
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -13,14 +14,14 @@ use crate::style::warn;
 use goblin_client::update::Update;
 use goblin_telemetry::clean;
 
-/// Resources whose update waits for its turn.
+/// The maximum number of resources with a waiting update.
 const MOST_WAITING: usize = 4096;
-/// How long a command may go on after the end of the watch; then it is killed.
+/// How long a running command may take after the watch ended. Then it is killed.
 const GRACE: Duration = Duration::from_secs(10);
 
 pub struct Commands {
     command: String,
-    /// Stdout is for somebody who expects JSON there.
+    /// Set if stdout carries JSON, so the command's output goes to stderr.
     has_own_stdout: bool,
     waiting: IndexMap<String, Update>,
     running: Option<(String, Child)>,
@@ -40,7 +41,7 @@ impl Commands {
         self.start_next();
     }
 
-    /// Waits for the command that runs and starts the next; without one, for ever. May be dropped at any time.
+    /// Waits for the running command and starts the next. Never returns if no command runs. Cancel safe.
     pub async fn advance(&mut self) {
         let Some((uri, child)) = &mut self.running else { return std::future::pending().await };
         let ended = child.wait().await;
@@ -70,7 +71,7 @@ impl Commands {
         command.stdin(Stdio::null()).kill_on_drop(true).spawn()
     }
 
-    /// Lets the command that runs come to its end.
+    /// Waits for the running command and drops the waiting updates.
     pub async fn finish(mut self) {
         self.waiting.clear();
         if self.running.is_some() {

@@ -1,4 +1,4 @@
-//! Subscribes, and tells of every update until it is ended.
+//! Subscribes to the resources and prints every update until the watch ends.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -22,42 +22,42 @@ use goblin_wire::json;
 use goblin_wire::method::Method;
 use goblin_wire::{Notification, Outcome, Response};
 
-/// Requests to subscribe that are on their way at once; a gateway may refuse more.
+/// The maximum number of concurrent subscribe requests. A gateway may reject more.
 const AT_ONCE: usize = 16;
 
-/// How much of a list of resources is looked at, in pages.
+/// The maximum number of pages to read from the resource list.
 const MOST_PAGES: usize = 1000;
 
 pub struct Watching {
     peer: Peer,
     shown: Shown,
     commands: Option<Commands>,
-    /// Where the gateway is, for people.
+    /// The address of the gateway, for messages.
     place: String,
     wishes: Wishes,
-    /// How many were asked for.
+    /// The number of subscribe requests that were sent.
     begun: usize,
-    /// By the number of their request.
+    /// The subscribe requests without a response, by their id.
     asked: HashMap<u64, Wish>,
     standing: Vec<Standing>,
 }
 
-/// A resource or a pattern that is subscribed to.
+/// A confirmed subscription to a resource or a pattern.
 struct Standing {
-    /// What its updates begin with, as the gateway spells it.
+    /// The common prefix of the URIs of its updates, in the gateway's spelling.
     literal: String,
     is_pattern: bool,
     server: Option<String>,
 }
 
-/// Why the watch is over.
+/// The reason why the watch ended.
 enum End {
     Asked,
-    /// Nobody reads what we print.
+    /// The reader closed stdout.
     Unread,
-    /// No resource is subscribed to.
+    /// Every subscription was rejected.
     Nothing,
-    /// The gateway behind the pipe is gone for good.
+    /// The gateway closed the pipe.
     Gone,
 }
 
@@ -67,19 +67,19 @@ impl Watching {
         Watching { peer, shown, commands: None, place, wishes, begun: 0, asked, standing }
     }
 
-    /// Runs commands besides.
+    /// Adds commands that run for each update.
     pub fn with(self, commands: Commands) -> Watching {
         Watching { commands: Some(commands), ..self }
     }
 
-    /// Watches until `stopped`, or until there is nothing to watch.
+    /// Watches until `stopped` is set, or until nothing is left to watch.
     pub async fn run(mut self, mut stopped: watch::Receiver<bool>) -> Result<ExitCode> {
         let end = tokio::select! {
             end = self.watch() => end,
             _ = stopped.wait_for(|stopped| *stopped) => Ok(End::Asked),
         };
         let Watching { peer, commands, .. } = self;
-        // Ends the session, and with it the subscriptions.
+        // Ends the session, which also ends its subscriptions.
         drop(peer);
         if let Some(commands) = commands {
             commands.finish().await;
@@ -124,7 +124,8 @@ impl Watching {
         }
     }
 
-    /// We declare nothing but that we know what a deletion is: nobody is here to be asked.
+    /// Performs the handshake. The only declared capability is deletions; requests of the server cannot be answered
+    /// here.
     async fn begin(&mut self) -> Result<()> {
         let capabilities = format!(r#"{{"experimental":{{"{SUBSCRIPTIONS}":{{}}}}}}"#);
         let answer = self.peer.begin("goblin watch", &capabilities).await;
@@ -132,7 +133,8 @@ impl Watching {
         complaint(answer.raw.bytes()).map_or(Ok(()), |complaint| Err(anyhow!(complaint)))
     }
 
-    /// What is listed is a resource, whatever it looks like. Nothing when the gateway is gone.
+    /// Looks for URIs in the resource list: a listed URI is a resource, even if it looks like a pattern. Returns `None`
+    /// if the gateway closed the pipe.
     async fn look_for_exact(&mut self) -> Option<()> {
         let mut params = "{}".to_owned();
         for _ in 0..MOST_PAGES {
@@ -198,7 +200,7 @@ impl Watching {
         Ok(None)
     }
 
-    /// The server of what the update is of, or is inside of.
+    /// Returns the server of the subscription with the longest prefix of `uri`.
     fn server_of(&self, uri: &str) -> Option<&str> {
         let around = self.standing.iter().filter(|standing| uri.starts_with(&standing.literal));
         around.max_by_key(|standing| standing.literal.len()).and_then(|standing| standing.server.as_deref())
@@ -216,7 +218,7 @@ async fn advance(commands: &mut Option<Commands>) {
     }
 }
 
-/// What the gateway says of a new subscription. A gateway that is not a Goblin says nothing.
+/// Reads the gateway's metadata about a new subscription. Other gateways than Goblin send none.
 fn standing(answer: &Response, wish: &Wish) -> Standing {
     let text = answer.raw.as_str();
     let meta = json::member(text, answer.outcome.span(), "_meta");

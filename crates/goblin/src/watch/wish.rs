@@ -1,4 +1,4 @@
-//! What is to be watched, and in which words it is asked for.
+//! The resources and patterns to watch, and the params of their subscribe requests.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// What it looks like. Only a list of all resources tells whether it is one.
+    /// Guesses the kind from the characters of the URI. Only the resource list shows whether it is an exact resource.
     fn guess(uri: &str) -> Kind {
         if uri.contains('{') {
             Kind::Template
@@ -46,7 +46,7 @@ pub struct Wish {
 }
 
 impl Wish {
-    /// What everything it covers begins with.
+    /// Returns the prefix that all matching URIs share.
     pub fn literal<'a>(&self, uri: &'a str) -> &'a str {
         match self.kind {
             Kind::Exact => uri,
@@ -55,16 +55,16 @@ impl Wish {
     }
 }
 
-/// All that is to be watched.
+/// All resources and patterns to watch.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Wishes {
     pub wishes: Vec<Wish>,
-    /// Members of `_meta` that all have.
+    /// The members of `_meta` that all requests share.
     options: Vec<String>,
     is_guessed: bool,
 }
 
-/// How updates are wanted.
+/// The delivery options of updates.
 #[derive(Default)]
 pub struct Options<'a> {
     pub min_interval: Option<Duration>,
@@ -73,7 +73,7 @@ pub struct Options<'a> {
 }
 
 impl Wishes {
-    /// Of each URI once; without a `kind` it is guessed.
+    /// Creates one entry per distinct URI. Guesses the kind if `kind` is `None`.
     pub fn new(uris: &[String], kind: Option<Kind>, options: &Options<'_>) -> Wishes {
         let mut seen = HashSet::new();
         let uris = uris.iter().filter(|uri| seen.insert(*uri));
@@ -81,12 +81,12 @@ impl Wishes {
         Wishes { wishes: uris.map(wish).collect(), options: options.members(), is_guessed: kind.is_none() }
     }
 
-    /// Whether one may be an exact resource although it looks like a pattern.
+    /// Reports whether a URI that looks like a pattern may be an exact resource.
     pub fn is_doubtful(&self) -> bool {
         self.is_guessed && self.wishes.iter().any(|wish| wish.kind != Kind::Exact)
     }
 
-    /// The resources of this `resources/list` are exact ones, by the URI that is listed or by the server's own.
+    /// Marks the entries that a `resources/list` result contains as exact, by the listed URI or by the server's own.
     pub fn hear_of(&mut self, text: &str, result: Span) {
         let Some(resources) = json::member(text, result, "resources") else { return };
         for resource in json::elements(text, resources) {
@@ -98,7 +98,7 @@ impl Wishes {
         }
     }
 
-    /// The params of the request for a wish.
+    /// Returns the params of the subscribe request for an entry.
     pub fn params(&self, wish: &Wish) -> String {
         let pattern = wish.kind.word().map(|word| format!(r#""dev.goblin/pattern":"{word}""#));
         let members: Vec<_> = self.options.iter().cloned().chain(pattern).collect();

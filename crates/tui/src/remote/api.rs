@@ -1,7 +1,7 @@
-//! The client of the admin API.
+//! A client of the admin API.
 //!
-//! A gateway that was found by its record is trusted for as long as the record says that it lives: whoever listens on its
-//! port afterwards gets no token. Then the one that took its place is looked for.
+//! A gateway that was found by its record is trusted while the record's lock is held. After that, another program may
+//! listen on its port, so no token is sent. [`Api::renew`] switches to the gateway that replaced it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,22 +28,22 @@ use crate::remote::read;
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const ADMIN_TOKEN_WANTED: &str =
     "the gateway wants its admin token: give it by --token-file FILE or the variable GOBLIN_ADMIN_TOKEN";
-/// How long a look may take.
+/// The timeout for a read.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a change may take: a server may be slow to stop and to start.
+/// The timeout for a change. A server may be slow to stop and to start.
 const CHANGE_PATIENCE: Duration = Duration::from_secs(120);
 const LARGEST_ANSWER: usize = 256 * 1024 * 1024;
 
-/// Which gateway is shown.
+/// The gateway that the dashboard shows.
 #[derive(Clone)]
 pub enum Gateway {
     Named {
         url: String,
-        /// For calls and reads.
+        /// The client token, for calls and reads.
         token: Option<Secret>,
         admin_token: Option<Secret>,
     },
-    /// One of this machine.
+    /// A gateway on this machine.
     Recorded(Box<Record>),
 }
 
@@ -55,7 +55,7 @@ impl Gateway {
         }
     }
 
-    /// The one that took its place, where it may be known.
+    /// Returns the gateway that replaced this one. Returns `None` for a gateway at a given URL.
     fn successor(&self) -> Option<Gateway> {
         let Gateway::Recorded(own) = self else { return None };
         let mut running = Places::of(&environment).running().into_iter();
@@ -66,14 +66,14 @@ impl Gateway {
 
 pub struct Api {
     target: ArcSwap<Target>,
-    /// How many gateways it has spoken to, one after the other: numbers of events mean something within one only.
+    /// The number of restarts so far. Event ids are only valid until the next restart.
     gateways: watch::Sender<u64>,
 }
 
 struct Target {
     gateway: Gateway,
     client: HttpClient,
-    /// Scheme and authority.
+    /// The scheme and authority of the URL.
     origin: String,
     authorization: Option<HeaderValue>,
 }
@@ -116,7 +116,7 @@ impl Api {
         Ok(Api { target: ArcSwap::from_pointee(Target::new(gateway)?), gateways: watch::Sender::new(0) })
     }
 
-    /// Turns to the gateway that took the place of one that ended.
+    /// Switches to the successor if the gateway has ended.
     pub fn renew(&self) {
         let target = self.target.load();
         if target.lives() {
@@ -127,7 +127,7 @@ impl Api {
         }
     }
 
-    /// Another gateway answers by now.
+    /// Reports a restart of the gateway to the event stream.
     pub fn begin_anew(&self) {
         self.gateways.send_modify(|gateways| *gateways += 1);
     }
@@ -146,7 +146,7 @@ impl Api {
         read(path, &body)
     }
 
-    /// Opens a stream of events behind the one of this id.
+    /// Opens an event stream after the event with the id `after`.
     pub async fn stream(&self, path: &str, after: Option<&str>) -> Result<Response, String> {
         let after = after.and_then(|id| HeaderValue::from_str(id).ok()).map(|id| (LAST_EVENT_ID, id));
         let accept = (ACCEPT, HeaderValue::from_static("text/event-stream"));
@@ -190,7 +190,7 @@ async fn within<T>(patience: Duration, work: impl Future<Output = Result<T, Stri
     tokio::time::timeout(patience, work).await.map_err(|_| late())?
 }
 
-/// What an answer that is no success means; it may say so itself.
+/// Describes a response with a failing HTTP status, by its own message if it has one.
 fn refusal(status: StatusCode, path: &str, body: &[u8]) -> String {
     let said = serde_json::from_slice::<Refused>(body).map(|refused| clean(&refused.error.message));
     match (status, said) {

@@ -1,4 +1,5 @@
-//! Calls, reads and watches: one MCP session, opened when it is first needed and again when it was lost.
+//! Calls, reads and watches over one MCP session. The session opens when it is first needed, and again after it was
+//! lost.
 
 use std::collections::HashMap;
 
@@ -22,7 +23,7 @@ use crate::remote::api::Gateway;
 use crate::state::words::clock;
 use crate::state::{Effect, Message, Notice};
 
-/// What waits for an answer.
+/// A request without a response.
 enum Open {
     Call { ticket: u64 },
     Read { ticket: u64 },
@@ -65,7 +66,7 @@ fn wire(gateway: &Gateway) -> anyhow::Result<Wire> {
     }
 }
 
-/// What somebody who waits is told when nothing comes.
+/// Returns the message for an effect that failed.
 fn failed(effect: Effect, reason: &str) -> Message {
     match effect {
         Effect::Call { ticket, .. } | Effect::Read { ticket, .. } => {
@@ -78,12 +79,12 @@ fn failed(effect: Effect, reason: &str) -> Message {
 struct Talk<'a> {
     peer: Peer,
     news: &'a mpsc::Sender<Message>,
-    /// By the number of their request.
+    /// The requests without a response, by their id.
     open: HashMap<u64, Open>,
 }
 
 impl Talk<'_> {
-    /// Tells whether there may be more to do: the session was lost, but somebody is still there.
+    /// Runs the session until it ends. Returns `true` if the session was lost but the dashboard still runs.
     async fn run(&mut self, first: Effect, called: &mut mpsc::Receiver<Effect>) -> bool {
         let capabilities = format!(r#"{{"experimental":{{"{SUBSCRIPTIONS}":{{}}}}}}"#);
         let begun = self.peer.begin("goblin top", &capabilities).await;
@@ -122,7 +123,7 @@ impl Talk<'_> {
             Effect::Watch { uri } => (Method::Subscribe, about(&uri), Open::Watch { uri }),
             Effect::Unwatch { uri } => (Method::Unsubscribe, about(&uri), Open::Unwatch { uri }),
             Effect::Forget { ticket } => return self.forget(ticket),
-            // These go elsewhere.
+            // The loop of the dashboard handles these.
             Effect::Quit | Effect::Command(_) => return,
         };
         let number = self.peer.request(&method, &params);
@@ -142,7 +143,7 @@ impl Talk<'_> {
         }
     }
 
-    /// Nothing when nobody listens.
+    /// Handles a message of the gateway. Returns `None` if the dashboard ended.
     async fn hear(&mut self, heard: Heard) -> Option<()> {
         let message = match heard {
             Heard::Answer(answer) => {
@@ -164,7 +165,7 @@ impl Talk<'_> {
         }
     }
 
-    /// Tells everybody who waits that nothing comes.
+    /// Fails all open requests.
     async fn give_up(mut self) {
         for (_, open) in self.open.drain() {
             let text = "the connection to the gateway was lost".to_owned();

@@ -1,4 +1,4 @@
-//! What a person sets off from a row: calls, reads, watches and changes of servers, and what comes back of them.
+//! Actions on the selected row: calls, reads, watches and changes of servers, and the handling of their results.
 
 use crate::state::data::{Item, Kind};
 use crate::state::dialog::{Dialog, Reader};
@@ -49,7 +49,7 @@ impl State {
         vec![Effect::Read { ticket, uri }]
     }
 
-    /// Opens a reader that waits for an answer.
+    /// Opens a reader that waits for a response. Returns the ticket that identifies the response.
     pub(super) fn wait(&mut self, title: &str) -> u64 {
         self.tickets += 1;
         self.dialog = Some(Dialog::Reader(Reader::waiting(title, self.tickets)));
@@ -83,7 +83,7 @@ impl State {
     }
 
     pub(super) fn updated(&mut self, uri: &str, time: String, is_deleted: bool) {
-        // What is inside of something watched is told by its own name.
+        // An update of a resource inside of a watched one has its own URI. Count it for the longest matching prefix.
         let around = self.watched.iter_mut().filter(|(watched, _)| uri.starts_with(watched.as_str()));
         if let Some((_, watched)) = around.max_by_key(|(watched, _)| watched.len()) {
             watched.updates += 1;

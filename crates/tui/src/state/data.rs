@@ -1,4 +1,4 @@
-//! What is known of the gateway, as it came last.
+//! The latest data of the gateway.
 
 use std::collections::VecDeque;
 
@@ -8,10 +8,10 @@ use goblin_admin::api::{Entry, EventInfo, ServerStatus, SessionList, Status};
 use goblin_telemetry::clean;
 use goblin_admin::api::SubscriptionList;
 
-/// Events that are kept; the oldest give way.
+/// The maximum number of events. The oldest are dropped.
 pub const MOST_EVENTS: usize = 1000;
 
-/// The lists of the catalog.
+/// A list of the catalog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Tools,
@@ -23,7 +23,7 @@ pub enum Kind {
 impl Kind {
     pub const ALL: [Kind; 4] = [Kind::Tools, Kind::Prompts, Kind::Resources, Kind::Templates];
 
-    /// As the admin API spells it.
+    /// Returns the name in the paths of the admin API.
     pub fn word(self) -> &'static str {
         match self {
             Kind::Tools => "tools",
@@ -34,20 +34,20 @@ impl Kind {
     }
 }
 
-/// A tool, a prompt, a resource or a template, read once for all frames.
+/// A tool, prompt, resource or template, parsed once when it arrives.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Item {
     pub server: String,
-    /// As clients know it: what it is called and read by.
+    /// The name or URI that clients use.
     pub exposed: String,
     pub native: String,
     pub name: String,
     pub description: String,
     pub mime: String,
     pub size: Option<u64>,
-    /// Names of the arguments of a prompt; a needed one ends in `*`.
+    /// The names of a prompt's arguments. A required one ends in `*`.
     pub arguments: String,
-    /// What clients get when they list it, token for token.
+    /// The definition that clients receive, as unchanged JSON text.
     pub definition: String,
 }
 
@@ -77,7 +77,7 @@ impl Item {
 
 #[derive(Clone, Debug, Default)]
 pub struct Data {
-    /// Nothing before the first answer.
+    /// The last status. `None` before the first response.
     pub status: Option<Status>,
     pub tools: Vec<Item>,
     pub prompts: Vec<Item>,
@@ -85,7 +85,7 @@ pub struct Data {
     pub templates: Vec<Item>,
     pub subscriptions: SubscriptionList,
     pub sessions: SessionList,
-    /// The newest first.
+    /// The events, newest first.
     pub events: VecDeque<EventInfo>,
 }
 

@@ -1,4 +1,4 @@
-//! All that is known of one row, for the side panel.
+//! The lines of the side panel: all details of one row.
 
 use goblin_admin::api::{EventInfo, ServerStatus, SessionInfo};
 use goblin_client::content::bytes;
@@ -38,7 +38,7 @@ impl Detail {
         Detail { title: clean(title), lines: Vec::new() }
     }
 
-    /// What is empty is left out.
+    /// Adds a field, unless its value is empty.
     fn field(&mut self, label: &'static str, value: impl Into<String>) {
         let value = clean(&value.into());
         if !value.is_empty() {

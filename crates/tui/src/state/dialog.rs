@@ -1,11 +1,11 @@
-//! What may stand in front of a panel.
+//! The dialogs in front of a panel.
 
 use goblin_telemetry::clean;
 use crate::state::Command;
 use crate::state::form::Form;
 use crate::state::json::pretty;
 
-/// Lines of an answer that are shown; whoever wants more uses `goblin tools call` or `goblin resources read`.
+/// The maximum number of lines of a result. `goblin tools call` and `goblin resources read` print all of it.
 const MOST_LINES: usize = 10_000;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -13,7 +13,7 @@ pub enum Dialog {
     Help {
         scroll: usize,
     },
-    /// Which server's things are shown; 0 means all.
+    /// The choice of the server filter. 0 means all servers.
     Picker {
         at: usize,
     },
@@ -36,7 +36,7 @@ impl Dialog {
         Dialog::Confirm { question, command }
     }
 
-    /// Moves what can be scrolled, within what the last frame had.
+    /// Scrolls the help or a reader. `most` is the maximum position of the last frame.
     pub fn scroll(&mut self, by: isize, most: usize) {
         if let Dialog::Help { scroll } | Dialog::Reader(Reader { scroll, .. }) = self {
             *scroll = scroll.saturating_add_signed(by).min(most);
@@ -44,7 +44,7 @@ impl Dialog {
     }
 }
 
-/// An answer, or the wait for it.
+/// The result of a call or a read, or the wait for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reader {
     pub title: String,

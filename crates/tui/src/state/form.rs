@@ -1,4 +1,4 @@
-//! The arguments of a tool as a form: a field for each that its schema names, the needed ones first.
+//! A form for the arguments of a tool. It has one field per property of the schema, required ones first.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use goblin_wire::json::quote;
 pub struct Form {
     pub tool: String,
     pub fields: Vec<Field>,
-    /// The field that is written in.
+    /// The index of the field with the focus.
     pub at: usize,
     schema: Value,
 }
@@ -18,19 +18,19 @@ pub struct Form {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Field {
     name: String,
-    /// What it must be, in a few words.
+    /// The types of the value, and its description.
     pub hint: String,
     pub is_needed: bool,
     pub entry: Entry,
-    /// What is wrong with it.
+    /// The reason why the value is invalid.
     pub trouble: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Entry {
-    /// Typed by the schema: text, a number, or JSON.
+    /// Text that is converted by the schema: a string, a number, or JSON.
     Written(String),
-    /// One of these tokens of JSON, or none.
+    /// A choice among JSON values. `None` leaves the argument out.
     Chosen { tokens: Vec<String>, at: Option<usize> },
 }
 
@@ -64,7 +64,7 @@ impl Field {
         clean(&self.name)
     }
 
-    /// What stands in the field.
+    /// Returns the displayed value.
     pub fn shown(&self) -> String {
         match &self.entry {
             Entry::Written(text) => clean(text),
@@ -72,7 +72,8 @@ impl Field {
         }
     }
 
-    /// Its value as JSON; nothing where it is left out.
+    /// Returns the value as JSON, or `None` if the argument is left out. Returns an error if the value is invalid, or
+    /// missing although it is required.
     fn token(&self, schema: Schema<'_>) -> Result<Option<String>, String> {
         let token = match &self.entry {
             Entry::Written(text) if text.is_empty() => None,
@@ -100,7 +101,7 @@ impl Form {
         Form { tool: tool.to_owned(), fields, at: 0, schema: root }
     }
 
-    /// Goes to another field, around the ends.
+    /// Moves to another field, and wraps around at both ends.
     pub fn go(&mut self, by: isize) {
         let count = self.fields.len().max(1);
         self.at = (self.at + count).saturating_add_signed(by) % count;
@@ -112,7 +113,7 @@ impl Form {
         match &mut field.entry {
             Entry::Written(text) => text.push(character),
             Entry::Chosen { .. } if character == ' ' => self.choose(1),
-            // The first letter of a choice chooses it.
+            // The first letter of a choice selects it.
             Entry::Chosen { tokens, at } => {
                 let found = tokens.iter().position(|token| token.trim_start_matches('"').starts_with(character));
                 *at = found.or(*at);
@@ -129,7 +130,7 @@ impl Form {
         }
     }
 
-    /// The next choice, or the one before; none comes between the last and the first.
+    /// Selects the next or previous choice. The empty choice is between the last and the first.
     pub fn choose(&mut self, by: isize) {
         let Some(Field { entry: Entry::Chosen { tokens, at }, trouble, .. }) = self.fields.get_mut(self.at) else {
             return;
@@ -140,7 +141,7 @@ impl Form {
         *at = ((place + places).saturating_add_signed(by) % places).checked_sub(1);
     }
 
-    /// The arguments as JSON; where one is wrong its field says so and is gone to.
+    /// Returns the arguments as JSON. If a field is invalid, marks it, moves to the first one, and returns `None`.
     pub fn arguments(&mut self) -> Option<String> {
         let schema = Schema::new(&self.schema);
         let mut members = Vec::new();

@@ -1,10 +1,10 @@
-//! JSON for people: one member per line, every token as it was written.
+//! Formats JSON for display: one member per line, every token unchanged.
 
 const INDENT: &str = "  ";
-/// What is nested deeper is not moved further: nobody reads it, and it must not cost the square of its length.
+/// The maximum indentation depth. Deeper nesting would make the output quadratic in the length of the text.
 const DEEPEST: usize = 32;
 
-/// The lines of `text`, which is JSON; what is none stays as it is.
+/// Returns the lines of `text`. Text that is not valid JSON causes no error, but its lines may look odd.
 pub fn pretty(text: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     let mut depth = 0_usize;

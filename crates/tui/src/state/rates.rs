@@ -1,19 +1,19 @@
-//! How fast things go: differences of the counters of one look and the next.
+//! Computes rates from the differences between the counters of two polls.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use goblin_admin::api::{Calls, Latency, ServerStatus, Status};
 
-/// How many looks a sparkline remembers.
+/// The number of polls in a sparkline.
 pub const MOST_LOOKS: usize = 60;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rates {
-    /// When the last look was, since the start.
+    /// The time of the last poll, since the start of the dashboard.
     at: Option<Duration>,
     pub total: Rate,
-    /// Calls per second, the newest last.
+    /// Calls per second, newest last.
     pub history: VecDeque<f64>,
     pub servers: BTreeMap<String, ServerRate>,
 }
@@ -28,11 +28,11 @@ pub struct Rate {
 pub struct ServerRate {
     seen: Seen,
     pub rate: Rate,
-    /// Mean milliseconds from look to look, the newest last; nothing where nothing was answered.
+    /// The mean latency in milliseconds between two polls, newest last. `None` if there was no response.
     pub latency: VecDeque<Option<f64>>,
 }
 
-/// The counters of one look.
+/// The counters of one poll.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Seen {
     calls: u64,
@@ -66,14 +66,14 @@ impl Rates {
         }
     }
 
-    /// What was counted before counts no more: the gateway may be another.
+    /// Drops all counters, because another gateway may answer now.
     pub fn forget(&mut self) {
         *self = Rates::default();
     }
 }
 
 impl ServerRate {
-    /// Counters that went down are those of a gateway that began anew: there is nothing to compare them with.
+    /// Adds the counters of a poll. Counters that went down belong to a restarted gateway, and count as no change.
     fn look(&mut self, server: &ServerStatus, seconds: Option<f64>) {
         let seen = Seen::of(&server.calls, &server.latency);
         let before = std::mem::replace(&mut self.seen, seen);

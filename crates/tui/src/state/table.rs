@@ -1,4 +1,4 @@
-//! What each panel lists: columns, and rows of what the filter and the search leave, in order.
+//! Builds the lists of each panel: its columns, and the filtered and sorted rows.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -13,14 +13,14 @@ use crate::state::rates::{Rates, ServerRate};
 use crate::state::words::{clock, span, sparkline};
 use crate::state::{Panel, Watched};
 
-/// A column: its title, and how wide it may be. One that grows takes what the others leave.
+/// A column with a title and a maximum width. A growing column takes the room that the others leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
     pub title: &'static str,
     pub most: usize,
     pub grows: bool,
     pub is_number: bool,
-    /// Whether the end is what matters where there is no room for all.
+    /// Set if a cell that is too long loses its beginning instead of its end.
     pub keeps_end: bool,
 }
 
@@ -36,7 +36,8 @@ const fn wide(title: &'static str, most: usize) -> Column {
     Column { title, most, grows: true, is_number: false, keeps_end: false }
 }
 
-/// URIs of one server begin alike, and the newest of a curve is at its end.
+/// Creates a growing column that keeps the end of its cells. URIs of one server share a prefix, and the newest value of
+/// a sparkline is at its end.
 const fn ending(title: &'static str, most: usize) -> Column {
     Column { title, most, grows: true, is_number: false, keeps_end: true }
 }
@@ -89,7 +90,7 @@ const SESSIONS: &[Column] = &[
 const EVENTS: &[Column] =
     &[text("TIME", 8), text("LEVEL", 5), text("KIND", 24), text("SERVER", 16), wide("MESSAGE", 2000)];
 
-/// How something is meant, for whoever paints it.
+/// The meaning of a text. The theme maps it to a style.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tone {
     #[default]
@@ -103,7 +104,7 @@ pub enum Tone {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cell {
     pub text: String,
-    /// What it is sorted by; its text where there is none.
+    /// The sort key. `None` sorts by the text.
     rank: Option<f64>,
     pub tone: Tone,
 }
@@ -148,7 +149,7 @@ pub fn rate(value: f64) -> String {
     if value > 0.0 && value < 9.95 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
 
-/// What a row stands for: an index into what is known. Rows are made anew whenever that changes.
+/// The item of a row, as an index into [`Data`]. Rows are rebuilt whenever the data changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     Server(usize),
@@ -160,13 +161,13 @@ pub enum What {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// Stays the same from look to look.
+    /// An id that stays the same in later polls.
     pub id: String,
     pub what: What,
     pub cells: Vec<Cell>,
 }
 
-/// A list with a title of its own; most panels have one.
+/// A list with its own title. Most panels have one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Section {
     pub title: String,
@@ -174,15 +175,15 @@ pub struct Section {
     pub rows: Vec<Row>,
 }
 
-/// By which column, and which way.
+/// The sort order of a panel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sort {
-    /// None: as the gateway has it.
+    /// The sort column. `None` keeps the gateway's order.
     pub column: Option<usize>,
     pub is_reversed: bool,
 }
 
-/// What the rows are made of.
+/// The input for building rows.
 pub struct Wanted<'a> {
     pub data: &'a Data,
     pub rates: &'a Rates,
@@ -192,7 +193,7 @@ pub struct Wanted<'a> {
     pub sort: Sort,
 }
 
-/// The columns by which a panel is sorted.
+/// Returns the columns by which a panel can be sorted.
 pub fn columns(panel: Panel) -> &'static [Column] {
     match panel {
         Panel::Overview => OVERVIEW,
@@ -206,7 +207,7 @@ pub fn columns(panel: Panel) -> &'static [Column] {
     }
 }
 
-/// What `panel` lists.
+/// Builds the lists of `panel`.
 pub fn sections(panel: Panel, wanted: &Wanted<'_>) -> Vec<Section> {
     let data = wanted.data;
     match panel {
@@ -267,7 +268,7 @@ impl Wanted<'_> {
             .collect()
     }
 
-    /// Hides what does not match, and puts the rest in order.
+    /// Builds a section from the rows that match the query, in sort order.
     fn section(&self, title: &str, columns: &'static [Column], mut rows: Vec<Row>) -> Section {
         let all = rows.len();
         if !self.query.is_empty() {
@@ -294,7 +295,7 @@ fn compare(one: &Cell, other: &Cell) -> Ordering {
     }
 }
 
-/// Where `query` stands in `text`, however either is capitalized.
+/// Returns the range of `query` in `text`, ignoring case.
 pub fn find(text: &str, query: &str) -> Option<Range<usize>> {
     let fold = |character: char| character.to_lowercase().next().unwrap_or(character);
     let wanted: Vec<char> = query.chars().map(fold).collect();
@@ -311,7 +312,7 @@ fn row(id: &str, what: What, cells: Vec<Cell>) -> Row {
     Row { id: id.to_owned(), what, cells }
 }
 
-/// A state of a server by symbol and word: colour may be missing.
+/// Returns a cell for the state of a server. A symbol and a word show the state even without colours.
 pub fn state_cell(state: &str) -> Cell {
     let (symbol, tone) = match state {
         "ready" => ("●", Tone::Good),
@@ -428,7 +429,7 @@ fn event_row(event: &EventInfo) -> Vec<Cell> {
     ]
 }
 
-/// The message with what belongs to it.
+/// Returns the message of an event together with its fields.
 pub fn event_words(event: &EventInfo) -> String {
     let fields: String = event.fields.iter().map(|(key, value)| format!(" {key}={value}")).collect();
     clean(&(event.message.clone() + &fields))

@@ -1,4 +1,4 @@
-//! Tables of messages and what they make of the state.
+//! Tests of the state as tables of messages and expected values.
 
 use super::*;
 use crate::example::{act, state, write};

@@ -1,20 +1,20 @@
-//! Times, spans and curves in a few characters.
+//! Formats times, durations and sparklines in a few characters.
 
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// A curve, the newest last: the highest is full, and nothing is a dot.
+/// Draws a sparkline, newest value last. The highest value has a full bar, and a missing value is a dot.
 pub fn sparkline(values: impl Iterator<Item = Option<f64>> + Clone) -> String {
     let highest = values.clone().flatten().fold(0.0, f64::max);
     let bar = |value: Option<f64>| match value {
         None => '·',
         Some(_) if highest <= 0.0 => BARS[0],
-        // From 0 to 7, whatever the numbers are.
+        // The index is between 0 and 7 for any input, including NaN.
         Some(value) => BARS[((value / highest * 7.0).round().clamp(0.0, 7.0)) as usize],
     };
     values.map(bar).collect()
 }
 
-/// Seconds as `4s`, `3m`, `2h 5m` or `3d 4h`.
+/// Formats seconds as `4s`, `3m 2s`, `2h 5m` or `3d 4h`.
 pub fn span(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     match (days, hours, minutes) {
@@ -25,7 +25,7 @@ pub fn span(seconds: u64) -> String {
     }
 }
 
-/// The time of day of an ISO 8601 time.
+/// Returns the time of day of an ISO 8601 time.
 pub fn clock(time: &str) -> &str {
     time.split_once('T').and_then(|(_, rest)| rest.get(..8)).unwrap_or(time)
 }

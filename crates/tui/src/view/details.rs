@@ -1,4 +1,4 @@
-//! The side panel.
+//! Draws the side panel.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -13,7 +13,7 @@ use crate::view::theme::Theme;
 
 const LABEL: usize = 12;
 
-/// Gives how far it can be scrolled.
+/// Draws the side panel. Returns its maximum scroll position.
 pub fn draw(frame: &mut Frame<'_>, area: Rect, pane: Pane, detail: &Detail, theme: Theme) -> usize {
     let title = fit(&detail.title, usize::from(area.width).saturating_sub(4));
     let mut block = framed(&title, theme);
@@ -31,7 +31,7 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, pane: Pane, detail: &Detail, them
     most
 }
 
-/// Says on the lower border of `inner` that there is more, and which key goes there.
+/// Marks on the lower border of `inner` that there is more text, and names the key that scrolls.
 pub fn draw_scroll(frame: &mut Frame<'_>, inner: Rect, scroll: usize, most: usize, key: &str, theme: Theme) {
     let mark = match (most, scroll) {
         (0, _) => return,

@@ -1,4 +1,4 @@
-//! What stands in front of the panel.
+//! Draws the dialog in front of the panel.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -16,7 +16,7 @@ use crate::view::framed;
 use crate::view::text::{fit, pad, width, wrap};
 use crate::view::theme::Theme;
 
-/// Gives how far it can be scrolled.
+/// Draws the dialog. Returns its maximum scroll position.
 pub fn draw(frame: &mut Frame<'_>, body: Rect, dialog: &Dialog, state: &State, theme: Theme) -> usize {
     match dialog {
         Dialog::Help { scroll } => draw_help(frame, body, *scroll, theme),
@@ -27,7 +27,7 @@ pub fn draw(frame: &mut Frame<'_>, body: Rect, dialog: &Dialog, state: &State, t
     }
 }
 
-/// Room for this many lines in the middle, framed.
+/// Draws an empty frame for this many lines in the middle of `body`. Returns the inner area.
 fn open(frame: &mut Frame<'_>, body: Rect, title: &str, columns: u16, rows: usize, theme: Theme) -> Rect {
     let wanted = u16::try_from(rows).unwrap_or(u16::MAX).saturating_add(2);
     let (columns, rows) = (columns.min(body.width), wanted.min(body.height));
@@ -146,7 +146,7 @@ fn field_lines(field: &Field, is_focused: bool, label: usize, room: usize, theme
     vec![Line::from(spans), Line::styled(below, style)]
 }
 
-/// The end of what is written, since that is where one writes.
+/// Returns the end of the text, where the cursor is.
 fn tail(text: &str, room: usize) -> String {
     let mut begin = 0;
     while width(&text[begin..]) > room {

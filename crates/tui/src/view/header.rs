@@ -1,4 +1,4 @@
-//! The first two lines and the last: which gateway, which panel, which keys.
+//! Draws the first two lines and the last: the gateway, the tabs, and the keys.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -11,7 +11,7 @@ use crate::state::{Link, Panel, State};
 use crate::view::text::{fit, width};
 use crate::view::theme::Theme;
 
-/// Above this the tabs have their whole names.
+/// The minimum width for full tab names.
 const WIDE_TABS: u16 = 95;
 
 pub fn draw_head(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme) {
@@ -37,7 +37,7 @@ fn link_words(state: &State) -> (String, Tone) {
     }
 }
 
-/// Gives where each tab is.
+/// Draws the tabs. Returns the position of each.
 pub fn draw_tabs(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme) -> Vec<(Rect, Panel)> {
     let mut spans = vec![Span::raw(" ")];
     let mut places = Vec::new();

@@ -1,4 +1,4 @@
-//! Everything at a glance: numbers, servers with their curves, the last events.
+//! Draws the overview panel: totals, servers with sparklines, and the last events.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -124,7 +124,7 @@ fn draw_events(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme) {
     let inner = block.inner(area);
     frame.render_widget(block, area);
     let is_wanted = |server: Option<&str>| state.server.is_none() || server == state.server.as_deref();
-    // What only looking closer wants is in the panel of events.
+    // Debug events are only in the events panel.
     let is_told = |event: &&EventInfo| event.level != "debug" && is_wanted(event.server.as_deref());
     let events = state.data.events.iter().filter(is_told);
     let lines: Vec<_> = events

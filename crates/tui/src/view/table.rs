@@ -1,4 +1,4 @@
-//! One list: a head, and as many rows as there is room for around the selected one.
+//! Draws one list: a header, and the rows around the selected one that fit.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -10,14 +10,14 @@ use crate::view::text::{fit_end, pad, width};
 use crate::view::theme::Theme;
 use crate::view::{Drawn, Rows, framed};
 
-/// A column that grows has at least so much, or those behind it give way.
+/// The minimum width of a growing column. If it does not fit, the last columns are hidden.
 const LEAST_GROWN: usize = 12;
-/// Between columns.
+/// The space between columns.
 const GAP: usize = 2;
-/// Before each row stands whether it is selected.
+/// The space for the selection mark before each row.
 const MARK: usize = 2;
 
-/// Draws the section of this number, and tells where its rows are.
+/// Draws the section with this number, and adds the position of its rows to `drawn`.
 pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, number: usize, theme: Theme, drawn: &mut Drawn) {
     let Some(section) = state.sections.get(number) else { return };
     let before: usize = state.sections[..number].iter().map(|section| section.rows.len()).sum();
@@ -52,12 +52,12 @@ fn title(section: &Section, state: &State) -> String {
     format!("{}{server}{query}", section.title)
 }
 
-/// The first row on the screen: the selected one is in the middle, except near the ends.
+/// Returns the first visible row. The selected row is in the middle, except near the ends.
 fn first_row(selected: usize, room: usize, count: usize) -> usize {
     selected.saturating_sub(room / 2).min(count.saturating_sub(room))
 }
 
-/// How wide each column is; 0 for those that there is no room for.
+/// Returns the width of each column. A hidden column has width 0.
 fn widths(section: &Section, room: usize) -> Vec<usize> {
     let natural: Vec<usize> = section
         .columns
@@ -65,7 +65,7 @@ fn widths(section: &Section, room: usize) -> Vec<usize> {
         .enumerate()
         .map(|(at, column)| {
             let widest = section.rows.iter().map(|row| width(&row.cells[at].text)).max().unwrap_or(0);
-            // A sign of the order has room too.
+            // The title needs one more column for the sort mark.
             widest.max(width(column.title) + 1).min(column.most)
         })
         .collect();
@@ -86,7 +86,7 @@ fn widths(section: &Section, room: usize) -> Vec<usize> {
     }
 }
 
-/// Columns that grow get what they need, or an equal part of what is left.
+/// Gives each growing column its natural width, or an equal share of the room that is left.
 fn share(growing: &[usize], natural: &[usize], mut left: usize, widths: &mut [usize]) {
     let mut open: Vec<usize> = growing.to_vec();
     open.sort_by_key(|at| natural[*at]);

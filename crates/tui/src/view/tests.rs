@@ -1,4 +1,4 @@
-//! Frames as text. `GOBLIN_BLESS=1` writes them anew.
+//! Compares frames with text files. `GOBLIN_BLESS=1` writes the files.
 
 use std::path::Path;
 
@@ -27,7 +27,7 @@ fn text(buffer: &Buffer) -> String {
         while column < buffer.area.width {
             let symbol = buffer[(column, row)].symbol();
             line.push_str(symbol);
-            // The cell behind a wide character is its other half.
+            // A wide character also occupies the next cell.
             column += u16::try_from(super::text::width(symbol).max(1)).expect("narrow");
         }
         text.push_str(line.trim_end());
@@ -36,7 +36,7 @@ fn text(buffer: &Buffer) -> String {
     text
 }
 
-/// Compares the frame with the one that is kept.
+/// Compares a frame with its file.
 fn check(name: &str, state: &mut State, columns: u16, rows: u16) {
     let frame = text(&buffer(state, columns, rows, Theme::Colour));
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/frames/{name}-{columns}x{rows}.txt"));

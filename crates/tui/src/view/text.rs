@@ -1,4 +1,4 @@
-//! Text that fits: by columns of the terminal, not by characters. A wide character takes two of them.
+//! Fits text to a number of terminal columns. A wide character takes two columns.
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -8,7 +8,7 @@ pub fn width(text: &str) -> usize {
     text.width()
 }
 
-/// The text cut to `most` columns, with a sign that it is cut.
+/// Returns the text cut to `most` columns. A cut text ends in an ellipsis.
 pub fn fit(text: &str, most: usize) -> String {
     if text.width() <= most {
         return text.to_owned();
@@ -20,7 +20,7 @@ pub fn fit(text: &str, most: usize) -> String {
     cut
 }
 
-/// The end of the text in at most `most` columns.
+/// Returns the end of the text in at most `most` columns. A cut text starts with an ellipsis.
 pub fn fit_end(text: &str, most: usize) -> String {
     if text.width() <= most {
         return text.to_owned();
@@ -34,14 +34,14 @@ pub fn fit_end(text: &str, most: usize) -> String {
     format!("{sign}{}", &text[begin..])
 }
 
-/// The text in exactly `columns` columns.
+/// Returns the text in exactly `columns` columns, padded or cut.
 pub fn pad(text: &str, columns: usize, is_right: bool) -> String {
     let text = fit(text, columns);
     let blanks = " ".repeat(columns.saturating_sub(text.width()));
     if is_right { blanks + &text } else { text + &blanks }
 }
 
-/// As much of the beginning as fits.
+/// Returns the longest prefix that fits.
 fn take(text: &str, most: usize) -> &str {
     let mut used = 0;
     for (at, character) in text.char_indices() {
@@ -53,7 +53,7 @@ fn take(text: &str, most: usize) -> &str {
     text
 }
 
-/// Lines of at most `most` columns, broken at blanks where there are any; the indentation is kept.
+/// Wraps text into lines of at most `most` columns, at spaces if possible. All lines keep the indentation.
 pub fn wrap(text: &str, most: usize) -> Vec<String> {
     let most = most.max(2);
     let indent: String = text.chars().take_while(|character| *character == ' ').take(most / 2).collect();
@@ -68,7 +68,7 @@ pub fn wrap(text: &str, most: usize) -> Vec<String> {
         }
         let mut head = take(rest, room);
         if head.is_empty() {
-            // A character wider than the line, which no terminal has.
+            // Take a character that is wider than the line anyway, so that the loop ends.
             head = &rest[..rest.chars().next().map_or(0, char::len_utf8)];
         }
         let blank = head.rfind(' ').filter(|at| !head[..*at].trim().is_empty());

@@ -1,4 +1,4 @@
-//! Colours, or what stands for them where there are none.
+//! The styles of the dashboard, with or without colours.
 
 use ratatui::style::{Color, Modifier, Style};
 
@@ -7,7 +7,7 @@ use crate::state::table::Tone;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Theme {
     Colour,
-    /// Bold, dim, underlined and reversed only: words and symbols say the rest.
+    /// Uses only bold, underlined and reversed text. Words and symbols carry the meaning.
     Monochrome,
 }
 
@@ -47,7 +47,7 @@ impl Theme {
         Style::new().add_modifier(Modifier::REVERSED)
     }
 
-    /// What a search found.
+    /// Returns the style of a search match.
     pub fn found(self) -> Style {
         match self {
             Theme::Colour => Style::new().fg(Color::Black).bg(Color::Yellow),
