@@ -1,4 +1,5 @@
-//! What a backend of 2026-07-28 is asked to tell of its own accord: `subscriptions/listen`.
+//! The filter and the handle of a notification stream (`subscriptions/listen`), which protocol version 2026-07-28
+//! introduced.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,19 +8,19 @@ use tokio::sync::oneshot;
 
 use crate::protocol::json::{self, Span, quote};
 
-/// What is listened for on one stream.
+/// The notifications that a stream subscribes to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     pub tools: bool,
     pub prompts: bool,
     pub resources: bool,
     pub uris: BTreeSet<Arc<str>>,
-    /// Tasks, by their ids.
+    /// The ids of tasks.
     pub tasks: BTreeSet<Arc<str>>,
 }
 
 impl Filter {
-    /// The value of `notifications`, in a request or an acknowledgement. What is not asked for is absent.
+    /// Reads the `notifications` member of a request or an acknowledgement. Absent members mean no subscription.
     pub fn read(text: &str, span: Span) -> Filter {
         let is_true = |key| json::member(text, span, key).is_some_and(|value| value.get(text) == "true");
         let words = |key| {
@@ -57,22 +58,22 @@ impl Filter {
     }
 }
 
-/// A stream that the backend has acknowledged. Its drop closes it.
+/// A stream that the backend has acknowledged. Dropping it closes the stream.
 pub struct Listen {
-    /// The part of the filter that the backend will tell of.
+    /// The part of the filter that the backend accepted.
     pub honoured: Filter,
-    /// Resolves when the stream is over; an error means that its link is.
+    /// Resolves when the stream ends. An error means that its link ended.
     pub over: oneshot::Receiver<Over>,
-    /// Held by the reader of the stream's counterpart: gone, the stream is closed.
+    /// Dropping this sender closes the stream. The reader of the stream holds the receiver.
     pub hold: oneshot::Sender<()>,
 }
 
-/// How a stream ended.
+/// The reason why a stream ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Over {
-    /// The backend said so.
+    /// The backend ended the stream in order.
     Ended,
-    /// It broke off.
+    /// The stream broke. Holds the reason.
     Lost(String),
 }
 
