@@ -147,10 +147,9 @@ pub struct Outgoing<'a> {
 /// Whether a backend may answer a call with a task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tasks {
-    /// The client accepts tasks. The request declares the capability if the protocol version declares capabilities per
-    /// request.
+    /// The client accepts tasks. The request declares this, in versions that declare capabilities per request.
     pub welcome: bool,
-    /// The tool only runs as a task. The request asks for one if the protocol version has requests ask for tasks.
+    /// The tool only runs as a task. The request asks for one, in versions that have such a request member.
     pub required: bool,
 }
 
@@ -309,7 +308,7 @@ impl Backend {
         std::iter::once(Arc::clone(&self.register)).chain(self.own.iter().flat_map(OwnLinks::registers))
     }
 
-    /// Publishes a new listing. The registers read it through `home.offered`, so that is stored first.
+    /// Publishes a new listing, and through `home.offered` the view of it that the registers use.
     fn set_listing(&self, listing: Listing) {
         let listing = Arc::new(listing);
         self.home.offered.store(Arc::new(Offered::new(Arc::clone(&self.config), Arc::clone(&listing))));

@@ -78,7 +78,7 @@ pub struct Recipient {
     pub mailbox: Arc<Mailbox>,
     pub abilities: Arc<Abilities>,
     pub dialect: Dialect,
-    /// The client's calls on the link. The server request belongs to one of them.
+    /// The client's calls on the link. The server request may belong to any of them.
     pub calls: SmallVec<[Arc<Call>; 2]>,
     /// Whether the link belongs to this client alone.
     pub is_own: bool,

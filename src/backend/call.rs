@@ -242,8 +242,8 @@ impl Backend {
     }
 
     /// Reports whether a call that the backend did not process is sent again over the next link. A call does not wait
-    /// for a lost shared link, which the actor redials by itself. It does wait for the client's own link, because only
-    /// a call makes that link redial.
+    /// for a lost shared link, which the actor redials by itself. It does wait for the client's own link, because
+    /// that link is redialled only on demand.
     fn may_go_again(&self, error: &LinkError, call: &Call) -> bool {
         match error {
             LinkError::SessionLost => true,

@@ -209,7 +209,7 @@ impl ProxyEnvironment {
         ProxyEnvironment::from_lookup(|name| std::env::var(name).ok())
     }
 
-    /// Reads the variables through `lookup`, for tests.
+    /// Reads the variables through `lookup`, so that tests can pass their own.
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> ProxyEnvironment {
         let first = |names: [&'static str; 4]| {
             names.into_iter().find_map(|name| {

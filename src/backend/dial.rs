@@ -159,8 +159,8 @@ impl Dialler {
         }
     }
 
-    /// Connects with a handshake. If the kind of the URL is unspecified and Streamable HTTP fails in a typical way,
-    /// tries HTTP+SSE as well.
+    /// Connects with a handshake. If the kind of the URL is unspecified and the server rejects Streamable HTTP like one
+    /// that only supports HTTP+SSE, tries that transport as well.
     async fn dial_with_handshake<E: Fn() -> Ear>(
         &self,
         greeting: &Greeting<'_, E>,

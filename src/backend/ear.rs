@@ -99,8 +99,8 @@ pub enum Whose {
     Unsure,
 }
 
-/// The owner of a message that came on the stream of `call`.
 impl Whose {
+    /// Returns the owner of a message that came on the stream of `call`.
     pub fn of(call: Option<&Arc<Call>>) -> Whose {
         call.map_or(Whose::Nobodys, |call| Whose::Calls(SmallVec::from_elem(Arc::clone(call), 1)))
     }

@@ -63,8 +63,8 @@ impl Handed {
         is_full
     }
 
-    /// Removes the oldest URIs until all limits are met. `order` may hold twice as many entries as `turns` before
-    /// obsolete ones are dropped.
+    /// Removes the oldest URIs until all limits are met. `order` may hold twice [`REMEMBERED`] entries before obsolete
+    /// ones are dropped.
     fn forget_oldest(&mut self, normalise: impl Fn(&str) -> String) {
         let is_full =
             |it: &Handed| it.turns.len() > REMEMBERED || it.order.len() > 2 * REMEMBERED || it.bytes > MAX_BYTES;

@@ -5,8 +5,8 @@
 //! call's own stream.
 //!
 //! A message that names no call goes to the only client with calls in flight on the link. A backend may still work on a
-//! cancelled call. It counts as open until the backend answers it or [`LINGER`] has passed. Locks are held only for a
-//! lookup.
+//! cancelled call. The call counts as open until the backend answers it or [`LINGER`] has passed. Locks are held only
+//! for a lookup.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

@@ -182,8 +182,8 @@ impl Dialer {
     }
 }
 
-/// Connects to a Unix socket and checks that this user or root serves it. The check keeps requests from another user
-/// that could place a socket there.
+/// Connects to a Unix socket and checks that this user or root serves it. Another user that
+/// places a socket there must not receive requests.
 async fn connect_socket(path: &Path) -> Result<TokioIo<UnixStream>, String> {
     let connected = UnixStream::connect(path).await.and_then(|stream| Ok((stream.peer_cred()?.uid(), stream)));
     let own = rustix::process::geteuid().as_raw();

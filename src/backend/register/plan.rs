@@ -1,9 +1,9 @@
 //! [`Plan`] decides which notification streams to open on a link without sessions. It does no I/O and has no clock.
 //!
 //! The filter of a stream cannot change. The base stream therefore holds most URIs, and a small delta stream holds the
-//! recent ones. A new URI repeats only the delta. A stream is replaced by opening its successor first and closing it
-//! after the acknowledgement, so no notification is lost. One stream is opened at a time; URIs that arrive meanwhile go
-//! into the next one. After [`MERGE_AFTER`] both merge into a new base without the unwanted URIs.
+//! recent ones. A new URI repeats only the delta. To replace a stream, the caller opens its successor and closes the
+//! old one after the acknowledgement, so no notification is lost. One stream is opened at a time; URIs that arrive
+//! meanwhile go into the next one. After [`MERGE_AFTER`] both merge into a new base without the unwanted URIs.
 
 #[cfg(test)]
 mod model;

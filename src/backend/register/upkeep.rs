@@ -244,7 +244,7 @@ impl Register {
         self.tell(&book, &vanished.notices);
     }
 
-    /// Queues a read of every subscribed resource. Does nothing if the previous round has not finished.
+    /// Queues a read of every subscribed resource, unless reads of the previous round are still queued.
     fn begin_round(&self) {
         let book = self.book();
         let (wanted, is_list_wanted) = (book.interests.standing_topics(), book.interests.wants_list());
