@@ -1,27 +1,29 @@
-//! URIs that a backend handed out in results without listing them.
+//! URIs that a backend returned in results without listing them.
 //!
-//! Links in results need not be listed, yet a client may read them (D13). The newest are remembered, the oldest
-//! forgotten; naming a URI again makes it new. Their number and their bytes are bounded, and one that is too long is not
-//! remembered at all.
+//! Links in results need not be listed, yet a client may read them. The newest URIs are remembered and the oldest
+//! forgotten; a URI that appears again counts as new. Their number and their bytes are limited. A URI that is too long
+//! is not remembered at all.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use goblin_wire::memory::{Kind, Memory, Reservation};
 
+/// The largest number of remembered URIs per backend.
 pub const REMEMBERED: usize = 10_000;
 /// The bytes of all remembered URIs of one backend, each with its normal form.
 pub const MAX_BYTES: usize = 4 * 1024 * 1024;
-/// The longest URI that is remembered.
+/// The length in bytes of the longest URI that is remembered.
 pub const MAX_URI: usize = 8 * 1024;
 
+/// The remembered URIs of one backend.
 #[derive(Debug)]
 pub struct Handed {
-    /// Native URI to the turn in which it was last handed out.
+    /// Maps each native URI to the turn in which it last appeared.
     turns: HashMap<Arc<str>, u64>,
-    /// Normal form to the native URI that had it last.
+    /// Maps a normal form to the native URI that last had it.
     by_normal_form: HashMap<String, Arc<str>>,
-    /// Every handing out, oldest first; entries with an older turn than the map's are out of date.
+    /// Every appearance, oldest first. An entry with an older turn than the one in `turns` is obsolete.
     order: VecDeque<(Arc<str>, u64)>,
     turn: u64,
     bytes: usize,
@@ -35,8 +37,8 @@ impl Handed {
         Handed { turns, by_normal_form, order, turn: 0, bytes: 0, reservation }
     }
 
-    /// Remembers a URI; `normalise` gives the form under which other spellings of the URI are found. Returns whether
-    /// a limit in bytes kept this URI from being remembered, or made the oldest one forgotten.
+    /// Remembers a URI. `normalise` maps spellings of the same URI to one form. Returns `true` if a limit in bytes
+    /// rejected this URI or removed the oldest ones.
     pub fn remember(&mut self, native: &str, normalise: impl Fn(&str) -> String) -> bool {
         if native.len() > MAX_URI {
             return true;
@@ -61,6 +63,8 @@ impl Handed {
         is_full
     }
 
+    /// Removes the oldest URIs until all limits are met. `order` may hold twice [`REMEMBERED`] entries before obsolete
+    /// ones are dropped.
     fn forget_oldest(&mut self, normalise: impl Fn(&str) -> String) {
         let is_full =
             |it: &Handed| it.turns.len() > REMEMBERED || it.order.len() > 2 * REMEMBERED || it.bytes > MAX_BYTES;
@@ -83,7 +87,7 @@ impl Handed {
         self.turns.contains_key(native)
     }
 
-    /// The native URI with this normal form.
+    /// Returns the native URI with this normal form.
     pub fn find_normalised(&self, form: &str) -> Option<&str> {
         self.by_normal_form.get(form).map(|uri| &**uri)
     }

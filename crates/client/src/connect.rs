@@ -1,19 +1,19 @@
-//! The HTTP client of a backend reached by URL: how bytes get there, and whether they may have got there.
+//! The HTTP client of a backend with a URL. Its errors state whether the backend may have received the request.
 //!
-//! One [`HttpClient`] per backend. It owns the way to one origin: a pool of HTTP/1.1 connections, TLS by rustls with
-//! the system's roots and an optional CA of one's own, and the proxy the environment names. Connecting, from the name
-//! look-up to the end of the TLS handshake, has a time-out; see [`dial`].
+//! Each backend has one [`HttpClient`]. It owns the route to one origin: a pool of HTTP/1.1 connections, TLS by rustls
+//! with the system's roots and an optional CA, and the proxy from the environment. The time to connect is limited, from
+//! the name lookup to the end of the TLS handshake; see [`dial`].
 //!
-//! What it deliberately does not do:
-//! - It follows no redirect and connects to no other origin than the one it was made for, whatever the URI of a
-//!   request says: a backend cannot send us elsewhere.
-//! - It retries nothing that may have been sent; [`RequestError`] says which it was. (An idle connection found closed
-//!   before a byte was written is replaced silently.)
-//! - It uses no proxy for loopback. curl would, unless `NO_PROXY` says otherwise; for a gateway whose backends often
-//!   listen on this very machine that sends private traffic to a stranger who cannot reach it anyway.
-//! - It has no time-out for an answer: only the caller knows what it asked.
+//! The client deliberately omits some features:
+//! - It follows no redirects and rejects a request for any origin but its own. A backend cannot redirect the gateway.
+//! - It never repeats a request that may have been sent; [`RequestError`] distinguishes the two cases. It does replace
+//!   an idle connection that was closed before a byte was written.
+//! - It uses no proxy for loopback addresses. curl would, unless `NO_PROXY` excludes them. Backends often listen on the
+//!   same machine, which a proxy cannot reach, and their traffic is private.
+//! - It has no timeout for a response. Only the caller knows how long its request may take.
 //!
-//! The system's roots are read when the first `https` backend appears and shared by all: they cost time and memory.
+//! The system's roots are read when the first `https` backend appears. All clients share them, because they cost time
+//! and memory.
 
 mod dial;
 mod pool;
@@ -45,22 +45,23 @@ pub use crate::connect::pool::Received;
 #[derive(Clone)]
 pub struct HttpClient(Arc<Inner>);
 
+/// The state that the clones of a client share.
 struct Inner {
     pool: Pool,
     target: Uri,
     origin: Origin,
     host: HeaderValue,
-    /// A proxy reads the requests, which are the plain ones, and wants to know where they go.
+    /// Whether requests go to a forwarding proxy. The proxy needs unencrypted requests with the absolute URI.
     is_forwarded: bool,
     proxy_authorization: Option<HeaderValue>,
-    /// The origin in words.
+    /// The origin as text, for errors.
     name: Arc<str>,
 }
 
-/// Why a configured URL cannot be used. The operator's to mend.
+/// The reason why a configured URL cannot be used. The operator must fix it.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// Scheme and host only: the rest of a URL may hold secrets.
+    /// Holds only scheme and host: the rest of a URL may contain secrets.
     #[error("the URL has scheme {scheme:?} and host {host:?}, but must look like https://host/mcp")]
     Url { scheme: String, host: String },
     #[error("cannot read the CA file {}: {source}", path.display())]
@@ -77,20 +78,20 @@ pub enum ConnectError {
     Tls(#[from] rustls::Error),
 }
 
-/// Why there is no answer.
+/// The reason why a request got no response.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum RequestError {
-    /// No byte of the request has left: trying again is safe.
+    /// No byte of the request was sent, so a retry is safe.
     #[error("cannot connect to {origin}: {cause}")]
     NotSent { origin: Arc<str>, cause: String },
-    /// The backend may have got it, and may have acted on it.
+    /// The backend may have received the request and acted on it.
     #[error("lost the connection to {origin} before it answered: {cause}")]
     MaybeSent { origin: Arc<str>, cause: String },
 }
 
 impl HttpClient {
-    /// A client for the scheme, host and port of `target`. `ca` is a PEM file of roots trusted besides the system's;
-    /// it has no meaning for `http`.
+    /// Creates a client for the scheme, host and port of `target`. `ca` is a PEM file with roots that are trusted in
+    /// addition to the system's; `http` ignores it.
     pub fn new(target: &Uri, ca: Option<&Path>, proxies: &ProxyEnvironment) -> Result<HttpClient, ConnectError> {
         let wrong = || ConnectError::Url {
             scheme: target.scheme_str().unwrap_or_default().to_owned(),
@@ -118,7 +119,7 @@ impl HttpClient {
         Ok(HttpClient(Arc::new(Inner { pool, target, origin, host, is_forwarded, proxy_authorization, name })))
     }
 
-    /// Makes a client for the gateway of a Unix socket. Its requests go to `http://localhost`.
+    /// Creates a client for a gateway on a Unix socket. Its requests go to `http://localhost`.
     pub fn over_socket(socket: &Path) -> HttpClient {
         let target = Uri::from_static("http://localhost/");
         let origin = Origin { is_https: false, host: "localhost".to_owned(), port: 80 };
@@ -129,7 +130,8 @@ impl HttpClient {
         HttpClient(Arc::new(Inner { pool, target, origin, host, is_forwarded, proxy_authorization, name }))
     }
 
-    /// Sends a request whose URI is absolute. Redirects are answers like any other.
+    /// Sends a request with an absolute URI. Returns redirects like any other response. Returns an error if the URI has
+    /// another origin.
     pub fn request(
         &self,
         mut request: Request<Full<Bytes>>,
@@ -177,7 +179,7 @@ impl RequestError {
         }
     }
 
-    /// Whether the backend cannot have seen the request.
+    /// Reports whether the backend cannot have received the request.
     pub fn is_safe_to_retry(&self) -> bool {
         match self {
             RequestError::NotSent { .. } => true,
@@ -186,8 +188,8 @@ impl RequestError {
     }
 }
 
-/// The proxies the environment names: `http_proxy`, `https_proxy`, `all_proxy`, `no_proxy`, in either case, the lower
-/// one first. Holds passwords, so it cannot be printed.
+/// The proxies from the environment: `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`. The lower-case form takes
+/// precedence over the upper-case one. The values may contain passwords, so the type implements no `Debug`.
 #[derive(Clone, Default)]
 pub struct ProxyEnvironment {
     http: Option<Variable>,
@@ -207,7 +209,7 @@ impl ProxyEnvironment {
         ProxyEnvironment::from_lookup(|name| std::env::var(name).ok())
     }
 
-    /// Reads the variables through `lookup`.
+    /// Reads the variables through `lookup`, so that tests can pass their own.
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> ProxyEnvironment {
         let first = |names: [&'static str; 4]| {
             names.into_iter().find_map(|name| {
@@ -222,6 +224,7 @@ impl ProxyEnvironment {
         }
     }
 
+    /// Returns the proxy for an origin. Returns an error if the variable does not name an HTTP proxy.
     fn proxy_for(&self, target: &Uri, origin: &Origin) -> Result<Option<Intercept>, ConnectError> {
         let variable = match origin.is_https {
             true => &self.https,
@@ -230,7 +233,7 @@ impl ProxyEnvironment {
         let Some(Variable { name, value }) = variable else {
             return Ok(None);
         };
-        // The matcher takes a proxy it cannot parse for none at all, so it is asked about the exceptions first.
+        // The matcher treats a proxy that it cannot parse as no proxy, so check the exceptions first.
         let any = Matcher::builder().all("http://proxy.invalid");
         let is_exception = any.no(self.exceptions.as_str()).build().intercept(target).is_none();
         if is_exception || is_loopback(&origin.host) {
@@ -244,7 +247,7 @@ impl ProxyEnvironment {
     }
 }
 
-/// Scheme, host and port of a URL, in words and to compare.
+/// Returns scheme, host and port of a URL in a form for messages and comparisons.
 pub fn origin(url: &Uri) -> Option<String> {
     Origin::of(url).map(|origin| origin.to_string())
 }

@@ -1,9 +1,9 @@
 //! One MCP server behind the gateway.
 //!
-//! A [`Backend`] is the handle everybody shares: it publishes the link, the last listing and the state that the backend's
-//! actor owns, and carries calls over the link without passing through the actor. A lost backend keeps its listing; calls
-//! are refused at once instead of queued. Where each client has its own link, calls go over that one, and the actor's is
-//! for listing only.
+//! A [`Backend`] is the handle that the rest of the gateway shares. It publishes the link, the last listing and the
+//! state, which the backend's actor owns. Calls go over the link directly, not through the actor. A backend that lost
+//! its connection keeps its listing, and its calls fail at once instead of being queued. If each client has a link of
+//! its own, calls use that link and the actor's link only fetches the lists.
 
 pub mod actor;
 pub mod ask;
@@ -67,58 +67,59 @@ use goblin_wire::mirror::Mirrors;
 use goblin_wire::{Request, Response};
 use crate::client::subscriptions::Subscription;
 
+/// The shared handle of one backend. Only the backend's actor writes the link, the listing and the state.
 pub struct Backend {
     pub id: ServerId,
     pub config: Arc<Server>,
     pub inbox: Arc<Inbox>,
     pub meter: Arc<Meter>,
     link: ArcSwapOption<Link>,
-    /// Of single clients, where each has its own.
+    /// The links of single clients. `None` if clients share one link.
     own: Option<OwnLinks>,
-    /// For clients with a handshake, where the link does without and clients share it.
+    /// A second link, with a handshake, for clients of that protocol generation. `None` unless clients share a link.
     twin: Option<Twin>,
-    /// The subscriptions of clients that share the link.
+    /// The subscriptions of the clients that share the link.
     pub register: Arc<Register>,
     listing: ArcSwap<Listing>,
     home: Home,
-    /// The lists that could not be fetched the last time, and why.
+    /// The lists that failed in the last fetch, each with the reason.
     failed_lists: Mutex<Vec<(List, String)>>,
-    /// The tools that its link does not let us call.
+    /// The tools that cannot be called over this link because of their definition.
     left_out: Mutex<Vec<LeftOut>>,
-    /// Lists are being fetched.
+    /// Whether the actor is fetching lists.
     refreshing: AtomicBool,
     state: watch::Sender<State>,
-    /// The first listing was fetched, or the first attempt has failed.
+    /// Becomes `true` when the first listing is complete or the first attempt has failed.
     settled: watch::Sender<bool>,
     slots: Semaphore,
     most_calls: usize,
     handed: Mutex<Handed>,
-    /// Takes its place once it can.
+    /// The backend that replaces this one after a reload, once it is ready.
     pub successor: ArcSwapOption<Backend>,
 }
 
-/// Where a backend is in its life.
+/// The state of the connection to a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     Starting,
     Ready,
-    /// Not connected, and why.
+    /// Not connected. Holds the reason.
     Lost(String),
     Stopped,
 }
 
-/// Subscriptions that another backend is to keep.
+/// Subscriptions that move from a replaced backend to its successor.
 pub struct HandedOver {
-    /// Whose own they are, where it has its own link.
+    /// The client that owns them, if it has its own link. `None` for subscriptions over the shared link.
     pub client: Option<Client>,
     pub subscriptions: Vec<Arc<Subscription>>,
 }
 
-/// How a call ended without an answer of the backend.
+/// The reason why a call ended without a response from the backend.
 #[derive(Debug)]
 pub enum CallEnd {
     Failed(Error),
-    /// By the client, or with its session; nobody wants an answer.
+    /// Cancelled by the client or by the end of its session. No response is sent.
     Cancelled,
 }
 
@@ -128,31 +129,31 @@ impl From<Error> for CallEnd {
     }
 }
 
-/// A client's request in the words of the backend.
+/// A client's request, translated for the backend.
 #[derive(Clone)]
 pub struct Outgoing<'a> {
     pub request: &'a Request,
-    /// Names and URIs turned native.
+    /// Replaces exposed names and URIs with native ones.
     pub edits: Splice,
-    /// Where the client's progress token stands; ours takes its place.
+    /// The position of the client's progress token. The gateway writes its own token there.
     pub progress_token_at: Option<Span>,
-    /// What it is about, as the backend knows it: a tool, a prompt, a resource.
+    /// The native name of the tool or prompt, or the URI of the resource.
     pub name: Option<&'a str>,
-    /// The arguments that headers repeat, of a tool that has any.
+    /// The tool arguments that HTTP headers repeat, if the tool declares any.
     pub mirrors: Option<&'a Mirrors>,
     pub tasks: Tasks,
 }
 
-/// Whether a call may be answered with a task.
+/// Whether a backend may answer a call with a task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tasks {
-    /// It may, because its client can be given one: that is declared where requests declare such things.
+    /// The client accepts tasks. The request declares this, in versions that declare capabilities per request.
     pub welcome: bool,
-    /// It must, because its tool makes nothing else: one is asked for where requests ask for them.
+    /// The tool only runs as a task. The request asks for one, in versions that have such a request member.
     pub required: bool,
 }
 
-/// An answer of the backend, and the version it was given in.
+/// A response of the backend and the protocol version of the link it came over.
 #[derive(Debug)]
 pub struct Answered {
     pub response: Response,
@@ -203,7 +204,8 @@ impl Backend {
         }
     }
 
-    /// The same backend once more, for calls over another link.
+    /// Returns a second handle for the same backend that carries calls over another link. The two share the meter and
+    /// the subscriptions.
     fn beside(&self, policies: &Policies) -> Backend {
         let (meter, register) = (Arc::clone(&self.meter), Arc::clone(&self.register));
         Backend { meter, register, ..Backend::at(self.id.clone(), self.home.clone(), policies) }
@@ -213,7 +215,7 @@ impl Backend {
         self.listing.load_full()
     }
 
-    /// What it is reached over now; nothing while it is not.
+    /// Returns the transport of the current link. Returns `None` if the backend is not connected.
     pub fn transport(&self) -> Option<&'static str> {
         self.link.load().as_ref().map(|link| link.transport())
     }
@@ -226,12 +228,12 @@ impl Backend {
         self.state.subscribe()
     }
 
-    /// The lists that it did not give when they were last asked for, and why.
+    /// Returns the lists that failed in the last fetch, each with the reason.
     pub fn failed_lists(&self) -> Vec<(List, String)> {
         self.failed_lists.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The tools that are not offered because of how they are defined.
+    /// Returns the tools that are not offered because of their definition.
     pub fn left_out(&self) -> Vec<LeftOut> {
         self.left_out.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -246,9 +248,9 @@ impl Backend {
         failed.extend(reason.map(|reason| (list, reason)));
     }
 
-    /// Waits until its first listing was fetched or its first attempt has failed.
+    /// Waits until the first listing is complete or the first attempt has failed.
     pub async fn settled(&self) {
-        // The sender is ours, so it is there as long as we are.
+        // `self` owns the sender, so the channel cannot close during the wait.
         let _ = self.settled.subscribe().wait_for(|settled| *settled).await;
     }
 
@@ -256,13 +258,14 @@ impl Backend {
         *self.settled.borrow()
     }
 
-    /// Whether its lists may be about to change.
+    /// Reports whether lists are being fetched or are marked for a fetch.
     pub fn is_refreshing(&self) -> bool {
         self.refreshing.load(Ordering::Acquire) || self.inbox.has_changes()
     }
 
-    /// The subscriptions over the link of the client whose call this is; where it has its own, that is begun first. One that
-    /// cannot be begun now will be, for the sake of what is subscribed.
+    /// Returns the register that keeps the subscriptions of the calling client. If clients have their own links,
+    /// connects the client's link first. A link that cannot connect now is no error: the register makes the client's
+    /// task dial again later.
     pub async fn register_for(&self, call: &Call) -> Result<Arc<Register>, Error> {
         match &self.own {
             Some(own) => {
@@ -277,7 +280,8 @@ impl Backend {
         }
     }
 
-    /// The same where there is one already.
+    /// Returns the register for `session` without connecting a link. Returns `None` if the client has no link of its
+    /// own yet.
     pub fn known_register(&self, session: Option<SessionId>) -> Option<Arc<Register>> {
         match (&self.own, session) {
             (Some(own), Some(session)) => own.register(session),
@@ -285,18 +289,17 @@ impl Backend {
         }
     }
 
-    /// Whether it tells of its resources, or is asked about them now and then.
+    /// Reports whether the backend can notify of resource updates, or the gateway polls it for them.
     pub fn can_tell(&self) -> bool {
         let hello = self.listing().hello.clone();
         self.config.poll.is_some() || hello.is_none_or(|hello| hello.capabilities.subscribe)
     }
 
-    /// Every subscription to something of this backend, with how it stands.
+    /// Returns every subscription to this backend's resources, each with its status.
     pub fn subscriptions(&self) -> Vec<(Arc<Subscription>, &'static str)> {
         self.registers().flat_map(|register| register.all()).collect()
     }
 
-    /// How many there are.
     pub fn count_of_subscriptions(&self) -> usize {
         self.registers().map(|register| register.count()).sum()
     }
@@ -305,25 +308,26 @@ impl Backend {
         std::iter::once(Arc::clone(&self.register)).chain(self.own.iter().flat_map(OwnLinks::registers))
     }
 
-    /// Publishes what it offers.
+    /// Publishes a new listing, and through `home.offered` the view of it that the registers use.
     fn set_listing(&self, listing: Listing) {
         let listing = Arc::new(listing);
         self.home.offered.store(Arc::new(Offered::new(Arc::clone(&self.config), Arc::clone(&listing))));
         self.listing.store(listing);
     }
 
-    /// What it offers is about to be listed.
+    /// Notifies the registers that a fetch of the lists begins.
     fn list_begins(&self) {
         self.registers().for_each(|register| register.list_begins());
     }
 
-    /// The connection over which it lists is another.
+    /// Notifies the registers that the link that fetches the lists was replaced.
     fn list_connected(&self) {
         self.registers().for_each(|register| register.list_connected());
     }
 
-    /// It has listed its resources, or its templates alone; `is_settled` when it was connected long enough to have them all.
-    /// Tells whether it was asked too early.
+    /// Notifies the registers of new lists: the resources, or only the templates if `has_resources` is `false`.
+    /// `is_settled` is `true` if the connection is old enough for its lists to be complete. Returns `true` if a
+    /// register needs a second fetch once the connection has settled.
     async fn relisted(&self, is_settled: bool, has_resources: bool) -> bool {
         let mut is_early = false;
         for register in self.registers().collect::<Vec<_>>() {
@@ -336,17 +340,18 @@ impl Backend {
         self.registers().for_each(|register| register.list_failed());
     }
 
-    /// All subscriptions, for the backend that takes this one's place.
+    /// Removes and returns all subscriptions, for the backend that replaces this one.
     pub fn hand_over(&self) -> Vec<HandedOver> {
         let own = self.own.iter().flat_map(OwnLinks::hand_over);
         let shared = HandedOver { client: None, subscriptions: self.register.hand_over() };
         std::iter::once(shared).chain(own).filter(|handed| !handed.subscriptions.is_empty()).collect()
     }
 
-    /// Takes them over. Whose were shared, and can be so no more, are gone: nobody can dial for a client that did not call.
+    /// Adds subscriptions from the replaced backend. Shared subscriptions end here if clients now have their own links:
+    /// the gateway dials such a link only for a client that makes a call.
     pub fn take_over(&self, handed: Vec<HandedOver>) {
         if !handed.is_empty() {
-            // What it listed before was not compared with what is subscribed.
+            // An earlier listing of this backend was not compared with these subscriptions, so fetch it again.
             self.inbox.mark(&[List::Resources]);
         }
         for HandedOver { client, subscriptions } in handed {
@@ -358,54 +363,54 @@ impl Backend {
         }
     }
 
-    /// It is taken from the configuration: what was subscribed is gone.
+    /// Ends all subscriptions. The gateway calls this when the server is removed from the configuration.
     pub fn close_subscriptions(&self) {
         self.registers().for_each(|register| register.close());
     }
 
-    /// Calls of clients that it works on.
+    /// Returns the number of client calls in progress.
     pub fn calls_in_flight(&self) -> usize {
         self.most_calls - self.slots.available_permits()
     }
 
-    /// Remembers a URI that it handed out; `normalise` gives the form of the URI under which other spellings are found.
+    /// Remembers a URI that the backend returned in a result. `normalise` maps spellings of the same URI to one form.
     pub fn remember(&self, native: &str, normalise: impl Fn(&str) -> String) {
         if self.handed().remember(native, normalise) {
             self.inbox.observe().limit_hit(Limit::KnownUriBytes);
         }
     }
 
-    /// URIs it handed out in results.
+    /// Returns the URIs that the backend returned in results.
     pub fn handed(&self) -> MutexGuard<'_, Handed> {
         self.handed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks whether it is there, on behalf of nobody.
+    /// Checks that the backend answers, with a request of the gateway itself.
     pub async fn ping(&self) -> Result<(), Error> {
         let link = self.link.load_full().ok_or_else(|| self.unavailable())?;
         let question = if link.dialect().has_handshake() { Method::Ping } else { Method::Discover };
         link.ask(&question, "{}").await.map(drop).map_err(|error| self.explain(error))
     }
 
-    /// Whether it is known to speak versions with a handshake and versions without.
+    /// Reports whether the backend is known to speak protocol versions with a handshake and versions without one.
     pub fn has_both_eras(&self) -> bool {
         let lists_both = self.listing().hello.as_ref().is_some_and(|hello| hello.lists_handshake);
         lists_both || self.twin.as_ref().is_some_and(Twin::is_up)
     }
 
-    /// How many clients have a link of their own; nothing where they share one.
+    /// Returns the number of clients that have a link of their own. Returns `None` if clients share one link.
     pub fn own_links(&self) -> Option<usize> {
         self.own.as_ref().map(OwnLinks::count)
     }
 
-    /// Passes a notification of a client on over its own link, where it has one.
+    /// Forwards a client's notification over the client's own link. Does nothing if clients share a link.
     pub fn tell_own(&self, session: SessionId, notification: &Bytes) {
         if let Some(own) = &self.own {
             own.tell(session, notification);
         }
     }
 
-    /// A client asked for another log level; its mailbox knows which.
+    /// Makes the client's own link send the new log level, which is stored in the client's mailbox.
     pub fn level_changed(&self, session: SessionId) {
         if let Some(own) = &self.own {
             own.level_changed(session);

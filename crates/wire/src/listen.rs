@@ -5,19 +5,19 @@ use std::sync::Arc;
 
 use crate::json::{self, Span, quote};
 
-/// What is listened for on one stream.
+/// The notifications that a stream subscribes to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     pub tools: bool,
     pub prompts: bool,
     pub resources: bool,
     pub uris: BTreeSet<Arc<str>>,
-    /// Tasks, by their ids.
+    /// The ids of tasks.
     pub tasks: BTreeSet<Arc<str>>,
 }
 
 impl Filter {
-    /// The value of `notifications`, in a request or an acknowledgement. What is not asked for is absent.
+    /// Reads the `notifications` member of a request or an acknowledgement. Absent members mean no subscription.
     pub fn read(text: &str, span: Span) -> Filter {
         let is_true = |key| json::member(text, span, key).is_some_and(|value| value.get(text) == "true");
         let words = |key| {

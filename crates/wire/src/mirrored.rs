@@ -1,4 +1,4 @@
-//! What HTTP repeats of a request in headers, in versions without a handshake: so that who stands between can route it
+//! The headers that repeat parts of a request, in versions without a handshake. Proxies use them to route requests
 //! without reading bodies.
 
 use http::header::{HeaderName, HeaderValue};
@@ -21,13 +21,14 @@ pub struct About<'a> {
     pub mirrors: Option<(&'a Mirrors, &'a Request)>,
 }
 
-/// Headers of one request, on their way to those of all.
+/// The headers of one request, before they are added to the link's headers.
 pub type Repeated = SmallVec<[(HeaderName, HeaderValue); 2]>;
 
+/// Returns the headers for a request.
 pub fn headers(about: About<'_>) -> Repeated {
     let mut headers = Repeated::new();
     let mut add = |name: HeaderName, value: &str| {
-        // What was encoded is fit for a header; a method that is not is nobody's.
+        // An encoded value is always valid in a header. A method that is not valid matches no known method.
         if let Ok(value) = HeaderValue::try_from(value) {
             headers.push((name, value));
         }

@@ -1,7 +1,8 @@
-//! Making the connection: from an origin to a stream of bytes, or the words for why not.
+//! Opens a connection to an origin, or explains in words why that failed.
 //!
-//! Owns the order of the steps (TCP, the proxy's tunnel, TLS), their common time-out, and the stream hyper writes to.
-//! It decides nothing: origin, route and TLS come ready from [`connect`](super). It does not pool; `pool` does.
+//! This module runs the steps (TCP, the proxy's tunnel, TLS) in order, under one timeout, and implements the stream for
+//! hyper. It decides nothing: [`connect`](super) provides origin, route and TLS. It does not pool connections; `pool`
+//! does.
 
 use std::error::Error;
 use std::fmt;
@@ -26,19 +27,21 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{self, CertificateError};
 use tower_service::Service;
 
-/// From the name look-up to the end of the TLS handshake.
+/// The timeout from the name lookup to the end of the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Finds out about a peer that vanished while a stream is open and silent: after this long without a word it is asked so
-/// often, so far apart, and then given up.
+/// The idle time after which TCP probes the peer. The probes detect a peer that vanished while a stream is open and
+/// silent.
 const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
+/// The interval between two probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+/// The number of unanswered probes after which the connection fails.
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// Scheme, host and port: what a connection is made to.
+/// The scheme, host and port of a connection.
 #[derive(PartialEq, Eq)]
 pub(super) struct Origin {
     pub is_https: bool,
-    /// In lower case, an IPv6 address in brackets.
+    /// The host in lower case. An IPv6 address is in brackets.
     pub host: String,
     pub port: u16,
 }
@@ -55,7 +58,7 @@ impl Origin {
         Some(Origin { is_https, host, port })
     }
 
-    /// As in the `Host` header: without the port that goes without saying.
+    /// Returns the value of the `Host` header, without a default port.
     pub fn authority(&self) -> String {
         match (self.is_https, self.port) {
             (true, 443) | (false, 80) => self.host.clone(),
@@ -78,27 +81,28 @@ pub(super) fn tcp_connector() -> HttpConnector {
     connector.set_keepalive(Some(TCP_KEEPALIVE));
     connector.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
     connector.set_keepalive_retries(Some(KEEPALIVE_PROBES));
-    // Shared among the addresses of a name, so that a dead first one leaves time for the second.
+    // The timeout is divided among the addresses of a name, so a dead first address leaves time for the second.
     connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
     connector
 }
 
-/// The way to one origin.
+/// Opens connections to one origin.
 pub(super) struct Dialer {
-    /// Somewhere at the origin.
+    /// A URI at the origin.
     pub target: Uri,
     pub tcp: HttpConnector,
     pub route: Route,
     pub tls: Option<Tls>,
 }
 
+/// The path of a connection.
 pub(super) enum Route {
     Direct,
-    /// To the proxy, which reads the request: plain HTTP.
+    /// To a proxy that reads the request, which is plain HTTP.
     Forward {
         proxy: Uri,
     },
-    /// Through the proxy, which learns the name of the origin only: TLS.
+    /// Through a proxy that learns only the name of the origin. The connection uses TLS.
     Tunnel {
         proxy: Uri,
         tunnel: Tunnel<HttpConnector>,
@@ -134,7 +138,7 @@ impl Route {
     }
 }
 
-/// Why there is no connection. Its words are the whole cause.
+/// The reason why a connection could not be opened. The message contains the whole cause.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DialError {
     #[error("no connection within {} s (can this machine reach it? is there a firewall or proxy?)", CONNECT_TIMEOUT.as_secs())]
@@ -150,7 +154,7 @@ pub(super) enum DialError {
 }
 
 impl Dialer {
-    /// A connection, in time.
+    /// Opens a connection. Returns an error after [`CONNECT_TIMEOUT`].
     pub async fn dial(&self) -> Result<Stream, DialError> {
         timeout(CONNECT_TIMEOUT, self.connect()).await.unwrap_or(Err(DialError::TimedOut))
     }
@@ -178,7 +182,8 @@ impl Dialer {
     }
 }
 
-/// Connects to a Unix socket that this user or root serves. Another user who could put a socket there gets no request.
+/// Connects to a Unix socket and checks that this user or root serves it. Another user that
+/// places a socket there must not receive requests.
 async fn connect_socket(path: &Path) -> Result<TokioIo<UnixStream>, String> {
     let connected = UnixStream::connect(path).await.and_then(|stream| Ok((stream.peer_cred()?.uid(), stream)));
     let own = rustix::process::geteuid().as_raw();
@@ -201,7 +206,7 @@ fn is_unknown_issuer(error: &io::Error) -> bool {
     matches!(error, Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)))
 }
 
-/// Calls a service as it must be called, and keeps of its error the words.
+/// Waits until a service is ready and calls it. Returns an error as text.
 async fn call<S>(mut service: S, destination: Uri) -> Result<S::Response, String>
 where
     S: Service<Uri, Error: Error + 'static>,
@@ -213,11 +218,11 @@ where
     outcome.map_err(|error| format!("{}{}", innermost(&error), cure(&error)))
 }
 
-/// What to do about a connection that could not be made, where that can be said.
+/// Returns advice for a failed connection, or an empty text.
 fn cure(error: &(dyn Error + 'static)) -> &'static str {
     let mut next = Some(error);
     while let Some(error) = next {
-        // hyper keeps the type of this one to itself.
+        // hyper does not export the type of this error.
         if error.to_string() == "dns error" {
             return " (is the host name in the url right?)";
         }
@@ -238,7 +243,7 @@ fn tls_cure(error: &io::Error) -> &'static str {
     }
 }
 
-/// The last cause says what happened ("connection refused"), the ones around it only where.
+/// Returns the innermost cause of an error ("connection refused"). The outer ones only name the place.
 fn innermost(error: &(dyn Error + 'static)) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
@@ -247,7 +252,7 @@ fn innermost(error: &(dyn Error + 'static)) -> String {
     plain(error)
 }
 
-/// All causes, outermost first.
+/// Returns all causes of an error, outermost first.
 pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = plain(error);
     let mut next = error.source();
@@ -258,7 +263,7 @@ pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// An error of the operating system without its number and capital letter.
+/// Returns an error of the operating system without its number and its capital letter.
 fn plain(error: &(dyn Error + 'static)) -> String {
     let text = error.to_string();
     let Some((words, _)) = text.split_once(" (os error ") else {

@@ -1,11 +1,11 @@
-//! The connections to one origin. Each carries one request at a time and waits here for the next.
+//! A pool of HTTP/1.1 connections to one origin. Each connection carries one request at a time.
 //!
-//! hyper-util has a pool for many origins: it hashes the origin of a request three times and starts a task for each answer
-//! to see its end. Here the body of an answer brings its connection back, which saves a small call some thousands of its
-//! instructions.
+//! The pool of hyper-util supports many origins: it hashes the origin of a request three times and starts a task per
+//! response to detect its end. Here the response body returns its connection, which saves several thousand instructions
+//! per small call.
 //!
-//! The connection that came back last is taken first, so that those in excess grow old. Idle ones are closed after
-//! [`IDLE_TIMEOUT`], and at once where there are [`MOST_IDLE`].
+//! The pool reuses the connection that was returned last, so surplus connections stay idle. It closes idle connections
+//! after [`IDLE_TIMEOUT`], and never keeps more than [`MOST_IDLE`].
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -25,20 +25,22 @@ use goblin_telemetry::worker;
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 const MOST_IDLE: usize = 256;
+/// The time to wait for a returned connection to become ready.
 const SOON: Duration = Duration::from_millis(100);
 
-/// One connection, as whoever sends on it sees it.
+/// The sending side of one connection.
 type Connection = SendRequest<Full<Bytes>>;
 
+/// The connections to one origin, and the dialer for new ones.
 pub(super) struct Pool {
     dialer: Dialer,
     idle: Arc<Idle>,
 }
 
-/// Why there is no answer.
+/// The reason why a request got no response.
 pub(super) enum Failed {
     Dial(DialError),
-    /// Not a byte of the request was written.
+    /// No byte of the request was written.
     Unsent(hyper::Error),
     Sent(hyper::Error),
 }
@@ -48,8 +50,8 @@ impl Pool {
         Pool { dialer, idle: Arc::default() }
     }
 
-    /// Sends a request on an idle connection or on a new one. It is handed over at once where one is ready: a future that
-    /// kept it would be moved with it.
+    /// Sends a request on an idle connection or on a new one. If a connection is ready, the request is passed on before
+    /// the future is returned. A future that holds the request would be moved together with it.
     pub fn send(&self, request: Request<Full<Bytes>>) -> impl Future<Output = Result<Response<Received>, Failed>> {
         let Some(mut connection) = self.idle.take_ready() else {
             return Either::Right(Box::pin(self.send_late(request)));
@@ -57,14 +59,14 @@ impl Pool {
         Either::Left(connection.try_send_request(request).then(move |sent| match sent {
             Ok(response) => Either::Left(ready(Ok(self.received(response, connection)))),
             Err(mut error) => match error.take_message() {
-                // Closed by its peer while nobody looked.
+                // The peer closed the connection while it was idle.
                 Some(unsent) => Either::Right(Box::pin(self.send_late(unsent))),
                 None => Either::Left(ready(Err(Failed::Sent(error.into_error())))),
             },
         }))
     }
 
-    /// Sends a request for which no connection was ready.
+    /// Sends a request for which no connection was ready at once.
     async fn send_late(&self, mut request: Request<Full<Bytes>>) -> Result<Response<Received>, Failed> {
         while let Some(mut connection) = self.idle.take() {
             if !is_ready_soon(&mut connection).await {
@@ -91,7 +93,7 @@ impl Pool {
     async fn dial(&self) -> Result<Connection, Failed> {
         let stream = self.dialer.dial().await.map_err(Failed::Dial)?;
         let (mut connection, driver) = handshake(stream).await.map_err(Failed::Unsent)?;
-        // Whoever sends hears of its errors.
+        // The sender receives the connection's errors, so the driver's result is ignored.
         worker::spawn(async move { drop(driver.await) });
         connection.ready().await.map_err(Failed::Unsent)?;
         Idle::keep_swept(&self.idle);
@@ -109,22 +111,23 @@ impl Pool {
     }
 }
 
-/// A connection that was given back this moment may not have seen the end of its answer. One that is closed never will, and
-/// one whose peer answered before it took the whole request may not.
+/// Reports whether a returned connection becomes ready within [`SOON`]. It may not have processed the end of its
+/// response yet. It never becomes ready if it is closed or if the peer answered before it read the whole request.
 async fn is_ready_soon(connection: &mut Connection) -> bool {
     matches!(tokio::time::timeout(SOON, connection.ready()).await, Ok(Ok(())))
 }
 
-/// A connection that was taken from those that wait, unless it is too old.
+/// Returns the connection unless it was idle for too long.
 fn young((connection, since): (Connection, Instant), waiting: &mut Vec<(Connection, Instant)>) -> Option<Connection> {
     if since.elapsed() < IDLE_TIMEOUT {
         return Some(connection);
     }
-    // All others are older, or closed.
+    // All others are older or closed.
     waiting.clear();
     None
 }
 
+/// The idle connections. Shared with response bodies, which return their connections here.
 #[derive(Default)]
 struct Idle(Mutex<Shelf>);
 
@@ -135,7 +138,7 @@ struct Shelf {
 }
 
 impl Idle {
-    /// The connection that came back last of those that can be used at once.
+    /// Returns the last returned connection that is ready now.
     fn take_ready(&self) -> Option<Connection> {
         let mut shelf = self.lock();
         let place = shelf.waiting.iter().rposition(|(connection, _)| connection.is_ready())?;
@@ -155,7 +158,7 @@ impl Idle {
         }
     }
 
-    /// Has somebody close what nobody takes any more, for as long as there is a pool.
+    /// Starts the task that closes expired connections, unless it runs already. The task ends with the pool.
     fn keep_swept(idle: &Arc<Idle>) {
         if std::mem::replace(&mut idle.lock().is_swept, true) {
             return;
@@ -173,14 +176,14 @@ impl Idle {
         });
     }
 
-    /// No code that holds this lock can panic.
+    /// Takes the lock. Code that holds it cannot panic, so a poisoned lock is usable.
     fn lock(&self) -> MutexGuard<'_, Shelf> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The body of an answer. At its end, or when it is dropped before, its connection goes back; one that cannot be used any
-/// more then closes by itself.
+/// The body of a response. Its connection goes back to the pool when the body ends or is dropped. A connection that
+/// cannot be reused then closes by itself.
 pub struct Received {
     body: Incoming,
     way_back: Option<(Connection, Arc<Idle>)>,

@@ -1,7 +1,7 @@
-//! The life of one backend: dial, shake hands, list, listen, and begin again.
+//! The actor of one backend: connects, initializes, fetches the lists and reconnects after a loss.
 //!
-//! Owns the connection and the right to publish link, listing and state. A backend that is down, slow or hangs delays
-//! nobody but its own callers: each has its own actor, and nothing waits for it.
+//! The actor owns the connection. It alone publishes the link, the listing and the state of its [`Backend`]. Each
+//! backend has its own actor and no other task waits for it, so a slow or hanging backend delays only its own callers.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -38,34 +38,35 @@ use goblin_telemetry::{Event, Observe};
 use goblin_wire::method::Method;
 use goblin_telemetry::worker;
 
-/// At least this long between two fetches of the lists: a storm of changes costs a few fetches a second, not thousands.
+/// The shortest time between two fetches of the lists. A burst of change notifications costs a few fetches per second.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(300);
 
-/// Lists that come within this time are published together.
+/// Lists that arrive within this time are published together.
 const LISTS_TOGETHER: Duration = Duration::from_secs(2);
-/// A list that could not be fetched is tried again after this.
+/// The time after which a failed list is fetched again.
 const LIST_RETRY: Duration = Duration::from_secs(30);
-/// How many of the tools that a listing leaves out are reported in the log. The status shows all.
+/// The number of left-out tools that one listing reports in the log. The status shows all of them.
 const MAX_REPORTED: usize = 100;
-/// A session that was forgotten sooner than this was a short one; the second in a row counts as a failure.
+/// A session that the backend forgets sooner than this is short. The second short session in a row counts as a failure.
 pub(super) const SHORTEST_SESSION: Duration = Duration::from_secs(1);
 
-/// What every actor needs from outside.
+/// The dependencies that all actors share.
 #[derive(Clone)]
 pub struct Surroundings {
     pub policies: Policies,
     pub observe: Arc<Observe>,
-    /// Our own executable, which is also the guard of child processes.
+    /// The gateway's own executable, which also runs as the guard of child processes.
     pub exe: PathBuf,
     pub proxies: ProxyEnvironment,
     pub translate: Arc<dyn Translate>,
-    /// Rung when a listing changed.
+    /// Notified when a listing changed.
     pub bell: Arc<Notify>,
-    /// The lowest log level any client asked for.
+    /// The lowest log level that a client requested.
     pub level: watch::Receiver<Option<Level>>,
 }
 
-/// Starts a backend, which goes on with `meter`. It lives until the sender of `stop` says so or is gone.
+/// Starts the actor of a backend and returns the backend's handle. `meter` continues the counters of a replaced
+/// backend. The actor runs until `stop` is `true` or its sender is dropped.
 pub fn start(
     id: ServerId,
     config: Arc<Server>,
@@ -95,16 +96,17 @@ pub struct Actor {
     dialler: Arc<Dialler>,
     stop: watch::Receiver<bool>,
     health: Health,
-    /// How many sessions in a row were forgotten at once.
+    /// The number of short sessions in a row.
     short_sessions: u32,
-    /// The last failure that was told, since there was a connection.
+    /// The last failure that was reported since the last successful connection. A repetition of it is logged at a lower
+    /// level.
     told: Option<String>,
     has_dialled: bool,
-    /// For whom the link is: all, or only the calls of clients that want another one.
+    /// The clients that the link serves: all of them, or only the calls of clients with a handshake.
     whom: For,
 }
 
-/// Why the actor leaves a connection.
+/// The reason why the actor leaves a connection.
 enum Left {
     Stopped,
     Lost(End),
@@ -121,7 +123,8 @@ impl Actor {
         Actor { backend, surroundings, dialler, stop, health, short_sessions, told, has_dialled, whom }
     }
 
-    /// Of a link beside another, which lists and subscribes already.
+    /// Creates the actor of a second link that carries only calls. The first link fetches the lists and keeps the
+    /// subscriptions.
     pub fn beside(
         backend: Arc<Backend>,
         surroundings: Surroundings,
@@ -131,6 +134,8 @@ impl Actor {
         Actor { whom: For::HandshakeOnly, ..Actor::new(backend, surroundings, dialler, stop) }
     }
 
+    /// Connects and serves until the actor is stopped. After a loss, waits for the pause that [`Health`] returns and
+    /// connects again.
     pub async fn run(mut self) {
         loop {
             let left = match self.connect().await {
@@ -143,7 +148,7 @@ impl Actor {
                     let left = self.judge(left, begin.elapsed());
                     self.backend.link.store(None);
                     if let Left::Lost(End::Lost(reason)) = &left {
-                        // Before the link is closed, which may take its time: nobody shall wait for a lost backend.
+                        // Publish the loss before closing the link, which can take seconds. Calls must fail at once.
                         self.publish_state(State::Lost(reason.clone()));
                         self.emit(&Event::BackendLost { server: self.backend.id.as_str(), reason });
                         self.told = Some(trouble::gist(reason).to_owned());
@@ -156,9 +161,9 @@ impl Actor {
             };
             let pause = match left {
                 Left::Stopped => break,
-                // It has no other side; whoever asks again later begins anew.
+                // The backend refuses the handshake, so this second link cannot exist. A later call starts a new actor.
                 _ if self.whom == For::HandshakeOnly && !self.dialler.eras.may_have_both(Instant::now()) => break,
-                // The backend lives, it only forgot us.
+                // The backend is alive and only forgot the session, so reconnect without a pause.
                 Left::Lost(End::Forgotten) => continue,
                 Left::Lost(End::Lost(reason)) => self.after_loss(reason),
             };
@@ -176,7 +181,7 @@ impl Actor {
         }
     }
 
-    /// Keeps listing and subscriptions until the connection ends.
+    /// Keeps the listing and the subscriptions up to date until the connection ends.
     async fn serve_all(&mut self, link: &Arc<Link>, hello: &Arc<Hello>) -> Left {
         let register = Arc::clone(&self.backend.register);
         self.backend.list_connected();
@@ -189,7 +194,7 @@ impl Actor {
         left
     }
 
-    /// Lends the link to calls, until the connection ends.
+    /// Publishes the link for calls and forwards log levels until the connection ends.
     async fn serve_calls(&mut self, link: &Arc<Link>, hello: &Hello) -> Left {
         self.backend.link.store(Some(Arc::clone(link)));
         self.publish_state(State::Ready);
@@ -208,7 +213,8 @@ impl Actor {
         }
     }
 
-    /// A backend that forgets every session at once cannot be used; dialling again without a pause would go on for ever.
+    /// Turns the second short session in a row into a loss. A backend that forgets every session at once is unusable,
+    /// and the actor would reconnect without a pause for ever.
     fn judge(&mut self, left: Left, lasted: Duration) -> Left {
         let is_short = matches!(left, Left::Lost(End::Forgotten)) && lasted < SHORTEST_SESSION;
         self.short_sessions = if is_short { self.short_sessions.saturating_add(1) } else { 0 };
@@ -218,6 +224,7 @@ impl Actor {
         }
     }
 
+    /// Records and reports a failure. Returns the pause before the next attempt.
     fn after_loss(&mut self, reason: String) -> Duration {
         let pause = self.health.failed(Instant::now(), health::jitter());
         let repeated = self.told.as_deref() == Some(trouble::gist(&reason));
@@ -230,7 +237,7 @@ impl Actor {
         pause
     }
 
-    /// A link with its handshake done, or nothing when we were told to stop.
+    /// Returns an initialized link. Returns `None` if the actor was stopped first.
     async fn connect(&mut self) -> Result<Option<(Arc<Link>, Arc<Hello>)>, String> {
         let begin = Instant::now();
         if std::mem::replace(&mut self.has_dialled, true) {
@@ -252,10 +259,10 @@ impl Actor {
         Ok(Some((link, hello)))
     }
 
-    /// Keeps the listing fresh until the connection ends.
+    /// Fetches all lists, then the changed ones, until the connection ends.
     async fn serve(&mut self, link: &Arc<Link>, hello: &Arc<Hello>) -> Left {
         self.backend.refreshing.store(true, Ordering::Release);
-        // What was marked before is part of the first fetch.
+        // The first fetch covers all lists, so marks from before are obsolete.
         self.backend.inbox.take_changes();
         let begin = Instant::now();
         self.backend.link.store(Some(Arc::clone(link)));
@@ -309,9 +316,11 @@ impl Actor {
         }
     }
 
-    /// Fetches `lists` side by side and publishes them together; but one that takes long hides no other. A list that fails
-    /// keeps its last entries; where the connection broke, that is the error: over HTTP nothing else might notice, and the
-    /// list would stay as it was for good. Tells whether the backend was asked too early to have them all.
+    /// Fetches `lists` concurrently and publishes them together. Lists that arrive before a slow one are published
+    /// after [`LISTS_TOGETHER`]. A list that fails keeps its last entries.
+    ///
+    /// Returns an error if the connection broke: over HTTP nothing else may notice the break, and the list would stay
+    /// stale. Returns `true` if a register needs a second fetch once the connection has settled.
     async fn refresh(&self, link: &Link, hello: &Arc<Hello>, lists: &[List], is_settled: bool) -> Result<bool, String> {
         self.backend.list_begins();
         let budget = Budget::new(&self.surroundings.observe.memory);
@@ -343,8 +352,9 @@ impl Actor {
         Ok(is_early)
     }
 
-    /// Publishes fresh lists where they differ. Nobody but this actor does, so nothing comes between reading and writing.
-    /// Dropped before subscriptions know of the lists, the next lists are compared with what they knew.
+    /// Publishes the fetched lists that differ from the current ones. Only this actor writes the listing, so reading
+    /// and storing it without a lock is safe. If this future is dropped before `relisted` completes, the registers
+    /// compare the next lists with the ones they know.
     async fn publish(&self, hello: &Arc<Hello>, fetched: Vec<(List, Fetched)>, is_settled: bool) -> bool {
         let mut listing = Listing::clone(&self.backend.listing());
         let mut differs = listing.hello.as_ref() != Some(hello);
@@ -358,7 +368,7 @@ impl Actor {
             let before = listing.clone();
             listing.set(list, fresh.entries, fresh.reserved);
             differs = true;
-            // The lists of this fetch fit together. Those of another fetch may have left too little room.
+            // The lists of one fetch fit together. Lists of earlier fetches may have left too little space.
             if listing.weight() > MAX_LIST_BYTES {
                 listing = before;
                 self.list_refused(list, Refused::too_large());
@@ -371,6 +381,7 @@ impl Actor {
         (has_resources || has_templates) && self.backend.relisted(is_settled, has_resources).await
     }
 
+    /// Fetches one list. Returns `None` if the list keeps its last entries, and an error if the connection broke.
     async fn fetch(&self, link: &Link, list: List, budget: &Budget) -> Result<Option<Fetched>, String> {
         match listing::fetch(link, list, self.surroundings.policies.start_timeout, budget).await {
             Ok(mut fetched) => {
@@ -382,7 +393,7 @@ impl Actor {
                 Ok(Some(fetched))
             }
             Err(Refused::Failed(LinkError::Closed { reason, .. })) => Err(reason),
-            // The link says so itself.
+            // The link reports the lost session itself, through `Link::closed`.
             Err(Refused::Failed(LinkError::SessionLost)) => Ok(None),
             Err(refused) => {
                 self.list_refused(list, refused);
@@ -391,7 +402,7 @@ impl Actor {
         }
     }
 
-    /// Reports that a list keeps its last entries. The list is fetched again after [`LIST_RETRY`].
+    /// Reports that a list keeps its last entries. The actor fetches the list again after [`LIST_RETRY`].
     fn list_refused(&self, list: List, refused: Refused) {
         let reason = match refused {
             Refused::Failed(error) => error.to_string(),
@@ -408,8 +419,8 @@ impl Actor {
         }
     }
 
-    /// Returns the tools but those that must not be called over this link, and reports those that were not reported before.
-    /// Returns `None` if the gateway shuts down.
+    /// Removes the tools that must not be called over this link. Reports each of them once. Returns `None` if the
+    /// gateway shuts down.
     async fn leave_out(&self, link: &Link, mut tools: Vec<Definition>) -> Option<Vec<Definition>> {
         let (mut left_out, mut fresh) = (Vec::new(), Vec::new());
         if link.repeats_arguments() {
@@ -430,8 +441,9 @@ impl Actor {
         Some(tools)
     }
 
+    /// Sends the lowest requested log level to the backend, in the background.
     fn set_level(&self, link: &Arc<Link>, hello: &Hello, lowest: Option<Level>) {
-        // A link that only lists has no calls, so nobody's log lines either.
+        // A link that only fetches lists carries no calls, so no client receives its log messages.
         let lowest = lowest.filter(|_| self.backend.own.is_none() && hello.dialect.has_handshake());
         let Some(level) = lowest.filter(|_| hello.capabilities.logging) else { return };
         let link = Arc::clone(link);
@@ -449,8 +461,8 @@ impl Actor {
     }
 }
 
-/// Waits for the word to stop.
+/// Waits until `stop` is `true`.
 pub async fn stopped(stop: &mut watch::Receiver<bool>) {
-    // An error means that nobody is left who could say it.
+    // An error means that the sender is gone, which also stops the actor.
     let _ = stop.wait_for(|stop| *stop).await;
 }

@@ -1,9 +1,9 @@
-//! One ask on its way: from the backend to the client and back.
+//! Relays one server request (sampling, elicitation, roots) from a backend to a client and the response back.
 //!
-//! It goes on the stream of the call it belongs to, or on the session's. It ends with the client's answer; when the backend
-//! takes it back or its link is over; when its call is cancelled or late; when the client is gone; or when the client has
-//! not answered in time. Who did not end it is told. A backend that answers its call without waiting for what it asked still
-//! gets that. While an ask is open the clock of its call stands still.
+//! The request goes out on the stream of the call it belongs to, or on the session's stream. It ends with the client's
+//! response, or when the backend cancels it, its link or its call ends, the client disappears, or the timeout expires.
+//! The relay notifies the other side of such an end. The clock of the call is paused while the request is open. A
+//! backend that answers its call early still receives the client's response.
 
 use std::sync::Arc;
 
@@ -24,28 +24,28 @@ use goblin_wire::method::Method;
 use goblin_wire::{Id, Notification, Request};
 use goblin_telemetry::worker;
 
-/// Knows the names under which clients know what backends name.
+/// Maps between a backend's native names and the exposed names that clients see. The router implements this trait.
 pub trait Translate: Send + Sync {
-    /// What must change in an ask of `server` on its way to a client.
+    /// Returns the changes that a request from `server` needs before it goes to a client.
     fn ask(&self, server: &ServerId, ask: &Request, dialect: Dialect) -> Splice;
 
-    /// A URI of `server` as clients know it.
+    /// Returns the exposed URI for a native URI of `server`.
     fn expose(&self, server: &ServerId, native: &str) -> String;
 
     /// Returns the exposed URI of a resource that `server` lists.
     fn expose_listed(&self, server: &ServerId, native: &str) -> String;
 
-    /// The id that the client of a task knows it by. `own` is whose own link it is.
+    /// Returns the task id that the client sees. `own` is the session of the client if the link is its own.
     fn task_id(&self, server: &ServerId, own: Option<SessionId>, native: &str) -> Option<String>;
 
-    /// The same the other way round.
+    /// Returns the native task id for the id that the client sees.
     fn native_task(&self, server: &ServerId, id: &str) -> Option<String>;
 
-    /// `server` tells of a task; tells whether somebody wanted to know.
+    /// Forwards a task notification of `server`. Returns whether a client wanted it.
     fn hear_task(&self, server: &ServerId, own: Option<SessionId>, notification: &Notification) -> bool;
 }
 
-/// Changes nothing; for tests.
+/// An implementation for tests that changes nothing.
 #[cfg(test)]
 impl Translate for () {
     fn ask(&self, _: &ServerId, _: &Request, _: Dialect) -> Splice {
@@ -73,50 +73,53 @@ impl Translate for () {
     }
 }
 
-/// Who is asked.
+/// The client that receives a server request.
 pub struct Recipient {
     pub mailbox: Arc<Mailbox>,
     pub abilities: Arc<Abilities>,
     pub dialect: Dialect,
-    /// Its calls on the link, to any of which the ask may belong.
+    /// The client's calls on the link. The server request may belong to any of them.
     pub calls: SmallVec<[Arc<Call>; 2]>,
-    /// The link is this client's own.
+    /// Whether the link belongs to this client alone.
     pub is_own: bool,
 }
 
-/// How an ask ended without an answer.
+/// The reason why a server request ended without a response from the client.
 enum Ended {
-    /// By the backend, or with its link: it does not wait any more.
+    /// The backend cancelled the request or its link ended. The backend expects no response.
     Withdrawn(String),
-    /// With its call. The backend was told of that; but where it asks on its own it waits.
+    /// The call was cancelled or timed out. The backend was notified of that, but it may still wait for this response.
     Abandoned,
     Late,
     Gone,
 }
 
 impl Recipient {
-    /// On the stream of a call, or else of the session; tells whether it was taken.
+    /// Sends the request on the stream of one of the calls, or else on the session's stream. Returns whether a stream
+    /// took it.
     pub fn ask(&self, message: &Bytes) -> bool {
         self.calls.iter().any(|call| call.lane.ask(message.clone()))
             || self.mailbox.has_stream() && self.mailbox.post(message.clone())
     }
 
+    /// Notifies the client that the server request with `id` was cancelled.
     pub fn tell_cancelled(&self, id: u64, reason: &str) {
         if !self.dialect.has_asks() {
-            // It was told what is asked as the answer to a request; nothing else can be said about that.
+            // The client got the question as the result of a call. Its protocol version has no message that cancels
+            // such a question.
             return;
         }
         let params = format!(r#"{{"requestId":{id},"reason":{}}}"#, quote(reason));
         let message = goblin_wire::notification(&Method::Cancelled, Some(&params));
         let told = self.calls.iter().any(|call| call.lane.offer(message.clone()));
         if !told {
-            // A client that has no room for it finds out when its answer is dropped.
+            // If the mailbox is full, the client learns of the cancellation when its response has no effect.
             self.mailbox.post(message);
         }
     }
 
-    /// Waits until every call that the ask may belong to was cancelled or late; for ever where one has its answer, or where
-    /// there are none.
+    /// Waits until every call that the request may belong to was cancelled or timed out. Waits for ever if one of them
+    /// got its response, or if there are no calls.
     async fn abandoned(&self) {
         for call in &self.calls {
             call.abandoned().await;
@@ -127,7 +130,7 @@ impl Recipient {
     }
 }
 
-/// Holds the clocks of the calls that an ask may belong to.
+/// Pauses the clocks of calls while it exists.
 struct Held<'a>(&'a [Arc<Call>]);
 
 impl<'a> Held<'a> {
@@ -143,7 +146,8 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Relays an ask that the link has opened under the backend's id.
+/// Relays a request that the link has registered under the backend's id. Returns at once; a new task waits for the
+/// response.
 pub fn relay(ear: &Arc<Ear>, request: Request, recipient: Recipient, mut opened: Opened, mouth: Arc<dyn Mouth>) {
     let ask = match recipient.mailbox.asks.open() {
         Ok(ask) => ask,
@@ -155,11 +159,12 @@ pub fn relay(ear: &Arc<Ear>, request: Request, recipient: Recipient, mut opened:
             return ear.refuse(&request, &error, &*mouth);
         }
     };
-    // Its end is told to those who have a stream for that.
+    // The backend announces the end of an elicitation later. Only clients with a stream for unsolicited messages can
+    // receive that.
     if request.method == Method::Elicit && !recipient.is_own && recipient.dialect.has_asks() {
         ear.inbox.remember_elicited(&request, &recipient.mailbox);
     }
-    // Before anything else is heard on the link, so that the order stays.
+    // Send before the link reads its next message, to preserve the order.
     let mut edits = ear.inbox.translate_ask(&request, recipient.dialect);
     ear.relate(request.raw.as_str(), request.params.whole, &mut edits);
     if !recipient.ask(&outgoing(&request, ask.id, edits)) {
@@ -172,12 +177,12 @@ pub fn relay(ear: &Arc<Ear>, request: Request, recipient: Recipient, mut opened:
         if let Some(answer) = answer_to(&request, ended, &ear) {
             mouth.answer(answer).await;
         }
-        // Its place is free only now, so that answers on their way are bounded too.
+        // Free the slot only after the response is sent, so that the slots also limit responses in transit.
         drop(opened);
     });
 }
 
-/// What the backend is told; nothing where it does not wait.
+/// Returns the response to the backend. Returns `None` if the backend expects none.
 fn answer_to(request: &Request, ended: Result<Bytes, Ended>, ear: &Ear) -> Option<Bytes> {
     let error = match ended {
         Ok(answer) => return Some(answer),
@@ -191,7 +196,7 @@ fn answer_to(request: &Request, ended: Result<Bytes, Ended>, ear: &Ear) -> Optio
     Some(ear.refusal(request, &error))
 }
 
-/// The ask as the client sees it: under our id, and with our progress token where it has one.
+/// Returns the request for the client, with the gateway's id. A progress token is replaced by one of the gateway.
 fn outgoing(request: &Request, id: u64, mut edits: Splice) -> Bytes {
     let id = Id::from(id);
     if let Some(at) = request.params.said.progress_token {
@@ -200,6 +205,8 @@ fn outgoing(request: &Request, id: u64, mut edits: Splice) -> Bytes {
     json::single_line(request.rekeyed(&id, edits))
 }
 
+/// Waits for the client's response and forwards its progress. If the request ends otherwise, notifies the client of the
+/// cancellation.
 async fn wait(
     ear: &Ear,
     request: &Request,
@@ -243,7 +250,8 @@ async fn wait(
     Err(ended)
 }
 
-/// The client's progress under the backend's token. A client that was given no token cannot have used it.
+/// Returns the client's progress notification with the backend's token. A client that received no token sends no
+/// progress.
 fn progress_for(request: &Request, progress: &Notification) -> Bytes {
     let token = request.params.said.progress_token;
     let mut edits = Splice::new();

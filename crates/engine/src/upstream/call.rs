@@ -1,7 +1,8 @@
-//! One call of one client to a backend: which link it takes, how it is sent, and what becomes of it.
+//! One call of a client to a backend: picks the link, sends the request and waits for the response.
 //!
-//! A client's own link where it has one. Else the link that clients share; or its twin, where that one is of the other
-//! generation. What was certainly not handled may be sent again, once; nothing else ever is.
+//! The call uses the client's own link, if the client has one. Otherwise it uses the shared link, or the twin if the
+//! shared link is of the other protocol generation. A request is sent a second time only if the backend certainly did
+//! not process it, and only once.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -30,18 +31,18 @@ use goblin_wire::mirror::Mirrors;
 use goblin_wire::{Id, Outcome, Response};
 use goblin_telemetry::worker;
 
-/// How long a call waits for room at a busy backend.
+/// The longest wait for a free slot at a busy backend.
 const SLOT_PATIENCE: Duration = Duration::from_secs(1);
-/// How long a call waits for the list of tools after it was refused for its headers.
+/// The longest wait for a new tool list after the backend rejected a call's headers.
 const REFRESH_PATIENCE: Duration = Duration::from_secs(5);
-/// How long a call waits for the session after a forgotten one.
+/// The longest wait for a new session after the backend forgot the old one.
 const REDIAL_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The code of a request whose headers are not what its body says.
+/// The error code for headers that contradict the body.
 const HEADER_MISMATCH: &str = "-32020";
 
 impl Backend {
-    /// Sends a client's request and waits for its answer within `patience`.
+    /// Sends a client's request and waits for its response within `patience`. Counts the outcome.
     pub async fn call(
         &self,
         outgoing: &Outgoing<'_>,
@@ -59,7 +60,8 @@ impl Backend {
         call: &Arc<Call>,
         patience: Patience,
     ) -> Result<Answered, CallEnd> {
-        // The link first: what waits for one of its own takes no other client's room.
+        // Get the link before the slot. A call that waits for its client's own link must not occupy a slot that other
+        // clients could use.
         let link = match self.link_now(call) {
             Some(link) => link,
             None => Box::pin(self.link_after(None, call)).await?,
@@ -67,7 +69,7 @@ impl Backend {
         let _slot = self.slot().await?;
         match self.carry(&link, outgoing, call, patience).await? {
             Err(error) if self.may_go_again(&error, call) => {
-                // Boxed, as all that is rare: what a call's future holds is moved with it.
+                // Boxed because it is rare: an inlined future would make every call's future larger.
                 let link = Box::pin(self.link_after(Some(&link), call)).await?;
                 let again = Box::pin(self.carry(&link, outgoing, call, patience)).await?;
                 again.map_err(|error| self.explain(error).into())
@@ -79,8 +81,9 @@ impl Backend {
         }
     }
 
-    /// Sends a call again that was refused for its headers: its tool may not be what it was. A refusal is not work, so it
-    /// happens once only.
+    /// Sends a call again after the backend rejected its headers, because the tool's definition may have changed. Waits
+    /// for a new tool list first. A rejection has no side effects, so the retry is safe. Returns the rejection if the
+    /// tool is no longer listed.
     async fn carry_refreshed(
         &self,
         link: &Arc<Link>,
@@ -93,7 +96,7 @@ impl Backend {
         let mut settled = self.settled.subscribe();
         let refreshed = async { while self.is_refreshing() && settled.changed().await.is_ok() {} };
         tokio::select! {
-            // When it takes too long, what is known by then decides.
+            // After a timeout, retry with the tool list known so far.
             _ = tokio::time::timeout(REFRESH_PATIENCE, refreshed) => {}
             end = call.ended() => return Err(self.cut(end, call).1),
         }
@@ -107,6 +110,8 @@ impl Backend {
         self.carry(link, &again, call, patience).await?.map_err(|error| self.explain(error).into())
     }
 
+    /// Acquires one of the backend's call slots. Returns [`Error::Overloaded`] if none is free within
+    /// [`SLOT_PATIENCE`].
     async fn slot(&self) -> Result<SemaphorePermit<'_>, Error> {
         if let Ok(permit) = self.slots.try_acquire() {
             return Ok(permit);
@@ -117,6 +122,8 @@ impl Backend {
         }
     }
 
+    /// Sends the request over `link` and waits for the response, the cancellation or the timeout. The outer error ends
+    /// the call; the inner error may allow a retry.
     async fn carry(
         &self,
         link: &Arc<Link>,
@@ -154,7 +161,7 @@ impl Backend {
         }
     }
 
-    /// What changes in a request on its way to a link of this version.
+    /// Returns the changes that the link's protocol version requires in the request.
     fn stamp(&self, outgoing: &Outgoing<'_>, call: &Call, dialect: Dialect, token: Bytes) -> Splice {
         let stamped = Stamped {
             request: outgoing.request,
@@ -167,13 +174,15 @@ impl Backend {
         stamped.edits(dialect)
     }
 
-    /// Opens a stream of news for the sake of a client's request, where its link has any.
+    /// Opens a notification stream on the link of a client's call. Returns an error if the link is not connected or has
+    /// no such streams.
     pub async fn listen(&self, call: &Call, filter: &Filter) -> Result<Listen, LinkError> {
         let closed = || LinkError::Closed { reason: "it is not connected".to_owned(), sent: false };
         self.link_now(call).ok_or_else(closed)?.listen(filter).await
     }
 
-    /// A call that ends without its answer: what the backend is told, and what its client.
+    /// Returns the cancellation reason for the backend and the outcome for the client, for a call that ends without a
+    /// response.
     pub fn cut(&self, end: End, call: &Call) -> (String, CallEnd) {
         match end {
             End::Cancelled(reason) => (reason, CallEnd::Cancelled),
@@ -184,12 +193,12 @@ impl Backend {
         }
     }
 
-    /// The client's own links, where it has a session and the backend gives it one.
+    /// Returns the per-client links and this client's key, if clients have links of their own.
     fn own(&self, call: &Call) -> Option<(&OwnLinks, SessionId)> {
         self.own.as_ref().map(|own| (own, own.client_of(&call.caller)))
     }
 
-    /// The link of a call, where it is up.
+    /// Returns the link for a call, if it is connected.
     fn link_now(&self, call: &Call) -> Option<Arc<Link>> {
         if let Some((own, session)) = self.own(call) {
             return own.up(session);
@@ -201,13 +210,13 @@ impl Backend {
         }
     }
 
-    /// The other side of this backend, where it has one and a call is to go there instead of over `link`.
+    /// Returns the twin if the call must use it instead of `link`: the client has a handshake and `link` has none.
     fn twin(&self, call: &Call, link: &Link) -> Option<&Twin> {
         let is_other = call.caller.dialect.has_handshake() && !link.dialect().has_handshake();
         self.twin.as_ref().filter(|twin| is_other && twin.may_be())
     }
 
-    /// The link of a call after `old`, where clients share links.
+    /// Waits for the shared link, or its twin, that follows `old`.
     async fn next_shared_link(&self, old: Option<&Arc<Link>>, call: &Call) -> Result<Arc<Link>, Error> {
         let link = self.link.load_full();
         if let Some(twin) = link.and_then(|link| self.twin(call, &link))
@@ -218,7 +227,7 @@ impl Backend {
         self.next_link(old).await
     }
 
-    /// The link of a call that has none, or none but `old`, which is over.
+    /// Waits for the link of a call that has none, or only `old`, which has ended. Stops waiting when the call ends.
     async fn link_after(&self, old: Option<&Arc<Link>>, call: &Call) -> Result<Arc<Link>, CallEnd> {
         let link = async {
             match self.own(call) {
@@ -234,8 +243,9 @@ impl Backend {
         }
     }
 
-    /// Whether a call that was certainly not handled goes over the next link. One that clients share is not waited for
-    /// when it was lost; one of the client's own is, since nothing but a call has it dialled again.
+    /// Reports whether a call that the backend did not process is sent again over the next link. A call does not wait
+    /// for a lost shared link, which the actor redials by itself. It does wait for the client's own link, because
+    /// that link is redialled only on demand.
     fn may_go_again(&self, error: &LinkError, call: &Call) -> bool {
         match error {
             LinkError::SessionLost => true,
@@ -244,7 +254,8 @@ impl Backend {
         }
     }
 
-    /// The link after `old`, where the backend only forgot the session and is being dialled again.
+    /// Waits for the link that follows `old`. Returns an error at once unless the backend is [`State::Ready`], which it
+    /// remains while it replaces a forgotten session.
     pub(super) async fn next_link(&self, old: Option<&Arc<Link>>) -> Result<Arc<Link>, Error> {
         let mut state = self.state.subscribe();
         let fresh = async {
@@ -261,6 +272,7 @@ impl Backend {
     }
 }
 
+/// Returns the label under which the meter counts this outcome.
 pub fn ending(ended: &Result<Answered, CallEnd>) -> Ending {
     match ended {
         Ok(answered) => match answered.response.outcome {
@@ -284,14 +296,15 @@ fn is_header_mismatch(response: &Response) -> bool {
     json::member(text, error, "code").is_some_and(|code| code.get(text) == HEADER_MISMATCH)
 }
 
-/// Tells the reader of a call in time that it takes its time: the call's clock begins only when it goes out.
+/// Marks a waiting call as slow after [`SLOW_AFTER`], so that the client's stream opens in time. The call's own clock
+/// starts only when the request is sent.
 async fn tell_slow(call: &Call) -> Infallible {
     tokio::time::sleep(SLOW_AFTER).await;
     call.lane.tell_slow();
     std::future::pending().await
 }
 
-/// On the side: nobody waits for it, and a backend that cannot take it has other troubles.
+/// Notifies the backend of a cancellation, in the background. A failure is ignored: no task depends on it.
 fn tell_cancelled(link: &Arc<Link>, id: u64, reason: &str) {
     let params = format!(r#"{{"requestId":{id},"reason":{}}}"#, quote(reason));
     let message = goblin_wire::notification(&Method::Cancelled, Some(&params));
@@ -311,7 +324,7 @@ mod tests {
     use crate::upstream::link::Wire;
     use goblin_config::{Policies, Server, ServerId};
 
-    /// It forgot the session and does not come back: its caller hears that in its own time.
+    /// The backend forgot the session and never reconnects. The call must still end when its timeout expires.
     #[tokio::test(start_paused = true)]
     async fn route3_a_call_that_is_late_before_it_goes_out_again_is_answered() {
         let id = ServerId::new("a").expect("a valid id");

@@ -1,14 +1,13 @@
-//! A stdio backend's process, seen from the gateway: started through the [`guard`](super::guard), watched, ended.
+//! The process of a stdio backend, seen from the gateway: started through the [`guard`](super::guard), watched and
+//! ended.
 //!
-//! [`spawn`] gives the three pipes to whoever speaks the protocol and a [`Process`] to whoever decides how long it
-//! lives. A task per process owns the guard: it notices the guard's end, however it came about, kills what is left of
-//! the process group and takes the exit status, so that nothing depends on somebody waiting. Dropping the `Process`
-//! ends the group as well.
+//! [`spawn`] returns the three pipes for the protocol and a [`Process`] that controls the lifetime. Each process has a
+//! task that owns the guard. The task notices the guard's end, kills the rest of the process group and reaps the guard,
+//! so no caller has to wait for it. Dropping the `Process` ends the group as well. This module restarts nothing, reads
+//! no output and knows no protocol.
 //!
-//! It does not restart anything, reads no output and knows no protocol.
-//!
-//! Invariant: a process group is signalled only while its guard is not yet reaped. Until then the kernel cannot give
-//! the number to somebody else; hence the look with `WNOWAIT` before the wait that reaps.
+//! Invariant: the gateway signals a process group only while its guard is not yet reaped. Until then the kernel cannot
+//! reuse the number. For this reason `exited` uses `WNOWAIT`, before the wait that reaps.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -36,26 +35,28 @@ use goblin_config::inherit::Inherit;
 use goblin_config::{Transport, mask};
 use goblin_telemetry::worker;
 
-/// How long a command may take to end by itself after its stdin was closed.
+/// The time that a command has to end by itself after its stdin was closed.
 pub const VOLUNTARY_GRACE: Duration = Duration::from_secs(1);
-/// What the guard may need beyond its own graces before we end it too.
+/// The time that the guard gets beyond its own grace periods before the gateway kills it.
 const GUARD_SLACK: Duration = Duration::from_secs(2);
 
-/// Beginnings of ids and programs that say nothing about a server, and the shortest one that does.
+/// Words of ids and programs that do not identify a server. A variable's prefix must come from another word.
 const COMMON_WORDS: [&str; 9] = ["mcp", "server", "node", "npx", "npm", "python", "python3", "uvx", "docker"];
+/// A shorter word is not used as the prefix of a variable.
 const SHORTEST_PREFIX: usize = 3;
-/// How many variables a failure names.
+/// The number of variables that one failure names.
 const MAX_MISSED: usize = 3;
-/// Where the C library looks when there is no `PATH`.
+/// The search path of the C library for an environment without `PATH`.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// One guard is started at a time. Its end of the watch pipe must be inheritable for a moment, and where pipes cannot
-/// be made close-on-exec in one step (macOS) so is ours: a second guard started in that moment would keep it open and
-/// with it the first guard's group.
+/// Serializes the starts of guards. The guard's end of the watch pipe is inheritable for a moment. On macOS the
+/// gateway's end is too, because pipes cannot be made close-on-exec in one step. A second guard that starts in that
+/// moment would keep the pipe open, and with it the first guard's group.
 static STARTING: Mutex<()> = Mutex::new(());
 
-/// A program with its arguments. The environment holds the variables of the gateway that `inherit` passes, then `env`, which wins. A
-/// `program` with a slash is relative to `cwd`; one without is looked up in the `PATH` of that environment.
+/// A program, its arguments and its environment. The environment holds the variables of the gateway that `inherit`
+/// passes, then `env`, which takes precedence. A `program` with a slash is relative to `cwd`; one without a slash is
+/// looked up in the `PATH` of that environment.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Command {
     pub program: Expanded,
@@ -66,7 +67,7 @@ pub struct Command {
 }
 
 impl Command {
-    /// Returns what a server of the configuration runs; nothing where the gateway starts no process for it.
+    /// Returns the command of a server in the configuration. Returns `None` if the transport starts no process.
     pub fn of(transport: &Transport) -> Option<Command> {
         let Transport::Stdio { command, args, env, inherit, cwd } = transport else { return None };
         Some(Command {
@@ -78,22 +79,22 @@ impl Command {
         })
     }
 
-    /// Returns the gateway's variables that the command gets.
+    /// Returns the gateway's variables that the command inherits.
     fn inherited(&self) -> impl Iterator<Item = (OsString, OsString)> {
         std::env::vars_os().filter(|(name, _)| self.inherit.passes(name))
     }
 
-    /// Returns variables that are set here, that the command does not get and that a server of this id may need: its last
-    /// lines name them, or they begin like its id or its program.
+    /// Returns names of variables that are set for the gateway, that the command does not get and that the server may
+    /// need. A name qualifies if the server's last lines mention it, or if it begins like the server's id or program.
     pub fn missed(&self, id: &str, last_lines: &[String]) -> Vec<String> {
-        // A value that the command gets under another name is not missed.
+        // A variable is not missed if the command gets the same value under another name.
         let given = |value: &OsString| self.env.iter().any(|(_, own)| own.as_str() == value.as_os_str());
         let set = std::env::vars_os().filter(|(_, value)| !value.is_empty() && !given(value));
         missed(self, id, last_lines, set.filter_map(|(name, _)| name.into_string().ok()))
     }
 }
 
-/// A started backend: its pipes and its life.
+/// A started command: its pipes and its process.
 #[derive(Debug)]
 pub struct Child {
     pub stdin: ChildStdin,
@@ -102,24 +103,24 @@ pub struct Child {
     pub process: Process,
 }
 
-/// The right to end a process group. Dropping it ends the group.
+/// The handle of a process group. Dropping it ends the group.
 #[derive(Debug)]
 pub struct Process {
     id: u32,
-    /// Never sent to: to drop it is the order to end.
+    /// Never sent to. Dropping the sender makes the supervising task end the group.
     leash: Option<oneshot::Sender<Infallible>>,
     exit: watch::Receiver<Option<Exit>>,
 }
 
-/// How the command ended. The guard passes a signal on as an exit code above [`guard::SIGNAL_OFFSET`], as shells do,
-/// so a command that exits with such a code of its own is taken for signalled.
+/// The way a command ended. Like a shell, the guard reports a signal as an exit code above [`guard::SIGNAL_OFFSET`]. A
+/// command that exits with such a code itself is therefore reported as signalled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     Code(i32),
     Signal(i32),
 }
 
-/// Why nothing was started. All but the last two are for the operator to mend; trying again does not help.
+/// The reason why no process was started. The operator must fix all but the last two; a retry does not help.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
     #[error("command {command:?} not found (is it installed and on PATH? an absolute path always works)")]
@@ -139,7 +140,7 @@ pub enum SpawnError {
 /// Must be called within a Tokio runtime that drives I/O and time.
 pub fn spawn(guard_exe: &Path, command: &Command) -> Result<Child, SpawnError> {
     check(command)?;
-    // Before the guard starts, so that no exit is missed.
+    // Install the handler before the guard starts, so that no exit is missed.
     let exits = signal(SignalKind::child())?;
     let (mut guard, pipe) = start_guard(guard_exe, command)?;
     let stdin = guard.stdin.take().expect("stdin was asked for as a pipe");
@@ -153,7 +154,7 @@ pub fn spawn(guard_exe: &Path, command: &Command) -> Result<Child, SpawnError> {
         let exit = supervise(guard, exits, pipe, dropped).await;
         report.send_replace(Some(exit));
     });
-    // From here on an early return ends the group.
+    // From here on, an early return drops `process` and so ends the group.
     let process = Process { id, leash: Some(leash), exit };
     Ok(Child {
         stdin: ChildStdin::from_std(stdin)?,
@@ -163,40 +164,42 @@ pub fn spawn(guard_exe: &Path, command: &Command) -> Result<Child, SpawnError> {
     })
 }
 
-/// The path of this program for [`spawn`]. On Linux it stays the version that is running when the file is replaced.
+/// Returns the path of this program for [`spawn`]. On Linux the path keeps naming the running version after the file is
+/// replaced.
 pub fn own_executable() -> io::Result<PathBuf> {
     if cfg!(target_os = "linux") { Ok(PathBuf::from("/proc/self/exe")) } else { std::env::current_exe() }
 }
 
 impl Process {
-    /// The guard's process id, which is the id of the process group.
+    /// Returns the guard's process id, which is also the id of the process group.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// Waits until the command has ended and nothing of its group is left. May be cancelled and called again.
+    /// Waits until the command and its whole group have ended. Cancel safe: a later call continues the wait.
     pub async fn wait(&mut self) -> Exit {
         match self.exit.wait_for(Option::is_some).await {
             Ok(exit) => exit.expect("waited for an exit"),
-            // The task is gone because the runtime is going; the guard kills the group now.
+            // The task is gone because the runtime shuts down. That closes the watch pipe, so the guard kills the
+            // group.
             Err(_) => Exit::Signal(Signal::KILL.as_raw()),
         }
     }
 
-    /// Ends the group in order. The caller has closed stdin, which is MCP's way to say goodbye; after
-    /// [`VOLUNTARY_GRACE`] the guard sends SIGTERM, after [`guard::TERM_GRACE`] SIGKILL. Returns when all are gone,
-    /// and in any case after the sum of the graces.
+    /// Ends the group in order. The caller must have closed stdin, which MCP defines as the signal to shut down. After
+    /// [`VOLUNTARY_GRACE`] the guard sends SIGTERM, and after [`guard::TERM_GRACE`] SIGKILL. Returns when all processes
+    /// are gone, or after the sum of the grace periods.
     pub async fn end(mut self) {
         if timeout(VOLUNTARY_GRACE, self.wait()).await.is_ok() {
             return;
         }
         self.leash = None;
-        // Longer than the task's own patience with the guard. Only a process stuck in the kernel outlasts it.
+        // Longer than the task waits for the guard. Only a process stuck in the kernel takes longer.
         let _ = timeout(guard_patience() + GUARD_SLACK, self.wait()).await;
     }
 }
 
-/// Owns the guard until it is reaped. Runs whether or not anybody waits.
+/// Owns the guard until it is reaped. Runs independently of any waiting caller.
 async fn supervise(
     mut guard: std::process::Child,
     mut exits: SignalStream,
@@ -210,17 +213,17 @@ async fn supervise(
         _ = dropped => {
             drop(pipe);
             if timeout(guard_patience(), exited(id, &mut exits)).await.is_err() {
-                // While it ends the group, the guard is not a member of it.
+                // The guard leaves the group before it ends it, so the guard must be killed by its own id.
                 let _ = rustix::process::kill_process(id, Signal::KILL);
                 exited(id, &mut exits).await;
             }
         }
     }
-    // What the guard could not end because it was killed itself.
+    // A guard that was killed could not end its group.
     let _ = rustix::process::kill_process_group(id, Signal::KILL);
     match guard.wait() {
         Ok(status) => Exit::from(status),
-        // Somebody else reaped it; there is no status to be had.
+        // Another part of the process reaped the guard, so the status is lost.
         Err(_) => Exit::Signal(Signal::KILL.as_raw()),
     }
 }
@@ -229,6 +232,7 @@ fn guard_patience() -> Duration {
     guard::TERM_GRACE + guard::KILL_GRACE + GUARD_SLACK
 }
 
+/// Waits until the guard has exited, without reaping it.
 async fn exited(guard: Pid, exits: &mut SignalStream) {
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     while let Ok(None) = rustix::process::waitid(WaitId::Pid(guard), look) {
@@ -238,7 +242,7 @@ async fn exited(guard: Pid, exits: &mut SignalStream) {
 
 fn start_guard(guard_exe: &Path, command: &Command) -> Result<(std::process::Child, PipeWriter), SpawnError> {
     let in_guard = |source| SpawnError::Guard { path: guard_exe.to_owned(), source };
-    // A relative path would be looked up in the command's working directory.
+    // The new process resolves a relative path in the command's working directory.
     let mut guard = std::process::Command::new(std::path::absolute(guard_exe).map_err(in_guard)?);
 
     let starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -250,7 +254,7 @@ fn start_guard(guard_exe: &Path, command: &Command) -> Result<(std::process::Chi
         .arg("--")
         .arg(command.program.value())
         .args(&command.args)
-        // The guard runs with the command's environment: others can read it while the guard lives.
+        // Other processes of the user can read the guard's environment, so it gets only the command's variables.
         .env_clear()
         .envs(command.inherited())
         .envs(command.env.iter().map(|(name, value)| (name, value)))
@@ -265,7 +269,8 @@ fn start_guard(guard_exe: &Path, command: &Command) -> Result<(std::process::Chi
     Ok((guard, writer))
 }
 
-/// Says beforehand what the guard could only say by an exit code.
+/// Checks the working directory and the program before the start, because the guard could report a failure only as an
+/// exit code.
 pub fn check(command: &Command) -> Result<(), SpawnError> {
     let is_directory = std::fs::metadata(&command.cwd).and_then(|it| match it.is_dir() {
         true => Ok(()),
@@ -295,7 +300,7 @@ pub fn check(command: &Command) -> Result<(), SpawnError> {
             Err(_) => {}
         }
     }
-    // As it was written: the value may hold a secret.
+    // Report the text as written in the configuration: the expanded value may hold a secret.
     let written = mask::text(command.program.written());
     Err(match refused {
         Some(path) if program == written => SpawnError::NotExecutable { command: path.display().to_string() },
@@ -342,7 +347,7 @@ impl fmt::Display for Exit {
     }
 }
 
-/// Without the values of arguments and variables: those are where secrets are.
+/// Omits the values of arguments and variables, which may hold secrets.
 impl fmt::Debug for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = self.env.iter().map(|(name, _)| name.as_str()).collect();

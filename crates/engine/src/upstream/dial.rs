@@ -1,8 +1,9 @@
-//! How a backend is reached: from its configuration to a link with its handshake done.
+//! Connects to a backend: from its configuration to an initialized link.
 //!
-//! One [`Dialler`] per backend, for the link that lists and for those of single clients. It owns what they have in
-//! common: the HTTP client with its pool, which of the two transports a URL turned out to speak, and with which generation
-//! of the protocol the backend was found. Who dials decides when, how often, with which ear and what is declared.
+//! Each backend has one [`Dialler`], for the link that fetches the lists and for the links of single clients. The
+//! dialler owns the state that these links share: the HTTP client with its pool, the transport that a URL turned out to
+//! use, and the protocol generation of the backend. The caller decides when and how often to dial, which capabilities
+//! to declare and which [`Ear`] handles incoming messages.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,50 +27,51 @@ use crate::upstream::trouble::Trouble;
 use goblin_config::secret::Secret;
 use goblin_config::{HttpKind, Protocol, Server, Transport};
 
-/// How long a process may be silent before it is begun with a handshake as well.
+/// The time that a process may leave `server/discover` unanswered before the dialler also sends `initialize`.
 const SILENCE: Duration = Duration::from_secs(10);
 
+/// Opens links to one backend and remembers what worked.
 pub struct Dialler {
     config: Arc<Server>,
     exe: PathBuf,
     proxies: ProxyEnvironment,
-    /// Of one message.
+    /// The largest message, in bytes.
     limit: usize,
-    /// For a handshake.
+    /// The timeout of a handshake.
     patience: Duration,
     client: OnceLock<HttpClient>,
-    /// The last connection to a URL of unsaid kind was HTTP+SSE.
+    /// Whether the last connection to a URL of unspecified kind used HTTP+SSE.
     found_sse: AtomicBool,
     pub eras: Eras,
 }
 
-/// What is said in a handshake, and who hears what is said after it.
+/// The parameters of one attempt: the declared capabilities and the handler of incoming messages.
 pub struct Greeting<'a, E> {
     pub capabilities: &'a str,
-    /// A fresh one: two ways may be tried, and each has its own link.
+    /// Creates a handler. Called once per link, because one attempt may try two transports.
     pub ear: E,
     pub whom: For,
-    /// The try before this one failed.
+    /// Whether the previous attempt failed.
     pub is_retry: bool,
 }
 
-/// What a server is taken for; over pipes that shows only in what is said.
+/// The transport to try. A stdio backend ignores it.
 #[derive(Clone, Copy)]
 enum Way {
-    /// Streamable HTTP, with sessions.
+    /// Streamable HTTP with sessions.
     Usual,
     Sse,
-    /// Streamable HTTP, without.
+    /// Streamable HTTP without sessions.
     Sessionless,
 }
 
-/// Why there was no handshake.
+/// The reason why a handshake failed.
 struct Failure {
     reason: String,
     may_be_sse: bool,
-    /// Somebody answered, and did not want it.
+    /// The server answered and rejected the handshake.
     is_refusal: bool,
-    /// Its process ended.
+    /// The server's process ended.
     is_end: bool,
 }
 
@@ -79,16 +81,16 @@ impl Failure {
     }
 }
 
-/// What came of asking a backend what it is.
+/// The outcome of `server/discover`.
 enum Asked {
     Hello(Hello),
-    /// It needs a handshake, over another connection.
+    /// The backend needs a handshake over a new connection.
     HandshakeNeeded,
     Failed(String),
 }
 
 type Shaken = (Arc<Link>, Arc<Hello>);
-/// Nothing when nobody waits for it any more.
+/// `None` if the caller gave up first.
 type Dialled = Result<Option<(Link, Hello)>, Failure>;
 
 impl Dialler {
@@ -105,7 +107,8 @@ impl Dialler {
         }
     }
 
-    /// A link that can be used; nothing when `given_up` came first. Then, and when it failed, nothing is left of it.
+    /// Returns an initialized link. Returns `None` if `given_up` resolves first. In that case, and on an error, the
+    /// connection is already closed.
     pub async fn dial<E: Fn() -> Ear>(
         &self,
         greeting: Greeting<'_, E>,
@@ -116,7 +119,8 @@ impl Dialler {
             Greet::WithoutHandshake => self.dial_without_handshake(&greeting, &mut given_up).await,
             Greet::Ask => self.dial_and_ask(&greeting, &mut given_up).await,
             Greet::WithHandshake => match self.dial_with_handshake(&greeting, &mut given_up).await {
-                // It is not what it was taken for.
+                // The backend rejects the handshake, so it may be of the newer generation: send `server/discover`
+                // instead.
                 Err(failure) if failure.is_refusal && greeting.whom != For::HandshakeOnly && self.may_ask() => {
                     self.eras.refuses_handshake(Instant::now());
                     self.dial_and_ask(&greeting, &mut given_up).await
@@ -136,7 +140,8 @@ impl Dialler {
         if self.may_ask() { self.eras.greet(whom, Instant::now()) } else { Greet::WithHandshake }
     }
 
-    /// Two kinds of servers have a handshake always.
+    /// Reports whether the backend may be asked with `server/discover`. File backends, HTTP+SSE and servers configured
+    /// as legacy always use the handshake.
     pub fn may_ask(&self) -> bool {
         let is_old = matches!(self.config.transport, Transport::Files(_) | Transport::Http { kind: HttpKind::Sse, .. });
         !is_old && self.config.protocol != Protocol::Legacy
@@ -146,7 +151,7 @@ impl Dialler {
         matches!(self.config.transport, Transport::Http { kind: HttpKind::Unsaid, .. })
     }
 
-    /// What worked last time comes first.
+    /// Returns the transport to try first: the one that worked last time.
     fn first_way(&self) -> Way {
         match &self.config.transport {
             Transport::Http { kind: HttpKind::Sse, .. } => Way::Sse,
@@ -155,6 +160,8 @@ impl Dialler {
         }
     }
 
+    /// Connects with a handshake. If the kind of the URL is unspecified and the server rejects Streamable HTTP like one
+    /// that only supports HTTP+SSE, tries that transport as well.
     async fn dial_with_handshake<E: Fn() -> Ear>(
         &self,
         greeting: &Greeting<'_, E>,
@@ -170,7 +177,7 @@ impl Dialler {
             }
             shaken => shaken,
         };
-        // After a failure the other way has its turn again.
+        // After a failure, the next attempt starts with Streamable HTTP again.
         let is_sse = matches!(&shaken, Ok(Some((link, _))) if matches!(link.wire(), Wire::Sse(_)));
         self.found_sse.store(is_sse, Ordering::Relaxed);
         if matches!(shaken, Ok(Some(_))) {
@@ -179,6 +186,7 @@ impl Dialler {
         shaken
     }
 
+    /// Opens one link and performs the handshake. Closes the link if the handshake fails.
     async fn shake_hands<E: Fn() -> Ear>(
         &self,
         way: Way,
@@ -190,7 +198,8 @@ impl Dialler {
             () = given_up => None,
             hello = tokio::time::timeout(self.patience, link.initialize(greeting.capabilities)) => Some(hello),
         };
-        // One that has done without may end, or say nothing, when it hears of a handshake.
+        // A process that once worked without a handshake may exit or stay silent on `initialize`. Both count as a
+        // rejection.
         let (is_process, is_known) = (matches!(link.wire(), Wire::Stdio(_)), self.eras.has_done_without());
         let mut failure = match hello {
             Some(Ok(Ok(hello))) => return Ok(Some((link, hello))),
@@ -210,7 +219,7 @@ impl Dialler {
         failure.map_or(Ok(None), Err)
     }
 
-    /// As the configuration wants it, whatever else the backend may speak.
+    /// Connects without a handshake, because the configuration demands it.
     async fn dial_without_handshake<E: Fn() -> Ear>(
         &self,
         greeting: &Greeting<'_, E>,
@@ -238,7 +247,8 @@ impl Dialler {
         if reason.is_empty() { Ok(None) } else { Err(Failure::new(reason)) }
     }
 
-    /// Asks the backend what it is; one that does not know the question has its handshake.
+    /// Sends `server/discover` and connects without a handshake if the backend supports that. A backend that does not
+    /// know the method gets a handshake.
     async fn dial_and_ask<E: Fn() -> Ear>(
         &self,
         greeting: &Greeting<'_, E>,
@@ -260,7 +270,7 @@ impl Dialler {
             }
             Some(Ok(Asked::HandshakeNeeded)) => {
                 link.close().await;
-                // What a process says when it is started again is no news.
+                // The process starts a second time and repeats its output, so log that output as a retry.
                 let (capabilities, ear, whom) = (greeting.capabilities, &greeting.ear, greeting.whom);
                 let again = Greeting { capabilities, ear, whom, is_retry: true };
                 let shaken = self.dial_with_handshake(&again, given_up).await;
@@ -279,6 +289,7 @@ impl Dialler {
         reason.map_or(Ok(None), |reason| Err(Failure::new(reason)))
     }
 
+    /// Sends `server/discover` and, over pipes, possibly `initialize` on the same link.
     async fn ask(&self, link: &Link, capabilities: &str) -> Asked {
         match link.wire() {
             Wire::Stdio(_) => self.ask_process(link, capabilities).await,
@@ -291,8 +302,8 @@ impl Dialler {
         }
     }
 
-    /// A process may be slow to start, and a few never answer what they do not know: after a while the handshake is begun
-    /// as well, and the first good answer decides.
+    /// Sends `server/discover` to a process. After [`SILENCE`], also sends `initialize`, because some processes start
+    /// slowly and a few never answer an unknown method. The first successful response decides.
     async fn ask_process(&self, link: &Link, capabilities: &str) -> Asked {
         let discovered = discover(link, capabilities);
         tokio::pin!(discovered);
@@ -315,7 +326,7 @@ impl Dialler {
             }
         };
         match said {
-            // Some end when the first thing they hear is no handshake.
+            // Some processes exit if the first message is not `initialize`.
             Err(LinkError::Closed { .. }) => Asked::HandshakeNeeded,
             Err(error) => Asked::Failed(error.to_string()),
             Ok(Said::Foreign(_)) => shaken_hands(link.initialize(capabilities).await),
@@ -323,6 +334,7 @@ impl Dialler {
         }
     }
 
+    /// Creates a link without sending anything. A stdio link starts its process here.
     fn connect<E: Fn() -> Ear>(&self, way: Way, greeting: &Greeting<'_, E>) -> Result<Link, String> {
         let ear = Arc::new((greeting.ear)());
         match &self.config.transport {
@@ -356,7 +368,7 @@ impl Dialler {
     }
 }
 
-/// Asks a backend what it is, once more where it wants the question put otherwise.
+/// Sends `server/discover`, a second time if the backend understood it but rejected its form.
 async fn discover(link: &Link, capabilities: &str) -> Result<Said, LinkError> {
     match era::judge(&link.discover(capabilities).await?) {
         Said::Otherwise(_) => link.discover(capabilities).await.map(|answer| era::judge(&answer)),
@@ -385,7 +397,8 @@ fn may_be_sse(link: &Link) -> bool {
     matches!(link.wire(), Wire::Http(link) if link.may_be_sse())
 }
 
-/// Whether a refusal tells which generation of the protocol a server speaks. No permission and no health say nothing.
+/// Reports whether an error response shows which protocol generation a server speaks. Statuses such as 401 or 503 show
+/// nothing about that.
 fn is_evidence(link: &Link) -> bool {
     let Wire::Http(link) = link.wire() else { return true };
     let tells =

@@ -1,10 +1,10 @@
-//! The ear of one link: what the backend says on it of its own accord, and whose that is.
+//! Handles the messages that a backend sends on one link other than responses: notifications and server requests.
 //!
-//! What came on the stream of a call is that call's. Elsewhere nothing says so: there it belongs to the client whose own
-//! link it is, or else to the one that alone has calls in flight on the link. Never is a recipient guessed: where there is
-//! none, or several, a log line goes to our log and an ask is refused.
+//! A message on the stream of a call belongs to that call. Any other message belongs to the client that owns the link,
+//! or to the only client with calls in flight on a shared link. The recipient is never guessed: if there is none or
+//! more than one, a log message goes to the gateway's log and a server request is rejected.
 //!
-//! Links call this from their reading tasks, so nothing here waits.
+//! Links call this module from their reading tasks, so no function here waits.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -33,28 +33,32 @@ use goblin_wire::method::Method;
 use goblin_wire::params::related_task;
 use goblin_wire::{Id, Malformed, Notification, Request};
 
-/// How many asks of a link may be open at once. Full: the next is refused.
+/// The limit of open server requests per link. Further requests are rejected.
 const MOST_ASKS: usize = 256;
-/// How many asks of a link are known again. Full: the oldest is forgotten.
+/// The number of recent server request ids that a link remembers. The oldest is forgotten first.
 const MOST_KNOWN: usize = 1024;
 
+/// The handler of incoming messages of one link.
 pub struct Ear {
     pub inbox: Arc<Inbox>,
-    /// The subscriptions over the link.
+    /// The subscriptions over this link.
     pub register: Arc<Register>,
+    /// The client that owns the link. `None` if clients share it.
     own: Option<Client>,
     declare: Declare,
-    /// What `roots/list` is answered with, on a link that clients share.
+    /// The configured roots, with which a shared link answers `roots/list`.
     roots: Vec<Root>,
+    /// The timeout for a client's response to a server request.
     pub(super) patience: Option<Duration>,
-    /// The asks that are open, by the backend's ids; a word into one, the reason, takes it back. `None` once the link is over.
+    /// The open server requests by the backend's ids. Sending a reason on the channel cancels the request. `None` once
+    /// the link has ended.
     asks: Mutex<Option<HashMap<Id, oneshot::Sender<String>>>>,
     known: Mutex<Known>,
-    /// Room for asks whose answer the backend has not got yet.
+    /// Limits the server requests that wait for a response or for its delivery.
     room: Arc<Semaphore>,
 }
 
-/// The ids under which the backend has asked lately, as hashes: ids can be long.
+/// Hashes of the ids of recent server requests. Hashes, because an id can be long.
 #[derive(Default)]
 struct Known {
     state: RandomState,
@@ -74,35 +78,36 @@ impl Known {
     }
 }
 
-/// An ask under the backend's id.
+/// A server request that is registered under the backend's id.
 pub struct Opened {
     pub withdrawn: oneshot::Receiver<String>,
-    /// Kept until the backend has its answer.
+    /// The slot of the request. Held until the response is sent.
     _place: OwnedSemaphorePermit,
 }
 
-/// A client that has a link of its own.
+/// A client that owns a link.
 #[derive(Clone)]
 pub struct Client {
     pub caller: Caller,
     pub mailbox: Arc<Mailbox>,
 }
 
-/// Whose something is.
+/// The client that a message belongs to.
 pub enum Whose {
-    /// One client's. Of its calls it may be any.
+    /// One client. The message belongs to one of these calls of the client.
     Calls(SmallVec<[Arc<Call>; 2]>),
     Nobodys,
-    /// Clients share the link, and several have calls on it.
+    /// Several clients have calls on the shared link.
     Unsure,
 }
 
 impl Whose {
+    /// Returns the owner of a message that came on the stream of `call`.
     pub fn of(call: Option<&Arc<Call>>) -> Whose {
         call.map_or(Whose::Nobodys, |call| Whose::Calls(SmallVec::from_elem(Arc::clone(call), 1)))
     }
 
-    /// Among these, which are all that are open on a link. Where several clients have calls, the first two tell.
+    /// Determines the owner from all open calls of a link. Stops at the first call of a second client.
     pub fn among<'a>(calls: impl Iterator<Item = &'a Arc<Call>> + Clone) -> Whose {
         let Some(first) = calls.clone().next() else { return Whose::Nobodys };
         let same = |call: &Arc<Call>| call.origin == first.origin;
@@ -110,17 +115,17 @@ impl Whose {
     }
 }
 
-/// The way back over a link.
+/// Sends messages back over a link.
 pub trait Mouth: Send + Sync {
-    /// Says something on the side; what has no room is dropped and told.
+    /// Queues a message without waiting. Drops and reports the message if the queue is full.
     fn say(&self, message: Bytes);
 
-    /// Says what the backend waits for, and waits for room as a request does.
+    /// Sends a response that the backend waits for. Waits for space in the queue, as a request does.
     fn answer(&self, message: Bytes) -> BoxFuture<'_, ()>;
 }
 
 impl Ear {
-    /// Of the link that clients share.
+    /// Creates the handler of a shared link.
     pub fn shared(register: Arc<Register>, config: &Server, patience: Option<Duration>) -> Ear {
         let asks = Mutex::new(Some(HashMap::new()));
         let room = Arc::new(Semaphore::new(MOST_ASKS));
@@ -137,12 +142,12 @@ impl Ear {
         }
     }
 
-    /// Of one client's own link.
+    /// Creates the handler of one client's own link.
     pub fn own(register: Arc<Register>, config: &Server, client: Client, patience: Option<Duration>) -> Ear {
         Ear { own: Some(client), roots: Vec::new(), ..Ear::shared(register, config, patience) }
     }
 
-    /// Of some link, for tests.
+    /// Creates the handler of an arbitrary link, for tests.
     #[cfg(test)]
     pub fn example() -> Ear {
         let server = goblin_config::ServerId::new("a").expect("a valid id");
@@ -162,18 +167,18 @@ impl Ear {
         self.inbox.emit(event);
     }
 
-    /// Counts a message of the backend until its last slice is dropped.
+    /// Charges a message of the backend to the memory account until its last slice is dropped.
     pub fn hold(&self, message: Bytes) -> Bytes {
         self.inbox.observe().memory.hold_message(Kind::Answers, message)
     }
 
-    /// Counts and reports something that is no message.
+    /// Counts and reports bytes that are not a valid message.
     pub fn report_malformed(&self, malformed: &Malformed, reason: &str) {
         self.inbox.observe().count_limit(&malformed.error);
         self.emit(&Event::BackendGarbage { server: self.server(), reason });
     }
 
-    /// A notification, other than progress. It is asked whose it is only where that matters.
+    /// Handles a notification other than progress. Calls `whose` only for notifications that need an owner.
     pub fn hear(&self, notification: &Notification, whose: impl FnOnce() -> Whose) {
         match &notification.method {
             Method::ToolsChanged => self.inbox.mark(&[List::Tools]),
@@ -181,7 +186,7 @@ impl Ear {
             Method::ResourcesChanged => self.inbox.mark(&[List::Resources, List::Templates]),
             Method::Cancelled => self.withdraw(notification),
             Method::LogMessage => self.hear_log(notification, whose()),
-            // On a client's own link there is nobody else whom it can be for.
+            // On a client's own link the last arm forwards it to that client.
             Method::ElicitationComplete if self.own.is_none() => self.inbox.hear_elicited(notification),
             Method::ResourceUpdated => self.register.hear(notification),
             Method::TaskStatus | Method::TaskChanged => {
@@ -197,7 +202,8 @@ impl Ear {
         }
     }
 
-    /// Progress of `call`: a sign of life, and news for the client where it asked for it.
+    /// Handles progress of `call`. Restarts the call's idle timeout, and forwards the notification if the client sent a
+    /// progress token.
     pub fn hear_progress(&self, notification: &Notification, call: &Call) {
         let (Some(token), Some(at)) = (call.show_life(), notification.params.progress_token) else { return };
         let text = notification.raw.as_str();
@@ -212,6 +218,8 @@ impl Ear {
         }
     }
 
+    /// Forwards a log message if the client's log level includes it. A message without a clear owner goes to the
+    /// gateway's log.
     fn hear_log(&self, notification: &Notification, whose: Whose) {
         let level = notification.params.level.and_then(|span| json::string(notification.raw.as_str(), span));
         let level = level.and_then(|name| Level::parse(&name)).unwrap_or(Level::Emergency);
@@ -227,29 +235,31 @@ impl Ear {
         }
     }
 
-    /// Passes a notification on as it is; tells whether there was somebody, with room for it.
+    /// Forwards a notification unchanged except for task ids. Returns whether a client received it.
     fn pass_on(&self, notification: &Notification, whose: Whose) -> bool {
         let mut edits = Splice::new();
         self.relate(notification.raw.as_str(), notification.params.whole, &mut edits);
         let message = json::single_line(edits.apply(notification.raw.bytes()));
-        // Who cannot be asked hears log lines of its calls, and nothing else that it does not know.
+        // A client without server requests gets only the log messages of its calls. Its protocol version knows no other
+        // unsolicited notification.
         let takes = |call: &Arc<Call>| call.caller.dialect.has_asks() || notification.method == Method::LogMessage;
         match (whose, &self.own) {
             (Whose::Calls(calls), _) => {
                 calls.iter().filter(|call| takes(call)).any(|call| call.lane.offer(message.clone()))
             }
-            // What belongs to none of its calls would wait for ever.
+            // A client without server requests has no stream for messages outside of a call, so the message would stay
+            // in the mailbox for ever.
             (_, Some(client)) => client.caller.dialect.has_asks() && client.mailbox.post(message),
             (Whose::Nobodys | Whose::Unsure, None) => false,
         }
     }
 
-    /// The client whose own link it is.
+    /// Returns the session of the client that owns the link.
     fn own_session(&self) -> Option<SessionId> {
         self.own.as_ref().and_then(|client| client.caller.session)
     }
 
-    /// The task that a message of the backend belongs to, as its client knows it.
+    /// Replaces the native id of a related task with the id that the client sees.
     pub(super) fn relate(&self, text: &str, params: Option<Span>, edits: &mut Splice) {
         let Some(at) = params.and_then(|params| related_task(text, params)) else { return };
         let id = json::string(text, at).and_then(|native| self.inbox.task_id(self.own_session(), &native));
@@ -258,7 +268,7 @@ impl Ear {
         }
     }
 
-    /// The task that an answer of a client belongs to, as the backend knows it.
+    /// Returns the edit that replaces the task id in a client's response with the native one.
     pub(super) fn unrelate(&self, text: &str, result: Span) -> Splice {
         let mut edits = Splice::new();
         let Some(at) = related_task(text, result) else { return edits };
@@ -273,7 +283,7 @@ impl Ear {
         self.emit(&event);
     }
 
-    /// A request of the backend: answered here, refused, or relayed to the client whose it is.
+    /// Handles a server request: answers it, rejects it, or relays it to its client.
     pub fn take_ask(self: &Arc<Ear>, ask: Request, whose: Whose, mouth: Arc<dyn Mouth>) {
         if ask.method == Method::Ping {
             return mouth.say(goblin_wire::reply(&ask.id_as_written(), "{}").concat());
@@ -285,7 +295,8 @@ impl Ear {
         let opened = match self.enter(&ask.id) {
             Ok(Some(opened)) => opened,
             Ok(None) => {
-                // Told again on a resumed stream, or against the rules. A refusal would answer the one that is open.
+                // The backend repeated the request on a resumed stream, or reused the id against the protocol. A
+                // rejection would answer the open request, so only report it.
                 let (server, method) = (self.server(), ask.method.as_str());
                 return self.emit(&Event::BackendAskRefused { server, method, reason: "its id is in use" });
             }
@@ -297,8 +308,9 @@ impl Ear {
         }
     }
 
-    /// A request on a stream that was resumed. Servers may tell there what they told another client before; by then that
-    /// one's call may be over, and somebody else be alone on the link.
+    /// Handles a server request on a resumed stream. A server may repeat a request that another client answered
+    /// earlier. That client's call may be over, and a different client may now be alone on the link, so such a request
+    /// is rejected.
     pub fn take_replayed_ask(self: &Arc<Ear>, ask: Request, whose: Whose, mouth: Arc<dyn Mouth>) {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).has(&ask.id);
         if known && self.own.is_none() && !self.is_open(&ask.id) {
@@ -312,18 +324,20 @@ impl Ear {
         self.lock().as_ref().is_some_and(|open| open.contains_key(id))
     }
 
-    /// Refuses an ask that was opened.
+    /// Rejects a registered server request.
     pub(super) fn refuse(&self, ask: &Request, error: &Error, mouth: &dyn Mouth) {
         self.leave(&ask.id);
         mouth.say(self.refusal(ask, error));
     }
 
+    /// Reports a rejection and returns the error response.
     pub(super) fn refusal(&self, ask: &Request, error: &Error) -> Bytes {
         let (server, method, reason) = (self.server(), ask.method.as_str(), error.to_string());
         self.emit(&Event::BackendAskRefused { server, method, reason: &reason });
         goblin_wire::error_reply(Some(&ask.id_as_written()), &error.to_json()).concat()
     }
 
+    /// Returns the client for a server request. Returns an error if the client is unclear or lacks the capability.
     fn recipient(&self, ask: &Request, whose: Whose) -> Result<Recipient, Error> {
         let unavailable = |reason: &str| Error::ClientUnavailable { reason: reason.to_owned() };
         let recipient = match (whose, &self.own) {
@@ -357,19 +371,20 @@ impl Ear {
         check_ability(ask, &recipient.abilities).map(|()| recipient)
     }
 
-    /// Whether the backend was told that it may ask this.
+    /// Returns an error if the gateway did not declare the capability for this request on the link.
     fn check_declared(&self, ask: &Request) -> Result<(), Error> {
         let missing = match ask.method {
             Method::Sample if !self.declare.sampling => "sampling",
             Method::Elicit if !self.declare.elicitation => "elicitation",
-            // One client's directories must not govern another's.
+            // The roots of one client must not apply to another client's calls.
             Method::RootsList if self.own.is_none() => "roots",
             _ => return Ok(()),
         };
         Err(Error::MethodNotFound(format!("{} (this connection does not declare {missing})", ask.method)))
     }
 
-    /// Opens an ask under the backend's id; nothing where that is in use.
+    /// Registers a server request under the backend's id. Returns `None` if the id is in use, and an error if the limit
+    /// is reached or the link has ended.
     fn enter(&self, id: &Id) -> Result<Option<Opened>, Error> {
         let (withdraw, withdrawn) = oneshot::channel();
         let mut asks = self.lock();
@@ -390,7 +405,7 @@ impl Ear {
         }
     }
 
-    /// The backend takes an ask back.
+    /// Handles the cancellation of a server request by the backend.
     fn withdraw(&self, notification: &Notification) {
         let id = notification.params.request_id.and_then(|at| Id::parse(notification.raw.bytes(), at));
         let withdraw = id.and_then(|id| self.lock().as_mut()?.remove(&id));
@@ -398,23 +413,24 @@ impl Ear {
             let text = notification.raw.as_str();
             let reason = notification.params.whole.and_then(|params| json::member(text, params, "reason"));
             let reason = reason.and_then(|at| json::string(text, at)).unwrap_or("the server took it back".into());
-            // Whoever relayed it may be through with it.
+            // An error means that the relaying task has already ended.
             let _ = withdraw.send(reason.into_owned());
         }
     }
 
-    /// The link is over: nobody waits for answers any more.
+    /// Drops all open server requests, because the link has ended and no response can be sent.
     pub fn close(&self) {
         drop(self.lock().take());
     }
 
-    /// No code that holds this lock can panic.
+    /// Takes the lock. Code that holds it cannot panic, so a poisoned lock is usable.
     fn lock(&self) -> MutexGuard<'_, Option<HashMap<Id, oneshot::Sender<String>>>> {
         self.asks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whether a client can be asked this. What no version knows is the client's to judge.
+/// Returns an error if the client did not declare the capability for a server request. Unknown methods pass: the client
+/// decides on them.
 pub fn check_ability(ask: &Request, abilities: &Abilities) -> Result<(), Error> {
     let text = ask.raw.as_str();
     let member = |key| ask.params.whole.and_then(|params| json::member(text, params, key));

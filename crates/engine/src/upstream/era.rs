@@ -1,7 +1,8 @@
-//! Which generation of the protocol a backend speaks: what its answers say of that, and what is remembered.
+//! Determines which protocol generation a backend speaks and remembers the result.
 //!
-//! A backend is asked what it is (`server/discover`) before anything else. Servers with a handshake do not know that
-//! question, and say so in many ways; only three error codes are those of one that does without.
+//! The dialler sends `server/discover` before anything else. Servers of the generation with a handshake do not know
+//! that method and reject it in many ways. Only three error codes, or a list of supported versions, identify a server
+//! that works without a handshake.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,21 +13,22 @@ use goblin_wire::dialect::Dialect;
 use goblin_wire::json::{self, Span};
 use goblin_wire::{Outcome, Response};
 
-/// How long a backend is taken for one that needs a handshake, or for one that refuses it. What is wrong about either works
-/// in silence, so it must end.
+/// The time for which a backend counts as needing, or as rejecting, a handshake. A wrong assumption causes no visible
+/// error, so it must expire.
 const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What an answer to the question says.
+/// The interpretation of a response to `server/discover`.
 pub enum Said {
     Hello(Box<Hello>),
-    /// It does without a handshake, and asks for something else in the request.
+    /// The backend works without a handshake but rejects the form of the request.
     Otherwise(String),
-    /// It does without a handshake, in versions that we do not know.
+    /// The backend works without a handshake, but only in versions that the gateway does not know.
     Unknown(String),
-    /// No answer of one that does without.
+    /// The response does not come from a backend without a handshake.
     Foreign(String),
 }
 
+/// Interprets the response to `server/discover`.
 pub fn judge(answer: &Response) -> Said {
     let text = answer.raw.as_str();
     match answer.outcome {
@@ -48,7 +50,7 @@ fn judge_error(text: &str, error: Span) -> Said {
         version.is_some_and(|dialect| !dialect.has_handshake())
     };
     match json::member(text, error, "code").map(|code| code.get(text)) {
-        // Earlier drafts had other codes, which mean nothing by themselves.
+        // Earlier drafts used other error codes, so the list of supported versions decides first.
         _ if supported.any(is_ours) => Said::Otherwise(said),
         Some("-32022") => Said::Unknown(said),
         Some("-32020" | "-32021") => Said::Otherwise(said),
@@ -56,27 +58,28 @@ fn judge_error(text: &str, error: Span) -> Said {
     }
 }
 
-/// How a backend is to be greeted.
+/// The way to begin a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Greet {
     WithHandshake,
     WithoutHandshake,
-    /// It is asked which; the one that it is not taken for has its turn where it refuses the other.
+    /// Send `server/discover` first. If the backend does not know the method, perform a handshake.
     Ask,
 }
 
-/// For whom a link is.
+/// The clients that a link serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum For {
-    /// Everybody: the newest that both sides know.
+    /// All clients. The link uses the newest version that both sides know.
     All,
-    /// Clients with a handshake. A tool that asks something of its client may know only the way of one generation.
+    /// Clients with a handshake. A tool that sends server requests may support only one generation's way of sending
+    /// them.
     WithHandshake,
-    /// The same, where everybody has a link without one already.
+    /// Clients with a handshake, on a second link next to one without a handshake.
     HandshakeOnly,
 }
 
-/// What is known of one backend.
+/// The protocol generations that one backend is known to speak.
 #[derive(Debug)]
 pub struct Eras {
     protocol: Protocol,
@@ -85,12 +88,12 @@ pub struct Eras {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Until then it is taken for one that needs a handshake.
+    /// Until this time the backend counts as needing a handshake.
     needs_handshake: Option<Instant>,
-    /// Until then it is taken for one that refuses it.
+    /// Until this time the backend counts as rejecting the handshake.
     refuses_handshake: Option<Instant>,
     has_done_without: bool,
-    /// It ends whatever it is asked first, so nothing is learnt by asking.
+    /// The process exits on any first message, so `server/discover` reveals nothing.
     ends_anyway: bool,
 }
 
@@ -99,6 +102,8 @@ impl Eras {
         Eras { protocol, known: Mutex::default() }
     }
 
+    /// Returns how to begin a connection for the clients `whom`. The configuration takes precedence over the remembered
+    /// state.
     pub fn greet(&self, whom: For, now: Instant) -> Greet {
         let known = self.lock();
         let is_due = |until: Option<Instant>| until.is_some_and(|until| now < until);
@@ -112,47 +117,49 @@ impl Eras {
         }
     }
 
-    /// Whether clients with a handshake may have links of their own kind to a backend that does without.
+    /// Reports whether clients with a handshake may get a second link to a backend that works without one.
     pub fn may_have_both(&self, now: Instant) -> bool {
         let is_open = matches!(self.protocol, Protocol::Auto | Protocol::MatchClient);
         is_open && self.lock().refuses_handshake.is_none_or(|until| now >= until)
     }
 
-    /// It did without a handshake before, so its silence does not mean that it needs one.
+    /// Reports whether the backend has worked without a handshake before. If so, silence does not mean that it needs
+    /// one.
     pub fn has_done_without(&self) -> bool {
         self.lock().has_done_without
     }
 
-    /// A handshake was answered.
+    /// Records a successful handshake.
     pub fn shaken(&self) {
         let mut known = self.lock();
         (known.refuses_handshake, known.ends_anyway) = (None, false);
     }
 
-    /// It ended when it was asked, and with a handshake too.
+    /// Records that the process exited on `server/discover` and on `initialize`.
     pub fn ends_anyway(&self) {
         self.lock().ends_anyway = true;
     }
 
-    /// It was asked, and needs a handshake.
+    /// Records that the backend does not know `server/discover` and completed a handshake.
     pub fn needs_handshake(&self, now: Instant) {
         *self.lock() = Known { needs_handshake: Some(now + REMEMBERED), ..Known::default() };
     }
 
+    /// Records that the backend answered `server/discover`.
     pub fn does_without(&self) {
         let mut known = self.lock();
         known.has_done_without = true;
         known.needs_handshake = None;
     }
 
-    /// It answered a handshake with a refusal: what was known of it is not so any more.
+    /// Records that the backend rejected a handshake, and forgets earlier assumptions to the contrary.
     pub fn refuses_handshake(&self, now: Instant) {
         let mut known = self.lock();
         (known.needs_handshake, known.ends_anyway) = (None, false);
         known.refuses_handshake = Some(now + REMEMBERED);
     }
 
-    /// No code that holds this lock can panic.
+    /// Takes the lock. Code that holds it cannot panic, so a poisoned lock is usable.
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,30 +1,31 @@
-//! The guard: a hidden mode of our own binary that stands between the gateway and the command of a stdio backend.
+//! The guard: a hidden mode of the gateway's binary that runs between the gateway and the command of a stdio backend.
 //!
-//! `goblin __guard FD [DESCRIPTORS] -- COMMAND ARGS...` is started by [`child`](super::child) as the leader of a process group. It
-//! hands its own stdin, stdout and stderr to the command, lets go of them, and waits for one of three things: the
-//! command ends, the pipe `FD` closes (its write end is held by the gateway alone, so this is also how it learns that
-//! the gateway died, by whatever signal), or somebody asks the guard to stop. Then it ends the whole group: SIGTERM,
-//! [`TERM_GRACE`], SIGKILL, and exits with the command's status.
+//! [`child`](super::child) starts `goblin __guard FD [DESCRIPTORS] -- COMMAND ARGS...` as the leader of a process
+//! group. The guard passes its stdin, stdout and stderr to the command and closes its own copies. It then waits until
+//! the command ends, the pipe `FD` closes, or the guard receives a stop signal. Only the gateway holds the write end of
+//! `FD`, so the pipe also closes when the gateway dies by any signal. Finally the guard ends the whole group (SIGTERM,
+//! [`TERM_GRACE`], SIGKILL) and exits with the command's status.
 //!
-//! On Linux it also ends the processes that left the group (`setsid`): the guard is a subreaper, so a process whose parent
-//! ended becomes a child of the guard. Killing children until none is left therefore reaches every descendant. On other
-//! systems such processes survive. The guard does not read or write a byte of the protocol and restarts nothing.
+//! On Linux the guard also ends processes that left the group (`setsid`). It is a subreaper, so the kernel makes
+//! orphans its children. Killing children until none is left therefore reaches every descendant. On other systems such
+//! processes survive. The guard does not read or write a byte of the protocol and restarts nothing.
 //!
-//! Why a process of its own: after `kill -9` the gateway cannot clean up, and signalling only the direct child leaves
-//! the grandchildren of wrappers like `npx` alive. A group and a pipe do it on every Unix without `unsafe`.
+//! A separate process is necessary because the gateway cannot clean up after `kill -9`. Signalling only the direct
+//! child would leave the grandchildren of wrappers like `npx` alive. A process group and a pipe solve both on every
+//! Unix without `unsafe`.
 //!
 //! Three details that look odd:
-//! - The guard leads the group, so that the gateway can end everything by the guard's process id should the guard
-//!   itself be killed. While ending it moves into the gateway's group, so that it neither meets its own SIGKILL nor
-//!   counts itself when it asks whether the group is empty. If the gateway is gone there is nowhere to move to; then
-//!   the guard kills its children one by one, or, where it cannot list them, dies with its group.
-//! - On Linux the command is started through a second hidden step, `__guard exec PARENT -- COMMAND ARGS...`, which asks
-//!   the kernel for SIGKILL when its parent dies and then becomes the command. It covers the one case the pipe cannot:
-//!   gateway and guard killed in the same instant. The kernel ties this to the parent *thread*; the guard starts the
-//!   command from its main thread, which ends last. Also on Linux the guard is called `guard:COMMAND`, which tells an
-//!   operator what it guards and keeps it out of reach of `killall -9 goblin`.
-//! - The descriptor `FD` itself stays open and is inherited by the command, because closing a descriptor by its number
-//!   is `unsafe`. It is the read end of a pipe nobody writes to: it keeps nothing alive.
+//! - The guard leads the group, so the gateway can end everything by the guard's process id if the guard itself is
+//!   killed. Before it ends the group, the guard moves into the gateway's group. Otherwise its own SIGKILL would hit
+//!   it, and it would count itself as a member of the group. If the gateway is gone, the guard cannot move. It then
+//!   kills its children one by one or, if it cannot list them, dies with its group.
+//! - On Linux a second hidden step, `__guard exec PARENT -- COMMAND ARGS...`, starts the command. It asks the kernel
+//!   for SIGKILL when its parent dies and then becomes the command. This covers the one case that the pipe cannot:
+//!   gateway and guard are killed in the same instant. The kernel ties the signal to the parent *thread*; the guard
+//!   starts the command from its main thread, which ends last. The guard also renames itself to `guard:COMMAND`. The
+//!   name shows an operator its purpose and protects it from `killall -9 goblin`.
+//! - The descriptor `FD` stays open and the command inherits it, because closing a descriptor by its number is
+//!   `unsafe`. It is the read end of a pipe without data, so it keeps nothing alive.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -42,34 +43,34 @@ use crate::upstream::descriptors;
 
 /// The first argument that selects this mode.
 pub const MODE: &str = "__guard";
-/// How long the group may take to react to SIGTERM.
+/// The time that the group has to react to SIGTERM.
 pub const TERM_GRACE: Duration = Duration::from_secs(2);
-/// How long the guard waits for the kernel to finish what SIGKILL began.
+/// The time that the guard waits for the kernel to complete SIGKILL.
 pub const KILL_GRACE: Duration = Duration::from_secs(1);
-/// Added to a signal's number to make an exit code, as shells do.
+/// Added to a signal's number to make an exit code, as in shells.
 pub const SIGNAL_OFFSET: i32 = 128;
 
-/// How often the guard looks whether the group is gone. Orphans of the group need not be children of the guard, so
-/// there is no event to wait for.
+/// The interval at which the guard checks whether the group is gone. Orphans of the group need not be children of the
+/// guard, so no event reports their end.
 const LOOK: Duration = Duration::from_millis(10);
 const EXEC_STEP: &str = "exec";
 
-/// The body of the hidden mode: takes the arguments after [`MODE`], returns the exit code.
+/// Runs the hidden mode with the arguments after [`MODE`] and returns the exit code.
 ///
-/// Call it before anything else in `main`: every backend has a guard, and what it does not load it does not cost.
+/// Call this function first in `main`: every backend has a guard, so the guard should load as little as possible.
 pub fn run(arguments: impl Iterator<Item = OsString>) -> i32 {
     let outcome = Mode::parse(arguments).and_then(|mode| match mode {
         Mode::Guard { watch, descriptors, command } => guard(watch, descriptors, &command),
         Mode::Exec { parent, command } => Err(become_command(parent, &command)),
     });
     outcome.unwrap_or_else(|failure| {
-        // Nobody is left to hear that this could not be written.
+        // If stderr is closed, the failure can be reported only by the exit code.
         let _ = writeln!(io::stderr(), "goblin: {failure}");
         failure.exit_code()
     })
 }
 
-/// Why the command does not run. The codes are those of `env` and `timeout`.
+/// The reason why the command does not run. The exit codes are those of `env` and `timeout`.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("{MODE} is started by the gateway, not by hand: {0}")]
@@ -102,9 +103,9 @@ impl Failure {
     }
 }
 
-/// What the arguments ask for.
+/// The parsed arguments.
 enum Mode {
-    /// `descriptors` is the soft limit of the command, if it differs from that of the gateway.
+    /// `descriptors` is the soft limit for the command, if it differs from the gateway's limit.
     Guard {
         watch: u32,
         descriptors: Option<u64>,
@@ -147,15 +148,15 @@ impl Mode {
     }
 }
 
-/// Runs the command until it, the gateway or the guard is to end; then ends the group.
+/// Runs the command until it exits, the gateway is gone or the guard receives a stop signal. Then ends the group.
 fn guard(watch: u32, descriptors: Option<u64>, command: &CommandLine) -> Result<i32, Failure> {
     if let Some(limit) = descriptors {
         descriptors::restore(limit);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        // All that can fail comes before the command, and so do the handlers: without them the guard would die of the
-        // SIGTERM that it sends to its own group.
+        // Do everything that can fail before the command starts. The signal handlers come first too: without them the
+        // guard would die of the SIGTERM that it sends to its own group.
         let mut watch = open_watch(watch)?;
         let mut stops =
             [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?];
@@ -181,14 +182,14 @@ fn guard(watch: u32, descriptors: Option<u64>, command: &CommandLine) -> Result<
     })
 }
 
-/// Opening a descriptor anew by its name is the safe way to take it over.
+/// Opens the watch pipe. Opening a descriptor again by its name is the safe way to take it over.
 fn open_watch(descriptor: u32) -> Result<pipe::Receiver, Failure> {
     File::open(format!("/dev/fd/{descriptor}"))
         .and_then(pipe::Receiver::from_file)
         .map_err(|source| Failure::Watch { descriptor, source })
 }
 
-/// Resolves when the last write end is closed.
+/// Waits until the last write end is closed.
 async fn closed(watch: &mut pipe::Receiver) {
     let mut byte = [0];
     while watch.readable().await.is_ok() {
@@ -201,8 +202,8 @@ async fn closed(watch: &mut pipe::Receiver) {
     }
 }
 
-/// The command has its own copies by now. As long as the guard kept these, closing one end would not be seen at the
-/// other.
+/// Replaces the guard's stdio with `/dev/null`. The command has its own copies. If the guard kept these, neither side
+/// would notice that the other closed its end.
 fn let_go_of_stdio(nowhere: &File) -> io::Result<()> {
     rustix::stdio::dup2_stdin(nowhere)?;
     rustix::stdio::dup2_stdout(nowhere)?;
@@ -210,16 +211,17 @@ fn let_go_of_stdio(nowhere: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// The processes in our care: those whose process group is our process id.
+/// The processes of the command: those in the group that the guard leads, and on Linux the guard's other descendants.
 struct Group {
     id: Pid,
+    /// The gateway's process group, into which the guard moves before it ends its own group.
     refuge: Option<Pid>,
-    /// Whether the guard moved out of the group.
+    /// Whether the guard has moved out of the group.
     is_outside: bool,
     command: Pid,
-    /// The command's exit code, once it has one.
+    /// The command's exit code, once it has exited.
     status: Option<i32>,
-    /// The children outside of the group that got SIGTERM.
+    /// The children outside of the group that have received SIGTERM.
     terminated: HashSet<Pid>,
 }
 
@@ -245,7 +247,7 @@ impl Group {
         }
     }
 
-    /// Takes every child that has ended, the orphans we inherited on Linux too.
+    /// Reaps every child that has ended, including orphans that the guard adopted on Linux.
     fn reap(&mut self) {
         while let Ok(Some((process, status))) = rustix::process::wait(WaitOptions::NOHANG) {
             if process == self.command {
@@ -254,6 +256,7 @@ impl Group {
         }
     }
 
+    /// Ends all processes: SIGTERM, then SIGKILL after [`TERM_GRACE`].
     async fn end(&mut self) {
         self.is_outside = self.refuge.is_some_and(|refuge| rustix::process::setpgid(None, Some(refuge)).is_ok());
         if self.is_gone() {
@@ -263,14 +266,15 @@ impl Group {
         if self.is_gone_within(TERM_GRACE, Group::terminate_leavers).await {
             return;
         }
-        // Inside of the group this signal ends the guard too, before it has killed the processes that left the group.
+        // Inside of the group, this signal would also kill the guard, before it has killed the processes that left the
+        // group.
         if self.is_outside || children().is_none() {
             self.signal(Signal::KILL);
         }
         self.is_gone_within(KILL_GRACE, Group::kill_children).await;
     }
 
-    /// Sends SIGTERM, once, to each child that left the group; the others got the signal with the group.
+    /// Sends SIGTERM once to each child that left the group. The others received the signal with the group.
     fn terminate_leavers(&mut self) {
         for child in children().unwrap_or_default() {
             let has_left = rustix::process::getpgid(Some(child)).is_ok_and(|group| group != self.id);
@@ -280,8 +284,8 @@ impl Group {
         }
     }
 
-    /// Kills every child. Their children become children of the guard and are killed at the next look. The number of a child
-    /// is not used again before the guard has reaped it.
+    /// Kills every child. Their children become children of the guard, and the next round kills them. The kernel does
+    /// not reuse a child's id before the guard has reaped it.
     fn kill_children(&mut self) {
         for child in children().unwrap_or_default() {
             let _ = rustix::process::kill_process(child, Signal::KILL);
@@ -289,7 +293,7 @@ impl Group {
     }
 
     fn signal(&self, signal: Signal) {
-        // Fails only when nobody is left to be signalled, which is what we want.
+        // Fails only if the group has no members left.
         let _ = rustix::process::kill_process_group(self.id, signal);
     }
 
@@ -297,13 +301,14 @@ impl Group {
         self.reap();
         let is_group_gone = || rustix::process::test_kill_process_group(self.id).is_err();
         match children() {
-            // The guard itself is a member of the group while it is inside.
+            // While the guard is inside of the group, the group is never empty.
             Some(children) => children.is_empty() && (!self.is_outside || is_group_gone()),
             None => is_group_gone(),
         }
     }
 
-    /// Waits until all are gone and calls `act` at each look.
+    /// Waits until all processes are gone and calls `act` in each round. Returns `false` if the grace period ends
+    /// first.
     async fn is_gone_within(&mut self, grace: Duration, act: fn(&mut Group)) -> bool {
         let deadline = Instant::now() + grace;
         while !self.is_gone() {
@@ -317,18 +322,18 @@ impl Group {
     }
 }
 
-/// Returns the children of the guard, adopted ones and zombies included; nothing where the system does not list them.
+/// Returns the guard's children, including adopted ones and zombies. Returns `None` if the system does not list them.
 #[cfg(target_os = "linux")]
 fn children() -> Option<Vec<Pid>> {
     let own = std::process::id();
     let pid = |text: &str| text.parse().ok().and_then(Pid::from_raw);
-    // The guard has one thread, which has all children. Some kernels lack this file.
+    // The guard has a single thread, so this file lists all children. Some kernels lack it.
     if let Ok(list) = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")) {
         return Some(list.split_whitespace().filter_map(pid).collect());
     }
     let parent = |name: &str| -> Option<u32> {
         let stat = std::fs::read_to_string(format!("/proc/{name}/stat")).ok()?;
-        // The name of the program, in brackets, may hold anything.
+        // The program's name, in parentheses, may contain any character, so search from the end.
         stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
     };
     let processes = std::fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
@@ -348,8 +353,8 @@ fn exit_code(status: WaitStatus) -> i32 {
     }
 }
 
-/// Orphans come to the guard, which takes their status at once: a gateway that is process 1 of a container would
-/// leave them as zombies. Neither this nor the name is worth failing for.
+/// Makes the guard a subreaper and renames it. The guard reaps orphans at once; a gateway that is process 1 of a
+/// container would leave them as zombies. Errors are ignored because the command runs without either.
 #[cfg(target_os = "linux")]
 fn prepare(command: &CommandLine) {
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
@@ -364,8 +369,8 @@ fn prepare(command: &CommandLine) {
 #[cfg(not(target_os = "linux"))]
 fn prepare(_command: &CommandLine) {}
 
-/// Starts the command by way of [`become_command`]. `/proc/self/exe` is this very binary even when the file has been
-/// replaced by a newer one.
+/// Starts the command through [`become_command`]. `/proc/self/exe` names the running binary even after the file was
+/// replaced.
 #[cfg(target_os = "linux")]
 fn start(command: &CommandLine) -> Result<Child, Failure> {
     Command::new("/proc/self/exe")
@@ -384,7 +389,7 @@ fn start(command: &CommandLine) -> Result<Child, Failure> {
         .map_err(|source| Failure::start(&command.program, source))
 }
 
-/// The second step: asks for death with the parent, which survives `exec`, and becomes the command. Returns only when
+/// Requests SIGKILL for the parent's death, a setting that survives `exec`, and becomes the command. Returns only if
 /// that fails.
 #[cfg(target_os = "linux")]
 fn become_command(parent: u32, command: &CommandLine) -> Failure {
@@ -393,7 +398,7 @@ fn become_command(parent: u32, command: &CommandLine) -> Failure {
     if let Err(error) = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)) {
         return Failure::Setup(error.into());
     }
-    // A parent that died before the line above sends no signal.
+    // If the parent died before the request, the kernel sends no signal.
     if std::os::unix::process::parent_id() != parent {
         return Failure::Setup(io::Error::other("the guard ended before its command began"));
     }

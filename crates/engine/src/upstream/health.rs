@@ -1,7 +1,7 @@
-//! When to try again: backoff and breaker as values, without a clock of their own.
+//! Decides when to reconnect: backoff and circuit breaker as plain values, with the time as a parameter.
 //!
-//! A backend that fails is retried after a growing pause. One that fails [`BREAKER_FAILURES`] times within
-//! [`BREAKER_WINDOW`] is left alone for [`BREAKER_PAUSE`] between tries until one connection has lasted.
+//! A failed backend is retried after a growing pause. After [`BREAKER_FAILURES`] failures within [`BREAKER_WINDOW`] the
+//! breaker opens, and the pause is at least [`BREAKER_PAUSE`] until one connection has lasted.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -11,14 +11,15 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 pub const BREAKER_FAILURES: usize = 5;
 const BREAKER_WINDOW: Duration = Duration::from_secs(60);
 const BREAKER_PAUSE: Duration = Duration::from_secs(30);
-/// A connection that lasted this long was a good one.
+/// A connection that lasted this long closes the breaker.
 const PROVEN_AFTER: Duration = Duration::from_secs(10);
 
+/// The failures of one backend or link.
 #[derive(Debug, Default)]
 pub struct Health {
     failures: VecDeque<Instant>,
     in_a_row: u32,
-    /// Stays open until a connection has lasted.
+    /// Whether the breaker is open. Stays `true` until a connection has lasted.
     open: bool,
     connected_at: Option<Instant>,
 }
@@ -28,8 +29,8 @@ impl Health {
         self.connected_at = Some(now);
     }
 
-    /// A try or a connection ended at `now`; tells how long to wait before the next. `jitter` is in 0..1 and spreads
-    /// backends that failed together.
+    /// Records that an attempt or a connection ended at `now`. Returns the pause before the next attempt. `jitter` is
+    /// in 0..1 and spreads the retries of backends that failed together.
     pub fn failed(&mut self, now: Instant, jitter: f64) -> Duration {
         let lasted = self.connected_at.take().is_some_and(|since| now.duration_since(since) >= PROVEN_AFTER);
         if lasted {
@@ -48,13 +49,13 @@ impl Health {
         pause.mul_f64(1.0 + 0.2 * jitter.clamp(0.0, 1.0))
     }
 
-    /// Whether the breaker is open: the backend is tried, but seldom.
+    /// Reports whether the breaker is open. The backend is then still retried, with long pauses.
     pub fn is_open(&self) -> bool {
         self.open
     }
 }
 
-/// Something in 0..1 that others do not have.
+/// Returns a random number in 0..1.
 pub fn jitter() -> f64 {
     let mut byte = [0];
     let random = getrandom::fill(&mut byte).is_ok();

@@ -1,18 +1,18 @@
-//! A backend over Streamable HTTP: one POST per message, answers as JSON or as an event stream, and a GET stream for what
-//! it says of its own accord.
+//! A backend over Streamable HTTP. Each message is one POST, responses are JSON or an event stream, and a GET stream
+//! carries unsolicited messages.
 //!
-//! - `body`: bodies of answers.
+//! - `body`: bodies of responses.
 //! - `listen`: the GET stream.
-//! - `mirrored`: what headers repeat of a request.
-//! - `news`: a stream that was asked for, in versions without sessions.
-//! - `resume`: an answer in a stream, and the rest of one that ended too early.
-//! - `trail`: how far a stream was heard.
+//! - `mirrored`: headers that repeat parts of a request.
+//! - `news`: notification streams, in versions without sessions.
+//! - `resume`: a response in a stream, and the rest of one that ended too early.
+//! - `trail`: the position in a stream.
 //!
-//! A link is one session. When the backend forgets the session (404), the link is over and the actor dials a new one; the
-//! request that met the 404 was not handled, so it may be sent again. Nothing else is ever sent twice.
+//! A link is one session. If the backend forgets the session (404), the link ends and the actor dials a new one. The
+//! request that got the 404 was not processed, so it may be sent again. No other request is ever sent twice.
 //!
-//! In versions without sessions a link is no more than where requests go: no GET stream, no DELETE, nothing to resume, and
-//! who hangs up has cancelled.
+//! In versions without sessions a link is only a destination for requests. It has no GET stream, no DELETE and nothing
+//! to resume, and closing the connection cancels a request.
 
 pub(super) mod body;
 mod listen;
@@ -55,11 +55,12 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const JSON_OR_STREAM: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
-/// What may be on its way to the backend at once that nobody waits for. Full: the next is dropped.
+/// The limit of background messages in progress. Further ones are dropped.
 pub(super) const MOST_ASIDES: usize = 64;
-/// How long the GET stream is waited for. Some servers send the head of an answer with the first event only.
+/// The longest wait for the GET stream. Some servers send the response headers only with the first event.
 const STREAM_PATIENCE: Duration = Duration::from_millis(500);
 
+/// A link over Streamable HTTP.
 pub struct HttpLink {
     shared: Arc<Shared>,
 }
@@ -72,18 +73,18 @@ struct Shared {
     asides: Arc<Semaphore>,
     limit: usize,
     has_sessions: bool,
-    /// The configured headers and ours that never change.
+    /// The configured headers and the constant ones of the gateway.
     headers: HeaderMap,
-    /// The same with what the handshake settled, once it has.
+    /// The headers after the handshake, which add the session and the version.
     settled: OnceLock<HeaderMap>,
     session: OnceLock<HeaderValue>,
     dialect: OnceLock<Dialect>,
     next: AtomicU64,
-    /// The status of the first refusal that named no request.
+    /// The status of the first error response that named no request.
     refused: OnceLock<StatusCode>,
-    /// Whether the GET stream is open, or was tried in vain.
+    /// Becomes `true` when the GET stream is open or an attempt has failed.
     tried_stream: watch::Sender<bool>,
-    /// The link is used though that is not known yet.
+    /// Whether the link went into use before the attempt to open the GET stream had finished.
     is_deaf: AtomicBool,
     closed: watch::Sender<Option<End>>,
 }
@@ -93,7 +94,7 @@ impl HttpLink {
         HttpLink { shared: Arc::new(Shared::new(client, url, headers, limit, ear)) }
     }
 
-    /// For a version without sessions.
+    /// Creates a link for a version without sessions.
     pub fn sessionless(client: HttpClient, url: Uri, headers: HeaderMap, limit: usize, ear: Arc<Ear>) -> HttpLink {
         let mut shared = Shared { has_sessions: false, ..Shared::new(client, url, headers, limit, ear) };
         let version = HeaderValue::from_static(Dialect::NEWEST_WITHOUT_HANDSHAKE.as_str());
@@ -105,18 +106,19 @@ impl HttpLink {
         self.shared.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Whether it refused the handshake as a server does that knows only HTTP+SSE. No permission and no health say nothing.
+    /// Reports whether the server rejected the handshake like one that only supports HTTP+SSE. Other statuses, such as
+    /// 401 or 503, show nothing about that.
     pub fn may_be_sse(&self) -> bool {
         let tells = [StatusCode::BAD_REQUEST, StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED];
         self.shared.dialect.get().is_none() && self.refused().is_some_and(|status| tells.contains(&status))
     }
 
-    /// The status of the first refusal that named no request.
+    /// Returns the status of the first error response that named no request.
     pub fn refused(&self) -> Option<StatusCode> {
         self.shared.refused.get().copied()
     }
 
-    /// The version is settled, by a handshake or without.
+    /// Fixes the protocol version.
     pub fn speak(&self, dialect: Dialect) {
         self.shared.dialect.get_or_init(|| dialect);
         if !self.shared.has_sessions {
@@ -124,8 +126,8 @@ impl HttpLink {
         }
     }
 
-    /// The handshake is over: opens the GET stream, for as long as the link lives. Returns when it is open or will not be
-    /// soon, so that nothing is asked for whose changes would not be heard.
+    /// Opens the GET stream for the life of the link, after the handshake. Returns when the stream is open, has failed
+    /// or is late. The gateway fetches the lists only after that, so it does not miss their changes.
     pub async fn listen_to_get(&self) {
         self.shared.settled.get_or_init(|| self.shared.headers_so_far());
         let shared = Arc::clone(&self.shared);
@@ -142,7 +144,8 @@ impl HttpLink {
         }
     }
 
-    /// `headers` are those of this request alone. The request leaves when this is called.
+    /// Sends a request when called and returns a future for the response. `headers` are the headers of this request
+    /// alone.
     pub fn request(
         &self,
         id: u64,
@@ -161,13 +164,14 @@ impl HttpLink {
         })
     }
 
+    /// Reads the response to a request from an HTTP response.
     async fn answer(
         &self,
         id: u64,
         response: HttpResponse<Received>,
         call: Option<&Arc<Call>>,
     ) -> Result<Response, LinkError> {
-        // Boxed, as all that is rare: what a call's future holds is moved with it.
+        // Boxed because it is rare: an inlined future would make every call's future larger.
         if !response.status().is_success() {
             return Box::pin(self.shared.refusal(id, response)).await;
         }
@@ -199,7 +203,7 @@ impl HttpLink {
         self.shared.closed().await
     }
 
-    /// Tells the backend that the session is over; it may not care.
+    /// Closes the link and ends the session with a DELETE. The outcome of the DELETE is ignored.
     pub async fn close(&self) {
         let lost = self.shared.closed.borrow().is_some();
         self.shared.close(End::Lost("the gateway closed it".to_owned()));
@@ -242,7 +246,7 @@ impl Shared {
         request
     }
 
-    /// A GET: for the standing stream, or for the rest of the stream in which this event was the last one heard.
+    /// Builds a GET for the standing stream, or for the rest of the stream after `last_event_id`.
     fn stream_request(&self, last_event_id: Option<&HeaderValue>) -> HttpRequest<Full<Bytes>> {
         let mut request = self.build(Verb::GET, Bytes::new());
         let headers = request.headers_mut();
@@ -281,7 +285,7 @@ impl Shared {
         self.client.request(request).map_err(|error| self.unreachable(&error))
     }
 
-    /// Where not even a connection can be made, the backend is gone.
+    /// Returns the error for a failed request. Closes the link if not even a connection could be opened.
     fn unreachable(&self, error: &RequestError) -> LinkError {
         let reason = error.to_string();
         let sent = !error.is_safe_to_retry();
@@ -313,7 +317,7 @@ impl Shared {
         LinkError::SessionLost
     }
 
-    /// An answer that is no success. A JSON-RPC error in it passes as it is; the rest is ours to explain.
+    /// Interprets an error status. Returns a JSON-RPC error in the body as the response, and explains any other body.
     async fn refusal(&self, id: u64, response: HttpResponse<Received>) -> Result<Response, LinkError> {
         let status = response.status();
         let body = http_body_util::Limited::new(response.into_body(), LONGEST_REFUSAL).collect().await;
@@ -328,14 +332,16 @@ impl Shared {
             self.refused.get_or_init(|| status);
         }
         match answer {
-            // It handled the request, whatever the status and its words.
+            // A response with this id proves that the backend processed the request.
             Some(answer) if names_request => return Ok(answer),
             _ if self.session.get().is_some() && is_session_unknown(status, &body) => return Err(self.lose_session()),
-            // Who does without sessions names what it refuses. It is another server now, and did nothing for this one.
+            // A server without sessions names the request that it rejects. This server is a different one and did not
+            // process the request.
             _ if !self.has_sessions && self.dialect.get().is_some() && is_other_server(status) => {
                 return Err(self.lose_session());
             }
-            // Who speaks this transport takes a POST. It is another server now, and to be dialled anew.
+            // A server with this transport accepts POST. This server is a different one, so close the link and dial
+            // again.
             _ if status == StatusCode::METHOD_NOT_ALLOWED => {
                 self.close(End::Lost(Trouble::Refused(status).to_string()));
             }
@@ -345,7 +351,7 @@ impl Shared {
         Err(LinkError::Protocol(Trouble::Refused(status).to_string()))
     }
 
-    /// One event on the stream of a request; tells the answer when it is that.
+    /// Handles one event on the stream of a request. Returns the response if the event holds it.
     fn on_event(
         shared: &Arc<Shared>,
         id: u64,
@@ -365,7 +371,7 @@ impl Shared {
         Ok(None)
     }
 
-    /// Returns whether this is the answer to the request `id`, beyond a limit.
+    /// Reports whether this is the response to the request `id` and exceeds a limit.
     fn answers(&self, malformed: &Malformed, id: u64) -> bool {
         malformed.is_answer && malformed.id.as_ref().and_then(Id::as_u64) == Some(id)
     }
@@ -375,7 +381,7 @@ impl Shared {
         beyond_limit(malformed).unwrap_or_else(|| LinkError::Protocol(malformed.error.to_string()))
     }
 
-    /// What an event on the stream of a request says; nothing where it only gives an id.
+    /// Returns the data of an event on the stream of a request. Returns `None` for an event without data.
     fn data(&self, event: Frame<goblin_wire::framing::Event>) -> Result<Option<Bytes>, LinkError> {
         match event {
             Frame::Whole(event) => Ok(Some(event.data).filter(|data| !data.is_empty()).map(|data| self.ear.hold(data))),
@@ -389,7 +395,7 @@ impl Shared {
         }
     }
 
-    /// Progress names its call, whatever stream it comes on; some servers say it on the standing one.
+    /// Handles a notification. Progress names its call on any stream; some servers send it on the standing one.
     fn on_notification(&self, notification: &Notification, whose: impl FnOnce() -> Whose) {
         if notification.method != Method::Progress {
             return self.ear.hear(notification, whose);
@@ -400,6 +406,7 @@ impl Shared {
         }
     }
 
+    /// Handles a server request. Versions without sessions have none, so it is only reported there.
     fn on_ask(shared: &Arc<Shared>, ask: Request, whose: Whose) {
         if !shared.has_sessions {
             return shared.ear.emit(&unasked(shared.ear.server(), &ask));
@@ -411,7 +418,7 @@ impl Shared {
         shared.ear.take_replayed_ask(ask, shared.open.whose(), Arc::new(Aside(Arc::clone(shared))));
     }
 
-    /// What belongs to no stream of a call.
+    /// Handles a message outside of the stream of a call.
     fn on_other(shared: &Arc<Shared>, message: Result<Message, goblin_wire::Malformed>) {
         let server = shared.ear.server();
         match message {
@@ -425,13 +432,13 @@ impl Shared {
     }
 }
 
-/// What a server asks in a version in which it may not: nobody could answer it.
+/// Returns the event for a server request in a version without server requests. No client can answer it.
 pub(super) fn unasked<'a>(server: &'a str, ask: &'a Request) -> Event<'a> {
     let reason = "in this protocol version servers ask nothing of their own accord";
     Event::BackendAskRefused { server, method: ask.method.as_str(), reason }
 }
 
-/// Says something that nobody waits for.
+/// Sends messages in the background. No caller waits for them.
 struct Aside(Arc<Shared>);
 
 impl Mouth for Aside {
@@ -456,13 +463,13 @@ impl Mouth for Aside {
     }
 }
 
-/// A refusal that one without sessions would have explained.
+/// Reports whether a status shows that the server was replaced. A server without sessions would have named the request.
 fn is_other_server(status: StatusCode) -> bool {
     matches!(status, StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::GONE)
 }
 
-/// Whether a refusal of a stream may be another answer soon. A server that has not noticed yet that our last connection
-/// is gone says 409.
+/// Reports whether an error status of a stream is temporary. A server returns 409 while it has not noticed the end of
+/// the previous connection.
 fn is_passing(status: StatusCode) -> bool {
     let passing = [StatusCode::REQUEST_TIMEOUT, StatusCode::CONFLICT, StatusCode::TOO_MANY_REQUESTS];
     status.is_server_error() || passing.contains(&status)
@@ -509,7 +516,7 @@ mod tests {
         assert!(matches!(too_long(r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"#), Ok(None)));
     }
 
-    /// However much else is on its way to a backend that takes its time.
+    /// The response is sent even if the limit of background messages to a slow backend is reached.
     #[tokio::test]
     async fn ask_an_answer_is_not_dropped_for_want_of_room() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");

@@ -1,7 +1,8 @@
-//! What a backend says of its own accord that belongs to no call, over whichever of its links.
+//! Handles the notifications of a backend that belong to no call, from all of its links.
 //!
-//! Links call it from their reading tasks, so nothing here waits. "This list changed" is a bit in a set, however often it is
-//! said (level beats edge); the actor takes the set when it has time.
+//! Links call this module from their reading tasks, so no function here waits. A changed list is one bit in a set,
+//! however often the backend announces it. The actor takes the set when it is ready to fetch. The inbox also remembers
+//! which client received which URL elicitation, to notify only that client of the end.
 
 use goblin_catalog::listing::List;
 use std::collections::{HashMap, VecDeque};
@@ -19,12 +20,12 @@ use goblin_wire::dialect::Dialect;
 use goblin_wire::json::{self, Span, Splice};
 use goblin_wire::{Notification, Request};
 
-/// How many elicitations by URL are remembered until they end.
+/// The number of URL elicitations that are remembered until they end. The oldest is forgotten first.
 const MOST_ELICITED: usize = 1000;
-/// A longer name of one is not remembered, so that all of them together stay small.
+/// The longest elicitation id that is remembered, in bytes. Limits the memory of all of them together.
 const LONGEST_ELICITED: usize = 1024;
 
-/// Elicitations by URL whose end has not been told, the newest [`MOST_ELICITED`].
+/// The URL elicitations that have not ended, at most [`MOST_ELICITED`].
 #[derive(Default)]
 struct Elicited {
     asked: HashMap<String, Weak<Mailbox>>,
@@ -45,12 +46,14 @@ impl Elicited {
         }
     }
 
-    /// Whoever was asked, where it is still there. Its place in the order stays until it is the oldest.
+    /// Returns the client that received the elicitation, if its session still exists. The id stays in `order` until it
+    /// is the oldest.
     fn remove(&mut self, id: &str) -> Option<Arc<Mailbox>> {
         self.asked.remove(id)?.upgrade()
     }
 }
 
+/// The notifications of one backend that belong to no call.
 pub struct Inbox {
     server: ServerId,
     observe: Arc<Observe>,
@@ -77,7 +80,8 @@ impl Inbox {
         self.observe.emit(event);
     }
 
-    /// An elicitation by URL ends elsewhere; the backend will say when. Only the client that was asked shall hear it.
+    /// Remembers the client of a URL elicitation. The user completes it elsewhere, and the backend announces the end
+    /// later. Only this client may receive that notification.
     pub fn remember_elicited(&self, ask: &Request, mailbox: &Arc<Mailbox>) {
         let text = ask.raw.as_str();
         let id = ask.params.whole.and_then(|params| json::member(text, params, "elicitationId"));
@@ -86,7 +90,7 @@ impl Inbox {
         }
     }
 
-    /// The same where an error says that a client must be sent to URLs first.
+    /// Remembers the URL elicitations that an error response requires before the call can be repeated.
     pub fn remember_required(&self, text: &str, error: Span, mailbox: &Arc<Mailbox>) {
         const URL_ELICITATION_REQUIRED: &str = "-32042";
         if json::member(text, error, "code").is_none_or(|code| code.get(text) != URL_ELICITATION_REQUIRED) {
@@ -102,12 +106,12 @@ impl Inbox {
         }
     }
 
-    /// What must change in an ask on its way to a client.
+    /// Returns the changes that a server request needs before it goes to a client.
     pub fn translate_ask(&self, ask: &Request, dialect: Dialect) -> Splice {
         self.translate.ask(&self.server, ask, dialect)
     }
 
-    /// A URI as clients know it.
+    /// Returns the exposed URI for a native URI.
     pub fn expose(&self, native: &str) -> String {
         self.translate.expose(&self.server, native)
     }
@@ -117,22 +121,22 @@ impl Inbox {
         self.translate.expose_listed(&self.server, native)
     }
 
-    /// The id that the client of a task knows it by.
+    /// Returns the task id that the client sees.
     pub fn task_id(&self, own: Option<SessionId>, native: &str) -> Option<String> {
         self.translate.task_id(&self.server, own, native)
     }
 
-    /// The same the other way round.
+    /// Returns the native task id for the id that the client sees.
     pub fn native_task(&self, id: &str) -> Option<String> {
         self.translate.native_task(&self.server, id)
     }
 
-    /// What the backend tells of a task.
+    /// Forwards a task notification. Returns whether a client wanted it.
     pub fn hear_task(&self, own: Option<SessionId>, notification: &Notification) -> bool {
         self.translate.hear_task(&self.server, own, notification)
     }
 
-    /// The end of an elicitation by URL.
+    /// Forwards the end of a URL elicitation to its client. Reports the notification if the client is unknown or gone.
     pub fn hear_elicited(&self, notification: &Notification) {
         let text = notification.raw.as_str();
         let id = notification.params.whole.and_then(|params| json::member(text, params, "elicitationId"));
@@ -144,12 +148,12 @@ impl Inbox {
         }
     }
 
-    /// No code that holds this lock can panic.
+    /// Takes the lock. Code that holds it cannot panic, so a poisoned lock is usable.
     fn elicited(&self) -> MutexGuard<'_, Elicited> {
         self.elicited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Marks lists as changed.
+    /// Marks lists as changed and wakes the actor.
     pub fn mark(&self, lists: &[List]) {
         let bits = lists.iter().fold(0, |bits, list| bits | list.bit());
         self.changed.fetch_or(bits, Ordering::AcqRel);
@@ -160,14 +164,14 @@ impl Inbox {
         self.changed.load(Ordering::Acquire) != 0
     }
 
-    /// Waits until some list is marked; the marks stay.
+    /// Waits until a list is marked. Does not clear the marks.
     pub async fn changes(&self) {
         while !self.has_changes() {
             self.bell.notified().await;
         }
     }
 
-    /// The marked lists; their marks are gone.
+    /// Returns the marked lists and clears their marks.
     pub fn take_changes(&self) -> Vec<List> {
         let bits = self.changed.swap(0, Ordering::AcqRel);
         List::ALL.into_iter().filter(|list| bits & list.bit() != 0).collect()

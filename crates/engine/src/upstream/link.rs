@@ -1,9 +1,8 @@
-//! One connection to a backend, whatever it runs over.
+//! One connection to a backend over any transport.
 //!
-//! A link is used directly by the calls that go over it; the backend's actor owns its life. It mints the ids of what goes
-//! upstream: two clients may use the same ids and progress tokens, so neither ever travels further than here.
-//!
-//! It knows in which version it speaks, since its handshake or since it was found to do without one.
+//! Calls use a link directly; the backend's actor opens and closes it. The link creates the ids of upstream requests:
+//! two clients may use the same ids and progress tokens, so neither is ever sent to a backend. The protocol version of
+//! a link is fixed once, by the handshake or by `server/discover`.
 
 use goblin_wire::mirrored::About;
 use goblin_wire::hello::Hello;
@@ -29,47 +28,49 @@ use goblin_wire::json::{self, quote};
 use goblin_wire::method::Method;
 use goblin_wire::{Id, Outcome, Response, trace};
 
-/// How long the acknowledgement of a stream of news is waited for.
+/// The longest wait for the acknowledgement of a notification stream.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(10);
 
+/// A connection to a backend, with the protocol version it speaks.
 pub struct Link {
     wire: Wire,
     voice: OnceLock<Voice>,
 }
 
-/// What it runs over.
+/// The transport of a link.
 pub enum Wire {
     Stdio(StdioLink),
     Http(HttpLink),
     Sse(SseLink),
-    /// Served by ourselves.
+    /// Implemented by the gateway itself, without a connection.
     Files(FilesServer),
 }
 
-/// How the gateway speaks on a link.
+/// The protocol version of a link and what the gateway's own requests declare.
 struct Voice {
     dialect: Dialect,
-    /// What its own requests declare, where every request does.
+    /// The capabilities that the gateway's own requests declare, in versions that declare them per request.
     declared: String,
 }
 
-/// Why a link gave no answer.
+/// The reason why a request got no response.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum LinkError {
     #[error("{reason}")]
     Closed {
         reason: String,
-        /// Whether the backend may have got the request.
+        /// Whether the backend may have received the request.
         sent: bool,
     },
     #[error("its queue is full")]
     Overloaded,
-    /// The backend does not know our session any more, so it did nothing. The same request may go over the next link.
+    /// The backend forgot the session and did not process the request. The request may be sent again over the next
+    /// link.
     #[error("it forgot the session")]
     SessionLost,
     #[error("{0}")]
     Protocol(String),
-    /// It answered a request for a stream of news with an error.
+    /// The backend answered a request for a notification stream with an error.
     #[error("{error}")]
     Refused {
         code: Option<i64>,
@@ -78,11 +79,11 @@ pub enum LinkError {
     },
 }
 
-/// How a connection ended.
+/// The reason why a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     Lost(String),
-    /// The backend is there, but does not know our session any more.
+    /// The backend is reachable but has forgotten the session.
     Forgotten,
 }
 
@@ -91,7 +92,7 @@ impl Link {
         Link { wire, voice: OnceLock::new() }
     }
 
-    /// The type of server it was made for, as configurations call it.
+    /// Returns the transport's name in the configuration.
     pub fn transport(&self) -> &'static str {
         match &self.wire {
             Wire::Stdio(_) => "stdio",
@@ -105,17 +106,17 @@ impl Link {
         &self.wire
     }
 
-    /// The version it speaks.
+    /// Returns the protocol version. Before the handshake, returns the newest version with a handshake.
     pub fn dialect(&self) -> Dialect {
         self.voice.get().map_or(Dialect::NEWEST_WITH_HANDSHAKE, |voice| voice.dialect)
     }
 
-    /// Whether arguments may be repeated in headers here.
+    /// Reports whether requests over this link repeat tool arguments in headers.
     pub fn repeats_arguments(&self) -> bool {
         matches!(self.wire, Wire::Http(_)) && !self.dialect().has_handshake()
     }
 
-    /// The next id for a request upstream; never used twice on one link.
+    /// Returns a new id for an upstream request. A link never returns the same id twice.
     pub fn next_id(&self) -> u64 {
         match &self.wire {
             Wire::Stdio(link) => link.next_id(),
@@ -125,7 +126,7 @@ impl Link {
         }
     }
 
-    /// Sends a request that carries `id` and waits for its answer. Dropping the future frees the slot.
+    /// Sends a request with `id` and waits for its response. Dropping the future frees the request's slot.
     pub fn request(
         &self,
         id: u64,
@@ -150,7 +151,7 @@ impl Link {
         }
     }
 
-    /// What is repeated of a request in headers.
+    /// Returns the headers that repeat parts of a request. Versions with a handshake have none.
     fn headers(&self, about: About<'_>) -> Repeated {
         match self.dialect().has_handshake() {
             true => Repeated::new(),
@@ -158,8 +159,8 @@ impl Link {
         }
     }
 
-    /// Tells the backend something. Where requests say all there is, there is nothing to tell but the end of one, and over
-    /// HTTP that is told by hanging up.
+    /// Sends a notification to the backend. Does nothing over HTTP in a version without a handshake: there the only
+    /// notification is a cancellation, and dropping the request's connection cancels it.
     pub async fn notify(&self, body: Bytes) -> Result<(), LinkError> {
         match &self.wire {
             Wire::Stdio(link) => link.notify(body).await,
@@ -170,7 +171,7 @@ impl Link {
         }
     }
 
-    /// A request of the gateway itself.
+    /// Sends a request of the gateway itself and waits for the response.
     pub async fn ask(&self, method: &Method, params: &str) -> Result<Response, LinkError> {
         match self.voice.get().filter(|voice| !voice.dialect.has_handshake()) {
             Some(voice) => self.ask_plainly(method, &own_params(voice.dialect, &voice.declared, params)).await,
@@ -178,13 +179,16 @@ impl Link {
         }
     }
 
+    /// Sends a request without the `_meta` members that versions without a handshake require.
     async fn ask_plainly(&self, method: &Method, params: &str) -> Result<Response, LinkError> {
         let (id, name) = (self.next_id(), named(method, params));
         let about = About { method, name: name.as_deref(), mirrors: None };
         self.request(id, goblin_wire::request(&Id::from(id), method, params), about, None).await
     }
 
-    /// Opens a stream of news, on a link without a handshake. What comes on it is heard as if nobody had asked.
+    /// Opens a notification stream, on a link without a handshake. The link handles messages of the stream like any
+    /// other unsolicited message. Returns an error if the backend does not acknowledge the stream within
+    /// `LISTEN_PATIENCE`.
     pub async fn listen(&self, filter: &Filter) -> Result<Listen, LinkError> {
         let params = format!(r#"{{"notifications":{}}}"#, filter.to_json());
         let Some(voice) = self.voice.get().filter(|voice| !voice.dialect.has_handshake()) else {
@@ -207,7 +211,7 @@ impl Link {
         tokio::time::timeout(LISTEN_PATIENCE, listen).await.map_err(late)?
     }
 
-    /// Waits until the connection is gone; tells why.
+    /// Waits until the connection ends and returns the reason.
     pub async fn closed(&self) -> End {
         match &self.wire {
             Wire::Stdio(link) => End::Lost(link.closed().await),
@@ -218,7 +222,7 @@ impl Link {
         }
     }
 
-    /// Why there may have been no answer to the handshake.
+    /// Returns an explanation for a handshake that got no response within `patience`.
     pub fn silence(&self, patience: Duration) -> String {
         let trouble = |place| Trouble::Silent { patience, place }.to_string();
         match &self.wire {
@@ -232,7 +236,7 @@ impl Link {
         }
     }
 
-    /// Ends the connection in the orderly way of its transport.
+    /// Closes the connection in the way its transport defines.
     pub async fn close(&self) {
         match &self.wire {
             Wire::Stdio(link) => link.close().await,
@@ -242,7 +246,8 @@ impl Link {
         }
     }
 
-    /// The handshake, declaring `capabilities`. What is refused here would be refused again: the reason is for people.
+    /// Performs the handshake and declares `capabilities`. An error is final for this link; a second attempt would fail
+    /// the same way.
     pub async fn initialize(&self, capabilities: &str) -> Result<Hello, LinkError> {
         let params = format!(
             r#"{{"protocolVersion":"{}","capabilities":{capabilities},"clientInfo":{{"name":"goblin","version":"{}"}}}}"#,
@@ -262,7 +267,8 @@ impl Link {
         Ok(hello)
     }
 
-    /// Asks what the backend is, in the words of a version without a handshake; whatever it answers.
+    /// Sends `server/discover` in the newest version without a handshake. Returns the response unread;
+    /// [`era::judge`](super::era::judge) interprets it.
     pub async fn discover(&self, capabilities: &str) -> Result<Response, LinkError> {
         let dialect = Dialect::NEWEST_WITHOUT_HANDSHAKE;
         let (id, method) = (self.next_id(), Method::Discover);
@@ -274,7 +280,8 @@ impl Link {
         }
     }
 
-    /// What it speaks is settled; its own requests declare `capabilities` where every request does.
+    /// Fixes the protocol version. `declared` holds the capabilities for the gateway's own requests, in versions that
+    /// declare them per request.
     pub fn speak(&self, dialect: Dialect, declared: String) {
         self.voice.get_or_init(|| Voice { dialect, declared });
         if let Wire::Http(link) = &self.wire {
@@ -283,7 +290,7 @@ impl Link {
     }
 }
 
-/// What a request of our own names.
+/// Returns the tool, prompt or URI that a request of the gateway names.
 fn named(method: &Method, params: &str) -> Option<String> {
     let key = match method {
         Method::ResourcesRead => "uri",
@@ -294,8 +301,8 @@ fn named(method: &Method, params: &str) -> Option<String> {
     json::string(params, at).map(Into::into)
 }
 
-/// What is declared on a link that clients share: what the gateway can relay, whether or not this client or that can do it,
-/// and roots where the configuration has them.
+/// Returns the capabilities to declare on a shared link: those that the gateway can relay, even if some clients lack
+/// them. Roots are declared only if the configuration lists any.
 pub fn shared_capabilities(config: &Server) -> String {
     let parts = [
         (config.declare.sampling, r#""sampling":{"context":{},"tools":{}}"#),

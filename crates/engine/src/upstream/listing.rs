@@ -1,4 +1,7 @@
-//! What a backend offers, fetched whole: every list, page by page, kept as the backend wrote it.
+//! Fetches the lists of a backend, page by page, and keeps the entries as the backend wrote them.
+//!
+//! The actor calls [`fetch`] for each list. Limits on pages, entries and bytes protect the gateway from a backend that
+//! lists without end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,27 +17,28 @@ use goblin_wire::mirror::Mirrors;
 use goblin_wire::{Outcome, Text};
 use goblin_telemetry::worker;
 
-/// Bounds for a backend that never stops listing.
+/// The limit of pages per list.
 const MOST_PAGES: usize = 10_000;
-/// The bytes of all lists of one backend, as it sent them. Entries count, and so does what surrounds them on a page.
+/// The limit of bytes of all lists of one backend, as received. A page counts with its entries and the text around
+/// them.
 pub const MAX_LIST_BYTES: usize = 64 * 1024 * 1024;
-/// A catalog holds the entries under their exposed names and as pages besides, so each byte is reserved so often.
+/// The factor by which listed bytes are reserved. The catalog also holds the entries under exposed names and as pages.
 const COPIES: usize = 3;
-/// A backend with more templates keeps its last list of them. Each lookup of a URI may have to try many.
+/// The limit of templates per backend. The lookup of a URI may have to try many of them.
 pub const MAX_TEMPLATES: usize = 10_000;
-/// In bytes. A longer page is read beside the worker threads.
+/// The size in bytes up to which a page is parsed on a worker thread.
 const SHORT_PAGE: usize = 256 * 1024;
-/// In entries.
+/// The number of entries up to which a list is processed on a worker thread.
 pub const SHORT_LIST: usize = 1_000;
 
-/// One list as it was fetched.
+/// One fetched list with its memory reservation.
 #[derive(Debug)]
 pub struct Fetched {
     pub entries: Vec<Definition>,
     pub reserved: Reservation,
 }
 
-/// The limits of a fetch: the bytes of all lists that are fetched at the same time, and the memory of all backends.
+/// The limits of one fetch: the bytes of all lists that are fetched together, and the memory of all backends.
 pub struct Budget {
     fetched: AtomicUsize,
     memory: Arc<Memory>,
@@ -45,22 +49,23 @@ impl Budget {
         Budget { fetched: AtomicUsize::new(0), memory: Arc::clone(memory) }
     }
 
+    /// Counts received bytes. Returns an error beyond [`MAX_LIST_BYTES`].
     fn take(&self, bytes: usize) -> Result<(), Refused> {
         let before = self.fetched.fetch_add(bytes, Ordering::Relaxed);
         if before + bytes > MAX_LIST_BYTES { Err(Refused::too_large()) } else { Ok(()) }
     }
 
-    /// Returns an empty list, for what a backend does not offer.
+    /// Returns an empty list, for a list that the backend does not offer.
     pub fn nothing(&self) -> Fetched {
         Fetched { entries: Vec::new(), reserved: self.memory.hold(Kind::Listings, 0) }
     }
 }
 
-/// Why a list is not as the backend has it now.
+/// The reason why a list keeps its last entries.
 #[derive(Clone, Debug)]
 pub enum Refused {
     Failed(LinkError),
-    /// The list is beyond a limit; cause and cure in words.
+    /// The list exceeds a limit. `reason` names the cause and a remedy.
     TooLarge {
         limit: Limit,
         reason: String,
@@ -99,7 +104,7 @@ impl From<LinkError> for Refused {
     }
 }
 
-/// All pages of one list. Each page must come within `patience`.
+/// Fetches all pages of one list. Each page must arrive within `patience`.
 pub async fn fetch(link: &Link, list: List, patience: Duration, budget: &Budget) -> Result<Fetched, Refused> {
     let Fetched { mut entries, mut reserved } = budget.nothing();
     let mut cursor: Option<String> = None;
@@ -111,7 +116,7 @@ pub async fn fetch(link: &Link, list: List, patience: Duration, budget: &Budget)
         let text = answer.raw.as_str();
         let result = match answer.outcome {
             Outcome::Result(span) => span,
-            // A capability may be declared without this list having anything to it.
+            // A backend may declare a capability without this list. The list then counts as empty.
             Outcome::Error(span) if is_unknown_method(text, span) => return Ok(budget.nothing()),
             Outcome::Error(span) => return Err(LinkError::Protocol(span.get(text).to_owned()).into()),
         };
@@ -138,14 +143,15 @@ pub async fn fetch(link: &Link, list: List, patience: Duration, budget: &Budget)
     Err(LinkError::Protocol(format!("its list has more than {MOST_PAGES} pages")).into())
 }
 
-/// A tool that is not offered, and why.
+/// A tool that is not offered, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LeftOut {
     pub tool: Box<str>,
     pub reason: String,
 }
 
-/// Takes the tools out whose arguments nobody knows how to repeat in headers: over HTTP they must not be called.
+/// Removes the tools with invalid header annotations and returns them. The protocol forbids calls of such tools over
+/// HTTP.
 pub fn leave_out_misannotated(tools: &mut Vec<Definition>) -> Vec<LeftOut> {
     let mut left_out = Vec::new();
     tools.retain(|definition| match Mirrors::read(definition.raw.as_str()) {
@@ -162,8 +168,7 @@ fn is_unknown_method(text: &str, error: Span) -> bool {
     json::member(text, error, "code").is_some_and(|code| code.get(text) == "-32601")
 }
 
-/// Puts a long list of resources in the order of their URIs. Subscriptions look resources up by URI, and clients get them
-/// sorted anyway.
+/// Sorts a long list of resources by URI. Subscriptions look up resources by URI, and clients get them sorted anyway.
 async fn sorted(list: List, mut entries: Vec<Definition>) -> Result<Vec<Definition>, LinkError> {
     if list != List::Resources || entries.len() <= SHORT_LIST {
         return Ok(entries);
@@ -175,7 +180,7 @@ async fn sorted(list: List, mut entries: Vec<Definition>) -> Result<Vec<Definiti
     sorted.await.ok_or_else(shutting_down)
 }
 
-/// Reads a long page beside the worker threads.
+/// Parses a page. A long page is parsed outside of the worker threads.
 async fn read_page(
     page: &Text,
     result: Span,

@@ -1,4 +1,5 @@
-//! What stands in the messages of a stream of news (`subscriptions/listen`), whatever it runs over. Pure.
+//! Reads the messages of a notification stream (`subscriptions/listen`), independently of the transport. All functions
+//! are pure.
 
 use crate::upstream::link::LinkError;
 use goblin_wire::listen::Filter;
@@ -7,20 +8,21 @@ use goblin_wire::method::Method;
 use goblin_wire::modern::SUBSCRIPTION_ID;
 use goblin_wire::{Message, Notification, Outcome, Response};
 
-/// What an acknowledgement says will be told.
+/// Returns the filter that an acknowledgement accepts.
 pub fn honoured(acknowledgement: &Notification) -> Filter {
     let text = acknowledgement.raw.as_str();
     let filter = acknowledgement.params.whole.and_then(|params| json::member(text, params, "notifications"));
     filter.map_or_else(Filter::default, |filter| Filter::read(text, filter))
 }
 
-/// Some servers end the stream `id` as a request is cancelled, instead of answering it.
+/// Reports whether a notification cancels the stream `id`. Some servers end a stream this way instead of answering its
+/// request.
 pub fn ends(news: &Notification, id: u64) -> bool {
     let named = news.params.request_id.and_then(|at| news.raw.get(at).parse().ok());
     news.method == Method::Cancelled && named == Some(id)
 }
 
-/// The answer to a request for a stream, where the acknowledgement should have been.
+/// Returns the error for a response that arrived instead of an acknowledgement.
 pub fn refusal_in(answer: &Response) -> LinkError {
     let text = answer.raw.as_str();
     match answer.outcome {
@@ -32,7 +34,8 @@ pub fn refusal_in(answer: &Response) -> LinkError {
     }
 }
 
-/// A notification without the name of the stream it came on, which means nothing to anybody else.
+/// Returns the notification without the id of its stream, which only the gateway knows. Returns `None` if it has no
+/// such id.
 pub fn unsubscribed(notification: &Notification) -> Option<Notification> {
     let text = notification.raw.as_str();
     let (params, meta) = (notification.params.whole?, notification.params.meta?);
@@ -46,7 +49,7 @@ pub fn unsubscribed(notification: &Notification) -> Option<Notification> {
     }
 }
 
-/// The name of the stream that a notification belongs to: the id of our request for it.
+/// Returns the id of the stream that a notification belongs to: the id of the gateway's request.
 pub fn subscription_of(notification: &Notification) -> Option<u64> {
     let text = notification.raw.as_str();
     json::member(text, notification.params.meta?, SUBSCRIPTION_ID)?.get(text).parse().ok()

@@ -1,4 +1,5 @@
-//! What a backend offers now, as subscriptions look at it: by URI, and within what the configuration lets through.
+//! The resources and templates that a backend offers, for subscriptions: found by URI and filtered by the
+//! configuration.
 
 use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
@@ -12,13 +13,14 @@ use goblin_wire::template::{Budget, MAX_MATCH_STEPS, Template};
 use goblin_subscriptions::Offers;
 use goblin_subscriptions::pattern::Pattern;
 
-/// How many lookups of templates may use all their steps before the rest of the subscribed resources count as not offered.
+/// The number of exhaustive template lookups before the remaining subscribed resources count as not offered.
 const TEMPLATE_LOOKUPS: usize = 4;
 
+/// An immutable view of one listing. Indexes are built on first use.
 pub struct Offered {
     config: Arc<Server>,
     listing: Arc<Listing>,
-    /// The listed resources in the order of their URIs; made when the first is looked for.
+    /// The indexes of the listed resources, sorted by URI.
     order: OnceLock<Vec<usize>>,
     templates: OnceLock<(Vec<Template>, TemplateIndex)>,
 }
@@ -28,12 +30,12 @@ impl Offered {
         Offered { config, listing, order: OnceLock::new(), templates: OnceLock::new() }
     }
 
-    /// Whether the backend has listed anything at all, be it nothing.
+    /// Reports whether the backend has completed a listing, which may be empty.
     pub fn is_listed(&self) -> bool {
         self.listing.hello.is_some()
     }
 
-    /// Returns whether the filter of the server admits a URI.
+    /// Reports whether the server's filter admits a URI.
     pub fn admits(&self, native: &str) -> bool {
         self.config.resources.filter.admits(native)
     }
@@ -44,7 +46,7 @@ impl Offered {
         Some(&all[order[at]]).filter(|_| self.admits(native))
     }
 
-    /// Returns the places of the listed resources in the order of their URIs.
+    /// Returns the indexes of the listed resources, sorted by URI.
     fn order(&self) -> &[usize] {
         self.order.get_or_init(|| {
             let all = &self.listing.resources;
@@ -54,7 +56,7 @@ impl Offered {
         })
     }
 
-    /// Returns the listed URIs that were not listed `before`. Compares the two lists in one walk, as both may be long.
+    /// Returns the admitted URIs that were not listed `before`. Walks both sorted lists once, because both may be long.
     pub fn came_since<'a>(&'a self, before: &'a Offered) -> impl Iterator<Item = &'a str> + 'a {
         let is_same = Arc::ptr_eq(&self.listing.resources, &before.listing.resources);
         let ours = if is_same { &[] } else { self.order() };
@@ -72,12 +74,12 @@ impl Offered {
         natives.filter(|native| self.admits(native))
     }
 
-    /// Returns whether the list is too long to be compared with patterns on a worker thread.
+    /// Reports whether the list is too long for matching patterns on a worker thread.
     pub fn is_long(&self) -> bool {
         self.listing.resources.len() > SHORT_LIST
     }
 
-    /// Returns the places of the listed resources that one of the patterns covers.
+    /// Returns the indexes of the listed resources that match one of the patterns.
     fn covered(&self, patterns: &[Arc<Pattern>]) -> Vec<usize> {
         let is_covered = |native: &str| patterns.iter().any(|pattern| pattern.matches(native));
         let places = self.listing.resources.iter().enumerate();
@@ -100,13 +102,13 @@ impl Offered {
     }
 }
 
-/// The listed resources that patterns cover, found without a lock and beside the worker threads.
+/// The listed resources that patterns match, computed without a lock and outside of the worker threads.
 pub struct Covered {
     offered: Arc<Offered>,
     before: Arc<Offered>,
-    /// Places in the list.
+    /// Indexes into the list.
     listed: Vec<usize>,
-    /// Those of them that were not listed before.
+    /// Those in `listed` that were not listed before.
     came: Vec<usize>,
 }
 
@@ -118,7 +120,7 @@ impl Covered {
         Covered { came: came.collect(), listed, offered, before }
     }
 
-    /// Returns whether the lists are still those that were compared.
+    /// Reports whether the lists are still the ones that were compared.
     pub fn is_current(&self, offered: &Arc<Offered>, before: &Arc<Offered>) -> bool {
         Arc::ptr_eq(&self.offered, offered) && Arc::ptr_eq(&self.before, before)
     }
@@ -136,10 +138,10 @@ impl Covered {
 pub struct Exposed<'a> {
     pub offered: &'a Offered,
     pub inbox: &'a Inbox,
-    /// If present, a pattern covers no listed resource outside of it.
+    /// If present, the listed resources are limited to these.
     pub covered: Option<&'a Covered>,
-    /// The steps that are left for templates, over all resources. A resource that no step is left for counts as not
-    /// offered, and the backend is asked for it.
+    /// The steps left for matching templates, over all resources. Once they are used up, a resource counts as not
+    /// offered and the backend is asked for it.
     budget: RefCell<Budget>,
 }
 

@@ -1,10 +1,12 @@
-//! What is open on a link. On one where all messages share a stream (stdio, HTTP+SSE) answers find their request by id;
-//! over Streamable HTTP only the calls are kept, for what is said besides their own streams.
+//! The open requests of a link.
 //!
-//! Whoever alone has calls in flight is asked what nothing says whose it is. But a backend may still work on a call that
-//! was cancelled: until it answers all the same, or for a while ([`LINGER`]), such a call counts as if it were open.
+//! [`OpenRequests`] serves links with one stream for all messages (stdio, HTTP+SSE) and matches responses to requests
+//! by id. [`OpenCalls`] serves Streamable HTTP and keeps only the calls, to attribute messages that come outside of a
+//! call's own stream.
 //!
-//! Locks are held for a look-up only.
+//! A message that names no call goes to the only client with calls in flight on the link. A backend may still work on a
+//! cancelled call. The call counts as open until the backend answers it or [`LINGER`] has passed. Locks are held only
+//! for a lookup.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,12 +23,12 @@ use goblin_wire::error::Error;
 use goblin_wire::method::Method;
 use goblin_wire::{Id, Malformed, Notification, Request, Response};
 
-/// How long something may still be said for a call that was cancelled.
+/// The time for which a cancelled call still counts as open.
 const LINGER: Duration = Duration::from_secs(5);
-/// How many of those are remembered, the newest.
+/// The number of cancelled calls that are remembered. The oldest is forgotten first.
 const MOST_LEFT: usize = 32;
 
-/// Calls that nobody waits for any more, and that the backend may not know to be over.
+/// Cancelled calls that the backend may still work on.
 #[derive(Default)]
 struct Left(VecDeque<Gone>);
 
@@ -44,12 +46,12 @@ impl Left {
         self.0.push_back(Gone { request, client: call.origin, at: now });
     }
 
-    /// The backend has answered it after all.
+    /// Removes a call, because the backend answered it after all.
     fn forget(&mut self, request: u64) {
         self.0.retain(|gone| gone.request != request);
     }
 
-    /// What is one client's is nobody's for certain while the backend may still speak for another.
+    /// Turns a clear owner into [`Whose::Unsure`] if a cancelled call of another client is recent.
     fn judge(&self, whose: Whose, now: Instant) -> Whose {
         let Whose::Calls(calls) = &whose else { return whose };
         let Some(sole) = calls.first().map(|call| call.origin) else { return whose };
@@ -58,6 +60,7 @@ impl Left {
     }
 }
 
+/// The open requests of a link with one stream for all messages.
 pub struct OpenRequests {
     ear: Arc<Ear>,
     table: Mutex<Table>,
@@ -75,10 +78,10 @@ struct Waiting {
     call: Option<Arc<Call>>,
 }
 
-/// What a request waits for.
+/// Receives the response to a request.
 pub type Answered = oneshot::Receiver<Result<Response, LinkError>>;
 
-/// The place of a request; free again when this is dropped.
+/// The entry of a request. Dropping it removes the entry, and remembers the call as cancelled if it has no response.
 pub struct Slot<'a> {
     open: &'a OpenRequests,
     id: u64,
@@ -87,7 +90,7 @@ pub struct Slot<'a> {
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
         let mut table = self.open.lock();
-        // One that has its answer has left before.
+        // An answered request was removed earlier.
         if let Some(call) = table.requests.remove(&self.id).and_then(|waiting| waiting.call) {
             table.left.note(self.id, &call, Instant::now());
         }
@@ -99,7 +102,7 @@ impl OpenRequests {
         OpenRequests { ear, table: Mutex::default() }
     }
 
-    /// Opens a request; nothing once the link is closed.
+    /// Adds a request. Returns `None` if the link is closed.
     pub fn enter(&self, id: u64, call: Option<&Arc<Call>>) -> Option<(Slot<'_>, Answered)> {
         let (answer, answered) = oneshot::channel();
         let waiting = Waiting { answer, call: call.cloned() };
@@ -115,6 +118,7 @@ impl OpenRequests {
         self.lock().requests.is_empty()
     }
 
+    /// Passes a response to the request with its id. Reports a response without a request.
     pub fn on_response(&self, response: Response) {
         let waiting = response.id.as_ref().and_then(Id::as_u64).and_then(|id| {
             let mut table = self.lock();
@@ -122,12 +126,14 @@ impl OpenRequests {
             table.requests.remove(&id)
         });
         match waiting {
-            // The receiver may be gone in this very moment; then nobody waits for the answer any more.
+            // The receiver may be dropped at this moment. The response then has no use.
             Some(waiting) => drop(waiting.answer.send(Ok(response))),
             None => self.ear.emit(&Event::AnswerWithoutCall { server: self.ear.server() }),
         }
     }
 
+    /// Handles a notification. Progress belongs to the call with the token; the owner of any other one is determined
+    /// from the open calls.
     pub fn on_notification(&self, notification: &Notification) {
         if notification.method == Method::Progress {
             let call = |id| self.lock().requests.get(&id).and_then(|waiting| waiting.call.clone());
@@ -145,7 +151,7 @@ impl OpenRequests {
         self.ear.take_ask(ask, self.whose(), mouth);
     }
 
-    /// An over-long message was dropped. The call it answers, if its id can still be read, hears so.
+    /// Reports that an oversized message was dropped. Fails the request that it answers, if its id can still be read.
     pub fn on_too_long(&self, head: &[u8]) {
         self.ear.emit(&Event::BackendTooLong { server: self.ear.server() });
         let waiting = id_in(head).and_then(|id| self.lock().requests.remove(&id));
@@ -155,17 +161,17 @@ impl OpenRequests {
         }
     }
 
-    /// Fails the request whose answer is beyond a limit.
+    /// Fails the request if its response exceeds a limit.
     pub fn on_malformed(&self, malformed: &Malformed) {
         let Some(error) = beyond_limit(malformed) else { return };
         let waiting = malformed.id.as_ref().and_then(Id::as_u64).and_then(|id| self.lock().requests.remove(&id));
         if let Some(waiting) = waiting {
-            // The receiver may be gone in this moment.
+            // The receiver may be dropped at this moment.
             drop(waiting.answer.send(Err(error)));
         }
     }
 
-    /// Fails what is open; nothing can be opened any more.
+    /// Fails all open requests with `error` and rejects new ones.
     pub fn close(&self, error: &LinkError) {
         let orphans = {
             let mut table = self.lock();
@@ -189,7 +195,7 @@ impl OpenRequests {
     }
 }
 
-/// The calls that are open on a link over Streamable HTTP.
+/// The open calls of a link over Streamable HTTP.
 #[derive(Default)]
 pub struct OpenCalls(Mutex<Calls>);
 
@@ -199,7 +205,7 @@ struct Calls {
     left: Left,
 }
 
-/// The place of a call; free again when this is dropped.
+/// The entry of a call. Dropping it removes the entry, and remembers the call as cancelled if it has no response.
 pub struct Entered<'a> {
     open: &'a OpenCalls,
     id: u64,
@@ -211,7 +217,7 @@ impl OpenCalls {
         Entered { open: self, id }
     }
 
-    /// A call has its answer.
+    /// Removes a call that has its response.
     pub fn answered(&self, id: u64) {
         self.lock().open.remove(&id);
     }
@@ -233,31 +239,31 @@ impl OpenCalls {
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
         let mut calls = self.open.lock();
-        // One that has its answer has left before.
+        // An answered call was removed earlier.
         if let Some(call) = calls.open.remove(&self.id) {
             calls.left.note(self.id, &call, Instant::now());
         }
     }
 }
 
-/// Whose progress this is: our tokens are the ids of requests.
+/// Returns the request that a progress notification belongs to. The gateway's progress tokens are its request ids.
 pub fn request_of(progress: &Notification) -> Option<u64> {
     progress.params.progress_token.and_then(|at| progress.raw.get(at).parse().ok())
 }
 
-/// Whether a message that begins so is an answer, and no request or notification.
+/// Reports whether a message with this beginning is a response and not a request or notification.
 pub fn is_answer(head: &[u8]) -> bool {
     let asks = find(head, "\"method\"").min(find(head, "\"params\""));
     payload(head) < asks
 }
 
-/// Returns why an answer is refused that is whole, but beyond a limit.
+/// Returns the error for a complete response that exceeds a limit.
 pub fn beyond_limit(malformed: &Malformed) -> Option<LinkError> {
     let Error::LimitExceeded { limit, value } = malformed.error else { return None };
     malformed.is_answer.then(|| LinkError::Protocol(format!("its answer is nested too deep: {limit} is {value}")))
 }
 
-/// The id of the answer that begins so, where it stands before the payload: that may hold other ids.
+/// Returns the id of a response from its first bytes. The id must precede the payload, which may contain other ids.
 fn id_in(head: &[u8]) -> Option<u64> {
     let at = find(head, "\"id\"");
     if !is_answer(head) || at > payload(head) {
@@ -269,7 +275,7 @@ fn id_in(head: &[u8]) -> Option<u64> {
     rest[..digits].parse().ok()
 }
 
-/// Where the payload of an answer begins.
+/// Returns the position of the payload of a response.
 fn payload(head: &[u8]) -> usize {
     find(head, "\"result\"").min(find(head, "\"error\""))
 }
@@ -309,7 +315,7 @@ mod tests {
         assert!(matches!(left.judge(Whose::of(Some(&one)), Instant::now()), Whose::Calls(_)));
     }
 
-    /// A call whose client is asked by its answer.
+    /// Returns a call of a client that receives server requests only as the result of a call.
     fn passing(mailbox: &Arc<Mailbox>) -> Arc<Call> {
         let Call { mut caller, request, .. } = Call::example();
         caller.dialect = Dialect::NEWEST;
@@ -367,7 +373,7 @@ mod tests {
             (b"{\"id\":\"x\",\"result\":{", None),
             (b"{\"result\":{", None),
             (b"{\"id\"", None),
-            // Ids of other things.
+            // Ids of other objects.
             (b"{\"result\":{\"id\":17", None),
             (b"{\"jsonrpc\":\"2.0\",\"id\":17,\"method\":\"sampling/createMessage\",\"params\":{\"result\":1", None),
             (b"{\"method\":\"x\",\"params\":{\"id\":17,\"result\":1", None),

@@ -1,10 +1,10 @@
-//! The links of single clients, where a backend gives each its own (`"session": "per-client"`).
+//! The links of single clients, for a backend that gives each client its own (`"session": "per-client"`).
 //!
-//! A client's first call dials: its own process or its own session, with the capabilities that the client declared. What
-//! the backend says on that link is for that client alone, and no other ever uses it. Each client that has called has a
-//! [`Keeper`], which owns the link and all that happens to it; here is the book of them, and what calls see of it.
+//! A client's first call connects its link: a process or a session of its own, with the capabilities that the client
+//! declared. Messages on that link go to that client alone, and no other client uses it. A [`Keeper`] task per client
+//! owns the link; this module holds the table of clients and the interface for calls.
 //!
-//! Deliberately absent: the listing. All clients are offered what the backend's one control link lists.
+//! These links do not fetch lists. All clients are offered the listing of the backend's one control link.
 
 mod keeper;
 
@@ -34,15 +34,15 @@ use goblin_wire::json;
 use crate::client::subscriptions::Subscription;
 use goblin_telemetry::worker;
 
-/// How many notifications of a client may wait for its link. Full: the next is dropped and counted.
+/// The limit of a client's queued notifications. Further ones are dropped and counted.
 const MOST_TOLD: usize = 64;
 
-/// How long a link of clients without a session is kept for the next of them.
+/// The idle time after which a link of clients without a session is closed.
 const UNUSED_AFTER: Duration = Duration::from_secs(300);
-/// Who holds a link that no call has: its keeper, and the place where calls find it.
+/// The number of references to a link that no call uses: one of its keeper, one in `standing`.
 const HOLDERS: usize = 2;
 
-/// Cheap to clone; clones share all.
+/// The links of all clients of one backend. Cheap to clone; clones share the state.
 #[derive(Clone)]
 pub struct OwnLinks(Arc<Shared>);
 
@@ -51,47 +51,48 @@ struct Shared {
     inbox: Arc<Inbox>,
     home: Home,
     dialler: Arc<Dialler>,
-    /// For asks.
+    /// The timeout for responses to server requests.
     patience: Option<Duration>,
     stop: watch::Receiver<bool>,
-    /// For links that are dialled, up or being closed: each may be a process.
+    /// Limits the links that are connecting, connected or closing. Each of them may be a process.
     room: Arc<Semaphore>,
     clients: Mutex<HashMap<SessionId, Arc<OwnLink>>>,
-    /// Clients without a session, by what they can do: nothing else tells one from another, so those that can do the same
-    /// are one client here, under a name of ours. What is asked on its link reaches the call that alone is open there.
+    /// Clients without a session, by their capabilities. Nothing else distinguishes them, so those with equal
+    /// capabilities share one link under an id made here. A server request on that link goes to the call that is alone
+    /// there.
     kinds: Mutex<HashMap<Box<str>, SessionId>>,
     node: Node,
-    /// Every keeper holds a receiver, by which it is waited for.
+    /// Each keeper holds a receiver, so the channel closes when the last keeper ends.
     keepers: watch::Sender<()>,
 }
 
-/// The link of one client, whether there is one now or not.
+/// The link of one client, connected or not.
 struct OwnLink {
     client: Client,
     register: Arc<Register>,
     standing: watch::Sender<Standing>,
     told: mpsc::Sender<Bytes>,
-    /// Rung when the client asks for another log level.
+    /// Notified when the client requests another log level.
     level: Notify,
-    /// When a call last asked for it.
+    /// The time at which a call last requested the link.
     used: Mutex<Instant>,
 }
 
-/// Where the link of one client is in its life. Calls turn `Down` into `Wanted`; all else is the keeper's.
+/// The state of one client's link. Calls change `Down` to `Wanted`; only the keeper makes other changes.
 #[derive(Clone)]
 enum Standing {
     Down {
-        /// How many tries failed so far: who waits for one knows by it whether that one is over.
+        /// The number of failed attempts. A waiting call compares it to learn that its attempt has failed.
         failures: u64,
-        /// Why the last did.
+        /// The error of the last attempt.
         error: Option<Error>,
     },
-    /// A call waits for it.
+    /// A call or a subscription needs the link.
     Wanted {
         failures: u64,
     },
     Up(Arc<Link>),
-    /// The client is gone, or the backend stops.
+    /// The client is gone or the backend stops.
     Over,
 }
 
@@ -117,7 +118,8 @@ impl OwnLinks {
         }))
     }
 
-    /// The client whose link serves this caller.
+    /// Returns the id of the link that serves this caller. Callers without a session share an id per set of
+    /// capabilities.
     pub fn client_of(&self, caller: &Caller) -> SessionId {
         caller.session.unwrap_or_else(|| {
             let mut kinds = self.0.kinds();
@@ -132,12 +134,12 @@ impl OwnLinks {
         })
     }
 
-    /// How many there are.
+    /// Returns the number of links that are connecting, connected or closing.
     pub fn count(&self) -> usize {
         most(&self.0.config) - self.0.room.available_permits()
     }
 
-    /// The link of a client, where it is up.
+    /// Returns the link of a client, if it is connected.
     pub fn up(&self, session: SessionId) -> Option<Arc<Link>> {
         let own = self.0.find(session)?;
         own.touch();
@@ -147,7 +149,8 @@ impl OwnLinks {
         }
     }
 
-    /// The link of the client whose call this is: the one it has, unless that is `old`, or a new one.
+    /// Returns the client's link, and connects it if necessary. A link that is `old` has ended, so the call waits for
+    /// its successor. Returns an error if the attempt fails or the limit of clients is reached.
     pub async fn link(&self, session: SessionId, call: &Call, old: Option<&Arc<Link>>) -> Result<Arc<Link>, Error> {
         if call.caller.session.is_none() && !self.0.kinds().values().any(|known| *known == session) {
             return Err(Error::LimitExceeded { limit: "maxClients", value: self.0.config.max_clients });
@@ -160,7 +163,7 @@ impl OwnLinks {
             let now = standing.borrow_and_update().clone();
             match now {
                 Standing::Up(link) if !old.is_some_and(|old| Arc::ptr_eq(old, &link)) => return Ok(link),
-                // Its keeper is about to notice the end.
+                // The link has ended, and its keeper is about to notice.
                 Standing::Up(_) => {}
                 Standing::Wanted { failures } => known = known.or(Some(failures)),
                 Standing::Down { failures, error } => match error.filter(|_| known.is_some_and(|it| it != failures)) {
@@ -178,7 +181,7 @@ impl OwnLinks {
         }
     }
 
-    /// The subscriptions of a client that has called.
+    /// Returns the subscriptions of a client. Returns `None` if the client has made no call yet.
     pub fn register(&self, session: SessionId) -> Option<Arc<Register>> {
         self.0.find(session).map(|own| Arc::clone(&own.register))
     }
@@ -187,7 +190,7 @@ impl OwnLinks {
         self.0.clients().values().map(|own| Arc::clone(&own.register)).collect()
     }
 
-    /// The subscriptions of every client, for the backend that takes the place of this one.
+    /// Removes and returns the subscriptions of all clients, for the backend that replaces this one.
     pub fn hand_over(&self) -> Vec<HandedOver> {
         let clients: Vec<_> = self.0.clients().values().cloned().collect();
         let handed = clients.iter().map(|own| {
@@ -197,13 +200,14 @@ impl OwnLinks {
         handed.collect()
     }
 
-    /// Takes those of one client over. Its link is dialled for their sake.
+    /// Adds the subscriptions of one client and so makes its keeper connect.
     pub fn take_over(&self, client: &Client, subscriptions: Vec<Arc<Subscription>>) {
         let Some(session) = client.caller.session else { return };
         self.find_or_begin(session, || client.clone()).register.take_over(subscriptions);
     }
 
-    /// Passes a notification of a client on, where it has a link or is about to have one.
+    /// Queues a client's notification for its link. Ignores the notification if the link is neither connected nor
+    /// requested.
     pub fn tell(&self, session: SessionId, notification: &Bytes) {
         let Some(own) = self.0.find(session) else { return };
         let is_there = matches!(*own.standing.borrow(), Standing::Up(_) | Standing::Wanted { .. });
@@ -212,18 +216,19 @@ impl OwnLinks {
         }
     }
 
-    /// A client asked for another log level; its mailbox knows which.
+    /// Makes the link send the client's new log level, which is stored in the client's mailbox.
     pub fn level_changed(&self, session: SessionId) {
         if let Some(own) = self.0.find(session) {
             own.level.notify_one();
         }
     }
 
-    /// Waits until all of them have ended, which the word to stop makes them do.
+    /// Waits until all keepers have ended. They end when the backend is stopped.
     pub async fn ended(&self) {
         self.0.keepers.closed().await;
     }
 
+    /// Returns the link of a client. Starts its keeper if there is none.
     fn find_or_begin(&self, session: SessionId, client: impl FnOnce() -> Client) -> Arc<OwnLink> {
         let mut clients = self.0.clients();
         if let Some(own) = clients.get(&session) {
@@ -236,7 +241,8 @@ impl OwnLinks {
         let (level, used) = (Notify::new(), Mutex::new(Instant::now()));
         let own = Arc::new(OwnLink { client: client.clone(), register, standing, told, level, used });
         clients.insert(session, Arc::clone(&own));
-        // A runtime that shuts down drops the keeper here, and a keeper that is dropped takes this lock.
+        // Release the lock before the spawn. A runtime that shuts down drops the keeper at once, and its `Drop` takes
+        // this lock.
         drop(clients);
         worker::spawn(Keeper::new(&self.0, session, client, &own, heard).run());
         own
@@ -256,7 +262,7 @@ impl Shared {
         self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// No code that holds this lock can panic.
+    /// Takes the lock. Code that holds it cannot panic, so a poisoned lock is usable.
     fn clients(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<OwnLink>>> {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -267,8 +273,8 @@ impl OwnLink {
         *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// Waits until a link of clients without a session is of no use: no call has it or asked for it for a while, and nobody
-    /// is subscribed over it. For ever where it is a session's, which ends it.
+    /// Waits until a link of clients without a session is idle: no call used it for a while and it has no
+    /// subscriptions. Waits for ever if the client has a session, because the end of the session ends the link.
     async fn unused(&self) {
         if self.client.caller.session.is_some() {
             return std::future::pending().await;
@@ -283,7 +289,7 @@ impl OwnLink {
         }
     }
 
-    /// A call waits for the link.
+    /// Requests the link from its keeper, unless it is already connected or requested.
     fn want(&self) {
         self.standing.send_if_modified(|standing| match *standing {
             Standing::Down { failures, .. } => {
@@ -295,11 +301,11 @@ impl OwnLink {
     }
 }
 
-/// The client that a call begins a link for.
+/// Returns the client to connect a link for.
 fn client(call: &Call) -> Client {
     let mailbox = match call.caller.session {
         Some(_) => Arc::clone(&call.mailbox),
-        // Not the call's own: the link outlives it.
+        // The link outlives the call, so it cannot use the call's mailbox.
         None => {
             let abilities = Arc::clone(&call.caller.abilities);
             let introduction = Introduction { abilities, ..Introduction::default() };
@@ -313,7 +319,8 @@ fn most(config: &Server) -> usize {
     config.max_clients.min(Semaphore::MAX_PERMITS)
 }
 
-/// What is declared on a client's own link: what the client declared, less what the configuration leaves out.
+/// Returns the capabilities to declare on a client's own link: those of the client without those that the configuration
+/// disables.
 fn capabilities(abilities: &Abilities, declare: Declare) -> String {
     let text = &*abilities.raw;
     let is_left_out = |key: &str| match key {

@@ -1,8 +1,8 @@
-//! The subscriptions over one link, and the way between them and the backend.
+//! Keeps the subscriptions over one link and connects them with the backend.
 //!
-//! [`Interests`] decides, this acts: what must be said upstream is said by [`keep`](Register::keep) for as long as a link
-//! is there; what the backend says of a resource goes into the mailbox of everybody who wants to know. A subscription
-//! outlives links. It ends with its client, when the client says so, or when its server is taken from the configuration.
+//! [`Interests`] decides; this module acts. [`keep`](Register::keep) sends the subscribe and unsubscribe requests while
+//! a link is connected. An update from the backend goes into the mailbox of every subscribed client. A subscription
+//! outlives links. It ends with its client, by an unsubscribe, or when its server is removed from the configuration.
 
 mod listening;
 mod plan;
@@ -44,42 +44,44 @@ use crate::client::subscriptions::Entry;
 use crate::client::subscriptions::Affected;
 use goblin_telemetry::worker;
 
-/// What all registers of one backend share.
+/// The state that all registers of one backend share.
 #[derive(Clone)]
 pub struct Home {
     pub inbox: Arc<Inbox>,
     pub config: Arc<Server>,
     pub offered: Arc<ArcSwap<Offered>>,
-    /// Resources that patterns may subscribe to.
+    /// The limit of resources that patterns may subscribe to upstream.
     pub most_upstream: usize,
 }
 
+/// The subscriptions over one link.
 pub struct Register {
     home: Home,
     interests: Mutex<Book>,
-    /// Rung when something is to be said upstream.
+    /// Notified when an upstream request may be due.
     bell: Notify,
     chores: Mutex<Chores>,
     held: Mutex<Held>,
 }
 
+/// The state under the main lock of a register.
 struct Book {
     interests: Interests,
-    /// What the backend offered when the interests were last told.
+    /// The listing that `interests` has processed last.
     told: Arc<Offered>,
-    /// The number of the link that is up, or was last.
+    /// The number of the current link, or of the last one.
     link: u64,
-    /// Another one keeps these subscriptions, or nobody does: the server is not what it was.
+    /// No subscription can be added any more: the server was replaced or removed.
     is_closed: bool,
 }
 
-/// A subscription, and how it stands.
+/// A subscription and its status.
 pub struct Subscribed {
     pub subscription: Arc<Subscription>,
     pub outcome: Outcome,
 }
 
-/// Why there is no subscription.
+/// The reason why a subscribe request failed.
 #[derive(Debug)]
 pub enum Unsubscribable {
     Full(Full),
@@ -109,14 +111,15 @@ impl Register {
         self.book().interests.is_empty()
     }
 
-    /// Waits until somebody wants something. For whoever has no link to say it on.
+    /// Waits until there is a subscription. The owner of a disconnected link uses this to decide when to dial.
     pub async fn wanted(&self) {
         while self.book().interests.is_empty() {
             self.bell.notified().await;
         }
     }
 
-    /// Enters a wish and waits until it stands or falls. `place` is asked for room.
+    /// Adds a subscription and waits for the backend's answer, at most for the timeout of one request. `place` reserves
+    /// a slot within the client's limit. Dropping the future before the answer withdraws the subscription.
     pub async fn subscribe(
         self: &Arc<Register>,
         wish: Wish,
@@ -128,7 +131,7 @@ impl Register {
             None => None,
         };
         let Entry { subscription, standing, .. } = self.enter(wish, covered, place)?;
-        // Dropped before it is answered, the client has cancelled it.
+        // If the client cancels the request, this guard withdraws the subscription.
         let _waiter = Waiter { register: self, subscription: &subscription };
         if !self.hold(&mailbox) {
             self.book().interests.end(&subscription);
@@ -138,11 +141,12 @@ impl Register {
         self.bell.notify_one();
         let outcome = match standing {
             Standing::Settled(outcome) => outcome,
-            // Not longer than for one answer, however many others the backend must answer first.
+            // Wait only for the timeout of one request, however many earlier requests the backend must answer first.
             Standing::Asked(mut asked) => match tokio::time::timeout(self.patience(), &mut asked).await {
                 Ok(Ok(outcome)) => outcome,
                 Ok(Err(_)) if mailbox.is_closed() => return Err(Unsubscribable::Gone),
-                // Its client ended it while the backend was asked, and waits for this answer too.
+                // The client unsubscribed while the subscribe was in progress. Its subscribe request still needs a
+                // response.
                 Ok(Err(_)) => Outcome::Subscribed,
                 Err(_) => {
                     asked.close();
@@ -153,7 +157,7 @@ impl Register {
         Ok(Subscribed { subscription: Arc::clone(&subscription), outcome })
     }
 
-    /// Compares patterns with a long list beside the worker threads. Returns `None` for a short list.
+    /// Matches patterns against a long list outside of the worker threads. Returns `None` for a short list.
     async fn find_covered(&self, patterns: Vec<Arc<Pattern>>) -> Option<Covered> {
         let (offered, before) = (self.home.offered.load_full(), Arc::clone(&self.book().told));
         if patterns.is_empty() || !offered.is_long() {
@@ -162,6 +166,7 @@ impl Register {
         worker::compute(move || Covered::find(&patterns, offered, before)).await
     }
 
+    /// Adds a subscription to the table. Returns an error if the register is closed or a limit is reached.
     fn enter(
         &self,
         wish: Wish,
@@ -172,7 +177,7 @@ impl Register {
         if book.is_closed {
             return Err(Unsubscribable::Closed);
         }
-        // Loaded under the lock: a listing that comes after is told to the interests as they are then.
+        // Load under the lock: a later listing is then processed after this subscription was added.
         let offered = self.home.offered.load_full();
         let covered = covered.filter(|covered| covered.is_current(&offered, &book.told));
         let exposed = Exposed::new(&offered, &self.home.inbox, covered.as_ref());
@@ -184,7 +189,7 @@ impl Register {
         Ok(entry)
     }
 
-    /// The end of the client will be told to us; tells whether it is there.
+    /// Registers for a notification when the client's session ends. Returns `false` if it has already ended.
     fn hold(self: &Arc<Register>, mailbox: &Mailbox) -> bool {
         let holder: Arc<dyn Holder> = Arc::<Register>::clone(self);
         mailbox.hold_for(&holder)
@@ -194,23 +199,23 @@ impl Register {
         Exposed::new(offered, &self.home.inbox, None)
     }
 
-    /// Ends a client's subscription to the one resource `native`; tells whether there was one.
+    /// Ends a client's subscription to the single resource `native`. Returns whether it existed.
     pub fn unsubscribe(&self, mailbox: &Mailbox, native: &str) -> bool {
         let found = self.book().interests.find(mailbox, native).cloned();
         found.is_some_and(|subscription| self.end(&subscription))
     }
 
-    /// Ends all that the client subscribed to under this name, resource or pattern, whether it is offered or not.
+    /// Ends all subscriptions of the client under this exposed name, to a resource or a pattern, listed or not.
     pub fn unsubscribe_exposed(&self, mailbox: &Mailbox, exposed: &str) -> bool {
         self.end_those(mailbox, |subscription| &*subscription.name.exposed == exposed)
     }
 
-    /// The same by the pattern as the backend knows it.
+    /// Ends the client's subscriptions to the pattern with this native form.
     pub fn unsubscribe_pattern(&self, mailbox: &Mailbox, native: &str) -> bool {
         self.end_those(mailbox, |subscription| subscription.pattern.is_some() && &*subscription.name.native == native)
     }
 
-    /// The same by the subscription's own name.
+    /// Ends the client's subscription with this id.
     pub fn unsubscribe_id(&self, mailbox: &Mailbox, id: SubscriptionId) -> bool {
         self.end_those(mailbox, |subscription| subscription.id == id)
     }
@@ -227,7 +232,8 @@ impl Register {
         let mailbox = &subscription.subscriber;
         let mut book = self.book();
         let was_there = book.interests.end(subscription);
-        // Under the lock, so that no update of another of the client's subscriptions is taken for one of this.
+        // Drop queued updates under the lock. Otherwise a new update for another subscription of the client could be
+        // dropped with them.
         let (receipt, uri) = (&subscription.receipt, &subscription.name.exposed);
         mailbox.updates.drop_of(receipt, uri, |native| book.interests.wants(mailbox, native));
         drop(book);
@@ -235,18 +241,17 @@ impl Register {
         was_there
     }
 
-    /// All subscriptions, each with how it stands.
+    /// Returns all subscriptions, each with its status.
     pub fn all(&self) -> Vec<(Arc<Subscription>, &'static str)> {
         let book = self.book();
         book.interests.all().map(|(subscription, state)| (Arc::clone(subscription), state)).collect()
     }
 
-    /// How many there are.
     pub fn count(&self) -> usize {
         self.book().interests.all().count()
     }
 
-    /// The backend says that a resource changed.
+    /// Handles `notifications/resources/updated` from the backend.
     pub fn hear(&self, notification: &Notification) {
         let text = notification.raw.as_str();
         let Some(at) = notification.params.uri else { return };
@@ -259,7 +264,8 @@ impl Register {
         });
     }
 
-    /// Puts an update of `native` into the mailbox of everybody who wants it.
+    /// Puts an update of `native` into the mailbox of every subscribed client. Updates for selected fields wait for the
+    /// next listing if the fields are unknown.
     fn spread(&self, native: &str, update: Option<(&str, json::Span)>, message: impl FnOnce(&str) -> Bytes) {
         let offered = self.home.offered.load();
         if !offered.admits(native) {
@@ -270,7 +276,7 @@ impl Register {
         if affected.is_empty() {
             return;
         }
-        // What it is about is what most of them asked for, more often than not.
+        // Usually a client subscribed to exactly this resource, so its name can be shared.
         let name = match affected.iter().find(|it| *it.subscription.name.native == *native) {
             Some(exact) => Arc::clone(&exact.subscription.name),
             None => Arc::new(Name { native: native.into(), exposed: self.home.inbox.expose(native).into() }),
@@ -292,8 +298,9 @@ impl Register {
         self.home.inbox.emit(&event);
     }
 
-    /// Whatever may have been missed is told as an update, each client once of each resource. Under the lock, as all that
-    /// is told: in the order in which it was found, and to nobody who has ended the subscription meanwhile.
+    /// Sends an update for each notice, because a change may have been missed. Each client gets one update per
+    /// resource. Requires the lock: it keeps the updates in order, and no client receives an update after its
+    /// unsubscribe.
     fn tell(&self, _book: &Book, notices: &[Notice]) {
         let mut told = HashSet::new();
         for Notice { subscription, name } in notices {
@@ -303,7 +310,7 @@ impl Register {
         }
     }
 
-    /// Resources are gone.
+    /// Notifies subscribers that resources were deleted. Clients without support for deletions get a marked update.
     fn tell_deleted(&self, _book: &Book, notices: &[Notice]) {
         for Notice { subscription, name } in notices {
             subscription.forget(&name.native);
@@ -316,9 +323,11 @@ impl Register {
         }
     }
 
-    /// A link is there. To be called before anybody else can know of it: who subscribes then shall not be told otherwise.
+    /// Marks the link as connected. Call this before the link is published: a client that subscribes then must not get
+    /// a stale status.
     pub fn link_up(&self, can_subscribe: bool) {
-        // What is read from time to time is asked for in a way: what it was like is known before that stands.
+        // A polled resource needs no subscribe request, but its first read takes the same path. New subscriptions wait
+        // for that read.
         let can_ask = can_subscribe || self.home.config.poll.is_some();
         let mut book = self.book();
         let is_listed = self.home.offered.load().is_listed();
@@ -327,30 +336,31 @@ impl Register {
         self.tell(&book, &notices);
     }
 
+    /// Marks the link as disconnected. Subscriptions stay and are sent again over the next link.
     pub fn link_down(&self) {
         let mut book = self.book();
         let link = book.link;
         book.interests.link_down(link);
     }
 
-    /// The backend was not heard for a while, over a connection that goes on: whoever wants updates is told once.
+    /// Sends one update per subscription, because notifications may have been lost on a connection that continues.
     pub fn doubt(&self) {
         let mut book = self.book();
         let notices = book.interests.doubt();
         self.tell(&book, &notices);
     }
 
-    /// The connection over which the backend lists is another: whether anything is gone is found out anew.
+    /// Discards pending deletion checks, because a new connection fetches the lists. The next listing decides anew.
     pub fn list_connected(&self) {
         self.chores().suspect(Vec::new());
     }
 
-    /// The backend is about to list what it offers.
+    /// Prepares for a listing: it will decide the updates that are held until now.
     pub fn list_begins(&self) {
         self.held().ask();
     }
 
-    /// The backend could not list what it offers, so nobody can know what is news.
+    /// Delivers the held updates, because without a listing their fields cannot be compared.
     pub fn list_failed(&self) {
         let asked = self.held().take();
         let book = self.book();
@@ -364,9 +374,9 @@ impl Register {
         }
     }
 
-    /// The backend has listed what it offers. `is_settled`: it has had the time to do so completely. `has_resources`: not
-    /// its templates alone, which say nothing of fields. Tells whether it should be asked again when it has had that time:
-    /// something is missed that it may have forgotten to list.
+    /// Processes a new listing. `is_settled` is `true` if the connection is old enough for the listing to be complete.
+    /// `has_resources` is `false` for templates alone, which hold no fields of resources. Returns `true` if subscribed
+    /// resources are missing and the connection has not settled: the caller must then fetch the list again.
     pub async fn relisted(&self, is_settled: bool, has_resources: bool) -> bool {
         let patterns = self.book().interests.patterns();
         let covered = self.find_covered(patterns).await;
@@ -380,7 +390,7 @@ impl Register {
         let covered = covered.filter(|covered| covered.is_current(&offered, &before));
         let exposed = Exposed::new(&offered, &self.home.inbox, covered.as_ref());
         let relisted = match &covered {
-            // A pattern that came meanwhile was compared with this list when it came.
+            // Patterns that were added meanwhile were matched against this list when they were added.
             Some(covered) => book.interests.relisted(&exposed, covered.came()),
             None => book.interests.relisted(&exposed, offered.came_since(&before)),
         };
@@ -397,25 +407,25 @@ impl Register {
         is_early
     }
 
-    /// Gives up all subscriptions, for whoever keeps them from now on.
+    /// Closes the register and returns all subscriptions, for the register that replaces it.
     pub fn hand_over(&self) -> Vec<Arc<Subscription>> {
         let mut book = self.book();
         book.is_closed = true;
         book.interests.drain()
     }
 
-    /// Takes them over from another; the clients that are still there keep them.
+    /// Adds subscriptions of a replaced register. Drops those of clients that are gone.
     pub fn take_over(self: &Arc<Register>, subscriptions: Vec<Arc<Subscription>>) {
         let mailboxes: Vec<_> = subscriptions.iter().map(|subscription| Arc::clone(&subscription.subscriber)).collect();
         let names: HashSet<_> =
             subscriptions.iter().map(|subscription| Arc::clone(&subscription.name.native)).collect();
         let mut book = self.book();
-        // Loaded under the lock, as for one that is entered.
+        // Load under the lock, for the same reason as in `enter`.
         let offered = self.home.offered.load_full();
         let exposed = self.exposed(&offered);
         let notices = book.interests.restore(subscriptions, &exposed);
         self.tell(&book, &notices);
-        // What the configuration hides from now on does not exist any more.
+        // A resource that the new configuration hides counts as deleted.
         for native in names.iter().filter(|native| !offered.admits(native)) {
             let hidden = book.interests.vanished(native, &exposed);
             self.tell_deleted(&book, &hidden.deleted);
@@ -427,12 +437,12 @@ impl Register {
         self.bell.notify_one();
     }
 
-    /// The server is no more: all that was subscribed is gone.
+    /// Closes the register and notifies the clients that their resources were deleted.
     pub fn close(&self) {
         self.disown(self.hand_over());
     }
 
-    /// Tells the clients of these that what they subscribed to is gone.
+    /// Notifies the clients of these subscriptions that their resources were deleted.
     pub fn disown(&self, subscriptions: Vec<Arc<Subscription>>) {
         let notices =
             subscriptions.into_iter().map(|subscription| Notice { name: Arc::clone(&subscription.name), subscription });
@@ -446,7 +456,7 @@ impl Register {
         }
     }
 
-    /// No code that holds these locks is meant to panic.
+    /// Takes the lock. Code that holds one of these locks must not panic, so a poisoned lock is usable.
     fn book(&self) -> MutexGuard<'_, Book> {
         self.interests.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -460,26 +470,26 @@ impl Register {
     }
 }
 
-/// How long after a connection a list is believed to be complete.
+/// The age of a connection from which on its lists count as complete.
 pub const SETTLED_AFTER: Duration = Duration::from_secs(2);
 
-/// Sees that a client is told once of an update that affects several of its subscriptions.
+/// Ensures that a client gets an update once, even if several of its subscriptions match.
 #[derive(Default)]
 struct Once(HashSet<ClientId>);
 
 impl Once {
     fn is_first(&mut self, affected: &Affected<'_>) -> bool {
         let subscription = affected.subscription;
-        // Most have one, and nothing is remembered of them.
+        // Most clients have a single matching subscription, and the set does not store them.
         let may_be_several = affected.is_next || subscription.is_selective();
         !may_be_several || self.0.insert(subscription.subscriber.id)
     }
 }
 
-/// Puts an update where it waits for one client.
+/// Queues an update in the client's mailbox.
 fn put(affected: &Affected<'_>, name: &Arc<Name>, message: &Bytes) {
     let subscription = affected.subscription;
-    // A pattern may cover more than its client may know of, and so may what is inside a resource.
+    // A pattern, or a resource that contains others, may match resources that the client must not see.
     if subscription.name.native != name.native && !subscription.subscriber.may_hear_of(&name.exposed) {
         return;
     }
@@ -494,7 +504,7 @@ fn put(affected: &Affected<'_>, name: &Arc<Name>, message: &Bytes) {
     });
 }
 
-/// Somebody who waits for how a wish stands.
+/// Withdraws the subscription when the future of `subscribe` is dropped.
 struct Waiter<'a> {
     register: &'a Register,
     subscription: &'a Subscription,
@@ -525,18 +535,19 @@ impl Holder for Register {
     }
 }
 
-/// An update of our own.
+/// Returns an update notification of the gateway itself.
 fn updated(exposed: &str) -> Bytes {
     goblin_wire::notification(&Method::ResourceUpdated, Some(&format!(r#"{{"uri":{}}}"#, quote(exposed))))
 }
 
-/// A deletion, for a client that knows none: it looks, and finds nothing.
+/// Returns a marked update, for a client without support for deletions. The client reads the resource and gets an
+/// error.
 fn marked_deleted(exposed: &str) -> Bytes {
     let params = format!(r#"{{"uri":{},"_meta":{{"dev.goblin/deleted":true}}}}"#, quote(exposed));
     goblin_wire::notification(&Method::ResourceUpdated, Some(&params))
 }
 
-/// The same for one that does.
+/// Returns a deletion notification, for a client that supports it.
 fn deleted(exposed: &str) -> Bytes {
     goblin_wire::notification(&Method::ResourceDeleted, Some(&format!(r#"{{"uri":{}}}"#, quote(exposed))))
 }

@@ -1,12 +1,12 @@
-//! A backend over HTTP+SSE, the transport of 2024-11-05: a GET stream says where messages are posted, and all that the
-//! backend has to say comes on that stream.
+//! A backend over HTTP+SSE, the transport of 2024-11-05. A GET stream names the URL for POSTs and carries all messages
+//! of the backend.
 //!
-//! The stream is the session. When it ends, so does the link, and what was open has failed as sent; the actor dials anew.
-//! When a POST finds the session forgotten, its request was not handled and may be sent again. Nothing else is ever sent
-//! twice.
+//! The stream is the session. When it ends, the link ends and open requests fail as sent; the actor then dials again. A
+//! POST that finds the session forgotten was not processed, and its request may be sent again. No other request is ever
+//! sent twice.
 //!
-//! A peer that vanished leaves the stream open and silent. Bytes are life, comments too; after [`SILENCE`] without any
-//! and without calls, whose deadlines say the same, it is pinged.
+//! A peer that vanished leaves the stream open and silent. Any bytes, even comments, prove that the peer is alive.
+//! After [`SILENCE`] without bytes and without open requests, which have timeouts of their own, the link sends a ping.
 
 mod endpoint;
 
@@ -39,12 +39,14 @@ use goblin_telemetry::worker;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
-/// How long a stream without open requests may be silent before the backend is pinged, and how long it has then.
+/// The time without bytes and open requests after which the link sends a ping.
 const SILENCE: Duration = Duration::from_secs(30);
+/// The time that the backend has to send any bytes after a ping.
 const PING_PATIENCE: Duration = Duration::from_secs(15);
-/// How long the POST of a request may still say what became of it when the stream is gone.
+/// After the end of the stream, the time for which a POST may still report the fate of its request.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
+/// A link over HTTP+SSE.
 pub struct SseLink {
     shared: Arc<Shared>,
 }
@@ -52,9 +54,9 @@ pub struct SseLink {
 struct Shared {
     client: HttpClient,
     url: Uri,
-    /// The configured ones.
+    /// The configured headers.
     headers: HeaderMap,
-    /// Where messages go, once the stream has said so.
+    /// The URL for messages, once the stream has named it.
     endpoint: OnceLock<Uri>,
     ear: Arc<Ear>,
     open: OpenRequests,
@@ -85,7 +87,8 @@ impl SseLink {
         self.shared.next_id()
     }
 
-    /// Opens the stream and waits for its word where messages go. From then on it is heard, for as long as the link lives.
+    /// Opens the stream and waits for its `endpoint` event. From then on a task reads the stream for the life of the
+    /// link.
     pub async fn open(&self) -> Result<(), LinkError> {
         let (endpoint, body, events) = self.shared.open_stream().await?;
         self.shared.endpoint.get_or_init(|| endpoint);
@@ -122,7 +125,7 @@ impl SseLink {
         }
     }
 
-    /// Closing the stream is all there is to tell.
+    /// Closes the link. The transport has no message for that; closing the stream is enough.
     pub fn close(&self) {
         self.shared.close(End::Lost("the gateway closed it".to_owned()));
     }
@@ -141,6 +144,7 @@ impl Shared {
         request
     }
 
+    /// Opens the GET stream and reads up to its `endpoint` event. Returns the rest of the stream as well.
     async fn open_stream(&self) -> Result<(Uri, Received, Events), LinkError> {
         let mut request = self.build(Verb::GET, &self.url, Bytes::new());
         request.headers_mut().insert(ACCEPT, STREAM);
@@ -168,6 +172,7 @@ impl Shared {
         }
     }
 
+    /// Sends a request and waits for its response.
     async fn request(
         self: &Arc<Shared>,
         id: u64,
@@ -176,7 +181,7 @@ impl Shared {
     ) -> Result<Response, LinkError> {
         let (slot, mut answered) = self.open.enter(id, call).ok_or_else(|| self.lost(false))?;
         let mut post = Box::pin(Arc::clone(self).post(body));
-        // The answer may overtake the word that the request was taken.
+        // The response may arrive on the stream before the POST is acknowledged.
         let answer = tokio::select! {
             biased;
             answer = &mut answered => match answer {
@@ -199,7 +204,8 @@ impl Shared {
         answer
     }
 
-    /// Hands one message over. Its answer comes on the stream, except from some servers, which give it at once.
+    /// Posts one message. The response usually comes on the stream; some servers return it in the POST's response
+    /// instead.
     async fn post(self: Arc<Shared>, body: Bytes) -> Result<Option<Response>, LinkError> {
         let endpoint = self.endpoint.get().ok_or_else(|| self.lost(false))?;
         let mut request = self.build(Verb::POST, endpoint, body);
@@ -225,7 +231,7 @@ impl Shared {
         }
     }
 
-    /// A message that was not taken, unless it is a JSON-RPC answer that says more.
+    /// Interprets an error status. Returns a JSON-RPC response in the body, if there is one.
     async fn refusal(&self, response: HttpResponse<Received>) -> Result<Option<Response>, LinkError> {
         let status = response.status();
         let body = timeout(ASIDE, Limited::new(response.into_body(), LONGEST_REFUSAL).collect()).await;
@@ -241,7 +247,7 @@ impl Shared {
         }
     }
 
-    /// Where not even a connection can be made, the backend is gone.
+    /// Returns the error for a failed POST. Closes the link if not even a connection could be opened.
     fn unreachable(&self, error: &RequestError) -> LinkError {
         if error.is_safe_to_retry() {
             return self.fail(error.to_string());
@@ -249,13 +255,14 @@ impl Shared {
         LinkError::Closed { reason: error.to_string(), sent: true }
     }
 
-    /// Ends the link before a request was sent.
+    /// Closes the link for a failure before a request was sent.
     fn fail(&self, reason: String) -> LinkError {
         self.close(End::Lost(reason.clone()));
         LinkError::Closed { reason, sent: false }
     }
 
-    /// A backend that forgot the session lives, and will say of every POST that it was not handled.
+    /// Returns the time to wait for a POST after the end of the stream. A backend that forgot the session is alive and
+    /// rejects every POST, so its answer is worth a longer wait.
     fn last_words(&self) -> Duration {
         let forgotten = matches!(*self.closed.borrow(), Some(End::Forgotten));
         if forgotten { ASIDE } else { LAST_WORDS }
@@ -302,12 +309,12 @@ impl Shared {
     async fn ping(self: Arc<Shared>) {
         let id = self.next_id();
         let body = goblin_wire::request(&Id::from(id), &Method::Ping, "{}");
-        // Whatever it says is a sign of life, and whatever it does not say is noticed by who hears the stream.
+        // Any response is a sign of life. The reader of the stream notices a missing one.
         let _ = timeout(PING_PATIENCE, self.request(id, body, None)).await;
     }
 }
 
-/// Says something that nobody waits for.
+/// Sends messages in the background. No caller waits for them.
 struct Aside(Arc<Shared>);
 
 impl Mouth for Aside {
@@ -335,7 +342,7 @@ impl Mouth for Aside {
     }
 }
 
-/// Hears the stream to its end; tells why it ended.
+/// Reads the stream to its end and returns the reason.
 async fn hear<B: Body<Data = Bytes> + Unpin>(shared: &Arc<Shared>, mut body: B, mut events: Events) -> End
 where
     B::Error: std::error::Error,

@@ -1,8 +1,9 @@
-//! What a request says of its sender, on its way over a link. Pure.
+//! Rewrites the `_meta` of a request for the link that carries it. All functions are pure.
 //!
-//! With a handshake that is said once. Without, each request says it in the `_meta` of its params: version, capabilities
-//! and name of the client, and the log level it wants. So where a client and a link are of different eras, `_meta` changes
-//! on the way; what else stands in it stays. And the progress token is always ours.
+//! A client with a handshake introduces itself once. In versions without a handshake, each request carries the client's
+//! version, capabilities, name and log level in `_meta`. If the client and the link are of different generations, these
+//! members are added or removed. Other members stay unchanged. The progress token is always replaced by the gateway's
+//! own.
 
 use bytes::Bytes;
 
@@ -15,21 +16,21 @@ use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::keyword::Keyword;
 use goblin_wire::modern::{CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION, RESERVED, TASKS};
 
-/// A client's request, and what is known of its sender.
+/// A client's request and the data about its sender.
 pub struct Stamped<'a> {
     pub request: &'a Request,
     pub caller: &'a Caller,
-    /// What the client asked for by a request of its own, where it can.
+    /// The log level that the client set by a request, if its version has such a request.
     pub level: Option<Level>,
-    /// What may be declared upstream.
+    /// The capabilities that the configuration permits to declare.
     pub declare: Declare,
-    /// Where its progress token stands, and ours.
+    /// The position of the client's progress token, and the gateway's token.
     pub token: Option<(Span, Bytes)>,
     pub tasks: Tasks,
 }
 
 impl Stamped<'_> {
-    /// What changes on the way to a link that speaks `dialect`.
+    /// Returns the changes for a link that speaks `dialect`.
     pub fn edits(self, dialect: Dialect) -> Splice {
         let (request, tasks) = (self.request, self.tasks);
         let mut edits = match (self.caller.dialect.has_handshake(), dialect.has_handshake()) {
@@ -43,7 +44,7 @@ impl Stamped<'_> {
             Some(params) if tasks.required && dialect.has_tasks() => {
                 json::prepend(text, params, r#""task":{}"#, &mut edits);
             }
-            // The wish became a capability.
+            // In this version a capability replaces the request for a task.
             Some(params) if tasks.welcome && !dialect.has_handshake() && request.params.task.is_some() => {
                 json::cut_members(text, params, |key| key == "task", &mut edits);
             }
@@ -60,7 +61,8 @@ impl Stamped<'_> {
         edits
     }
 
-    /// The client has said it all; but what it can do is not always what may be asked of it here.
+    /// Reduces the declared capabilities. The client's `_meta` is complete, but it may declare more capabilities than
+    /// the gateway permits here.
     fn less_capabilities(self) -> Splice {
         let text = self.request.raw.as_str();
         let mut changed = None;
@@ -76,7 +78,7 @@ impl Stamped<'_> {
         edits
     }
 
-    /// Says what a client with a handshake said there.
+    /// Adds the data that the client sent in its handshake.
     fn introduced(self, dialect: Dialect) -> Splice {
         let (text, params) = (self.request.raw.as_str(), &self.request.params);
         let mut said = introduction(dialect, &capabilities(&self.caller.abilities.raw, self.declare, self.tasks));
@@ -91,7 +93,7 @@ impl Stamped<'_> {
         };
         match (meta, params.meta, whole) {
             (Some(meta), ..) => {
-                // What the client happens to call by these names is not what they mean.
+                // Members of these names have no meaning in the client's version, so replace them.
                 for member in json::members(text, meta) {
                     let key = member.key(text);
                     if let Some(place) = said.iter().position(|(name, _)| *name == key) {
@@ -102,13 +104,13 @@ impl Stamped<'_> {
             }
             (None, Some(at), _) => edits.replace(at, object(&said)),
             (None, None, Some(params)) => insert_members(&mut edits, text, params, &[("_meta", object(&said))]),
-            // What goes to a backend names something in its params.
+            // Requests to a backend always have params.
             (None, None, None) => {}
         }
         edits
     }
 
-    /// Leaves out what the link's handshake has said for all.
+    /// Removes the data that the link's handshake already covered.
     fn anonymous(self) -> Splice {
         let text = self.request.raw.as_str();
         let Some(meta) = self.request.params.meta else { return self.token_alone() };
@@ -128,7 +130,7 @@ impl Stamped<'_> {
     }
 }
 
-/// The params of a request of our own, which declares `capabilities`.
+/// Returns the params of a request of the gateway itself, with `declared` as its capabilities.
 pub fn own_params(dialect: Dialect, declared: &str, params: &str) -> String {
     let mut edits = Splice::new();
     let meta = object(&introduction(dialect, declared));
@@ -137,19 +139,20 @@ pub fn own_params(dialect: Dialect, declared: &str, params: &str) -> String {
     String::from_utf8_lossy(&params).into_owned()
 }
 
-/// What is declared for a client: what it can do, less what the configuration leaves out and what the gateway cannot carry.
-/// Tasks are declared where this call may become one, whatever the client calls that.
+/// Returns the capabilities to declare for a client: its own without those that the configuration disables or the
+/// gateway cannot relay. Tasks are declared if this call may become one, even if the client declares them in another
+/// form.
 fn capabilities(raw: &str, declare: Declare, tasks: Tasks) -> String {
     let member = |member: json::Member| {
         let (key, value) = (member.key(raw), member.value.get(raw));
         let value = match &*key {
             "sampling" if !declare.sampling => return None,
             "elicitation" if !declare.elicitation => return None,
-            // Here they need an extension.
+            // In this version tasks are an extension, not a capability.
             "tasks" => return None,
             "extensions" if names_tasks(value) && !tasks.welcome => without_tasks(value),
             "extensions" if tasks.welcome => return None,
-            // Nobody is told of their changes.
+            // The gateway does not forward changes of roots, so omit `listChanged`.
             "roots" if value.starts_with('{') => "{}".to_owned(),
             _ => value.to_owned(),
         };
@@ -163,7 +166,7 @@ fn capabilities(raw: &str, declare: Declare, tasks: Tasks) -> String {
     format!("{{{}}}", members.join(","))
 }
 
-/// Extensions with that of tasks among them.
+/// Returns the extensions with the tasks extension added.
 fn with_tasks(extensions: &str) -> String {
     let whole = json::whole(extensions);
     if json::member(extensions, whole, TASKS).is_some() {
@@ -174,7 +177,7 @@ fn with_tasks(extensions: &str) -> String {
     format!("{{{}}}", members.join(","))
 }
 
-/// The capabilities that we declare ourselves, with tasks: to hear of them.
+/// Returns the gateway's own capabilities with tasks added, to receive task notifications.
 pub fn declaring_tasks(declared: &str) -> String {
     capabilities(declared, Declare { sampling: true, elicitation: true }, Tasks { welcome: true, required: false })
 }
@@ -206,7 +209,7 @@ fn object(members: &[(&str, String)]) -> String {
     format!("{{{}}}", members.join(","))
 }
 
-/// Puts members before those that the object at `span` has.
+/// Inserts members at the start of the object at `span`.
 fn insert_members(edits: &mut Splice, text: &str, span: Span, members: &[(&str, String)]) {
     if members.is_empty() {
         return;
@@ -236,7 +239,8 @@ mod tests {
         }
     }
 
-    /// The params as they arrive, with 9 for the progress token and `dev.goblin`-free names of ours.
+    /// Returns the params as the backend receives them. The gateway's progress token is 9, and reserved names are
+    /// shortened.
     fn stamped(params: &str, from: Dialect, to: Dialect, raw: &str, level: Option<Level>, declare: Declare) -> String {
         stamped_with(params, (from, to), raw, level, declare, Tasks::default())
     }

@@ -1,9 +1,10 @@
-//! How a server stands, in the words that operators and agents are told.
+//! The status of a server in the words that operators and agents see.
 
 use crate::upstream::{Backend, State};
 use goblin_telemetry::clean;
 use goblin_wire::dialect::Era;
 
+/// The status of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     Ready,
@@ -18,7 +19,7 @@ impl Standing {
 
     fn judge(state: &State, has_settled: bool) -> Standing {
         match state {
-            // Connected, but what it offers is not known yet.
+            // Connected, but the first listing is not complete.
             State::Ready if !has_settled => Standing::Starting,
             State::Ready => Standing::Ready,
             State::Starting => Standing::Starting,
@@ -35,19 +36,19 @@ impl Standing {
     }
 }
 
-/// What a server said of itself when it was connected to.
+/// The server's description of itself from its last connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// What it calls itself, with its version.
+    /// The name and version of the server's software.
     pub software: String,
-    /// The version that it speaks with us.
+    /// The protocol version of the connection.
     pub protocol: &'static str,
     /// `legacy`, `modern` or `both`.
     pub era: &'static str,
 }
 
 impl Seen {
-    /// Nothing where it has never been connected to.
+    /// Returns `None` if the gateway has never connected to the server.
     pub fn of(backend: &Backend) -> Option<Seen> {
         let hello = backend.listing().hello.clone()?;
         let era = match hello.dialect.era() {
@@ -59,7 +60,7 @@ impl Seen {
     }
 }
 
-/// What a server does not offer though it should: lists that failed, tools that were left out, and a new configuration that
+/// Returns the defects of a server in words: lists that failed, tools that were left out, and a new configuration that
 /// does not work yet.
 pub fn lacking(backend: &Backend) -> Vec<String> {
     let failed = backend.failed_lists().into_iter();

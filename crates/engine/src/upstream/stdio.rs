@@ -1,10 +1,11 @@
-//! A backend as a child process: one message per line on its stdin and stdout.
+//! A backend as a child process, with one message per line on stdin and stdout.
 //!
-//! Four tasks per link: writer, reader, stderr, and one that watches the process; and one for each stream of news (`news`).
-//! The reader never waits for the writer, so a child that stops reading is still heard.
+//! Each link has four tasks: the writer, the readers of stdout and stderr, and one that watches the process. Each
+//! notification stream has one more (`news`). The reader never waits for the writer, so the gateway still receives
+//! messages of a child that stops reading.
 //!
-//! Full queue: a request waits its turn for [`QUEUE_PATIENCE`], then it is refused as overloaded; a client's answer to
-//! the backend waits as long, then it is dropped. What is said on the side is dropped at once.
+//! If the queue to the child is full, a request waits for [`QUEUE_PATIENCE`] and then fails as overloaded. A response
+//! to a server request waits as long and is then dropped. Other messages are dropped at once.
 
 mod news;
 
@@ -35,23 +36,24 @@ use goblin_wire::json::single_line;
 use goblin_wire::{Message, Response};
 use goblin_telemetry::worker;
 
-/// How long a request waits for room in the queue to the child.
+/// The longest wait of a request for space in the queue to the child.
 pub const QUEUE_PATIENCE: Duration = Duration::from_secs(1);
 const QUEUE_MESSAGES: usize = 1024;
-/// The queue's bound in bytes, counted in units of this size.
+/// The unit in which the queue counts bytes. [`QUEUE_UNITS`] is the limit.
 const QUEUE_UNIT: usize = 1024;
 const QUEUE_UNITS: u32 = 32 * 1024;
-/// Messages up to this size together are written with one system call.
+/// The writer combines messages up to this size into one system call.
 const WRITE_BATCH: usize = 64 * 1024;
 const LONGEST_STDERR_LINE: usize = 16 * 1024;
-/// How much of a line that is no message is looked at, to quote it.
+/// The number of bytes of an invalid line that are examined for quoting it.
 const MOST_QUOTED: usize = 4 * 1024;
-/// How long the last words of a process that exited are waited for, and the exit of one that closed a pipe.
+/// The wait for the last output of a process that exited, and for the exit of a process that closed a pipe.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
+/// A link to a child process.
 pub struct StdioLink {
     shared: Arc<Shared>,
-    /// Dropped to end the process.
+    /// Dropping the sender ends the process.
     stop: Mutex<Option<oneshot::Sender<()>>>,
     watcher: Mutex<Option<JoinHandle<()>>>,
 }
@@ -65,26 +67,26 @@ struct Shared {
     streams: Streams,
     next: AtomicU64,
     is_retry: bool,
-    /// It has answered once, so it is an MCP server.
+    /// Whether the process has sent a response and so is an MCP server.
     spoke: AtomicBool,
     said: Mutex<Said>,
     closed: watch::Sender<Option<String>>,
 }
 
-/// What the process said besides the protocol, for whoever must explain its end.
+/// Output of the process besides protocol messages. It helps to explain why the process ended.
 #[derive(Default)]
 struct Said {
     /// The last lines on stderr.
     last_words: VecDeque<String>,
-    /// The first line on stdout that was no message.
+    /// The first line on stdout that was not a message.
     babble: Option<String>,
 }
 
 type Queued = (Bytes, OwnedSemaphorePermit);
 
 impl StdioLink {
-    /// Starts the process. `limit` bounds the size of one message. After a failure it `is_retry`: what it says on stderr
-    /// before it answers is of less interest then.
+    /// Starts the process. `limit` is the largest size of a message. `is_retry` lowers the log level of stderr lines
+    /// until the first response, because they repeat those of the previous attempt.
     pub fn start(
         exe: &Path,
         command: Command,
@@ -120,6 +122,7 @@ impl StdioLink {
         self.shared.next.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Sends a request and waits for its response. The caller limits the wait by dropping the future.
     pub async fn request(&self, id: u64, body: Bytes, call: Option<&Arc<Call>>) -> Result<Response, LinkError> {
         let (slot, answered) = self.shared.open.enter(id, call).ok_or_else(|| self.shared.lost(false))?;
         self.shared.send(body).await?;
@@ -132,7 +135,7 @@ impl StdioLink {
         self.shared.send(body).await
     }
 
-    /// What it wrote to stdout that is no message, if anything.
+    /// Returns the first line on stdout that was not a message, if any.
     pub fn babble(&self) -> Option<String> {
         self.shared.said().babble.clone()
     }
@@ -149,7 +152,7 @@ impl StdioLink {
         drop(self.stop.lock().unwrap_or_else(PoisonError::into_inner).take());
         let watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(watcher) = watcher {
-            // A panic there has been reported; the process group ends with its guard either way.
+            // A panic of the task was already reported. The guard ends the process group in either case.
             let _ = watcher.await;
         }
     }
@@ -160,6 +163,7 @@ impl Shared {
         self.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Reports a line of stderr and keeps the last ones.
     fn hear_stderr(&self, line: &str) {
         let repeated = self.is_retry && !self.spoke.load(Ordering::Relaxed);
         self.ear.emit(&Event::BackendLine { server: self.ear.server(), line, repeated });
@@ -173,6 +177,7 @@ impl Shared {
         }
     }
 
+    /// Returns an explanation for the end of the process.
     fn ended(&self, exit: Exit) -> String {
         let last_words: Vec<_> = self.said().last_words.iter().cloned().collect();
         let missed = self.command.missed(self.ear.server(), &last_words);
@@ -184,6 +189,7 @@ impl Shared {
         LinkError::Closed { reason, sent }
     }
 
+    /// Queues a message and waits for space for at most [`QUEUE_PATIENCE`].
     async fn send(&self, body: Bytes) -> Result<(), LinkError> {
         match self.try_send(&body) {
             Err(LinkError::Overloaded) => {}
@@ -200,6 +206,7 @@ impl Shared {
         }
     }
 
+    /// Queues a message without waiting.
     fn try_send(&self, body: &Bytes) -> Result<(), LinkError> {
         let permit = Arc::clone(&self.room).try_acquire_many_owned(units(body)).map_err(|_| LinkError::Overloaded)?;
         self.queue.try_send((single_line(body.clone()), permit)).map_err(|error| match error {
@@ -208,6 +215,7 @@ impl Shared {
         })
     }
 
+    /// Handles one line of stdout.
     fn on_line(self: &Arc<Shared>, line: Bytes) {
         let kept = (!self.spoke.load(Ordering::Relaxed)).then(|| line.clone());
         match Message::parse(self.ear.hold(line)) {
@@ -260,10 +268,12 @@ impl Mouth for Shared {
     }
 }
 
+/// Returns the queue units of a message. A message of any size fits into an empty queue.
 fn units(body: &Bytes) -> u32 {
     u32::try_from(body.len() / QUEUE_UNIT + 1).unwrap_or(QUEUE_UNITS).min(QUEUE_UNITS)
 }
 
+/// Writes queued messages to the child's stdin in batches.
 async fn write(mut queued: mpsc::Receiver<Queued>, mut stdin: ChildStdin) {
     let mut batch = BytesMut::new();
     let mut permits = Vec::new();
@@ -276,7 +286,7 @@ async fn write(mut queued: mpsc::Receiver<Queued>, mut stdin: ChildStdin) {
             next = if batch.len() < WRITE_BATCH { queued.try_recv().ok() } else { None };
         }
         if stdin.write_all(&batch).await.is_err() {
-            // The process has closed its input, which ends the link.
+            // The process closed its stdin, which ends the link.
             return;
         }
         batch.clear();
@@ -309,6 +319,7 @@ async fn each_line(mut source: impl AsyncRead + Unpin, limit: usize, mut on_line
     }
 }
 
+/// Watches the process until it ends, closes a pipe or is stopped. Then closes the link and ends the process.
 async fn watch_over(
     shared: Arc<Shared>,
     mut process: Process,
@@ -323,7 +334,7 @@ async fn watch_over(
         }
         _ = &mut ears.stdout => {
             let exit = exit_of(&mut process).await;
-            // A process that ended has closed both.
+            // A process that ended has closed both pipes.
             let _ = tokio::time::timeout(LAST_WORDS, &mut ears.stderr).await;
             exit.map_or_else(|| "it closed its output".to_owned(), |exit| shared.ended(exit))
         }
@@ -335,7 +346,7 @@ async fn watch_over(
         _ = stopped => "the gateway closed it".to_owned(),
     };
     shared.close(&reason);
-    // Closing its input is how a server is asked to leave.
+    // A closed stdin is the protocol's request to exit.
     writer.abort();
     if !writer.is_finished() {
         let _ = writer.await;
@@ -344,21 +355,22 @@ async fn watch_over(
     ears.stdout.abort();
 }
 
-/// The tasks that hear a process.
+/// The tasks that read the output of a process.
 struct Ears {
     stdout: JoinHandle<()>,
     stderr: JoinHandle<()>,
 }
 
 impl Ears {
-    /// What it said before it went still counts.
+    /// Waits until all remaining output is read, for at most [`LAST_WORDS`].
     async fn hear_out(&mut self) {
         let both = async { tokio::join!(&mut self.stdout, &mut self.stderr) };
         let _ = tokio::time::timeout(LAST_WORDS, both).await;
     }
 }
 
-/// A process that ends closes its ends of the pipes a moment before: where that is why, its exit says more.
+/// Waits briefly for the exit of a process that closed a pipe. A process that ends closes its pipes first, and its exit
+/// status is the better explanation.
 async fn exit_of(process: &mut Process) -> Option<Exit> {
     tokio::time::timeout(LAST_WORDS, process.wait()).await.ok()
 }

@@ -1,8 +1,8 @@
-//! Why a server cannot be used, in words for people: the cause, and in parentheses the cure.
+//! Explains to operators why a server cannot be used: the cause, followed by a remedy in parentheses.
 //!
-//! The same words reach the log, `goblin status` and `goblin check`. Clients read [`public`], which quotes nothing. A command
-//! that cannot be started and a connection that cannot be made have error types of their own, with cause and cure. This module
-//! has the causes that only the life of a backend shows.
+//! The same text appears in the log, in `goblin status` and in `goblin check`. Clients get the text of [`public`],
+//! which quotes nothing. Failures to start a command or to open a connection have error types of their own. This module
+//! covers the causes that only show while a backend runs.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,69 +12,71 @@ use http::StatusCode;
 use crate::upstream::child::{Exit, SpawnError};
 use goblin_telemetry::clean;
 
-/// How the reason of a process that ended begins.
+/// The beginning of the reason for a process that ended.
 const ENDED: &str = "the process ended with ";
-/// Separates a failure from the last lines of the process on stderr, which differ every time.
+/// Separates a failure from the last lines on stderr, which differ every time.
 const LAST_WORDS: &str = "; its last words: ";
-/// Separates a failure from the line on stdout that is no message.
+/// Separates a failure from a line on stdout that is not a message.
 const BUT: &str = ", but ";
 /// Separates a failure from an error or a text of the server.
 const SAID: &str = "; it said: ";
 /// Separates a failure from the command line.
 const UNSTARTABLE: &str = "its command cannot be started: ";
-/// Stands in place of a quotation in the reason for clients.
+/// Replaces a quotation in the reason for clients.
 const ASK_OPERATOR: &str = "; goblin status shows more";
-/// How many last lines of a server are told, and how much of each.
+/// The number of stderr lines that a failure quotes.
 pub const MOST_LINES: usize = 5;
+/// The number of characters of a quoted line.
 const LONGEST_LINE: usize = 200;
 
 const IS_IT_SSE: &str = "is the url that of an HTTP+SSE server? it often ends in /sse; Streamable HTTP is of type http";
 const BY_HAND: &str = "run its command by hand to see more";
 
+/// A cause of failure. Its `Display` text is the explanation.
 #[derive(Debug)]
 pub enum Trouble<'a> {
     Ended {
         exit: Exit,
         last_words: &'a [String],
-        /// Variables that are set and that the process did not get, though it may need them.
+        /// The variables that are set for the gateway and that the process did not get, though it may need them.
         missed: &'a [String],
     },
     Unstartable(&'a SpawnError),
-    /// An error was the answer to the handshake.
+    /// The server answered the handshake with an error.
     RefusedHandshake(&'a str),
-    /// No answer to the handshake.
+    /// The server did not answer the handshake.
     Silent {
         patience: Duration,
         place: Place,
     },
-    /// The same, but it wrote something else.
+    /// The server did not answer the handshake, but wrote another line to stdout.
     Babbles {
         patience: Duration,
         line: &'a str,
     },
     Refused(StatusCode),
     WebPage,
-    /// HTTP+SSE: the stream is there, but never says where messages go.
+    /// HTTP+SSE: the stream is open but names no endpoint.
     NoEndpoint {
         patience: Duration,
     },
-    /// HTTP+SSE: no stream at all.
+    /// HTTP+SSE: the server returned no event stream.
     NoStream,
-    /// HTTP+SSE: messages would go to somebody else.
+    /// HTTP+SSE: the endpoint is at another origin.
     ForeignEndpoint {
         endpoint: &'a str,
         url: &'a str,
     },
     BadEndpoint(&'a str),
-    /// It does without a handshake, and does not say what it is.
+    /// The server works without a handshake but rejects `server/discover`.
     Undiscovered(&'a str),
-    /// It does not do without a handshake, which the configuration rules out.
+    /// The server needs a handshake, but the configuration forbids it.
     NeedsHandshake(&'a str),
-    /// A URL that speaks neither transport: what came of Streamable HTTP, and of HTTP+SSE.
+    /// The URL supports neither transport. Holds the failures of Streamable HTTP and of HTTP+SSE.
     NeitherWay(&'a str, &'a str),
 }
 
-/// Where a server is spoken to.
+/// The kind of connection to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     Pipe,
@@ -150,14 +152,14 @@ fn cure_of(status: StatusCode) -> &'static str {
     }
 }
 
-/// What stays the same when the same thing goes wrong again.
+/// Returns the part of a reason that stays the same when the same failure happens again.
 pub fn gist(reason: &str) -> &str {
     let cure = Some(" (").filter(|_| reason.starts_with(ENDED));
     let ends = [LAST_WORDS, BUT].into_iter().chain(cure).filter_map(|separator| reason.find(separator));
     &reason[..ends.min().unwrap_or(reason.len())]
 }
 
-/// Returns the reason for clients: without stderr, quoted output, errors of the server and command lines.
+/// Returns the reason for clients, without stderr, quoted output, errors of the server and command lines.
 pub fn public(reason: &str) -> String {
     let cut = gist(reason);
     let separators = [(SAID, ""), (UNSTARTABLE, UNSTARTABLE.trim_end_matches(": "))];
@@ -166,7 +168,8 @@ pub fn public(reason: &str) -> String {
     if cut.len() == reason.len() { reason.to_owned() } else { format!("{cut}{ASK_OPERATOR}") }
 }
 
-/// One line of a server, fit to be quoted.
+/// Returns a line of a server in a form that is safe to quote: cleaned, trimmed and at most `LONGEST_LINE` characters
+/// long.
 pub fn quotable(line: &str) -> String {
     let clean = clean(line);
     let mut quotable: String = clean.trim().chars().take(LONGEST_LINE).collect();

@@ -1,10 +1,10 @@
-//! The other side of a backend that does without a handshake, for clients that have one.
+//! A second link, with a handshake, to a backend that works without one.
 //!
-//! A server may know both generations of the protocol, and one of its tools work in only one of them: what asks something
-//! of the client does so in quite different ways. So a client is served in its own generation where that can be. The twin
-//! is the same backend once more, dialled with a handshake when the first such client calls. It carries calls and nothing
-//! else: lists and subscriptions stay with the first link. A backend that refuses the handshake has no twin for a while,
-//! and while the twin cannot be reached its calls go over the first link too.
+//! A server may support both protocol generations while one of its tools works in only one of them, because server
+//! requests differ. The gateway therefore serves a client in its own generation if possible. The twin is a second
+//! handle of the same backend, connected with a handshake when the first such client makes a call. It carries only
+//! calls; lists and subscriptions stay with the first link. A backend that rejects the handshake has no twin for a
+//! while. While the twin is unreachable, its calls use the first link.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,9 +18,10 @@ use crate::upstream::link::Link;
 use crate::upstream::{Backend, State};
 use goblin_telemetry::worker;
 
-/// How long a call waits for a twin that is being started for the first time.
+/// The time that a call waits for the first connection of the twin.
 const FIRST_PATIENCE: Duration = Duration::from_secs(10);
 
+/// The second link of one backend, connected on demand.
 pub struct Twin {
     surroundings: Surroundings,
     dialler: Arc<Dialler>,
@@ -38,22 +39,22 @@ impl Twin {
         Twin { surroundings, dialler, stop, begun: Mutex::default() }
     }
 
-    /// Whether the backend may have another side.
+    /// Reports whether the backend may support a handshake as well.
     pub fn may_be(&self) -> bool {
         self.dialler.may_ask() && self.dialler.eras.may_have_both(Instant::now())
     }
 
-    /// Whether there is one.
+    /// Reports whether the twin is connected.
     pub fn is_up(&self) -> bool {
         self.lock().as_ref().is_some_and(|begun| begun.backend.link.load().is_some())
     }
 
-    /// Its link, where it is up. It is begun where it was not.
+    /// Returns the twin's link, if it is connected. Starts the twin if necessary.
     pub fn link(&self, first: &Backend) -> Option<Arc<Link>> {
         self.begin(first).link.load_full()
     }
 
-    /// The same, waited for a while; after `old`, which is over.
+    /// Waits for the twin's link that follows `old`. Returns `None` if the twin is unreachable.
     pub async fn next_link(&self, first: &Backend, old: Option<&Arc<Link>>) -> Option<Arc<Link>> {
         let backend = self.begin(first);
         let mut state = backend.watch_state();
@@ -62,9 +63,10 @@ impl Twin {
         backend.next_link(old).await.ok()
     }
 
+    /// Returns the twin's backend. Starts its actor if there is none.
     fn begin(&self, first: &Backend) -> Arc<Backend> {
         let mut begun = self.lock();
-        // One that was refused has ended by itself; it may be another server now.
+        // An actor that ended was rejected by the server. The server may have been replaced since, so start again.
         if let Some(begun) = begun.as_ref().filter(|begun| !begun.task.is_finished()) {
             return Arc::clone(&begun.backend);
         }
@@ -79,16 +81,16 @@ impl Twin {
         backend
     }
 
-    /// Waits for its end, which the word to stop brings.
+    /// Waits until the twin's actor has ended. It ends when the backend is stopped.
     pub async fn ended(&self) {
         let begun = self.lock().take();
         if let Some(begun) = begun {
-            // A panic there has been reported.
+            // A panic of the actor was already reported.
             let _ = begun.task.await;
         }
     }
 
-    /// No code that holds this lock can panic.
+    /// Takes the lock. Code that holds it cannot panic, so a poisoned lock is usable.
     fn lock(&self) -> MutexGuard<'_, Option<Begun>> {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }

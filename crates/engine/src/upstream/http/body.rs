@@ -1,4 +1,4 @@
-//! Bodies of answers: read within bounds, and what they and their heads say.
+//! Reads the bodies of HTTP responses within limits and interprets them.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use crate::upstream::open::beyond_limit;
 use crate::upstream::trouble::Trouble;
 use goblin_wire::{Message, Response};
 
-/// Notifications and the end of a session are sent on the side; nobody waits longer for them.
+/// The timeout of messages that no caller waits for: notifications and the end of a session.
 pub const ASIDE: Duration = Duration::from_secs(5);
-/// How much of a refusal is read to tell its reason.
+/// The number of bytes of an error response that are read.
 pub const LONGEST_REFUSAL: usize = 64 * 1024;
-/// What may follow the answer on its stream before the connection is given up instead of reused.
+/// The number of bytes after the response on its stream up to which the connection is reused.
 const LONGEST_REST: usize = 64 * 1024;
 
-/// A body of at most `limit` bytes.
+/// Reads a body of at most `limit` bytes. Returns an error if it is longer.
 pub async fn whole_body(mut body: Received, limit: usize) -> Result<Bytes, LinkError> {
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
@@ -32,7 +32,7 @@ pub async fn whole_body(mut body: Received, limit: usize) -> Result<Bytes, LinkE
         if first.len() + rest.len() + data.len() > limit {
             return Err(LinkError::Protocol("its answer is larger than maxMessageSize".to_owned()));
         }
-        // An answer in one piece, as most are, is not copied.
+        // Most responses arrive in one piece, which is not copied.
         if first.is_empty() && rest.is_empty() {
             let expected = hyper::body::Body::size_hint(&body).lower().min(limit as u64) as usize;
             if expected == 0 {
@@ -52,7 +52,7 @@ pub async fn whole_body(mut body: Received, limit: usize) -> Result<Bytes, LinkE
     Ok(if rest.is_empty() { first } else { rest.freeze() })
 }
 
-/// Reads the answer to the request `id`.
+/// Parses the response to the request `id`.
 pub fn parse_answer(id: u64, body: Bytes, ear: &Ear) -> Result<Response, LinkError> {
     if body.trim_ascii_start().first() == Some(&b'<') {
         return Err(LinkError::Protocol(Trouble::WebPage.to_string()));
@@ -77,7 +77,8 @@ pub fn is_stream(headers: &HeaderMap) -> bool {
     kind.get(..17).is_some_and(|start| start.eq_ignore_ascii_case("text/event-stream"))
 }
 
-/// The protocol says 404. Servers built on the examples of the TypeScript SDK say 400 and name the session.
+/// Reports whether an error response means an unknown session. The protocol defines 404; servers built on the examples
+/// of the TypeScript SDK return 400 and mention the session.
 pub fn is_session_unknown(status: StatusCode, body: &[u8]) -> bool {
     let names_session = || String::from_utf8_lossy(body).to_ascii_lowercase().contains("session");
     match status {
@@ -87,7 +88,7 @@ pub fn is_session_unknown(status: StatusCode, body: &[u8]) -> bool {
     }
 }
 
-/// Reads what follows the answer, so that the connection can be used again.
+/// Reads the rest of a body after the response, so that the connection can be reused.
 pub async fn finish(body: Received) {
     let rest = Limited::new(body, LONGEST_REST).collect();
     let _ = tokio::time::timeout(ASIDE, rest).await;

@@ -1,7 +1,7 @@
-//! The standing GET stream of a link: what the backend says of its own accord.
+//! The standing GET stream of a link, which carries unsolicited messages.
 //!
-//! It is resumed where the backend gives its events ids. Whether all that was said in between is replayed is for the
-//! backend to know, so behind a gap every list is fetched anew, and whoever wants updates is told once.
+//! The stream is resumed if the backend gives its events ids. Only the backend knows whether it replays everything.
+//! After a gap, all lists are therefore fetched again and each subscriber gets one update.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,10 +20,10 @@ use goblin_wire::framing::{Events, Frame};
 use goblin_wire::method::Method;
 use goblin_wire::{Malformed, Message};
 
-/// Failed reconnects, one after another, after which the backend is taken for lost.
+/// The number of failed reconnects in a row after which the backend counts as lost.
 const RECONNECTS_BEFORE_LOST: u32 = 2;
 
-/// Holds the stream open for as long as the backend offers it.
+/// Keeps the stream open for as long as the backend offers it.
 pub(super) async fn keep_listening(shared: &Arc<Shared>) {
     let mut trail = Trail::default();
     let (mut in_vain, mut unreachable, mut has_gap, mut was_open) = (0, 0, false, false);
@@ -34,7 +34,7 @@ pub(super) async fn keep_listening(shared: &Arc<Shared>) {
         match response {
             Ok(response) if response.status().is_success() && is_stream(response.headers()) => {
                 (in_vain, unreachable, was_open) = (0, 0, true);
-                // Now, not when the last one ended: from here on changes are told.
+                // Mark the lists only now: from here on the stream reports further changes.
                 if has_gap {
                     shared.ear.inbox.mark(&List::ALL);
                     shared.ear.register.doubt();
@@ -46,13 +46,13 @@ pub(super) async fn keep_listening(shared: &Arc<Shared>) {
                 shared.lose_session();
                 return;
             }
-            // It had one before, so it is another server now, and perhaps one without sessions.
+            // The backend offered a stream before, so it was replaced by another server, perhaps one without sessions.
             Ok(response) if response.status() == StatusCode::METHOD_NOT_ALLOWED && was_open => {
                 shared.lose_session();
                 return;
             }
             Ok(response) if response.status().is_client_error() && !is_passing(response.status()) => {
-                // It may only have forgotten the event.
+                // The backend may only have forgotten the event.
                 if trail.position().is_some() {
                     trail.forget_position();
                 } else {
@@ -60,7 +60,7 @@ pub(super) async fn keep_listening(shared: &Arc<Shared>) {
                         shared.ear.inbox.mark(&List::ALL);
                         shared.ear.register.doubt();
                     }
-                    // It offers no such stream.
+                    // The backend offers no such stream.
                     return;
                 }
             }
@@ -78,7 +78,7 @@ pub(super) async fn keep_listening(shared: &Arc<Shared>) {
     }
 }
 
-/// Hears one stream to its end.
+/// Reads one stream to its end.
 async fn listen_once(shared: &Arc<Shared>, mut body: Received, trail: &mut Trail) {
     let mut events = Events::new(shared.limit);
     while let Some(Ok(frame)) = body.frame().await {
@@ -101,7 +101,8 @@ async fn listen_once(shared: &Arc<Shared>, mut body: Received, trail: &mut Trail
     }
 }
 
-/// Said twice it does no harm; taken for said before, because some servers number every stream anew, it would be lost.
+/// Reports whether a repetition of this message is harmless. Some servers restart their event ids on every stream, so a
+/// new message can look like a repeated one and would be lost.
 fn is_level(message: &Result<Message, Malformed>) -> bool {
     let Ok(Message::Notification(notification)) = message else { return false };
     matches!(

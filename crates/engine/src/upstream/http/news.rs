@@ -1,4 +1,5 @@
-//! A stream of news that was asked for: `subscriptions/listen`, whose answer is heard until either side has enough.
+//! Notification streams over HTTP: a `subscriptions/listen` request with an event stream that stays open until one side
+//! ends it.
 
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ use goblin_wire::{Id, Message, Notification};
 use goblin_telemetry::worker;
 
 impl HttpLink {
-    /// Asks for the stream and waits until it is acknowledged.
+    /// Requests a stream and waits for its acknowledgement.
     pub async fn listen(&self, id: u64, body: Bytes, headers: Repeated) -> Result<Listen, LinkError> {
         let response = self.shared.post_with(body, headers).await?;
         if !response.status().is_success() {
@@ -40,20 +41,21 @@ impl HttpLink {
             let shared = Arc::clone(&stream.shared);
             let over = tokio::select! {
                 over = stream.hear() => over,
-                // Dropping the stream is how the backend is told.
+                // Dropping the stream closes its connection, which ends it for the backend.
                 _ = held => return,
                 end = shared.closed() => match end {
                     End::Lost(reason) => Over::Lost(reason),
                     End::Forgotten => Over::Lost(LinkError::SessionLost.to_string()),
                 },
             };
-            // Who does not wait for the end does not care.
+            // The holder of the stream may no longer wait for its end.
             let _ = told.send(over);
         });
         Ok(Listen { honoured, over, hold })
     }
 }
 
+/// An open stream with its read buffer.
 struct Stream {
     shared: Arc<Shared>,
     id: u64,
@@ -61,10 +63,10 @@ struct Stream {
     events: Events,
 }
 
-/// What stands in an event besides news.
+/// An event of a stream other than a notification.
 enum Said {
     Acknowledged(Filter),
-    /// The answer: there will be no more.
+    /// The response, which ends the stream.
     Ended(LinkError),
 }
 
@@ -94,7 +96,7 @@ impl Stream {
         }
     }
 
-    /// Hears news until something else is said; or tells why there is no more.
+    /// Handles notifications until another event arrives. Returns an error with the reason if the stream ends.
     async fn next(&mut self) -> Result<Said, String> {
         loop {
             while let Some(event) = self.events.take() {

@@ -1,12 +1,12 @@
-//! The answer to one request in a stream of events, and the rest of that stream when it ends too early.
+//! Reads the response to a request from an event stream, and resumes a stream that ended too early.
 //!
-//! A backend may close the stream before the answer, and any network may cut it. Where an event on it had an id, the rest
-//! is fetched by GET, again and again: nothing is posted twice. Whoever waits for the answer decides for how long, by
-//! dropping the future. The standing stream is another one and goes on meanwhile.
+//! A backend may close the stream before the response, and the network may cut it. If an event had an id, the rest is
+//! fetched by GET as often as necessary; nothing is posted twice. The caller limits the wait by dropping the future.
+//! The standing stream is separate and continues meanwhile.
 //!
-//! Some servers replay the events of all streams, and some of those never send anything live behind them. So a resumed
-//! stream tells for certain only what names this request, its answer and its progress; the rest is heard as if it came on
-//! the standing stream. And it is asked for again when it is quiet.
+//! Some servers replay the events of all streams, and some of those never send live events afterwards. On a resumed
+//! stream, only the response and the progress of this request are therefore attributed to it. Other messages are
+//! treated as if they came on the standing stream. A quiet stream is requested again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,14 +27,15 @@ use goblin_wire::method::Method;
 use goblin_wire::{Id, Message, Response};
 use goblin_telemetry::worker;
 
-/// Attempts in a row that brought nothing, after which there is nothing to be had.
+/// The number of fruitless attempts in a row after which the request fails.
 const MOST_IN_VAIN: u32 = 3;
-/// Some servers answer with an empty stream when they have forgotten the event. One that stays open for longer is real.
+/// A resumed stream that lasts longer than this is a real one. Some servers return an empty stream for an event that
+/// they have forgotten.
 const PROMPTLY: Duration = Duration::from_secs(1);
-/// How long a resumed stream may bring no event.
+/// The longest time without an event on a resumed stream.
 const QUIET: Duration = Duration::from_secs(15);
 
-/// A request whose answer comes in a stream.
+/// A request with its response in a stream.
 pub(super) struct Awaited<'a> {
     shared: &'a Arc<Shared>,
     id: u64,
@@ -43,17 +44,18 @@ pub(super) struct Awaited<'a> {
     is_resumed: bool,
 }
 
+/// The outcome of reading one connection.
 enum Heard {
     Answer(Response),
-    /// The connection ended before it, for this reason.
+    /// The connection ended before the response.
     Stopped {
         reason: String,
-        /// Whether there was any event that is not a repetition.
+        /// Whether the connection brought an event that is not a repetition.
         brought_news: bool,
     },
 }
 
-/// Why there is no stream to go on with.
+/// The reason why a stream could not be resumed.
 enum Refused {
     ForNow(String),
     ForGood(String),
@@ -64,17 +66,19 @@ impl<'a> Awaited<'a> {
         Awaited { shared, id, call, trail: Trail::default(), is_resumed: false }
     }
 
+    /// Reads the response from `body`, and resumes the stream if it ends too early.
     pub(super) async fn answer(mut self, body: Received) -> Result<Response, LinkError> {
         match self.hear(body).await? {
             Heard::Answer(answer) => Ok(answer),
             Heard::Stopped { reason, .. } if !self.shared.has_sessions || self.trail.position().is_none() => {
                 Err(lost(reason))
             }
-            // Boxed, as all that is rare.
+            // Boxed because it is rare.
             Heard::Stopped { reason, .. } => Box::pin(self.resume(reason)).await,
         }
     }
 
+    /// Reads one connection to the response or to its end.
     async fn hear(&mut self, mut body: Received) -> Result<Heard, LinkError> {
         let mut events = Events::new(self.shared.limit);
         let mut brought_news = false;
@@ -114,7 +118,7 @@ impl<'a> Awaited<'a> {
         Ok(Heard::Stopped { reason, brought_news })
     }
 
-    /// One event on a resumed stream; tells the answer when it is that.
+    /// Handles one event on a resumed stream. Returns the response if the event holds it.
     fn on_replayed(&self, event: Frame<Event>) -> Result<Option<Response>, LinkError> {
         let Some(data) = self.shared.data(event)? else { return Ok(None) };
         match Message::parse(data) {
@@ -123,7 +127,7 @@ impl<'a> Awaited<'a> {
             }
             Ok(Message::Request(ask)) => Shared::on_replayed_ask(self.shared, ask),
             Err(malformed) if self.shared.answers(&malformed, self.id) => return Err(self.shared.refuse(&malformed)),
-            // That of other calls was told on their own streams.
+            // Progress of other calls already came on their own streams.
             Ok(Message::Notification(notification))
                 if notification.method == Method::Progress && request_of(&notification) != Some(self.id) => {}
             other => Shared::on_other(self.shared, other),
@@ -131,7 +135,7 @@ impl<'a> Awaited<'a> {
         Ok(None)
     }
 
-    /// Fetches the rest of a stream that stopped for this reason.
+    /// Resumes a stream that ended for the reason `stopped`.
     async fn resume(mut self, stopped: String) -> Result<Response, LinkError> {
         let mut in_vain = 0;
         loop {
@@ -157,7 +161,8 @@ impl<'a> Awaited<'a> {
         }
     }
 
-    /// Asks for the rest of the stream when the backend wants to be asked, unless the link is lost by then.
+    /// Requests the rest of the stream after the pause that the backend asked for. Returns an error if the link ends
+    /// first.
     async fn reopen(&self, in_vain: u32) -> Result<Received, Refused> {
         let request = async {
             sleep(self.trail.pause(in_vain)).await;
@@ -188,7 +193,7 @@ impl<'a> Awaited<'a> {
     }
 }
 
-/// The backend has the request, and may have acted on it.
+/// Returns an error for a request that the backend has received and may have acted on.
 fn lost(reason: String) -> LinkError {
     LinkError::Closed { reason, sent: true }
 }

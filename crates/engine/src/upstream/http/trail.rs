@@ -1,9 +1,9 @@
-//! How far a stream of events was heard: what it takes to go on with it over another connection, and to know again what
-//! comes twice. Pure.
+//! The position in an event stream: the data needed to resume it on another connection and to recognize repeated
+//! events. All functions are pure.
 //!
-//! Event ids should be unique in a session, and a server should go on behind the one it is told. Some number the events of
-//! every connection anew, and some say the last one again, so a message counts as told before only if id and text are the
-//! same, and only behind a gap.
+//! Event ids should be unique in a session, and a server should continue after the given one. Some servers restart
+//! their numbers on each connection, and some repeat the last event. A message therefore counts as repeated only if its
+//! id and text are equal, and only after a gap.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,16 +14,17 @@ use http::HeaderValue;
 use goblin_wire::framing::Event;
 
 const FIRST_RECONNECT: Duration = Duration::from_secs(1);
-/// However soon a backend wants us back.
+/// The shortest pause before a reconnect, even if the backend asks for a shorter one.
 const FASTEST_RECONNECT: Duration = Duration::from_millis(500);
 const SLOWEST_RECONNECT: Duration = Duration::from_secs(30);
-/// A longer id is no use: no server takes such a header.
+/// The longest usable id in bytes. Servers do not accept a longer header.
 const LONGEST_ID: usize = 4096;
-/// The messages that are known again. More: the oldest are forgotten.
+/// The number of messages that are remembered. The oldest is forgotten first.
 const MOST_REMEMBERED: usize = 1024;
-/// How much of a message is looked at to know it again, besides its length.
+/// The number of bytes of a message that identify it, besides its length.
 const LOOKED_AT: usize = 256;
 
+/// The position in one stream.
 #[derive(Default)]
 pub struct Trail {
     position: Option<HeaderValue>,
@@ -33,7 +34,7 @@ pub struct Trail {
 }
 
 impl Trail {
-    /// Takes note of an event; tells whether it is news.
+    /// Records an event. Returns `false` if it repeats an earlier one.
     pub fn note(&mut self, event: &Event) -> bool {
         if let Some(asked) = event.retry.map(Duration::from_millis) {
             self.retry = Some(asked.clamp(FASTEST_RECONNECT, SLOWEST_RECONNECT));
@@ -41,7 +42,7 @@ impl Trail {
         let Some(id) = &event.id else { return true };
         let is_usable = !id.is_empty() && id.len() <= LONGEST_ID;
         self.position = HeaderValue::from_bytes(id.as_bytes()).ok().filter(|_| is_usable);
-        // Servers give the id of a priming event to the first message as well.
+        // Servers use the id of a priming event also for the first message.
         if event.data.is_empty() {
             return true;
         }
@@ -56,22 +57,22 @@ impl Trail {
         true
     }
 
-    /// Behind which event to go on; nothing where no event had an id.
+    /// Returns the id of the last event. Returns `None` if no event had a usable id.
     pub fn position(&self) -> Option<&HeaderValue> {
         self.position.as_ref()
     }
 
-    /// The position means nothing to the backend.
+    /// Clears the position, because the backend does not know it.
     pub fn forget_position(&mut self) {
         self.position = None;
     }
 
-    /// What comes now comes over another connection.
+    /// Records that the next events come over another connection.
     pub fn gap(&mut self) {
         self.has_gap = true;
     }
 
-    /// How long to wait before the next connection, after so many in vain.
+    /// Returns the pause before the next connection, after `in_vain` fruitless ones.
     pub fn pause(&self, in_vain: u32) -> Duration {
         let first = self.retry.unwrap_or(FIRST_RECONNECT);
         first.saturating_mul(1 << in_vain.min(8)).min(SLOWEST_RECONNECT)

@@ -1,8 +1,8 @@
-//! The life of one client's own link: waited for, dialled, told things, lost, dialled again; over with the client.
+//! The task that owns one client's link: connects it on demand, serves it and reconnects it after a loss.
 //!
-//! One task per client that has called. It dials only when a call wants the link, so a server that crashes is started
-//! again by calls alone, and no faster than [`Health`] allows. When the client is gone or the backend stops, it ends
-//! the link and then itself; nothing of the link outlives it.
+//! Each client that has made a call has one keeper. It connects only for a call or a subscription, and no faster than
+//! [`Health`] allows. When the client is gone or the backend stops, the keeper closes the link and ends. Nothing of the
+//! link outlives it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,13 +24,14 @@ use goblin_telemetry::Event;
 use goblin_wire::error::Error;
 use goblin_wire::method::Method;
 
-/// How long a call waits for the place of a link that is just ending.
+/// The time that a call waits for the slot of a link that is closing.
 const ROOM_PATIENCE: Duration = Duration::from_secs(1);
-/// A pause before the next try that calls wait out; during a longer one they are refused.
+/// Calls wait for a pause of at most this length before the next attempt. During a longer pause they fail at once.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
-/// How long a link is not used yet because the answer to its log level is missing.
+/// The longest delay of a new link by the request that sets its log level.
 const LEVEL_PATIENCE: Duration = Duration::from_secs(5);
 
+/// The owner of one client's link.
 pub struct Keeper {
     shared: Arc<Shared>,
     session: SessionId,
@@ -39,15 +40,15 @@ pub struct Keeper {
     own: Arc<OwnLink>,
     told: mpsc::Receiver<Bytes>,
     health: Health,
-    /// No try before this.
+    /// The earliest time of the next attempt.
     pause_ends: Instant,
     failures: u64,
-    /// Why the last try failed, or the last link was lost.
+    /// The reason why the last attempt failed or the last link was lost.
     trouble: Option<String>,
     _alive: watch::Receiver<()>,
 }
 
-/// A link in use.
+/// A connected link.
 struct Open {
     link: Arc<Link>,
     hello: Arc<Hello>,
@@ -56,13 +57,15 @@ struct Open {
     _hold: Hold,
 }
 
-/// However it ends: nobody waits for it, and the client may begin another.
+/// Releases waiting calls and the client's entry, however the keeper ends. The next call of the client starts a new
+/// keeper.
 impl Drop for Keeper {
     fn drop(&mut self) {
         self.own.standing.send_replace(Standing::Over);
         self.shared.clients().remove(&self.session);
         self.shared.kinds().retain(|_, session| *session != self.session);
-        // Whoever has just found it here must not subscribe where nobody keeps it.
+        // A caller may have found this register just before. Close it, so that no subscription is added without a
+        // keeper.
         self.own.register.close();
     }
 }
@@ -90,6 +93,7 @@ impl Keeper {
         }
     }
 
+    /// Waits for a call or a subscription, connects and serves the link, and repeats.
     pub async fn run(mut self) {
         let mut standing = self.own.standing.subscribe();
         loop {
@@ -102,9 +106,9 @@ impl Keeper {
             tokio::select! {
                 biased;
                 () = over => return,
-                // The sender is ours, so it is there as long as we are.
+                // `self` owns the sender, so the channel cannot close during the wait.
                 _ = standing.wait_for(|standing| matches!(standing, Standing::Wanted { .. })) => {}
-                // Who subscribed waits for updates, without a call that would want the link.
+                // A subscribed client needs the link for updates, even if it makes no call.
                 () = subscribed => self.own.want(),
             }
             match self.open().await {
@@ -122,7 +126,7 @@ impl Keeper {
         }
     }
 
-    /// Waits until the client is gone, or needs it no more, or the backend stops.
+    /// Waits until the client is gone, its link is idle or the backend stops.
     fn over(&self) -> impl Future<Output = ()> + use<> {
         let (mut stop, mailbox, own) = (self.shared.stop.clone(), Arc::clone(&self.mailbox), Arc::clone(&self.own));
         async move {
@@ -134,7 +138,7 @@ impl Keeper {
         }
     }
 
-    /// A link that can be used; nothing when it is over first.
+    /// Connects the link and sets its log level. Returns `None` if the keeper must end first.
     async fn open(&mut self) -> Result<Option<Open>, Error> {
         let begin = Instant::now();
         let over = self.over();
@@ -164,14 +168,15 @@ impl Keeper {
         let (server, session) = (self.shared.inbox.server(), &*self.session.short());
         self.emit(&Event::OwnLinkOpened { server, session, took: begin.elapsed() });
         tokio::select! {
-            // Noticed again by whoever serves the link.
+            // `serve` checks the same condition again.
             () = &mut over => {}
             _ = tokio::time::timeout(LEVEL_PATIENCE, self.set_level(&open)) => {}
         }
         Ok(Some(open))
     }
 
-    /// Room for a link, after the pause that the failures before may ask for.
+    /// Waits for the pause after earlier failures and for a free slot. Returns an error if the pause is long or no slot
+    /// becomes free.
     async fn place(&self) -> Result<OwnedSemaphorePermit, Error> {
         let pause = self.pause_ends.saturating_duration_since(Instant::now());
         if pause > LONGEST_PAUSE {
@@ -185,7 +190,7 @@ impl Keeper {
         }
     }
 
-    /// Lends the link to calls and tells it what the client says, until one of them ends it.
+    /// Publishes the link for calls and forwards the client's notifications, until the link or the client ends.
     async fn serve(&mut self, open: Open) -> Left {
         let register = Arc::clone(&self.own.register);
         register.link_up(open.hello.capabilities.subscribe);
@@ -211,7 +216,7 @@ impl Keeper {
         left
     }
 
-    /// Passes on what the client says, one after the other; what has no room on the link is dropped and counted.
+    /// Forwards the client's notifications in order. Drops and counts those that the link rejects.
     async fn pass_on(&mut self, open: &Open) {
         loop {
             let own = Arc::clone(&self.own);
@@ -219,24 +224,25 @@ impl Keeper {
                 biased;
                 message = self.told.recv() => {
                     let Some(message) = message else { return };
-                    // Without a handshake nothing was promised that this could take back.
+                    // A version without a handshake has no state that a client's notification could change.
                     if open.hello.dialect.has_handshake() && open.link.notify(message).await.is_err() {
                         self.emit(&Event::AsideDropped { server: self.shared.inbox.server() });
                     }
                 }
                 () = own.level.notified() => {
-                    // It has as long as it takes to be refused; what is said meanwhile waits in order.
+                    // Later notifications wait meanwhile, to preserve the order.
                     let _ = tokio::time::timeout(LEVEL_PATIENCE, self.set_level(open)).await;
                 }
             }
         }
     }
 
+    /// Sends the log level that the client requested, if the backend supports log levels.
     async fn set_level(&self, open: &Open) {
         let can_set = open.hello.capabilities.logging && open.hello.dialect.has_handshake();
         let Some(level) = self.mailbox.asked_level().filter(|_| can_set) else { return };
         let params = format!(r#"{{"level":"{}"}}"#, level.as_str());
-        // A refusal changes nothing: the client is filtered by its level in any case.
+        // A rejection is harmless: the gateway filters log messages by the client's level in any case.
         let _ = open.link.ask(&Method::SetLevel, &params).await;
     }
 
@@ -252,7 +258,8 @@ impl Keeper {
     fn on_loss(&mut self, end: &End, lasted: Duration) {
         let (reason, is_rest_due) = match end {
             End::Lost(reason) => (reason.as_str(), true),
-            // The backend lives, it only forgot us; but if it does so at once, again and again, it cannot be used.
+            // The backend is alive and only forgot the session, so no pause is due. Forgetting a new session at once
+            // counts as a failure.
             End::Forgotten => ("it forgot the session", lasted < SHORTEST_SESSION),
         };
         let (server, session) = (self.shared.inbox.server(), &*self.session.short());
@@ -263,6 +270,7 @@ impl Keeper {
         self.go_down(None);
     }
 
+    /// Records a failure and computes the pause before the next attempt.
     fn rest(&mut self, reason: String) {
         let now = Instant::now();
         self.pause_ends = now + self.health.failed(now, health::jitter());
@@ -270,7 +278,7 @@ impl Keeper {
     }
 
     fn go_down(&mut self, error: Option<Error>) {
-        // What was meant for the link that is gone means nothing to the next.
+        // Queued notifications refer to the old connection, so drop them.
         while self.told.try_recv().is_ok() {}
         self.own.standing.send_replace(Standing::Down { failures: self.failures, error });
     }
@@ -280,7 +288,7 @@ impl Keeper {
     }
 }
 
-/// Why a link was left.
+/// The reason why `serve` ended.
 enum Left {
     Over,
     Lost(End),

@@ -1,11 +1,10 @@
-//! Subscriptions over a link without sessions: there what is wanted is not asked for one by one, but listened for.
+//! Subscriptions over a link without sessions. Notification streams replace the subscribe request there.
 //!
-//! [`Plan`] decides what is on which stream, this opens and closes them. A stream that ends has told of nothing since, and
-//! nothing is told again: all streams are opened anew after a pause, all lists are fetched anew, and who subscribed hears
-//! once that something may have changed, as after a lost link. The link itself stays. To end it would refuse calls while it
-//! is dialled, of a backend that answers them well and only cannot hold a stream, as behind a proxy that cuts it; and a
-//! child process would have to end with it, and the calls that it works on. Where the whole backend is gone, opening the
-//! stream anew finds that out, and then the link ends by itself.
+//! [`Plan`] decides which URI is on which stream; this module opens and closes the streams. Nothing is replayed after a
+//! stream ends. All streams are then reopened after a pause, all lists are fetched again, and each subscriber gets one
+//! update, as after a lost link. The link itself stays connected, because a backend behind a proxy that cuts streams
+//! can still answer calls. Closing the link would end a child process and its calls. If the whole backend is gone,
+//! reopening a stream detects that and the link ends by itself.
 
 #[cfg(test)]
 mod tests;
@@ -27,53 +26,55 @@ use goblin_wire::json::quote;
 use goblin_wire::Message;
 use goblin_subscriptions::{Job, Reply};
 
-/// Opens a stream.
+/// Opens a stream with a filter.
 pub type Opener<'a> = Box<dyn Fn(Filter) -> BoxFuture<'a, Result<Listen, Unopened>> + Send + Sync + 'a>;
 
-/// Why there is no stream.
+/// The reason why a stream was not opened.
 #[derive(Clone, Debug)]
 pub enum Unopened {
     /// The backend does not know the method.
     Unknown,
-    /// It has not acknowledged it in this time.
+    /// The backend did not acknowledge the stream in this time.
     Late(Duration),
     Failed(Arc<str>),
 }
 
-/// A job, and what came of it.
+/// A job and its outcome.
 type Said = (Job, Reply);
 
+/// The notification streams of one link.
 pub struct Listening<'a> {
     register: &'a Register,
     opener: Opener<'a>,
     can_subscribe: bool,
     plan: Plan,
-    /// What is waited for, and what is listened for.
+    /// The jobs that wait for an acknowledgement.
     asked: HashMap<Arc<str>, Job>,
+    /// The jobs with URIs on an open stream.
     heard: HashMap<Arc<str>, Job>,
     base: Option<Listen>,
     delta: Option<Listen>,
     opening: Option<(Role, BoxFuture<'a, Result<Listen, Unopened>>)>,
-    /// What is not told yet.
+    /// Outcomes that the caller has not taken yet.
     settled: VecDeque<Said>,
     state: State,
-    /// Changes may have been missed.
+    /// Whether changes may have been missed since the last stream.
     has_gap: bool,
     health: Health,
-    /// That there is no stream was told, since there was one.
+    /// Whether the lack of a stream was reported since the last stream.
     is_told: bool,
 }
 
 enum State {
     On,
-    /// All streams are opened anew after this.
+    /// All streams are reopened at this time.
     Paused(Instant),
-    /// The backend knows no streams.
+    /// The backend does not support streams.
     Deaf,
 }
 
 impl<'a> Listening<'a> {
-    /// `lists`: what the backend declares to tell of, besides resources.
+    /// Creates the state without opening a stream. `lists` names the lists that the backend announces changes of.
     pub fn new(register: &'a Register, lists: Filter, can_subscribe: bool, opener: Opener<'a>) -> Listening<'a> {
         Listening {
             register,
@@ -93,7 +94,7 @@ impl<'a> Listening<'a> {
         }
     }
 
-    /// Takes a job over; what came of it, [`settled`](Listening::settled) will tell.
+    /// Accepts a job. [`settled`](Listening::settled) returns its outcome later.
     pub fn take(&mut self, job: Job) {
         let reply = match self.state {
             _ if !job.subscribes => {
@@ -116,11 +117,12 @@ impl<'a> Listening<'a> {
         self.settled.push_back((job, reply));
     }
 
+    /// Removes and returns the next outcome.
     pub fn settled(&mut self) -> Option<(Job, Reply)> {
         self.settled.pop_front()
     }
 
-    /// Opens and closes streams until something is settled, or there may be new jobs. May be dropped and called again.
+    /// Opens and closes streams until an outcome is available or new jobs are possible. Cancel safe.
     pub async fn next(&mut self) {
         loop {
             match self.state {
@@ -140,6 +142,7 @@ impl<'a> Listening<'a> {
         }
     }
 
+    /// Performs the next step of the plan.
     fn act(&mut self) {
         match self.plan.next(now()) {
             Some(Step::Open(role, filter)) => self.opening = Some((role, (self.opener)(filter))),
@@ -185,13 +188,13 @@ impl<'a> Listening<'a> {
         let inbox = self.register.inbox();
         inbox.emit(&Event::ListenFailed { server: inbox.server(), reason: &reason, repeated });
         if self.base.is_none() {
-            // Who waits hears that it failed, before all hear of the gap.
+            // Clients that wait for this stream get the error before all subscribers get the update for the gap.
             self.settled.drain(..).for_each(|(job, reply)| self.register.on_said(&job, reply));
             self.pause();
         }
     }
 
-    /// There was no stream, and now there is one: what changed before, nobody has told.
+    /// Handles the first stream after none was open. Earlier changes were not announced, so fetch the lists again.
     fn on_first(&mut self, honoured: &Filter) {
         self.health.connected(now());
         self.is_told = false;
@@ -204,6 +207,8 @@ impl<'a> Listening<'a> {
         }
     }
 
+    /// Records the outcome of a stream. The URIs in `settled.heard` are subscribed; `unheard` returns the reply for the
+    /// others.
     fn settle(&mut self, settled: Settled, unheard: impl Fn(&str) -> Reply) {
         for native in settled.heard {
             if let Some(job) = self.asked.remove(&native) {
@@ -212,7 +217,7 @@ impl<'a> Listening<'a> {
             }
         }
         for native in settled.unheard {
-            // It may have been listened for until now.
+            // The URI may have been on an earlier stream.
             let job = self.asked.remove(&native).or_else(|| self.heard.remove(&native));
             self.settled.extend(job.map(|job| (job, unheard(&native))));
         }
@@ -228,7 +233,7 @@ impl<'a> Listening<'a> {
         self.pause();
     }
 
-    /// All streams are over, and are opened anew when the backend has had a rest.
+    /// Drops all streams. They are reopened after the pause that [`Health`] returns.
     fn pause(&mut self) {
         (self.base, self.delta, self.opening) = (None, None, None);
         self.plan.reset();
@@ -249,7 +254,7 @@ impl<'a> Listening<'a> {
     }
 }
 
-/// By the clock of the timers, which tests may stop.
+/// Returns the time of tokio's clock, which tests can pause.
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
@@ -275,7 +280,8 @@ async fn passed(at: Option<Instant>) {
     }
 }
 
-/// The backend acknowledged the rest. It gives no reason, so it is put as one that names the resource.
+/// Returns the reply for a URI that the acknowledgement omits. The backend gives no reason, so the reply names the
+/// resource.
 fn left_out(native: &str) -> Reply {
     const REASON: &str = "the backend does not tell of changes of this resource";
     let data = format!(r#"{{"code":"SUBSCRIPTION_FAILED","uri":{}}}"#, quote(native));

@@ -1,9 +1,9 @@
-//! [`Plan`]: what is listened for over a link without sessions, and on which streams. Does no I/O and has no clock.
+//! [`Plan`] decides which notification streams to open on a link without sessions. It does no I/O and has no clock.
 //!
-//! A stream's filter cannot be changed, so what is wanted stands on a large one, the base, and what came since on a small
-//! one, the delta: one more URI costs the few of the delta once more, not all. Either is replaced by opening the next and
-//! closing the last when that is acknowledged, so that nothing is missed in between. One is opened at a time; what is
-//! wanted meanwhile goes into the next. From time to time both become a new base, without what nobody wants any more.
+//! The filter of a stream cannot change. The base stream therefore holds most URIs, and a small delta stream holds the
+//! recent ones. A new URI repeats only the delta. To replace a stream, the caller opens its successor and closes the
+//! old one after the acknowledgement, so no notification is lost. One stream is opened at a time; URIs that arrive
+//! meanwhile go into the next one. After [`MERGE_AFTER`] both merge into a new base without the unwanted URIs.
 
 #[cfg(test)]
 mod model;
@@ -14,54 +14,56 @@ use std::time::{Duration, Instant};
 
 use goblin_wire::listen::Filter;
 
-/// So many URIs are not a delta any more.
+/// A delta with this many URIs is merged into the base.
 pub const MOST_APART: usize = 64;
-/// How long a delta stays one, and how long what nobody wants may still be listened for.
+/// The longest life of a delta, and the longest time that unwanted URIs stay on a stream.
 pub const MERGE_AFTER: Duration = Duration::from_secs(10);
 
 type Uris = BTreeSet<Arc<str>>;
 
+/// The purpose of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Base,
     Delta,
 }
 
-/// What is to be done.
+/// The next action of the caller.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
-    /// To be told with [`Plan::opened`] or [`Plan::failed`].
+    /// Open a stream, then call [`Plan::opened`] or [`Plan::failed`].
     Open(Role, Filter),
-    /// Nothing is wanted any more.
+    /// Close all streams, because nothing is wanted any more.
     Close,
 }
 
-/// What is known of the URIs of a stream that was being opened.
+/// The outcome for the URIs of a stream.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Settled {
-    /// They are listened for.
+    /// The URIs that are on an open stream.
     pub heard: Vec<Arc<str>>,
-    /// They are not, and are not wanted any more.
+    /// The URIs that the backend does not serve. The plan no longer wants them.
     pub unheard: Vec<Arc<str>>,
 }
 
+/// The wanted URIs and the streams that serve them.
 #[derive(Debug)]
 pub struct Plan {
-    /// The lists whose changes the base is to tell of.
+    /// The lists that the base subscribes to.
     lists: Filter,
     wanted: Uris,
-    /// Wanted, and neither on a stream that stays nor on the one that is being opened.
+    /// The wanted URIs that are neither on a lasting stream nor on the one being opened.
     waiting: Uris,
     base: Option<Uris>,
     delta: Option<Uris>,
     opening: Option<(Role, Uris)>,
     merge_at: Option<Instant>,
-    /// A base could not be opened: until the next try what comes goes into the delta, however much it is.
+    /// A merge failed. Until the next attempt, new URIs go into the delta without regard to its size.
     is_merge_late: bool,
 }
 
 impl Plan {
-    /// `lists`: a filter without URIs.
+    /// Creates a plan. `lists` is a filter without URIs.
     pub fn new(lists: Filter) -> Plan {
         Plan {
             lists,
@@ -75,19 +77,19 @@ impl Plan {
         }
     }
 
-    /// All streams are gone, and all that was wanted is to be wanted anew.
+    /// Forgets all streams and all wanted URIs. The caller must add the URIs again.
     pub fn reset(&mut self) {
         *self = Plan::new(std::mem::take(&mut self.lists));
     }
 
-    /// A URI is wanted from now on; tells whether it is listened for. If not, [`Plan::opened`] or [`Plan::failed`] will
-    /// name it.
+    /// Adds a URI. Returns `true` if an open stream serves it already. Otherwise [`Plan::opened`] or [`Plan::failed`]
+    /// returns it later.
     pub fn want(&mut self, uri: &Arc<str>) -> bool {
         self.wanted.insert(Arc::clone(uri));
         let has = |uris: &Option<Uris>| uris.as_ref().is_some_and(|uris| uris.contains(uri));
         let (in_base, in_delta) = (has(&self.base), has(&self.delta));
         let (stays, comes) = match &self.opening {
-            // Whatever it replaces goes, and that may be the last that has it.
+            // The new base replaces both streams, and one of them may be the only one with this URI.
             Some((Role::Base, uris)) => (false, uris.contains(uri)),
             Some((Role::Delta, uris)) => (in_base, uris.contains(uri)),
             None => (in_base || in_delta, false),
@@ -98,7 +100,7 @@ impl Plan {
         stays
     }
 
-    /// Nobody wants a URI any more.
+    /// Removes a URI. It stays on its stream until the next merge.
     pub fn unwant(&mut self, uri: &str, now: Instant) {
         self.wanted.remove(uri);
         self.waiting.remove(uri);
@@ -116,16 +118,17 @@ impl Plan {
         self.streams().any(|uris| !uris.is_subset(&self.wanted))
     }
 
+    /// Schedules a merge, unless one is already scheduled.
     fn merge_within(&mut self, now: Instant) {
         self.merge_at.get_or_insert(now + MERGE_AFTER);
     }
 
-    /// When to ask for the [`next`](Plan::next) step, where nothing else happens before.
+    /// Returns the time at which to call [`next`](Plan::next) if nothing else happens before.
     pub fn due(&self) -> Option<Instant> {
         self.merge_at.filter(|_| self.opening.is_none())
     }
 
-    /// What to do now, if anything.
+    /// Returns the next action, if any.
     pub fn next(&mut self, now: Instant) -> Option<Step> {
         if self.opening.is_some() {
             return None;
@@ -137,7 +140,7 @@ impl Plan {
         let apart: Uris = self.delta.iter().flatten().filter(|uri| self.wanted.contains(*uri)).cloned().collect();
         let apart = &apart | &self.waiting;
         if is_due && self.delta.is_none() && self.waiting.is_empty() && !self.is_unwanted_heard() {
-            // It is wanted again.
+            // The unwanted URIs are wanted again, so no merge is needed.
             self.merge_at = None;
             return None;
         }
@@ -151,7 +154,7 @@ impl Plan {
         (!self.waiting.is_empty()).then(|| self.open(Role::Delta, apart))
     }
 
-    /// Nothing is to be listened for.
+    /// Reports whether no list and no URI is wanted.
     fn is_idle(&self) -> bool {
         self.wanted.is_empty() && self.lists.is_empty()
     }
@@ -164,8 +167,8 @@ impl Plan {
         Step::Open(role, filter)
     }
 
-    /// The stream that was being opened is acknowledged, for this. A base takes the place of both, a delta that of the
-    /// delta: those are to be closed now. One that will tell of nothing is to be closed too.
+    /// Records the acknowledgement of the stream that was being opened. A base replaces both streams and a delta
+    /// replaces the delta; the caller closes the old ones. The caller also closes a new stream that serves nothing.
     pub fn opened(&mut self, honoured: &Filter, now: Instant) -> Settled {
         let Some((role, asked)) = self.opening.take() else { return Settled::default() };
         let (heard, unheard): (Uris, Uris) = asked.into_iter().partition(|uri| honoured.uris.contains(uri));
@@ -174,7 +177,7 @@ impl Plan {
         match role {
             Role::Base => {
                 if honoured.is_empty() {
-                    // Asked again, it would say the same.
+                    // A second attempt would get the same answer.
                     self.lists = Filter::default();
                 }
                 (self.base, self.delta) = ((!honoured.is_empty()).then_some(heard), None);
@@ -191,8 +194,8 @@ impl Plan {
         settled
     }
 
-    /// The stream that was being opened could not be. What should have been merged goes into a delta at once, and is merged
-    /// later.
+    /// Records that the stream could not be opened. After a failed merge, the new URIs go into a delta at once and are
+    /// merged later.
     pub fn failed(&mut self, now: Instant) -> Settled {
         let Some((role, asked)) = self.opening.take() else { return Settled::default() };
         let is_heard = |uri: &Arc<str>| self.streams().any(|uris| uris.contains(uri));

@@ -1,4 +1,6 @@
-//! Subscriptions to chosen fields: an update whose fields are not in it waits for the listing that tells of them.
+//! Subscriptions to selected fields of a resource.
+//!
+//! If an update does not contain the fields, the register holds it until a listing shows whether they changed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,12 +15,12 @@ pub use goblin_subscriptions::selection::Verdict;
 use crate::client::subscriptions::Subscription;
 use crate::client::subscriptions::Affected;
 
-/// Updates that wait for a listing, the newest of each listed resource.
+/// Updates that wait for a listing. Only the newest update of each resource is held.
 #[derive(Default)]
 pub struct Held {
-    /// Held since the last listing was begun: that one may have been too early to tell.
+    /// Updates held since the last listing began. That listing may be older than the update.
     fresh: HashMap<Arc<str>, Bytes>,
-    /// The listing that is on its way tells.
+    /// Updates that the listing in progress decides.
     asked: HashMap<Arc<str>, Bytes>,
 }
 
@@ -27,19 +29,19 @@ impl Held {
         self.fresh.insert(Arc::clone(native), message.clone());
     }
 
-    /// A listing is begun.
+    /// Assigns the held updates to a listing that now begins.
     pub fn ask(&mut self) {
         self.asked.extend(self.fresh.drain());
     }
 
-    /// What the listing that came tells of.
+    /// Removes and returns the updates that the finished listing decides.
     pub fn take(&mut self) -> HashMap<Arc<str>, Bytes> {
         std::mem::take(&mut self.asked)
     }
 }
 
 impl Register {
-    /// What the fields are at first is no news.
+    /// Stores the current fields as the baseline of a new subscription.
     pub(super) fn note(&self, interests: &Interests, subscription: &Subscription, offered: &Offered) {
         for native in interests.covered(subscription) {
             if let Some(definition) = offered.definition(&native) {
@@ -48,7 +50,7 @@ impl Register {
         }
     }
 
-    /// Whether an update is news to a client.
+    /// Decides whether an update is delivered to a client.
     pub(super) fn judge(
         &self,
         affected: &Affected<'_>,
@@ -63,9 +65,9 @@ impl Register {
         affected.subscription.judge(native, update, definition)
     }
 
-    /// A fresh listing: whoever chose fields is told where those are not what they were.
+    /// Processes a new listing: delivers an update to each client with selected fields that changed.
     pub(super) fn tell_news(&self, interests: &Interests, offered: &Offered) {
-        // By whom it is affected, not by what is covered: a resource may be inside of another, too.
+        // Match by `affected` and not by `covered`: a subscribed resource may contain the updated one.
         for (native, message) in self.held().take() {
             let mut once = Once::default();
             let affected = interests.affected(&native);
@@ -87,7 +89,8 @@ impl Register {
     }
 }
 
-/// Whether the fields are not what they were, by the definition that is listed now; nothing where it is not listed.
+/// Reports whether the selected fields changed according to the current listing. Returns `None` if the resource is not
+/// listed.
 fn is_news(subscription: &Subscription, native: &str, offered: &Offered) -> Option<bool> {
     let definition = offered.definition(native)?;
     Some(subscription.judge(native, None, Some(definition.raw.as_str())) == Verdict::Deliver)

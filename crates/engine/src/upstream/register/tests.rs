@@ -32,7 +32,7 @@ impl Desk {
         Desk { register: Arc::new(Register::new(home)), mailbox }
     }
 
-    /// These are listed from now on, each with a size; nobody is told.
+    /// Publishes a listing with these resources and sizes, without notifying the register.
     fn list(&self, resources: &[(&str, u32)]) {
         let definition = |(uri, size): &(&str, u32)| {
             let raw = format!(r#"{{"uri":"{uri}","size":{size}}}"#);
@@ -73,7 +73,7 @@ impl Desk {
         }
     }
 
-    /// What the client was told: the `params` of each update.
+    /// Returns the `params` of each update that the client received.
     pub fn told(&self) -> Vec<String> {
         let due = self.mailbox.updates.take_due(std::time::Instant::now());
         let params = |message: &Bytes| {
@@ -88,7 +88,8 @@ impl Desk {
 const SIZE: Option<&str> = Some(r#"["size"]"#);
 const TOLD: [&str; 1] = [r#"{"uri":"a:s/n","x":1}"#];
 
-/// A desk where an update of something inside of what a client chose fields of waits for the listing.
+/// Returns a desk with a held update. The client selected fields of a resource, and the update is of another resource
+/// inside of it.
 async fn waiting_inside() -> Desk {
     let desk = Desk::new();
     desk.list(&[("a:s/", 1), ("a:s/n", 1)]);

@@ -1,5 +1,8 @@
-//! What is said to the backend for the sake of subscriptions, for as long as a link is there: that something is wanted or
-//! not, whether something that is not listed any more can be read, and, with `poll`, what subscribed resources are like.
+//! Sends the requests that subscriptions need while a link is connected.
+//!
+//! There are three kinds: subscribe and unsubscribe requests; reads that check whether an unlisted resource still
+//! exists; and, with `poll`, reads that detect changes. The owner of the link polls [`Register::keep`] for as long as
+//! the link is connected.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::convert::Infallible;
@@ -21,29 +24,29 @@ use goblin_wire::method::Method;
 use goblin_wire::{Outcome as Answer, Response};
 use goblin_subscriptions::{Job, Reply};
 
-/// How many requests are on their way at once.
+/// The limit of requests in progress at once.
 const MOST_JOBS: usize = 16;
-/// Requests that nobody waits for any more, and whose answers are looked for all the same. What is more is not looked for.
+/// The limit of timed-out requests with responses that are still awaited. Beyond it, late responses are ignored.
 const MOST_LATE: usize = 64;
-/// How long a backend may take for one, where the configuration does not say.
+/// The timeout of a request if the configuration sets none.
 const JOB_PATIENCE: Duration = Duration::from_secs(30);
-/// How long a request that broke waits for the word that the whole link did.
+/// After a request failed, the time to wait for a sign that the whole link failed.
 const LINK_PATIENCE: Duration = Duration::from_millis(200);
 
-/// How a backend says that it does not know a method.
+/// The error code for an unknown method.
 const METHOD_NOT_FOUND: i64 = -32601;
 
-/// The params of an update of our own: no field stands in them.
+/// The params of an update that the gateway creates. They contain no fields.
 const NOTHING_SAID: (&str, Span) = ("{}", Span { start: 0, end: 2 });
 
-/// What is to be read, besides what is to be subscribed. Bounded by what is subscribed.
+/// The queued reads. Their number is bounded by the number of subscriptions.
 #[derive(Default)]
 pub struct Chores {
-    /// Not listed any more; gone if they cannot be read.
+    /// Resources that are no longer listed. They count as deleted if they cannot be read either.
     suspects: VecDeque<Arc<str>>,
-    /// To be compared with what they were.
+    /// Resources to read and compare with their last contents.
     polled: VecDeque<Arc<str>>,
-    /// What each polled resource was like.
+    /// The hash of the last contents of each polled resource.
     known: HashMap<Arc<str>, u64>,
     hasher: RandomState,
 }
@@ -58,42 +61,43 @@ impl Chores {
         suspect.or_else(|| self.polled.pop_front().map(Chore::Poll))
     }
 
-    /// Notes what a resource is like; tells whether it was otherwise, or not known.
+    /// Stores the hash of a resource's contents. Returns `true` if the contents changed or were unknown.
     fn note(&mut self, native: &Arc<str>, contents: &str) -> bool {
         let now = self.hasher.hash_one(contents);
         self.known.insert(Arc::clone(native), now) != Some(now)
     }
 }
 
+/// One request to send.
 enum Chore {
     Job(Job),
-    /// A stream tells of it, or does not.
+    /// A notification stream has already answered the job.
     Settled(Job, Reply),
     Check(Arc<str>),
     Poll(Arc<str>),
 }
 
-/// An answer on its way.
+/// A response in progress.
 type Asked<'a> = BoxFuture<'a, Result<Response, LinkError>>;
 
-/// What came of one; nothing when the link is over, which ends all.
+/// The outcome of a request. `None` in a variant means that the request or the link failed.
 enum Done<'a> {
     Said(Job, Option<Reply>),
-    /// No answer in this time; it may come yet.
+    /// No response within this time. A response may still arrive.
     Late(Job, Duration, Asked<'a>),
     Checked(Arc<str>, Option<Response>),
     Polled(Arc<str>, Option<Response>),
 }
 
 impl Register {
-    /// Says upstream what is wanted, for as long as this is polled: as long as the link is there.
+    /// Sends the requests that the subscriptions need. Never returns; the caller drops the future when the link ends.
     pub async fn keep(&self, link: &Arc<Link>, hello: &Hello) -> Infallible {
         let can_subscribe = hello.capabilities.subscribe;
         let listening = || Listening::new(self, hello.told_lists(), can_subscribe, self.opener(link));
         self.keep_with(link, can_subscribe, (!hello.dialect.has_handshake()).then(listening)).await
     }
 
-    /// The same by streams, where there are any.
+    /// Does the work of [`keep`](Register::keep). Uses `listening` instead of subscribe requests, if given.
     pub(super) async fn keep_with<'a>(
         &'a self,
         link: &'a Arc<Link>,
@@ -137,7 +141,7 @@ impl Register {
         chore.or_else(|| self.chores().next())
     }
 
-    /// Opens streams over a link.
+    /// Returns a function that opens notification streams over a link.
     fn opener<'a>(&self, link: &'a Arc<Link>) -> Opener<'a> {
         let patience = self.patience();
         Box::new(move |filter| {
@@ -146,7 +150,7 @@ impl Register {
                     Ok(Ok(listen)) => Ok(listen),
                     Ok(Err(LinkError::Refused { code: Some(METHOD_NOT_FOUND), .. })) => Err(Unopened::Unknown),
                     Ok(Err(error)) => match is_over(link, &error).await {
-                        // Whoever waits for the link says so.
+                        // The link ended. The caller drops this future once it notices that.
                         true => std::future::pending().await,
                         false => Err(Unopened::Failed(error.to_string().into())),
                     },
@@ -156,6 +160,7 @@ impl Register {
         })
     }
 
+    /// Sends one request and waits for its response.
     async fn carry_out<'a>(&'a self, chore: Chore, link: &'a Arc<Link>, can_subscribe: bool) -> Done<'a> {
         match chore {
             Chore::Job(job) => {
@@ -175,7 +180,8 @@ impl Register {
         }
     }
 
-    /// Where resources are polled, being read stands for being told.
+    /// Completes a job. A polled resource is read here first, and the read replaces the subscription if the backend
+    /// supports none.
     async fn with_look<'a>(&'a self, link: &Link, job: Job, mut reply: Option<Reply>) -> Done<'a> {
         if self.home.config.poll.is_some() && matches!(reply, Some(Reply::Done | Reply::Unknown)) {
             self.look(link, &job).await;
@@ -184,7 +190,7 @@ impl Register {
         Done::Said(job, reply)
     }
 
-    /// What a polled resource is like when it begins to be wanted.
+    /// Stores the contents of a polled resource at the start of a subscription.
     async fn look(&self, link: &Link, job: &Job) {
         self.chores().known.remove(&job.native);
         if job.subscribes
@@ -201,7 +207,8 @@ impl Register {
         self.tell(&book, &notices);
     }
 
-    /// Who waited for it was told otherwise, so what stands now and nobody wants is taken back.
+    /// Handles a response that arrived after the timeout. The waiting clients already received an error, so an unwanted
+    /// late subscription is cancelled.
     fn on_late_answer(&self, job: &Job, answer: Result<Response, LinkError>) {
         if answer.is_ok_and(|answer| matches!(answer.outcome, Answer::Result(_))) {
             let mut book = self.book();
@@ -220,7 +227,8 @@ impl Register {
                     self.spread(&native, Some(NOTHING_SAID), updated);
                 }
                 Some(_) => {}
-                // Whether it is gone, the lists say; a backend that never tells does not tell of those.
+                // The lists decide whether the resource is gone. A backend that needs polling may not announce list
+                // changes, so fetch the lists.
                 None if answer.is_not_found() => self.home.inbox.mark(&[List::Resources, List::Templates]),
                 None => {}
             },
@@ -228,7 +236,7 @@ impl Register {
         }
     }
 
-    /// What is neither offered nor can be read.
+    /// Handles a resource that is neither listed nor readable: notifies its subscribers of the deletion.
     fn on_gone(&self, native: &str) {
         let mut book = self.book();
         let offered = self.home.offered.load_full();
@@ -237,7 +245,7 @@ impl Register {
         self.tell(&book, &vanished.notices);
     }
 
-    /// All that is subscribed is read once more. A backend that is slower than that is not asked for more.
+    /// Queues a read of every subscribed resource, unless reads of the previous round are still queued.
     fn begin_round(&self) {
         let book = self.book();
         let (wanted, is_list_wanted) = (book.interests.standing_topics(), book.interests.wants_list());
@@ -250,16 +258,18 @@ impl Register {
         }
         drop(chores);
         if is_list_wanted {
-            // A backend that never tells does not tell of that either.
+            // A backend that needs polling may not announce list changes either.
             self.home.inbox.mark(&[List::Resources, List::Templates]);
         }
     }
 
+    /// Returns the timeout of one request.
     pub(super) fn patience(&self) -> Duration {
         let configured = self.home.config.timeout.and_then(|timeout| timeout.duration());
         configured.unwrap_or(JOB_PATIENCE)
     }
 
+    /// Reads a resource. Returns `None` on a timeout or if the link failed.
     async fn read(&self, link: &Link, native: &str) -> Option<Response> {
         let params = format!(r#"{{"uri":{}}}"#, quote(native));
         let answer = tokio::time::timeout(self.patience(), link.ask(&Method::ResourcesRead, &params)).await;
@@ -273,7 +283,7 @@ fn ask<'a>(link: &'a Link, job: &Job) -> Asked<'a> {
     Box::pin(async move { link.ask(&method, &params).await })
 }
 
-/// What the backend makes of a job; nothing when the link is over.
+/// Interprets the response to a subscribe or unsubscribe request. Returns `None` if the link ended.
 async fn reply_in(link: &Link, answer: Result<Response, LinkError>) -> Option<Reply> {
     let answer = match answer {
         Ok(answer) => answer,
@@ -292,7 +302,7 @@ async fn reply_in(link: &Link, answer: Result<Response, LinkError>) -> Option<Re
     })
 }
 
-/// Whether the whole link broke, and not one request.
+/// Reports whether the whole link failed and not just one request.
 async fn is_over(link: &Link, error: &LinkError) -> bool {
     matches!(error, LinkError::SessionLost) || tokio::time::timeout(LINK_PATIENCE, link.closed()).await.is_ok()
 }
@@ -304,7 +314,7 @@ async fn listen(listening: Option<&mut Listening<'_>>) {
     }
 }
 
-/// What was read, as it is spelled.
+/// Returns the `contents` of a read result as the backend wrote them.
 fn contents(answer: &Response) -> Option<&str> {
     let Answer::Result(result) = answer.outcome else { return None };
     let text = answer.raw.as_str();

@@ -1,4 +1,4 @@
-//! Where the messages of an HTTP+SSE session go: what its `endpoint` event says, as a URL of the same origin.
+//! Resolves the `endpoint` event of an HTTP+SSE session to the URL for messages, which must have the same origin.
 
 use http::Uri;
 use http::uri::PathAndQuery;
@@ -8,7 +8,8 @@ use crate::upstream::trouble::{Trouble, quotable};
 
 const LONGEST: usize = 8 * 1024;
 
-/// `reference` as seen from `base`. Another origin is refused: it would get our headers, and whatever clients say.
+/// Resolves `reference` against `base`. Returns an error for another origin, which would receive the configured headers
+/// and the clients' messages.
 pub fn resolve(base: &Uri, reference: &str) -> Result<Uri, String> {
     let bad = || Trouble::BadEndpoint(&quotable(reference)).to_string();
     let reference = reference.trim();
@@ -38,7 +39,7 @@ fn has_scheme(reference: &str) -> bool {
     end.is_some_and(|end| end > 0 && reference[end..].starts_with(':'))
 }
 
-/// Path with query, and the origin before them.
+/// Returns the path with query, and the origin, of an absolute URL.
 fn split_origin(absolute: &str) -> Option<(String, Option<String>)> {
     let uri: Uri = absolute.parse().ok()?;
     let path = uri.path_and_query().map_or("/", PathAndQuery::as_str).to_owned();
@@ -54,7 +55,7 @@ fn merged(base: &Uri, reference: &str) -> String {
     }
 }
 
-/// The path without its `.` and `..`; the query as it is.
+/// Removes `.` and `..` from the path. Leaves the query unchanged.
 fn without_dots(path_and_query: &str) -> String {
     let at = path_and_query.find('?').unwrap_or(path_and_query.len());
     let (path, query) = path_and_query.split_at(at);

@@ -1,7 +1,8 @@
-//! Streams of news (`subscriptions/listen`) over a channel that all messages share: what comes names its stream.
+//! Notification streams (`subscriptions/listen`) over a channel that all messages share. Each notification names its
+//! stream.
 //!
-//! One task per stream. It holds the place of the request, whose answer is the end of the stream, and when nobody wants the
-//! stream any more it says so.
+//! Each stream has one task. It holds the entry of the stream's request, because the response to that request ends the
+//! stream. When the gateway no longer wants the stream, the task cancels the request.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,19 +20,19 @@ use goblin_wire::method::Method;
 use goblin_wire::{Notification, notification};
 use goblin_telemetry::worker;
 
-/// The streams that are open or asked for, by the ids of their requests.
+/// The open and the requested streams, by the ids of their requests.
 #[derive(Default)]
 pub struct Streams(Mutex<HashMap<u64, Stream>>);
 
-/// Who is to be told. Gone once it was.
+/// The channels to the task of a stream.
 struct Stream {
     acknowledged: Option<oneshot::Sender<Filter>>,
-    /// Dropped when the backend ends the stream without answering.
+    /// Dropped when the backend cancels the stream instead of answering its request.
     _ended: oneshot::Sender<()>,
 }
 
 impl Streams {
-    /// Hears what belongs to a stream; tells whether it did.
+    /// Handles a notification of a stream. Returns `false` if it belongs to none.
     pub fn take(&self, ear: &Ear, news: &Notification) -> bool {
         if news.method == Method::Cancelled {
             let mut streams = self.lock();
@@ -41,7 +42,7 @@ impl Streams {
         let Some(id) = subscription_of(news) else { return false };
         if news.method == Method::Acknowledged {
             let acknowledged = self.lock().get_mut(&id).and_then(|stream| stream.acknowledged.take());
-            // Nobody may wait for it any more.
+            // The task may have ended meanwhile.
             let _ = acknowledged.map(|acknowledged| acknowledged.send(honoured(news)));
             return true;
         }
@@ -49,13 +50,13 @@ impl Streams {
         true
     }
 
-    /// No code that holds this lock can panic.
+    /// Takes the lock. Code that holds it cannot panic, so a poisoned lock is usable.
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Stream>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The place of a stream; free again when this is dropped.
+/// The entry of a stream. Dropping it removes the entry.
 struct Entered<'a> {
     streams: &'a Streams,
     id: u64,
@@ -67,7 +68,7 @@ impl Drop for Entered<'_> {
     }
 }
 
-/// What a stream's task and its reader know of each other.
+/// The channels between a stream's task and the holder of its [`Listen`].
 struct Ends {
     ready: oneshot::Sender<Result<Filter, LinkError>>,
     over: oneshot::Sender<Over>,
@@ -75,7 +76,7 @@ struct Ends {
 }
 
 impl StdioLink {
-    /// Asks for the stream and waits until it is acknowledged.
+    /// Requests a stream and waits for its acknowledgement.
     pub async fn listen(&self, id: u64, body: Bytes) -> Result<Listen, LinkError> {
         let (ready, readied) = oneshot::channel();
         let ((told, over), (hold, held)) = (oneshot::channel(), oneshot::channel());
@@ -85,6 +86,7 @@ impl StdioLink {
     }
 }
 
+/// Runs one stream from its request to its end.
 async fn keep(shared: Arc<Shared>, id: u64, body: Bytes, mut ends: Ends) {
     let (acknowledged, mut acknowledgement) = oneshot::channel();
     let (ended, mut is_ended) = oneshot::channel();
@@ -126,10 +128,11 @@ async fn keep(shared: Arc<Shared>, id: u64, body: Bytes, mut ends: Ends) {
         _ = &mut is_ended => Over::Ended,
         _ = &mut ends.held => return tell_unwanted(&shared, id),
     };
-    // Who does not wait for the end does not care.
+    // The holder of the stream may no longer wait for its end.
     let _ = ends.over.send(over);
 }
 
+/// Cancels the request of a stream.
 fn tell_unwanted(shared: &Shared, id: u64) {
     let params = format!(r#"{{"requestId":{id},"reason":"nobody listens any more"}}"#);
     shared.say(notification(&Method::Cancelled, Some(&params)));

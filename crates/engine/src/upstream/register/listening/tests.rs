@@ -1,4 +1,4 @@
-//! Against a backend that keeps the streams it was asked for, by a clock that passes when nothing else happens.
+//! Tests against a simulated backend that keeps its streams, with a paused clock.
 
 use std::sync::Mutex;
 
@@ -15,13 +15,13 @@ use crate::upstream::register::tests::Desk;
 use goblin_subscriptions::Outcome;
 use goblin_telemetry::worker;
 
-/// A stream that the gateway wants.
+/// A request for a stream.
 struct Asked {
     filter: Filter,
     answer: oneshot::Sender<Result<Listen, Unopened>>,
 }
 
-/// One that is open.
+/// An open stream.
 struct Stream {
     filter: Filter,
     over: Option<oneshot::Sender<Over>>,
@@ -42,7 +42,7 @@ impl Drop for Stage {
 }
 
 impl Stage {
-    /// A register over a link on which the backend tells of its tools.
+    /// Creates a register over a link with a backend that announces changes of its tools.
     fn new() -> Stage {
         Stage::telling(Filter { tools: true, ..Filter::default() })
     }
@@ -81,7 +81,7 @@ impl Stage {
         asked.expect("a stream is asked for").expect("the keeper runs")
     }
 
-    /// The next stream that is asked for, acknowledged but for `left_out`; what was asked for.
+    /// Acknowledges the next requested stream except for the URIs in `left_out`. Returns the requested filter.
     async fn acknowledge(&mut self, left_out: &[&str]) -> String {
         let Asked { filter, answer } = self.asked().await;
         let text = filter.to_json();
@@ -96,12 +96,12 @@ impl Stage {
         text
     }
 
-    /// Everybody has done what there is to do now.
+    /// Lets all tasks run until they are idle.
     async fn rest(&self) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 
-    /// What the streams that are open tell of.
+    /// Returns the filters of the open streams.
     fn open(&self) -> Vec<String> {
         let mut streams = self.streams.lock().expect("no panic");
         streams.retain_mut(|stream| stream.held.try_recv() == Err(oneshot::error::TryRecvError::Empty));
@@ -145,7 +145,7 @@ async fn sub2_what_is_wanted_meanwhile_is_gathered_and_stands_when_it_is_acknowl
     let Ok(Outcome::Refused(refusal)) = third.await else { panic!("it was left out") };
     assert!(refusal.raw.as_str().contains(r#""uri":"a:3""#), "{}", refusal.raw.as_str());
     assert_eq!(stage.open(), [TOOLS, r#"{"resourceSubscriptions":["a:1","a:2"]}"#]);
-    // Nobody says anything, and time passes.
+    // No event happens while time passes.
     let merged = r#"{"toolsListChanged":true,"resourceSubscriptions":["a:1","a:2"]}"#;
     assert_eq!(stage.acknowledge(&[]).await, merged);
     assert_eq!(stage.open(), [merged]);
@@ -168,7 +168,7 @@ async fn sub2_so_many_are_a_new_base() {
     let text = stage.acknowledge(&[]).await;
     let mut asked = Filter::read(&text, goblin_wire::json::whole(&text));
     if !asked.tools {
-        // The first of them was quicker than the rest.
+        // The first subscription got a stream of its own before the others arrived.
         let text = stage.acknowledge(&[]).await;
         asked = Filter::read(&text, goblin_wire::json::whole(&text));
     }
@@ -256,7 +256,7 @@ async fn sub2_a_stream_that_cannot_be_opened_fails_who_waits_and_nobody_else() {
     assert!(is_failed(fails.await));
     let both = [TOOLS, r#"{"resourceSubscriptions":["a:1"]}"#];
     assert_eq!(stage.open(), both);
-    // The merge fails too, and is tried again.
+    // The merge also fails and is repeated.
     let merged = r#"{"toolsListChanged":true,"resourceSubscriptions":["a:1"]}"#;
     let asked = stage.asked().await;
     assert_eq!(fail(asked), merged);
@@ -265,7 +265,7 @@ async fn sub2_a_stream_that_cannot_be_opened_fails_who_waits_and_nobody_else() {
     assert_eq!(stage.acknowledge(&[]).await, merged);
     assert_eq!(stage.open(), [merged]);
     assert!(stage.desk.told().is_empty());
-    // All are gone, and the first try fails.
+    // All streams end, and the first attempt to reopen them fails.
     stage.end(0);
     let asked = stage.asked().await;
     assert_eq!(fail(asked), merged);

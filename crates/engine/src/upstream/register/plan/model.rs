@@ -1,4 +1,4 @@
-//! [`Plan`] against a backend that keeps the streams it was asked for, and a model of what is wanted and was promised.
+//! Tests [`Plan`] against a simulated backend and a model of the wanted and the promised URIs.
 
 use proptest::prelude::*;
 
@@ -6,19 +6,19 @@ use super::*;
 
 const URIS: [&str; 4] = ["a:1", "a:2", "a:3", "a:4"];
 
-/// What may happen, in any order.
+/// The events, which may happen in any order.
 #[derive(Clone, Debug)]
 enum Event {
     Want(&'static str),
     Unwant(&'static str),
-    /// Many at once, so many that they are no delta.
+    /// Adds so many URIs that they exceed a delta.
     WantMany,
-    /// The plan is asked what to do.
+    /// Asks the plan for its next step.
     Act,
-    /// The stream that is being opened is acknowledged, without these, one bit each, and at times without the lists.
+    /// Acknowledges the stream that is being opened. Each set bit omits one URI; the highest bit omits the lists.
     Acknowledge(u8),
     Fail,
-    /// All streams are lost.
+    /// Ends all streams.
     Lose,
     Wait(u8),
 }
@@ -43,9 +43,9 @@ struct World {
     now: Instant,
     has_lists: bool,
     wanted: Uris,
-    /// Whoever wants these was told that they are listened for.
+    /// The URIs that the plan has confirmed.
     promised: Uris,
-    /// Nobody was told yet.
+    /// The URIs that the plan has not answered yet.
     open_wishes: Uris,
     base: Option<Filter>,
     delta: Option<Filter>,
@@ -83,7 +83,7 @@ impl World {
     }
 
     fn want(&mut self, uri: Arc<str>) {
-        // One request per URI is on its way at a time; but what stands may be asked for again.
+        // Only one request per URI is in progress, but a confirmed URI may be requested again.
         if self.open_wishes.contains(&uri) {
             return;
         }
@@ -143,7 +143,7 @@ impl World {
         self.settle(settled);
     }
 
-    /// Only those who still want it are told, and only those who were not.
+    /// Records an outcome. Ignores URIs that are no longer wanted.
     fn settle(&mut self, settled: Settled) {
         for uri in settled.heard {
             if self.open_wishes.remove(&uri) {
@@ -182,7 +182,7 @@ impl World {
         assert!(is_settled || due.is_some() || self.opening.is_some(), "what is not wanted is heard for ever");
     }
 
-    /// Everything is acknowledged and time passes, until nothing is left to do.
+    /// Acknowledges every stream and lets time pass until nothing is left to do.
     fn finish(&mut self) {
         for _ in 0..9 {
             self.take(Event::Act);
