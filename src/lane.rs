@@ -373,7 +373,7 @@ mod tests {
         call
     }
 
-    /// Returns the end of a call that is checked `seconds` after its begin.
+    /// Returns the end of a call that is checked `seconds` after its start.
     fn end_after(call: &Call, seconds: u64) -> Option<End> {
         let begun = lock(&call.control).clock.as_ref().map(|clock| clock.begun).expect("the clock runs");
         call.look_at_clock(begun + Duration::from_secs(seconds));

@@ -167,7 +167,7 @@ impl Mailbox {
         lock(&self.told).last = Versions { tools: never, prompts: never, resources: never, catalog: never };
     }
 
-    /// Returns a guard that marks the client as the only user of something until the guard is dropped.
+    /// Returns a guard for something that exists for this client alone.
     pub fn hold(self: &Arc<Mailbox>) -> Hold {
         self.holds.fetch_add(1, Ordering::Relaxed);
         Hold(Arc::clone(self))
@@ -177,7 +177,7 @@ impl Mailbox {
         self.holds.load(Ordering::Relaxed) > 0 || self.subscriptions.count() > 0
     }
 
-    /// Reports whether the client's protocol version has a notification for a deleted resource.
+    /// Reports whether the client supports the notification of a deleted resource, an extension of the protocol.
     pub fn knows_deletion(&self) -> bool {
         self.introduction.abilities.subscriptions
     }

@@ -110,7 +110,7 @@ impl Session {
         Stream { session: Arc::clone(self), _counted: Counted::new(&self.all_streams) }
     }
 
-    /// Registers a reader that resumes the stream of a call. The session is not idle until it is dropped.
+    /// Registers a reader that resumes the stream of a call. The session is not idle until the guard is dropped.
     pub fn enter_reader(self: &Arc<Session>) -> Present {
         self.readers.fetch_add(1, Ordering::Relaxed);
         Present { session: Arc::clone(self) }

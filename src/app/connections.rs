@@ -1,8 +1,8 @@
 //! The client connections of all listeners, with one common limit.
 //!
 //! The limit reserves descriptors for links, child processes and files. If it is reached, the oldest idle connection is
-//! closed for the new one. Connections without a request go first. Idle connections therefore block neither clients nor
-//! operators.
+//! closed for the new one. Connections that never sent a request go first while they are many. Idle connections
+//! therefore block neither clients nor operators.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

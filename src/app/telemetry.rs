@@ -1,7 +1,7 @@
 //! Exports spans to a collector with OTLP over HTTP.
 //!
-//! It uses JSON and the HTTP client of the backends, so it needs no further crate. If the collector is unreachable, its
-//! spans are dropped, and one event reports it until the next success.
+//! It uses JSON and the HTTP client of the backends, so it needs no further crate. If the collector is unreachable, the
+//! spans are dropped. The log reports that once until it works again.
 
 use std::sync::Arc;
 use std::time::Duration;

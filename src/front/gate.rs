@@ -187,7 +187,7 @@ fn bearer(value: &str) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim_matches(' '))
 }
 
-/// Returns the only value of a header. Returns `None` if it is missing, repeated or no visible ASCII.
+/// Returns the only value of a header. Returns `None` if it is missing, repeated or not visible ASCII.
 pub fn single<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter();
     let first = values.next()?;

@@ -254,8 +254,8 @@ impl Front {
         })
     }
 
-    /// Opens a session stream that resumes from no event. Take the reader before anything is made due, so that this
-    /// stream receives it. It also receives messages that the previous stream still takes from the mailbox.
+    /// Opens a session stream that resumes from no event. Messages that become due after this call reach it, even those
+    /// that the previous stream still takes from the mailbox.
     fn fresh_stream(&self, session: &Arc<Session>) -> Response<Body> {
         let (reader, first) = session.mailbox.replay.take_session();
         self.stream_of(session, reader, first.filter(|_| session.dialect.has_priming()))

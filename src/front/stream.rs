@@ -75,7 +75,7 @@ impl Carried {
         next
     }
 
-    /// Returns a message that [`next`](Carried::next) yielded and the caller has not written.
+    /// Puts back a message that [`next`](Carried::next) yielded and the caller did not write.
     pub fn give_back(&mut self, said: Said) {
         self.first = Some(said);
     }

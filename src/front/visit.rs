@@ -98,7 +98,7 @@ impl Visit {
         self.desk.sessions.tell_dropped(client);
     }
 
-    /// Returns a message that [`next`](Visit::next) yielded and the caller has not written.
+    /// Puts back a message that [`next`](Visit::next) yielded and the caller did not write.
     pub fn give_back(&mut self, note: Bytes) {
         self.notes.push_front(note);
     }

@@ -4,10 +4,10 @@
 //! the gateway, so foreign ids are detected. A client that reconnects with its last event id receives the events that
 //! follow on the same stream. If none can follow, [`Replay::resume`] reports why instead of returning an empty stream:
 //!
-//! - [`Gap`]: the id is foreign, or the session stream has lost an event after it
-//! - [`Resumed::Lost`]: the call ended and its answer was discarded. Lost progress and log messages of a call are no error
-//!   and the rest of the stream is replayed
-//! - [`Resumed::Spent`]: the stream of the call ended, and the client has all of it
+//! - [`Gap`]: the id is foreign, or the session stream has lost an event after it.
+//! - [`Resumed::Lost`]: the call ended, and its answer was discarded. A loss of progress and log messages alone is no
+//!   error, and the rest of the stream is replayed.
+//! - [`Resumed::Spent`]: the stream of the call ended, and the client has all of it.
 //!
 //! The buffer is bounded by [`MOST_EVENTS`], [`MOST_BYTES`] and [`KEPT_FOR`] for all streams of a client together. It
 //! discards the oldest [`Kind::Note`] first, because a client can do without those. A server request is kept until its

@@ -16,8 +16,8 @@ use crate::mailbox::tally::Fates;
 
 /// The largest number of pending updates inside one subscribed resource.
 const MOST_INSIDE: usize = 64;
-/// The size of the table of last updates from which on no URI inside another one is added. Nothing else bounds their
-/// number. If the table is full, the next update of such a URI may come before its interval has passed.
+/// The size at which the table of update times accepts no more URIs inside a subscribed resource. Nothing else limits
+/// their number. If the table is full, the next update of such a URI may come before its interval has passed.
 const MOST_TOLD_INSIDE: usize = 1024;
 
 /// The delivery options of a subscription.
@@ -85,7 +85,7 @@ pub struct Updates {
 #[derive(Default)]
 struct Queue {
     pending: IndexMap<Arc<str>, Pending>,
-    /// The time from which on the next update of a URI with an interval may be sent.
+    /// The earliest time of the next update, for each URI with an interval.
     told: HashMap<Arc<str>, Instant>,
     /// The time at which the collected updates are sent.
     flush: Option<Instant>,

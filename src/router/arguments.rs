@@ -45,7 +45,8 @@ impl Router {
         None
     }
 
-    /// Checks the arguments on a thread of its own. The first call of a tool also compiles its schema there.
+    /// Checks the arguments with [`worker::compute`], outside the async worker threads. The first call of a tool also
+    /// compiles its schema there.
     async fn judge_beside(
         &self,
         catalog: &Arc<Catalog>,

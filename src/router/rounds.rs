@@ -1,7 +1,7 @@
 //! The `input_required` results of modern backends, for clients with sessions.
 //!
 //! The gateway sends each input request to the client on the stream of its call, as a legacy backend would. It then
-//! repeats the call with the responses. If the client rejects an elicitation, the backend gets a cancelled one.
+//! repeats the call with the responses. If the client rejects an elicitation, the backend gets the response `cancel`.
 //! Sampling and roots have no such response, so their rejection ends the call.
 
 use std::sync::Arc;

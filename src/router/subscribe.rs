@@ -28,7 +28,7 @@ use crate::subscriptions::pattern::Pattern;
 use crate::subscriptions::selection::Selection;
 use crate::subscriptions::{Outcome, Subscription, Terms, Wish};
 
-/// The receiver of the updates, if it is not the session of the call.
+/// The receiver of the updates of a subscription: a session or a `subscriptions/listen` stream.
 pub struct Listener {
     pub client: SessionId,
     pub mailbox: Arc<Mailbox>,

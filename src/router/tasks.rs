@@ -84,8 +84,8 @@ impl Router {
             .any(|backend| backend.listing().hello.as_ref().is_some_and(|hello| hello.capabilities.tasks))
     }
 
-    /// Returns the task options of a call. Returns an error if the client asks for a task and there is no place. If
-    /// only the backend would decide on a task, a full table makes the call one without support for tasks.
+    /// Returns the task options of a call. Returns an error if the client asks for a task and there is no place. If the
+    /// backend decides about tasks and there is no place, the call is sent without support for tasks.
     pub(super) fn task_wish(&self, call: &Call, catalog: &Catalog, target: &Target) -> Result<Wish, Error> {
         let Target::Tool(index) = target else { return Ok(Wish::default()) };
         let entry = &catalog.tools.entries[*index];

@@ -2,8 +2,8 @@
 //! change.
 //!
 //! Events of the system only indicate where to look. A report is the difference between the last seen and the current
-//! state. Events may therefore be late, repeated, wrong or lost, after which the whole tree is checked. A look waits
-//! for [`QUIET`] without events, at most for [`LONGEST_WAIT`]. An editor that saves by a rename thus causes one update.
+//! state, so late, repeated or wrong events do no harm. After lost events the whole tree is checked. A look waits for
+//! [`QUIET`] without events, at most for [`LONGEST_WAIT`]. An editor that saves by a rename thus causes one update.
 //!
 //! If the system cannot watch the tree, it is polled every [`POLL_EVERY`] from then on, and one event reports that. One
 //! task owns all state and ends with the link. Disk access runs on a blocking thread, one look at a time. Each look is
@@ -71,8 +71,8 @@ pub struct Shared {
     bell: Notify,
 }
 
-/// The fingerprints of the list: as the gateway has it, as the last look found it, and as it was last reported. The last
-/// one is reset when the gateway fetches the list.
+/// The fingerprints of the list: as the gateway has it, as the last look found it, and as it was last reported. The
+/// last one is reset when the gateway fetches the list.
 #[derive(Default)]
 struct Lists {
     given: Option<u64>,

@@ -43,7 +43,7 @@ pub struct Native {
     pub server: ServerId,
     /// The session with its own link to the backend, if the task was made over such a link.
     pub own: Option<SessionId>,
-    /// The protocol of the task. A backend that supports both may use an id in each.
+    /// The protocol of the task. A backend that supports both protocols may use the same id in each.
     pub era: Era,
     pub id: Box<str>,
 }

@@ -29,8 +29,8 @@ impl Router {
         ids.iter().filter(|id| self.watched(caller, id).is_some()).cloned().collect()
     }
 
-    /// Returns a task if its backend is modern. A legacy notification lacks the result, which the client must get with
-    /// the end.
+    /// Returns a task if its backend is modern. A legacy notification lacks the result, which the last notification
+    /// must carry.
     fn watched(&self, caller: &Caller, id: &str) -> Option<Arc<Task>> {
         self.tasks.find(id, caller, Instant::now()).filter(|task| task.native.era == Era::Modern)
     }
