@@ -1,7 +1,8 @@
-//! Assembly and supervision: the one file that knows everybody.
+//! Assembles and supervises the gateway. This is the only module that knows all parts.
 //!
-//! Starting is carrying out the plan from the empty configuration; so is every later change. Stopping goes from the
-//! outside in: no new work, open calls within `grace`, then links and processes.
+//! The start is a reload from the empty configuration, and every later change is a reload too. The shutdown goes from
+//! the outside in. First the gateway accepts no new work. Then open calls have `gateway.grace` to end. Links and
+//! processes end last.
 
 mod accept;
 mod connections;
@@ -54,12 +55,12 @@ use crate::client::session::account::Accounts;
 use crate::client::session::desk::Desk;
 use goblin_telemetry::worker::{self, Watchdog};
 
-/// A gateway that runs: backends, catalog and desk, without a front.
+/// A running gateway: backends, catalog and desk. It serves clients when a front is started.
 pub struct App {
     started: SystemTime,
     permit: Permit,
     admin_settings: AdminSettings,
-    /// Where operators are served, if that is another address.
+    /// The separate address for operators, if there is one.
     operators_at: Option<SocketAddr>,
     readiness: Arc<Cell>,
     desk: Arc<Desk>,
@@ -76,13 +77,13 @@ pub struct App {
     stop_fronts: watch::Sender<bool>,
     background: Vec<JoinHandle<()>>,
     stop_catalog: watch::Sender<bool>,
-    /// Sends traces, where that is wanted.
+    /// The task that exports traces, if a collector is configured.
     exporter: Option<JoinHandle<()>>,
     _watchdog: Option<Watchdog>,
 }
 
 impl App {
-    /// Starts everything `config` names. Nothing is waited for: a backend joins when it comes.
+    /// Starts all servers of `config`. Returns at once: a backend joins the catalog when it is ready.
     pub fn start(config: Config, exe: PathBuf, proxies: ProxyEnvironment, observe: Arc<Observe>) -> App {
         let directory = Arc::new(Directory::new(&config));
         let gateway = &config.gateway;
@@ -139,7 +140,7 @@ impl App {
         app
     }
 
-    /// The configuration is read from there again, when it changed or somebody wants it. `shown` tells people where that is.
+    /// Sets the source from which the configuration is reloaded. `shown` is its name for operators.
     pub fn follow(&mut self, shown: String, source: Source) {
         self.configuration.send_modify(|configuration| configuration.source = shown);
         if let Some(operator) = &mut self.operator {
@@ -159,7 +160,7 @@ impl App {
         self.background.push(worker::spawn(async move { desk.keep_park().await }));
     }
 
-    /// Says when the servers have settled.
+    /// Starts a task that reports when the servers have settled, and marks the gateway as ready.
     fn spawn_settling(&mut self) {
         let (directory, observe, cell) =
             (Arc::clone(&self.directory), Arc::clone(&self.observe), Arc::clone(&self.readiness));
@@ -173,28 +174,27 @@ impl App {
         }));
     }
 
-    /// Replaces the configuration of the servers while running. The gateway's own settings stay as they began.
+    /// Replaces the configuration of the servers. The settings of the gateway itself do not change.
     pub fn reload(&mut self, config: Config) -> Reloaded {
         self.fleet.become_as(config)
     }
 
-    /// What is offered, and by whom.
     pub fn directory(&self) -> &Arc<Directory> {
         &self.directory
     }
 
-    /// The running backends, in the order of the configuration.
+    /// Returns the running backends in the order of the configuration.
     pub fn backends(&self) -> Vec<Arc<Backend>> {
         self.fleet.backends()
     }
 
-    /// Whether it is ready to be used, now and from now on.
+    /// Returns a receiver of the gateway's readiness.
     pub fn readiness(&self) -> watch::Receiver<Readiness> {
         self.readiness.watch()
     }
 
-    /// Serves HTTP on `listeners` until `shutdown` ends, then stops everything in order; when it ends a second time
-    /// before that is done, at once.
+    /// Serves HTTP on `listeners` until the first `shutdown` future completes, then stops everything in order. If a
+    /// second one completes before that is done, stops at once.
     pub async fn serve_http(mut self, listeners: impl Into<Listeners>, mut shutdown: impl AsyncFnMut()) -> Result<()> {
         let accepting = self.accept_http(listeners)?;
         self.operate(shutdown()).await;
@@ -202,7 +202,8 @@ impl App {
         observe.emit(&Event::ShuttingDown { open: desk.sessions.open_calls(), grace });
         let drained = async move {
             let is_late = tokio::time::timeout(grace, accepting).await.is_err();
-            // Calls whose connection was lost are open too: nobody can come back for them, so they are not waited for.
+            // Calls with a lost connection are open too. No client can resume them after the shutdown, so they are not
+            // waited for.
             if is_late || desk.sessions.open_calls() > 0 {
                 desk.tell_cut(&observe);
             }
@@ -210,12 +211,12 @@ impl App {
         self.end(drained, shutdown()).await
     }
 
-    /// Who may change something; before anybody is served.
+    /// Sets the permissions of operators. Must be called before a listener starts.
     pub fn set_permit(&mut self, permit: Permit) {
         self.permit = permit;
     }
 
-    /// Does what operators want until `end`.
+    /// Runs the operator, which reloads the configuration and executes commands, until `end` completes.
     async fn operate(&mut self, end: impl Future<Output = ()>) {
         let operator = self.operator.take();
         let operating = async {
@@ -230,7 +231,7 @@ impl App {
         }
     }
 
-    /// Serves HTTP on each listener in a task of its own, which ends when the fronts are stopped and their work is done.
+    /// Starts a task for each listener. It ends when the fronts are stopped and their connections have closed.
     pub fn accept_http(&self, listeners: impl Into<Listeners>) -> Result<JoinAll<JoinHandle<()>>> {
         let settings = &self.admin_settings;
         let has_operators = settings.enabled && settings.listen.is_none();
@@ -257,7 +258,8 @@ impl App {
         Ok(join_all(accepting))
     }
 
-    /// Serves operators on an address of their own, until everything stops; before clients are served.
+    /// Serves operators on a separate address until the gateway stops. Must be called before `accept_http`, which
+    /// reports it.
     pub fn accept_operators(&mut self, listener: TcpListener, listen: &Listen) {
         self.operators_at = listener.local_addr().ok();
         let gateway = Gateway { host: listen.host.clone(), ..self.gateway.clone() };
@@ -298,8 +300,8 @@ impl App {
         worker::spawn(accept::accept(listener, front, routes, connections, self.stop_fronts.subscribe()))
     }
 
-    /// Serves one client of `profile` on `input` and `output` until the input or `shutdown` ends, then stops everything in order; when
-    /// `shutdown` ends a second time before that is done, at once.
+    /// Serves one client of `profile` on `input` and `output` until the input ends or a `shutdown` future completes.
+    /// Then stops everything in order. If another `shutdown` future completes before that is done, stops at once.
     pub async fn serve_stdio(
         mut self,
         profile: Option<ProfileName>,
@@ -317,8 +319,8 @@ impl App {
         };
         let mut readiness = self.readiness();
         let serving = async {
-            // The client has started us this moment, and many never list again: what they see first should be all. The
-            // sender is ours, and outlives the wait.
+            // The client has just started this process, and many clients list only once. Wait until the list is
+            // complete. The sender belongs to `self`, so the wait cannot fail.
             let _ = readiness.wait_for(|readiness| *readiness != Readiness::Starting).await;
             stdio::serve(front, input, output).await;
         };
@@ -339,8 +341,8 @@ impl App {
         self.end(drained, shutdown()).await
     }
 
-    /// Stops: no new work, what is open until `drained`, then the rest. `hurry` ends it at once; the guards end the
-    /// processes.
+    /// Stops the gateway: accepts no new work, waits for `drained`, then ends the rest. If `hurry` completes, returns
+    /// at once, and the guards end the processes.
     async fn end(self, drained: impl Future<Output = ()>, hurry: impl Future<Output = ()>) -> Result<()> {
         let begin = Instant::now();
         self.readiness.stop();
@@ -361,7 +363,7 @@ impl App {
         }
     }
 
-    /// Ends sessions, links and processes.
+    /// Ends all sessions, links and processes.
     pub async fn stop(self) {
         self.desk.sessions.end_all("the gateway stops");
         self.fleet.stop().await;
@@ -375,13 +377,13 @@ impl App {
     }
 }
 
-/// Binds the address that the configuration names.
+/// Binds the address of the gateway.
 pub async fn bind(gateway: &Gateway) -> std::io::Result<TcpListener> {
     let host = gateway.host.trim_start_matches('[').trim_end_matches(']');
     TcpListener::bind((host, gateway.port)).await
 }
 
-/// Binds the address of operators, where they have one.
+/// Binds the address for operators. Returns `None` if there is no separate one.
 pub async fn bind_admin(settings: &AdminSettings) -> Result<Option<(TcpListener, Listen)>> {
     let Some(listen) = settings.listen.clone().filter(|_| settings.enabled) else { return Ok(None) };
     let bound = TcpListener::bind((listen.host.as_str(), listen.port)).await;

@@ -1,4 +1,5 @@
-//! The sides that clients see: Streamable HTTP, HTTP+SSE and stdio. All decode once, bounded, and hand messages to the desk.
+//! The transports for clients: Streamable HTTP, HTTP+SSE and stdio. Each decodes a message once, enforces its size
+//! limit and passes it to the [`Desk`](crate::session::desk::Desk).
 
 pub mod attention;
 pub mod batch;
@@ -18,5 +19,5 @@ pub mod visit;
 
 use std::time::Duration;
 
-/// At least this long between two `list_changed` of the same client: a storm is told twice a second at most.
+/// The shortest time between two `list_changed` notifications to one client. It limits a burst to two per second.
 pub const NOTIFY_INTERVAL: Duration = Duration::from_millis(500);

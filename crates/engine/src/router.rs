@@ -1,7 +1,8 @@
-//! Where a request goes, and how its answer comes back.
+//! Routes a request to its backend and translates the answer for the client.
 //!
-//! `resolve` is pure: a view of the catalog and a request in, a route or an error out. `dispatch` takes the route. The
-//! result is untouched but for URIs and what an older client cannot parse (`content`).
+//! [`resolve`] is pure: it maps a view of the catalog and a request to a route or an error. [`Router::dispatch`] sends
+//! the request along the route. The result passes unchanged, except for URIs and content that an older client cannot
+//! parse (`content`).
 
 mod arguments;
 mod content;
@@ -45,37 +46,38 @@ use crate::router::state::States;
 use crate::router::tasks::book::{Book, Native};
 use crate::router::tasks::{Came, makes_tasks};
 
-/// D13: how long a URI that nobody offers yet is waited for while lists are being fetched.
+/// The longest time to wait for an unknown URI while lists are being fetched (D13).
 const REFRESH_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The code of a method that is not served.
+/// The code of a method that is not supported.
 const METHOD_NOT_FOUND: i64 = -32601;
-/// Codes of what is no request.
+/// The codes of an invalid request.
 const INVALID_REQUEST: i64 = -32600;
 const PARSE_ERROR: i64 = -32700;
 
-/// Where a request goes and in which words.
+/// The destination of a request, and its changes on the way there.
 pub struct Route {
     pub source: usize,
-    /// Names and URIs turned native.
+    /// The replacement of exposed names and URIs by the backend's own.
     pub edits: Splice,
     pub patience: Patience,
-    /// Of a resource to read, what its definition says.
+    /// The MIME type in the definition of a resource to read.
     pub mime: Option<Mime>,
     pub target: Target,
 }
 
-/// What a request is about, as its backend knows it.
+/// The object of a request, as its backend knows it.
 pub enum Target {
-    /// By its place in the catalog.
+    /// The index of a tool in the catalog.
     Tool(usize),
     Prompt(usize),
     Uri(String),
-    /// Something inside of the params, which has no name of its own there.
+    /// An object that the parameters do not name directly, such as a completion reference.
     Other,
 }
 
 impl Target {
+    /// Returns the counters of call outcomes, which only tools have.
     fn endings<'a>(&self, catalog: &'a Catalog) -> Option<&'a Endings> {
         match self {
             Target::Tool(index) => catalog.tools.entries[*index].calls.as_deref(),
@@ -92,6 +94,7 @@ impl Target {
         }
     }
 
+    /// Returns the arguments that headers must repeat at a modern HTTP backend, if the tool has any.
     fn mirrors<'a>(&self, catalog: &'a Catalog) -> Option<&'a Mirrors> {
         match self {
             Target::Tool(index) => Some(&catalog.tools.entries[*index].mirrors).filter(|mirrors| !mirrors.is_empty()),
@@ -100,11 +103,12 @@ impl Target {
     }
 }
 
+/// Routes the requests of all clients. It owns the tasks and the request states.
 pub struct Router {
     pub directory: Arc<Directory>,
     policies: Policies,
     pub observe: Arc<Observe>,
-    /// The subscriptions of all clients.
+    /// The counter of all clients' subscriptions.
     pub subscriptions: Arc<Tally>,
     pub states: States,
     /// The tasks of all clients.
@@ -115,7 +119,7 @@ pub struct Router {
 #[derive(Debug)]
 pub struct Reply {
     pub pieces: Pieces,
-    /// Of an error. Some versions show it in the status of HTTP as well.
+    /// The code of an error. Some protocol versions also map it to the HTTP status.
     pub code: Option<i64>,
 }
 
@@ -131,7 +135,7 @@ impl Router {
         Router { directory, policies, observe, subscriptions, states: States::default(), tasks }
     }
 
-    /// Carries a request to its backend; the answer is ready for the client. Nothing when it was cancelled.
+    /// Sends a request to its backend and returns the answer for the client. Returns `None` if the call was cancelled.
     pub async fn dispatch(&self, call: &Arc<Call>) -> Option<Reply> {
         let answer = match self.answer(call).await {
             Ok(answer) => answer,
@@ -141,7 +145,7 @@ impl Router {
         Some(answer)
     }
 
-    /// An error of ours as the answer to `request`.
+    /// Returns an error of the gateway as the answer to `request`.
     pub fn error(&self, request: &Request, caller: &Caller, error: &Error) -> Reply {
         let object = match request.method {
             Method::ResourcesRead => error.to_json_for_read(caller.dialect),
@@ -151,13 +155,14 @@ impl Router {
         Reply { pieces, code: Some(error.class().code) }
     }
 
-    /// The answer to a request whose handling panicked.
+    /// Returns the answer to a request with a handler that panicked, and reports the panic.
     pub fn after_panic(&self, call: &Call) -> Reply {
         self.observe.emit(&Event::Panic { place: call.request.method.as_str() });
         self.error(&call.request, &call.caller, &Error::Internal("see the gateway's log".to_owned()))
     }
 
-    /// The server that a call goes to, as far as the catalog knows it now.
+    /// Returns the server of a call according to the current catalog. Returns `None` if the catalog has no route for
+    /// it.
     pub fn server_of(&self, call: &Call) -> Option<ServerId> {
         let catalog = self.directory.catalog_of(call.caller.profile.as_ref());
         let (view, request) = (catalog.view(call.caller.dialect), &call.request);
@@ -170,10 +175,11 @@ impl Router {
         Some(catalog.source(source).backend.id.clone())
     }
 
+    /// Answers one request. Requests about subscriptions, tasks and meta tools leave the common path early.
     async fn answer(&self, call: &Arc<Call>) -> Result<Reply, CallEnd> {
         let request = &call.request;
         match request.method {
-            // Boxed, as all that is rare: what a call's future holds is moved with it.
+            // Box rare futures, because a call's future is moved with all it holds.
             Method::Subscribe => return Ok(Box::pin(self.subscribe(call)).await?.into()),
             Method::Unsubscribe => return Ok(self.unsubscribe(call)?.into()),
             Method::TasksGet | Method::TasksResult | Method::TasksCancel | Method::TasksUpdate => {
@@ -234,7 +240,7 @@ impl Router {
         Ok(self.translate(&catalog, route.source, request, &call.caller, &answered))
     }
 
-    /// A result of our own in place of a backend's, as backends with sessions write them.
+    /// Returns an answer with a result of the gateway. `result` has the form of versions with sessions.
     pub fn own_result(&self, caller: &Caller, request: &Request, result: &str) -> Reply {
         let mut edits = Splice::new();
         if caller.dialect.has_result_types() {
@@ -243,7 +249,8 @@ impl Router {
         goblin_wire::reply(&request.id, edits.apply(&Bytes::copy_from_slice(result.as_bytes()))).into()
     }
 
-    /// Looks something up in the catalog. What nobody offers is looked for again where lists are being fetched.
+    /// Looks something up in the catalog. If a resource is not found while lists are being fetched, waits and repeats
+    /// the lookup.
     pub async fn look_up<T>(
         &self,
         find: impl Fn(View<'_>) -> Result<T, Error>,
@@ -263,14 +270,15 @@ impl Router {
                 if self.is_refreshing() {
                     Box::pin(self.refreshed(|| !matches!(look(), Err(Error::ResourceNotFound { .. })))).await;
                 }
-                // Also where nothing is fetched: a catalog may have been published since the first look.
+                // Repeat the lookup even if no list is being fetched, because a new catalog may have been published
+                // since.
                 look()
             }
             settled => settled,
         }
     }
 
-    /// Waits for lists that are being fetched, until they are there or `found` says it need not wait longer.
+    /// Waits until all lists are fetched or `found` returns `true`, at most [`REFRESH_PATIENCE`].
     async fn refreshed(&self, found: impl Fn() -> bool) {
         let mut versions = self.directory.watch();
         let settled = async {
@@ -280,16 +288,18 @@ impl Router {
                 }
             }
         };
-        // When it takes too long, what is known by then decides.
+        // After the timeout, the caller uses the lists that are known by then.
         let _ = tokio::time::timeout(REFRESH_PATIENCE, settled).await;
     }
 
+    /// Reports whether a list is being fetched, or was fetched and is not in the catalog yet.
     fn is_refreshing(&self) -> bool {
         let catalog = self.directory.catalog();
         let stale = |source: &crate::directory::Source| !Arc::ptr_eq(&source.listing, &source.backend.listing());
         self.directory.backends().iter().any(|backend| backend.is_refreshing()) || catalog.sources.iter().any(stale)
     }
 
+    /// Returns the backend's answer for the client: mapped URIs, sealed state, and the result types of its version.
     fn translate(
         &self,
         catalog: &Catalog,
@@ -314,7 +324,7 @@ impl Router {
                     (true, false) => content::add_kind(&request.method, text, result, &mut edits),
                     (false, has_kind) => content::cut_foreign(has_kind, &request.method, text, result, &mut edits),
                 }
-                // One without tasks has none to name, and a large result is not searched for it.
+                // Skip the search in large results of backends that make no tasks.
                 if dialect.has_tasks() && makes_tasks(catalog.source(source)) {
                     edits.append(self.related((backend, caller), text, result));
                 }
@@ -331,7 +341,8 @@ impl Router {
         }
     }
 
-    /// An error of a backend. Where `edits` has not changed it, it gets a code that its client knows.
+    /// Returns an error of a backend as the answer. If `edits` is empty, replaces a code that the client's version does
+    /// not know.
     fn pass_error(&self, exchange: Exchange<'_>, response: &Response, mut edits: Splice) -> Reply {
         let Exchange { backend, caller, request } = exchange;
         let (text, error) = (response.raw.as_str(), response.outcome.span());
@@ -342,8 +353,8 @@ impl Router {
         }
         let code_at = json::member(text, error, "code");
         let code = code_at.and_then(|code| code.get(text).parse().ok());
-        // What a tool answers is about the tool, not about the method that called it; and what a backend finds wrong with a
-        // request of ours is nothing that is wrong with the client's.
+        // These codes must not become the HTTP status. An error of a tool does not concern `tools/call` itself. A
+        // backend that rejects a request of the gateway does not reject the client's request.
         let is_in_band = |code: &i64| match *code {
             METHOD_NOT_FOUND => request.method == Method::ToolsCall,
             INVALID_REQUEST | PARSE_ERROR => true,
@@ -390,7 +401,7 @@ impl Translate for Router {
     }
 
     fn task_id(&self, server: &ServerId, own: Option<SessionId>, native: &str) -> Option<String> {
-        // Only versions with sessions name a task in passing.
+        // Only versions with sessions name a task inside other messages.
         let native = Native { server: server.clone(), own, era: Era::Legacy, id: native.into() };
         self.tasks.named(&native).map(|task| task.id.to_string())
     }
@@ -404,7 +415,7 @@ impl Translate for Router {
     }
 }
 
-/// Finds the route of a request that a backend must answer.
+/// Returns the route of a request that a backend must answer. Returns an error if the catalog does not have its object.
 pub fn resolve(view: View<'_>, policies: &Policies, request: &Request) -> Result<Route, Error> {
     let text = request.raw.as_str();
     match &request.method {
@@ -433,7 +444,7 @@ pub fn resolve(view: View<'_>, policies: &Policies, request: &Request) -> Result
     }
 }
 
-/// The owner of a URI; one that cannot be anybody's is refused.
+/// Returns the owner of a URI. Returns an error if the URI is unknown, too long or has control characters.
 pub fn find_resource(view: View<'_>, uri: &str) -> Result<Owner, Error> {
     const LONGEST_URI: usize = 8 * 1024;
     if uri.len() > LONGEST_URI {
@@ -445,6 +456,7 @@ pub fn find_resource(view: View<'_>, uri: &str) -> Result<Owner, Error> {
     view.catalog.resources.find(&view.catalog.sources, uri)
 }
 
+/// Returns the route of a completion, which names a prompt or a template in `ref`.
 fn resolve_completion(view: View<'_>, policies: &Policies, request: &Request) -> Result<Route, Error> {
     let text = request.raw.as_str();
     let reference = request.params.reference.ok_or_else(|| Error::InvalidParams("ref is missing".to_owned()))?;
@@ -468,6 +480,7 @@ fn resolve_completion(view: View<'_>, policies: &Policies, request: &Request) ->
     }
 }
 
+/// Returns a route with the timeout of the server, or else the default one.
 fn plain_route(
     view: View<'_>,
     policies: &Policies,
@@ -481,6 +494,7 @@ fn plain_route(
     route(policies, source, at, text, native, idle)
 }
 
+/// Returns a route that replaces the name at `at` by `native`, unless they are equal.
 fn route(
     policies: &Policies,
     source: usize,
@@ -497,7 +511,7 @@ fn route(
     Route { source, edits, patience, mime: None, target: Target::Other }
 }
 
-/// The canonical exposed form of the URI that `request` asked for.
+/// Returns the canonical exposed form of the URI in `request`.
 fn asked_uri(catalog: &Catalog, source: usize, request: &Request, backend: &Backend) -> String {
     let text = request.raw.as_str();
     let asked = request.params.uri.and_then(|at| json::string(text, at)).unwrap_or_default();
@@ -507,7 +521,8 @@ fn asked_uri(catalog: &Catalog, source: usize, request: &Request, backend: &Back
     }
 }
 
-/// D12: the backend's message with the code of the client's version, `data.code` and the exposed `data.uri`.
+/// Returns the error for a resource that its backend does not find (D12). It has the backend's message, the code of the
+/// client's version, `data.code` and the exposed `data.uri`.
 fn not_found(text: &str, error: Span, uri: &str, caller: &Caller) -> String {
     let message = json::member(text, error, "message").map_or("\"Resource not found\"", |at| at.get(text));
     let mut data = format!(r#""code":"RESOURCE_NOT_FOUND","uri":{}"#, quote(uri));

@@ -1,4 +1,4 @@
-//! What is in a file, and how results carry it.
+//! Reads files and converts their content to results.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use crate::path::Relative;
 
-/// A file larger than this is neither given whole nor searched.
+/// The size above which a file is neither returned as a whole nor searched.
 pub const LARGEST_FILE: u64 = 4 << 20;
 
 /// The content of a resource.
@@ -39,7 +39,7 @@ impl Contents {
     }
 }
 
-/// A content block of a tool's result.
+/// A content block of a tool result.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum Block {
@@ -65,7 +65,7 @@ impl ToolResult {
         ToolResult::new(vec![Block::Text { text }])
     }
 
-    /// What an agent can read and mend.
+    /// Returns a tool error, which an agent can read to correct its call.
     pub fn error(text: String) -> ToolResult {
         ToolResult { is_error: true, ..ToolResult::text(text) }
     }
@@ -76,10 +76,10 @@ impl ToolResult {
     }
 }
 
-/// The type that the name of a file tells; none where it tells nothing.
+/// Returns the MIME type for the extension of a file. Returns `None` if the extension is unknown.
 pub fn mime(path: &Relative) -> Option<&'static str> {
     let extension = path.as_path().extension().and_then(OsStr::to_str)?;
-    // Elsewhere these are videos.
+    // The general table maps some of these extensions to video types.
     let typescript = ["ts", "mts", "cts", "tsx"].iter().any(|known| extension.eq_ignore_ascii_case(known));
     if typescript { Some("text/typescript") } else { mime_guess::from_ext(extension).first_raw() }
 }
@@ -88,7 +88,7 @@ pub fn binary_mime(path: &Relative) -> &'static str {
     mime(path).unwrap_or("application/octet-stream")
 }
 
-/// The bytes as text, or back where they are none: not UTF-8, or with a NUL in them.
+/// Returns the bytes as text. Returns them unchanged as an error if they are not UTF-8 or contain a NUL.
 pub fn text(bytes: Vec<u8>) -> Result<String, Vec<u8>> {
     if memchr::memchr(0, &bytes).is_some() {
         return Err(bytes);
@@ -96,7 +96,7 @@ pub fn text(bytes: Vec<u8>) -> Result<String, Vec<u8>> {
     String::from_utf8(bytes).map_err(std::string::FromUtf8Error::into_bytes)
 }
 
-/// The whole file; nothing where it is larger than [`LARGEST_FILE`], whatever its size was a moment ago.
+/// Reads a whole file. Returns `None` if it is larger than [`LARGEST_FILE`], even if it grows during the read.
 pub fn whole(file: File) -> io::Result<Option<Vec<u8>>> {
     let size = file.metadata()?.len();
     if size > LARGEST_FILE {

@@ -1,11 +1,9 @@
-//! A directory as an MCP server, in process: no child, no socket, the same link as any other backend.
+//! A directory as an MCP server inside the process, without a child process or a socket.
 //!
-//! Speaks the protocol to the gateway in bytes, as every backend does, so that nothing else has to know about it. What
-//! touches the disk runs on blocking threads, a few at a time; work that nobody waits for any more is stopped. What exists
-//! is decided by `rule`, where it is reached by `tree`, how it is spelled by `path`.
-//!
-//! Nothing that answers are made of is kept between requests: a walk is as fresh as its answer. `watch` remembers what it
-//! saw last, and tells what has changed. Nothing is ever written.
+//! It exchanges encoded messages with the gateway like every backend, so no other part treats it specially. Disk access
+//! runs on blocking threads, a few at a time. It stops when no caller waits for it any more. `rule` decides which files
+//! exist, `tree` reaches them and `path` spells their names. Answers are not cached between requests. Nothing is ever
+//! written.
 
 mod content;
 mod list;
@@ -40,7 +38,8 @@ use goblin_wire::method::Method;
 use goblin_wire::params::required;
 use goblin_wire::{Message, Notification, Request, Response};
 
-/// How many requests touch the disk at once. Those that wait hold a slot of the backend, which bounds them.
+/// The largest number of requests that access the disk at once. Waiting requests hold a slot of the backend, which
+/// limits them.
 const MOST_AT_ONCE: usize = 8;
 
 /// The gateway around the server: receives its notifications and events. Calls return at once.
@@ -64,7 +63,7 @@ pub struct FilesServer {
     watch: Watch,
 }
 
-/// What the blocking threads share.
+/// The state that the blocking threads share.
 struct Served {
     tree: Tree,
     most_listed: usize,
@@ -73,21 +72,21 @@ struct Served {
     watch: watch::Shared,
 }
 
-/// Why the directory cannot be served.
+/// The reason why the directory cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
     #[error("the directory {} cannot be opened: {reason}", root.display())]
     Root { root: PathBuf, reason: io::Error },
 }
 
-/// A request that gets an error instead of a result.
+/// An error response to a request.
 enum Refusal {
     Error(Error),
     NotFound {
         uri: String,
         hint: String,
     },
-    /// It is there, but the system does not give it.
+    /// The file exists, but the system does not allow reading it.
     Unreadable(String),
 }
 
@@ -106,7 +105,7 @@ impl Refusal {
     }
 }
 
-/// Stops the work of a request whose future is dropped.
+/// A guard that stops the work of a request when its future is dropped.
 struct StopOnDrop(Stop);
 
 impl Drop for StopOnDrop {
@@ -167,7 +166,7 @@ impl FilesServer {
         }
     }
 
-    /// Answers on a blocking thread. It gives its place back when it really ends, not when nobody waits any more.
+    /// Answers on a blocking thread. The place is freed when the thread ends, even if the caller no longer waits.
     async fn work(&self, request: &Arc<Request>) -> Result<String, Refusal> {
         let broken = |reason: &str| Refusal::Error(Error::Internal(reason.to_owned()));
         let place = Arc::clone(&self.places).acquire_owned().await.map_err(|_| broken("the link is closed"))?;
@@ -220,7 +219,7 @@ impl Served {
         Ok("{}".to_owned())
     }
 
-    /// What is not subscribed, or not there any more, is as it is wanted.
+    /// Ends a subscription. A file that is not subscribed or does not exist any more is no error.
     fn unsubscribe(&self, request: &Request) -> Result<String, Refusal> {
         let uri = required(request.raw.as_str(), request.params.uri, "uri").map_err(Refusal::Error)?;
         if let Ok(path) = self.tree.root.canonical_uri_of(&uri) {
@@ -241,7 +240,7 @@ impl Served {
     }
 }
 
-/// Why there is nothing, said of `what`.
+/// Returns a sentence that explains why `what` is not available.
 fn explain(what: &str, missing: &Missing) -> String {
     match missing {
         Missing::NotFound => format!("{what} is not there"),
@@ -258,7 +257,7 @@ fn explain(what: &str, missing: &Missing) -> String {
     }
 }
 
-/// A structure of our own as JSON.
+/// Serializes a structure of this module.
 fn to_json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).expect("our structures have string keys only")
 }

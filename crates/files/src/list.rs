@@ -1,4 +1,4 @@
-//! The tool `list`: what is in a directory, or all files below it that a pattern names.
+//! The tool `list`: lists a directory, or all files below it that match a glob.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -31,7 +31,7 @@ pub struct Arguments {
 #[serde(rename_all = "camelCase")]
 struct Listed {
     entries: Vec<Entry>,
-    /// Whether all directories could be read.
+    /// True if all directories were read.
     complete: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
@@ -119,12 +119,12 @@ pub fn call(tree: &Tree, arguments: &Arguments, stop: &Stop) -> Result<ToolResul
     Ok(ToolResult::structured(text(&listed), &listed))
 }
 
-/// Where a path stands, seen from the one that was listed last. Paths are visited in order.
+/// The position of a path relative to the last listed one. Paths are visited in order.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// It and all below it were listed.
+    /// The path and everything below it were listed before.
     Before,
-    /// It is a directory that the last one is in, or the last one itself.
+    /// The path is the last listed one, or a directory that contains it.
     Around,
     After,
 }
@@ -141,7 +141,7 @@ impl Place {
     }
 }
 
-/// What vanished meanwhile is none.
+/// Returns the entry of a file or directory. Returns `None` if it vanished meanwhile.
 fn entry(tree: &Tree, item: &Item<'_>) -> Option<Entry> {
     let facts = item.facts().ok()?;
     let (path, last_modified) = (tree.root.named(item.path), date::iso(facts.modified));
@@ -151,7 +151,7 @@ fn entry(tree: &Tree, item: &Item<'_>) -> Option<Entry> {
     }
 }
 
-/// A line each: the path, and the size of a file.
+/// Formats one line per entry: the path, and the size of a file.
 fn text(listed: &Listed) -> String {
     let line = |entry: &Entry| match entry.size {
         Some(size) => format!("{} ({size})", entry.path),
@@ -170,7 +170,8 @@ fn text(listed: &Listed) -> String {
     lines.join("\n")
 }
 
-/// The path that was listed last: paths are listed in order, so it says where to go on even when files come and go.
+/// Encodes the last listed path. The list is sorted by path, so the position is valid even if files are added or
+/// removed.
 fn cursor(last: &Relative) -> String {
     encode(last.as_path().as_os_str().as_bytes())
 }
@@ -180,7 +181,7 @@ fn read_cursor(cursor: &str) -> Result<PathBuf, String> {
     path.ok_or_else(|| format!("cursor {cursor:?} is none of ours; begin again without one"))
 }
 
-/// How many entries an answer may have.
+/// Returns the number of entries for an answer. Returns an error if the requested number is out of range.
 pub fn limit(asked: Option<usize>, usual: usize, most: usize) -> Result<usize, String> {
     match asked {
         None => Ok(usual),

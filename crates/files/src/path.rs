@@ -1,9 +1,9 @@
-//! Names of files as clients write them, turned into paths below the root, and back into URIs.
+//! Converts the names that clients write to paths below the root, and paths to URIs.
 //!
-//! Nothing here touches the disk. A [`Relative`] has plain names only, so joined to the root it cannot lead out of it by its
-//! spelling; links are the tree's business. Each file has exactly one URI: what RFC 3986 lets stand in a path segment stands
-//! as it is, every other byte is `%XX`. `resources/read` takes no other spelling, since the rules of the configuration
-//! (`resources.deny`) are compared with the spelling. Tools take any: they are for agents.
+//! Nothing here accesses the disk. A [`Relative`] has only plain names, so its spelling cannot lead out of the root.
+//! The tree handles links. Each file has exactly one URI: characters that RFC 3986 allows in a path segment are
+//! literal, every other byte is `%XX`. `resources/read` accepts only that spelling, because `resources.deny` in the
+//! configuration compares spellings. Tools accept any spelling, for the convenience of agents.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -11,14 +11,14 @@ use std::path::{Component, Path, PathBuf};
 
 use goblin_config::roots::encode;
 
-/// No longer path is looked at; no system opens one.
+/// The longest path that is accepted. No system opens a longer one.
 const LONGEST_PATH: usize = 4096;
 
-/// A path below the root: plain names, no `.`, no `..`. Empty is the root itself.
+/// A path below the root, of plain names without `.` and `..`. An empty one is the root itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Relative(PathBuf);
 
-/// Why a text names nothing below the root.
+/// The reason why a text names no path below the root.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
     #[error("a path must not be empty; \".\" is the root")]
@@ -44,18 +44,18 @@ impl Relative {
         Relative(self.0.join(name))
     }
 
-    /// The directories it is in, the nearest first, the root last.
+    /// Returns the directories that contain it, from the nearest to the root.
     pub fn above(&self) -> impl Iterator<Item = Relative> {
         self.0.ancestors().skip(1).map(|directory| Relative(directory.to_owned()))
     }
 
-    /// A path that the system made of plain names.
+    /// Converts a path from the system. Returns `None` if it has components other than plain names and `.`.
     pub fn from_plain(path: &Path) -> Option<Relative> {
         let plain = |component| matches!(component, Component::Normal(_) | Component::CurDir);
         path.components().all(plain).then(|| Relative(path.components().filter(|part| plain_name(*part)).collect()))
     }
 
-    /// For people; bytes that are no UTF-8 are shown as �.
+    /// Returns the path for display. Bytes that are not UTF-8 become �.
     pub fn shown(&self) -> String {
         if self.0.as_os_str().is_empty() { ".".to_owned() } else { self.0.to_string_lossy().into_owned() }
     }
@@ -65,14 +65,14 @@ fn plain_name(component: Component<'_>) -> bool {
     matches!(component, Component::Normal(_))
 }
 
-/// How the root is spelled.
+/// The spellings of the root.
 #[derive(Debug)]
 pub struct Root {
-    /// Without links.
+    /// The path with links resolved.
     path: PathBuf,
-    /// As configured; agents know it under this name.
+    /// The configured path, which agents may know.
     asked: PathBuf,
-    /// `file://` and the path, without a slash at its end.
+    /// The URI of the root: `file://` and the path, without a trailing slash.
     uri: String,
 }
 
@@ -87,12 +87,13 @@ impl Root {
         &self.path
     }
 
-    /// The URI of a file.
+    /// Returns the URI of a file.
     pub fn uri(&self, relative: &Relative) -> String {
         format!("{}/{}", self.uri, encode(relative.as_path().as_os_str().as_bytes()))
     }
 
-    /// As a tool's argument that names it again: relative, or else its URI.
+    /// Returns a tool argument that names the file: the relative path, or the URI if the path is ambiguous or not
+    /// UTF-8.
     pub fn named(&self, relative: &Relative) -> String {
         match relative.as_path().to_str() {
             Some("") => ".".to_owned(),
@@ -101,12 +102,12 @@ impl Root {
         }
     }
 
-    /// The template that every URI of a file matches.
+    /// Returns the template that matches every file URI.
     pub fn template(&self) -> String {
         format!("{}/{{+path}}", self.uri)
     }
 
-    /// A tool's argument: relative to the root, absolute, or a file URI.
+    /// Parses a tool argument: a path relative to the root, an absolute path, or a file URI.
     pub fn path_of(&self, text: &str) -> Result<Relative, PathError> {
         if text.is_empty() {
             return Err(PathError::Empty);
@@ -120,14 +121,14 @@ impl Root {
         if normal.is_absolute() { self.strip(&normal).ok_or_else(outside) } else { Ok(Relative(normal)) }
     }
 
-    /// A URI in its one spelling.
+    /// Parses a URI in its canonical spelling. Returns an error with that spelling for any other.
     pub fn canonical_uri_of(&self, uri: &str) -> Result<Relative, PathError> {
         let relative = self.uri_of(uri)?;
         let canonical = self.uri(&relative);
         if canonical == uri { Ok(relative) } else { Err(PathError::Spelling { uri: uri.to_owned(), canonical }) }
     }
 
-    /// A file URI in any spelling, decoded once.
+    /// Parses a file URI in any spelling. Decodes it once.
     fn uri_of(&self, uri: &str) -> Result<Relative, PathError> {
         let wrong = |reason| PathError::Uri { uri: uri.to_owned(), reason };
         let rest = strip_scheme(uri).ok_or_else(|| wrong("it does not begin with file:"))?;
@@ -175,7 +176,7 @@ fn check(path: &[u8]) -> Result<(), PathError> {
     if path.contains(&0) { Err(PathError::Nul) } else { Ok(()) }
 }
 
-/// The path without `.` and `..`, by its words alone; nothing where it leads above its beginning.
+/// Resolves `.` and `..` without disk access. Returns `None` if the path leads above its start.
 fn normalise(path: &Path) -> Option<PathBuf> {
     let mut normal = PathBuf::new();
     for component in path.components() {
@@ -192,13 +193,13 @@ fn normalise(path: &Path) -> Option<PathBuf> {
     Some(normal)
 }
 
-/// What follows `file:`; a scheme has no case.
+/// Returns the part after `file:`. The case of the scheme does not matter.
 fn strip_scheme(uri: &str) -> Option<&str> {
     let scheme = uri.get(..5)?;
     scheme.eq_ignore_ascii_case("file:").then(|| &uri[5..])
 }
 
-/// A name as the value of `{+path}`, whose expansion leaves `?`, `#`, `[`, `]` and triplets alone and encodes the rest.
+/// Encodes a name as a value of `{+path}`. Its expansion keeps `?`, `#`, `[`, `]` and `%XX` and encodes the rest.
 pub fn template_value(name: &OsStr) -> String {
     let mut value = String::new();
     for chunk in name.as_bytes().utf8_chunks() {
@@ -213,7 +214,7 @@ pub fn template_value(name: &OsStr) -> String {
     value
 }
 
-/// Decodes the triplets of `text`, once; nothing where a `%` has no two hex digits after it.
+/// Decodes `%XX` once. Returns `None` if a `%` is not followed by two hex digits.
 pub fn decode(text: &str) -> Option<Vec<u8>> {
     let mut bytes = text.bytes();
     let mut decoded = Vec::with_capacity(text.len());

@@ -1,7 +1,7 @@
-//! The tool `read`: a file, or a part of it by lines or by bytes.
+//! The tool `read`: returns a file, or a part of it by lines or by bytes.
 //!
-//! An answer has at most [`MOST_BYTES`] of the file and says where to go on. A file is read as far as it must be and no
-//! further, however large it is.
+//! An answer has at most [`MOST_BYTES`] of the file, and states where the next call must continue. Only the necessary
+//! part of a file is read, however large the file is.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
@@ -14,7 +14,7 @@ use crate::tools;
 use crate::tree::{Kind, Spot, Stop, Tree};
 
 const MOST_BYTES: usize = 256 * 1024;
-/// How much is read between two looks at whether anybody still waits.
+/// The number of bytes between two checks whether the caller still waits.
 const CHUNK: usize = 64 * 1024;
 
 #[derive(Deserialize)]
@@ -81,27 +81,27 @@ fn unreadable(asked: &str, error: &io::Error) -> String {
 /// Some lines of a file.
 struct Part {
     bytes: Vec<u8>,
-    /// Where they begin in the file.
+    /// The position of the first line in the file.
     offset: u64,
-    /// The lines that were met, the last perhaps in part.
+    /// The number of lines read, including a partial last one.
     lines: u64,
     end: PartEnd,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PartEnd {
-    /// There is no more, in the file or of what was asked for.
+    /// The requested lines, or the file, end here.
     Whole,
-    /// There was no room for this line.
+    /// The limit was reached before this line.
     Before(u64),
-    /// There was no room for all of a line.
+    /// The limit was reached inside a line.
     Inside,
 }
 
 impl Part {
     fn read(mut file: impl BufRead, first: u64, last: u64, stop: &Stop) -> io::Result<Part> {
         let mut part = Part { bytes: Vec::new(), offset: 0, lines: 0, end: PartEnd::Whole };
-        // Whether the next byte begins a line.
+        // The next byte begins a line.
         let mut fresh = true;
         loop {
             let chunk = file.fill_buf()?;
@@ -127,7 +127,7 @@ impl Part {
         }
     }
 
-    /// Takes away what is too much: the last line, or, where that is all there is, the end of it.
+    /// Cuts the bytes to the limit: before the last line, or inside it if it is the only one.
     fn cut(&mut self) {
         let body = &self.bytes[..MOST_BYTES];
         match memchr::memrchr(b'\n', body) {
@@ -187,7 +187,7 @@ fn read_bytes(tree: &Tree, spot: &Spot, arguments: &Arguments, mut file: File) -
     let mut bytes = Vec::new();
     let read = file.seek(SeekFrom::Start(offset)).and_then(|_| file.take(length).read_to_end(&mut bytes));
     read.map_err(|error| unreadable(asked, &error))?;
-    // The ends may stand inside of a character.
+    // The range may begin or end inside a character.
     let range = inside(&bytes);
     let told = |start: usize, end: usize| {
         let (start, end) = (offset + start as u64, offset + end as u64);
@@ -205,7 +205,7 @@ fn read_bytes(tree: &Tree, spot: &Spot, arguments: &Arguments, mut file: File) -
     }
 }
 
-/// The bytes without the parts of characters that stand at their ends, should they be text.
+/// Returns the range without partial UTF-8 characters at both ends.
 fn inside(bytes: &[u8]) -> std::ops::Range<usize> {
     const LONGEST_CHARACTER: usize = 4;
     let continues = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     fn check_lines(text: &str, first: u64, last: u64, expected: &str, lines: u64) {
-        // A small buffer, so that lines stand across its edges.
+        // The buffer is so small that lines cross its end.
         let part = Part::read(BufReader::with_capacity(3, text.as_bytes()), first, last, &Stop::default());
         let part = part.expect("memory can be read");
         assert_eq!((String::from_utf8_lossy(&part.bytes).as_ref(), part.lines), (expected, lines), "{text:?}");

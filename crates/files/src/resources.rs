@@ -1,4 +1,4 @@
-//! The files as resources: listed, read, and completed in the template.
+//! Serves the files as resources: lists, reads and completes them.
 
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,7 +16,7 @@ use goblin_wire::error::Error;
 use goblin_wire::json::{self, quote};
 use goblin_wire::params::required;
 
-/// The protocol's bound for one completion.
+/// The protocol's limit of values in one completion.
 const MOST_VALUES: usize = 100;
 
 #[derive(Serialize)]
@@ -41,11 +41,11 @@ struct Annotations {
     last_modified: String,
 }
 
-/// `resources/list`.
+/// Handles `resources/list`.
 pub fn list(tree: &Tree, most: usize, stop: &Stop) -> Result<(String, Listing), Refusal> {
     let mut resources = Vec::new();
     let listing = each(tree, most, stop, |item| {
-        // What vanished meanwhile is not listed.
+        // Omit files that vanished meanwhile.
         if item.kind == Kind::File
             && let Ok(facts) = item.facts()
         {
@@ -62,16 +62,16 @@ pub fn list(tree: &Tree, most: usize, stop: &Stop) -> Result<(String, Listing), 
     Ok((to_json(&Listed { resources }), listing))
 }
 
-/// What a list is known by.
+/// The properties of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listing {
-    /// Of the paths of all files in it. Two lists of the same files have the same.
+    /// A hash of the paths of all listed files, in order.
     pub fingerprint: u64,
-    /// There are more files than it may have.
+    /// There are more files than the limit.
     pub is_cut: bool,
 }
 
-/// Visits the files that are listed, `most` of them, and the directories on the way.
+/// Visits the listed files, at most `most`, and the directories that contain them.
 pub fn each(tree: &Tree, most: usize, stop: &Stop, mut visit: impl FnMut(&Item<'_>)) -> Result<Listing, Missing> {
     let root = tree.find(&Relative::default())?;
     let (mut count, mut is_cut) = (0, false);
@@ -91,7 +91,7 @@ pub fn each(tree: &Tree, most: usize, stop: &Stop, mut visit: impl FnMut(&Item<'
     Ok(Listing { fingerprint: fingerprint.finish(), is_cut })
 }
 
-/// `resources/templates/list`.
+/// Handles `resources/templates/list`.
 pub fn templates(tree: &Tree, most: usize) -> String {
     let description = format!(
         "Any file below {}, by its path relative to it. At most {most} of them are listed as resources.",
@@ -104,7 +104,7 @@ pub fn templates(tree: &Tree, most: usize) -> String {
     )
 }
 
-/// `resources/read`.
+/// Handles `resources/read`.
 pub fn read(tree: &Tree, request: &Request) -> Result<String, Refusal> {
     let Named { uri, path, spot } = named(tree, request)?;
     let bytes = spot.open().and_then(content::whole);
@@ -116,19 +116,19 @@ pub fn read(tree: &Tree, request: &Request) -> Result<String, Refusal> {
              startLine and endLine, or by offset and length"
         ))
     })?;
-    // Under the name it was asked for by, which need not be where a link leads.
+    // Use the requested URI, even if a link leads elsewhere.
     let contents = to_json(&Contents::new(uri.into_owned(), &path, bytes));
     Ok(format!(r#"{{"contents":[{contents}]}}"#))
 }
 
-/// A file that a request is about.
+/// The file that a request names.
 pub struct Named<'a> {
     pub uri: Cow<'a, str>,
     pub path: Relative,
     pub spot: Spot,
 }
 
-/// The file whose URI stands in `params`.
+/// Returns the file with the URI in the parameters. Returns an error if it does not exist or is not a regular file.
 pub fn named<'a>(tree: &Tree, request: &'a Request) -> Result<Named<'a>, Refusal> {
     let uri = required(request.raw.as_str(), request.params.uri, "uri").map_err(Refusal::Error)?;
     let missing = |hint: String| Refusal::NotFound { uri: uri.to_string(), hint };
@@ -157,7 +157,7 @@ fn unreadable(uri: &str, error: &io::Error) -> Refusal {
     Refusal::Unreadable(format!("{uri} cannot be read: {error}"))
 }
 
-/// `completion/complete` for the template's `path`: the names in the directory that the value is in.
+/// Handles `completion/complete` for the template variable `path`: completes names in the directory of the value.
 pub fn complete(tree: &Tree, request: &Request, stop: &Stop) -> Result<String, Refusal> {
     let text = request.raw.as_str();
     let member = |of, key| json::member(text, of?, key);
@@ -182,7 +182,7 @@ fn at_string(text: &str, at: Option<json::Span>) -> Option<String> {
     json::string(text, at?).map(Cow::into_owned)
 }
 
-/// The first paths that begin with `value`, and how many there are. A directory ends in a slash.
+/// Returns the first paths that begin with `value`, and the number of all. Directories end with a slash.
 fn names(tree: &Tree, value: &str, stop: &Stop) -> (Vec<String>, usize) {
     let (before, begin) = value.split_at(value.rfind('/').map_or(0, |slash| slash + 1));
     let directory = if before.is_empty() { Some(".".to_owned()) } else { decoded(before) };
@@ -203,7 +203,7 @@ fn names(tree: &Tree, value: &str, stop: &Stop) -> (Vec<String>, usize) {
     (values, total)
 }
 
-/// Values are spelled as for a template; directories whose names are no UTF-8 are not completed further.
+/// Decodes a template value. Returns `None` if it is not UTF-8, so directories with such names are not completed.
 fn decoded(text: &str) -> Option<String> {
     path::decode(text).and_then(|bytes| String::from_utf8(bytes).ok())
 }

@@ -1,9 +1,9 @@
-//! The one rule that decides what exists: for lists, reads, searches and completions alike.
+//! The rule that decides which files exist, for lists, reads, searches and completions alike.
 //!
-//! `.git` is never served. Names that begin with a dot are not, unless `hidden`. What `.gitignore` names is not, unless
-//! `ignored`: the files of every directory from the top of the repository down, the nearest one first, then the
-//! repository's `info/exclude`. The rules are read anew for each request, so an edit counts at once. Where they cannot be
-//! read, nothing they might name is served.
+//! `.git` is never served. Names that begin with a dot are served only with `hidden`. Names in `.gitignore` are served
+//! only with `ignored`. The `.gitignore` files from the top of the repository down apply, the nearest first, then
+//! `info/exclude`. The rules are read for each request, so an edit applies at once. If they cannot be read, no file
+//! that they might exclude is served.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -21,22 +21,22 @@ use rustix::fs::OFlags;
 use crate::tree;
 
 const RULES: &str = ".gitignore";
-/// In the top of a repository.
+/// The path of the exclude file below the top of a repository.
 const EXCLUDE: &str = ".git/info/exclude";
-/// The files of rules that hold in one directory, together; more is an error. A pattern may need a thousand times its
-/// length in memory, and they are read for each request.
+/// The limit in bytes of all rule files that apply to one directory. More is an error: a pattern may need a thousand
+/// times its length in memory, and the files are read for each request.
 const LONGEST_RULES: u64 = 128 << 10;
-/// Its parser calls itself for each brace, so this bounds the stack as well.
+/// The longest glob of a client. The parser recurses for each brace, so this limits the stack as well.
 const LONGEST_GLOB: usize = 512;
 
 pub struct Rule {
-    /// Absolute.
+    /// The absolute path of the root.
     root: PathBuf,
     hidden: bool,
     ignored: bool,
 }
 
-/// Why something does not exist for clients.
+/// The reason why a file does not exist for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Excluded {
     Git,
@@ -44,15 +44,15 @@ pub enum Excluded {
     Ignored,
 }
 
-/// The files of rules that hold in one directory, the nearest last.
+/// The rule files that apply to one directory, the nearest last.
 #[derive(Clone, Default)]
 pub struct Layers(Vec<Arc<Layer>>);
 
 struct Layer {
-    /// The directory that the patterns are relative to, absolute.
+    /// The absolute path of the directory to which the patterns are relative.
     at: PathBuf,
     patterns: Gitignore,
-    /// Of the file.
+    /// The size of the rule file.
     size: u64,
 }
 
@@ -61,7 +61,7 @@ impl Rule {
         Rule { root, hidden, ignored }
     }
 
-    /// What the names of a path alone decide.
+    /// Checks the names of a path alone, without rule files.
     pub fn judge_names(&self, path: &Path) -> Result<(), Excluded> {
         path.iter().try_for_each(|name| self.judge_name(name))
     }
@@ -73,7 +73,7 @@ impl Rule {
         if !self.hidden && name.as_bytes().starts_with(b".") { Err(Excluded::Hidden) } else { Ok(()) }
     }
 
-    /// Whether a path is served whose parent is. `layers` are those of the parent.
+    /// Checks a path in a directory that is served. `layers` are the rules of that directory.
     pub fn judge(&self, layers: &Layers, path: &Path, is_directory: bool) -> Result<(), Excluded> {
         if let Some(name) = path.file_name() {
             self.judge_name(name)?;
@@ -90,7 +90,7 @@ impl Rule {
         Ok(())
     }
 
-    /// What holds above the root: the rules of the repository that it is in.
+    /// Returns the rules from above the root: those of the repository that contains it.
     pub fn above(&self) -> io::Result<Layers> {
         let mut layers = Layers::default();
         let Some((top, between)) = self.repository() else { return Ok(layers) };
@@ -101,7 +101,7 @@ impl Rule {
         Ok(layers)
     }
 
-    /// The top of the repository that the root is in, and the directories from there down that are above the root.
+    /// Returns the top of the repository that contains the root, and the directories from there to the root's parent.
     fn repository(&self) -> Option<(&Path, Vec<&Path>)> {
         let top = self.root.ancestors().find(|directory| directory.join(".git").symlink_metadata().is_ok());
         let top = top.filter(|_| !self.ignored)?;
@@ -110,14 +110,14 @@ impl Rule {
         Some((top, between))
     }
 
-    /// The directories outside of the tree whose files of rules hold in it.
+    /// Returns the directories outside the root with rule files that apply to it.
     pub fn places(&self) -> Vec<PathBuf> {
         let Some((top, between)) = self.repository() else { return Vec::new() };
         let exclude = top.join(EXCLUDE);
         exclude.parent().into_iter().chain(between).map(Path::to_owned).collect()
     }
 
-    /// Whether what is served may be different when this changes.
+    /// Reports whether a change of this path may change which files are served.
     pub fn is_rules(&self, absolute: &Path) -> bool {
         let is_named = |name: &str| absolute.file_name().is_some_and(|known| known == name);
         !self.ignored && (is_named(RULES) || is_named(".git") || absolute.ends_with(EXCLUDE))
@@ -131,7 +131,7 @@ impl Rule {
         layers.push(&self.root.join(path), tree::open_file(directory, OsStr::new(RULES)))
     }
 
-    /// Takes them away again.
+    /// Removes the rules that [`enter`](Rule::enter) added for the directory.
     pub fn leave(&self, layers: &mut Layers, path: &Path) {
         let at = self.root.join(path);
         layers.0.pop_if(|layer| layer.at == at);
@@ -139,7 +139,7 @@ impl Rule {
 }
 
 impl Layers {
-    /// What is no regular file is no file of rules, as for git.
+    /// Adds the rules in `file`. Ignores a missing file and one that is not regular, as git does.
     fn push(&mut self, at: &Path, file: io::Result<File>) -> io::Result<()> {
         let file = match file {
             Ok(file) => file,
@@ -160,7 +160,7 @@ impl Layers {
     }
 }
 
-/// The patterns of a file of rules; a line that is none is passed over, as git does.
+/// Parses a rule file. Ignores invalid lines, as git does.
 fn patterns(text: &str) -> Result<Gitignore, ignore::Error> {
     let mut builder = builder();
     for line in text.trim_start_matches('\u{feff}').lines() {
@@ -169,16 +169,16 @@ fn patterns(text: &str) -> Result<Gitignore, ignore::Error> {
     builder.build()
 }
 
-/// Relative to no directory: the paths it is asked about are stripped already.
+/// Returns a builder for patterns without a base directory, because callers pass relative paths.
 fn builder() -> GitignoreBuilder {
     let mut builder = GitignoreBuilder::new(".");
-    // As git there: another spelling of a name opens the same file.
+    // Git ignores case on macOS, because another case opens the same file there.
     let _ = builder.case_insensitive(cfg!(target_os = "macos"));
     builder
 }
 
-/// Braces are plain characters to git. They must be so here too: the parser of alternatives calls itself for each brace,
-/// so a line of many would end the process.
+/// Escapes braces, which git treats as plain characters. The parser recurses for each brace, so a line with many would
+/// overflow the stack.
 fn without_alternatives(line: &str) -> String {
     let mut plain = String::with_capacity(line.len());
     let mut is_escaped = false;
@@ -192,14 +192,14 @@ fn without_alternatives(line: &str) -> String {
     plain
 }
 
-/// A file of rules outside of the root. A pipe in its place must not keep us waiting.
+/// Opens a rule file outside the root. Does not block if the path is a pipe.
 fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = File::options().read(true).custom_flags(flags).open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(tree::not_regular()) }
 }
 
-/// A pattern that a client chose paths by, in the words of `.gitignore`, with `{one,other}` besides.
+/// A pattern of a client in the syntax of `.gitignore`, with `{one,other}` in addition.
 pub struct Glob(Gitignore);
 
 impl Glob {
@@ -216,7 +216,7 @@ impl Glob {
         builder.build().map(Glob).map_err(|error| problem(&error.to_string()))
     }
 
-    /// Whether the path of a file matches, or a directory it is in.
+    /// Reports whether the path of a file, or of a directory that contains it, matches.
     pub fn matches(&self, path: &Path) -> bool {
         self.0.matched_path_or_any_parents(path, false).is_ignore()
     }

@@ -1,4 +1,4 @@
-//! The tool `search`: a text in the names and in the lines of files.
+//! The tool `search`: finds a text in the paths and in the lines of files.
 
 use memchr::memmem::Finder;
 use serde::{Deserialize, Serialize};
@@ -12,9 +12,9 @@ use crate::tree::{Item, Kind, Next, Stop, Tree};
 
 const USUAL_LIMIT: usize = 100;
 const MOST: usize = 1000;
-/// A longer line is cut to so many characters around what was found.
+/// The number of characters to which a longer line is cut, around the match.
 const LONGEST_LINE: usize = 300;
-/// So many of them stand before what was found.
+/// The number of characters before the match in a cut line.
 const BEFORE: usize = 100;
 
 #[derive(Deserialize)]
@@ -42,14 +42,14 @@ enum Place {
 #[derive(Serialize)]
 struct Found {
     matches: Vec<Match>,
-    /// How many files were looked into.
+    /// The number of files that were searched.
     searched: usize,
     skipped: Skipped,
-    /// Whether that is all there is.
+    /// True if these are all matches.
     complete: bool,
 }
 
-/// A match in a line, or in the path where there is none.
+/// A match in a line. If there is no line, the path matches.
 #[derive(Serialize)]
 struct Match {
     path: String,
@@ -59,7 +59,7 @@ struct Match {
     text: Option<String>,
 }
 
-/// Files that were not looked into.
+/// The number of files that were not searched, by reason.
 #[derive(Default, Serialize)]
 struct Skipped {
     binary: usize,
@@ -128,7 +128,7 @@ pub fn call(tree: &Tree, arguments: &Arguments, stop: &Stop) -> Result<ToolResul
         let wanted = glob.as_ref().is_none_or(|glob| glob.matches(item.path.as_path()));
         if item.kind == Kind::File && wanted {
             let path = tree.root.named(item.path);
-            // The name of the file, not of the root, which stands in a URI.
+            // Compare the relative path. The URI would also contain the path of the root.
             if arguments.place != Place::Text && needle.find(&item.path.shown()).is_some() {
                 found.matches.push(Match { path: path.clone(), line: None, text: None });
             }
@@ -144,7 +144,7 @@ pub fn call(tree: &Tree, arguments: &Arguments, stop: &Stop) -> Result<ToolResul
 }
 
 impl Found {
-    /// Adds the lines of a file, one more than `limit` at most.
+    /// Adds the matching lines of a file, up to one more than `limit` matches in total.
     fn look_into(&mut self, item: &Item<'_>, path: &str, needle: &Needle, limit: usize) {
         let bytes = match item.open().and_then(content::whole) {
             Ok(Some(bytes)) => bytes,
@@ -183,7 +183,7 @@ impl Found {
     }
 }
 
-/// What is looked for.
+/// A search text.
 struct Needle {
     finder: Finder<'static>,
     ignore_case: bool,
@@ -195,7 +195,7 @@ impl Needle {
         Needle { finder: Finder::new(&query).into_owned(), ignore_case }
     }
 
-    /// Where it stands first.
+    /// Returns the position of the first match.
     fn find(&self, text: &str) -> Option<usize> {
         if self.ignore_case {
             self.finder.find(text.to_lowercase().as_bytes())
@@ -204,9 +204,9 @@ impl Needle {
         }
     }
 
-    /// The first `most` lines it stands in, with their numbers.
+    /// Returns the first `most` matching lines with their numbers.
     fn lines(&self, text: &str, most: usize) -> Vec<(usize, String)> {
-        // No character becomes a line break in lower case, or ceases to be one: the lines keep their numbers.
+        // Lower case neither adds nor removes line breaks, so the line numbers are the same.
         let folded = self.ignore_case.then(|| text.to_lowercase());
         let haystack = folded.as_deref().unwrap_or(text).as_bytes();
         let mut lines = text.lines();
@@ -234,7 +234,7 @@ impl Needle {
             return line.to_owned();
         }
         let at = self.find(line).unwrap_or_default();
-        // In lower case the position may be another; what is shown is then a little beside.
+        // The position may differ in lower case. The excerpt is then slightly off.
         let before = line.char_indices().take_while(|(index, _)| *index < at).count();
         let from = before.saturating_sub(BEFORE).min(count - LONGEST_LINE);
         let shown: String = line.chars().skip(from).take(LONGEST_LINE).collect();

@@ -1,6 +1,7 @@
-//! The tools: `list`, `read` and `search`. Each has its file; here is what they are called and how they are refused.
+//! The tools `list`, `read` and `search`, each in its own module. This module holds their definitions and common
+//! errors.
 //!
-//! What an agent can mend (arguments, paths) is a tool error in words that say how.
+//! Wrong arguments and paths become tool errors that explain the correction, so that an agent can act on them.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -13,17 +14,17 @@ use goblin_wire::Request;
 use goblin_wire::error::Error;
 use goblin_wire::params::required;
 
-/// So many names are compared to find one that may have been meant, and none with a path longer than this.
+/// The limits of the search for a similar path: the number of paths compared, and their length in bytes.
 const MOST_COMPARED: usize = 20_000;
 const LONGEST_COMPARED: usize = 256;
 const LEAST_LIKENESS: f64 = 0.6;
 
-/// The result of `tools/list`.
+/// Returns the result of `tools/list`.
 pub fn definitions() -> String {
     json!({ "tools": [list::definition(), read::definition(), search::definition()] }).to_string()
 }
 
-/// A tool's definition; all are alike in what they do to the world.
+/// Returns the definition of a tool. All tools have the same annotations, because they only read.
 pub fn definition(name: &str, title: &str, description: &str, input: Value, required: &[&str]) -> Value {
     json!({
         "name": name,
@@ -38,7 +39,7 @@ pub fn definition(name: &str, title: &str, description: &str, input: Value, requ
     })
 }
 
-/// `tools/call`.
+/// Handles `tools/call`.
 pub fn call(tree: &Tree, request: &Request, stop: &Stop) -> Result<String, Refusal> {
     let name = required(request.raw.as_str(), request.params.name, "name").map_err(Refusal::Error)?;
     let result = match &*name {
@@ -56,7 +57,7 @@ fn arguments<T: DeserializeOwned>(request: &Request) -> Result<T, String> {
     serde_json::from_str(given).map_err(|error| format!("invalid arguments: {error}"))
 }
 
-/// What is at a path that an agent named, or words that help to name it better.
+/// Returns the file or directory at a path that an agent gave. The error suggests a similar path if there is one.
 pub fn spot(tree: &Tree, asked: &str, stop: &Stop) -> Result<Spot, String> {
     let path = tree.root.path_of(asked).map_err(|error| error.to_string())?;
     tree.find(&path).map_err(|missing| match missing {
@@ -69,7 +70,7 @@ pub fn spot(tree: &Tree, asked: &str, stop: &Stop) -> Result<Spot, String> {
     })
 }
 
-/// The path most like `path`: one of the same name elsewhere, or one spelled almost so.
+/// Returns the path that is most similar to `path`: one with the same name elsewhere, or one with a similar spelling.
 fn nearest(tree: &Tree, path: &Relative, stop: &Stop) -> Option<String> {
     let root = tree.find(&Relative::default()).ok()?;
     let (asked, name) = (path.shown(), path.as_path().file_name()?);
@@ -91,10 +92,10 @@ fn nearest(tree: &Tree, path: &Relative, stop: &Stop) -> Option<String> {
     best.map(|(_, shown)| shown)
 }
 
-/// From 0 to 1: how many characters need no change.
+/// Returns the similarity of two texts from 0 to 1: the share of characters that need no change.
 fn likeness(one: &str, other: &str) -> f64 {
     let longer = one.len().max(other.len()) as f64;
-    // Each character that one has more than the other is a change; most pairs need no closer look.
+    // The difference in length is a lower bound of the changes, which rules out most pairs without the full comparison.
     let at_most = one.len().min(other.len()) as f64 / longer;
     if at_most < LEAST_LIKENESS { at_most } else { 1.0 - strsim::osa_distance(one, other) as f64 / longer }
 }

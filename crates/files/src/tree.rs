@@ -1,11 +1,10 @@
-//! The files below one directory, reached so that nothing outside of it ever is.
+//! Access to the files below one directory, and to nothing outside of it.
 //!
-//! The root is opened once. From there on every step is one plain name in an open directory, never following a link, so
-//! that whoever swaps a directory for a link meanwhile gains nothing. A link that a client names is resolved by cap-std
-//! inside of the root, and the rule is asked again about where it leads. Walks do not follow links at all.
-//!
-//! Only regular files are opened: what is at a name is looked at before, since opening a device may do things, and again
-//! after, on the handle itself.
+//! The root is opened once. Each further step opens one plain name in an open directory without following links.
+//! Replacing a directory by a link meanwhile therefore gains an attacker nothing. Links in a path of a client are
+//! resolved by cap-std within the root, and the rule is applied to the target again. Walks do not follow links. Only
+//! regular files are opened. The type is checked before, because opening a device may have effects, and again
+//! afterwards on the handle.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -21,9 +20,9 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use crate::path::{Relative, Root};
 use crate::rule::{Excluded, Layers, Rule};
 
-/// Directories below this depth are not walked into.
+/// The depth below which directories are not walked.
 const MOST_DEPTH: usize = 64;
-/// A walk ends after this many names.
+/// The number of names after which a walk ends.
 const MOST_NAMES: usize = 1_000_000;
 
 pub struct Tree {
@@ -37,51 +36,52 @@ pub enum Kind {
     File,
     Directory,
     Link,
-    /// A pipe, a socket, a device.
+    /// A pipe, socket or device.
     Other,
 }
 
-/// What is known of a file without opening it. Where two differ, so may what is in it.
+/// The metadata of a file. If two of them differ, the content may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     pub kind: Kind,
     pub size: u64,
-    /// Seconds since 1970.
+    /// The modification time in seconds since 1970.
     pub modified: i64,
-    /// When anything of it changed last, in seconds since 1970 and nanoseconds. Unlike `modified` nobody can set it.
+    /// The time of the last change to content or metadata, in seconds since 1970 and nanoseconds. Programs cannot set
+    /// it.
     pub changed: (i64, u32),
     inode: u64,
 }
 
-/// Why there is nothing at a path.
+/// The reason why there is no file at a path.
 #[derive(Debug)]
 pub enum Missing {
     NotFound,
-    /// The same answer whether it is there or not.
+    /// The path is excluded. The answer is the same whether a file exists or not.
     Excluded(Excluded),
     /// A link leads out of the root.
     Outside,
     Failed(io::Error),
 }
 
-/// Something that is there: a name in an open directory. The root is `.` in itself.
+/// An existing file or directory: a name in an open directory. The root is `.` in itself.
 pub struct Spot {
     parent: Dir,
     name: OsString,
-    /// Where it really is, links resolved.
+    /// The real path, with links resolved.
     pub path: Relative,
     pub facts: Facts,
-    /// The rules that hold in the parent.
+    /// The rules that apply in the parent directory.
     layers: Layers,
 }
 
-/// Where a step by step descent ended.
+/// The end of a descent.
 enum Descent {
     There(Box<Spot>),
     Link,
 }
 
-/// A name met on a walk.
+/// A file or directory on a walk.
 pub struct Item<'a> {
     directory: &'a Dir,
     name: &'a OsStr,
@@ -89,17 +89,17 @@ pub struct Item<'a> {
     pub kind: Kind,
 }
 
-/// Where a walk goes from a name.
+/// The next step of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// On; into it, where it is a directory.
+    /// Continue, and enter the item if it is a directory.
     Into,
-    /// On, but not into it.
+    /// Continue without entering the item.
     Past,
     End,
 }
 
-/// Set when nobody waits for the work any more.
+/// A flag that is set when no caller waits for the work any more.
 #[derive(Clone, Default)]
 pub struct Stop(Arc<AtomicBool>);
 
@@ -127,7 +127,7 @@ impl From<rustix::io::Errno> for Missing {
 }
 
 impl Tree {
-    /// Opens the root; `hidden` and `ignored` as in the configuration.
+    /// Opens the root. `hidden` and `ignored` are the settings of the configuration.
     pub fn open(root: &Path, hidden: bool, ignored: bool) -> io::Result<Tree> {
         let asked = std::path::absolute(root)?;
         let path = root.canonicalize()?;
@@ -136,25 +136,25 @@ impl Tree {
         Ok(Tree { directory, root: Root::new(path, asked), rule })
     }
 
-    /// What is at a path that a client named.
+    /// Returns the file or directory at a path of a client. Follows links within the root.
     pub fn find(&self, path: &Relative) -> Result<Spot, Missing> {
         if let Descent::There(spot) = self.descend(path)? {
             return Ok(*spot);
         }
         let target = self.directory.canonicalize(path.as_path()).map_err(|error| {
-            // cap-std has no errno for what leads outside.
+            // The error of cap-std for a path that leads outside has no errno.
             let leads_out = error.kind() == io::ErrorKind::PermissionDenied && error.raw_os_error().is_none();
             if leads_out { Missing::Outside } else { error.into() }
         })?;
         let target = Relative::from_plain(&target).ok_or(Missing::Outside)?;
         match self.descend(&target)? {
             Descent::There(spot) => Ok(*spot),
-            // Somebody put it there since.
+            // A link was created at this path meanwhile.
             Descent::Link => Err(Missing::NotFound),
         }
     }
 
-    /// Step by step, until the end of the path or the first link.
+    /// Opens one directory after another until the end of the path or the first link.
     fn descend(&self, path: &Relative) -> Result<Descent, Missing> {
         self.rule.judge_names(path.as_path()).map_err(Missing::Excluded)?;
         let mut spot = self.root_spot()?;
@@ -167,7 +167,7 @@ impl Tree {
             let facts = match facts(&parent, name) {
                 Ok(facts) => facts,
                 Err(error) => {
-                    // What is not there gets the answer of what might be.
+                    // A missing name gets the answer of an existing one, so that a client cannot probe excluded names.
                     judge(true).and_then(|()| judge(false))?;
                     return Err(error.into());
                 }
@@ -189,8 +189,8 @@ impl Tree {
         Ok(Spot { parent, name, path: Relative::default(), facts, layers })
     }
 
-    /// Visits what is below `spot` in the order of the paths, or `spot` itself where it is a file. Tells whether that was
-    /// all: directories that cannot be read, and what is beyond the bounds, are left out.
+    /// Visits everything below `spot` in path order, or `spot` itself if it is a file. Returns `false` if something was
+    /// omitted: an unreadable directory, or names beyond the limits.
     pub fn walk(&self, spot: &Spot, stop: &Stop, mut visit: impl FnMut(&Item<'_>) -> Next) -> bool {
         match spot.facts.kind {
             Kind::Directory => {}
@@ -229,7 +229,7 @@ impl Tree {
 }
 
 impl Spot {
-    /// Opens it for reading, where it is a regular file.
+    /// Opens the file for reading. Returns an error if it is not a regular file.
     pub fn open(&self) -> io::Result<File> {
         open_file(&self.parent, &self.name)
     }
@@ -249,12 +249,12 @@ impl Item<'_> {
     }
 }
 
-/// A walk under way.
+/// The state of a walk.
 struct Walk<'a> {
     rule: &'a Rule,
     layers: Layers,
     frames: Vec<Frame>,
-    /// How many names were read.
+    /// The number of names read so far.
     names: usize,
     whole: bool,
 }
@@ -291,7 +291,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The files and directories in a directory, sorted.
+    /// Returns the files and directories in a directory, sorted by name.
     fn read(&mut self, directory: &Dir) -> io::Result<Vec<(OsString, Kind)>> {
         let mut names = Vec::new();
         for entry in directory.entries()? {
@@ -302,7 +302,7 @@ impl Walk<'_> {
             self.names += 1;
             let entry = entry?;
             let (name, told) = (entry.file_name(), entry.file_type()?);
-            // Not every file system tells the kind along with the name.
+            // Some file systems do not report the type with the name.
             let kind = match (told.is_file(), told.is_dir(), told.is_symlink()) {
                 (true, _, _) => Kind::File,
                 (_, true, _) => Kind::Directory,
@@ -340,13 +340,13 @@ fn facts(directory: &Dir, name: &OsStr) -> rustix::io::Result<Facts> {
     rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).map(|stat| Facts::read(&stat))
 }
 
-/// A directory in a directory, and no link to one.
+/// Opens a directory in `parent`. Fails if it is a link.
 fn open_directory(parent: &Dir, name: &OsStr) -> rustix::io::Result<Dir> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(parent, name, flags, Mode::empty()).map(|handle| Dir::from_std_file(handle.into()))
 }
 
-/// A regular file in a directory, and no link to one.
+/// Opens a regular file in `parent`. Fails if it is a link.
 pub fn open_file(parent: &Dir, name: &OsStr) -> io::Result<File> {
     if facts(parent, name)?.kind != Kind::File {
         return Err(not_regular());
@@ -360,7 +360,7 @@ pub fn not_regular() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")
 }
 
-/// Whether there is no file of this name, as opposed to one that cannot be read.
+/// Reports whether the error means that there is no regular file with this name, and not that it cannot be read.
 pub fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::InvalidInput)
 }

@@ -1,14 +1,13 @@
-//! Tells the gateway when files change: a file as an update of its resource, the set of files as a change of the list.
+//! Reports changes of files to the gateway: a changed file as a resource update, a changed set of files as a list
+//! change.
 //!
-//! Levels, not events. What the system says is a hint where to look; what is told is the difference between what was seen
-//! and what is. So hints may be late, doubled, wrong or lost in a storm (then everything is looked at), and nothing is told
-//! but what the tree serves. A look waits until it has been quiet for [`QUIET`], so that an editor's save by a second file
-//! and a rename is one update; but no longer than [`LONGEST_WAIT`].
+//! Events of the system only indicate where to look. A report is the difference between the last seen and the current
+//! state, so late, repeated or wrong events do no harm. After lost events the whole tree is checked. A look waits for
+//! [`QUIET`] without events, at most for [`LONGEST_WAIT`]. An editor that saves by a rename thus causes one update.
 //!
-//! Where the system does not watch for us, everything is looked at every [`POLL_EVERY`], for good and told once.
-//!
-//! One task owns it all and ends with the link. What touches the disk runs on a blocking thread, one look at a time, and
-//! rests [`REST`] times as long as it took.
+//! If the system cannot watch the tree, it is polled every [`POLL_EVERY`] from then on, and one event reports that. One
+//! task owns all state and ends with the link. Disk access runs on a blocking thread, one look at a time. Each look is
+//! followed by a rest of [`REST`] times its duration.
 
 mod look;
 mod subscribed;
@@ -38,12 +37,12 @@ use goblin_telemetry::worker;
 const QUIET: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
 const POLL_EVERY: Duration = Duration::from_secs(2);
-/// Looking takes at most one part of so many of a processor's time.
+/// The ratio of rest to look time, which limits the use of the processor.
 const REST: u32 = 4;
-/// The same where nothing says that there is anything new.
+/// The same ratio for polling, when no event indicates a change.
 const POLL_REST: u32 = 20;
 
-/// Ends when this is dropped.
+/// The handle of the watch task. Dropping it ends the task.
 pub struct Watch(JoinHandle<()>);
 
 impl Watch {
@@ -63,17 +62,17 @@ impl Drop for Watch {
     }
 }
 
-/// What requests and the watch know of each other.
+/// The state that requests and the watch task share.
 #[derive(Default)]
 pub struct Shared {
     pub subscribed: Subscribed,
     lists: Mutex<Lists>,
-    /// Rung when there is a reason to look at everything.
+    /// Notified when there is a reason to check the whole tree.
     bell: Notify,
 }
 
-/// The list by its fingerprints: as the gateway has it, as it was seen last, and as it was when the gateway was told to
-/// fetch it, until it does.
+/// The fingerprints of the list: as the gateway has it, as the last look found it, and as it was last reported. The
+/// last one is reset when the gateway fetches the list.
 #[derive(Default)]
 struct Lists {
     given: Option<u64>,
@@ -82,7 +81,8 @@ struct Lists {
 }
 
 impl Shared {
-    /// The gateway was given this list. Where a look has seen another, one of the two is old: a further look tells.
+    /// Records the list that the gateway received. If the last look found another one, requests a look to find the
+    /// current one.
     pub fn given(&self, fingerprint: u64) {
         let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
         lists.given = Some(fingerprint);
@@ -92,7 +92,7 @@ impl Shared {
         }
     }
 
-    /// A look has seen this list; tells whether the gateway is to be told.
+    /// Records the list that a look found. Returns whether the gateway must be notified.
     fn seen(&self, fingerprint: u64) -> bool {
         let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
         lists.seen = Some(fingerprint);
@@ -102,7 +102,7 @@ impl Shared {
         is_news
     }
 
-    /// Somebody wants to hear of a file. Whether its directory is watched is seen by a look.
+    /// Adds a subscribed file and requests a look, which also watches the file's directory.
     pub fn subscribe(&self, path: Relative, spot: &Spot) {
         if self.subscribed.insert(path, spot) {
             self.bell.notify_one();
@@ -112,7 +112,7 @@ impl Shared {
 
 struct Watcher {
     served: Arc<Served>,
-    /// Nothing where we have to look ourselves.
+    /// The system's watcher. `None` if the tree is polled.
     system: Option<System>,
     seen: Arc<Seen>,
     touched: Touched,
@@ -138,7 +138,7 @@ impl Watcher {
         }
     }
 
-    /// Waits until there is something to look at, and it is time.
+    /// Waits until there is something to check and the rest after the last look is over.
     async fn wait(&mut self, rested: Instant) {
         loop {
             let due = self.touched.due().map(|due| due.max(rested));
@@ -157,7 +157,7 @@ impl Watcher {
         }
     }
 
-    /// One look, on a blocking thread. What the system says meanwhile is for the next.
+    /// Runs one look on a blocking thread. Events during the look are kept for the next one.
     async fn look(&mut self) {
         let touched = std::mem::take(&mut self.touched);
         let (served, seen) = (Arc::clone(&self.served), Arc::clone(&self.seen));
@@ -192,7 +192,7 @@ impl Watcher {
         match (looked.watched, &mut self.system) {
             (Some(Ok(watched)), Some(system)) => {
                 if system.adopt(watched) {
-                    // Before it was watched, something may have happened there.
+                    // Changes before the directory was watched caused no event, so look again.
                     self.touched.add_all(Instant::now());
                 }
             }
@@ -201,7 +201,7 @@ impl Watcher {
         }
     }
 
-    /// From now on we look ourselves.
+    /// Switches to polling and reports the reason.
     fn poll(&mut self, error: &io::Error) {
         self.system = None;
         self.touched.add_all(Instant::now());
@@ -210,13 +210,13 @@ impl Watcher {
     }
 }
 
-/// Waits for what the system says, and notes it. An error means that it says nothing any more.
+/// Waits for events and records them. Returns an error if the system's watcher failed.
 async fn hear(system: Option<&System>, served: &Served, touched: &mut Touched) -> io::Result<()> {
     let Some(system) = system else { return std::future::pending().await };
     system.read(|hint| note(served, touched, hint)).await
 }
 
-/// Notes a hint, where it may be about something that is served.
+/// Records an event if it may concern a served file.
 fn note(served: &Served, touched: &mut Touched, hint: Hint<'_>) {
     let now = Instant::now();
     let Some((path, touch)) = hint else { return touched.add_all(now) };

@@ -1,23 +1,24 @@
-//! How many subscriptions there are, of one client and of all, and how many there may be.
+//! Counts the subscriptions of each client and of all clients, and enforces the two limits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+/// A count of subscriptions, either of one client or of all clients.
 #[derive(Debug, Default)]
 pub struct Tally {
     count: AtomicUsize,
-    /// Of the updates for them.
+    /// The counts of updates for these subscriptions.
     pub fates: Arc<Fates>,
 }
 
-/// What became of updates.
+/// The number of updates by outcome.
 #[derive(Debug, Default)]
 pub struct Fates {
-    /// Written to the client's stream.
+    /// Updates that were written to the client's stream.
     pub delivered: AtomicU64,
-    /// A newer one took its place before it was written.
+    /// Updates that a newer one of the same resource replaced before they were written.
     pub coalesced: AtomicU64,
-    /// The client was gone before it was written.
+    /// Updates that were pending when the client left.
     pub dropped: AtomicU64,
 }
 
@@ -26,7 +27,7 @@ impl Tally {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Room for one more, unless there are `most`.
+    /// Counts one more subscription. Returns `None` if there are `most` already.
     fn enter(self: &Arc<Tally>, most: usize) -> Option<Entered> {
         let grown = |count: usize| (count < most).then_some(count + 1);
         self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown).ok()?;
@@ -42,29 +43,30 @@ impl Drop for Entered {
     }
 }
 
-/// A place among the subscriptions of one client and of all; given back when dropped.
+/// One subscription's share of the client's limit and of the global limit. Dropping it returns both.
 pub struct Place {
     _own: Entered,
     all: Entered,
 }
 
-/// Which limit leaves no room.
+/// The limit that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
     Client,
     All,
-    /// For what patterns want of one backend.
+    /// The limit of resources that patterns may subscribe to at one backend.
     Upstream,
 }
 
 impl Place {
+    /// Counts one subscription. Each argument is a counter and its limit.
     pub fn new((own, most): (&Arc<Tally>, usize), (all, most_in_all): (&Arc<Tally>, usize)) -> Result<Place, Full> {
         let own = own.enter(most).ok_or(Full::Client)?;
         let all = all.enter(most_in_all).ok_or(Full::All)?;
         Ok(Place { _own: own, all })
     }
 
-    /// Where the updates of all subscriptions are counted.
+    /// Returns the counters for the updates of all subscriptions.
     pub fn fates(&self) -> &Arc<Fates> {
         &self.all.0.fates
     }

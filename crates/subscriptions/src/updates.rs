@@ -1,8 +1,8 @@
-//! Updates of resources on their way to one client: the newest of each URI, and no more.
+//! The pending resource updates of one client: at most one per URI.
 //!
-//! An update says "look again", so one that finds an older one of the same URI unwritten takes its place. What may wait is
-//! bounded by what the client subscribed to, whatever storm is upstream; updates of things inside a subscribed resource
-//! are folded into one of the resource itself beyond [`MOST_INSIDE`].
+//! An update only means "read again", so a newer one replaces an older one of the same URI that was not written yet.
+//! The client's subscriptions therefore bound the queue, however many updates the backends send. More than
+//! [`MOST_INSIDE`] updates inside one subscribed resource are replaced by one update of the resource itself.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,29 +14,29 @@ use indexmap::IndexMap;
 
 use crate::tally::Fates;
 
-/// How many updates of things inside one subscribed resource may wait.
+/// The largest number of pending updates inside one subscribed resource.
 const MOST_INSIDE: usize = 64;
-/// Of how many URIs it is remembered when they were told, before that of one inside another is not: nothing else bounds how
-/// many of those there are. Full: the next update of such a one comes too soon.
+/// The size at which the table of update times accepts no more URIs inside a subscribed resource. Nothing else limits
+/// their number. If the table is full, the next update of such a URI may come before its interval has passed.
 const MOST_TOLD_INSIDE: usize = 1024;
 
-/// How a client wants its updates.
+/// The delivery options of a subscription.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pace {
-    /// At most one update of a URI in this time.
+    /// The client receives at most one update of a URI in this time.
     pub min_interval: Duration,
-    /// Updates are gathered for this long.
+    /// Updates are collected for this long and sent together.
     pub batch: Duration,
-    /// Greater comes first.
+    /// Updates of a greater priority are sent first.
     pub priority: i8,
 }
 
-/// What became of the updates for one subscription.
+/// The number of updates by outcome, for one subscription.
 #[derive(Debug, Default)]
 pub struct Receipt {
     pub delivered: AtomicU32,
     pub coalesced: AtomicU32,
-    /// The same for all subscriptions.
+    /// The same counts for all subscriptions.
     all: Arc<Fates>,
 }
 
@@ -58,18 +58,18 @@ impl Receipt {
 
 /// An update for one client.
 pub struct Update<'a> {
-    /// As the backend knows it.
+    /// The URI at the backend.
     pub native: &'a Arc<str>,
-    /// As clients know it.
+    /// The URI that clients know.
     pub uri: &'a Arc<str>,
     pub message: &'a Bytes,
     pub pace: Pace,
     pub receipt: &'a Arc<Receipt>,
-    /// What is said instead when there are too many.
+    /// The resource to update instead if more than [`MOST_INSIDE`] updates inside it are pending.
     pub inside: Option<Whole<'a>>,
 }
 
-/// What an update is inside of: a subscribed resource, or a pattern.
+/// The subscribed resource or pattern that contains the URI of an update.
 #[derive(Clone, Copy)]
 pub struct Whole<'a> {
     pub native: &'a Arc<str>,
@@ -85,9 +85,9 @@ pub struct Updates {
 #[derive(Default)]
 struct Queue {
     pending: IndexMap<Arc<str>, Pending>,
-    /// When a URI that has an interval was told last.
+    /// The earliest time of the next update, for each URI with an interval.
     told: HashMap<Arc<str>, Instant>,
-    /// When what is gathered goes out.
+    /// The time at which the collected updates are sent.
     flush: Option<Instant>,
     closed: bool,
 }
@@ -103,7 +103,7 @@ struct Pending {
 }
 
 impl Updates {
-    /// Puts an update where it waits to be written; tells whether there was none of its URI before.
+    /// Queues an update. Returns `false` if it replaced a pending one of the same URI or the client is gone.
     pub fn put(&self, update: &Update<'_>, now: Instant) -> bool {
         let mut queue = self.lock();
         if queue.closed {
@@ -122,7 +122,7 @@ impl Updates {
         queue.put(&Update { native, uri, message, inside: None, ..*update }, now)
     }
 
-    /// Updates for the subscription to `uri` that has this receipt are wanted otherwise from now on; tells whether one waits.
+    /// Changes the pace of the subscription to `uri` with this receipt. Returns `true` if an update of it is pending.
     pub fn set_pace(&self, receipt: &Arc<Receipt>, uri: &str, pace: Pace, now: Instant) -> bool {
         let mut queue = self.lock();
         if let Some(until) = queue.told.get_mut(uri) {
@@ -138,7 +138,7 @@ impl Updates {
             > 0
     }
 
-    /// What is due, the most important first; it counts as written.
+    /// Removes and returns the updates that are due, in the order of their priority, and counts them as delivered.
     pub fn take_due(&self, now: Instant) -> Vec<Bytes> {
         let mut queue = self.lock();
         if queue.flush.is_some_and(|flush| flush <= now) {
@@ -157,18 +157,18 @@ impl Updates {
             }
         }
         drop(queue);
-        // Stable, so equals stay in the order they came.
+        // The sort is stable, so updates of equal priority keep their order.
         due.sort_by_key(|(_, pending)| std::cmp::Reverse(pending.priority));
         due.into_iter().map(|(_, pending)| pending.message).collect()
     }
 
-    /// When something will be due.
+    /// Returns the earliest time at which an update is due, or `None` if none is pending.
     pub fn next_due(&self) -> Option<Instant> {
         self.lock().pending.values().map(|pending| pending.due).min()
     }
 
-    /// The subscription to `uri` that has this receipt is over. What waits for it goes, but what is wanted for another
-    /// reason, which `is_wanted` knows by the native URI.
+    /// Removes the pending updates of the ended subscription to `uri`. Keeps an update if `is_wanted`, which is given
+    /// the backend's URI, reports that another subscription needs it.
     pub fn drop_of(&self, receipt: &Arc<Receipt>, uri: &str, is_wanted: impl Fn(&str) -> bool) {
         let mut queue = self.lock();
         let is_own = |pending: &Pending| Arc::ptr_eq(&pending.receipt, receipt);
@@ -184,7 +184,7 @@ impl Updates {
         self.len() == 0
     }
 
-    /// The client is gone.
+    /// Discards all pending updates, because the client is gone, and counts them as dropped.
     pub fn close(&self) {
         let left = std::mem::replace(&mut *self.lock(), Queue { closed: true, ..Queue::default() });
         for pending in left.pending.values() {
@@ -192,7 +192,7 @@ impl Updates {
         }
     }
 
-    /// No code that holds this lock can panic.
+    /// Ignores poisoning, because no code panics while it holds this lock.
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -204,7 +204,8 @@ impl Queue {
             pending.message = update.message.clone();
             pending.priority = pending.priority.max(update.pace.priority);
             if update.inside.is_none() {
-                // It is wanted by its own name by now, so it is not for another to stand for it.
+                // A subscription names this URI itself, so an update of the containing resource no longer replaces this
+                // one.
                 pending.inside = None;
             }
             update.receipt.count_coalesced(1);
@@ -212,13 +213,13 @@ impl Queue {
         }
         let gathered = match update.pace.batch.is_zero() {
             true => now,
-            // What is gathered for longer holds nothing back.
+            // A flush that is already planned does not delay updates with a shorter batch time.
             false => {
                 let latest = now + update.pace.batch;
                 *self.flush.insert(self.flush.map_or(latest, |flush| flush.min(latest)))
             }
         };
-        // No later than this subscription wants it, whichever of the client's it was told for last.
+        // The client may have several subscriptions that match the URI. The shorter interval wins.
         let spaced = self.told.get(update.uri).map_or(now, |until| (*until).min(now + update.pace.min_interval));
         let pending = Pending {
             native: Arc::clone(update.native),

@@ -1,4 +1,4 @@
-//! Connections: accepted within a bound, served until told to stop, then waited for.
+//! Accepts connections up to a limit and serves HTTP on them. On shutdown it waits for the open ones.
 
 use std::convert::Infallible;
 use std::io::ErrorKind;
@@ -16,19 +16,19 @@ use crate::front::http;
 use crate::front::io::Impatient;
 use goblin_telemetry::worker;
 
-/// Header bytes that one request may have.
+/// The limit in bytes of the head of a request.
 const LARGEST_HEAD: usize = 16 * 1024;
-/// How long a client may take to send the head of a request.
+/// The longest time that a client may take to send the head of a request.
 const HEAD_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a connection may idle between two requests. It must outlast the pools of clients: one that reuses a connection
-/// in the moment we close it loses its request.
+/// The longest idle time of a connection. It must be longer than that of client connection pools: a request that is
+/// sent while the gateway closes the connection is lost.
 const IDLE_PATIENCE: Duration = Duration::from_secs(120);
-/// How often both are looked at.
+/// The interval at which both times are checked.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// The pause after a failed accept, for instance for want of descriptors: the next one would fail at once as well.
+/// The pause after a failed accept, such as for lack of descriptors. The next attempt would fail at once as well.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Accepts connections until told to stop, then waits for those that have work.
+/// Accepts connections until the gateway stops, then waits for those with open requests.
 pub async fn accept(
     listener: Listener,
     front: Arc<http::Front>,
@@ -45,7 +45,7 @@ pub async fn accept(
         };
         let stream = match accepted {
             Ok(stream) => stream,
-            // The peer has left already.
+            // The peer closed the connection before it was accepted.
             Err(error) if error.kind() == ErrorKind::ConnectionAborted => continue,
             Err(_) => {
                 connections.evict();
@@ -53,7 +53,7 @@ pub async fn accept(
                 continue;
             }
         };
-        // If every connection is in use, the new one is closed at once: its peer can try again later.
+        // If every connection is in use, the new one is closed at once. Its peer can retry later.
         let Some(connection) = connections.admit().await else { continue };
         let (front, routes, stop, open) = (Arc::clone(&front), routes.clone(), stop.clone(), open.subscribe());
         worker::spawn(async move {
@@ -88,7 +88,7 @@ async fn serve_connection(
     loop {
         tokio::select! {
             biased;
-            // What a peer does to its own connection is no concern of anybody else.
+            // An error of one connection concerns only its peer.
             _ = &mut connection => return,
             () = stopped(&mut stop) => break,
             () = attention.evicted() => {

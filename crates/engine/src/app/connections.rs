@@ -1,7 +1,8 @@
-//! The client connections of all listeners, within one bound.
+//! The client connections of all listeners, with one common limit.
 //!
-//! The bound leaves descriptors for links, child processes and files. When it is reached, the oldest idle connection makes
-//! room for the new one: first those that never sent a request. So idle connections lock out neither clients nor operators.
+//! The limit reserves descriptors for links, child processes and files. If it is reached, the oldest idle connection is
+//! closed for the new one. Connections that never sent a request go first while they are many. Idle connections
+//! therefore block neither clients nor operators.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,19 +15,19 @@ use goblin_telemetry::Observe;
 use goblin_wire::limits::Limit;
 use crate::client::session::victims::{Candidate, Victims};
 
-/// Connections beyond the sessions: a client may hold a few.
+/// The number of connections per session, because a client may open several.
 const CONNECTIONS_PER_SESSION: usize = 4;
-/// Descriptors that each server may need: pipes, watches, connections.
+/// The number of descriptors that each server may need: pipes, watches, connections.
 const DESCRIPTORS_PER_SERVER: usize = 16;
-/// Descriptors for everything else: listeners, the log, files.
+/// The number of descriptors for listeners, the log and files.
 const OTHER_DESCRIPTORS: usize = 64;
-/// The share of the descriptors that is never given to clients.
+/// The divisor for the share of descriptors that clients never get.
 const RESERVED_SHARE: usize = 4;
-/// A gateway with very few descriptors serves this many connections all the same.
+/// The smallest limit, even if there are very few descriptors.
 const MIN_CONNECTIONS: usize = 16;
-/// How long a new connection waits for an evicted one to close before another is evicted.
+/// The time that a new connection waits for an evicted one to close before another is evicted.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
-/// How many idle connections are asked to close for one new connection.
+/// The largest number of idle connections that are evicted for one new connection.
 const MAX_EVICTIONS: usize = 8;
 
 pub struct Connections {
@@ -44,7 +45,7 @@ struct Book {
     victims: Victims<u64>,
 }
 
-/// A connection within the bound. Its drop makes room for another.
+/// A connection that counts towards the limit until it is dropped.
 pub struct Connection {
     pub attention: Arc<Attention>,
     number: u64,
@@ -58,7 +59,7 @@ impl Drop for Connection {
     }
 }
 
-/// Returns how many connections fit the sessions and the descriptors.
+/// Returns the limit of connections for this number of sessions, servers and descriptors.
 pub fn bound(max_sessions: usize, servers: usize, descriptors: Option<u64>) -> usize {
     let wanted = max_sessions.saturating_mul(CONNECTIONS_PER_SESSION).min(Semaphore::MAX_PERMITS);
     let Some(descriptors) = descriptors.and_then(|limit| usize::try_from(limit).ok()) else { return wanted };
@@ -72,7 +73,7 @@ impl Connections {
         Arc::new(Connections { max, room, book, begin: Instant::now(), observe })
     }
 
-    /// Admits a connection. If the bound is reached, waits until an idle connection has closed. Returns `None` if every
+    /// Admits a connection. If the limit is reached, waits until an idle connection has closed. Returns `None` if every
     /// connection is in use.
     pub async fn admit(self: &Arc<Connections>) -> Option<Connection> {
         if let Ok(permit) = Arc::clone(&self.room).try_acquire_owned() {
@@ -83,7 +84,7 @@ impl Connections {
             if !self.evict() {
                 return None;
             }
-            // A connection whose request arrives in this moment stays open; then the next one is asked.
+            // A connection with a request arriving at this moment stays open. In that case evict the next one.
             let permit = tokio::time::timeout(CLOSE_TIMEOUT, Arc::clone(&self.room).acquire_owned()).await;
             if let Ok(Ok(permit)) = permit {
                 return Some(self.enter(permit));
@@ -102,7 +103,7 @@ impl Connections {
         Connection { attention, number, connections: Arc::clone(self), _permit: permit }
     }
 
-    /// Asks the oldest idle connection to close. Returns whether there is one.
+    /// Asks the oldest idle connection to close. Returns `false` if there is none.
     pub fn evict(&self) -> bool {
         let mut book = self.book();
         let Book { open, victims, .. } = &mut *book;

@@ -1,8 +1,8 @@
-//! The running servers, and how one set of them becomes another.
+//! Runs the backends and applies changes of the configuration to them.
 //!
-//! A server that stays as it is keeps its connection, its calls and its subscriptions. One that changes is replaced when its
-//! successor has connected and listed what it offers: until then the old one serves on, however long that takes. What is
-//! replaced or removed gets no new calls, and its open ones have the grace to end.
+//! An unchanged server keeps its connection, its calls and its subscriptions. A changed server is replaced after its
+//! successor has connected and fetched its lists, however long that takes. A replaced or removed server gets no new
+//! calls. Its open calls have the grace period to end.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -21,9 +21,9 @@ use goblin_config::{Config, Server, ServerId};
 use goblin_telemetry::meter::Meter;
 use goblin_telemetry::worker;
 
-/// A call that found its server in the catalog before has this long to get on its way.
+/// The time in which a call that already found its server in an old catalog can still be sent.
 const LINGER: Duration = Duration::from_secs(1);
-/// How often it is looked whether the last call of a leaving server has ended.
+/// The interval at which backends are polled for the end of their calls or for their readiness.
 const LOOK: Duration = Duration::from_millis(50);
 
 pub struct Fleet {
@@ -31,17 +31,17 @@ pub struct Fleet {
     surroundings: Surroundings,
     grace: Duration,
     crew: Mutex<Crew>,
-    /// Nobody has time any more.
+    /// Set when the gateway stops. Leaving servers then end at once.
     hurry: watch::Sender<bool>,
 }
 
-/// Who is there.
+/// The state of the running servers.
 struct Crew {
     config: Config,
     running: IndexMap<ServerId, Running>,
-    /// Of all servers of the configuration: one that is switched off and on again goes on counting.
+    /// The meters of all configured servers. A disabled server keeps its counts until it is enabled again.
     meters: HashMap<ServerId, Arc<Meter>>,
-    /// Those that were removed or replaced and may not be through with it.
+    /// The tasks that end removed or replaced servers.
     leaving: Vec<JoinHandle<()>>,
 }
 
@@ -52,7 +52,7 @@ struct Running {
     successor: Option<Box<Successor>>,
 }
 
-/// Takes the place of another once it is ready.
+/// A backend that replaces another when it is ready.
 struct Successor {
     running: Running,
     waiting: AbortHandle,
@@ -69,7 +69,7 @@ impl Fleet {
         Arc::new(Fleet { directory, surroundings, grace, crew, hurry: watch::Sender::new(false) })
     }
 
-    /// Makes the running servers what `config` says.
+    /// Changes the running servers to match `config`. Returns which servers were started, changed and stopped.
     pub fn become_as(self: &Arc<Fleet>, config: Config) -> Reloaded {
         let mut crew = self.crew();
         let plan = diff(&crew.config, &config);
@@ -96,7 +96,7 @@ impl Fleet {
         Reloaded { started, changed, stopped, unchanged }
     }
 
-    /// Ends a server now, with its calls, and begins it anew. Tells whether it runs at all.
+    /// Ends a server with its open calls and starts it again. Returns `false` if it is not running.
     pub fn restart(self: &Arc<Fleet>, id: &ServerId) -> bool {
         let mut crew = self.crew();
         let Some(server) = crew.config.servers.get(id).cloned() else { return false };
@@ -126,7 +126,7 @@ impl Fleet {
 
     fn change(self: &Arc<Fleet>, crew: &mut Crew, change: &Change) {
         let Some(running) = crew.running.get_mut(&change.id) else { return };
-        // One that waits already has the wrong configuration.
+        // A waiting successor has an outdated configuration.
         let superseded = running.successor.take();
         crew.leaving.extend(superseded.map(|superseded| superseded.give_up()).into_iter().flatten());
         if running.backend.config == change.server {
@@ -147,7 +147,7 @@ impl Fleet {
         }
     }
 
-    /// What was subscribed at a server that leaves goes to the one in its place, if there is one still.
+    /// Moves the subscriptions of a leaving server to its replacement. Closes them if there is none.
     fn hand_over(&self, old: &Backend) {
         match self.crew().running.get(&old.id) {
             Some(running) => running.backend.take_over(old.hand_over()),
@@ -155,7 +155,7 @@ impl Fleet {
         }
     }
 
-    /// The successor takes the place of the one before it.
+    /// Replaces a server by its successor, unless another change has replaced the successor meanwhile.
     fn promote(self: &Arc<Fleet>, successor: &Arc<Backend>) {
         let mut crew = self.crew();
         let Some(running) = crew.running.get_mut(&successor.id) else { return };
@@ -166,7 +166,7 @@ impl Fleet {
         self.call_the_roll(&mut crew);
     }
 
-    /// Tells the directory who is there.
+    /// Publishes the running backends to the catalog directory, in the order of the configuration.
     fn call_the_roll(&self, crew: &mut Crew) {
         let Crew { config, running, .. } = crew;
         let order = |id: &ServerId| config.servers.get_index_of(id).unwrap_or(usize::MAX);
@@ -174,8 +174,8 @@ impl Fleet {
         self.directory.set_backends(running.values().map(|running| Arc::clone(&running.backend)).collect());
     }
 
-    /// Lets the open calls of a server end, then ends it. Subscriptions stay with it for as long as the catalog leads there:
-    /// whatever a call changes before that is covered by the `updated` that comes with handing them over.
+    /// Ends a server after its open calls. Its subscriptions stay until the catalog leads to the replacement. Handing
+    /// them over sends an update for each, which covers changes before that moment.
     fn leave(self: &Arc<Fleet>, mut running: Running) -> JoinHandle<()> {
         let successor = running.successor.take();
         let fleet = Arc::clone(self);
@@ -183,7 +183,7 @@ impl Fleet {
         worker::spawn(async move {
             if let Some(successor) = successor {
                 for actor in successor.give_up() {
-                    // A panic has been reported by the runtime.
+                    // The runtime has already reported a panic.
                     let _ = actor.await;
                 }
             }
@@ -207,12 +207,12 @@ impl Fleet {
         })
     }
 
-    /// The running servers, in the order of the configuration.
+    /// Returns the running backends in the order of the configuration.
     pub fn backends(&self) -> Vec<Arc<Backend>> {
         self.crew().running.values().map(|running| Arc::clone(&running.backend)).collect()
     }
 
-    /// Ends all of them, and waits until nothing of them is left.
+    /// Ends all servers, including leaving ones, and waits for their tasks.
     pub async fn stop(&self) {
         self.hurry.send_replace(true);
         let (running, leaving) = {
@@ -221,7 +221,7 @@ impl Fleet {
         };
         let ending: Vec<_> = running.into_values().flat_map(Running::end).collect();
         for actor in ending.into_iter().chain(leaving) {
-            // A panic has been reported by the runtime; the process group ends with its guard.
+            // The runtime has already reported a panic. The guard of the process group ends the processes.
             let _ = actor.await;
         }
     }
@@ -232,7 +232,7 @@ impl Fleet {
 }
 
 impl Running {
-    /// Ends it now. Gives what is to be waited for.
+    /// Signals the backend to stop. Returns the tasks to wait for.
     fn end(self) -> Vec<JoinHandle<()>> {
         self.stop.send_replace(true);
         let mut ending = self.successor.map(|successor| successor.give_up()).unwrap_or_default();
@@ -240,22 +240,22 @@ impl Running {
         ending
     }
 
-    /// Whether it can do all that it will be able to do.
+    /// Reports whether a backend is connected and has fetched all lists.
     fn is_serving(backend: &Backend) -> bool {
         backend.state() == State::Ready && backend.listing().hello.is_some() && !backend.is_refreshing()
     }
 }
 
 impl Successor {
-    /// It is not wanted any more.
+    /// Stops the successor, because it is not needed any more. Returns the tasks to wait for.
     fn give_up(self) -> Vec<JoinHandle<()>> {
         self.waiting.abort();
         self.running.end()
     }
 }
 
-/// Waits until `new` can serve, or `old` cannot any more. Looks again and again: ready is made of several things, and each
-/// may come and go.
+/// Waits until `new` is ready or `old` is not any more, then replaces `old`. Readiness has several conditions that may
+/// come and go, so it polls them.
 async fn promote_when_ready(fleet: Weak<Fleet>, old: Arc<Backend>, new: Arc<Backend>) {
     while old.state() == State::Ready && !Running::is_serving(&new) {
         tokio::time::sleep(LOOK).await;

@@ -1,4 +1,4 @@
-//! The places where the gateway accepts connections: a TCP port, a Unix socket, or both.
+//! The listeners of the gateway: a TCP port, a Unix socket, or both.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -24,7 +24,7 @@ impl From<TcpListener> for Listeners {
     }
 }
 
-/// One listener.
+/// One listener of either kind.
 pub enum Listener {
     Tcp(TcpListener),
     Socket(SocketListener),
@@ -39,20 +39,20 @@ impl Listener {
     }
 }
 
-/// A connection of a client.
+/// A client connection of either kind.
 pub enum Stream {
     Tcp(TcpStream),
     Socket(UnixStream),
 }
 
 impl Stream {
-    /// Sets the options that a TCP connection needs. If the system refuses an option, the connection still works: small
-    /// answers are slower, or a dead connection lasts longer.
+    /// Sets the options of a TCP connection. The connection works without them, so errors are ignored: small answers
+    /// are slower, or a dead connection stays open longer.
     pub fn set_options(&self) {
         let Stream::Tcp(stream) = self else { return };
-        // Small answers must not wait for an acknowledgement.
+        // Nagle's algorithm would delay small answers until an acknowledgement arrives.
         let _ = stream.set_nodelay(true);
-        // Without this a stream to a peer that vanished stays open for a quarter of an hour, or for ever.
+        // The default timeouts keep a stream to a vanished peer open for a quarter of an hour, or forever.
         let _ = give_up_the_vanished(stream, WRITE_PATIENCE);
     }
 }

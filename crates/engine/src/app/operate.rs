@@ -1,7 +1,7 @@
-//! What operators want done while the gateway runs: by the configuration file, by a signal, or over the admin API.
+//! Applies the changes that operators request: by the configuration file, by a signal, or over the admin API.
 //!
-//! The file says what is wanted; a server that an operator switched off or on meanwhile stays so until the file says something
-//! new about it. A file that cannot be read, or wants what only a restart can bring, changes nothing.
+//! The file sets the target state. If an operator enables or disables a server, that holds until the file changes the
+//! server's entry. A file that is invalid, or that changes a setting that needs a restart, is rejected as a whole.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use goblin_config::diff::frozen;
 use goblin_config::{Config, Server, ServerId};
 use goblin_telemetry::{Event, Observe};
 
-/// Where the configuration comes from.
+/// The source of the configuration.
 pub struct Source {
-    /// Reads it anew; what is wrong with it comes in words.
+    /// Reads the configuration. Returns a description of the problem as an error.
     pub read: Arc<dyn Fn() -> Result<Fresh, String> + Send + Sync>,
-    /// Rung when it may have changed.
+    /// Notified when the configuration may have changed.
     pub changed: Arc<Notify>,
 }
 
@@ -31,19 +31,19 @@ pub struct Source {
 pub struct Fresh {
     pub config: Config,
     pub warnings: Vec<String>,
-    /// To be called once it is in force.
+    /// A callback to call after the configuration was applied.
     pub in_force: Box<dyn FnOnce() + Send>,
 }
 
-/// Does what is wanted. There is one, so one thing is done after the other.
+/// Executes commands and reloads, one after the other.
 pub struct Operator {
     fleet: Arc<Fleet>,
     observe: Arc<Observe>,
     source: Option<Source>,
     commands: mpsc::Receiver<Command>,
-    /// As it was read last.
+    /// The configuration as it was read last.
     config: Config,
-    /// Servers that are switched on or off, whatever the file says.
+    /// The servers that an operator enabled or disabled, regardless of the file.
     switched: BTreeMap<ServerId, bool>,
     told: Arc<watch::Sender<Configuration>>,
 }
@@ -59,18 +59,18 @@ impl Operator {
         Operator { fleet, observe, source: None, commands, config, switched: BTreeMap::new(), told }
     }
 
-    /// From now on the configuration is read from there.
+    /// Sets the source of the configuration.
     pub fn follow(&mut self, source: Source) {
         self.source = Some(source);
     }
 
-    /// Does one thing after the other. Does not end; may be dropped between two of them.
+    /// Executes commands and reloads. Never returns, but may be dropped between two of them.
     pub async fn run(mut self) {
         let changed = self.source.as_ref().map_or_else(Arc::default, |source| Arc::clone(&source.changed));
         loop {
             tokio::select! {
                 () = changed.notified() => {
-                    // Whoever wrote the file learns it from the log and the status.
+                    // The log and the status report the result.
                     let _ = self.reload().await;
                 }
                 Some(command) = self.commands.recv() => self.obey(command).await,
@@ -79,7 +79,7 @@ impl Operator {
     }
 
     async fn obey(&mut self, command: Command) {
-        // Who does not wait for the answer any more has seen it done all the same.
+        // The command is executed even if its sender does not wait for the result any more.
         match command {
             Command::Reload(done) => {
                 let _ = done.send(self.reload().await);
@@ -119,6 +119,7 @@ impl Operator {
         read.unwrap_or_else(|panic| Err(panic.to_string())).map_err(Refusal::Configuration)
     }
 
+    /// Applies a configuration. Returns an error if it changes a setting that needs a restart.
     fn accept(&mut self, fresh: Fresh) -> Result<Reloaded, Refusal> {
         let Fresh { config, warnings, in_force } = fresh;
         let frozen = frozen(&self.config, &config);
@@ -139,6 +140,7 @@ impl Operator {
         Ok(reloaded)
     }
 
+    /// Executes a command for one server.
     fn grant(&mut self, id: &ServerId, wish: Wish) -> Result<(), Refusal> {
         if !self.config.servers.contains_key(id) {
             return Err(self.unknown(id));
@@ -164,7 +166,7 @@ impl Operator {
         Refusal::UnknownServer(format!("there is no server {id}{near}"))
     }
 
-    /// The file, with what was switched on and off since.
+    /// Returns the configuration of the file with the servers that operators enabled or disabled.
     fn wanted(&self) -> Config {
         let mut config = self.config.clone();
         for (id, enabled) in &self.switched {

@@ -1,11 +1,10 @@
-//! The Unix socket of a gateway.
+//! The Unix socket of the gateway.
 //!
-//! Only the user of the gateway can reach the socket: the directory has mode 0700 and the socket mode 0600. The gateway
-//! also asks the system for the uid of each peer, because a mount or a later `chmod` can open the directory.
+//! Only the gateway's user can reach the socket: its directory has mode 0700 and the socket has mode 0600. The gateway
+//! also checks the uid of each peer, because a mount or a later `chmod` can open the directory.
 //!
-//! A gateway that was killed leaves its socket behind. The next one removes a socket that is its own and that nobody
-//! serves, and nothing else. It holds a lock on the directory meanwhile, so two gateways that start at once cannot take
-//! the socket from each other.
+//! A killed gateway leaves its socket file behind. The next one removes a file only if it is a socket of the same user
+//! without a server. A lock on the directory keeps two starting gateways from taking the socket from each other.
 
 use std::fs::{DirBuilder, File, Metadata, TryLockError};
 use std::io;
@@ -21,12 +20,12 @@ use tokio::net::{UnixListener, UnixStream};
 use goblin_telemetry::{Event, Observe};
 
 const ROOT: u32 = 0;
-/// The bits of a mode that let other users in.
+/// The mode bits that give access to other users.
 const OTHERS: u32 = 0o077;
-/// Leaves a new socket the mode 0600.
+/// The umask that gives a new socket the mode 0600.
 const SOCKET_UMASK: u32 = 0o177;
 
-/// Why the gateway cannot listen on a Unix socket.
+/// The reason why the gateway cannot listen on a Unix socket.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     #[error("{} has no directory; write gateway.socket as an absolute path", .0.display())]
@@ -50,29 +49,29 @@ pub enum SocketError {
     Io { action: &'static str, path: PathBuf, error: io::Error },
 }
 
-/// The state of a path that a gateway can listen on.
+/// The state of a path on which a gateway can listen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Free {
-    /// Nothing is there.
+    /// There is no file.
     Vacant,
-    /// A socket of this user is there, and nobody accepts connections on it.
+    /// There is a socket of this user without a server.
     Dead,
 }
 
-/// A socket that listens. The drop removes its file, unless another file has taken its place.
+/// A listening socket. Dropping it removes its file, unless another file has replaced it.
 #[derive(Debug)]
 pub struct SocketListener {
     listener: UnixListener,
     path: PathBuf,
-    /// The device and the inode of the file. The open listener keeps the system from using this inode again.
+    /// The device and inode of the file. The open listener keeps the system from reusing the inode.
     file: (u64, u64),
     has_rejected: AtomicBool,
 }
 
 impl SocketListener {
-    /// Listens on a Unix socket, in a private directory that is created where it is missing.
+    /// Listens on a Unix socket. Creates its directory with mode 0700 if it is missing.
     ///
-    /// The umask holds for the whole process, so the caller starts no other work before this returns.
+    /// The umask applies to the whole process, so the caller must not start other work before this returns.
     pub fn bind(path: &Path) -> Result<SocketListener, SocketError> {
         let failed = |action, error| SocketError::Io { action, path: path.to_owned(), error };
         let directory = parent(path)?;
@@ -105,7 +104,7 @@ impl SocketListener {
         &self.path
     }
 
-    /// Waits for a connection of the same user or of root. Connections of other users are closed at once.
+    /// Waits for a connection of the same user or of root. Closes connections of other users at once.
     pub async fn accept(&self, observe: &Observe) -> io::Result<UnixStream> {
         loop {
             let (stream, _) = self.listener.accept().await?;
@@ -124,7 +123,7 @@ impl SocketListener {
 impl Drop for SocketListener {
     fn drop(&mut self) {
         let lock = self.path.parent().and_then(|directory| File::open(directory).ok());
-        // A gateway that starts now holds the lock. The file stays, and the next start removes it.
+        // Another gateway holds the lock because it is starting. Keep the file, and the next start removes it.
         if lock.as_ref().is_some_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock))) {
             return;
         }
@@ -134,7 +133,7 @@ impl Drop for SocketListener {
     }
 }
 
-/// Returns whether a gateway can listen on this path, and changes nothing. Returns an error that names the cure if not.
+/// Checks whether a gateway can listen on this path, without changes. Returns an error with a remedy if it cannot.
 pub fn examine(path: &Path) -> Result<Free, SocketError> {
     check_directory(parent(path)?)?;
     let found = match std::fs::symlink_metadata(path) {
@@ -150,14 +149,14 @@ pub fn examine(path: &Path) -> Result<Free, SocketError> {
     }
     match connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(Free::Dead),
-        // A server whose queue is full is alive too.
+        // A server with a full queue of connections is alive as well.
         Ok(()) => Err(SocketError::Served(path.to_owned())),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(SocketError::Served(path.to_owned())),
         Err(error) => Err(SocketError::Io { action: "connect to", path: path.to_owned(), error }),
     }
 }
 
-/// Checks that a directory is there and private, or missing.
+/// Returns an error unless the directory is private or missing.
 fn check_directory(directory: &Path) -> Result<(), SocketError> {
     let found = match std::fs::symlink_metadata(directory) {
         Ok(found) => found,
@@ -188,7 +187,7 @@ fn file_id(file: &Metadata) -> (u64, u64) {
     (file.dev(), file.ino())
 }
 
-/// Returns whether a process of this uid may use the socket of a gateway whose uid is `own`.
+/// Reports whether a process with this uid may use the socket of a gateway with the uid `own`.
 fn is_permitted(uid: u32, own: u32) -> bool {
     uid == own || uid == ROOT
 }

@@ -1,8 +1,7 @@
-//! Sends spans to a collector, by OTLP over HTTP. In JSON and over the client that backends have, so that no other crate is
-//! needed for it.
+//! Exports spans to a collector with OTLP over HTTP.
 //!
-//! A collector that is away costs its spans and nothing else: what cannot be sent is dropped, and told once until it works
-//! again.
+//! It uses JSON and the HTTP client of the backends, so it needs no further crate. If the collector is unreachable, the
+//! spans are dropped. The log reports that once until it works again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,17 +20,17 @@ use goblin_telemetry::spans::{Span, Spans, encode};
 use goblin_telemetry::{Event, Observe};
 use goblin_telemetry::worker;
 
-/// The path of traces, behind that of the collector.
+/// The path of traces, relative to the collector's URL.
 const TRACES: &str = "/v1/traces";
-/// How many go together, and how long the first of them waits for more.
+/// The largest number of spans in one request, and the time that the first one waits for others.
 const MOST_AT_ONCE: usize = 512;
 const GATHERED_FOR: Duration = Duration::from_secs(1);
-/// How long the collector may take.
+/// The timeout of a request to the collector.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The same when the gateway ends.
+/// The timeout at shutdown.
 const LAST_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Begins to send, where the configuration names a collector.
+/// Starts the export if a collector is configured. Returns the queue of spans and the task.
 pub fn start(
     telemetry: &Telemetry,
     proxies: &ProxyEnvironment,
@@ -50,9 +49,9 @@ pub fn start(
     }
 }
 
-/// Waits a little for what is left to be sent.
+/// Waits for the last spans to be sent, at most [`LAST_PATIENCE`].
 pub async fn finish(exporter: JoinHandle<()>) {
-    // What takes longer is lost with us.
+    // Spans that take longer are lost.
     let _ = tokio::time::timeout(LAST_PATIENCE, exporter).await;
 }
 
@@ -60,19 +59,19 @@ struct Exporter {
     client: HttpClient,
     url: Uri,
     observe: Arc<Observe>,
-    /// The last could not be sent.
+    /// The last request failed.
     is_failing: bool,
 }
 
 impl Exporter {
-    /// For the collector at `base`, which is a URL that was checked.
+    /// Creates an exporter for the collector at `base`, a URL that the configuration has checked.
     fn new(base: &str, proxies: &ProxyEnvironment, observe: Arc<Observe>) -> Result<Exporter> {
         let url = traces_of(base)?;
         let client = HttpClient::new(&url, None, proxies)?;
         Ok(Exporter { client, url, observe, is_failing: false })
     }
 
-    /// Sends what comes until `stop`, and then what is left.
+    /// Sends spans in batches until `stop` is set, then sends the rest.
     async fn run(mut self, mut spans: mpsc::Receiver<Span>, mut stop: watch::Receiver<bool>) {
         let mut batch = Vec::new();
         loop {
@@ -120,15 +119,15 @@ impl Exporter {
     }
 }
 
-/// Waits for the first span, and a little for those after it. Nothing comes when nobody can hand in any more. What was
-/// gathered stays in `batch` when it is given up.
+/// Waits for the first span and up to [`GATHERED_FOR`] for more. Returns `false` if all senders are dropped. If it is
+/// cancelled, `batch` keeps the spans.
 async fn gather(spans: &mut mpsc::Receiver<Span>, batch: &mut Vec<Span>) -> bool {
     if spans.recv_many(batch, MOST_AT_ONCE).await == 0 {
         return false;
     }
     let more =
         async { while batch.len() < MOST_AT_ONCE && spans.recv_many(batch, MOST_AT_ONCE - batch.len()).await > 0 {} };
-    // Late is as good as full.
+    // A timeout sends an incomplete batch.
     let _ = tokio::time::timeout(GATHERED_FOR, more).await;
     true
 }

@@ -1,9 +1,9 @@
-//! One call of one client, and the write side of its stream.
+//! One call of one client, and the queue of messages that precede its answer.
 //!
-//! A [`Call`] is shared by the task that waits for the answer, the front that writes to the client and the link that hears
-//! from the backend. The reply does not pass through it; progress, log lines and asks do, through its [`Lane`].
-//!
-//! Policy when a lane is full: progress and log lines are dropped and counted, an ask is refused. Nothing here waits.
+//! The task that awaits the answer, the transport that writes to the client and the link to the backend share a
+//! [`Call`]. The answer does not pass through it. Progress, log messages and server requests do, through the call's
+//! [`Lane`]. If the lane is full, progress and log messages are dropped and counted, and server requests are rejected.
+//! Nothing here waits for room.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -21,27 +21,27 @@ use crate::client::mailbox::Mailbox;
 use goblin_subscriptions::ClientId;
 use goblin_wire::Request;
 
-/// How many messages, and how many bytes of them, may wait for a client that reads slowly.
+/// The limits, in messages and in bytes, of the progress and log messages that wait for a slow client.
 const MOST_MESSAGES: usize = 256;
 const MOST_BYTES: usize = 1024 * 1024;
-/// How many bytes may wait for an ask to be taken. A larger one is taken when it is alone.
+/// The number of queued bytes beyond which a server request is rejected. An empty queue accepts any size.
 const MOST_ASK_BYTES: usize = 16 * 1024 * 1024;
-/// A call that takes longer than this is told so to whoever waits for it.
+/// The duration after which the reader of a call's lane learns that the call is slow.
 pub const SLOW_AFTER: Duration = Duration::from_secs(1);
 
-/// What is on its way to one client besides the answer.
+/// The queue of messages that precede the answer of one call.
 #[derive(Default)]
 pub struct Lane {
     queue: Mutex<Queue>,
     wake: AtomicWaker,
 }
 
-/// A message besides the answer.
+/// A message that precedes the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Said {
-    /// It may be dropped.
+    /// Progress or a log message. It may be dropped.
     Note(Bytes),
-    /// Something that the client must answer.
+    /// A request that the client must answer.
     Ask(Bytes),
 }
 
@@ -62,14 +62,15 @@ struct Queue {
 }
 
 impl Lane {
-    /// Queues a message that may be dropped; tells whether it was taken.
+    /// Queues a message that may be dropped. Returns `false` if the queue is full or closed.
     pub fn offer(&self, message: Bytes) -> bool {
         self.push(Said::Note(message), |queue, length| {
             queue.messages.len() < MOST_MESSAGES && queue.bytes + length <= MOST_BYTES
         })
     }
 
-    /// Queues an ask; tells whether it was taken. How many there are is bounded by the client's book of them.
+    /// Queues a server request. Returns `false` if the queue is full or closed. The client's table of open requests
+    /// bounds their number.
     pub fn ask(&self, message: Bytes) -> bool {
         self.push(Said::Ask(message), |queue, length| {
             queue.messages.is_empty() || queue.bytes + length <= MOST_ASK_BYTES
@@ -88,7 +89,7 @@ impl Lane {
         true
     }
 
-    /// Takes no more: the answer has been given.
+    /// Rejects further messages, because the answer was sent.
     pub fn close(&self) {
         lock(&self.queue).closed = true;
     }
@@ -100,16 +101,16 @@ impl Lane {
         Some(message)
     }
 
-    /// Tells the reader, once, that the answer takes its time.
+    /// Wakes the reader once with `None`, because the call is slow.
     pub fn tell_slow(&self) {
         lock(&self.queue).slow = true;
         self.wake.wake();
     }
 
-    /// The next message; nothing when there is none and the answer takes its time. For one reader.
+    /// Waits for the next message. Returns `None` once if the call is slow. Only one task may read a lane.
     pub async fn next(&self) -> Option<Said> {
         poll_fn(|context| {
-            // First, so that nothing comes unseen between the look and the wait.
+            // Register before the check, or a message between the check and the wait is lost.
             self.wake.register(context.waker());
             if let Some(message) = self.try_next() {
                 return Poll::Ready(Some(message));
@@ -120,21 +121,21 @@ impl Lane {
     }
 }
 
-/// A request on its way through the gateway.
+/// A request of a client that is being processed.
 pub struct Call {
     pub caller: Caller,
     pub request: Request,
     pub lane: Lane,
-    /// Of the client whose call it is.
+    /// The mailbox of the client that made the call.
     pub mailbox: Arc<Mailbox>,
     /// The client to which messages of the backend without a call may belong. In versions that answer server requests
     /// with the call, each call counts as a client: of two calls, nothing tells which one a message is for.
     pub origin: ClientId,
     control: Mutex<Control>,
     wake: AtomicWaker,
-    /// Rung when the call is over.
+    /// Notified when the call is over.
     over: Notify,
-    /// For how long backends had it, in nanoseconds.
+    /// The time, in nanoseconds, that backends spent on the call.
     upstream: AtomicU64,
 }
 
@@ -142,34 +143,34 @@ pub struct Call {
 struct Control {
     ended: Option<End>,
     clock: Option<Clock>,
-    /// Asks of the call that are open: as long as there are any, the backend need show no life.
+    /// The number of open server requests of the call. While it is above zero, the idle timeout does not apply.
     asks: usize,
-    /// The client's progress token, as its JSON token; none where it wants no progress.
+    /// The client's progress token as JSON. `None` if the client wants no progress.
     token: Option<Bytes>,
-    /// The last progress that the client was told.
+    /// The last progress that was sent to the client.
     progress: Option<f64>,
     is_over: bool,
 }
 
-/// Why a call must end without its answer. The first reason stands.
+/// The reason why a call must end without its answer. Only the first one counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     Cancelled(String),
-    /// It took this long.
+    /// The call reached its timeout after this time.
     Late(Duration),
 }
 
-/// How long a call may take.
+/// The timeouts of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// Without a sign of life.
+    /// The longest time without a sign of life from the backend.
     pub idle: Option<Duration>,
-    /// In all.
+    /// The longest time in total.
     pub most: Option<Duration>,
 }
 
-/// Runs from the moment a call is sent. It is looked at now and then instead of having a timer of its own: most calls are
-/// over long before any would ring.
+/// The times of a call, from the moment it is sent. [`Call::look_at_clock`] checks them periodically. A timer per call
+/// would cost more, since most calls end long before a timeout.
 struct Clock {
     begun: Instant,
     alive: Instant,
@@ -185,17 +186,17 @@ impl Call {
         Call { caller, request, lane, mailbox, origin, control, wake, over, upstream: AtomicU64::new(0) }
     }
 
-    /// A backend has answered after this time.
+    /// Adds the time that a backend took to answer.
     pub fn count_upstream(&self, took: Duration) {
         self.upstream.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// For how long backends had it; nothing where none has answered.
+    /// Returns the time that backends spent on the call, or `None` if none has answered.
     pub fn upstream(&self) -> Option<Duration> {
         Some(Duration::from_nanos(self.upstream.load(Ordering::Relaxed))).filter(|took| !took.is_zero())
     }
 
-    /// Some call, for tests.
+    /// Returns an example call for tests.
     #[cfg(test)]
     pub fn example() -> Call {
         let caller = Caller {
@@ -214,29 +215,29 @@ impl Call {
         }
     }
 
-    /// Ends the call: its slot is freed and the backend told.
+    /// Ends the call. The task that awaits the answer then frees its slot and cancels it at the backend.
     pub fn cancel(&self, reason: &str) {
         self.end(End::Cancelled(reason.to_owned()));
     }
 
-    /// Why it must end, if it must.
+    /// Returns the reason why the call must end, or `None` if it may go on.
     pub fn end_so_far(&self) -> Option<End> {
         lock(&self.control).ended.clone()
     }
 
-    /// The call goes out now.
+    /// Starts the timeouts, because the call is being sent.
     pub fn start_clock(&self, patience: Patience) -> Instant {
         let now = Instant::now();
         lock(&self.control).clock = Some(Clock { begun: now, alive: now, patience, told_slow: false });
         now
     }
 
-    /// How long ago it went out; nothing where it has not yet.
+    /// Returns the time since the call was sent, or `None` if it was not sent yet.
     pub fn age(&self) -> Option<Duration> {
         lock(&self.control).clock.as_ref().map(|clock| clock.begun.elapsed())
     }
 
-    /// Restarts the call's deadline. Tells the client's progress token, where it wants to hear of that.
+    /// Restarts the idle timeout. Returns the client's progress token, or `None` if the client wants no progress.
     pub fn show_life(&self) -> Option<Bytes> {
         let mut control = lock(&self.control);
         if let Some(clock) = &mut control.clock {
@@ -245,8 +246,8 @@ impl Call {
         control.token.clone()
     }
 
-    /// The client came back to the call, and knows it by another token now. Its progress begins anew, and whoever waits for
-    /// it now has not been told that it takes its time.
+    /// Replaces the progress token, because the client resumed the call with another request. Progress may start anew,
+    /// and the new reader learns again if the call is slow.
     pub fn set_progress_token(&self, token: Option<Bytes>) {
         let mut control = lock(&self.control);
         control.token = token;
@@ -256,7 +257,7 @@ impl Call {
         }
     }
 
-    /// The backend asks the client something: its own silence does not count until [`release_clock`](Call::release_clock).
+    /// Suspends the idle timeout while a server request is open, until [`release_clock`](Call::release_clock).
     pub fn hold_clock(&self) {
         lock(&self.control).asks += 1;
     }
@@ -269,7 +270,8 @@ impl Call {
         }
     }
 
-    /// Whether progress may be told: it never goes back. What is told is remembered.
+    /// Records progress. Returns `false` if it is lower than the last one, since the client's progress must not
+    /// decrease.
     pub fn advance(&self, progress: f64) -> bool {
         let mut control = lock(&self.control);
         let goes_on = control.progress.is_none_or(|last| progress >= last);
@@ -279,7 +281,7 @@ impl Call {
         goes_on
     }
 
-    /// The answer has been given, or there will be none: nothing more is said about this call.
+    /// Marks the call as over, with or without an answer, and closes its lane.
     pub fn finish(&self) {
         lock(&self.control).is_over = true;
         self.lane.close();
@@ -291,10 +293,11 @@ impl Call {
         control.is_over && control.ended.is_some()
     }
 
-    /// Waits until the call is over without an answer of the backend; for ever where there is one.
+    /// Waits until the call is over and was ended without the backend's answer. Never completes if the backend
+    /// answered.
     pub async fn abandoned(&self) {
         loop {
-            // First, so that the end does not come unseen between the look and the wait.
+            // Register before the check, or an end between the check and the wait is lost.
             let rung = self.over.notified();
             if self.is_abandoned() {
                 return;
@@ -303,7 +306,7 @@ impl Call {
         }
     }
 
-    /// Ends the call if it is late, and tells its reader if it is slow.
+    /// Ends the call if a timeout has passed, and wakes the reader of its lane if the call is slow.
     pub fn look_at_clock(&self, now: Instant) {
         let mut control = lock(&self.control);
         let is_held = control.asks > 0;
@@ -326,7 +329,7 @@ impl Call {
         self.wake.wake();
     }
 
-    /// Waits until the call must end. For the one task that awaits the answer.
+    /// Waits until the call must end. Only the task that awaits the answer may wait here.
     pub async fn ended(&self) -> End {
         poll_fn(|context| {
             self.wake.register(context.waker());
@@ -336,7 +339,7 @@ impl Call {
     }
 }
 
-/// No code that holds these locks can panic, so a poisoned one still guards sound data.
+/// Ignores poisoning, because no code panics while it holds these locks.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -375,7 +378,7 @@ mod tests {
         call
     }
 
-    /// The end of a call that is looked at so many seconds after it began.
+    /// Returns the end of a call that is checked `seconds` after its start.
     fn end_after(call: &Call, seconds: u64) -> Option<End> {
         let begun = lock(&call.control).clock.as_ref().map(|clock| clock.begun).expect("the clock runs");
         call.look_at_clock(begun + Duration::from_secs(seconds));

@@ -1,9 +1,9 @@
-//! What must survive a stream: which changes a client has been told of, what waits for its next stream, what it was asked,
-//! and what was written to streams that may have been cut.
+//! The state of one client that outlives its streams.
 //!
-//! One per session. Changes are levels, not events: "the tools changed" is a version number, so a client without an open
-//! stream misses nothing and a burst is told once. What belongs to no call waits in a queue; when that is full, the
-//! message is refused and whoever had it counts that.
+//! A mailbox holds the messages that belong to no call, the open server requests, the pending resource updates and the
+//! replay buffer. Each session has one, and each stream of the client reads from it. List changes are kept as version
+//! numbers, not as events: a client without an open stream misses nothing, and a burst produces one notification. The
+//! queue of messages is bounded. If it is full, [`Mailbox::post`] returns `false` and the caller counts the loss.
 
 pub mod asks;
 pub mod replay;
@@ -25,21 +25,21 @@ use goblin_subscriptions::tally::Tally;
 use goblin_subscriptions::updates::{Pace, Receipt, Update, Updates};
 use goblin_wire::method::Method;
 
-/// How many messages, and how many bytes of them, may wait for a stream of the client.
+/// The limits, in messages and in bytes, of the queue that waits for a stream of the client.
 const MOST_WAITING: usize = 256;
 const MOST_WAITING_BYTES: usize = 1024 * 1024;
-/// How many tools a client may have put on its own list.
+/// The largest number of tools that a client can have revealed on its own list.
 const MOST_REVEALED: usize = 64;
-/// Stands for the level of a client that asked for none.
+/// The stored level of a client that set none.
 const NO_LEVEL: u8 = u8::MAX;
 
-/// The state of the three lists that clients are told of. A greater number means changed since.
+/// The versions of the lists that clients are notified of. A greater number means that the list changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Versions {
     pub tools: u64,
     pub prompts: u64,
     pub resources: u64,
-    /// Of the catalog as a whole.
+    /// The version of the whole catalog.
     pub catalog: u64,
 }
 
@@ -47,52 +47,55 @@ pub struct Mailbox {
     pub id: ClientId,
     /// The session of the client, or the name under which a stream without a session is listed.
     session: Option<SessionId>,
-    /// What the client said of itself.
+    /// The name, version and abilities that the client sent.
     pub introduction: Introduction,
     pub asks: Arc<Asks>,
     pub replay: Replay,
     pub updates: Updates,
-    /// How many subscriptions the client has.
+    /// The number of subscriptions of the client.
     pub subscriptions: Arc<Tally>,
-    /// Who keeps subscriptions of the client.
+    /// The registries that keep subscriptions or tasks of the client.
     holders: Mutex<Vec<Weak<dyn Holder>>>,
     told: Mutex<Told>,
     waiting: Mutex<Waiting>,
-    /// Rung for whoever holds a stream of the client, and for whoever waits for the client's end.
+    /// Notified when a stream of the client has something to read, and when the mailbox closes.
     bell: Notify,
-    /// What the client may know of, where it has a profile.
+    /// The profile of the client, if it has one. It limits which resources the client can see.
     scope: OnceLock<Arc<Profile>>,
-    /// Tools that the client had described, and sees on its list since.
+    /// The tools that the client had described. They are on its tool list from then on.
     revealed: Mutex<VecDeque<Box<str>>>,
-    /// Streams that what belongs to no call can go on.
+    /// The number of open streams that carry messages of no call.
     streams: AtomicUsize,
-    /// What others keep for this client alone.
+    /// The number of live [`Hold`]s.
     holds: AtomicUsize,
     level: AtomicU8,
 }
 
-/// What the client knows of the lists. Nobody says that a notification has arrived: one that was written to a stream just
-/// before that broke is lost, so what was told lately is told again on a stream that does not go on from an event.
+/// The list versions that were announced to the client.
+///
+/// A notification has no acknowledgement. One that was written just before its stream broke is lost. A new stream that
+/// does not resume from an event therefore repeats the recent notifications.
 struct Told {
-    /// What it was told.
+    /// The versions of the last notification. [`Mailbox::tell_again`] and [`Mailbox::doubt`] set them back.
     last: Versions,
-    /// What it was told long enough ago.
+    /// The versions that were announced at least [`KEPT_FOR`] ago. The gateway takes them as received.
     sure: Versions,
-    /// The newest of all it was told, and when. What is told again is none, else it would be told for ever.
+    /// The newest versions ever announced, and the time of that. A repeated notification does not change the time, or
+    /// the repetition would never end.
     newest: Versions,
     at: Instant,
 }
 
-/// Somebody who keeps subscriptions of clients.
+/// A registry that keeps subscriptions or tasks of clients.
 pub trait Holder: Send + Sync {
-    /// The client is gone.
+    /// Removes everything that belongs to the client of `mailbox`, which is closed.
     fn release(&self, mailbox: &Mailbox);
 
-    /// The client may have missed updates.
+    /// Queues an update for each subscription of the client, which may have missed some.
     fn tell_missed(&self, mailbox: &Mailbox);
 }
 
-/// Something that is kept for a client alone: a subscription, a link. Its drop gives it up.
+/// A guard for something that exists for one client alone, such as a link. A session with a live guard is not evicted.
 pub struct Hold(Arc<Mailbox>);
 
 impl Drop for Hold {
@@ -105,12 +108,12 @@ impl Drop for Hold {
 struct Waiting {
     messages: VecDeque<Bytes>,
     bytes: usize,
-    /// The client is gone.
+    /// The client is gone, and the queue accepts no more messages.
     closed: bool,
 }
 
 impl Mailbox {
-    /// For a client that will see the lists as of `now`.
+    /// Creates the mailbox of a client that knows the lists at the versions `now`.
     pub fn new(introduction: Introduction, now: Versions, replay: Replay) -> Mailbox {
         Mailbox {
             id: ClientId::next(),
@@ -142,7 +145,7 @@ impl Mailbox {
         self.session.map(SessionId::short).unwrap_or_default()
     }
 
-    /// The notifications that are due when the lists stand at `now`; they count as told.
+    /// Returns the notifications that are due if the lists are at the versions `now`, and counts them as announced.
     pub fn take_due(&self, now: Versions) -> Vec<Bytes> {
         let mut told = lock(&self.told);
         if told.newest != now {
@@ -162,8 +165,7 @@ impl Mailbox {
         kinds.iter().filter(|(due, _)| *due).map(|(_, method)| goblin_wire::notification(method, None)).collect()
     }
 
-    /// The client comes with a new stream and says nothing of what it has seen on the one before: what it was told in the
-    /// last [`KEPT_FOR`] is due again.
+    /// Makes the announcements of the last [`KEPT_FOR`] due again. Called for a new stream that names no last event.
     pub fn tell_again(&self) {
         let mut told = lock(&self.told);
         if told.at.elapsed() < KEPT_FOR {
@@ -171,14 +173,14 @@ impl Mailbox {
         }
     }
 
-    /// What the client was told may not have reached it: all of it is due again.
+    /// Makes a notification for each list due again, because the client may have missed all of them.
     pub fn doubt(&self) {
         // No list is ever at this version, so each differs from it.
         let never = u64::MAX;
         lock(&self.told).last = Versions { tools: never, prompts: never, resources: never, catalog: never };
     }
 
-    /// Something is kept for this client alone for as long as this lives.
+    /// Returns a guard for something that exists for this client alone.
     pub fn hold(self: &Arc<Mailbox>) -> Hold {
         self.holds.fetch_add(1, Ordering::Relaxed);
         Hold(Arc::clone(self))
@@ -188,17 +190,17 @@ impl Mailbox {
         self.holds.load(Ordering::Relaxed) > 0 || self.subscriptions.count() > 0
     }
 
-    /// Whether the client can be told of a deletion in so many words.
+    /// Reports whether the client supports the notification of a deleted resource, an extension of the protocol.
     pub fn knows_deletion(&self) -> bool {
         self.introduction.abilities.subscriptions
     }
 
-    /// Log lines below this are not for this client.
+    /// Returns the lowest level of log messages that the client receives.
     pub fn level(&self) -> Level {
         self.asked_level().unwrap_or(Level::DEFAULT)
     }
 
-    /// The level that the client asked for, if it did.
+    /// Returns the level that the client set, or `None` if it set none.
     pub fn asked_level(&self) -> Option<Level> {
         Level::ALL.get(usize::from(self.level.load(Ordering::Relaxed))).copied()
     }
@@ -207,7 +209,8 @@ impl Mailbox {
         self.level.store(level as u8, Ordering::Relaxed);
     }
 
-    /// Queues a message that belongs to no call, for the next stream of the client; tells whether it was taken.
+    /// Queues a message that belongs to no call for the next stream of the client. Returns `false` if the queue is full
+    /// or the client is gone.
     pub fn post(&self, message: Bytes) -> bool {
         let mut waiting = lock(&self.waiting);
         let full = waiting.messages.len() >= MOST_WAITING || waiting.bytes + message.len() > MOST_WAITING_BYTES;
@@ -215,7 +218,8 @@ impl Mailbox {
             return false;
         }
         waiting.bytes += message.len();
-        // A copy: it may be kept for a while, and shall not keep the whole buffer that it was read into.
+        // The queue may keep the message for a while. A slice of the read buffer would keep the whole buffer alive, so
+        // copy it.
         waiting.messages.push_back(Bytes::copy_from_slice(&message));
         drop(waiting);
         self.bell.notify_waiters();
@@ -231,21 +235,21 @@ impl Mailbox {
 
     /// Restricts the client to the resources that `profile` shows.
     pub fn confine(&self, profile: Arc<Profile>) {
-        // The profile of a client never changes, so the first one stays.
+        // The profile of a client never changes, so a second call has no effect.
         let _ = self.scope.set(profile);
     }
 
-    /// Returns the profile of the client.
     pub fn profile(&self) -> Option<&Arc<Profile>> {
         self.scope.get()
     }
 
-    /// Returns whether the client may receive updates of an exposed URI.
+    /// Reports whether the client may receive updates of the exposed URI `uri`.
     pub fn may_hear_of(&self, uri: &str) -> bool {
         self.profile().is_none_or(|profile| profile.resources.admits(uri))
     }
 
-    /// Puts a tool on the client's own list, and says that the list changed. Of too many the oldest goes.
+    /// Adds a tool to the client's own list and queues a `list_changed` notification. Removes the oldest tool if there
+    /// are more than [`MOST_REVEALED`].
     pub fn reveal(&self, tool: &str) {
         let mut revealed = lock(&self.revealed);
         if revealed.iter().any(|known| &**known == tool) {
@@ -256,7 +260,7 @@ impl Mailbox {
         }
         revealed.push_back(tool.into());
         drop(revealed);
-        // Where there is no room for it the client has more to read than a list.
+        // A client with a full queue has more urgent messages to read, so losing this notification is acceptable.
         self.post(goblin_wire::notification(&Method::ToolsChanged, None));
     }
 
@@ -264,24 +268,25 @@ impl Mailbox {
         lock(&self.revealed).iter().cloned().collect()
     }
 
-    /// Puts an update of a resource where it waits for the client's stream.
+    /// Queues an update of a resource for the client's streams.
     pub fn update(&self, update: &Update<'_>) {
         if self.updates.put(update, Instant::now()) {
             self.bell.notify_waiters();
         }
     }
 
-    /// The client wants updates for one of its subscriptions otherwise than before.
+    /// Changes the pace of one subscription, also for its updates that are already queued.
     pub fn set_pace(&self, receipt: &Arc<Receipt>, uri: &str, pace: Pace) {
         if self.updates.set_pace(receipt, uri, pace, Instant::now()) {
             self.bell.notify_waiters();
         }
     }
 
-    /// The next message that belongs to no call, or all updates that are due. For the holder of a stream; cancel-safe.
+    /// Returns the next message that belongs to no call, or all updates that are due. Waits until there is one. Only
+    /// the owner of a stream may call it. It is cancel-safe.
     pub async fn next(&self) -> Vec<Bytes> {
         loop {
-            // First, so that nothing comes unseen between the look and the wait.
+            // Register before the check, or a notification between the check and the wait is lost.
             let rung = self.bell.notified();
             if let Some(message) = self.try_next() {
                 return vec![message];
@@ -297,7 +302,7 @@ impl Mailbox {
         }
     }
 
-    /// `holder` keeps subscriptions of this client, until the client is gone. Tells whether it is there.
+    /// Registers `holder`, which keeps something for this client. Returns `false` if the client is already gone.
     pub fn hold_for(&self, holder: &Arc<dyn Holder>) -> bool {
         let mut holders = lock(&self.holders);
         let holder = Arc::downgrade(holder);
@@ -306,11 +311,12 @@ impl Mailbox {
             holders.push(holder);
         }
         drop(holders);
-        // After it was entered: whoever closes the mailbox in this moment finds it, or we find the mailbox closed.
+        // Check after the registration. A concurrent `close` either finds the holder, or this check finds the mailbox
+        // closed.
         !self.is_closed()
     }
 
-    /// The client may have missed updates: one of each that it subscribed to is due.
+    /// Queues one update of each subscribed resource, because the client may have missed some.
     pub fn tell_missed(&self) {
         for holder in self.holders() {
             holder.tell_missed(self);
@@ -321,7 +327,7 @@ impl Mailbox {
         lock(&self.holders).iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// A stream of the client that takes what belongs to no call has begun, or ended.
+    /// Counts a stream that carries messages of no call: `true` when it opens, `false` when it ends.
     pub fn count_stream(&self, begun: bool) {
         match begun {
             true => self.streams.fetch_add(1, Ordering::Relaxed),
@@ -329,7 +335,7 @@ impl Mailbox {
         };
     }
 
-    /// How many of them are open.
+    /// Returns the number of open streams that carry messages of no call.
     pub fn open_streams(&self) -> usize {
         self.streams.load(Ordering::Relaxed)
     }
@@ -338,7 +344,7 @@ impl Mailbox {
         self.open_streams() > 0
     }
 
-    /// The client is gone: nobody is waited for, and nothing is kept.
+    /// Discards everything kept for the client and wakes all waiting tasks, because the client is gone.
     pub fn close(&self) {
         let mut waiting = lock(&self.waiting);
         *waiting = Waiting { closed: true, ..Waiting::default() };
@@ -347,7 +353,7 @@ impl Mailbox {
         self.replay.close();
         self.updates.close();
         self.bell.notify_waiters();
-        // Last, since it asks others: they find the mailbox closed.
+        // The holders come last. Their `release` must find the mailbox closed.
         for holder in self.holders() {
             holder.release(self);
         }
@@ -358,7 +364,7 @@ impl Mailbox {
         lock(&self.waiting).closed
     }
 
-    /// Waits until the client is gone.
+    /// Waits until the mailbox is closed.
     pub async fn closed(&self) {
         loop {
             let rung = self.bell.notified();
@@ -370,7 +376,7 @@ impl Mailbox {
     }
 }
 
-/// No code that holds these locks can panic.
+/// Ignores poisoning, because no code panics while it holds these locks.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

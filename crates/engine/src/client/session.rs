@@ -1,7 +1,8 @@
-//! The clients: one session each, and what they may ask.
+//! The sessions of clients and the handling of their messages.
 //!
-//! [`Sessions`] is the book of all of them. [`Desk`] is where a session's messages are handled, whatever transport they
-//! came over: what the snapshot can answer is answered at once, the rest becomes a [`Pending`] call.
+//! [`Sessions`] is the table of all sessions. [`Desk`](desk::Desk) handles the messages of a session for every
+//! transport. It answers a request from the catalog snapshot if possible. Other requests become a
+//! [`Pending`](desk::Pending) call.
 
 pub mod account;
 pub mod cut;
@@ -34,11 +35,11 @@ use crate::client::session::inflight::{Inflight, Pulse, Ticket};
 use crate::client::session::levels::Levels;
 use crate::client::session::victims::{Candidate, Victims};
 
-/// How exactly the deadlines of calls are kept.
+/// The interval at which the timeouts of calls are checked.
 const TICK: Duration = Duration::from_millis(100);
-/// A client whose stream was cut has this long to come back to what is held for it alone.
+/// The idle timeout of a session that has lost its stream and still has subscriptions or links of its own.
 const CUT_PATIENCE: Duration = Duration::from_secs(120);
-/// How often a handshake scans the sessions for one to evict.
+/// The number of scans for a session to evict in one handshake.
 const MAX_SCANS: usize = 2;
 /// The reason that the event of an evicted session reports.
 const EVICTED: &str = "evicted to make room for a new client (gateway.maxSessions)";
@@ -50,26 +51,26 @@ pub struct Session {
     pub mailbox: Arc<Mailbox>,
     pub inflight: Arc<Inflight>,
     level: Mutex<Wish>,
-    /// A stream was opened at some time.
+    /// The client has opened a session stream before.
     had_stream: AtomicBool,
-    /// How many are open, of all sessions together.
+    /// The number of open streams of all sessions.
     all_streams: Arc<AtomicUsize>,
-    /// Who reads the rest of a call's stream that was cut.
+    /// The number of readers that resumed the stream of a call.
     readers: AtomicUsize,
     pub opened: SystemTime,
-    /// When the book was begun.
+    /// The time at which the session table was created.
     begin: Instant,
-    /// Microseconds from then to the last sign of the client.
+    /// The microseconds from `begin` to the client's last activity.
     last_seen: AtomicU64,
     /// The client sent a request after the handshake.
     has_requested: AtomicBool,
 }
 
-/// The log level a client asked for.
+/// The log level that a client set.
 #[derive(Default)]
 struct Wish {
     level: Option<Level>,
-    /// The session is over: what is asked for now would never be taken back.
+    /// The session has ended. A level set now would never be removed from [`Levels`].
     ended: bool,
 }
 
@@ -85,7 +86,7 @@ impl Session {
         }
     }
 
-    /// The client was there just now.
+    /// Records activity of the client.
     pub fn touch(&self) {
         self.last_seen.store(micros(self.begin.elapsed()), Ordering::Relaxed);
     }
@@ -97,30 +98,30 @@ impl Session {
         }
     }
 
-    /// Returns whether the client loses nothing but the session itself.
+    /// Reports whether eviction would cost the client only the session itself.
     fn holds_nothing(&self) -> bool {
         self.is_unused() && !self.mailbox.is_holding() && self.mailbox.asks.is_empty()
     }
 
-    /// Begins a stream to the client. Which of several reads what, the replay decides.
+    /// Opens a session stream. If several are open, the replay buffer decides which one receives an event.
     pub fn open_stream(self: &Arc<Session>) -> Stream {
         self.had_stream.store(true, Ordering::Relaxed);
         self.mailbox.count_stream(true);
         Stream { session: Arc::clone(self), _counted: Counted::new(&self.all_streams) }
     }
 
-    /// Begins to read the rest of a call's stream.
+    /// Registers a reader that resumes the stream of a call. The session is not idle until the guard is dropped.
     pub fn enter_reader(self: &Arc<Session>) -> Present {
         self.readers.fetch_add(1, Ordering::Relaxed);
         Present { session: Arc::clone(self) }
     }
 
-    /// Whether the client has neither an open stream nor a request.
+    /// Reports whether the client has neither an open stream nor an open request.
     fn is_unused(&self) -> bool {
         !self.mailbox.has_stream() && self.readers.load(Ordering::Relaxed) == 0 && self.inflight.is_empty()
     }
 
-    /// How long nothing was seen of the client; one that reads or waits is there.
+    /// Returns the time since the client's last activity. It is zero while the client has an open stream or request.
     pub fn idle(&self) -> Duration {
         if self.is_unused() { self.silence() } else { Duration::ZERO }
     }
@@ -130,18 +131,18 @@ impl Session {
         self.begin.elapsed().saturating_sub(last_seen)
     }
 
-    /// Whether the client has had a stream of the session.
+    /// Reports whether the client has ever opened a session stream.
     pub fn had_stream(&self) -> bool {
         self.had_stream.load(Ordering::Relaxed)
     }
 
-    /// Whether the client had a stream and has none now.
+    /// Reports whether the client had a session stream and has none now.
     fn is_cut(&self) -> bool {
         !self.mailbox.has_stream() && self.had_stream()
     }
 }
 
-/// A client that reads something but the stream of its session, and so is there.
+/// A guard for a client that reads the stream of a call. It keeps the session from being idle.
 pub struct Present {
     pub session: Arc<Session>,
 }
@@ -153,7 +154,7 @@ impl Drop for Present {
     }
 }
 
-/// A stream's hold on its session.
+/// A guard for an open session stream.
 pub struct Stream {
     pub session: Arc<Session>,
     _counted: Counted,
@@ -166,7 +167,7 @@ impl Drop for Stream {
     }
 }
 
-/// A stream among all that are open, for as long as this lives.
+/// A guard that counts one open stream.
 pub struct Counted(Arc<AtomicUsize>);
 
 impl Counted {
@@ -182,31 +183,31 @@ impl Drop for Counted {
     }
 }
 
-/// Room for one session. It counts from here on; dropping it gives the room back.
+/// A permit for one session. It counts towards `gateway.maxSessions` until it is dropped.
 pub struct Place {
     _permit: OwnedSemaphorePermit,
 }
 
-/// An entry of the book. The session may be held by others after its end, its place may not.
+/// An entry of the table. Others may keep the session after its end, but the permit is returned at once.
 struct Open {
     session: Arc<Session>,
     _place: Place,
 }
 
-/// All sessions.
+/// The table of all sessions, and of the calls without a session.
 pub struct Sessions {
     sessions: RwLock<HashMap<SessionId, Open>>,
     room: Arc<Semaphore>,
     /// The sessions that the last scan found for eviction.
     victims: Mutex<Victims<SessionId>>,
     pub levels: Arc<Levels>,
-    /// Calls without a session, each under a number of its own.
+    /// The calls without a session. The table assigns each a number as its id.
     visits: Arc<Inflight>,
     last_visit: AtomicU64,
     observe: Arc<Observe>,
     pulse: Arc<Pulse>,
     streams: Arc<AtomicUsize>,
-    /// What is kept of the streams of all sessions.
+    /// The byte count of all replay buffers.
     kept: Arc<Kept>,
     node: Node,
     most: usize,
@@ -237,15 +238,16 @@ impl Sessions {
         }
     }
 
-    /// Returns a place for a session that is about to begin. If all places are taken, evicts the least recently active
-    /// session that holds nothing; `is_held` reports what others keep for a session.
+    /// Returns a place for a new session. If none is free, evicts the least recently active session that holds nothing.
+    /// `is_held` reports whether another component keeps something for a session. Returns an error if no session can be
+    /// evicted.
     pub fn reserve(&self, is_held: impl Fn(&Session) -> bool) -> Result<Place, Error> {
         let acquire = || Arc::clone(&self.room).try_acquire_owned().map(|_permit| Place { _permit });
         if let Ok(place) = acquire() {
             return Ok(place);
         }
         self.observe.limit_hit(Limit::MaxSessions);
-        // Another handshake may take the place of the evicted session; then the next one is evicted.
+        // Another handshake may take the place of the evicted session. In that case evict the next one.
         while self.evict(&is_held) {
             if let Ok(place) = acquire() {
                 return Ok(place);
@@ -254,13 +256,13 @@ impl Sessions {
         Err(Error::LimitExceeded { limit: Limit::MaxSessions.as_str(), value: self.most })
     }
 
-    /// Ends the least recently active session that holds nothing. Returns whether there was one.
+    /// Ends the least recently active session that holds nothing. Returns `false` if there is none.
     fn evict(&self, is_held: &impl Fn(&Session) -> bool) -> bool {
         let victims = || self.victims.lock().unwrap_or_else(PoisonError::into_inner);
         let is_free = |session: &Session| session.holds_nothing() && !is_held(session);
         for _ in 0..MAX_SCANS {
             loop {
-                // A statement of its own, so that the lock is free while the session ends.
+                // This is a separate statement, so that the lock is released before the session ends.
                 let victim = victims().pop();
                 let Some(victim) = victim else { break };
                 let is_due =
@@ -286,11 +288,12 @@ impl Sessions {
         sessions.values().filter_map(candidate).collect()
     }
 
-    /// A name that no session has.
+    /// Returns a new session id.
     pub fn mint(&self) -> SessionId {
         SessionId::new(self.node)
     }
 
+    /// Creates a session and adds it to the table.
     pub fn open(
         &self,
         place: Place,
@@ -322,22 +325,22 @@ impl Sessions {
         session
     }
 
-    /// A session by its id; it counts as seen.
+    /// Returns the session with this id and records activity of its client.
     pub fn find(&self, id: SessionId) -> Option<Arc<Session>> {
         let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
         let session = Arc::clone(&sessions.get(&id)?.session);
-        // While the book is held: whoever ends the idle looks at this again.
+        // Record the activity under the lock. `end_idle` checks it again under the same lock.
         session.touch();
         Some(session)
     }
 
-    /// All of them, in no order.
+    /// Returns all sessions in no particular order.
     pub fn all(&self) -> Vec<Arc<Session>> {
         let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
         sessions.values().map(|open| Arc::clone(&open.session)).collect()
     }
 
-    /// How many there are, with those that have a place and no handshake yet.
+    /// Returns the number of sessions, including places that are reserved for a handshake.
     pub fn len(&self) -> usize {
         self.most - self.room.available_permits()
     }
@@ -346,18 +349,18 @@ impl Sessions {
         self.len() == 0
     }
 
-    /// Updates of resources that no stream of their client has taken yet.
+    /// Returns the number of resource updates that no stream has taken yet.
     pub fn updates_waiting(&self) -> usize {
         let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
         sessions.values().map(|open| open.session.mailbox.updates.len()).sum()
     }
 
-    /// Ends a session and all it holds.
+    /// Ends a session, cancels its calls and discards everything kept for it.
     pub fn end(&self, id: SessionId, reason: &str) {
         self.end_if(id, reason, |_| true);
     }
 
-    /// Ends a session if `is_due` still holds. Returns whether the session was ended.
+    /// Ends a session if `is_due` holds under the lock. Returns whether it ended the session.
     fn end_if(&self, id: SessionId, reason: &str, is_due: impl FnOnce(&Session) -> bool) -> bool {
         let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
         let is_due = sessions.get(&id).is_some_and(|open| is_due(&open.session));
@@ -375,7 +378,7 @@ impl Sessions {
         true
     }
 
-    /// Enters a call without a session. How many there are is bounded by the connections and pipes they come over.
+    /// Registers a call without a session. The number of connections bounds the number of such calls.
     pub fn admit_visit(&self, call: &Arc<Call>) -> Result<Ticket, Error> {
         let number = self.last_visit.fetch_add(1, Ordering::Relaxed);
         self.visits.admit(&Id::from(number), call, usize::MAX)
@@ -389,7 +392,7 @@ impl Sessions {
         }
     }
 
-    /// No client can answer any more, so no call need wait for that.
+    /// Ends all open server requests, because no client can answer any more.
     pub fn close_asks(&self) {
         for open in self.sessions.read().unwrap_or_else(PoisonError::into_inner).values() {
             open.session.mailbox.asks.close();
@@ -397,12 +400,12 @@ impl Sessions {
         self.visits.calls().iter().for_each(|call| call.mailbox.asks.close());
     }
 
-    /// A client answered what nobody asks, or asks any more.
+    /// Reports a response that matches no open server request.
     fn tell_unasked(&self, session: &Session) {
         self.observe.emit(&Event::AnswerWithoutAsk { session: &session.id.short() });
     }
 
-    /// Progress or a log line of a client without a session had no room on its way, or no way.
+    /// Reports a progress or log message that was dropped.
     pub fn tell_dropped(&self, client: Option<SessionId>) {
         let session = client.map_or_else(|| "none".to_owned(), |client| client.short());
         self.observe.emit(&Event::MessageDropped { session: &session });
@@ -416,22 +419,22 @@ impl Sessions {
         }
     }
 
-    /// A stream of a client without a session.
+    /// Counts a stream of a client without a session.
     pub fn count_stream(&self) -> Counted {
         Counted::new(&self.streams)
     }
 
-    /// Streams that are open, also of sessions that have ended and whose stream has not yet.
+    /// Returns the number of open streams. A stream counts until it is closed, even if its session has ended.
     pub fn open_streams(&self) -> usize {
         self.streams.load(Ordering::Relaxed)
     }
 
-    /// Calls of all sessions that have no answer yet.
+    /// Returns the number of calls without an answer.
     pub fn open_calls(&self) -> usize {
         self.pulse.open()
     }
 
-    /// The same, each with its session where it has one.
+    /// Returns all calls without an answer, each with its session if it has one.
     pub fn each_open_call(&self) -> Vec<(Option<SessionId>, Arc<Call>)> {
         let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
         let calls = |session: &Arc<Session>| {
@@ -442,7 +445,7 @@ impl Sessions {
         sessions.values().map(|open| &open.session).flat_map(calls).chain(visits).collect()
     }
 
-    /// Ends sessions that have neither an open stream nor a request and were silent for too long.
+    /// Ends all idle sessions and discards old replay events.
     pub fn sweep(&self) {
         self.end_idle(self.idle());
     }
@@ -456,7 +459,7 @@ impl Sessions {
         idle.map(|session| session.id).collect()
     }
 
-    /// One whose client has come back meanwhile stays.
+    /// Ends the sessions that are still idle. A client may have returned since the list was made.
     fn end_idle(&self, idle: Vec<SessionId>) {
         for id in idle {
             self.end_if(id, "idle", |session| self.is_idle(session));
@@ -467,13 +470,13 @@ impl Sessions {
         session.silence() >= self.patience(session) && session.is_unused()
     }
 
-    /// How long a session may be silent.
+    /// Returns the idle timeout of a session.
     fn patience(&self, session: &Session) -> Duration {
         let is_dear = session.is_cut() && session.mailbox.is_holding();
         if is_dear { self.idle_timeout.min(CUT_PATIENCE) } else { self.idle_timeout }
     }
 
-    /// Looks at the clock of every open call now and then, for as long as there are any; for ever.
+    /// Checks the timeouts of all open calls every [`TICK`]. Sleeps while no call is open. Never returns.
     pub async fn keep_time(&self) {
         loop {
             self.pulse.begun().await;
@@ -486,7 +489,7 @@ impl Sessions {
         }
     }
 
-    /// Sweeps now and then, for ever.
+    /// Calls [`sweep`](Sessions::sweep) periodically. Never returns.
     pub async fn keep_swept(&self) {
         let interval = (self.idle_timeout / 10).clamp(Duration::from_millis(50), CUT_PATIENCE / 10);
         loop {

@@ -1,7 +1,7 @@
-//! Whether a connection has work, and since when it has none.
+//! Records whether a connection is busy, and since when it is idle.
 //!
-//! A peer that neither finishes a request nor sends one must not hold its connection for ever. One look now and then costs
-//! less than a timer for every request.
+//! A peer that sends no request, or never finishes one, must not keep its connection forever. The server checks all
+//! connections periodically, which costs less than a timer per request.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,36 +15,37 @@ use tokio::sync::Notify;
 
 use crate::front::body::Body;
 
-/// Stands in `waiting_since` while there is work.
+/// The value of `waiting_since` while a request is processed.
 const BUSY: u64 = u64::MAX;
 
 pub struct Attention {
-    /// The beginning of the clock, the same for all connections.
+    /// The start of the clock, which all connections share.
     begin: Instant,
-    /// Microseconds from the beginning to the start of the connection.
+    /// The microseconds from `begin` to the start of the connection.
     opened: u64,
-    /// Microseconds from the beginning to the moment since which we wait for a whole request.
+    /// The microseconds from `begin` to the time since which the connection waits for a request.
     waiting_since: AtomicU64,
-    /// The same for the moment in which the head of a request began to arrive; 0 where none has.
+    /// The microseconds from `begin` to the first byte of a request's head. 0 if none has arrived.
     head_since: AtomicU64,
-    /// Notified when the connection shall make room for another.
+    /// Notified when the connection must make room for another.
     evict: Notify,
 }
 
 impl Attention {
-    /// Starts the attention of a connection that opens now.
+    /// Creates the record of a connection that opens now.
     pub fn new(begin: Instant) -> Arc<Attention> {
         let opened = micros(begin.elapsed());
         let (waiting_since, head_since) = (AtomicU64::new(opened), AtomicU64::new(0));
         Arc::new(Attention { begin, opened, waiting_since, head_since, evict: Notify::new() })
     }
 
-    /// Returns since when the connection waits for a request, `None` while it has one.
+    /// Returns the time since which the connection waits for a request, or `None` while it processes one.
     pub fn idle_since(&self) -> Option<u64> {
         Some(self.waiting_since.load(Ordering::Relaxed)).filter(|since| *since != BUSY)
     }
 
-    /// Returns whether no request has arrived, given the answer of [`idle_since`](Attention::idle_since).
+    /// Reports whether the connection has had no request. `idle_since` is the result of
+    /// [`idle_since`](Attention::idle_since).
     pub fn is_new(&self, idle_since: u64) -> bool {
         idle_since == self.opened
     }
@@ -59,7 +60,7 @@ impl Attention {
         self.evict.notified().await;
     }
 
-    /// Bytes have come. While we wait for a request, the first ones begin its head.
+    /// Records received bytes. If the connection is idle, the first of them begin the head of a request.
     pub fn hear(&self) {
         let waits = self.waiting_since.load(Ordering::Relaxed) != BUSY;
         if waits && self.head_since.load(Ordering::Relaxed) == 0 {
@@ -67,14 +68,14 @@ impl Attention {
         }
     }
 
-    /// A request is there; it is work until the answer has been written.
+    /// Marks the connection as busy until the returned guard is dropped, which is after the response was written.
     pub fn begin_work(self: &Arc<Attention>) -> Work {
         self.waiting_since.store(BUSY, Ordering::Relaxed);
         self.head_since.store(0, Ordering::Relaxed);
         Work(Arc::clone(self))
     }
 
-    /// Whether the peer has sent nothing for `idle`, or not finished the head of a request within `head`.
+    /// Reports whether the peer sent no request for `idle`, or did not finish the head of a request within `head`.
     pub fn is_lost(&self, idle: Duration, head: Duration) -> bool {
         let waiting_since = self.waiting_since.load(Ordering::Relaxed);
         let head_since = self.head_since.load(Ordering::Relaxed);
@@ -91,7 +92,7 @@ fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(BUSY - 1)
 }
 
-/// A request being answered.
+/// A guard for a request that is being processed.
 pub struct Work(Arc<Attention>);
 
 impl Drop for Work {
@@ -100,7 +101,7 @@ impl Drop for Work {
     }
 }
 
-/// A body whose writing is work.
+/// A response body that keeps the connection busy until it is written.
 pub struct Attended {
     pub body: Body,
     pub work: Work,

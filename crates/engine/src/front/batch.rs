@@ -1,7 +1,7 @@
-//! Several messages in one POST, as one version of the protocol allows.
+//! Batches: several messages in one POST, which only one version of the protocol allows.
 //!
-//! The answers are one JSON array when there is nothing to say before the last of them. Else they are one stream, as those
-//! of a single call would be, which can be resumed as a whole.
+//! The answers are one JSON array if no message precedes the last of them. Otherwise they are one event stream, which
+//! the client can resume as a whole.
 
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ impl Front {
     }
 }
 
-/// What is answered together.
+/// The open calls and the finished answers of one batch.
 #[derive(Default)]
 struct Batch {
     calls: Vec<Carried>,
@@ -79,7 +79,8 @@ struct Batch {
 }
 
 impl Batch {
-    /// Waits until all is answered, or something is to be said before; tells whether all is.
+    /// Waits until all calls are answered. Returns `false` earlier if a call is slow or has a message before its
+    /// answer.
     async fn settle(&mut self) -> bool {
         while !self.calls.is_empty() {
             let (next, index, _) = select_all(self.calls.iter_mut().map(|call| Box::pin(call.next()))).await;
@@ -98,7 +99,7 @@ impl Batch {
         true
     }
 
-    /// Waits for the answers alone.
+    /// Waits for the answers alone. Other messages of the calls cannot be sent here.
     async fn end(&mut self) {
         let calls = std::mem::take(&mut self.calls).into_iter().map(Carried::answer);
         self.answers.extend(join_all(calls).await.into_iter().flatten());
@@ -123,7 +124,7 @@ impl Batch {
         let Batch { calls, answers } = self;
         match (calls.is_empty(), answers.is_empty()) {
             (true, true) => return empty(StatusCode::ACCEPTED),
-            // There is nothing to come back for.
+            // All answers are ready, so the client has no reason to resume this stream.
             (true, false) => return body::events(futures_util::stream::iter(answers.into_iter().map(body::event))),
             (false, _) => {}
         }

@@ -1,4 +1,4 @@
-//! Bodies of answers: ready pieces, or a stream of events.
+//! The bodies of HTTP responses: ready pieces, or a stream of events.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,13 +13,13 @@ use goblin_wire::error::Error;
 use goblin_wire::json::Pieces;
 use goblin_wire::Id;
 
-/// Bodies up to this size are sent as one slice.
+/// The size up to which the pieces of a body are copied into one slice.
 const COPIED: usize = 16 * 1024;
 
 pub enum Body {
     Pieces(smallvec::IntoIter<[Bytes; 5]>, usize),
     Events(Pin<Box<dyn Stream<Item = Bytes> + Send>>),
-    /// Of a route beside the endpoint.
+    /// The response of an axum route, such as the admin API.
     Routed(axum::body::Body),
 }
 
@@ -32,7 +32,7 @@ impl Body {
 impl From<Pieces> for Body {
     fn from(pieces: Pieces) -> Body {
         let length = pieces.len();
-        // Copying a little is cheaper than handing several slices to the system.
+        // Copying a small body costs less than a system call with several slices.
         let pieces = if length <= COPIED { Pieces::from(pieces.concat()) } else { pieces };
         Body::Pieces(pieces.into_iter(), length)
     }
@@ -76,7 +76,7 @@ impl http_body::Body for Body {
     }
 }
 
-/// An answer with a JSON body.
+/// Returns a response with a JSON body.
 pub fn json(status: StatusCode, pieces: Pieces) -> Response<Body> {
     let mut response = Response::new(Body::from(pieces));
     *response.status_mut() = status;
@@ -84,12 +84,12 @@ pub fn json(status: StatusCode, pieces: Pieces) -> Response<Body> {
     response
 }
 
-/// A JSON-RPC error as the whole answer.
+/// Returns a response with a JSON-RPC error as its body.
 pub fn json_error(status: StatusCode, id: Option<&Id>, error: &Error) -> Response<Body> {
     json(status, goblin_wire::error_reply(id, &error.to_json()))
 }
 
-/// An answer as a stream of events.
+/// Returns a response with a stream of server-sent events.
 pub fn events(stream: impl Stream<Item = Bytes> + Send + 'static) -> Response<Body> {
     let mut response = Response::new(Body::Events(Box::pin(stream)));
     let headers = response.headers_mut();
@@ -105,7 +105,7 @@ pub fn empty(status: StatusCode) -> Response<Body> {
     response
 }
 
-/// One message as a server-sent event.
+/// Formats one message as a server-sent event without an id.
 pub fn event(message: Pieces) -> Bytes {
     let mut event = bytes::BytesMut::with_capacity(message.len() + 24);
     event.extend_from_slice(b"event: message\ndata: ");
@@ -116,6 +116,6 @@ pub fn event(message: Pieces) -> Bytes {
     event.freeze()
 }
 
-/// A comment that shows both sides that the stream is alive. No empty line follows it: some parsers that have seen an id
-/// take that for the end of another event.
+/// A comment line that shows the peer that the stream is alive. No empty line follows it, because some parsers take one
+/// for the end of an event if they have seen an id.
 pub const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n");

@@ -1,7 +1,7 @@
-//! One client all of whose messages are answered on one way back: over stdio, and over HTTP+SSE.
+//! A client with one channel for all answers: over stdio or over HTTP+SSE.
 //!
-//! It begins without a handshake and has its place among the sessions from then on. What is said before `initialize` is
-//! refused; what is said after it goes to the desk. How the answers travel is the transport's business.
+//! It reserves its session's place before the handshake. Requests before `initialize` are rejected, and later ones go
+//! to the desk. The transport decides how an answer reaches the client.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -27,21 +27,21 @@ pub struct Dialogue {
     observe: Arc<Observe>,
     profile: Option<ProfileName>,
     state: Mutex<State>,
-    /// Requests that need no handshake, where the transport has them.
+    /// The open requests without a handshake. `None` if the transport does not support them.
     pub guests: Option<Guests>,
 }
 
 enum State {
     Waiting(Place),
-    /// The client is there as long as its connection is: its session is never idle.
+    /// The session, held by a stream guard. It is never idle while the connection is open.
     Begun(session::Stream),
     Ended,
 }
 
-/// What comes of a message.
+/// The outcome of a message.
 pub enum Heard {
     Nothing,
-    /// The client has finished the handshake: until then it need not expect anything but answers.
+    /// The client finished the handshake. Before this it receives only answers.
     Initialized(Arc<Session>),
     Answer(Pieces),
     Call(Carried),
@@ -55,7 +55,7 @@ impl Dialogue {
         Ok(Dialogue { desk: Arc::clone(desk), observe: Arc::clone(observe), profile, state, guests: None })
     }
 
-    /// The same over a transport that has requests without a handshake too.
+    /// Creates a dialogue that also accepts requests without a handshake.
     pub fn of_both_eras(
         desk: &Arc<Desk>,
         observe: &Arc<Observe>,
@@ -65,7 +65,7 @@ impl Dialogue {
         Dialogue::new(desk, observe, profile).map(|dialogue| Dialogue { guests, ..dialogue })
     }
 
-    /// The session, between the handshake and the end.
+    /// Returns the session. Returns `None` before the handshake and after the end.
     pub fn session(&self) -> Option<Arc<Session>> {
         match &*self.state() {
             State::Begun(present) => Some(Arc::clone(&present.session)),
@@ -77,7 +77,7 @@ impl Dialogue {
         matches!(*self.state(), State::Ended)
     }
 
-    /// Ends the session and all it holds. The first reason stands.
+    /// Ends the session and all open requests. A second call has no effect.
     pub fn end(&self, reason: &str) {
         let before = std::mem::replace(&mut *self.state(), State::Ended);
         if let State::Begun(present) = before {
@@ -88,7 +88,8 @@ impl Dialogue {
         }
     }
 
-    /// The messages of a batch, where the version spoken has them; nothing when this is no batch.
+    /// Splits a batch into its messages. Returns `None` if `raw` is no batch, and an error if the version has no
+    /// batches.
     pub fn split_batch(&self, raw: &Bytes) -> Option<Result<Vec<Bytes>, Malformed>> {
         let batch = Message::split_batch(raw)?.map_err(|malformed| self.refused(malformed));
         let dialect = self.session().map(|session| session.dialect);
@@ -98,7 +99,7 @@ impl Dialogue {
         }))
     }
 
-    /// One message.
+    /// Handles one message.
     pub fn hear(&self, raw: Bytes) -> Result<Heard, Malformed> {
         Ok(match Message::parse(raw).map_err(|malformed| self.refused(malformed))? {
             Message::Request(request) => match &self.guests {
@@ -111,7 +112,7 @@ impl Dialogue {
             },
             Message::Notification(notification) => self.on_notification(&notification),
             Message::Response(response) => {
-                // Before the handshake nothing was asked.
+                // There is no open server request before the handshake.
                 if let Some(session) = self.session() {
                     self.desk.hear_answer(&session, response);
                 }
@@ -120,7 +121,7 @@ impl Dialogue {
         })
     }
 
-    /// Counts the limit that a message is beyond.
+    /// Counts the limit that a message exceeds.
     fn refused(&self, malformed: Malformed) -> Malformed {
         self.observe.count_limit(&malformed.error);
         malformed
@@ -158,7 +159,7 @@ impl Dialogue {
         let mut state = self.state();
         let taken = || match std::mem::replace(&mut *state, State::Ended) {
             State::Waiting(place) => Ok(place),
-            // Another handshake, or the end, came between the look and this.
+            // A concurrent handshake or end came between the check and the lock.
             before => {
                 *state = before;
                 Err(Error::InvalidRequest("this session is initialized already, or has ended".to_owned()))
@@ -169,7 +170,7 @@ impl Dialogue {
         Ok(hello)
     }
 
-    /// No code that holds this lock is meant to panic.
+    /// Ignores poisoning, because no code is expected to panic while it holds this lock.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -190,7 +191,7 @@ fn handshake_first() -> Error {
     Error::InvalidRequest("the first request must be initialize".to_owned())
 }
 
-/// What is answered to bytes that are no message, where they have an answer.
+/// Returns the answer to a malformed message.
 pub fn refusal(malformed: &Malformed) -> Pieces {
     goblin_wire::error_reply(malformed.id.as_ref(), &malformed.error.to_json())
 }
@@ -199,7 +200,7 @@ pub fn refusal(malformed: &Malformed) -> Pieces {
 mod tests {
     use super::*;
 
-    /// What is answered to this message.
+    /// Returns the answer to a message. Panics if there is none.
     fn answer(dialogue: &Dialogue, message: &'static str) -> String {
         match dialogue.hear(Bytes::from_static(message.as_bytes())) {
             Ok(Heard::Answer(answer)) => String::from_utf8_lossy(&answer.concat()).into_owned(),

@@ -1,8 +1,8 @@
-//! Checks the source of every request: `Host`, `Origin`, `Sec-Fetch-Site` and token, before any route.
+//! Checks the source of every request before any route: `Host`, `Origin`, `Sec-Fetch-Site` and token.
 //!
-//! A page in the user's browser can reach a loopback port, and with a rebound name even as its own origin. So a request
-//! must name a host that the gateway serves. If it comes from a page, the configuration must allow the page. The probes
-//! answer any host, but no foreign page.
+//! A web page in the user's browser can reach a loopback port. DNS rebinding even lets it appear as its own origin. A
+//! request must therefore name a host that the gateway serves. If a page sent it, the configuration must allow the
+//! page's origin. Probes accept any host, but reject pages of other sites.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -15,34 +15,34 @@ use goblin_config::secret::Secret;
 use crate::front::body::{Body, json_error};
 use goblin_wire::error::Error;
 
-/// The pages of the MCP Inspector as it starts by default. Without `gateway.allowedOrigins` they may use the MCP endpoints.
+/// The default origins of the MCP Inspector. They may use the MCP endpoints unless `gateway.allowedOrigins` is set.
 const INSPECTOR_ORIGINS: [&str; 2] = ["http://localhost:6274", "http://127.0.0.1:6274"];
 pub const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 pub const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-/// Headers that may occur once. Those that repeat what a body says are compared with the body instead.
+/// The headers that may occur only once. Headers that repeat a part of the body are compared with the body instead.
 const SINGLE_HEADERS: [HeaderName; 4] = [AUTHORIZATION, ORIGIN, LAST_EVENT_ID, SESSION_ID];
 
 pub struct Gate {
-    /// Host names without port; any port will do, since other ports are other programs of the same machine.
+    /// The host names without a port. They match any port, since other ports are other programs on the same machine.
     hosts: Vec<String>,
-    /// Hosts with a port that must match.
+    /// The host names with a port, which must match.
     hosts_with_port: Vec<String>,
     origins: Vec<String>,
-    /// The Inspector has called.
+    /// An Inspector has sent a request before.
     inspector_seen: AtomicBool,
-    /// What everybody must have, and what it is called.
+    /// The token that every request needs, and its name in error messages.
     token: Option<(Secret, &'static str)>,
 }
 
-/// The sender of a request, as far as headers show it.
+/// The sender of a request, as far as its headers show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// No page: an `Origin` is missing.
+    /// A program: the request has no `Origin`.
     Program,
     /// A page of the gateway's own host and port.
     OwnPage,
-    /// A page that `gateway.allowedOrigins` names.
+    /// A page with an origin in `gateway.allowedOrigins`.
     AllowedPage,
     /// A page of the MCP Inspector.
     Inspector,
@@ -67,17 +67,18 @@ impl Gate {
         Gate { hosts, hosts_with_port: with_port, origins, inspector_seen: AtomicBool::new(false), token }
     }
 
-    /// Returns the gate of the Unix socket. The system shows the uid of each peer there, so no token is needed.
+    /// Returns the gate of the Unix socket. It needs no token, because the system reports the uid of each peer.
     pub fn without_token(gateway: &Gateway) -> Gate {
         Gate { token: None, ..Gate::new(gateway) }
     }
 
-    /// Returns the gate of an operators' address that other machines reach. Every request needs the admin token.
+    /// Returns the gate of an admin address that other machines can reach. Every request needs the admin token.
     pub fn with_admin_token(gateway: &Gateway, token: Secret) -> Gate {
         Gate { token: Some((token, "the admin token")), ..Gate::new(gateway) }
     }
 
-    /// Checks where a request comes from. Returns the response that rejects it, or its source.
+    /// Checks the source of a request and returns it. Returns the response to send as an error if the source is not
+    /// allowed.
     pub fn check_source(&self, uri: &Uri, headers: &HeaderMap) -> Result<Source, Box<Response<Body>>> {
         let Some(host) = self.own_host(uri, headers) else {
             return Err(reject(StatusCode::FORBIDDEN, "Host is not allowed (gateway.allowedHosts)"));
@@ -91,13 +92,13 @@ impl Gate {
         if is_allowed || !comes_from_other_site(headers) { Ok(source) } else { Err(reject_site()) }
     }
 
-    /// Checks a request for a probe. A probe may name any host, but a page of another site gets no answer.
+    /// Checks the source of a probe. It may name any host, but pages of other sites are rejected.
     pub fn check_probe(&self, headers: &HeaderMap) -> Result<(), Box<Response<Body>>> {
         let is_allowed = || single(headers, &ORIGIN).is_some_and(|origin| self.is_allowed_origin(origin));
         if !comes_from_other_site(headers) || is_allowed() { Ok(()) } else { Err(reject_site()) }
     }
 
-    /// Checks the token that a path needs. The admin API checks its own.
+    /// Checks the token that a path needs. The admin API checks its own token.
     pub fn check_token(&self, path: &str, headers: &HeaderMap) -> Result<(), Box<Response<Body>>> {
         let Some((token, name)) = &self.token else { return Ok(()) };
         if is_of_operators(path) || has_token(headers, token) {
@@ -108,12 +109,13 @@ impl Gate {
         Err(response)
     }
 
-    /// Returns true once: for the first request of the Inspector.
+    /// Returns `true` on the first call only.
     pub fn is_first_inspector(&self) -> bool {
         !self.inspector_seen.swap(true, Ordering::Relaxed)
     }
 
-    /// Returns the host that a request names, if the gateway serves it. A request that names two must mean ours by both.
+    /// Returns the host that a request names. Returns `None` if it names none, or if the URI or the `Host` header names
+    /// a host that the gateway does not serve.
     fn own_host<'a>(&self, uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
         let authority = uri.authority().map(http::uri::Authority::as_str);
         let named = match headers.contains_key(HOST) {
@@ -130,7 +132,7 @@ impl Gate {
         port.is_none_or(is_port) && (known(&self.hosts, name) || known(&self.hosts_with_port, host))
     }
 
-    /// Returns what an `Origin` is to the gateway, `None` if its pages may not call.
+    /// Classifies an `Origin`. Returns `None` if its pages must not send requests.
     fn page(&self, origin: &str, host: &str) -> Option<Source> {
         if self.is_allowed_origin(origin) {
             return Some(Source::AllowedPage);
@@ -147,12 +149,12 @@ impl Gate {
     }
 }
 
-/// Returns whether a path belongs to the admin API, which has a token of its own (`admin::permit`).
+/// Reports whether a path belongs to the admin API, which checks its own token (`admin::permit`).
 fn is_of_operators(path: &str) -> bool {
     path == "/api" || path.starts_with("/api/")
 }
 
-/// Rejects a request that repeats a header whose value decides something: two readers could pick different values.
+/// Rejects a request that repeats a header of [`SINGLE_HEADERS`], because two readers could use different values.
 fn check_repeated(headers: &HeaderMap) -> Result<(), Box<Response<Body>>> {
     if headers.len() == headers.keys_len() {
         return Ok(());
@@ -167,25 +169,25 @@ pub fn is_repeated(headers: &HeaderMap, name: &HeaderName) -> bool {
     headers.get_all(name).iter().nth(1).is_some()
 }
 
-/// Returns whether a browser sent the request for a page of another site, or of another port of this host.
+/// Reports whether a browser sent the request for a page of another site, or of another port of this host.
 fn comes_from_other_site(headers: &HeaderMap) -> bool {
     let is_own = |value: &HeaderValue| [&b"same-origin"[..], b"none"].contains(&value.as_bytes().trim_ascii());
     headers.get_all(SEC_FETCH_SITE).iter().any(|value| !is_own(value))
 }
 
-/// Returns whether a request has this token. The comparison takes the same time however much of the token is right.
+/// Reports whether a request carries `token`. The comparison takes constant time.
 pub fn has_token(headers: &HeaderMap, token: &Secret) -> bool {
     let given = single(headers, &AUTHORIZATION).and_then(bearer);
     given.is_some_and(|given| given.as_bytes().ct_eq(token.expose().as_bytes()).into())
 }
 
-/// Returns the token of `Bearer TOKEN`. The scheme may have any case.
+/// Returns the token of `Bearer TOKEN`. The case of the scheme does not matter.
 fn bearer(value: &str) -> Option<&str> {
     let (scheme, token) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim_matches(' '))
 }
 
-/// The only value of a header; two are as bad as none.
+/// Returns the only value of a header. Returns `None` if it is missing, repeated or not visible ASCII.
 pub fn single<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter();
     let first = values.next()?;
@@ -199,12 +201,12 @@ fn split_port(host: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// A port is one to five digits; number parsers accept a sign as well.
+/// Reports whether `port` is a port of one to five digits. Number parsers accept a sign as well.
 fn is_port(port: &str) -> bool {
     (1..=5).contains(&port.len()) && port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok()
 }
 
-/// Returns the response to a page whose `Origin` may not use the route.
+/// Returns the response to a page with an `Origin` that must not use the route.
 pub fn reject_origin() -> Box<Response<Body>> {
     reject(StatusCode::FORBIDDEN, "Origin is not allowed (gateway.allowedOrigins)")
 }

@@ -1,4 +1,6 @@
-//! Requests without a session over a pipe: the client at its other end, and what it has open.
+//! The open requests without a session of one client on a pipe.
+//!
+//! HTTP clients need no such table, since closing the connection cancels a request there.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -15,7 +17,7 @@ use crate::client::session::visit::{Guest, Visited, check_meta, check_version};
 
 use crate::front::visit::Visit;
 
-/// All that one client has open, by its own ids.
+/// The open requests of one client, by the client's ids.
 pub struct Guests {
     desk: Arc<Desk>,
     profile: Option<ProfileName>,
@@ -30,23 +32,24 @@ struct Book {
 }
 
 struct Open {
-    /// Tells it from one that had the same id before: ids that were cancelled may be used again at once.
+    /// Distinguishes the request from an earlier one with the same id, since the id of a cancelled request can be
+    /// reused.
     number: u64,
-    /// A word into it, the reason, ends it.
+    /// Cancels the request when a reason is sent.
     cancel: oneshot::Sender<String>,
     listens: bool,
 }
 
-/// The place of a request among those that are open. Its drop frees it.
+/// A guard for an open request. Dropping it frees the request's id.
 pub struct Leash {
     book: Arc<Mutex<Book>>,
     id: Id,
     number: u64,
-    /// Resolves when the client takes its request back; with an error when the client is gone.
+    /// Resolves with a reason if the client cancels the request. Resolves with an error if the client is gone.
     pub cancelled: oneshot::Receiver<String>,
 }
 
-/// What becomes of a request.
+/// The outcome of beginning a request.
 pub enum Greeted {
     Answer(Pieces),
     Visit(Visit, Leash),
@@ -58,6 +61,7 @@ impl Guests {
         Guests { desk: Arc::clone(desk), profile, guest: OnceLock::new(), open: Arc::default() }
     }
 
+    /// Begins a request. The answer is an error if the id is in use or too many requests are open.
     pub fn greet(&self, request: Request) -> Greeted {
         let id = request.id.clone();
         let refused = |error: Error| Greeted::Answer(goblin_wire::error_reply(Some(&id), &error.to_json()));
@@ -98,24 +102,24 @@ impl Guests {
         Ok(Leash { book: Arc::clone(&self.open), id: request.id.clone(), number, cancelled })
     }
 
-    /// The client takes a request back; tells whether it was one of these.
+    /// Cancels the request that a notification names. Returns `false` if it is not in this table.
     pub fn hear_cancelled(&self, notification: &Notification) -> bool {
         let id = notification.params.request_id.and_then(|at| Id::parse(notification.raw.bytes(), at));
         let Some(open) = id.and_then(|id| self.lock().open.remove(&id)) else { return false };
         let text = notification.raw.as_str();
         let reason = notification.params.whole.and_then(|params| json::member(text, params, "reason"));
         let reason = reason.and_then(|at| json::string(text, at)).unwrap_or("the client cancelled it".into());
-        // It may have just ended.
+        // The receiver is gone if the request has just ended.
         let _ = open.cancel.send(reason.into_owned());
         true
     }
 
-    /// Nobody reads what would be told any more.
+    /// Ends all `subscriptions/listen` streams. Their tasks then send the answers.
     pub fn end_listening(&self) {
         self.lock().open.retain(|_, open| !open.listens);
     }
 
-    /// The client is gone.
+    /// Ends all requests and closes the mailbox, because the client is gone.
     pub fn end(&self) {
         self.lock().open.clear();
         if let Some(Guest::Known { mailbox, .. }) = self.guest.get() {
@@ -123,7 +127,7 @@ impl Guests {
         }
     }
 
-    /// No code that holds this lock can panic.
+    /// Ignores poisoning, because no code panics while it holds this lock.
     fn lock(&self) -> MutexGuard<'_, Book> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! Streamable HTTP at `/mcp`: POST, GET and DELETE, one session per client.
+//! Streamable HTTP at `/mcp`: POST, GET and DELETE, with one session per client.
 //!
 //! An answer is plain JSON when it is the first thing to send. When progress or a log line comes first, or the backend takes
 //! its time ([`SLOW_AFTER`](crate::client::lane::SLOW_AFTER)), it is a stream, so that nothing on the way takes us for dead.
@@ -35,18 +35,18 @@ use crate::client::session::Session;
 use crate::client::session::desk::{Begun, Desk, Next};
 
 const MCP: &str = "/mcp";
-/// Stands between an endpoint and the name of a profile.
+/// The path segment between an endpoint and the name of a profile.
 const PROFILE: &str = "/p/";
 pub(super) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-/// What may stand in a header that names a session or an event, ours or anybody's.
+/// The longest session id or event id that a header may have.
 const LONGEST_ID: usize = 256;
 
-/// What the HTTP front serves.
+/// The HTTP front of one address.
 #[derive(Clone)]
 pub struct Front {
     pub desk: Arc<Desk>,
     pub audience: Audience,
-    /// Whose clients are served.
+    /// The profile of the clients, or `None` for the default endpoint.
     pub profile: Option<ProfileName>,
     pub gate: Arc<Gate>,
     pub observe: Arc<Observe>,
@@ -55,15 +55,15 @@ pub struct Front {
     pub stop: watch::Receiver<bool>,
 }
 
-/// For whom an address is.
+/// The users of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
     Clients,
-    /// There the protocol is not spoken.
+    /// Operators. MCP endpoints are not available here.
     Operators,
 }
 
-/// The endpoints that speak the protocol.
+/// The MCP endpoints.
 #[derive(Clone, Copy)]
 enum Door {
     Mcp,
@@ -71,7 +71,7 @@ enum Door {
     Messages,
 }
 
-/// The endpoint at `path`, and the profile that it names.
+/// Returns the endpoint at `path` and the profile name in it. Returns `None` for other routes.
 fn door(path: &str) -> Option<(Door, Option<&str>)> {
     if let Some(door) = [(MCP, Door::Mcp), (SSE, Door::Sse), (MESSAGES, Door::Messages)].iter().find(|it| it.0 == path)
     {
@@ -81,7 +81,7 @@ fn door(path: &str) -> Option<(Door, Option<&str>)> {
     of(MCP).map(|name| (Door::Mcp, Some(name))).or_else(|| of(SSE).map(|name| (Door::Sse, Some(name))))
 }
 
-/// Every route but those that speak the protocol, which are served without a detour.
+/// Returns the routes other than the MCP endpoints, which [`Front::serve`] handles directly.
 pub fn routes() -> axum::Router {
     axum::Router::new().fallback(async || {
         let error = Error::InvalidRequest("there is nothing here; the MCP endpoint is /mcp".to_owned());
@@ -109,7 +109,7 @@ fn preflight(asked_headers: Option<&HeaderValue>) -> Response<Body> {
 }
 
 impl Front {
-    /// Serves any request to any route, once the gate has let it through.
+    /// Serves one request on any route, after the gate has accepted it.
     pub async fn serve(&self, request: HttpRequest, routes: &axum::Router) -> Response<Body> {
         if PROBES.contains(&request.uri().path()) {
             return match self.gate.check_probe(request.headers()) {
@@ -122,7 +122,7 @@ impl Front {
             return self.count_rejected(*rejected);
         }
         let origin = request.headers().get(ORIGIN).cloned();
-        // A preflight carries no token.
+        // A preflight request carries no token.
         let response = match self.gate.check_token(request.uri().path(), request.headers()) {
             _ if request.method() == Verb::OPTIONS => {
                 preflight(request.headers().get("access-control-request-headers"))
@@ -131,7 +131,7 @@ impl Front {
             Ok(()) => match door {
                 Some((door, None)) => self.answer(door, request).await,
                 Some((door, Some(name))) => match self.of_profile(name) {
-                    // Boxed, as all that is rare.
+                    // Box rare futures, because they would enlarge every request's future.
                     Some(front) => Box::pin(front.answer(door, request)).await,
                     None => unknown_profile(name),
                 },
@@ -149,7 +149,7 @@ impl Front {
         response
     }
 
-    /// Checks where a request comes from. The Inspector may use the MCP endpoints only.
+    /// Checks the source of a request. The Inspector may only use the MCP endpoints.
     fn check_source(&self, request: &HttpRequest, is_mcp: bool) -> Result<(), Box<Response<Body>>> {
         match self.gate.check_source(request.uri(), request.headers())? {
             Source::Inspector if !is_mcp => Err(reject_origin()),
@@ -163,7 +163,7 @@ impl Front {
         }
     }
 
-    /// Counts a response if it rejects its request.
+    /// Counts a response that rejects its request.
     fn count_rejected(&self, response: Response<Body>) -> Response<Body> {
         if response.status().is_client_error() {
             self.observe.emit(&Event::ClientRefused { status: response.status().as_u16() });
@@ -171,7 +171,7 @@ impl Front {
         response
     }
 
-    /// This front for the clients of a profile.
+    /// Returns this front for the clients of a profile, or `None` if there is no such profile.
     fn of_profile(&self, name: &str) -> Option<Front> {
         let name = ProfileName::new(name).filter(|name| self.desk.router.directory.has_profile(name.as_str()))?;
         Some(Front { profile: Some(name), ..self.clone() })
@@ -221,7 +221,7 @@ impl Front {
             let stream = self.fresh_stream(&session);
             mailbox.tell_again();
             if !is_first {
-                // It does not say what it has seen on the stream before.
+                // The client does not state which events of the previous stream it received.
                 mailbox.tell_missed();
             }
             return Ok(stream);
@@ -235,7 +235,7 @@ impl Front {
                 }
                 body::events(ResumedCall { present: session.enter_reader(), reader }.into_events())
             }
-            // To a client that reads events it means: do not come back.
+            // An `EventSource` does not reconnect after status 204.
             Ok(Resumed::Spent) => empty(StatusCode::NO_CONTENT),
             Ok(Resumed::Lost(requests)) => {
                 tell_gap();
@@ -253,8 +253,8 @@ impl Front {
         })
     }
 
-    /// A stream of the session that goes on from no event. Whatever becomes due after this is called is read by it, also
-    /// what the one before still takes from the mailbox.
+    /// Opens a session stream that resumes from no event. Messages that become due after this call reach it, even those
+    /// that the previous stream still takes from the mailbox.
     fn fresh_stream(&self, session: &Arc<Session>) -> Response<Body> {
         let (reader, first) = session.mailbox.replay.take_session();
         self.stream_of(session, reader, first.filter(|_| session.dialect.has_priming()))
@@ -265,7 +265,7 @@ impl Front {
         body::events(SessionStream { hold: session.open_stream(), reader, first, changes, stop }.into_events())
     }
 
-    /// What changes in the lists, as the clients of this front see them.
+    /// Returns the list changes that the clients of this front see.
     pub(super) fn changes(&self) -> Changes {
         Changes::new(self.desk.router.directory.watch_of(self.profile.as_ref()))
     }
@@ -286,7 +286,7 @@ impl Front {
             malformed
         };
         if let Some(batch) = Message::split_batch(&raw) {
-            // Boxed, as all that is rare: what a request's future holds is moved with it.
+            // Box rare futures, because a request's future is moved with all it holds.
             return Box::pin(self.batch(&parts.headers, accepted, batch.map_err(refused)?)).await;
         }
         match Message::parse(raw).map_err(refused)? {
@@ -306,7 +306,7 @@ impl Front {
                 let session = self.session(headers).map_err(|refusal| refusal.about(&request))?;
                 Ok(self.request(&session, request, accepted).await)
             }
-            // Versions without sessions have no notifications of clients over HTTP, and nothing to say against them.
+            // Versions without sessions define no client notifications over HTTP. Accept and ignore them.
             Message::Notification(_)
                 if names_sessionless(&parts.headers) || !parts.headers.contains_key(SESSION_ID) =>
             {
@@ -357,7 +357,7 @@ impl Front {
         }
         match carried.next().await {
             Next::Answer(Some(answer)) => json(StatusCode::OK, answer.pieces),
-            // Cancelled: the protocol wants no answer, HTTP wants one.
+            // The call was cancelled. The protocol sends no answer, but HTTP needs a response.
             Next::Answer(None) => body::events(futures_util::stream::empty()),
             Next::Said(said) => {
                 carried.give_back(said);
@@ -367,7 +367,7 @@ impl Front {
         }
     }
 
-    /// The session that a request names.
+    /// Returns the session that a request names. Returns an error if the id or the protocol version is not valid.
     pub(super) fn session(&self, headers: &HeaderMap) -> Result<Arc<Session>, Refusal> {
         check_version_once(headers)?;
         let version = headers.get(PROTOCOL_VERSION).map(|version| version.to_str().unwrap_or_default());
@@ -380,7 +380,7 @@ impl Front {
         if id.is_none() && visible(headers, &SESSION_ID)?.is_none() {
             return Err(Refusal::status(StatusCode::BAD_REQUEST, "Mcp-Session-Id is missing; begin with initialize"));
         }
-        // One of another profile is none of this endpoint's.
+        // A session of another profile is unknown at this endpoint.
         let session = id.and_then(|id| self.desk.sessions.find(id)).filter(|session| session.profile == self.profile);
         session.ok_or_else(|| Refusal::status(StatusCode::NOT_FOUND, "unknown session; begin with initialize"))
     }
@@ -399,12 +399,13 @@ fn check_version_once(headers: &HeaderMap) -> Result<(), Refusal> {
     }
 }
 
-/// Whether the header names a version that has no sessions.
+/// Reports whether the header names a protocol version without sessions.
 fn names_sessionless(headers: &HeaderMap) -> bool {
     single(headers, &PROTOCOL_VERSION).is_some_and(Dialect::is_sessionless)
 }
 
-/// The value of a header that names something; nothing where it is absent or empty.
+/// Returns the value of an id header, or `None` if it is missing or empty. Returns an error if it is not visible ASCII
+/// or too long.
 fn visible<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refusal> {
     let Some(value) = headers.get(name).filter(|value| !value.is_empty()) else { return Ok(None) };
     let is_visible = value.len() <= LONGEST_ID && value.as_bytes().iter().all(u8::is_ascii_graphic);
@@ -414,7 +415,7 @@ fn visible<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a s
     }
 }
 
-/// For a client that takes no stream.
+/// Returns the answer as plain JSON, for a client that accepts no stream.
 async fn answer_only(carried: Carried) -> Response<Body> {
     match carried.answer().await {
         Some(answer) => json(StatusCode::OK, answer),

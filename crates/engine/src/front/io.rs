@@ -1,4 +1,4 @@
-//! A connection that gives up on a peer which stops reading, or is not there any more.
+//! A connection that closes if its peer stops reading or disappears.
 
 use std::future::Future;
 use std::io;
@@ -14,17 +14,17 @@ use tokio::time::Sleep;
 
 use crate::front::attention::Attention;
 
-/// A stream is dead when nothing can be written to it for this long.
+/// The time after which a blocked write fails.
 pub const WRITE_PATIENCE: Duration = Duration::from_secs(30);
-/// Probes of a silent connection, none of which is answered, before its peer counts as gone.
+/// The number of unanswered keep-alive probes after which a peer counts as gone.
 const PROBES: u32 = 3;
-/// The system counts the times of probes in these.
+/// The smallest unit of the system's probe times.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Has the system end the connection when its peer is gone without a word, as after a pulled cable, for `patience`.
+/// Sets the socket options that close the connection after `patience` if the peer disappears, as after a pulled cable.
 ///
-/// A write does not show it: what we have to say fits the system's buffer for hours. Missing acknowledgements do, which
-/// Linux counts; where nothing is under way, and on other systems, unanswered probes do.
+/// Writes do not detect this, because the system's buffer accepts small messages for hours. Linux counts the time of
+/// unacknowledged data. If no data is in flight, and on other systems, unanswered keep-alive probes detect it.
 pub fn give_up_the_vanished(stream: &TcpStream, patience: Duration) -> io::Result<()> {
     let socket = SockRef::from(stream);
     let (silence, pause) = (patience / 2, patience / 2 / PROBES);
@@ -36,10 +36,11 @@ pub fn give_up_the_vanished(stream: &TcpStream, patience: Duration) -> io::Resul
     Ok(())
 }
 
+/// A stream that fails a write if the peer does not read for [`WRITE_PATIENCE`].
 pub struct Impatient<T> {
     inner: T,
     attention: Arc<Attention>,
-    /// Runs while a write waits for the peer.
+    /// The timer of a blocked write.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
@@ -122,7 +123,8 @@ mod tests {
         assert_eq!(begin.elapsed(), WRITE_PATIENCE);
     }
 
-    /// A connection whose far end hears nothing any more and so acknowledges nothing: a filter takes away all that comes.
+    /// Returns a connection with a far end that acknowledges nothing, because a socket filter drops all packets it
+    /// receives.
     #[cfg(target_os = "linux")]
     async fn half_open() -> (TcpStream, TcpStream) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");

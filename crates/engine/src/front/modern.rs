@@ -1,8 +1,8 @@
-//! Requests of 2026-07-28 at `/mcp`: no session, one POST each, and headers that repeat what the body says.
+//! Requests of 2026-07-28 at `/mcp`: one POST each, without a session, and with headers that repeat parts of the body.
 //!
-//! The body decides which era a request is of; headers are compared with it. Checks come in this order: what must stand in
-//! `_meta`, the version in both places, whether we speak it, method and name in both places, whether there is such a
-//! method, and only then all that is answered with 200.
+//! The body decides which protocol version applies, and the headers must match it. The order of the checks is fixed:
+//! required `_meta`, matching version, supported version, matching method, name and arguments, known method. All later
+//! errors have status 200.
 
 use http::header::{HeaderMap, HeaderName};
 use http::{Response, StatusCode};
@@ -23,7 +23,7 @@ const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
 
 impl Front {
-    /// A request that says its version itself.
+    /// Handles a request without a session.
     pub(super) async fn visit(
         &self,
         headers: &HeaderMap,
@@ -54,7 +54,7 @@ impl Front {
 }
 
 impl Front {
-    /// Whether headers repeat the arguments that the tool wants repeated.
+    /// Checks that headers repeat the arguments that the tool's schema requires to be repeated.
     fn check_arguments(&self, headers: &HeaderMap, request: &Request) -> Result<(), Error> {
         let text = request.raw.as_str();
         let tool = request.params.name.filter(|_| request.method == Method::ToolsCall);
@@ -66,7 +66,7 @@ impl Front {
     }
 }
 
-/// A version without sessions is named, but not where it decides.
+/// Returns the error for a request with a version without sessions in its header, but not in `_meta`.
 pub fn missing_meta() -> Error {
     Error::MissingMeta("_meta must have io.modelcontextprotocol/protocolVersion, as the header says".to_owned())
 }
@@ -85,18 +85,18 @@ fn check(headers: &HeaderMap, request: &Request) -> Result<(), Error> {
         _ => return Ok(()),
     };
     let named = named.and_then(|at| text_json::string(text, at));
-    // Without a name there is nothing to repeat, and another error to come.
+    // A request without a name has nothing to repeat. A later check reports the missing name.
     match named {
         None if !headers.contains_key(NAME) => Ok(()),
         named => check_equal(headers, &NAME, named.as_deref()),
     }
 }
 
-/// Whether a header stands once and says what the body says. Only a name may be marked as base64.
+/// Checks that a header occurs once and equals the body's value. Only `Mcp-Name` may be base64 encoded.
 fn check_equal(headers: &HeaderMap, name: &HeaderName, expected: Option<&str>) -> Result<(), Error> {
     let values = || headers.get_all(name).iter().map(http::HeaderValue::as_bytes);
     let mut all = values();
-    // As most do. What begins as base64 is marked does may be that.
+    // This is the usual case. A value that starts with `=` may begin with the base64 marker, so it is decoded below.
     if let (Some(value), None, Some(expected)) = (all.next(), all.next(), expected)
         && value == expected.as_bytes()
         && !expected.starts_with('=')
@@ -119,7 +119,7 @@ fn answered(reply: Reply, accepted: Accepted) -> Response<Body> {
     json(status(reply.code), reply.pieces)
 }
 
-/// What HTTP says of an answer that carries an error.
+/// Returns the HTTP status of an answer with this error code.
 fn status(code: Option<i64>) -> StatusCode {
     match code {
         Some(-32022..=-32020 | -32600 | -32700) => StatusCode::BAD_REQUEST,
@@ -136,7 +136,7 @@ async fn carried(mut visit: Visit, accepted: Accepted) -> Response<Body> {
         match visit.next().await {
             Word::Answer(Some(reply)) => return json(status(reply.code), reply.pieces),
             Word::Answer(None) => return body::events(futures_util::stream::empty()),
-            // For a client that takes no stream.
+            // The client accepts no stream, so the message is dropped.
             Word::Note(_) if !accepted.stream => visit.tell_dropped(),
             Word::Slow if !accepted.stream => {}
             Word::Note(note) => {

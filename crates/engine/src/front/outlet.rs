@@ -1,4 +1,4 @@
-//! All that is on its way to a client with one stream: answers, progress, log lines, in the order they came.
+//! The queue of all messages to a client with one stream, in the order of their arrival.
 //!
 //! Policy when it is full: what may be dropped is dropped, as in a [`Lane`](crate::client::lane::Lane); an answer may not, so
 //! whoever has one closes the stream. Nothing here waits. What may be dropped leaves room for answers.
@@ -12,8 +12,8 @@ use futures_util::task::AtomicWaker;
 
 use goblin_wire::json::Pieces;
 
-/// How much may wait for the client: in all, and for something that may be dropped to be taken. A client that reads as
-/// fast as it can must never meet the first, also when all its calls are answered at once.
+/// The limits of the queue: for all messages, and for those that may be dropped. A client that reads without delay must
+/// not reach the first, even if all its calls are answered at once.
 const MOST_QUEUED: Bound = Bound { messages: 1024, bytes: 64 << 20 };
 const MOST_DROPPABLE: Bound = Bound { messages: 256, bytes: 1 << 20 };
 
@@ -39,7 +39,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// A message larger than the whole bound is taken when it is alone.
+    /// Reports whether a message fits. An empty queue accepts a message of any size.
     fn has_room(&self, length: usize, bound: Bound) -> bool {
         self.messages.is_empty() || self.messages.len() < bound.messages && self.bytes + length <= bound.bytes
     }
@@ -50,7 +50,7 @@ impl Queue {
     }
 }
 
-/// Why an answer was not taken.
+/// The reason why a message was rejected.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Refused {
     Full,
@@ -58,12 +58,12 @@ pub enum Refused {
 }
 
 impl Outlet {
-    /// Queues a message that may be dropped; tells whether it was taken.
+    /// Queues a message that may be dropped. Returns `false` if it was rejected.
     pub fn offer(&self, message: Pieces) -> bool {
         self.push_within(message, MOST_DROPPABLE).is_ok()
     }
 
-    /// Queues a message that may not be dropped.
+    /// Queues a message that must not be dropped. Returns an error if the queue is full or closed.
     pub fn push(&self, message: Pieces) -> Result<(), Refused> {
         self.push_within(message, MOST_QUEUED)
     }
@@ -82,7 +82,7 @@ impl Outlet {
         Ok(())
     }
 
-    /// Takes no more and forgets what waits.
+    /// Closes the queue and discards its messages.
     pub fn close(&self) {
         let mut queue = self.lock();
         queue.closed = true;
@@ -93,22 +93,22 @@ impl Outlet {
         self.wake.wake();
     }
 
-    /// Ends when all that is still to come has been read.
+    /// Ends the queue after the last writer is dropped and the last message is read.
     pub fn finish(&self) {
         self.lock().finishing = true;
         self.wake.wake();
     }
 
-    /// Somebody who still has something to write: while there is one, [`finish`](Outlet::finish) waits.
+    /// Registers a writer. [`finish`](Outlet::finish) has no effect until all writers are dropped.
     pub fn writer(self: &Arc<Outlet>) -> Writer {
         self.lock().writers += 1;
         Writer(Arc::clone(self))
     }
 
-    /// The next message; nothing at the end. For one reader.
+    /// Waits for the next message. Returns `None` at the end. Only one task may read the queue.
     pub async fn next(&self) -> Option<Pieces> {
         poll_fn(|context| {
-            // First, so that nothing comes unseen between the look and the wait.
+            // Register before the check, or a message between the check and the wait is lost.
             self.wake.register(context.waker());
             let mut queue = self.lock();
             if let Some(message) = queue.messages.pop_front() {
@@ -121,7 +121,7 @@ impl Outlet {
         .await
     }
 
-    /// No code that holds this lock can panic.
+    /// Ignores poisoning, because no code panics while it holds this lock.
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! What both HTTP transports ask of a request before it can be handled.
+//! The checks of a request's headers and the reading of its body, for both HTTP transports.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use goblin_telemetry::Observe;
 use goblin_wire::error::Error;
 use goblin_wire::{Id, Malformed, Request};
 
-/// How long the body of a request may take to arrive.
+/// The longest time that the body of a request may take to arrive.
 const BODY_PATIENCE: Duration = Duration::from_secs(30);
 
 pub type HttpRequest = http::Request<Incoming>;
 
-/// What kinds of answer a client takes; one that says nothing takes both.
+/// The content types that a client accepts. A request without an `Accept` header accepts both.
 #[derive(Clone, Copy)]
 pub struct Accepted {
     pub json: bool,
@@ -34,7 +34,7 @@ impl Accepted {
         let mut values = headers.get_all(ACCEPT).iter().peekable();
         let mut accepted = Accepted { json: values.peek().is_none(), stream: values.peek().is_none() };
         for value in values.filter_map(|value| value.to_str().ok()) {
-            // As nearly all clients write it.
+            // This is the value that nearly all clients send.
             if value == "application/json, text/event-stream" {
                 return Accepted { json: true, stream: true };
             }
@@ -48,7 +48,7 @@ impl Accepted {
     }
 }
 
-/// For a GET: its answer can only be a stream.
+/// Returns an error unless the client accepts an event stream, the only response to a GET.
 pub fn check_takes_stream(headers: &HeaderMap) -> Result<(), Refusal> {
     if Accepted::read(headers).stream {
         return Ok(());
@@ -56,7 +56,7 @@ pub fn check_takes_stream(headers: &HeaderMap) -> Result<(), Refusal> {
     Err(Refusal::status(StatusCode::NOT_ACCEPTABLE, "Accept must allow text/event-stream"))
 }
 
-/// For a POST: its body can only be JSON.
+/// Returns an error unless the body of a POST is JSON.
 pub fn check_is_json(headers: &HeaderMap) -> Result<(), Refusal> {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json")) {
@@ -65,8 +65,8 @@ pub fn check_is_json(headers: &HeaderMap) -> Result<(), Refusal> {
     Err(Refusal::status(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Content-Type must be application/json"))
 }
 
-/// Reads the body of a request, at most `largest` bytes. A large body counts among those in flight until its last slice
-/// is dropped, which is when the request has its answer.
+/// Reads the body of a request. Returns an error if it is larger than `largest` bytes, too slow, or the memory limit is
+/// reached. A large body counts towards that limit until its last slice is dropped, which is after the answer.
 pub async fn whole_body(mut body: Incoming, largest: usize, observe: &Observe) -> Result<Bytes, Refusal> {
     if body.size_hint().lower() > largest as u64 {
         return Err(too_large(largest));
@@ -76,14 +76,14 @@ pub async fn whole_body(mut body: Incoming, largest: usize, observe: &Observe) -
             Ok(gathered) => Ok(gathered),
             Err(full) => {
                 observe.limit_hit(full.limit);
-                // The connection can be used again only behind the rest of the body.
+                // The connection can only be reused after the whole body was read.
                 drain(body, largest).await;
                 Err(Refusal { status: StatusCode::SERVICE_UNAVAILABLE, error: full.into(), id: None })
             }
         }
     };
     tokio::pin!(gathered);
-    // Most are there with their heads. Only who waits needs a clock, and room for it.
+    // Most bodies arrive with their head. Only a body that does not needs a timer, and the memory for it.
     if let Poll::Ready(gathered) = poll_fn(|context| Poll::Ready(gathered.as_mut().poll(context))).await {
         return gathered;
     }
@@ -98,10 +98,10 @@ fn too_large(largest: usize) -> Refusal {
     Refusal::status(StatusCode::PAYLOAD_TOO_LARGE, &reason)
 }
 
-/// Reserves the bytes as they come: a length that a client only announces takes no room from others.
+/// Reads the body and reserves memory for the bytes received. An announced length alone reserves none.
 async fn gather(body: &mut Incoming, largest: usize, memory: &Arc<Memory>) -> Result<Result<Bytes, Full>, Refusal> {
     let mut gathered = BytesMut::new();
-    // A small body touches no counter.
+    // A small body needs no reservation.
     let mut reservation: Option<Reservation> = None;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| Refusal::status(StatusCode::BAD_REQUEST, "the body broke off"))?;
@@ -119,7 +119,7 @@ async fn gather(body: &mut Incoming, largest: usize, memory: &Arc<Memory>) -> Re
                 return Ok(Err(full));
             }
         }
-        // A body in one piece, as most are, is not copied.
+        // Most bodies arrive in one piece, which is not copied.
         if before == 0 && body.is_end_stream() {
             return Ok(Ok(kept(data, reservation)));
         }
@@ -135,7 +135,7 @@ fn kept(body: Bytes, reservation: Option<Reservation>) -> Bytes {
     }
 }
 
-/// Reads and drops the rest of a body, within the size that a body may have.
+/// Reads and discards the rest of a body, up to `largest` bytes.
 async fn drain(mut body: Incoming, largest: usize) {
     let mut drained = 0;
     while let Some(Ok(frame)) = body.frame().await {
@@ -146,14 +146,14 @@ async fn drain(mut body: Incoming, largest: usize) {
     }
 }
 
-/// The answer to a verb that a path does not have.
+/// Returns the response to an HTTP method that the path does not support.
 pub fn other_verb(allowed: &'static str) -> Response<Body> {
     let mut response = empty(StatusCode::METHOD_NOT_ALLOWED);
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     response
 }
 
-/// An error before a request could be handled.
+/// The error response to a request that was not handled.
 pub struct Refusal {
     pub status: StatusCode,
     pub error: Error,

@@ -1,8 +1,8 @@
-//! HTTP+SSE, the transport of 2024-11-05: one stream at `/sse`, and a path to POST to, which its first event names.
+//! HTTP+SSE, the transport of 2024-11-05: a stream at `/sse`, and a URL for POSTs that its first event names.
 //!
-//! Everything for the client goes on that stream; a POST is answered 202 as soon as its message is understood. The session
-//! is the stream: when it ends, by whatever cause, all that the session held ends. The name in the path is the stream's
-//! and not the session's, so neither works at `/mcp`, nor one of `/mcp` here.
+//! All messages to the client go on that stream. A POST gets status 202 as soon as its message is parsed. The session
+//! lives as long as the stream. The URL carries an id of the stream, not of the session, so neither id works on the
+//! other transport.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -34,8 +34,8 @@ pub const SSE: &str = "/sse";
 pub const MESSAGES: &str = "/messages";
 
 impl Front {
-    /// GET: a stream, and with it a session. Anything else is refused with 405, by which clients of other transports know
-    /// that they are wrong here.
+    /// Handles a GET: opens a stream and reserves a session. Other methods get status 405, by which clients detect that
+    /// the URL is of another transport.
     pub(super) fn open_stream(&self, request: &HttpRequest) -> Result<Response<Body>, Refusal> {
         if request.method() != Verb::GET {
             return Ok(other_verb("GET"));
@@ -57,7 +57,7 @@ impl Front {
         Ok(body::events(stream.into_events()))
     }
 
-    /// POST: a message of the client whose stream the query names.
+    /// Handles a POST: a message of the client that the query names.
     pub(super) async fn take_message(&self, request: HttpRequest) -> Result<Response<Body>, Refusal> {
         if request.method() != Verb::POST {
             return Ok(other_verb("POST"));
@@ -80,7 +80,7 @@ fn unknown() -> Refusal {
     Refusal::status(StatusCode::NOT_FOUND, "unknown session; open a stream with GET /sse")
 }
 
-/// The open streams.
+/// The open streams by their id.
 #[derive(Default)]
 pub struct Streams(RwLock<HashMap<SessionId, Arc<Client>>>);
 
@@ -90,7 +90,7 @@ impl Streams {
         Listed { streams: Arc::clone(self), client }
     }
 
-    /// The client that a query names.
+    /// Returns the client that the query names. Returns an error if there is none.
     fn find(&self, query: &str) -> Result<Arc<Client>, Refusal> {
         let mut names = query.split('&').filter_map(|pair| pair.strip_prefix("sessionId="));
         let (Some(name), None) = (names.next(), names.next()) else {
@@ -103,7 +103,7 @@ impl Streams {
     }
 }
 
-/// A client that can be found for as long as this is held, which is as long as its stream.
+/// A guard that keeps a client in the table as long as its stream is open. Dropping it ends the session.
 struct Listed {
     streams: Arc<Streams>,
     client: Arc<Client>,
@@ -120,7 +120,7 @@ struct Client {
     id: SessionId,
     dialogue: Dialogue,
     outlet: Arc<Outlet>,
-    /// The session, once the client has finished the handshake.
+    /// The session, after the client has finished the handshake.
     initialized: watch::Sender<Option<Arc<Session>>>,
     observe: Arc<Observe>,
 }
@@ -130,7 +130,8 @@ impl Client {
         Client { id, dialogue, outlet: Arc::default(), initialized: watch::Sender::new(None), observe }
     }
 
-    /// What was POSTed: one message, or several where the version has batches. What is no message changes nothing.
+    /// Handles the body of a POST: one message, or a batch if the version has batches. Returns an error if it is
+    /// malformed.
     fn take(self: &Arc<Client>, raw: Bytes) -> Result<(), Malformed> {
         let Some(batch) = self.dialogue.split_batch(&raw) else { return self.hear(raw) };
         for message in batch? {
@@ -146,16 +147,16 @@ impl Client {
             Heard::Nothing => {}
             Heard::Initialized(session) => drop(self.initialized.send_replace(Some(session))),
             Heard::Answer(answer) => drop(self.answer(answer)),
-            // Never here: this transport has no requests without a handshake.
+            // This transport has no requests without a handshake, so this does not occur.
             Heard::Visit(..) | Heard::Listening(..) => {}
-            // A task of its own: the call is answered however its POST ends.
+            // A separate task finishes the call, however its POST ends.
             Heard::Call(carried) => drop(worker::spawn(carry(carried, Arc::clone(self), self.outlet.writer()))),
         }
         Ok(())
     }
 
-    /// Queues an answer or an ask; tells whether it may still be read. One that does not fit ends the session: it would be
-    /// missed for ever.
+    /// Queues an answer or a server request. Returns `false` if the client cannot read it any more. If the queue is
+    /// full, the session ends, because the client would wait for the message forever.
     fn answer(&self, answer: Pieces) -> bool {
         match self.outlet.push(answer) {
             Ok(()) => true,
@@ -175,7 +176,7 @@ impl Client {
     }
 }
 
-/// A call and all it says, onto the client's stream.
+/// Sends the messages and the answer of a call to the client's stream.
 async fn carry(mut carried: Carried, client: Arc<Client>, _writer: Writer) {
     loop {
         match carried.next().await {
@@ -197,13 +198,14 @@ async fn carry(mut carried: Carried, client: Arc<Client>, _writer: Writer) {
     }
 }
 
-/// The stream of a client. It ends when the client is too slow, or, when we stop, after the open calls are answered.
+/// The event stream of a client. It ends if the client is too slow. On shutdown it ends after the open calls are
+/// answered.
 struct ClientStream {
     greeting: Option<Bytes>,
     initialized: watch::Receiver<Option<Arc<Session>>>,
     changes: Changes,
     stop: watch::Receiver<bool>,
-    /// Its drop ends the session.
+    /// The table entry. Dropping it ends the session.
     listed: Listed,
 }
 
@@ -228,9 +230,9 @@ impl ClientStream {
         };
         tokio::select! {
             biased;
-            // It only says that there is an end, which the outlet knows.
+            // This branch never completes. The outlet ends the stream.
             () = finish => None,
-            // Before the answers, which could keep it waiting for ever; it comes rarely enough not to do that to them.
+            // These come before the answers, which could delay them forever. They are too rare to delay the answers.
             Some(messages) = unasked => Some(all_events(messages)),
             message = outlet.next() => message.map(event),
             () = tokio::time::sleep(KEEP_ALIVE_EVERY) => Some(KEEP_ALIVE),

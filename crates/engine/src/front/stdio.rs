@@ -1,6 +1,6 @@
-//! One client on stdin and stdout: one message per line, one session, which ends with the input.
+//! One client on stdin and stdout, with one message per line. Its session ends with the input.
 //!
-//! Answers wait for room on the output; progress and log lines are dropped when there is none (see `lane`).
+//! Answers wait for room on the output. Progress and log messages are dropped if there is none.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,8 @@ use crate::client::session::Session;
 use crate::client::session::desk::{Desk, Next};
 use goblin_telemetry::worker;
 
-/// Answers that may wait for the client to read; beyond it their calls wait.
+/// The number of messages that wait for the client to read. If the queue is full, calls wait before they send their
+/// answer.
 const OUTPUT_MESSAGES: usize = 64;
 
 pub struct Front {
@@ -41,7 +42,7 @@ pub struct Front {
 
 type Output = mpsc::Sender<Pieces>;
 
-/// Serves until the input ends or we are told to stop; calls still open then have `grace` to finish.
+/// Serves the client until the input ends or the gateway stops. Open calls then have `grace` to finish.
 pub async fn serve(front: Front, input: impl AsyncRead + Unpin, output: impl AsyncWrite + Unpin + Send + 'static) {
     let (sender, receiver) = mpsc::channel(OUTPUT_MESSAGES);
     let writer = worker::spawn(write(receiver, output));
@@ -52,7 +53,7 @@ pub async fn serve(front: Front, input: impl AsyncRead + Unpin, output: impl Asy
     client.read(input).await;
     let Client { front, output, dialogue, mut calls, told } = client;
     drop(output);
-    // Nobody is left who could answer, so calls need not wait for that.
+    // The client can send no more responses, so calls must not wait for them.
     if let Some(session) = dialogue.session() {
         session.mailbox.asks.close();
     }
@@ -99,7 +100,7 @@ struct Client {
     output: Output,
     dialogue: Dialogue,
     calls: JoinSet<()>,
-    /// Tells the client what changed.
+    /// The task that sends the messages of no call.
     told: Option<tokio::task::JoinHandle<()>>,
 }
 
@@ -127,7 +128,7 @@ impl Client {
         }
     }
 
-    /// One frame; false when nobody reads our output any more.
+    /// Handles one frame. Returns `false` if the gateway stops or the client does not read its output any more.
     async fn on_frame(&mut self, frame: Frame<Bytes>) -> bool {
         match frame {
             Frame::Whole(line) => self.on_line(line).await,
@@ -151,7 +152,7 @@ impl Client {
         }
     }
 
-    /// Rejects a request for which there is no room. An answer belongs to a call that was accepted, so it passes.
+    /// Rejects a message because the memory limit is reached. A response belongs to an accepted call, so it passes.
     async fn on_full(&mut self, line: Bytes, full: Full) -> bool {
         let id = match Message::parse(line.clone()) {
             Ok(Message::Response(_)) => {
@@ -172,7 +173,7 @@ impl Client {
     async fn on_counted(&mut self, line: Bytes) -> bool {
         match self.dialogue.split_batch(&line) {
             None => self.on_message(line).await,
-            // Each is answered on its own line.
+            // Each request of the batch is answered on its own line.
             Some(Ok(batch)) => {
                 for message in batch {
                     if !self.on_message(message).await {
@@ -220,7 +221,7 @@ impl Client {
     async fn send(&self, answer: Pieces) -> bool {
         let mut stop = self.front.stop.clone();
         tokio::select! {
-            // A client that does not read must not keep us from stopping.
+            // A client that does not read must not delay the shutdown.
             () = stopped(&mut stop) => false,
             sent = self.output.send(answer) => sent.is_ok(),
         }
@@ -230,7 +231,7 @@ impl Client {
 async fn carry(mut carried: Carried, output: Output) {
     loop {
         match carried.next().await {
-            // It may not be dropped.
+            // A server request must not be dropped, so it waits for room.
             Next::Said(Said::Ask(message)) => {
                 if output.send(message.into()).await.is_err() {
                     return;
@@ -248,7 +249,7 @@ async fn carry(mut carried: Carried, output: Output) {
     }
 }
 
-/// A call without a session.
+/// Sends the messages and the answer of a call without a session. Cancels the call if the client cancels the request.
 async fn carry_visit(mut visit: Visit, mut leash: Leash, output: Output) {
     loop {
         let word = tokio::select! {
@@ -266,7 +267,7 @@ async fn carry_visit(mut visit: Visit, mut leash: Leash, output: Output) {
             }
             Word::Slow => {}
             Word::Answer(answer) => {
-                // Its id may be used again as soon as the answer is read.
+                // The client may reuse the id as soon as it reads the answer, so free it first.
                 drop(leash);
                 if let Some(answer) = answer {
                     let _ = output.send(answer.pieces).await;
@@ -277,14 +278,14 @@ async fn carry_visit(mut visit: Visit, mut leash: Leash, output: Output) {
     }
 }
 
-/// What a client without a session listens for.
+/// Sends the notifications of a `subscriptions/listen` stream.
 async fn carry_told(mut told: Told, mut leash: Leash, output: Output) {
     loop {
         let messages = tokio::select! {
             biased;
             cancelled = &mut leash.cancelled => match cancelled {
                 Ok(_) => return,
-                // It was not the client that ended it.
+                // The gateway ended the stream, so the request gets its answer.
                 Err(_) => {
                     if let Some(answer) = told.end() {
                         let _ = output.send(answer).await;
@@ -303,7 +304,7 @@ async fn carry_told(mut told: Told, mut leash: Leash, output: Output) {
     }
 }
 
-/// Tells the client what belongs to no call. It does not keep the output open.
+/// Sends the messages of no call to the client. It holds only a weak sender, so that it does not keep the output open.
 async fn tell(session: Arc<Session>, mut changes: Changes, output: mpsc::WeakSender<Pieces>) {
     while let Some(messages) = unasked(&session, &mut changes).await {
         for message in messages {
@@ -322,7 +323,7 @@ mod tests {
     const LISTEN: &str = r#"{"jsonrpc":"2.0","id":7,"method":"subscriptions/listen","params":{"notifications":{},"_meta":
         {"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
 
-    /// The answer waits for room on the output when there comes another reason to end.
+    /// The answer waits for room on the output when a second reason to end the stream occurs.
     #[tokio::test]
     async fn life_a_stream_has_one_answer_however_many_reasons_to_end_there_are() {
         let desk = Arc::new(Desk::example(1));
@@ -338,7 +339,7 @@ mod tests {
             tokio::task::yield_now().await;
         }
         stop.send_replace(true);
-        // One turn and it has seen it.
+        // One scheduler turn is enough for the task to see the stop.
         tokio::task::yield_now().await;
         dialogue.guests.as_ref().expect("both eras").end_listening();
         read.recv().await.expect("an acknowledgement");

@@ -1,5 +1,5 @@
-//! Streams of events to HTTP clients: one per call that has something to say before its answer, and one per session for
-//! what belongs to no call.
+//! Event streams to HTTP clients: one for each call with messages before its answer, and one per session for other
+//! messages.
 //!
 //! Over Streamable HTTP both can be cut and resumed: every event is kept for a while by the client's
 //! [`Replay`](crate::client::mailbox::replay::Replay). A call whose stream has begun goes on without a reader, into what is kept. A
@@ -33,17 +33,17 @@ use goblin_telemetry::worker;
 
 pub const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
 
-/// A call that outlives its connection. A lost connection is no cancellation: when this is dropped before the answer,
-/// the call is finished without a reader.
+/// A call that outlives its connection. A lost connection is no cancellation. If this is dropped before the answer, a
+/// task finishes the call.
 pub struct Carried {
     pending: Option<Pending>,
     session: Arc<Session>,
     observe: Arc<Observe>,
-    /// Comes before all else.
+    /// A message to return first.
     first: Option<Said>,
-    /// Its stream, once that has begun: the client can come back to it.
+    /// The number of the call's stream, after it has begun. The client can resume it.
     stream: Option<u64>,
-    /// Its connection was lost already.
+    /// The connection is lost, and a task finishes the call.
     is_detached: bool,
 }
 
@@ -52,17 +52,18 @@ impl Carried {
         Carried { pending: Some(pending), session, observe, first: None, stream: None, is_detached: false }
     }
 
-    /// What it answers; nothing once it has.
+    /// Returns the id of the request, or `None` after its answer.
     pub fn id(&self) -> Option<&Id> {
         self.pending.as_ref().map(|pending| &pending.call.request.id)
     }
 
-    /// On a stream that others have begun.
+    /// Assigns the call to a stream that has already begun.
     pub fn on(mut self, stream: u64) -> Carried {
         self.stream = Some(stream);
         self
     }
 
+    /// Waits for the next event of the call. It is cancel-safe.
     pub async fn next(&mut self) -> Next {
         if let Some(said) = self.first.take() {
             return Next::Said(said);
@@ -75,17 +76,18 @@ impl Carried {
         next
     }
 
-    /// Gives back what [`next`](Carried::next) gave: it has not been written.
+    /// Puts back a message that [`next`](Carried::next) yielded and the caller did not write.
     pub fn give_back(&mut self, said: Said) {
         self.first = Some(said);
     }
 
-    /// Something that this call said had no room on its way to the client, or no way.
+    /// Reports a message that was dropped.
     pub fn tell_dropped(&self) {
         self.observe.emit(&Event::MessageDropped { session: &self.session.id.short() });
     }
 
-    /// The answer alone. What comes before it has nowhere to go but the stream of the session, which an ask may take.
+    /// Waits for the answer alone. Earlier messages are dropped, except server requests, which go to the session
+    /// stream.
     pub async fn answer(mut self) -> Option<Pieces> {
         loop {
             match self.next().await {
@@ -97,8 +99,8 @@ impl Carried {
         }
     }
 
-    /// An ask that this call's own way to the client cannot take. Where the session has no stream either, it is answered
-    /// for the client.
+    /// Sends a server request on the session stream, because this call has no stream. If the session has none either,
+    /// the backend gets an error.
     fn ask_elsewhere(&self, ask: Bytes) {
         let mailbox = &self.session.mailbox;
         if mailbox.has_stream() && mailbox.post(ask.clone()) {
@@ -112,12 +114,12 @@ impl Carried {
         }
     }
 
-    /// The answer came, and nobody is there to read it.
+    /// Reports an answer that no client can read.
     pub fn tell_unread(&self) {
         self.observe.emit(&Event::AnswerWithoutReader { session: &self.session.id.short() });
     }
 
-    /// The rest of the call as events that can be resumed.
+    /// Converts the rest of the call to an event stream that can be resumed.
     pub fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
         futures_util::stream::unfold(self, async |mut carried| Some((carried.next_event().await?, carried)))
     }
@@ -129,7 +131,7 @@ impl Carried {
         let stream = match self.stream {
             Some(stream) => stream,
             None => {
-                // Not before the first event is asked for: nobody comes back to a stream that was never seen.
+                // Begin the stream with its first event. A client cannot resume a stream that it never saw.
                 let stream = replay.begin([id]);
                 self.stream = Some(stream);
                 if session.dialect.has_priming() {
@@ -140,14 +142,14 @@ impl Carried {
         };
         tokio::select! {
             biased;
-            // The rest is carried on when this is dropped.
+            // A resuming client took the stream. Dropping this call then moves the rest to a task.
             () = replay.taken(stream) => None,
             next = self.next() => written(replay, stream, next),
             () = tokio::time::sleep(KEEP_ALIVE_EVERY) => Some(KEEP_ALIVE),
         }
     }
 
-    /// Carries the call to its end without a reader. The client can come back for what is written.
+    /// Finishes the call without a reader. The replay buffer keeps its events for the client.
     async fn carry_on(mut self, stream: u64) {
         let session = Arc::clone(&self.session);
         while self.pending.is_some() {
@@ -156,7 +158,7 @@ impl Carried {
         }
     }
 
-    /// Carries the call to its end when there is no stream to come back to.
+    /// Finishes the call without a stream that the client could resume.
     async fn end_unread(self) {
         let (session, observe) = (self.session.id.short(), Arc::clone(&self.observe));
         if self.answer().await.is_some() {
@@ -165,7 +167,7 @@ impl Carried {
     }
 }
 
-/// What a call says, as it is written to its stream and kept.
+/// Adds an event of a call to the replay buffer and returns the bytes to write. Returns `None` after a cancelled call.
 fn written(replay: &Replay, stream: u64, next: Next) -> Option<Bytes> {
     match next {
         Next::Slow => Some(KEEP_ALIVE),
@@ -195,21 +197,21 @@ impl Drop for Carried {
     }
 }
 
-/// Tells one client of changed lists, but not more often than [`NOTIFY_INTERVAL`].
+/// The list changes for one client. It reports them at most once per [`NOTIFY_INTERVAL`].
 pub struct Changes {
     versions: watch::Receiver<Versions>,
-    /// Something was told a moment ago.
+    /// The time before which no change is reported.
     quiet_until: Option<Instant>,
 }
 
 impl Changes {
     pub fn new(mut versions: watch::Receiver<Versions>) -> Changes {
-        // Whatever changed before is due at once.
+        // Changes from before this call are due at once.
         versions.mark_changed();
         Changes { versions, quiet_until: None }
     }
 
-    /// Waits for notifications that are due; nothing when there will be none any more.
+    /// Waits for due notifications. Returns `None` if the gateway publishes no more changes.
     pub async fn due(&mut self, mailbox: &Mailbox) -> Option<Vec<Bytes>> {
         loop {
             if let Some(until) = self.quiet_until {
@@ -227,26 +229,27 @@ impl Changes {
     }
 }
 
-/// What belongs to no call, in the order it is due; nothing when there will be none any more. Cancel-safe.
+/// Waits for messages that belong to no call. Returns `None` if there will be no more. It is cancel-safe.
 pub async fn unasked(session: &Session, changes: &mut Changes) -> Option<Vec<Bytes>> {
     tokio::select! {
         biased;
-        // First, because it comes rarely: a storm of updates cannot keep it waiting.
+        // List changes come first. They are rare, so they cannot delay the updates, but a burst of updates could delay
+        // them.
         due = changes.due(&session.mailbox) => due,
         messages = session.mailbox.next() => Some(messages),
     }
 }
 
-/// Several messages as events.
+/// Formats several messages as events without ids.
 pub fn all_events(messages: Vec<Bytes>) -> Bytes {
     messages.into_iter().flat_map(|message| event(message.into())).collect()
 }
 
-/// The stream of a session: what changed, until the client goes, another stream takes its place, or we stop.
+/// The session stream of a client. It ends when the client leaves, another stream takes over or the gateway stops.
 pub struct SessionStream {
     pub hold: session::Stream,
     pub reader: Reader,
-    /// Comes before all else.
+    /// An event to send first.
     pub first: Option<Bytes>,
     pub changes: Changes,
     pub stop: watch::Receiver<bool>,
@@ -266,13 +269,13 @@ impl SessionStream {
     }
 }
 
-/// A stream of a session that is being written.
+/// A session stream that is being written.
 struct Begun {
     hold: session::Stream,
     reader: Reader,
     first: Option<Bytes>,
-    /// All streams wait for the same few things. To stand in line for them anew with every event would cost more than the
-    /// event does, so each is polled only when it is woken.
+    /// The shutdown signal and the list changes. All streams wait on the same few channels, and registering a new
+    /// waiter per event would cost more than the event. These futures therefore persist and are polled only when woken.
     seldom: FuturesUnordered<BoxFuture<'static, Seldom>>,
     quiet: Quiet,
 }
@@ -308,11 +311,11 @@ impl Begun {
         let session = &self.hold.session;
         let replay = &session.mailbox.replay;
         loop {
-            // First, so that nothing comes unseen between the look and the wait.
+            // Register before the check, or a notification between the check and the wait is lost.
             let rung = replay.rung();
             match replay.read(&mut self.reader) {
                 replay::Next::Events(events) => return Some(events),
-                // Another stream took its place, or the session is over.
+                // Another stream took over, or the session has ended.
                 replay::Next::Over => return None,
                 replay::Next::Nothing => {}
             }
@@ -329,13 +332,14 @@ impl Begun {
                 messages = session.mailbox.next() => messages,
                 () = self.quiet.over() => return Some(KEEP_ALIVE),
             };
-            // No await before this: what was taken is kept, for us or for whoever has taken our place by now.
+            // There must be no await before this line. The messages left the mailbox, and only the buffer keeps them
+            // for the reader.
             messages.into_iter().for_each(|message| replay.keep(message));
         }
     }
 }
 
-/// How long nothing was written to a stream. The timer is not set anew with each event, only when it rings too early.
+/// The time since the last write to a stream. The timer is not reset with each event, only when it fires too early.
 struct Quiet {
     since: Instant,
     timer: Pin<Box<Sleep>>,
@@ -346,12 +350,12 @@ impl Quiet {
         Quiet { since: Instant::now(), timer: Box::pin(tokio::time::sleep(KEEP_ALIVE_EVERY)) }
     }
 
-    /// Something is written.
+    /// Records a write.
     fn end(&mut self) {
         self.since = Instant::now();
     }
 
-    /// Waits until the stream must show that it is alive. Cancel-safe.
+    /// Waits until a keep-alive is due. It is cancel-safe.
     async fn over(&mut self) {
         loop {
             self.timer.as_mut().await;
@@ -364,7 +368,7 @@ impl Quiet {
     }
 }
 
-/// The rest of a call's stream, for a client that came back to it.
+/// The rest of a call's stream, for a client that resumed it.
 pub struct ResumedCall {
     pub present: session::Present,
     pub reader: Reader,

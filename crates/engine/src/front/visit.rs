@@ -1,7 +1,7 @@
-//! A call without a session, and a stream of what such a client listens for.
+//! Calls and notification streams of clients without a session.
 //!
-//! A call's stream is all there is of it: when the client goes away, the call is cancelled. What its backend asks is the
-//! end of the stream too: the call waits at the desk, and its client comes back with another request.
+//! A call is bound to the stream of its request. If the client closes that stream, the call is cancelled. A request
+//! from the backend also ends the stream: the desk suspends the call, and the client resumes it with another request.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,23 +21,23 @@ use crate::client::session::desk::{Desk, Next, Pending};
 use crate::client::session::listening::Listening;
 use goblin_telemetry::worker;
 
-/// A call on its way. Its drop before the answer cancels it.
+/// An open call. Dropping it before the answer cancels the call.
 pub struct Visit {
     desk: Arc<Desk>,
-    /// The request that is answered: the call's own, or the one that came back to it.
+    /// The id of the request to answer: the one that began the call, or the one that resumed it.
     id: Id,
     pending: Option<Pending>,
-    /// Said before the answer, and not written yet.
+    /// The messages that precede the answer and were not written yet.
     notes: VecDeque<Bytes>,
     answer: Option<Reply>,
 }
 
-/// What a call has for its client next.
+/// An event of the call for its client.
 pub enum Word {
     Note(Bytes),
-    /// The answer takes its time. Told once.
+    /// The answer takes long. Returned once.
     Slow,
-    /// The answer; nothing when the call was cancelled.
+    /// The answer. `None` if the call was cancelled.
     Answer(Option<Reply>),
 }
 
@@ -46,7 +46,7 @@ impl Visit {
         Visit { desk: Arc::clone(desk), id, pending: Some(pending), notes: VecDeque::new(), answer: None }
     }
 
-    /// Cancel-safe.
+    /// Waits for the next event. It is cancel-safe.
     pub async fn next(&mut self) -> Word {
         loop {
             if let Some(note) = self.notes.pop_front() {
@@ -68,7 +68,8 @@ impl Visit {
         }
     }
 
-    /// Its backend asks something: the answer is what it asks, with all else that it has said by now.
+    /// Suspends the call, because its backend sent a request to the client. The answer lists all requests that are
+    /// queued.
     fn park(&mut self, ask: Bytes) {
         let Some(pending) = self.pending.take() else { return };
         let mut asks = vec![ask];
@@ -84,25 +85,25 @@ impl Visit {
         }
     }
 
-    /// The client takes it back.
+    /// Cancels the call at the request of the client.
     pub fn cancel(self, reason: &str) {
         if let Some(pending) = &self.pending {
             pending.call.cancel(reason);
         }
     }
 
-    /// Something that this call said had no room on its way to the client, or no way.
+    /// Reports a message that was dropped.
     pub fn tell_dropped(&self) {
         let client = self.pending.as_ref().and_then(|pending| pending.call.caller.session);
         self.desk.sessions.tell_dropped(client);
     }
 
-    /// Gives back what [`next`](Visit::next) gave: it has not been written.
+    /// Puts back a message that [`next`](Visit::next) yielded and the caller did not write.
     pub fn give_back(&mut self, note: Bytes) {
         self.notes.push_front(note);
     }
 
-    /// The rest of it as events.
+    /// Converts the rest of the call to an event stream.
     pub fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
         futures_util::stream::unfold(Some(self), async |visit| {
             let mut visit = visit?;
@@ -124,13 +125,13 @@ impl Drop for Visit {
     fn drop(&mut self) {
         if let Some(mut pending) = self.pending.take() {
             pending.call.cancel("the client closed the stream of its request");
-            // Its backend is told in due course.
+            // The task keeps polling the call, so that the backend receives the cancellation.
             worker::spawn(async move { while !matches!(pending.next().await, Next::Answer(_)) {} });
         }
     }
 }
 
-/// A stream of what a client listens for: until it goes, or we stop.
+/// A `subscriptions/listen` stream. It ends when the client closes it or the gateway stops.
 pub struct Told {
     listening: Listening,
     changes: Changes,
@@ -154,7 +155,7 @@ impl Told {
         self.listening.id()
     }
 
-    /// The next messages; nothing after the last, which is the answer. Cancel-safe.
+    /// Waits for the next messages. Returns `None` after the last one, which is the answer. It is cancel-safe.
     pub async fn next(&mut self) -> Option<Vec<Bytes>> {
         match self.stage {
             Stage::Begins => {
@@ -179,7 +180,7 @@ impl Told {
         }
     }
 
-    /// The answer, when it is not the client that ends it. There is one, however many reasons to end there are.
+    /// Ends the stream. Returns its answer the first time, and `None` afterwards.
     pub fn end(&mut self) -> Option<Pieces> {
         let is_first = std::mem::replace(&mut self.stage, Stage::Over) != Stage::Over;
         is_first.then(|| self.listening.end())

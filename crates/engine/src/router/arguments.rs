@@ -1,4 +1,4 @@
-//! Checks a tool's arguments against its input schema, for backends that ask for it (ROUTE-5).
+//! Checks a tool's arguments against its input schema, for backends with `validate` set (ROUTE-5).
 //!
 //! By default the backend is the judge. A call is refused only where its arguments are known to be wrong. A schema or arguments
 //! beyond the bounds of [`schema`](goblin_catalog::schema), or a judgement that does not come in time, let the call pass: the
@@ -17,11 +17,11 @@ use goblin_wire::json::quote;
 use crate::router::Router;
 use goblin_telemetry::worker;
 
-/// How long a call waits for the judgement of its arguments, including the wait for a place.
+/// The longest time that a call waits for the check, including the wait for a free thread.
 const VALIDATION_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Router {
-    /// Returns a tool error if the arguments of a call do not fit. An agent can read and mend that.
+    /// Returns a tool error if the arguments do not match the schema. An agent can read it and correct its call.
     pub(super) async fn refuse_arguments(
         &self,
         catalog: &Arc<Catalog>,
@@ -45,7 +45,8 @@ impl Router {
         None
     }
 
-    /// Judges on a thread beside the worker threads. The first call of a tool compiles its schema there.
+    /// Checks the arguments with [`worker::compute`], outside the async worker threads. The first call of a tool also
+    /// compiles its schema there.
     async fn judge_beside(
         &self,
         catalog: &Arc<Catalog>,
@@ -66,16 +67,18 @@ impl Router {
             };
             judge(entry.schema.get_or_init(compile), &call.request)
         });
-        // Without an answer the gateway is late, or shuts down.
+        // The result is missing if the check is late or the gateway shuts down.
         let judged = tokio::time::timeout(VALIDATION_TIMEOUT, work).await.ok().flatten();
         judged.unwrap_or(Err(Unjudged::TooMuchWork))
     }
 }
 
+/// Reports whether the check is so cheap that it can run on the worker thread.
 fn is_quick(schema: &Result<Schema, Unjudged>, request: &Request) -> bool {
     schema.as_ref().map_or(true, |schema| schema.is_quick(arguments(request).len()))
 }
 
+/// Returns the first problem of the arguments, or `None` if they match the schema.
 fn judge(schema: &Result<Schema, Unjudged>, request: &Request) -> Result<Option<String>, Unjudged> {
     schema.as_ref().map_err(|unjudged| *unjudged)?.problem(arguments(request))
 }

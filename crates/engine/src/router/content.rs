@@ -1,5 +1,5 @@
-//! The few places in a result that a gateway may look into: URIs that must be mapped (RES-4), and content that an older
-//! client cannot parse (SRV-7). Everything else passes unseen.
+//! The changes to the content of a result: mapped URIs (RES-4), and replacements for content that an older client
+//! cannot parse (SRV-7). All other parts of a result pass without being parsed.
 
 use goblin_catalog::definition::ui_uris;
 use goblin_wire::dialect::Dialect;
@@ -8,7 +8,7 @@ use goblin_wire::keyword::Keyword;
 use goblin_wire::method::Method;
 use goblin_wire::modern::{FRESHNESS, IDENTITY, SERVER_INFO};
 
-/// Where URIs stand in the result of `method`. A result without the bytes `uri"` or `Uri"` is not looked into.
+/// Returns the positions of URIs in the result of `method`. A result without the bytes `uri"` or `Uri"` is not parsed.
 pub fn uris(method: &Method, text: &str, result: Span) -> Vec<Span> {
     if !may_hold_uris(result.get(text)) {
         return Vec::new();
@@ -30,12 +30,13 @@ pub fn uris(method: &Method, text: &str, result: Span) -> Vec<Span> {
     found
 }
 
+/// Reports whether a key that ends in `uri` or `Uri` may occur. The scan is much cheaper than parsing a large result.
 fn may_hold_uris(result: &str) -> bool {
     static END: Keyword = Keyword::new("ri\"");
     END.places(result).any(|at| at > 0 && matches!(result.as_bytes()[at - 1], b'u' | b'U'))
 }
 
-/// The content blocks of a tool's result, a prompt's messages or those of a sampling request.
+/// Returns the content blocks of a tool result, of a prompt's messages or of a sampling request.
 fn blocks(method: &Method, text: &str, result: Span) -> Vec<Span> {
     match method {
         Method::ToolsCall => json::member(text, result, "content")
@@ -45,7 +46,7 @@ fn blocks(method: &Method, text: &str, result: Span) -> Vec<Span> {
         Method::PromptsGet => contents(text, result).flat_map(|content| one_or_many(text, content)).collect(),
         Method::Sample => {
             let own: Vec<_> = contents(text, result).flat_map(|content| one_or_many(text, content)).collect();
-            // The result of a tool has blocks of its own.
+            // A tool result inside a message contains further blocks.
             let nested = own.iter().filter(|block| kind(text, **block).is_some_and(|kind| kind == "tool_result"));
             let nested = nested.filter_map(|block| json::member(text, *block, "content"));
             let nested: Vec<_> = nested.flat_map(|content| one_or_many(text, content)).collect();
@@ -55,7 +56,7 @@ fn blocks(method: &Method, text: &str, result: Span) -> Vec<Span> {
     }
 }
 
-/// The content of each message.
+/// Returns the content of each message.
 fn contents(text: &str, result: Span) -> impl Iterator<Item = Span> {
     let messages = json::member(text, result, "messages");
     let messages = messages.into_iter().flat_map(|messages| json::elements(text, messages));
@@ -69,8 +70,8 @@ fn one_or_many(text: &str, content: Span) -> Vec<Span> {
     }
 }
 
-/// What must change in an ask on its way to a client. Before 2025-11-25 a message of a sampling request had one block, not a
-/// list: a list of one becomes that one.
+/// Returns the changes to a server request for a client. Before 2025-11-25 a sampling message had one block instead of
+/// a list, so a list of one block becomes that block.
 pub fn ask_edits(
     dialect: Dialect,
     method: &Method,
@@ -94,8 +95,8 @@ pub fn ask_edits(
     edits
 }
 
-/// A form in the words of 2025-06-18: one mode, and choices without titles of their own. Nothing where it cannot be said,
-/// which is where several may be chosen.
+/// Returns the changes to an elicitation form for 2025-06-18, which has one mode and choices without titles of their
+/// own. Returns `None` for a form with multiple choices, which that version cannot express.
 pub fn plain_form(text: &str, params: Span) -> Option<Splice> {
     let mut edits = Splice::new();
     json::cut_members(text, params, |key| key == "mode", &mut edits);
@@ -129,7 +130,7 @@ fn block_uri(text: &str, block: Span) -> Option<Span> {
     }
 }
 
-/// Blocks that `dialect` does not know, replaced by text that says the same. `expose` maps URIs.
+/// Returns text replacements for the blocks that `dialect` does not support. `expose` maps URIs.
 pub fn downgrade(
     dialect: Dialect,
     method: &Method,
@@ -157,7 +158,7 @@ pub fn downgrade(
     blocks(method, text, result).into_iter().filter_map(replace).collect()
 }
 
-/// All changes to a result on its way to a client. `expose` maps a native URI and may remember it.
+/// Returns all changes to a result for a client. `expose` maps a backend's URI and may record it.
 pub fn edits(
     dialect: Dialect,
     method: &Method,
@@ -189,8 +190,8 @@ pub fn edits(
     edits
 }
 
-/// A result on its way to a client whose results say their kind, from a backend whose do not: it is complete, and stale at
-/// once where it must say how long it may be kept.
+/// Adds the result type for a client that requires it, to a result of a backend without result types. The type is
+/// `complete`. If a freshness is required, the result is stale at once.
 pub fn add_kind(method: &Method, text: &str, result: Span, edits: &mut Splice) {
     static KIND: Keyword = Keyword::new("\"resultType\"");
     static META: Keyword = Keyword::new("\"_meta\"");
@@ -206,8 +207,8 @@ pub fn add_kind(method: &Method, text: &str, result: Span, edits: &mut Splice) {
     json::prepend(text, result, &format!(r#""resultType":"complete"{freshness}{identity}"#), edits);
 }
 
-/// The other way round, and what else such a client cannot read: `structuredContent` that is no object, which it refuses
-/// together with all else in the result. What that says stands in `content` as well.
+/// Removes result types for a client without them. Also removes `structuredContent` that is no object, because such a
+/// client would reject the whole result. `content` holds the same information.
 pub fn cut_foreign(has_kind: bool, method: &Method, text: &str, result: Span, edits: &mut Splice) {
     const STRUCTURE: &str = "structuredContent";
     static STRUCTURED: Keyword = Keyword::new(STRUCTURE);
@@ -220,7 +221,7 @@ pub fn cut_foreign(has_kind: bool, method: &Method, text: &str, result: Span, ed
     let mut inside = Splice::new();
     let meta = json::member(text, result, "_meta").filter(|meta| has_kind && meta.get(text).starts_with('{'));
     let left = meta.map(|meta| json::cut_members(text, meta, |key| key == SERVER_INFO, &mut inside));
-    // One that was there for this alone goes with it.
+    // Remove `_meta` as well if this was its only member.
     let is_emptied = left == Some(0) && !inside.is_empty();
     if !is_emptied {
         edits.append(inside);

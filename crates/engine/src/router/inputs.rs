@@ -1,9 +1,8 @@
-//! Calls that need something of their client, where that is a result (`input_required`) and the call comes back with it:
-//! what clients without sessions see of it.
+//! The `input_required` results of calls for clients without sessions, which send the input in another request.
 //!
-//! The state of a backend is sealed on its way out and opened on its way back, so that it is good for its own call and
-//! caller alone. What a backend with sessions says by an error of its own (-32042, the client must visit a URL first)
-//! becomes such a result too.
+//! The state of a backend is sealed on its way to the client and opened on its way back. It is therefore valid only for
+//! the same call of the same caller. The error -32042 of legacy backends, which asks the client to visit a URL, also
+//! becomes such a result.
 
 use std::time::Duration;
 
@@ -21,11 +20,11 @@ use crate::router::content;
 use crate::router::state::State;
 use crate::router::{Reply, Router};
 
-/// How long a client may take to come back, where nothing is held for it here.
+/// The lifetime of a state that refers to nothing in this gateway.
 const LIFE: Duration = Duration::from_secs(3600);
 const URL_ELICITATION_REQUIRED: &str = "-32042";
 
-/// One request and its two ends.
+/// A request with its caller and its backend.
 #[derive(Clone, Copy)]
 pub(super) struct Exchange<'a> {
     pub backend: &'a Backend,
@@ -33,29 +32,29 @@ pub(super) struct Exchange<'a> {
     pub request: &'a Request,
 }
 
-/// Something that the client is asked.
+/// A server request as an entry of `inputRequests`.
 pub struct Question {
-    /// Its id in the client's book of asks.
+    /// The id in the client's table of open server requests.
     pub id: Id,
-    /// As it stands in the result: key and value.
+    /// The key and value in the result, as JSON.
     pub asked: String,
     pub key: String,
 }
 
 impl Question {
-    /// Whether the backend still waits for it.
+    /// Reports whether the backend still waits for the response.
     pub fn is_open(&self, call: &Call) -> bool {
         call.mailbox.asks.is_open(&self.id)
     }
 
-    /// Gives the backend what a request answers to it; tells whether it does.
+    /// Delivers the input for this entry to the backend. Returns `false` if the request does not contain it.
     pub fn answer(&self, call: &Call, request: &Request) -> bool {
         let text = request.raw.as_str();
         let answered = request.params.input_responses.and_then(|answers| json::member(text, answers, &self.key));
         let Some(answered) = answered.filter(|answered| answered.get(text).starts_with('{')) else { return false };
         let response = goblin_wire::reply(&self.id, answered.slice(request.raw.bytes())).concat();
         if let Ok(Message::Response(response)) = Message::parse(response) {
-            // It may be late: then the backend has gone on without.
+            // The input is ignored if it is late and the backend has gone on without it.
             call.mailbox.asks.answer(response);
         }
         true
@@ -63,8 +62,8 @@ impl Question {
 }
 
 impl Router {
-    /// Opens the state that a request comes back with, in `edits`. What would make a backend begin anew is refused: the
-    /// call has run, at least in part.
+    /// Replaces the sealed state in a request by the backend's own. Returns an error if the state is not valid, because
+    /// the backend would begin the call again although a part of it has run.
     pub(super) fn open_state(&self, exchange: Exchange<'_>, edits: &mut Splice) -> Result<(), Error> {
         let Exchange { backend, caller, request } = exchange;
         let params = &request.params;
@@ -74,7 +73,8 @@ impl Router {
         let text = request.raw.as_str();
         let has_asks = backend.listing().hello.as_ref().is_some_and(|hello| hello.dialect.has_asks());
         let Some(at) = params.request_state else {
-            // A backend may give none. One that asks in its own way has nothing to do with what comes here.
+            // A backend may give no state. A legacy backend keeps the call open instead, so a request without a state
+            // is stale.
             return if has_asks { Err(Error::StaleState) } else { Ok(()) };
         };
         let token = json::string(text, at).ok_or(Error::StaleState)?;
@@ -93,7 +93,7 @@ impl Router {
         }
     }
 
-    /// What changes in a result that needs an input: the state is sealed, and URIs in what is asked are mapped.
+    /// Seals the state in an `input_required` result and maps the URIs in its input requests.
     pub(super) fn seal_state(
         &self,
         Exchange { backend, caller, request }: Exchange<'_>,
@@ -120,7 +120,8 @@ impl Router {
         }
     }
 
-    /// The result that an error of a backend becomes, which wants the client to visit a URL first; nothing for others.
+    /// Converts a backend's error that asks the client to visit URLs to an `input_required` result. Returns `None` for
+    /// others.
     pub(super) fn required_visit(&self, exchange: Exchange<'_>, response: &Response, error: Span) -> Option<Reply> {
         let Exchange { caller, request, .. } = exchange;
         let text = response.raw.as_str();
@@ -143,7 +144,7 @@ impl Router {
             })
             .collect();
         if asked.is_empty() {
-            // Nothing to come back with: a result that asks nothing would only have the call made again and again.
+            // A result without input requests would only make the client repeat the call forever.
             return None;
         }
         let state = self.states.seal(&State::Again, caller, request, LIFE);
@@ -151,27 +152,28 @@ impl Router {
     }
 }
 
-/// The result of a call that needs these inputs, members of an object, to go on.
+/// Returns the `input_required` result with these input requests, which are members of an object.
 pub fn input_required(asked: &str, state: &str) -> String {
     format!(r#"{{"resultType":"input_required","inputRequests":{{{asked}}},"requestState":{}}}"#, quote(state))
 }
 
+/// The word that a result must contain before it is parsed for its type.
 static INPUT_REQUIRED: Keyword = Keyword::new("input_required");
 
-/// Whether a result says that its call needs an input.
+/// Reports whether a result has the type `input_required`.
 pub fn needs_input(text: &str, result: Span) -> bool {
     INPUT_REQUIRED.is_in(result.get(text))
         && json::member(text, result, "resultType").is_some_and(|kind| kind.get(text) == "\"input_required\"")
 }
 
-/// The part of a text at `span`, with edits of the whole applied to it.
+/// Returns the part of `text` at `span` after applying `edits`, which refer to the whole text.
 pub fn inside(text: &str, span: Span, edits: Splice) -> String {
     let whole = edits.apply(&Bytes::copy_from_slice(text.as_bytes()));
     let end = whole.len() - (text.len() - span.end as usize);
     String::from_utf8_lossy(&whole[span.start as usize..end]).into_owned()
 }
 
-/// An object without the members that `is_cut` names.
+/// Returns an object without the members for which `is_cut` returns `true`.
 pub fn without(object: &str, is_cut: impl Fn(&str) -> bool) -> String {
     let mut edits = Splice::new();
     json::cut_members(object, json::whole(object), is_cut, &mut edits);
@@ -179,15 +181,14 @@ pub fn without(object: &str, is_cut: impl Fn(&str) -> bool) -> String {
     String::from_utf8_lossy(&left).into_owned()
 }
 
-/// What a client is asked, from the message that a client with a session would get; the id alone where it has no place in
-/// a result.
+/// Converts a server request to an input request. Returns its id as an error if its method has no such form.
 pub fn question(ask: Bytes) -> Result<Question, Option<Id>> {
     let Ok(Message::Request(request)) = Message::parse(ask) else { return Err(None) };
     if !matches!(request.method, Method::Elicit | Method::Sample | Method::RootsList) {
         return Err(Some(request.id));
     }
     let params = request.params.whole.map(|params| {
-        // Progress of an answer, and names for what a session hears later, are unknown here.
+        // Clients without a session support neither progress of a response nor names for later notifications.
         let is_unknown = |key: &str| matches!(key, "_meta" | "elicitationId" | "task");
         format!(r#","params":{}"#, without(params.get(request.raw.as_str()), is_unknown))
     });
@@ -196,7 +197,7 @@ pub fn question(ask: Bytes) -> Result<Question, Option<Id>> {
     Ok(Question { id: request.id, asked, key })
 }
 
-/// Tells the backend that an ask gets no answer.
+/// Rejects a server request with an error to the backend.
 pub fn refuse(call: &Call, ask: Option<Id>, reason: &str) {
     let error = Error::ClientUnavailable { reason: reason.to_owned() };
     let answer = goblin_wire::error_reply(ask.as_ref(), &error.to_json()).concat();

@@ -1,7 +1,7 @@
-//! Who is subscribed to what, for operators (SUB-15).
+//! The list of subscriptions for operators (SUB-15).
 //!
-//! A look at the registers of all backends, one after the other: it holds none of them while it is told. What it tells of a
-//! client is enough to know it by, and too little to use its session.
+//! It reads the registers of all backends one after the other and holds no lock while the list is written. The part of
+//! a session id that it shows identifies a client, but does not give access to its session.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -20,7 +20,7 @@ use goblin_wire::error::Error;
 use crate::router::Router;
 use crate::client::subscriptions::Subscription;
 
-/// How many are listed one by one; all are counted.
+/// The largest number of subscriptions in the list. The counts include all.
 const MOST_LISTED: usize = 10_000;
 
 /// Returns what the client asked for beyond the protocol.
@@ -38,7 +38,7 @@ fn options(subscription: &Subscription) -> Options {
     }
 }
 
-/// A subscription where it stands.
+/// A subscription with its server and its state.
 struct Found {
     server: ServerId,
     subscription: Arc<Subscription>,
@@ -46,7 +46,7 @@ struct Found {
 }
 
 impl Router {
-    /// All subscriptions; or those that an update of `uri` reaches, as clients may spell it.
+    /// Returns all subscriptions, or those that an update of `uri` reaches. `uri` may have any form that clients use.
     pub fn subscriptions(&self, uri: Option<&str>) -> SubscriptionList {
         let catalog = Arc::clone(&self.directory.catalog());
         let asked = uri.map(|uri| Asked::new(&catalog, uri));
@@ -64,7 +64,7 @@ impl Router {
     }
 }
 
-/// A URI in the spellings that subscriptions may have it in.
+/// A URI in all forms that subscriptions may have.
 struct Asked {
     owner: Option<(ServerId, String)>,
     exposed: Vec<String>,
@@ -78,7 +78,7 @@ impl Asked {
                 let server = catalog.source(owner.source).backend.id.clone();
                 Asked { owner: Some((server, owner.native)), exposed: vec![exposed] }
             }
-            // Of several servers; or of none any more, or not yet.
+            // The URI belongs to several servers, or currently to none.
             Err(error) => {
                 let owner = catalog.resources.find_server(&catalog.sources, uri).ok();
                 let owner = owner.map(|(source, native)| (catalog.source(source).backend.id.clone(), native));
@@ -91,6 +91,7 @@ impl Asked {
         }
     }
 
+    /// Reports whether an update of the URI reaches a subscription at `backend`, by its native or its exposed name.
     fn is_reached_by(&self, backend: &Backend, subscription: &Subscription) -> bool {
         let name = &subscription.name;
         let covers = |native: &str| match &subscription.pattern {
@@ -102,7 +103,7 @@ impl Asked {
     }
 }
 
-/// SUB-18: whether who subscribed to `outer` is told of `uri`.
+/// Reports whether a subscription to `outer` receives updates of `uri` (SUB-18).
 fn reaches(outer: &str, uri: &str) -> bool {
     let Some(rest) = uri.strip_prefix(outer) else { return false };
     rest.is_empty() || outer.ends_with('/') || rest.starts_with(['/', '?', '#'])

@@ -1,8 +1,8 @@
-//! Calls that need something of their client, for clients that can be asked: a backend without sessions answers with what it
-//! needs to know (`input_required`) and is called again with the answers.
+//! The `input_required` results of modern backends, for clients with sessions.
 //!
-//! The client is asked on the stream of its call, as a backend with sessions would ask. Refused is told as the backend
-//! would hear it: an elicitation as cancelled; sampling and roots have no such word, so there the call ends.
+//! The gateway sends each input request to the client on the stream of its call, as a legacy backend would. It then
+//! repeats the call with the responses. If the client rejects an elicitation, the backend gets the response `cancel`.
+//! Sampling and roots have no such response, so their rejection ends the call.
 
 use std::sync::Arc;
 
@@ -22,19 +22,19 @@ use goblin_wire::{Message, Outcome, Request};
 use crate::router::inputs::needs_input;
 use crate::router::{Router, content};
 
-/// How often one call may ask. The protocol has no bound; SDKs have this one.
+/// The largest number of rounds in one call. The protocol has no limit, but SDKs have this one.
 const MOST_ROUNDS: usize = 10;
 const CANCELLED: &str = r#"{"action":"cancel"}"#;
 
-/// What stands for an answer of the client, or why there is none.
+/// The response of the client to one input request, or the reason why there is none.
 pub(super) enum Said {
     Result(String),
-    /// The call cannot go on.
+    /// The reason why the call cannot go on.
     Nothing(String),
 }
 
 impl Router {
-    /// Asks the client whatever `answered` needs, and calls again, until the call is complete.
+    /// Sends the input requests of `answered` to the client and repeats the call, until its result is complete.
     pub(super) async fn ask_and_call(
         &self,
         call: &Arc<Call>,
@@ -67,7 +67,7 @@ impl Router {
         Err(Error::BackendProtocol { server: backend.id.to_string(), reason }.into())
     }
 
-    /// Asks side by side; each answer with its key as written.
+    /// Sends all input requests at once. Returns each response with its key as JSON.
     pub(super) async fn ask_all(
         &self,
         call: &Arc<Call>,
@@ -89,6 +89,7 @@ impl Router {
         }
     }
 
+    /// Sends one input request to the client and waits for the response, at most for the timeout of server requests.
     async fn ask_client(&self, call: &Arc<Call>, backend: &Backend, asked: &str) -> Said {
         let (method, params) = method_and_params(asked);
         let Ok(mut ask) = call.mailbox.asks.open() else {
@@ -147,7 +148,8 @@ impl Router {
         }
     }
 
-    /// What is asked in the words of the client's version, and with URIs as it knows them; nothing where it has no words.
+    /// Translates the parameters to the client's version and maps their URIs. Returns `None` if that version cannot
+    /// express them.
     fn params_for(&self, call: &Call, backend: &Backend, method: &Method, params: &str, ask: u64) -> Option<String> {
         let dialect = call.caller.dialect;
         let whole = json::whole(params);
@@ -155,7 +157,7 @@ impl Router {
         if *method == Method::Elicit {
             let is_url = json::member(params, whole, "mode").is_some_and(|mode| mode.get(params) == "\"url\"");
             if is_url && json::member(params, whole, "elicitationId").is_none() {
-                // Versions that have sessions name it, to tell of its end later.
+                // Versions with sessions require an id here, by which a later notification reports the end.
                 let id = format!("{}-{ask}", call.caller.session.map(|session| session.short()).unwrap_or_default());
                 json::prepend(params, whole, &format!(r#""elicitationId":{}"#, quote(&id)), &mut edits);
             }
@@ -167,7 +169,7 @@ impl Router {
     }
 }
 
-/// The result of an answer that is not complete yet.
+/// Returns the result of an answer with the type `input_required`.
 fn needed(answered: &Answered) -> Option<Span> {
     match answered.response.outcome {
         Outcome::Result(result) if needs_input(answered.response.raw.as_str(), result) => Some(result),
@@ -175,7 +177,7 @@ fn needed(answered: &Answered) -> Option<Span> {
     }
 }
 
-/// Puts members into the params of a request, which has some: it names what it calls.
+/// Adds members to the parameters of a request. Calls always have parameters, since they name their object.
 fn add_params(request: &Request, members: &str, edits: &mut Splice) {
     if let Some(params) = request.params.whole {
         json::prepend(request.raw.as_str(), params, members, edits);
@@ -188,7 +190,7 @@ fn method_and_params(asked: &str) -> (Method, Option<&str>) {
     (Method::parse(&method), json::member(asked, whole, "params").map(|params| params.get(asked)))
 }
 
-/// What stands for the answer of a client that gives none.
+/// Returns the response to use for a client that gives none.
 fn refusal(method: &Method, reason: &str) -> Said {
     match method {
         Method::Elicit => Said::Result(CANCELLED.to_owned()),
@@ -196,7 +198,7 @@ fn refusal(method: &Method, reason: &str) -> Said {
     }
 }
 
-/// Holds the clock of a call that waits for its client.
+/// A guard that suspends the idle timeout of a call while the client is asked.
 struct Held<'a>(&'a Call);
 
 impl<'a> Held<'a> {

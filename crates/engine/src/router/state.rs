@@ -1,9 +1,9 @@
-//! The state of a call that its client carries (`requestState`), sealed so that nobody can read, change or borrow it.
+//! The encrypted state of a call that its client carries (`requestState`).
 //!
-//! A call that needs an input is answered, and comes back as another request. What it comes back to stands in the state:
-//! either a call that waits here ([`State::Parked`]), or the state that a backend gave ([`State::Native`]), or nothing
-//! but the leave to try again ([`State::Again`]). It is bound to the caller, the method, what it is about with all
-//! arguments, and a time. The key lives as long as the gateway: after a restart no state is known.
+//! A call that needs input is answered, and the client continues it with another request. The state identifies the
+//! call: a suspended one ([`State::Parked`]), one with a state of its backend ([`State::Native`]), or one to begin
+//! again ([`State::Again`]). It is bound to the caller, the method, all arguments and an expiry time. The key exists
+//! only in memory, so a restart makes all states invalid.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -19,20 +19,21 @@ use goblin_wire::json;
 
 const KEY_LENGTH: usize = 32;
 const NONCE_LENGTH: usize = 12;
-/// A longer one is none of ours: what backends give is bounded with the message it comes in.
+/// The longest valid state. The message size limits the states of backends.
 const LONGEST: usize = 1 << 20;
 
-/// What a call comes back to.
+/// The call that a request continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// A call that waits under this number.
+    /// The suspended call with this id.
     Parked(u128),
-    /// The state that this server gave.
+    /// A call with the state that this server gave.
     Native { server: String, state: String },
-    /// The call may simply be made again.
+    /// A call that begins again.
     Again,
 }
 
+/// Encrypts and decrypts request states. The key is random and exists only in this process.
 pub struct States {
     key: RandomizedNonceKey,
 }
@@ -46,7 +47,7 @@ impl Default for States {
 }
 
 impl States {
-    /// The state of `request` for its caller, good for `life`.
+    /// Encrypts the state of `request` for its caller. It expires after `life`.
     pub fn seal(&self, state: &State, caller: &Caller, request: &Request, life: Duration) -> String {
         let expires = now() + life.as_secs();
         let mut sealed = expires.to_be_bytes().to_vec();
@@ -68,11 +69,12 @@ impl States {
         URL_SAFE_NO_PAD.encode(token)
     }
 
-    /// What `request` comes back to with this state.
+    /// Decrypts the state that `request` carries. Returns an error if it is expired, changed or of another call.
     pub fn open(&self, token: &str, caller: &Caller, request: &Request) -> Result<State, Error> {
         self.open_at(token, caller, request, now()).ok_or(Error::StaleState)
     }
 
+    /// Decrypts a state at the time `now`, in seconds. Tests use it to check the expiry.
     fn open_at(&self, token: &str, caller: &Caller, request: &Request, now: u64) -> Option<State> {
         let token = Some(token).filter(|token| token.len() <= LONGEST)?;
         let mut token = URL_SAFE_NO_PAD.decode(token).ok()?;
@@ -99,8 +101,8 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// The call that a state belongs to: its caller, its method, and all of its params but those that differ from round to
-/// round. A client may write the same arguments in another order.
+/// Returns a hash of the caller, the method and the parameters, except those that change between rounds. It does not
+/// depend on the order of the arguments.
 fn bound_to(caller: &Caller, request: &Request) -> [u8; 32] {
     let text = request.raw.as_str();
     let params = request.params.whole.into_iter().flat_map(|params| json::members(text, params));
@@ -122,7 +124,7 @@ fn bound_to(caller: &Caller, request: &Request) -> [u8; 32] {
     add(request.method.as_str());
     for (key, value) in params {
         add(&key);
-        // Numbers that a double cannot hold, and the like, are taken as they are written.
+        // A value that does not parse, such as a number too large for a double, is used as written.
         add(&serde_json::from_str::<serde_json::Value>(value)
             .map_or_else(|_| value.to_owned(), |value| value.to_string()));
     }

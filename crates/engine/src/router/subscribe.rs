@@ -1,7 +1,7 @@
-//! `resources/subscribe` and `resources/unsubscribe`.
+//! Handles `resources/subscribe` and `resources/unsubscribe`.
 //!
-//! A plain request means what the protocol says. What a client may ask for beyond it stands in `_meta` under `dev.goblin/`;
-//! what is not known there is refused by name, so that nobody waits for what will not come.
+//! Clients set options beyond the protocol in `_meta` under `dev.goblin/`. An unknown option there is rejected by name,
+//! so that no client relies on an option without effect.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,17 +30,18 @@ use goblin_subscriptions::{Outcome, Terms};
 use crate::client::subscriptions::Wish;
 use crate::client::subscriptions::Subscription;
 
-/// Who wants to be told, where that is not the session of a call.
+/// The receiver of the updates of a subscription: a session or a `subscriptions/listen` stream.
 pub struct Listener {
     pub client: SessionId,
     pub mailbox: Arc<Mailbox>,
 }
 
 const PREFIX: &str = "dev.goblin/";
-/// Longer waits than this make no sense for something that says "look again".
+/// The longest interval in milliseconds that a client can set.
 const LONGEST_WAIT: u64 = 3_600_000;
 
 impl Router {
+    /// Subscribes the session of a call. The answer has the subscription's id and its canonical URI in `_meta`.
     pub(super) async fn subscribe(&self, call: &Arc<Call>) -> Result<Pieces, CallEnd> {
         let request = &call.request;
         let uri = required(request.raw.as_str(), request.params.uri, "uri")?;
@@ -71,7 +72,7 @@ impl Router {
             }
         };
         let (server, session) = (backend.id.as_str(), &*client.short());
-        // As it was named by whoever subscribed first: that is what updates say.
+        // Use the name from the first subscription to the resource, because updates carry that name.
         let uri = &*subscription.name.exposed;
         self.observe.emit(&Event::Subscribed { server, uri, session, state });
         let state = if state == "pending" { r#","dev.goblin/state":"pending""# } else { "" };
@@ -81,6 +82,7 @@ impl Router {
         Ok(goblin_wire::reply(&request.id, format!(r#"{{"_meta":{meta}}}"#)))
     }
 
+    /// Registers a subscription at its backend and waits for the backend's answer.
     async fn enter(
         &self,
         call: &Arc<Call>,
@@ -101,12 +103,12 @@ impl Router {
         subscribed.map_err(|why| self.unsubscribable(why, backend))
     }
 
-    /// Whether what a client asks for beyond the protocol can be had.
+    /// Returns an error if an option in `_meta` is unknown or not valid.
     pub fn check_options(request: &Request) -> Result<(), Error> {
         Options::read(request).map(drop)
     }
 
-    /// Whether somebody who listens for this would be told, as far as the catalog knows.
+    /// Reports whether the catalog has a backend that can notify of changes of this URI.
     pub fn can_subscribe(&self, call: &Call, uri: &str) -> bool {
         let Ok(Options { pattern, .. }) = Options::read(&call.request) else { return false };
         let catalog = self.directory.catalog_of(call.caller.profile.as_ref());
@@ -114,7 +116,7 @@ impl Router {
         found.is_ok_and(|found| catalog.source(found.source).backend.can_tell())
     }
 
-    /// Enters a subscription of somebody who listens; tells whether it stands.
+    /// Subscribes a `subscriptions/listen` stream to a URI. Returns `false` if the backend does not accept it.
     pub async fn listen_to(&self, call: &Arc<Call>, listener: &Listener, uri: &str) -> bool {
         let entered = async {
             let Options { pattern, pace, selection } = Options::read(&call.request)?;
@@ -135,6 +137,7 @@ impl Router {
         state != "refused"
     }
 
+    /// Returns the error for a subscription that the register did not accept.
     fn unsubscribable(&self, why: Unsubscribable, backend: &Backend) -> CallEnd {
         let limits = self.policies.subscriptions;
         let (limit, value) = match why {
@@ -150,19 +153,20 @@ impl Router {
         Error::LimitExceeded { limit, value }.into()
     }
 
+    /// Counts one more subscription of the client. Returns the limit that was reached as an error.
     fn place(&self, mailbox: &Mailbox) -> Result<Place, Full> {
         let limits = self.policies.subscriptions;
         Place::new((&mailbox.subscriptions, limits.per_client), (&self.subscriptions, limits.total))
     }
 
-    /// What is not subscribed, or not known, is no error: it is as the client wants it.
+    /// Ends a subscription. An unknown or unsubscribed URI is no error, because the client gets the state it wants.
     pub(super) fn unsubscribe(&self, call: &Call) -> Result<Pieces, Error> {
         let request = &call.request;
         let uri = required(request.raw.as_str(), request.params.uri, "uri")?;
         let (session, mailbox) = (call.caller.session, &*call.mailbox);
         let ended = match uri.parse::<SubscriptionId>() {
             Ok(id) => self.unsubscribe_known(call, |register| register.unsubscribe_id(mailbox, id)),
-            // As it is offered now; or else as it was when it was subscribed.
+            // The URI may have the current exposed name, or the one at the time of the subscription.
             Err(()) => self
                 .unsubscribe_offered(call, &uri)
                 .or_else(|| self.unsubscribe_known(call, |register| register.unsubscribe_exposed(mailbox, &uri)))
@@ -174,14 +178,14 @@ impl Router {
         Ok(goblin_wire::reply(&request.id, "{}"))
     }
 
-    /// The backend at which `end` found what to end.
+    /// Calls `end` for each backend's register until it returns `true`. Returns that backend.
     fn unsubscribe_known(&self, call: &Call, end: impl Fn(&Register) -> bool) -> Option<Arc<Backend>> {
         let has_ended = |register: Arc<Register>| end(&register);
         let backends = self.directory.backends();
         backends.iter().find(|backend| backend.known_register(call.caller.session).is_some_and(has_ended)).cloned()
     }
 
-    /// What was subscribed as a pattern that is spelled otherwise now.
+    /// Ends a pattern subscription with a URI that has another exposed form by now.
     fn unsubscribe_pattern(&self, call: &Call, uri: &str) -> Option<Arc<Backend>> {
         let catalog = Arc::clone(&self.directory.catalog_of(call.caller.profile.as_ref()));
         [Kind::Template, Kind::Glob].into_iter().find_map(|kind| {
@@ -192,6 +196,7 @@ impl Router {
         })
     }
 
+    /// Ends the subscription to a URI that the catalog currently offers.
     fn unsubscribe_offered(&self, call: &Call, uri: &str) -> Option<Arc<Backend>> {
         let catalog = Arc::clone(&self.directory.catalog_of(call.caller.profile.as_ref()));
         let owner = find_resource(catalog.view(call.caller.dialect), uri).ok()?;
@@ -201,7 +206,7 @@ impl Router {
     }
 }
 
-/// The backend's own error, under the name that the client knows. One without data says what it is about.
+/// Returns the backend's error with the exposed URI. Adds a code to an error without data.
 fn refusal(request: &Request, response: &Response, subscription: &Subscription) -> Pieces {
     let text = response.raw.as_str();
     let mut edits = Splice::new();
@@ -223,7 +228,7 @@ fn refusal(request: &Request, response: &Response, subscription: &Subscription) 
     response.rekeyed(&request.id, edits)
 }
 
-/// What is to be subscribed, and whose it is.
+/// The resource or pattern to subscribe to, and its backend.
 struct Found {
     source: usize,
     native: Arc<str>,
@@ -231,6 +236,7 @@ struct Found {
     pattern: Option<Arc<Pattern>>,
 }
 
+/// Looks up a URI, a template or a glob in the catalog. A glob need not match a listed resource.
 fn find(view: View<'_>, uri: &str, kind: Option<Kind>) -> Result<Found, Error> {
     let resources = &view.catalog.resources;
     match kind {
@@ -257,7 +263,7 @@ fn find(view: View<'_>, uri: &str, kind: Option<Kind>) -> Result<Found, Error> {
     }
 }
 
-/// What a client may say in `_meta`.
+/// The options that a client can set in `_meta`.
 #[derive(Debug, Default, PartialEq)]
 struct Options {
     pattern: Option<Kind>,
@@ -265,6 +271,7 @@ struct Options {
     selection: Option<Selection>,
 }
 
+/// The kind of a pattern subscription.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Glob,
@@ -272,6 +279,7 @@ enum Kind {
 }
 
 impl Options {
+    /// Reads the options under `dev.goblin/`. Ignores all other members of `_meta`.
     fn read(request: &Request) -> Result<Options, Error> {
         let text = request.raw.as_str();
         let mut options = Options::default();

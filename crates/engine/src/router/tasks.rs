@@ -1,8 +1,8 @@
-//! Tasks: calls that are answered at once with an id, and end later (TASK-1).
+//! Tasks: calls that are answered at once with an id and end later (TASK-1).
 //!
-//! A client knows a task by an id of ours (`book`), and asks for it by that id; the backend hears its own. Where both
-//! sides speak the same version all else passes as it is. Where they do not, what the one cannot say the other is asked
-//! for here (`bridge`), and a client that knows no tasks waits for the result (`wait`).
+//! A client knows a task by an id of the gateway (`book`), which is replaced by the backend's id on the way. If both
+//! sides use the same protocol, everything else passes unchanged. Otherwise `bridge` translates between the two. A
+//! client that does not support tasks waits for the result (`wait`).
 
 pub mod attendant;
 pub mod book;
@@ -33,26 +33,26 @@ use crate::router::tasks::book::{Made, Native, Owner, Place, Task};
 use crate::router::tasks::words::Told;
 use crate::router::{Reply, Router, Target, content};
 
-/// Told when a tool needs a task and the request does not declare that it can be given one.
+/// The code of a backend that needs a task for a call that does not declare support for tasks.
 const MISSING_CAPABILITY: &str = "-32021";
 
-/// What may come of a call, as far as tasks go.
+/// The task options of a call.
 #[derive(Default)]
 pub(super) struct Wish {
     pub tasks: Tasks,
-    /// Room for the task that it may become.
+    /// The reserved place for the task.
     place: Option<Place>,
-    /// Why there is none, where the client could be given a task.
+    /// The reason why no place was reserved, if the client supports tasks.
     full: Option<Error>,
 }
 
 impl Wish {
-    /// Whether there may be a task in the answer, or the lack of one.
+    /// Reports whether the answer may contain a task, or an error because of a missing one.
     pub fn may_come_true(&self, request: &Request, answered: &Answered) -> bool {
         if self.tasks != Tasks::default() || self.full.is_some() {
             return true;
         }
-        // Of a backend that keeps to the rules there is none.
+        // A correct backend returns no task here, but check for it.
         let text = answered.response.raw.as_str();
         let Outcome::Result(result) = answered.response.outcome else { return false };
         request.method == Method::ToolsCall
@@ -61,13 +61,13 @@ impl Wish {
     }
 }
 
-/// What came of one.
+/// The outcome of an answer that may contain a task.
 pub(super) enum Came {
     Reply(Reply),
     Result(Answered),
 }
 
-/// One request about a task.
+/// A request about one task.
 struct Errand<'a> {
     router: &'a Router,
     call: &'a Arc<Call>,
@@ -76,7 +76,7 @@ struct Errand<'a> {
 }
 
 impl Router {
-    /// Whether some backend makes tasks, so that clients are told they can be had.
+    /// Reports whether a backend makes tasks. If so, the gateway declares the capability to clients.
     pub fn offers_tasks(&self) -> bool {
         self.directory
             .backends()
@@ -84,8 +84,8 @@ impl Router {
             .any(|backend| backend.listing().hello.as_ref().is_some_and(|hello| hello.capabilities.tasks))
     }
 
-    /// What a call wishes. Where the client asks for a task and there is no room, it is refused; where its backend would
-    /// decide, it goes as the call of a client that cannot be given one.
+    /// Returns the task options of a call. Returns an error if the client asks for a task and there is no place. If the
+    /// backend decides about tasks and there is no place, the call is sent without support for tasks.
     pub(super) fn task_wish(&self, call: &Call, catalog: &Catalog, target: &Target) -> Result<Wish, Error> {
         let Target::Tool(index) = target else { return Ok(Wish::default()) };
         let entry = &catalog.tools.entries[*index];
@@ -113,7 +113,7 @@ impl Router {
         })
     }
 
-    /// The answer to a call: where it is a task, that is entered, or waited for.
+    /// Handles the answer to a call. If it is a task, adds the task to the table or waits for its end.
     pub(super) async fn came(
         &self,
         call: &Arc<Call>,
@@ -151,6 +151,7 @@ impl Router {
         }
     }
 
+    /// Adds a task to the table and returns its description in the client's protocol.
     fn enter_task(
         &self,
         call: &Call,
@@ -171,8 +172,8 @@ impl Router {
         .into()
     }
 
-    /// `tasks/list`: what was last heard of each. To ask every backend for each of them would make one that is slow or gone
-    /// the end of the list; who wants to know it exactly asks for one task.
+    /// Answers `tasks/list` with the last known state of each task. Asking all backends would let a slow or lost one
+    /// block the list. A client can request a single task for its exact state.
     pub fn list_tasks(&self, caller: &Caller, request: &Request) -> Result<Pieces, Error> {
         let text = request.raw.as_str();
         if request.params.cursor.is_some_and(|at| at.get(text) != "null") {
@@ -182,7 +183,7 @@ impl Router {
         Ok(goblin_wire::reply(&request.id, format!(r#"{{"tasks":[{}]}}"#, tasks.join(","))))
     }
 
-    /// A request about one task.
+    /// Handles a request about one task.
     pub(super) async fn task_request(&self, call: &Arc<Call>) -> Result<Reply, CallEnd> {
         let request = &call.request;
         if !call.caller.dialect.has_handshake() {
@@ -204,7 +205,8 @@ impl Router {
         self.directory.backends().iter().find(|backend| backend.id == *server).cloned()
     }
 
-    /// A task that the object at `holder` names as its own, on its way to `caller`, who knows it by another id or not at all.
+    /// Replaces the task id in `_meta` of the object at `holder` by the caller's. Removes the entry if the caller does
+    /// not know the task.
     pub(super) fn related(&self, (backend, caller): (&Backend, &Caller), text: &str, holder: Span) -> Splice {
         let mut edits = Splice::new();
         let Some(at) = related_task(text, holder) else { return edits };
@@ -221,7 +223,7 @@ impl Router {
         edits
     }
 
-    /// The same in a request on its way to a backend.
+    /// Replaces the task id in `_meta` of a request by the backend's.
     pub(super) fn unrelate(&self, backend: &Backend, request: &Request, edits: &mut Splice) {
         let text = request.raw.as_str();
         let Some(at) = request.params.whole.and_then(|params| related_task(text, params)) else { return };
@@ -230,7 +232,7 @@ impl Router {
         }
     }
 
-    /// A backend tells of a task; tells whether somebody wanted to know.
+    /// Handles a task notification of a backend. Returns `false` if no client receives it.
     pub(super) fn hear_of_task(&self, server: &ServerId, own: Option<SessionId>, notification: &Notification) -> bool {
         let text = notification.raw.as_str();
         let Some(params) = notification.params.whole else { return false };
@@ -249,12 +251,12 @@ impl Router {
                 let mailbox = task.mailbox.upgrade().filter(|mailbox| mailbox.has_stream());
                 mailbox.is_some_and(|mailbox| mailbox.post(message))
             }
-            // Each asks, in its own time.
+            // A client of another protocol than its backend polls its tasks.
             (Era::Legacy, Era::Modern) | (Era::Modern, Era::Legacy) => false,
         }
     }
 
-    /// What changes in what stands beside a task: a result, or what is asked.
+    /// Returns the changes to the result or the input requests that a task includes.
     fn inlined(&self, server: &ServerId, told: &Told<'_>, client: Era) -> Splice {
         let mut edits = Splice::new();
         if (told.era, client) != (Era::Modern, Era::Modern) {
@@ -281,7 +283,7 @@ impl Router {
 }
 
 impl Errand<'_> {
-    /// Both sides speak the same version: the request goes as it is, under the backend's id.
+    /// Forwards the request with the backend's task id, for a client of the same protocol.
     async fn carry(&self) -> Result<Reply, CallEnd> {
         let (call, native) = (self.call, &*self.task.native.id);
         let request = &call.request;
@@ -295,13 +297,14 @@ impl Errand<'_> {
         Ok(self.passed(&answered))
     }
 
+    /// Returns a request about the task for the backend. It declares support for tasks, which modern backends require.
     fn outgoing<'a>(&'a self, request: &'a Request, edits: Splice, progress_token_at: Option<Span>) -> Outgoing<'a> {
         let name = Some(&*self.task.native.id);
         let tasks = Tasks { welcome: true, required: false };
         Outgoing { request, edits, progress_token_at, name, mirrors: None, tasks }
     }
 
-    /// ROUTE-3: what waits for the end of a task has all the time.
+    /// Returns the timeouts of a request about a task. A request for the result may take as long as the task (ROUTE-3).
     fn patience(&self, method: &Method) -> Patience {
         let (config, policies) = (&self.backend.config, &self.router.policies);
         match method {
@@ -313,7 +316,7 @@ impl Errand<'_> {
         }
     }
 
-    /// An answer of the backend for a client of the same version.
+    /// Returns the backend's answer for a client of the same protocol.
     fn passed(&self, answered: &Answered) -> Reply {
         let (request, caller) = (&self.call.request, &self.call.caller);
         let text = answered.response.raw.as_str();
@@ -335,19 +338,20 @@ impl Errand<'_> {
         answered.response.rekeyed(&request.id, edits).into()
     }
 
-    /// An error of the backend.
+    /// Returns the backend's error for the client.
     fn failed(&self, answered: &Answered) -> Reply {
         let exchange = Exchange { backend: self.backend, caller: &self.call.caller, request: &self.call.request };
         self.router.pass_error(exchange, &answered.response, Splice::new())
     }
 
+    /// Records the state of the task. Answers that describe no task are ignored.
     fn note(&self, told: &Told<'_>) {
         if told.id().is_some() {
             self.task.note(told.life(), told.kept(&self.task.id));
         }
     }
 
-    /// What changes in the result of a tool, at `result`, on its way to this client.
+    /// Returns the changes to the tool result at `result` for this client.
     fn result_edits(&self, answered: &Answered, result: Span) -> Splice {
         let (text, caller) = (answered.response.raw.as_str(), &self.call.caller);
         let expose = |native: &str| self.router.expose_of(&self.backend.id, native);
@@ -361,27 +365,28 @@ impl Errand<'_> {
     }
 }
 
-/// Whether a client of a version without a handshake can be given a task.
+/// Reports whether a client without a handshake supports tasks.
 fn knows_extension(caller: &Caller) -> bool {
     !caller.dialect.has_handshake() && caller.abilities.tasks
 }
 
-/// Whether a request declares the extension that it is of.
+/// Returns an error unless the request declares the tasks extension.
 pub fn check_declared(caller: &Caller) -> Result<(), Error> {
     if knows_extension(caller) { Ok(()) } else { Err(Error::MissingCapability { required: TASKS_DECLARED }) }
 }
 
+/// Reports whether the backend of a source declares tasks.
 pub(super) fn makes_tasks(source: &Source) -> bool {
     source.listing.hello.as_ref().is_some_and(|hello| hello.capabilities.tasks)
 }
 
-/// A result of ours for a client whose results say their kind.
+/// Returns a result of the gateway for a client with result types.
 fn newer_result(kind: &str, members: &str) -> String {
     let comma = if members.is_empty() { "" } else { "," };
     format!(r#"{{"resultType":"{kind}"{comma}{members},"_meta":{{"{SERVER_INFO}":{IDENTITY}}}}}"#)
 }
 
-/// A request of ours about a task, in the name of a call.
+/// Creates a request of the gateway about a task, on behalf of a call.
 fn about(method: &Method, native: &str, more: &str) -> Request {
     let params = format!(r#"{{"taskId":{}{more}}}"#, quote(native));
     match Message::parse(goblin_wire::request(&Id::from(0), method, &params)) {

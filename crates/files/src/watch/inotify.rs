@@ -1,10 +1,10 @@
-//! What Linux says of directories that it watches for us.
+//! Watches directories with inotify on Linux.
 //!
-//! Spoken to directly: of `notify`, the usual crate, no version that is out can leave away the hint that a file was opened,
-//! and each walk of ours would be answered by twice as many hints as there are directories.
+//! This module calls the system directly. No released version of the usual crate `notify` can suppress the event for an
+//! opened file. Each walk of the tree would therefore cause two events per directory.
 //!
-//! A watch belongs to a directory, not to its name. So with each look all that shall be watched is asked for again by
-//! name: what is watched already keeps its number, and a number whose name is another now was moved.
+//! A watch belongs to a directory, not to its name. Each look therefore requests all watches again by name. A watched
+//! directory keeps its number. A number with another name belongs to a directory that was moved.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -22,10 +22,10 @@ use tokio::io::unix::AsyncFd;
 
 use crate::watch::Touch;
 
-/// Room for some hundred hints.
+/// The size of the read buffer, enough for some hundred events.
 const BUFFER: usize = 16 << 10;
 
-/// The directories that are watched, by their numbers.
+/// The watched directories by their watch number.
 pub type Watched = HashMap<i32, PathBuf>;
 
 pub struct System {
@@ -33,10 +33,10 @@ pub struct System {
     watched: Watched,
 }
 
-/// For the thread that may block.
+/// A handle for the blocking thread.
 pub struct Handle(Arc<OwnedFd>);
 
-/// Nothing where there were too many to be kept.
+/// A changed path. `None` if the system lost events because its queue was full.
 pub type Hint<'a> = Option<(&'a Path, Touch)>;
 
 impl System {
@@ -59,7 +59,7 @@ impl System {
         Handle(Arc::clone(self.hints.get_ref()))
     }
 
-    /// Waits for hints and gives them to `note`. Nothing is lost where this is dropped while it waits.
+    /// Waits for events and passes them to `note`. It is cancel-safe.
     pub async fn read(&self, mut note: impl FnMut(Hint<'_>)) -> io::Result<()> {
         let mut ready = self.hints.readable().await?;
         let mut buffer = [MaybeUninit::uninit(); BUFFER];
@@ -85,7 +85,7 @@ impl System {
         if said.contains(ReadFlags::QUEUE_OVERFLOW) {
             return note(None);
         }
-        // Of one that is not known yet, or not any more, a further look knows better.
+        // The next look handles events of directories that are not known yet, or not any more.
         let Some(directory) = self.watched.get(&event.wd()) else { return };
         let of_content = ReadFlags::MODIFY | ReadFlags::ATTRIB;
         let touch = Touch {
@@ -98,10 +98,10 @@ impl System {
         }
     }
 
-    /// Watches these from now on; tells whether there is one among them that was not watched, or not under this name.
+    /// Replaces the set of watched directories. Returns whether one of them is new or has a new name.
     pub fn adopt(&mut self, watched: Watched) -> bool {
         for number in self.watched.keys().filter(|number| !watched.contains_key(number)) {
-            // It ends by itself with its directory.
+            // An error means that the directory is gone, and its watch with it.
             let _ = inotify::remove_watch(self.hints.get_ref(), *number);
         }
         let is_more = watched.iter().any(|(number, path)| self.watched.get(number) != Some(path));
@@ -111,6 +111,7 @@ impl System {
 }
 
 impl Handle {
+    /// Adds a watch for each directory. Returns an error if the system has no watches left.
     pub fn watch(&self, wanted: Vec<PathBuf>) -> io::Result<Watched> {
         let flags = WatchFlags::ATTRIB
             | WatchFlags::CREATE
@@ -126,7 +127,7 @@ impl Handle {
         for path in wanted {
             match inotify::add_watch(&self.0, &path, flags) {
                 Ok(number) => drop(watched.insert(number, path)),
-                // Gone since, or not ours to read: whatever becomes of it is said of the directory it is in.
+                // The directory is gone or unreadable. Events of its parent report later changes.
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => {}
                 Err(Errno::NOSPC) => {
                     let words = "the system has no watches left; fs.inotify.max_user_watches sets how many there are";

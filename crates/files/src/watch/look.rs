@@ -1,4 +1,4 @@
-//! One look: what is there now, and what of it is news.
+//! One look at the tree: finds the current state and reports the changes.
 
 use std::collections::HashSet;
 use std::io;
@@ -13,24 +13,24 @@ use goblin_wire::json::quote;
 use goblin_wire::method::Method;
 use goblin_wire::Message;
 
-/// The tree as a look saw it.
+/// The tree as a look found it.
 #[derive(Default)]
 pub struct Seen {
-    /// Those that are listed.
+    /// The listed files.
     files: HashSet<Relative>,
-    /// The root and those on the way to them. Where there are too many to be watched, not all.
+    /// The root and the directories that contain listed files. Incomplete if there are too many to watch.
     directories: HashSet<Relative>,
 }
 
-/// What a look gives to the task.
+/// The result of a look.
 pub struct Looked {
-    /// Nothing where there was no reason to walk.
+    /// The new state of the tree. `None` if there was no reason to walk it.
     pub seen: Option<Seen>,
-    /// What the system watches now, or why it does not.
+    /// The watched directories, or the reason why they cannot be watched.
     pub watched: Option<io::Result<Watched>>,
 }
 
-/// Looks at what was touched, or at everything, and tells what is news. `handle` is there where the system watches.
+/// Checks the touched paths, or the whole tree, and reports changes. `handle` is `None` if the tree is polled.
 pub fn look(served: &Served, before: &Seen, mut touched: Touched, handle: Option<&Handle>, stop: &Stop) -> Looked {
     let Served { tree, host, watch, .. } = served;
     let is_other = |path: &Relative| before.differs(tree, path) || watch.subscribed.has_links();
@@ -40,7 +40,7 @@ pub fn look(served: &Served, before: &Seen, mut touched: Touched, handle: Option
     for path in watch.subscribed.look(tree, &touched, stop) {
         tell(served, &path);
     }
-    // Where rules cannot be read there is no list either, until they change again.
+    // If the ignore rules cannot be read, there is no list until they change again.
     let walked = touched.is_all().then(|| Seen::walk(served, stop).ok()).flatten();
     let Some((seen, fingerprint)) = walked.filter(|_| !stop.is_set()) else {
         return Looked { seen: None, watched: None };
@@ -53,7 +53,7 @@ pub fn look(served: &Served, before: &Seen, mut touched: Touched, handle: Option
 }
 
 impl Seen {
-    /// With the fingerprint of the list.
+    /// Walks the tree. Also returns the fingerprint of the list.
     fn walk(served: &Served, stop: &Stop) -> Result<(Seen, u64), Missing> {
         let mut seen = Seen::default();
         seen.directories.insert(Relative::default());
@@ -65,26 +65,26 @@ impl Seen {
         Ok((seen, listing.fingerprint))
     }
 
-    /// Whether this name now means something else than it did.
+    /// Reports whether the file or directory with this name is not the one that was seen before.
     fn differs(&self, tree: &Tree, path: &Relative) -> bool {
         let found = tree.find(path).ok().filter(|spot| spot.path == *path);
         match found.map(|spot| spot.facts.kind) {
             Some(Kind::File) => !self.files.contains(path),
-            // It may be another one, with other files.
+            // The directory may be another one with other files.
             Some(Kind::Directory) => true,
             Some(Kind::Link | Kind::Other) | None => self.files.contains(path) || self.directories.contains(path),
         }
     }
 }
 
-/// The directories to watch: those of the list, those of what is subscribed, and those whose rules hold here.
+/// Returns the directories to watch: those of the list, those of subscribed files, and those with rules for the tree.
 fn wanted(served: &Served, seen: &Seen) -> io::Result<Vec<PathBuf>> {
     let Served { tree, most_listed, .. } = served;
     let is_directory =
         |path: &Relative| tree.find(path).is_ok_and(|spot| spot.path == *path && spot.facts.kind == Kind::Directory);
     let subscribed = served.watch.subscribed.directories();
     let others = subscribed.iter().filter(|path| !seen.directories.contains(path) && is_directory(path));
-    // One more than allowed is enough to know.
+    // One more than the limit is enough to detect the excess.
     let directories: Vec<_> = seen.directories.iter().chain(others).take(most_listed + 1).collect();
     if directories.len() > *most_listed {
         return Err(io::Error::other("there are more directories than maxFiles"));

@@ -1,4 +1,4 @@
-//! The files that somebody wants to hear of, each with what was seen of it last.
+//! The subscribed files, each with the state in which it was last seen.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,27 +8,26 @@ use crate::path::Relative;
 use crate::tree::{Facts, Kind, Spot, Stop, Tree};
 use crate::watch::Touched;
 
-/// File systems count time in steps of up to this. A file that was changed so shortly before it was seen may be changed
-/// again without looking different.
+/// The coarsest step of file system clocks. A file that changed this recently may change again without a new timestamp.
 const CLOCK_STEP: Duration = Duration::from_millis(20);
 
-/// By the paths that they are wanted under, which may be or hold links. The register that asks for them bounds them.
+/// The subscribed files by the path in the subscription, which may contain links. The register limits their number.
 #[derive(Default)]
 pub struct Subscribed(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
     sights: HashMap<Relative, Sight>,
-    /// Some are not where their paths say, or were not.
+    /// At least one path is, or was, a link or leads through one.
     has_links: bool,
 }
 
-/// What was seen of a file.
+/// The state of a file when it was last seen.
 #[derive(Clone, Debug)]
 struct Sight {
-    /// Where it really is, or was last, links resolved.
+    /// The last real path of the file, with links resolved.
     real: Relative,
-    /// Nothing where it is not there, or not served.
+    /// The metadata of the file. `None` if it does not exist or is not served.
     facts: Option<Facts>,
     is_settled: bool,
 }
@@ -39,11 +38,12 @@ impl Sight {
         let (seconds, nanoseconds) = spot.facts.changed;
         let changed = UNIX_EPOCH + Duration::new(u64::try_from(seconds).unwrap_or_default(), nanoseconds);
         let now = SystemTime::now();
-        // By another clock than ours it may have changed in the future.
+        // A file system with another clock may report a time in the future.
         let distance = now.duration_since(changed).unwrap_or_else(|ahead| ahead.duration());
         Sight { real, facts, is_settled: distance > CLOCK_STEP }
     }
 
+    /// Reads the current state of a file. If it is gone, keeps its last real path.
     fn look(tree: &Tree, path: &Relative, before: &Relative) -> Sight {
         match tree.find(path) {
             Ok(spot) if spot.facts.kind == Kind::File => Sight::of(&spot),
@@ -51,14 +51,14 @@ impl Sight {
         }
     }
 
-    /// Whether somebody who saw `self` wants to look again.
+    /// Reports whether the file may have changed between `self` and `now`.
     fn differs(&self, now: &Sight, is_written: bool) -> bool {
         self.facts != now.facts || (now.facts.is_some() && (is_written || !self.is_settled))
     }
 }
 
 impl Subscribed {
-    /// Tells whether it is new.
+    /// Adds a file. Returns `false` if it is already subscribed.
     pub fn insert(&self, path: Relative, spot: &Spot) -> bool {
         let mut known = self.lock();
         known.has_links |= path != spot.path;
@@ -73,24 +73,24 @@ impl Subscribed {
         known.has_links &= !known.sights.is_empty();
     }
 
-    /// Whether any may be elsewhere than its path says: then whatever changes may be one of them.
+    /// Reports whether a path may lead through a link. If so, a change of any file may concern a subscription.
     pub fn has_links(&self) -> bool {
         self.lock().has_links
     }
 
-    /// Whether what is written there may matter.
+    /// Reports whether a write to this path may concern a subscription.
     pub fn is_wanted(&self, path: &Relative) -> bool {
         let known = self.lock();
         known.has_links || known.sights.contains_key(path)
     }
 
-    /// The directories that they are in, as far as is known.
+    /// Returns the directories that contain the files, by their subscribed and their real paths.
     pub fn directories(&self) -> HashSet<Relative> {
         let known = self.lock();
         known.sights.iter().flat_map(|(asked, sight)| asked.above().chain(sight.real.above())).collect()
     }
 
-    /// Looks at those that may have changed; gives those that have.
+    /// Checks the files that may have changed. Returns those that have.
     pub fn look(&self, tree: &Tree, touched: &Touched, stop: &Stop) -> Vec<Relative> {
         let suspects: Vec<_> = {
             let known = self.lock();
@@ -107,7 +107,7 @@ impl Subscribed {
         changed.map(|(asked, _)| asked).collect()
     }
 
-    /// Keeps what was seen; tells whether it is news. It may have been given up meanwhile.
+    /// Records the state of a file. Returns whether it changed. Ignores a file that was unsubscribed meanwhile.
     fn see(&self, asked: &Relative, now: Sight, is_written: bool) -> bool {
         let mut known = self.lock();
         let Some(before) = known.sights.get_mut(asked) else { return false };
@@ -117,7 +117,7 @@ impl Subscribed {
         differs
     }
 
-    /// No code that holds this lock can panic.
+    /// Ignores poisoning, because no code panics while it holds this lock.
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

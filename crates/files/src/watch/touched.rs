@@ -1,4 +1,4 @@
-//! What may have changed since the last look: a set, however often it is said.
+//! The set of paths that may have changed since the last look.
 
 use std::collections::HashMap;
 
@@ -7,15 +7,15 @@ use tokio::time::Instant;
 use crate::path::Relative;
 use crate::watch::{LONGEST_WAIT, QUIET};
 
-/// Beyond this everything is looked at, which then costs no more.
+/// The size of the set above which the whole tree is checked, which costs no more by then.
 const MOST_TOUCHED: usize = 1024;
 
-/// What was said of a path.
+/// The kinds of change that were reported for a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Touch {
-    /// What is in the file.
+    /// The content of the file changed.
     pub written: bool,
-    /// Something got this name or lost it, or it is a directory.
+    /// The name was created or removed, or belongs to a directory.
     pub named: bool,
 }
 
@@ -23,7 +23,7 @@ pub struct Touch {
 pub struct Touched {
     paths: HashMap<Relative, Touch>,
     is_all: bool,
-    /// The first and the last time that something was said.
+    /// The times of the first and the last event.
     heard: Option<(Instant, Instant)>,
 }
 
@@ -38,13 +38,13 @@ impl Touched {
         }
     }
 
-    /// Anything may have changed. What was said of single paths is still more than a look can see.
+    /// Marks the whole tree as changed. Writes to single paths stay recorded, since a look alone may not detect them.
     pub fn add_all(&mut self, now: Instant) {
         self.hear(now);
         self.is_all = true;
     }
 
-    /// What was touched is only a part of what may have changed.
+    /// Extends the next look to the whole tree.
     pub fn widen(&mut self) {
         self.is_all = true;
     }
@@ -54,7 +54,7 @@ impl Touched {
         self.heard = Some((first, now));
     }
 
-    /// When to look; never where nothing was touched.
+    /// Returns the time of the next look, or `None` if nothing changed.
     pub fn due(&self) -> Option<Instant> {
         self.heard.map(|(first, last)| (last + QUIET).min(first + LONGEST_WAIT))
     }

@@ -1,4 +1,4 @@
-//! For systems whose hints are not used: nothing can be opened, so everything is looked at from time to time.
+//! The replacement for systems without a watcher. It cannot be opened, so the tree is polled.
 
 use std::convert::Infallible;
 use std::io;

@@ -1,7 +1,7 @@
-//! What a client was asked and has not answered.
+//! The open requests from backends to one client.
 //!
-//! Ids are minted here: a client never sees the id of a backend, and two backends may use the same. Full: the ask is
-//! refused. An answer that nobody waits for is none.
+//! The ids are assigned here. A client never sees an id of a backend, since two backends may use the same one. If
+//! [`MOST_ASKS`] requests are open, the next one is rejected. A response without an open request is ignored.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,9 +10,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use goblin_wire::{Id, Notification, Response};
 
-/// How many questions a client may have open at once.
+/// The largest number of requests that one client can have open at once.
 pub const MOST_ASKS: usize = 32;
-/// Progress of an answer that may wait for its backend; more is dropped.
+/// The progress notifications of one request that wait for the backend. Further ones are dropped.
 const MOST_PROGRESS: usize = 16;
 
 #[derive(Default)]
@@ -32,14 +32,14 @@ struct Waiting {
     progress: mpsc::Sender<Notification>,
 }
 
-/// Why nothing can be asked.
+/// The reason why a request cannot be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     Full,
     Closed,
 }
 
-/// A question on its way; dropping it takes it back.
+/// An open request. Dropping it removes it from the table, so that a later response is ignored.
 pub struct Ask {
     pub id: u64,
     asks: Arc<Asks>,
@@ -47,15 +47,16 @@ pub struct Ask {
     progress: mpsc::Receiver<Notification>,
 }
 
-/// What a client says to a question.
+/// An event of an open request.
 pub enum Word {
     Answer(Response),
     Progress(Box<Notification>),
-    /// It is gone.
+    /// The client is gone.
     Nothing,
 }
 
 impl Asks {
+    /// Opens a request with a new id. Returns an error if too many are open or the client is gone.
     pub fn open(self: &Arc<Asks>) -> Result<Ask, Refused> {
         let (answer, answered) = oneshot::channel();
         let (progress, progressed) = mpsc::channel(MOST_PROGRESS);
@@ -72,18 +73,18 @@ impl Asks {
         Ok(Ask { id, asks: Arc::clone(self), answer: answered, progress: progressed })
     }
 
-    /// Hands an answer to whoever asked; tells whether there was somebody.
+    /// Delivers a response to the task that waits for it. Returns `false` if the id names no open request.
     pub fn answer(&self, response: Response) -> bool {
         let waiting = response.id.as_ref().and_then(Id::as_u64).and_then(|id| self.lock().open.remove(&id));
         waiting.is_some_and(|waiting| waiting.answer.send(response).is_ok())
     }
 
-    /// Whether somebody waits for the answer to this.
+    /// Reports whether the request with this id waits for its response.
     pub fn is_open(&self, id: &Id) -> bool {
         id.as_u64().is_some_and(|id| self.lock().open.contains_key(&id))
     }
 
-    /// Hands progress to whoever asked; tells whether it was taken.
+    /// Delivers progress to the task that waits for the request. Returns `false` if there is none or its queue is full.
     pub fn progress(&self, notification: Notification) -> bool {
         let token = notification.params.progress_token.map(|at| notification.raw.get(at));
         let id: Option<u64> = token.and_then(|token| token.parse().ok());
@@ -99,7 +100,7 @@ impl Asks {
         self.len() == 0
     }
 
-    /// The client is gone: nobody will answer.
+    /// Ends all open requests with [`Word::Nothing`] and rejects new ones, because the client is gone.
     pub fn close(&self) {
         let mut book = self.lock();
         book.closed = true;
@@ -108,18 +109,18 @@ impl Asks {
         drop(open);
     }
 
-    /// No code that holds this lock can panic.
+    /// Ignores poisoning, because no code panics while it holds this lock.
     fn lock(&self) -> MutexGuard<'_, Book> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Ask {
-    /// What the client says next. Cancel-safe.
+    /// Waits for the next event of the request. It is cancel-safe.
     pub async fn next(&mut self) -> Word {
         tokio::select! {
             biased;
-            // What it said before its answer comes before it.
+            // Progress that arrived before the response is returned first.
             Some(notification) = self.progress.recv() => Word::Progress(Box::new(notification)),
             answer = &mut self.answer => answer.map_or(Word::Nothing, Word::Answer),
         }

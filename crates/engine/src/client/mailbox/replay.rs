@@ -1,19 +1,19 @@
-//! What was written to a client's streams, kept for a while: a stream may be cut with the last of it unread.
+//! A buffer of the events written to a client's streams, for clients that resume a broken stream.
 //!
-//! Every event of a stream gets an id when it is written, `STREAM-EPOCH-SEQ`. The epoch is another for every client and
-//! with every start of the gateway, so an id from elsewhere is known as such. A client that comes back with the last id it
-//! has seen gets what followed on that stream. Where nothing can follow it is told so, never given an empty success:
+//! Every event gets an id when it is written: `STREAM-EPOCH-SEQ`. The epoch differs for each client and each start of
+//! the gateway, so foreign ids are detected. A client that reconnects with its last event id receives the events that
+//! follow on the same stream. If none can follow, [`Replay::resume`] reports why instead of returning an empty stream:
 //!
-//! - an id that is none of ours, or after which the stream of the session has lost something, is a [`Gap`]
-//! - the answer of a call that is not kept any more is [`Resumed::Lost`]; what else is missing of a call's stream is
-//!   progress and log lines, which may be dropped, so the rest of it is given
-//! - the stream of a call that was read to its end is [`Resumed::Spent`]
+//! - [`Gap`]: the id is foreign, or the session stream has lost an event after it.
+//! - [`Resumed::Lost`]: the call ended, and its answer was discarded. A loss of progress and log messages alone is no
+//!   error, and the rest of the stream is replayed.
+//! - [`Resumed::Spent`]: the stream of the call ended, and the client has all of it.
 //!
-//! Bounds: [`MOST_EVENTS`] and [`MOST_BYTES`] for all streams of a client together, and [`KEPT_FOR`]. What goes first is the
-//! oldest [`Kind::Note`]: what a client waits for must not give way to what it can do without. An ask is kept until its call
-//! is over. All clients together keep [`MOST_KEPT`]; beyond that each has [`FEWEST_BYTES`], and what is larger is not kept at
-//! all. Of the streams that are over are known those of which the last event is kept, and [`MOST_OVER`] besides; open
-//! ones are as many as the client has calls.
+//! The buffer is bounded by [`MOST_EVENTS`], [`MOST_BYTES`] and [`KEPT_FOR`] for all streams of a client together. It
+//! discards the oldest [`Kind::Note`] first, because a client can do without those. A server request is kept until its
+//! call ends. All clients together keep [`MOST_KEPT`]. Beyond that each client keeps [`FEWEST_BYTES`], and larger
+//! events are not kept. An ended stream is remembered while its last event is kept, and [`MOST_OVER`] others besides.
+//! The number of open calls bounds the open streams.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::{self, Write as _};
@@ -30,37 +30,37 @@ use goblin_wire::memory::{self, Memory};
 use goblin_wire::Id;
 use goblin_wire::json::{Pieces, single_line};
 
-/// How many events, and how many bytes of them, are kept for a client. The newest is kept whatever its size, unless there are
-/// too many clients.
+/// The limits, in events and in bytes, of the buffer of a client. The newest event is kept even if it is larger, unless
+/// all clients together have reached [`MOST_KEPT`].
 const MOST_EVENTS: usize = 256;
 const MOST_BYTES: usize = 1024 * 1024;
-/// How many bytes are kept for all clients together, and how many for each where that is not enough.
+/// The limit in bytes of all clients together, and the share that each client keeps beyond it.
 const MOST_KEPT: usize = 256 * 1024 * 1024;
 const FEWEST_BYTES: usize = 64 * 1024;
-/// How many streams are known after their end though nothing of it is kept.
+/// The number of ended streams that are remembered although their last event was discarded.
 const MOST_OVER: usize = 32;
-/// How long an event is kept, and so the answer of a call whose stream was cut.
+/// The time for which an event is kept, and with it the answer of a call with a broken stream.
 pub const KEPT_FOR: Duration = Duration::from_secs(120);
-/// How long a client shall wait before it comes back.
+/// The time that the gateway asks a client to wait before it reconnects.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Room for what stands around a message, for ids of the usual length.
+/// The usual length of the text around a message in an event.
 const FRAME: usize = 64;
 const EVENT_END: &[u8] = b"\n\n";
 
-/// The stream that belongs to no call.
+/// The number of the stream that belongs to no call.
 pub const SESSION_STREAM: u64 = 0;
 
 pub struct Replay {
     epoch: u32,
     ring: Mutex<Ring>,
-    /// Rung when a stream that somebody follows has grown, ended or changed hands.
+    /// Notified when a stream with a reader has grown, has ended or has a new reader.
     bell: Notify,
-    /// Rung when a stream has changed hands.
+    /// Notified when a stream has a new reader.
     hands: Notify,
 }
 
-/// The bytes that all clients keep together. They count towards `gateway.maxMemory`.
+/// The bytes in the buffers of all clients. They count towards `gateway.maxMemory`.
 #[derive(Default)]
 pub struct Kept {
     bytes: AtomicUsize,
@@ -72,8 +72,8 @@ impl Kept {
         Kept { bytes: AtomicUsize::new(0), memory: Arc::clone(memory) }
     }
 
-    /// Returns how many bytes a client may keep that has as many more to keep. A part of the memory is left for others:
-    /// what is kept here is of less use than new work.
+    /// Returns the limit of a client that adds `more` bytes. The buffers use at most a quarter of the memory limit,
+    /// because new requests matter more.
     fn most(&self, more: usize) -> usize {
         let most = MOST_KEPT.min(self.memory.max() / 4);
         let is_full = self.bytes.load(Ordering::Relaxed) + more > most || self.memory.check().is_err();
@@ -82,7 +82,7 @@ impl Kept {
 
     fn add(&self, bytes: usize) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        // A large event counts itself, also while it is on its way to the client.
+        // A large event counts itself, and it also does so on its way to the client.
         if bytes < memory::SMALL {
             self.memory.add(memory::Kind::Replay, bytes);
         }
@@ -105,11 +105,11 @@ struct Ring {
     events: VecDeque<Event>,
     bytes: usize,
     kept: Arc<Kept>,
-    /// The last sequence number that was given.
+    /// The last sequence number that was assigned.
     last: u64,
     streams: HashMap<u64, Stream>,
     last_stream: u64,
-    /// The streams that are over, the oldest first.
+    /// The ended streams, the oldest first.
     over: VecDeque<u64>,
     closed: bool,
 }
@@ -118,72 +118,73 @@ struct Event {
     stream: u64,
     seq: u64,
     kind: Kind,
-    /// On one line. What goes to many clients is one text that they share; the id of each stands before it when it is read.
+    /// The message on one line. Clients that receive the same message share these bytes. The event id is added on
+    /// reading.
     message: Bytes,
     at: Instant,
 }
 
-/// What an event is to its client.
+/// The role of an event. It decides which events are discarded first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Progress or a log line of a call; and all that is on the stream of the session, which is kept without holes.
+    /// Progress or a log message of a call, or any event of the session stream, which must have no gaps.
     Note,
-    /// Of a call.
+    /// A server request during a call.
     Ask,
-    /// Of a call.
+    /// The response of a call.
     Answer,
 }
 
 #[derive(Default)]
 struct Stream {
-    /// What it answers; nothing for the stream of the session.
+    /// The requests that the stream answers. Empty for the session stream.
     requests: SmallVec<[Id; 1]>,
-    /// How many of these have no answer yet.
+    /// The number of requests without a response.
     open: usize,
-    /// Its last event.
+    /// The sequence number of the last event.
     last: u64,
-    /// The last of its events that is not kept any more.
+    /// The sequence number of the last event that was discarded.
     forgotten: u64,
-    /// The last of its events that a reader was given.
+    /// The sequence number of the last event that a reader received.
     read: u64,
     is_over: bool,
-    /// Who reads it: the last to come. Whoever began the stream of a call is none.
+    /// The number of the current reader, the last one that took the stream. 0 while the original HTTP response is used.
     reader: u64,
 }
 
-/// What the client names cannot be replayed.
+/// The error for an event id that cannot be resumed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap;
 
-/// What became of the stream that a client comes back to.
+/// The outcome of resuming a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Resumed {
     Reader(Reader),
-    /// It is over, and the client has seen all of it.
+    /// The stream ended, and the client has all of it.
     Spent,
-    /// It is over, and the answer is not kept any more: to this request, or to all of a batch.
+    /// The stream ended, but its last event was discarded. Holds the ids of its requests: one, or all of a batch.
     Lost(SmallVec<[Id; 1]>),
 }
 
-/// What a reader of a stream finds.
+/// The outcome of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
-    /// All that followed, ready to be written.
+    /// All events since the last read, ready to be written.
     Events(Bytes),
     Nothing,
-    /// There will be no more, or none for this reader.
+    /// The stream ended, or another reader took it over.
     Over,
 }
 
-/// One who reads a stream that others have read before.
+/// The position of a client that resumed a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reader {
     pub stream: u64,
-    /// Something after the last event it has is gone.
+    /// An event after the position was discarded before the reader began.
     pub has_gap: bool,
-    /// What was gone when it came. What goes later, before it was read, ends it.
+    /// The last discarded event when the reader began. If an unread event is discarded later, the reader ends.
     forgotten: u64,
-    /// The last event it has.
+    /// The last event that the reader received.
     seq: u64,
     number: u64,
 }
@@ -193,13 +194,13 @@ impl Replay {
         Replay::among(epoch, &Arc::default())
     }
 
-    /// One of several.
+    /// Creates a buffer that counts its bytes in `kept`, which all clients share.
     pub fn among(epoch: u32, kept: &Arc<Kept>) -> Replay {
         let ring = Mutex::new(Ring { kept: Arc::clone(kept), ..Ring::default() });
         Replay { epoch, ring, bell: Notify::new(), hands: Notify::new() }
     }
 
-    /// Begins the stream of a call, or of all calls of a batch.
+    /// Begins the stream of a call, or of all calls of a batch, and returns its number.
     pub fn begin<'a>(&self, requests: impl IntoIterator<Item = &'a Id>) -> u64 {
         let requests: SmallVec<_> = requests.into_iter().map(Id::detached).collect();
         let mut ring = self.lock();
@@ -211,8 +212,8 @@ impl Replay {
         stream
     }
 
-    /// An event without a message, from which on the stream of a call can be resumed; it also says when to come back. It
-    /// is not kept: nothing is missed without it.
+    /// Returns an event without a message, from which the client can resume the stream. It also sets the client's retry
+    /// time. The buffer does not keep it.
     pub fn prime(&self, stream: u64) -> Bytes {
         self.priming(&mut self.lock(), stream)
     }
@@ -223,7 +224,7 @@ impl Replay {
         format!("id: {id}\nretry: {retry}\ndata: \n\n").into()
     }
 
-    /// A message as the next event of a stream.
+    /// Adds a message to a stream and returns it as an event, ready to be written.
     pub fn event(&self, stream: u64, kind: Kind, message: Pieces) -> Bytes {
         let mut event = BytesMut::with_capacity(message.len() + FRAME);
         let mut ring = self.lock();
@@ -245,7 +246,7 @@ impl Replay {
         event
     }
 
-    /// The same on the stream of the session, for whoever reads that.
+    /// Adds a message to the session stream. Its reader finds it there.
     pub fn keep(&self, message: Bytes) {
         let message = single_line(message);
         let mut ring = self.lock();
@@ -257,18 +258,19 @@ impl Replay {
         self.bell.notify_waiters();
     }
 
-    /// The last event of a call was written.
+    /// Counts one answered request of the stream. The stream ends when all its requests are answered.
     pub fn finish(&self, stream: u64) {
         self.lock().finish(stream);
         self.bell.notify_waiters();
     }
 
-    /// Takes the stream of the session from where whoever read it so far stopped. Where nothing waits there, also gives an
-    /// event to begin with, as [`prime`](Replay::prime) does; its id must not be beyond that of anything unread.
+    /// Returns a reader of the session stream that begins at the last event read. If no event is unread, also returns a
+    /// first event as [`prime`](Replay::prime) does. The id of that event must not be greater than the id of an unread
+    /// one.
     pub fn take_session(&self) -> (Reader, Option<Bytes>) {
         let mut ring = self.lock();
         if ring.closed {
-            // It reads that it is over.
+            // This reader finds that the stream has ended.
             return (Stream::default().take(SESSION_STREAM), None);
         }
         let stream = ring.streams.entry(SESSION_STREAM).or_default();
@@ -280,7 +282,7 @@ impl Replay {
         (reader, first)
     }
 
-    /// Takes over a stream from its last known event. Whoever read it so far reads it no more.
+    /// Returns a reader of the stream that `last_event_id` names. The previous reader of that stream ends.
     pub fn resume(&self, last_event_id: &str) -> Result<Resumed, Gap> {
         let (stream, seq) = self.parse(last_event_id).ok_or(Gap)?;
         let mut ring = self.lock();
@@ -288,7 +290,7 @@ impl Replay {
             return Err(Gap);
         }
         let known = match stream {
-            // It is always there, also when nothing was ever written to it.
+            // The session stream always exists, even if nothing was written to it.
             SESSION_STREAM => ring.streams.entry(stream).or_default(),
             _ => ring.streams.get_mut(&stream).ok_or(Gap)?,
         };
@@ -313,10 +315,10 @@ impl Replay {
         self.bell.notify_waiters();
     }
 
-    /// Waits until another takes over the stream of a call from the one who began it.
+    /// Waits until a resuming client takes over the stream of a call.
     pub async fn taken(&self, stream: u64) {
         loop {
-            // First, so that nothing comes unseen between the look and the wait.
+            // Register before the check, or a notification between the check and the wait is lost.
             let rung = self.hands.notified();
             if self.is_taken(stream) {
                 return;
@@ -329,7 +331,7 @@ impl Replay {
         self.lock().streams.get(&stream).is_some_and(|stream| stream.reader > 0)
     }
 
-    /// What followed on the stream of `reader`; it counts as read.
+    /// Returns the unread events of the reader's stream and advances the reader.
     pub fn read(&self, reader: &mut Reader) -> Next {
         let mut ring = self.lock();
         let Ring { streams, events, .. } = &mut *ring;
@@ -341,7 +343,7 @@ impl Replay {
         if stream.last <= reader.seq {
             return if stream.is_over { Next::Over } else { Next::Nothing };
         }
-        // From the end: a reader that keeps up has all but the last.
+        // Search from the end, because a reader is usually only a few events behind.
         let first = events.len() - events.iter().rev().take_while(|event| event.seq > reader.seq).count();
         let follows = || events.range(first..).filter(|event| event.stream == reader.stream);
         let mut found = BytesMut::with_capacity(follows().map(|event| event.message.len() + FRAME).sum());
@@ -352,16 +354,16 @@ impl Replay {
         }
         reader.seq = stream.last;
         stream.read = stream.last;
-        // All of it was gone before the reader came.
+        // The unread events were discarded before the reader began.
         if found.is_empty() { Next::Nothing } else { Next::Events(found.freeze()) }
     }
 
-    /// Waits until a stream that somebody follows has grown, ended or changed hands.
+    /// Returns a future that completes when a stream with a reader has grown, has ended or has a new reader.
     pub fn rung(&self) -> Notified<'_> {
         self.bell.notified()
     }
 
-    /// Waits for what follows; nothing when it is over. Cancel-safe.
+    /// Waits for the next events. Returns `None` when the stream has ended for this reader. It is cancel-safe.
     pub async fn follow(&self, reader: &mut Reader) -> Option<Bytes> {
         loop {
             let rung = self.bell.notified();
@@ -373,12 +375,12 @@ impl Replay {
         }
     }
 
-    /// Forgets what is older than [`KEPT_FOR`], but for the asks of open calls.
+    /// Discards events older than [`KEPT_FOR`], except the server requests of open calls.
     pub fn forget_old(&self, now: Instant) {
         self.lock().forget_old(now);
     }
 
-    /// The client is gone.
+    /// Discards all events and ends all readers, because the client is gone.
     pub fn close(&self) {
         let mut ring = self.lock();
         while !ring.events.is_empty() {
@@ -394,7 +396,7 @@ impl Replay {
         fmt::from_fn(move |formatter| write!(formatter, "{stream}-{epoch:07x}-{seq}"))
     }
 
-    /// What stands before a message.
+    /// Writes the text that precedes a message in an event.
     fn begin_event(&self, event: &mut BytesMut, stream: u64, seq: u64) {
         write!(event, "id: {}\nevent: message\ndata: ", self.event_id(stream, seq))
             .expect("memory takes all that is written");
@@ -408,7 +410,7 @@ impl Replay {
         (epoch == self.epoch && parts.next().is_none()).then_some((stream, seq))
     }
 
-    /// No code that holds this lock can panic.
+    /// Ignores poisoning, because no code panics while it holds this lock.
     fn lock(&self) -> MutexGuard<'_, Ring> {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -421,7 +423,7 @@ impl Drop for Replay {
 }
 
 impl Stream {
-    /// Another reads it from now on.
+    /// Registers a new reader that begins at the last event read. The previous reader ends.
     fn take(&mut self, stream: u64) -> Reader {
         self.reader += 1;
         let (seq, forgotten) = (self.read.max(self.forgotten), self.forgotten);
@@ -430,7 +432,7 @@ impl Stream {
 }
 
 impl Ring {
-    /// Keeps an event; tells whether somebody follows its stream.
+    /// Adds an event to the buffer. Returns whether its stream has a reader.
     fn keep(&mut self, event: Event) -> bool {
         if self.closed {
             return false;
@@ -490,7 +492,7 @@ impl Ring {
         self.trim_over();
     }
 
-    /// Of those of which the end is not kept, the oldest are forgotten.
+    /// Removes the oldest ended streams with a discarded last event if there are more than [`MOST_OVER`].
     fn trim_over(&mut self) {
         let Ring { over, streams, .. } = self;
         let is_gone = |stream: Option<&Stream>| stream.is_none_or(|stream| stream.forgotten == stream.last);

@@ -1,6 +1,7 @@
-//! What is told of a call when it ended, to those who want to know of each: a line of the audit, a span of a trace.
+//! The record of one call for the audit log and for tracing.
 //!
-//! Opened when the call begins, because its span goes with it to the backend. Where nobody wants to know, there is none.
+//! A record is opened when the call begins, because the backend gets its span as the parent. It is written when the
+//! call ends. If neither audit nor tracing is enabled, calls have no record.
 
 use std::time::{Instant, SystemTime};
 
@@ -15,14 +16,14 @@ use goblin_wire::trace::{self, Context};
 use goblin_wire::{Message, Outcome, Request};
 use crate::router::{Reply, Router};
 
-/// Who wants to know.
+/// The enabled outputs.
 #[derive(Debug)]
 pub struct Accounts {
     audit: bool,
     spans: Option<Spans>,
 }
 
-/// Of one call.
+/// The record of one call.
 pub struct Account {
     audit: bool,
     begun: Instant,
@@ -38,12 +39,12 @@ struct Trace {
 }
 
 impl Accounts {
-    /// Nothing where nobody does.
+    /// Returns `None` if both outputs are disabled.
     pub fn new(audit: bool, spans: Option<Spans>) -> Option<Accounts> {
         (audit || spans.is_some()).then_some(Accounts { audit, spans })
     }
 
-    /// A call begins. Its request becomes part of our step of its trace.
+    /// Opens the record of a call. If tracing is enabled, adds the gateway's span to the request.
     pub fn open(&self, request: &mut Request) -> Box<Account> {
         let trace = self.spans.as_ref().and_then(|spans| Trace::begin(spans, request));
         Box::new(Account { audit: self.audit, begun: Instant::now(), trace })
@@ -51,7 +52,7 @@ impl Accounts {
 }
 
 impl Trace {
-    /// Nothing where somebody before us decided not to keep this trace: it passes as it came.
+    /// Begins a span. Returns `None` if the client decided not to sample the trace. The request then keeps its context.
     fn begin(spans: &Spans, request: &mut Request) -> Option<Trace> {
         let (parent, state) = trace::read(request).unzip();
         if parent.is_some_and(|parent: Context| !parent.is_sampled()) {
@@ -69,7 +70,7 @@ impl Trace {
     }
 }
 
-/// Neither is zero.
+/// Returns a random trace id and span id. Zero is not a valid id, so neither is zero.
 fn random() -> (u128, u64) {
     let mut bytes = [0; 24];
     getrandom::fill(&mut bytes).expect("the system has a random source");
@@ -80,13 +81,13 @@ fn random() -> (u128, u64) {
 }
 
 impl Account {
-    /// The call has its answer, or will have none.
+    /// Writes the record. `answer` is `None` if the call was cancelled.
     pub fn close(self, router: &Router, call: &Call, answer: Option<&Reply>) {
         let took = self.begun.elapsed();
         let ended = Ended::of(answer);
         let server = router.server_of(call);
         let (request, text) = (&call.request, call.request.raw.as_str());
-        // Bounded, too: what a client may say at length waits in no queue.
+        // `clean` also limits the length, so that long names of a client do not fill the queues.
         let word = |at| json::string(text, at).map(|word| clean(&word));
         let (name, uri) =
             (request.params.name.or(request.params.task_id).and_then(word), request.params.uri.and_then(word));
@@ -152,11 +153,11 @@ impl Trace {
 
 const TOOL_ERROR: &str = "tool_error";
 
-/// What became of a call.
+/// The outcome of a call.
 struct Ended {
     /// `ok`, `tool_error`, `error` or `cancelled`.
     outcome: &'static str,
-    /// Of an error: our word for it, else its number.
+    /// The code of an error: the `data.code` of the gateway, otherwise the JSON-RPC number.
     code: Option<String>,
 }
 
@@ -181,7 +182,7 @@ impl Ended {
     }
 }
 
-/// What the client calls itself.
+/// Returns the name that the client sent in the handshake or in the request's `_meta`.
 fn client(call: &Call) -> Option<String> {
     let name = &*call.mailbox.introduction.name;
     if !name.is_empty() {

@@ -1,4 +1,4 @@
-//! Calls that a shutdown cuts, by name: whoever waited for one can be told what became of it.
+//! Logs the calls that a shutdown interrupts, so that an operator can find out which ones were lost.
 
 use std::cmp::Reverse;
 
@@ -7,16 +7,17 @@ use goblin_telemetry::{Event, Observe};
 use goblin_wire::json;
 use crate::client::session::desk::Desk;
 
-/// How many are named; the rest is counted.
+/// The number of calls that are logged one by one. The others are only counted.
 pub const MOST_NAMED: usize = 20;
-/// Names are cut here: they are the client's words.
+/// The length at which names are cut, because clients choose them.
 const LONGEST_NAME: usize = 80;
 
 impl Desk {
-    /// Names what is still open, oldest first.
+    /// Logs the calls that are still open, the oldest first.
     pub fn tell_cut(&self, observe: &Observe) {
         let mut open = self.sessions.each_open_call();
-        // Each age is asked for once: it grows while we sort, and an order that changes is none.
+        // The cached key reads each age once. Ages grow during the sort, and a changing order could make the sort
+        // panic.
         open.sort_by_cached_key(|(_, call)| Reverse(call.age()));
         for (session, call) in open.iter().take(MOST_NAMED) {
             let server = self.router.server_of(call);
@@ -35,7 +36,7 @@ impl Desk {
     }
 }
 
-/// The tool, prompt or resource that a call is about; nothing where its parameters name none.
+/// Returns the name of the tool or prompt, or the URI, from the parameters of a call. Empty if they have none.
 fn short_name(call: &Call) -> String {
     let params = &call.request.params;
     let text = call.request.raw.as_str();

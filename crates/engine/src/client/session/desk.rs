@@ -1,4 +1,7 @@
-//! Where a client's messages are handled, whatever transport they came over.
+//! Handles the messages of a session, independent of the transport.
+//!
+//! A transport calls [`Desk::begin`] for each request of a client. Requests that need no backend are answered at once.
+//! The others become a [`Pending`] call, which the transport polls for messages and for the answer.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -30,16 +33,16 @@ use crate::client::session::account::{Account, Accounts};
 use crate::client::session::park::Park;
 use crate::client::session::{Place, Session, Sessions};
 
-/// What clients may ask of a subscription beyond the protocol, in `_meta` under `dev.goblin/`.
+/// The subscription options beyond the protocol. Clients set them in `_meta` under `dev.goblin/`.
 pub(super) const EXTENSION: &str = concat!(
     r#"{"version":1,"options":["pattern","fields","minIntervalMs","batchMs","priority"],"#,
     r#""patterns":["glob","template"]}"#
 );
 
-/// Declares tasks, with a comma behind.
+/// The capability that declares tasks, with a trailing comma.
 const TASKS: &str = r#""tasks":{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}},"#;
 
-/// The bytes in which a client describes itself: its capabilities, its name and version.
+/// The limit in bytes of the capabilities, name and version that a client sends.
 pub const MAX_CLIENT_INFO: usize = 16 * 1024;
 
 pub struct Desk {
@@ -47,38 +50,38 @@ pub struct Desk {
     pub router: Arc<Router>,
     pub(super) policies: Policies,
     pub(super) park: Park,
-    /// Nothing where nobody wants to know of each call.
+    /// The outputs of call records. `None` if audit and tracing are disabled.
     pub accounts: Option<Accounts>,
 }
 
-/// What became of a request.
+/// The outcome of beginning a request.
 pub enum Begun {
-    /// Answered from what we know.
+    /// The answer, if no backend was needed.
     Ready(Pieces),
-    /// On its way to a backend.
+    /// A call that is on its way to a backend.
     Pending(Pending),
 }
 
-/// A call whose answer is awaited. It owns nothing of its transport: it may be finished elsewhere when the client's
-/// connection is lost, since that is no cancellation.
+/// A call that waits for its answer. It does not depend on its transport. A lost connection is no cancellation, so
+/// another task may finish the call.
 pub struct Pending {
     pub call: Arc<Call>,
-    /// The answer; nothing when the call was cancelled.
+    /// The answer. `None` if the call was cancelled.
     pub(super) answer: Pin<Box<dyn Future<Output = Option<Reply>> + Send>>,
 }
 
-/// What a call has for its client next.
+/// An event of a call for its client.
 pub enum Next {
     Said(Said),
-    /// The answer takes its time. Told once.
+    /// The answer takes long. Returned once.
     Slow,
-    /// The answer; nothing when the call was cancelled.
+    /// The answer. `None` if the call was cancelled.
     Answer(Option<Reply>),
 }
 
 impl Pending {
-    /// Messages first: what the backend said before its answer reaches the client before it. Not to be asked after the
-    /// answer.
+    /// Waits for the next event. Messages come first, so that they reach the client before the answer. Must not be
+    /// called after [`Next::Answer`].
     pub async fn next(&mut self) -> Next {
         tokio::select! {
             biased;
@@ -86,7 +89,7 @@ impl Pending {
             answer = &mut self.answer => {
                 match self.call.lane.try_next() {
                     Some(said) => {
-                        // The lane was filled while the answer came; keep the answer for later.
+                        // A message arrived together with the answer. Return the answer in the next call.
                         self.answer = Box::pin(std::future::ready(answer));
                         Next::Said(said)
                     }
@@ -102,12 +105,12 @@ impl Desk {
         Desk { sessions, router, policies, park: Park::default(), accounts: None }
     }
 
-    /// How many requests a client may have open.
+    /// Returns the largest number of open requests per client.
     pub fn most_in_flight(&self) -> usize {
         self.policies.max_in_flight
     }
 
-    /// A desk without backends and with room for so many sessions, for tests.
+    /// Returns a desk without backends that has room for `most` sessions, for tests.
     #[cfg(test)]
     pub fn example(most: usize) -> Desk {
         let (policies, observe) = (Policies::default(), Arc::new(goblin_telemetry::Observe::default()));
@@ -116,12 +119,13 @@ impl Desk {
         Desk::new(Sessions::new(most, std::time::Duration::from_secs(60), observe), Arc::new(router), policies)
     }
 
-    /// Returns a place for a new client, if need be that of a session that holds nothing.
+    /// Returns a place for a new session. Evicts a session that holds nothing if necessary.
     pub fn reserve(&self) -> Result<Place, Error> {
         self.sessions.reserve(|session| self.router.tasks.has_tasks_of(session.id))
     }
 
-    /// The handshake: a new session and the answer. Its place is asked for when nothing else is wrong.
+    /// Creates a session and the answer to `initialize`. Calls `place` last, so that an invalid request evicts no
+    /// session.
     pub fn initialize(
         &self,
         request: &Request,
@@ -165,7 +169,7 @@ impl Desk {
         )
     }
 
-    /// A request of a session.
+    /// Begins a request of a session.
     pub fn begin(self: &Arc<Desk>, session: &Arc<Session>, request: Request) -> Begun {
         session.note_request();
         let caller = session.caller();
@@ -176,7 +180,7 @@ impl Desk {
         }
     }
 
-    /// What needs no backend; nothing for the rest.
+    /// Answers a request that needs no backend. Returns `None` for the others.
     fn answer_at_once(&self, session: &Session, caller: &Caller, request: &Request) -> Option<Result<Pieces, Error>> {
         let list = |list| Some(self.page(caller, request, list).map(|page| goblin_wire::reply(&request.id, page)));
         let done = || Some(Ok(goblin_wire::reply(&request.id, "{}")));
@@ -212,7 +216,7 @@ impl Desk {
         }
     }
 
-    /// One page of a list, as the result of `request`.
+    /// Returns one page of a list as the result of `request`.
     pub(super) fn page(&self, caller: &Caller, request: &Request, list: List) -> Result<Bytes, Error> {
         let text = request.raw.as_str();
         let cursor = match request.params.cursor.filter(|at| at.get(text) != "null") {
@@ -222,7 +226,7 @@ impl Desk {
         self.router.directory.page(caller, list, cursor.as_deref())
     }
 
-    /// A page of the tools, and what this client had described besides.
+    /// Adds the tools that this client had described to a page of tools.
     fn with_revealed(&self, session: &Session, caller: &Caller, page: Bytes) -> Bytes {
         let revealed = session.mailbox.revealed();
         if revealed.is_empty() {
@@ -232,7 +236,7 @@ impl Desk {
         catalog.view(caller.dialect).with_revealed(page, &revealed)
     }
 
-    /// Returns an error if the gateway holds so many bytes that it takes no new work.
+    /// Returns an error if the memory limit is reached and the gateway accepts no new work.
     pub(super) fn check_memory(&self) -> Result<(), Error> {
         self.router.observe.memory.check().map_err(|full| {
             self.router.observe.limit_hit(full.limit);
@@ -260,12 +264,12 @@ impl Desk {
         }))
     }
 
-    /// For a call that begins with `request`.
+    /// Opens the record of a call. Returns `None` if audit and tracing are disabled.
     pub(super) fn open_account(&self, request: &mut Request) -> Option<Box<Account>> {
         self.accounts.as_ref().map(|accounts| accounts.open(request))
     }
 
-    /// Sends a call on its way; `done` comes after its end.
+    /// Dispatches a call to the router. Calls `done` after its end.
     pub(super) fn carry(
         &self,
         call: Arc<Call>,
@@ -275,7 +279,7 @@ impl Desk {
         let (router, carried) = (Arc::clone(&self.router), Arc::clone(&call));
         let begun = Instant::now();
         let answer = Box::pin(async move {
-            // A bug in one call must end neither the process nor the client's wait.
+            // A panic in one call must not end the process, and the client must get an answer.
             let dispatched = AssertUnwindSafe(router.dispatch(&carried)).catch_unwind().await;
             let answer = dispatched.unwrap_or_else(|_| Some(router.after_panic(&carried)));
             carried.finish();
@@ -291,21 +295,22 @@ impl Desk {
         Pending { call, answer }
     }
 
-    /// The answer to something that the client was asked.
+    /// Delivers the response to a server request. Reports a response that matches none.
     pub fn hear_answer(&self, session: &Session, response: Response) {
         if !session.mailbox.asks.answer(response) {
             self.sessions.tell_unasked(session);
         }
     }
 
-    /// A notification of a session. Those that mean nothing here are no error.
+    /// Handles a notification of a session. Ignores unknown notifications.
     pub fn hear(&self, session: &Session, notification: &Notification) {
         match notification.method {
             Method::Progress => {
                 session.mailbox.asks.progress(notification.clone());
             }
             Method::Cancelled => hear_cancelled(session, notification),
-            // Of the client's own affairs, or unknown to us: for the servers that know this client alone.
+            // These concern the client alone or are unknown. Forward them to the backends that have a link for this
+            // client alone.
             Method::RootsChanged | Method::TaskStatus | Method::Other(_) => {
                 for backend in self.router.directory.backends().iter() {
                     backend.tell_own(session.id, notification.raw.bytes());
@@ -316,7 +321,7 @@ impl Desk {
     }
 }
 
-/// Returns an error if a client describes itself in more than [`MAX_CLIENT_INFO`] bytes: they are kept with its session.
+/// Returns an error if a client describes itself in more than [`MAX_CLIENT_INFO`] bytes, since its session keeps them.
 pub(super) fn check_client_info(observe: &Observe, said: impl Iterator<Item = Span>) -> Result<(), Error> {
     let length: usize = said.map(|span| span.range().len()).sum();
     if length <= MAX_CLIENT_INFO {

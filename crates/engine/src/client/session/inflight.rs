@@ -1,4 +1,4 @@
-//! The book of a client's open requests: admitted once, found by their id, gone with their answer.
+//! The table of a client's open requests. A request is in it from its admission to its answer, and its id is unique.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ pub struct Inflight {
     pulse: Arc<Pulse>,
 }
 
-/// Whether any client has a call open: only then does somebody look at the clock.
+/// The number of open calls of all clients. The task that checks timeouts sleeps while it is zero.
 #[derive(Default)]
 pub struct Pulse {
     open: AtomicUsize,
@@ -24,7 +24,6 @@ pub struct Pulse {
 }
 
 impl Pulse {
-    /// How many calls are open.
     pub fn open(&self) -> usize {
         self.open.load(Ordering::Acquire)
     }
@@ -33,7 +32,7 @@ impl Pulse {
         self.open() == 0
     }
 
-    /// Waits for the first call after a quiet time.
+    /// Waits until a call is open.
     pub async fn begun(&self) {
         while self.is_quiet() {
             self.begun.notified().await;
@@ -47,7 +46,7 @@ struct Book {
     closed: bool,
 }
 
-/// A request's place in the book; dropping it frees the place.
+/// A guard for a request's entry. Dropping it removes the entry.
 pub struct Ticket {
     book: Arc<Inflight>,
     id: Id,
@@ -58,6 +57,7 @@ impl Inflight {
         Inflight { book: Mutex::default(), pulse }
     }
 
+    /// Adds a call. Returns an error if the id is in use, `most` requests are open or the session has ended.
     pub fn admit(self: &Arc<Inflight>, id: &Id, call: &Arc<Call>, most: usize) -> Result<Ticket, Error> {
         let mut book = self.lock();
         if book.closed {
@@ -83,19 +83,18 @@ impl Inflight {
         }
     }
 
-    /// The open calls.
     pub fn calls(&self) -> Vec<Arc<Call>> {
         self.lock().calls.values().cloned().collect()
     }
 
-    /// Cancels one request; one that is not open is none of our business.
+    /// Cancels a request. Does nothing if it is not open, since its answer may be on the way.
     pub fn cancel(&self, id: &Id, reason: &str) {
         if let Some(call) = self.lock().calls.get(id) {
             call.cancel(reason);
         }
     }
 
-    /// Cancels all and admits no more.
+    /// Cancels all requests and rejects new ones.
     pub fn close(&self, reason: &str) {
         let mut book = self.lock();
         book.closed = true;

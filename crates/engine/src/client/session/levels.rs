@@ -1,4 +1,5 @@
-//! The log levels clients asked for. A backend is shared, so it is told the lowest; each client is filtered by its own.
+//! The log levels that clients set. Clients share a backend, so it gets the lowest level of all. The gateway then
+//! filters its log messages for each client.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -17,7 +18,7 @@ impl Levels {
         self.lowest.subscribe()
     }
 
-    /// A client changed its mind.
+    /// Replaces the level of one client. `None` means that the client sets no level.
     pub fn replace(&self, before: Option<Level>, after: Option<Level>) {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(before) = before {

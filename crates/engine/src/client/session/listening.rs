@@ -1,9 +1,9 @@
-//! `subscriptions/listen`: what a client without a session wants to be told of, for as long as it reads.
+//! `subscriptions/listen`: a stream of notifications for a client without a session.
 //!
-//! Each has a mailbox of its own, and is one more client to everybody else: it takes a place among the sessions, its
-//! subscriptions are entered where those of sessions are, and one update reaches both alike. It is acknowledged from what
-//! the catalog knows, once the backends have agreed; but they are not waited for longer than a moment. Who is acknowledged
-//! before them is told once when they have, since what changed in between is not told.
+//! Each stream has its own mailbox and takes a place among the sessions. Its subscriptions are registered like those of
+//! sessions, so both receive the same updates. The acknowledgement lists the subscriptions that the catalog and the
+//! backends accept. It waits at most [`PATIENCE`] for the backends. If a backend answers later, the client gets one
+//! update of each resource, because earlier changes were not reported.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,20 +31,20 @@ use crate::client::session::visit::Guest;
 use crate::client::session::{Counted, Place};
 use goblin_telemetry::worker;
 
-/// How many backends are asked at once for the sake of one client.
+/// The number of subscribe requests that are sent at once for one stream.
 const MOST_ASKED: usize = 16;
-/// How long they are waited for before it is acknowledged.
+/// The longest time that the acknowledgement waits for the backends.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// A stream of what a client listens for. Its drop ends it.
+/// An open notification stream. Dropping it ends its subscriptions.
 pub struct Listening {
     pub mailbox: Arc<Mailbox>,
     pub session: SessionId,
     id: Id,
     honoured: Filter,
-    /// Resolves with what was refused, once all subscriptions stand or fall. Closed when it is acknowledged.
+    /// Receives the rejected URIs when all backends have answered. The acknowledgement closes it.
     settled: Option<oneshot::Receiver<Vec<Arc<str>>>>,
-    /// Among the sessions; one that comes over a pipe is bounded there.
+    /// The place among the sessions. `None` on a pipe, which limits its streams itself.
     _place: Option<Place>,
     _counted: Counted,
 }
@@ -56,6 +56,7 @@ impl Drop for Listening {
 }
 
 impl Listening {
+    /// Begins a stream: reads the filter, subscribes to its URIs and watches its tasks.
     pub(super) fn begin(
         desk: &Arc<Desk>,
         guest: &Guest,
@@ -82,14 +83,14 @@ impl Listening {
         if let Some(profile) = desk.router.directory.profile(caller.profile.as_ref()) {
             mailbox.confine(profile);
         }
-        // Where the client has links of its own, what it listens to is told there.
+        // A client on a pipe may have links of its own. Its mailbox identifies them.
         let own = match guest {
             Guest::Known { mailbox, .. } => Arc::clone(mailbox),
             Guest::Passing(_) => Arc::clone(&mailbox),
         };
         let call = Arc::new(Call::new(caller, own, request.clone(), None));
         let known = wanted.uris.iter().filter(|uri| desk.router.can_subscribe(&call, uri)).cloned();
-        // What is acknowledged shall be told: more has no room.
+        // Subscriptions beyond the limit would be rejected, so do not acknowledge them.
         let known: BTreeSet<_> = known.take(desk.policies.subscriptions.per_client).collect();
         let tasks = desk.router.watchable(&call.caller, &wanted.tasks);
         let honoured = Filter { uris: known, tasks, ..wanted };
@@ -99,7 +100,7 @@ impl Listening {
         Ok(Listening {
             mailbox,
             session,
-            // The stream lives longer than the request, whose bytes it must not keep.
+            // The stream outlives the request, so it must not keep the request's buffer alive.
             id: request.id.detached(),
             honoured,
             settled,
@@ -108,11 +109,11 @@ impl Listening {
         })
     }
 
-    /// What comes first: the part of its wishes that will be told.
+    /// Returns the first message of the stream, which lists the accepted part of the filter.
     pub async fn acknowledgement(&mut self) -> Bytes {
         if let Some(settled) = &mut self.settled {
             let in_time = tokio::time::timeout(PATIENCE, &mut *settled).await;
-            // From here on whoever settles it knows that it was too late.
+            // The subscribing task learns from the closed channel that its result is too late.
             settled.close();
             let refused = in_time.map_or_else(|_| settled.try_recv().ok(), Result::ok).unwrap_or_default();
             self.honoured.uris.retain(|uri| !refused.contains(uri));
@@ -122,7 +123,8 @@ impl Listening {
         goblin_wire::notification(&Method::Acknowledged, Some(&params))
     }
 
-    /// What is told, under the name of this stream; nothing for a list that was not asked for.
+    /// Adds the subscription id of this stream to a notification. Returns `None` if the client did not ask for that
+    /// list.
     pub fn told(&self, message: Bytes) -> Option<Bytes> {
         let Ok(Message::Notification(notification)) = Message::parse(message) else { return None };
         let is_wanted = match notification.method {
@@ -148,7 +150,7 @@ impl Listening {
         edits.apply(notification.raw.bytes())
     }
 
-    /// The answer, when we end it.
+    /// Returns the answer to the request, for a stream that the gateway ends.
     pub fn end(&self) -> Pieces {
         goblin_wire::reply(&self.id, format!(r#"{{"resultType":"complete",{}}}"#, self.meta()))
     }
@@ -162,7 +164,7 @@ impl Listening {
     }
 }
 
-/// Has tasks told of, until nobody listens any more.
+/// Starts a task that reports the status of the wanted tasks until the mailbox closes.
 fn watch_tasks(desk: &Arc<Desk>, call: &Arc<Call>, mailbox: &Arc<Mailbox>, honoured: &Filter) {
     if honoured.tasks.is_empty() {
         return;
@@ -172,7 +174,7 @@ fn watch_tasks(desk: &Arc<Desk>, call: &Arc<Call>, mailbox: &Arc<Mailbox>, honou
     worker::spawn(async move { desk.router.watch_tasks(&call, &mailbox, &tasks).await });
 }
 
-/// Enters the subscriptions, until all stand or fall or nobody listens any more; tells which fell.
+/// Starts a task that subscribes to all URIs. The receiver gets the rejected ones. Returns `None` if there are no URIs.
 fn subscribe_all(
     desk: &Arc<Desk>,
     call: &Arc<Call>,
@@ -193,7 +195,7 @@ fn subscribe_all(
             refused = all => refused,
             () = listener.mailbox.closed() => return,
         };
-        // Who was acknowledged before does not wait for it any more.
+        // The acknowledgement was already sent. The client may have missed updates, so send one for each resource.
         if settle.send(refused).is_err() {
             listener.mailbox.tell_missed();
         }

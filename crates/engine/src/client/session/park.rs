@@ -1,9 +1,9 @@
-//! Calls that wait for their client to come back.
+//! Suspended calls that wait for input from a client without a session.
 //!
-//! A backend with sessions asks in the middle of a call and waits. A client without a session cannot be asked: its call is
-//! answered with what the backend wants to know, and comes back as another request that has the answers. Until then the
-//! call waits here, on its way as before: it is never sent again. Full: the ask is refused. The call of a client that does
-//! not come back in time is cancelled. What the backend took back, or does not wait for any more, is asked no more.
+//! A legacy backend sends a request to the client during a call and waits for the response. A client without a session
+//! cannot receive that request. The gateway therefore answers the call with `input_required`, and the client sends
+//! another request with its input. The original call stays open meanwhile and is never sent again. If too many calls
+//! are suspended, the backend's request is rejected. A call is cancelled if its client does not return in time.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,14 +22,15 @@ use crate::router::state::State;
 use crate::client::session::desk::{Desk, Pending};
 use goblin_telemetry::worker;
 
-/// How many calls may wait here.
+/// The largest number of suspended calls.
 const MOST_PARKED: usize = 1024;
-/// How long one waits where asks have no time-out.
+/// The longest suspension if server requests have no timeout.
 const LONGEST: Duration = Duration::from_secs(3600);
-/// The backend may go on without the answers when they are late: then there is something to come back for, for so long.
+/// The time that is added to the timeout of a server request. A backend may go on after that timeout, so the client can
+/// still collect an answer.
 const AFTERWARDS: Duration = Duration::from_secs(60);
 
-/// How exactly the times of those are kept.
+/// The interval at which expired calls are removed.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 pub struct Park {
@@ -37,7 +38,7 @@ pub struct Park {
     room: Arc<Semaphore>,
 }
 
-/// A call that waits.
+/// A suspended call.
 struct Parked {
     pending: Pending,
     open: Vec<Question>,
@@ -45,9 +46,9 @@ struct Parked {
     place: OwnedSemaphorePermit,
 }
 
-/// What becomes of a call that came back.
+/// The outcome of a request that resumes a suspended call.
 pub enum Resumed {
-    /// Something is still missing.
+    /// The call needs more input and is suspended again.
     Asks(Reply),
     Pending(Pending),
 }
@@ -63,7 +64,7 @@ impl Park {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the calls whose clients did not come back in time.
+    /// Cancels the calls with an expired suspension.
     pub fn forget_late(&self, now: Instant) {
         let late: Vec<_> = self.book().extract_if(|_, parked| parked.expires <= now).collect();
         for (_, parked) in late {
@@ -73,7 +74,7 @@ impl Park {
 }
 
 impl Desk {
-    /// Ends calls whose clients do not come back, and forgets tasks whose time is over, for ever.
+    /// Cancels expired calls and removes expired tasks periodically. Never returns.
     pub async fn keep_park(&self) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -82,8 +83,9 @@ impl Desk {
         }
     }
 
-    /// Puts a call aside that asks its client something. The answer to `request`, which is the call or came back to it,
-    /// says what; where nothing can be asked, the backend was told so and the call goes on.
+    /// Suspends a call with server requests. Returns the `input_required` reply to `request`, which began or resumed
+    /// the call. Returns the call as an error if no request can be passed to the client. The backend then got an error
+    /// for each.
     pub fn park(&self, mut pending: Pending, request: &Id, asks: Vec<Bytes>) -> Result<Reply, Pending> {
         let open = questions(&pending.call, asks);
         if open.is_empty() {
@@ -95,7 +97,7 @@ impl Desk {
             }
             return Err(pending);
         };
-        // It goes on while nobody waits for it.
+        // A task drives the call while it is suspended, since no transport polls it.
         let answer = worker::spawn(pending.answer);
         pending.answer = Box::pin(async move { answer.await.ok().flatten() });
         Ok(self.put(pending, request, open, place))
@@ -112,11 +114,11 @@ impl Desk {
         goblin_wire::reply(request, result).into()
     }
 
-    /// Goes on with the call that `request` comes back to, with the answers it has.
+    /// Resumes the suspended call `id` with the input in `request`. Returns an error if there is no such call.
     pub(super) fn resume(&self, id: u128, request: &Request, token: Option<Bytes>) -> Result<Resumed, Error> {
         let Parked { mut pending, mut open, place, .. } = self.park.book().remove(&id).ok_or(Error::StaleState)?;
-        // Before the backend has the answers: what it says then is said under the new token. What it has said meanwhile
-        // has the token of the request before, and nobody to hear it.
+        // Set the token before the backend receives the input, so that its further progress carries the new token.
+        // Progress queued before this point carries the old token, so it is dropped.
         pending.call.set_progress_token(token);
         let call = &pending.call;
         let asks = std::iter::from_fn(|| call.lane.try_next()).filter_map(|said| match said {
@@ -136,7 +138,8 @@ impl Desk {
     }
 }
 
-/// What the client is asked. What has no place in a result is refused; what was taken back meanwhile is left out.
+/// Converts server requests to input requests. Rejects those that have no such form and omits those that were
+/// cancelled.
 fn questions(call: &Call, asks: Vec<Bytes>) -> Vec<Question> {
     let mut open = Vec::new();
     for ask in asks {
@@ -149,11 +152,11 @@ fn questions(call: &Call, asks: Vec<Bytes>) -> Vec<Question> {
     open
 }
 
-/// The same answer to another request.
+/// Returns the reply with the id of another request.
 fn under(reply: Reply, id: &Id) -> Reply {
     match Message::parse(reply.pieces.concat()) {
         Ok(Message::Response(response)) => Reply { pieces: response.rekeyed(id, Splice::new()), code: reply.code },
-        // We wrote it ourselves.
+        // The gateway wrote the reply, so it always parses.
         _ => reply,
     }
 }
@@ -170,7 +173,7 @@ mod tests {
     use crate::client::lane::End;
     use crate::client::mailbox::asks::{Ask, Word};
 
-    /// A call that waits for ever, and whose backend asks `count` things.
+    /// Returns a call that never completes, with `count` server requests of its backend.
     fn asking(count: usize) -> (Pending, Vec<Ask>, Vec<Bytes>) {
         let call = Arc::new(Call::example());
         let asks: Vec<_> = (0..count).map(|_| call.mailbox.asks.open().expect("there is room")).collect();
@@ -217,10 +220,10 @@ mod tests {
         let (call, mut asks, _) = parked.pop().expect("there are some");
         let is_its = |parked: &Parked| Arc::ptr_eq(&parked.pending.call, &call);
         let id = desk.park.book().iter().find(|(_, parked)| is_its(parked)).map(|(id, _)| *id).expect("it waits");
-        // Asked again: it keeps its place.
+        // A call that is suspended again keeps its place.
         assert!(matches!(desk.resume(id, &call.request, None), Ok(Resumed::Asks(_))));
         assert!(!park(&desk, asking(1)).2);
-        // Nobody waits for the answer any more: the call goes on, and its place is free.
+        // The backend waits for no response any more. The call goes on and its place is free.
         asks.clear();
         let id = desk.park.book().iter().find(|(_, parked)| is_its(parked)).map(|(id, _)| *id).expect("it waits");
         assert!(matches!(desk.resume(id, &call.request, None), Ok(Resumed::Pending(_))));

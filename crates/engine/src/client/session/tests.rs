@@ -34,7 +34,7 @@ fn hard5_only_a_session_that_holds_nothing_is_evicted() {
     let present = reading.enter_reader();
     let hold = subscribed.mailbox.hold();
     let ask = asked.mailbox.asks.open();
-    // The book of tasks is kept elsewhere.
+    // `is_held` replaces the table of tasks, which is not part of the sessions.
     let reserve = || sessions.reserve(|session| session.id == idle.id);
     assert!(reserve().is_err());
     let place = sessions.reserve(|_| false).expect("the idle session makes room");
@@ -70,13 +70,13 @@ fn hard5_the_least_recently_active_session_is_evicted_and_new_ones_go_first() {
 }
 
 impl Sessions {
-    /// Returns whether a session is open, without a sign of its client.
+    /// Reports whether a session is open, without recording activity.
     fn find_quietly(&self, id: SessionId) -> bool {
         self.all().iter().any(|session| session.id == id)
     }
 }
 
-/// A flood must not scan all sessions for each handshake.
+/// A flood of handshakes must not scan all sessions for each handshake.
 #[test]
 fn hard5_a_flood_of_handshakes_is_served_from_few_scans() {
     let sessions = sessions(2000, Duration::from_secs(60));
@@ -90,7 +90,7 @@ fn hard5_a_flood_of_handshakes_is_served_from_few_scans() {
         sessions.open(place, None, Dialect::V2025_11_25, Introduction::default(), Versions::default());
     }
     let looks = scanned.load(Ordering::Relaxed);
-    // 4,000 evictions, each checked once, and a scan of 2,000 for each 125 of them.
+    // There are 4,000 evictions, each checked once, and one scan of 2,000 sessions for every 125 of them.
     assert_eq!((looks, sessions.len()), (4000 + 4000 / 125 * 2000, 2000));
 }
 

@@ -1,20 +1,20 @@
-//! Chooses which entry of a full table makes room for a newcomer: a session, or a connection.
+//! Selects the entries of a full table that make room for new ones. It serves sessions and connections.
 //!
-//! One scan of the table finds victims for many newcomers, so a flood does not pay for a scan each time. The owner of the
-//! table checks each victim again before the eviction: the entry may be in use by then.
+//! One scan of the table finds victims for many newcomers, so a flood does not cost a scan per newcomer. The owner of
+//! the table checks each victim again before it evicts it, because the entry may be in use by then.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// A scan of a table of this size is always affordable.
+/// The size up to which a table may be scanned at any time.
 const SMALL_TABLE: usize = 256;
-/// The share of a larger table that a scan must find; otherwise the next scan waits for [`SCAN_PAUSE`].
+/// The divisor for the smallest number of victims in a larger table. A scan that finds fewer pauses the next one.
 const WORTHWHILE_SHARE: usize = 64;
 const SCAN_PAUSE: Duration = Duration::from_millis(100);
-/// The share of a table that one scan selects.
+/// The divisor for the number of victims that one scan selects.
 const BATCH_SHARE: usize = 16;
-/// New entries are the first victims while they fill more than this share. A smaller number of them keeps its place, so that
-/// a flood cannot evict an honest newcomer before its first request.
+/// The divisor for the number of new entries above which only new entries are victims. Up to that number they have no
+/// priority, so that a flood cannot evict an honest newcomer before its first request.
 const NEW_SHARE: usize = 4;
 
 /// An entry that may be evicted.
@@ -30,7 +30,7 @@ pub struct Candidate<K> {
 /// The victims that the last scan found, least recently used first.
 pub struct Victims<K> {
     queue: VecDeque<Candidate<K>>,
-    /// No scan begins before this.
+    /// The time before which no scan begins.
     pause_ends: Option<Instant>,
 }
 
@@ -45,7 +45,7 @@ impl<K> Victims<K> {
         self.queue.pop_front()
     }
 
-    /// Selects victims from a scan of the table, which has `total` entries. Returns whether there are any.
+    /// Selects victims from a scan of the table, which has `total` entries. Returns `false` if it found none.
     pub fn refill(&mut self, total: usize, now: Instant, scan: impl FnOnce() -> Vec<Candidate<K>>) -> bool {
         if self.pause_ends.is_some_and(|pause_ends| now < pause_ends) {
             return false;

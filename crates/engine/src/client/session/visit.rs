@@ -1,4 +1,5 @@
-//! Requests without a session: each says all there is to know of its client, and is over with its answer.
+//! Requests without a session. Each carries its client's version and capabilities, and nothing is kept after its
+//! answer.
 
 use std::sync::Arc;
 
@@ -21,26 +22,26 @@ use crate::client::session::desk::{Desk, EXTENSION, Pending, check_client_info, 
 use crate::client::session::listening::Listening;
 use crate::client::session::park::Resumed;
 
-/// Whose requests they are.
+/// The client of a request without a session.
 #[derive(Clone)]
 pub enum Guest {
-    /// Nothing connects one request with another.
+    /// An HTTP client. Nothing connects one of its requests with another.
     Passing(Option<ProfileName>),
-    /// They come over one pipe, whose other end is one client.
+    /// The client at the other end of a pipe. All requests on the pipe are its own.
     Known { session: SessionId, mailbox: Arc<Mailbox>, profile: Option<ProfileName> },
 }
 
-/// What becomes of a request.
+/// The outcome of beginning a request.
 pub enum Visited {
     Ready(Pieces),
-    /// Sent, or waiting for its client.
+    /// The call is suspended again. The reply asks the client for more input.
     Replied(Reply),
     Pending(Pending),
     Listening(Listening),
 }
 
 impl Guest {
-    /// A client that will be known by its pipe.
+    /// Creates the client of a new pipe.
     pub fn known(desk: &Desk, profile: Option<ProfileName>) -> Guest {
         let mailbox = Arc::new(passing_mailbox(Introduction::default()));
         Guest::Known { session: desk.sessions.mint(), mailbox, profile }
@@ -53,15 +54,15 @@ impl Guest {
     }
 }
 
-/// Of a client that is told nothing but what belongs to its requests.
+/// Returns the mailbox of a client that receives only messages of its own requests.
 fn passing_mailbox(introduction: Introduction) -> Mailbox {
     Mailbox::new(introduction, Versions::default(), Replay::new(0))
 }
 
 impl Desk {
-    /// A request that says its version itself. It was checked to have in `_meta` what it must.
+    /// Begins a request without a session. [`check_meta`] must have accepted it.
     pub fn visit(self: &Arc<Desk>, guest: &Guest, request: Request) -> Result<Visited, Error> {
-        // Not before the method is known to be one: what else is wrong matters less.
+        // The caller is read only for known methods. An unknown method is the more important error.
         let caller = || {
             check_client_info(&self.router.observe, request.params.said.capabilities.into_iter())?;
             caller(guest, &request)
@@ -117,7 +118,7 @@ impl Desk {
     }
 
     fn visit_backend(&self, guest: &Guest, caller: Caller, mut request: Request) -> Result<Visited, Error> {
-        // A string or a number; whoever writes something else cannot mean it.
+        // A token is a string or a number. Ignore anything else.
         let is_token =
             |at: &Span| at.get(request.raw.as_str()).starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9'));
         let token = request.params.said.progress_token.filter(is_token).map(|at| at.slice(request.raw.bytes()));
@@ -151,7 +152,8 @@ impl Desk {
         })))
     }
 
-    /// The call that waits for this request.
+    /// Returns the id of the suspended call that this request resumes. Returns an error if its `requestState` is not
+    /// valid.
     fn parked(&self, caller: &Caller, request: &Request) -> Result<Option<u128>, Error> {
         let Some(at) = request.params.request_state else { return Ok(None) };
         let token = json::string(request.raw.as_str(), at).ok_or(Error::StaleState)?;
@@ -182,7 +184,7 @@ fn caller(guest: &Guest, request: &Request) -> Result<Caller, Error> {
     })
 }
 
-/// What must stand in `_meta` of a request that says its version itself.
+/// Checks `_meta` of a request without a session. Returns an error if a required entry is missing.
 pub fn check_meta(request: &Request) -> Result<(), Error> {
     let (text, meta) = (request.raw.as_str(), &request.params.said);
     let missing = |what: &str| Err(Error::MissingMeta(format!("_meta must have {what}")));
@@ -193,7 +195,7 @@ pub fn check_meta(request: &Request) -> Result<(), Error> {
     }
 }
 
-/// A version that is served without a handshake.
+/// Returns an error unless the request names a version that works without a handshake.
 pub fn check_version(request: &Request) -> Result<(), Error> {
     let requested =
         request.params.said.version.and_then(|at| json::string(request.raw.as_str(), at)).unwrap_or_default();

@@ -1,8 +1,8 @@
-//! Who listens to a task of 2025-11-25 for a client that cannot be asked.
+//! Collects the server requests of a 2025-11-25 task for a client without a session.
 //!
-//! Such a task asks while somebody waits for its result, and its client sees in `tasks/get` what is asked and answers by
-//! `tasks/update`. So once a task wants an input, a call for its result is kept open here, in the client's name; what it is
-//! asked stands here until it is answered. It ends with the task.
+//! The backend of such a task sends its requests while a call for the result is open. The client, however, reads them
+//! in `tasks/get` and responds with `tasks/update`. Once a task needs input, the gateway therefore keeps a call for its
+//! result open in the client's name. The requests are kept here until they are answered. The call ends with the task.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,11 +21,11 @@ use crate::router::inputs::{Question, question, refuse};
 use crate::router::tasks::{Errand, about};
 use goblin_telemetry::worker;
 
-/// How long a client that wants to know what is asked waits for its backend to ask it.
+/// The longest time that `tasks/get` waits for the backend to send its requests.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 pub struct Attendant {
-    /// The ids of what is asked are from here, so none comes twice.
+    /// The mailbox that assigns the ids of the requests, so that each id is used once.
     mailbox: Arc<Mailbox>,
     state: Mutex<State>,
     bell: Notify,
@@ -33,7 +33,7 @@ pub struct Attendant {
 
 #[derive(Default)]
 struct State {
-    /// That which waits for the result.
+    /// The call that waits for the task's result.
     call: Option<Arc<Call>>,
     open: Vec<Question>,
 }
@@ -44,7 +44,7 @@ impl Attendant {
         Attendant { mailbox: Arc::new(mailbox), state: Mutex::default(), bell: Notify::new() }
     }
 
-    /// Its task is gone.
+    /// Cancels the call and closes the mailbox, because the task was removed.
     pub fn dismiss(&self) {
         if let Some(call) = self.lock().call.take() {
             call.cancel("its task is forgotten");
@@ -52,7 +52,7 @@ impl Attendant {
         self.mailbox.close();
     }
 
-    /// Begins to wait for the result, where nobody does.
+    /// Begins a call for the task's result, unless one is open.
     fn begin(self: &Arc<Attendant>, caller: &Caller, backend: &Arc<Backend>, native: &str) {
         let mut state = self.lock();
         if state.call.is_some() {
@@ -78,7 +78,7 @@ impl Attendant {
             loop {
                 tokio::select! {
                     biased;
-                    // Whoever wants the result asks for it then: here it is not kept.
+                    // The result is not kept. A client that wants it requests it later.
                     _ = &mut answer => break,
                     said = call.lane.next() => attendant.hear(&call, said),
                 }
@@ -98,7 +98,7 @@ impl Attendant {
         self.bell.notify_waiters();
     }
 
-    /// What is asked, members of an object; once there is something.
+    /// Returns the open requests as members of an object. Waits at most [`PATIENCE`] for the first one.
     async fn asked(&self) -> String {
         let heard = async {
             loop {
@@ -109,7 +109,7 @@ impl Attendant {
                 rung.await;
             }
         };
-        // It may ask later, and be looked at again.
+        // If the backend sends no request in time, a later `tasks/get` returns it.
         let _ = tokio::time::timeout(PATIENCE, heard).await;
         let state = self.lock();
         let is_open = |question: &&Question| state.call.as_ref().is_some_and(|call| question.is_open(call));
@@ -122,7 +122,7 @@ impl Attendant {
         state.call.is_none() || !state.open.is_empty()
     }
 
-    /// Gives the backend what the client answers.
+    /// Delivers the client's responses to the backend.
     fn answer(&self, request: &Request) {
         let mut state = self.lock();
         if let State { call: Some(call), open } = &mut *state {
@@ -130,14 +130,14 @@ impl Attendant {
         }
     }
 
-    /// No code that holds this lock can panic.
+    /// Ignores poisoning, because no code panics while it holds this lock.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Errand<'_> {
-    /// What the task asks of its client.
+    /// Returns the open server requests of the task as members of an object.
     pub(super) async fn attend(&self) -> String {
         let attendant = {
             let mut attendant = self.task.attendant.lock().unwrap_or_else(PoisonError::into_inner);
@@ -147,7 +147,7 @@ impl Errand<'_> {
         attendant.asked().await
     }
 
-    /// What the client answers.
+    /// Delivers the client's responses to the task's backend.
     pub(super) fn attended(&self, request: &Request) {
         let attendant = self.task.attendant.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(attendant) = attendant {

@@ -1,10 +1,9 @@
-//! The book of tasks: under which id a client knows a task, and under which its backend does.
+//! The table of tasks. It maps the id that a client knows to the id that the backend knows.
 //!
-//! Ids are minted here, from the system's random source: a client can neither guess the task of another nor learn what
-//! backends call theirs. A task belongs to the session that made it and goes with it; where a client has none, to its
-//! principal. It goes when its time to live is over, in any case.
-//!
-//! Full: a place is asked for before the call is sent, and refused.
+//! The ids for clients are random, so a client cannot guess the task of another, nor learn the ids of backends. A task
+//! belongs to the session that made it and is removed with it. A task of a client without a session belongs to the
+//! client's principal. Every task is removed when its time to live has passed. A call that may make a task reserves a
+//! place before it is sent, and is rejected if there is none.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -20,13 +19,13 @@ use goblin_wire::dialect::Era;
 use goblin_wire::error::Error;
 use crate::router::tasks::attendant::Attendant;
 
-/// How many tasks one client may have, and all together.
+/// The limits of tasks per client and in total.
 pub const MOST_PER_CLIENT: usize = 1000;
 const MOST: usize = 10_000;
-/// The longest a task is known here, also where its backend keeps it for ever.
+/// The longest time that a task is kept here, even if its backend keeps it longer.
 pub const LONGEST_LIFE: Duration = Duration::from_secs(24 * 3600);
 
-/// Whose a task is.
+/// The owner of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
     Session(SessionId),
@@ -39,52 +38,52 @@ impl Owner {
     }
 }
 
-/// What a backend calls a task. Over links of single clients the same name may mean several.
+/// The identity of a task at its backend. The same id may name different tasks on links of different clients.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Native {
     pub server: ServerId,
-    /// Whose own link it was made over.
+    /// The session with its own link to the backend, if the task was made over such a link.
     pub own: Option<SessionId>,
-    /// In whose words it speaks of it. One that speaks both may have two sets of names.
+    /// The protocol of the task. A backend that supports both protocols may use the same id in each.
     pub era: Era,
     pub id: Box<str>,
 }
 
-/// A task that some client made.
+/// A task of a client.
 pub struct Task {
-    /// As its client knows it.
+    /// The id that the client knows.
     pub id: Box<str>,
     pub native: Native,
     pub owner: Owner,
-    /// In whose words its client speaks of it.
+    /// The protocol of the client.
     pub client: Era,
-    /// Its session's, to be told of changes.
+    /// The mailbox of its session, for notifications.
     pub mailbox: Weak<Mailbox>,
     /// The client that has to be there for the task to stay.
     client_id: Option<ClientId>,
     made: Instant,
     known: Mutex<Known>,
-    /// Who asks the client what the task waits for, where that needs somebody.
+    /// The collector of the task's server requests, if its client needs one.
     pub attendant: Mutex<Option<Arc<Attendant>>>,
 }
 
-/// What was heard of a task.
+/// The last known state of a task.
 struct Known {
     expires: Instant,
-    /// As the versions with `tasks/list` write it.
+    /// The task as JSON in the form of versions with `tasks/list`.
     last: Box<str>,
     listeners: Vec<Listener>,
 }
 
-/// A stream on which a task is told of.
+/// A stream that receives notifications of a task.
 struct Listener {
     mailbox: Weak<Mailbox>,
-    /// What it was told last. Two streams of one client make the backend tell twice.
+    /// The last notification sent. Two streams of one client make the backend notify twice.
     told: Option<Bytes>,
 }
 
 impl Task {
-    /// What its backend says of it now, and how long it is to live since it was made.
+    /// Records the state that the backend reported, and the lifetime since the task was made.
     pub fn note(&self, life: Duration, last: Box<str>) {
         let mut known = lock(&self.known);
         known.expires = self.made + life;
@@ -95,14 +94,14 @@ impl Task {
         lock(&self.known).expires <= now
     }
 
-    /// Tells of it on `mailbox` too.
+    /// Adds `mailbox` to the listeners of the task.
     pub fn listen(&self, mailbox: &Arc<Mailbox>) {
         let mut known = lock(&self.known);
         known.listeners.retain(|listener| listener.mailbox.strong_count() > 0);
         known.listeners.push(Listener { mailbox: Arc::downgrade(mailbox), told: None });
     }
 
-    /// Tells those who listen; tells whether there was somebody.
+    /// Sends a notification to the listeners. Returns `false` if there are none.
     pub fn tell(&self, message: &Bytes) -> bool {
         let mut known = lock(&self.known);
         let mut told = false;
@@ -125,6 +124,7 @@ impl Drop for Task {
     }
 }
 
+/// The table of all tasks.
 #[derive(Default)]
 pub struct Book {
     tasks: Mutex<Tasks>,
@@ -134,7 +134,7 @@ pub struct Book {
 struct Tasks {
     by_id: HashMap<Box<str>, Arc<Task>>,
     by_native: HashMap<Native, Box<str>>,
-    /// With places that are asked for and not taken yet.
+    /// The number of tasks by owner, including reserved places.
     counts: HashMap<Owner, usize>,
     count: usize,
 }
@@ -154,6 +154,7 @@ impl Tasks {
         gone.iter().filter_map(|id| self.remove(id)).collect()
     }
 
+    /// Frees a place. An owner without places is removed from the counts.
     fn free(&mut self, owner: Owner) {
         self.count -= 1;
         if let Some(count) = self.counts.get_mut(&owner) {
@@ -164,6 +165,7 @@ impl Tasks {
         }
     }
 
+    /// Returns an error if the owner or all owners together have reached the limit.
     fn has_room(&self, owner: Owner) -> Result<(), Error> {
         let full = |value| Err(Error::LimitExceeded { limit: "tasks", value });
         match (self.counts.get(&owner), self.count) {
@@ -174,7 +176,7 @@ impl Tasks {
     }
 }
 
-/// Room for one task. Its drop gives it back.
+/// A reserved place for one task. Dropping it frees the place.
 pub struct Place {
     book: Arc<Book>,
     owner: Owner,
@@ -198,7 +200,7 @@ pub struct Made<'a> {
 }
 
 impl Book {
-    /// Room for a task that may come of a call.
+    /// Reserves a place for a task that a call may make. Removes expired tasks if the table is full.
     pub fn reserve(self: &Arc<Book>, owner: Owner, now: Instant) -> Result<Place, Error> {
         let mut tasks = self.lock();
         let mut late = Vec::new();
@@ -215,8 +217,8 @@ impl Book {
         room.map(|()| Place { book: Arc::clone(self), owner, is_taken: false })
     }
 
-    /// Enters a task. A backend that gives a name again has forgotten what it meant before, and so do we: it may be
-    /// somebody else's now.
+    /// Adds a task. If the backend reused an id, the older task is removed, because the id may now name another
+    /// client's task.
     pub fn enter(self: &Arc<Book>, mut place: Place, made: Made<'_>, now: Instant) -> Arc<Task> {
         let Made { native, client, life, mailbox } = made;
         let owner = place.owner;
@@ -246,30 +248,30 @@ impl Book {
         task
     }
 
-    /// Returns whether a session has tasks, or calls that may become tasks.
+    /// Reports whether a session has tasks, or calls that may become tasks.
     pub fn has_tasks_of(&self, session: SessionId) -> bool {
         self.lock().counts.contains_key(&Owner::Session(session))
     }
 
-    /// A task of this client.
+    /// Returns a task of this client. Returns `None` if it is unknown, expired or of another client.
     pub fn find(&self, id: &str, caller: &Caller, now: Instant) -> Option<Arc<Task>> {
         let task = self.lock().by_id.get(id).cloned()?;
         (task.owner == Owner::of(caller) && !task.is_over(now)).then_some(task)
     }
 
-    /// The task that a backend calls so.
+    /// Returns the task with this identity at its backend.
     pub fn named(&self, native: &Native) -> Option<Arc<Task>> {
         let tasks = self.lock();
         tasks.by_native.get(native).and_then(|id| tasks.by_id.get(id)).cloned()
     }
 
-    /// What `server` calls the task that clients know by this id.
+    /// Returns the id at `server` of the task that clients know as `id`.
     pub fn native(&self, server: &ServerId, id: &str) -> Option<String> {
         let tasks = self.lock();
         tasks.by_id.get(id).filter(|task| task.native.server == *server).map(|task| task.native.id.to_string())
     }
 
-    /// What was last heard of each task of this client, oldest first.
+    /// Returns the last known state of each task of this client, the oldest first.
     pub fn list(&self, caller: &Caller, now: Instant) -> Vec<Box<str>> {
         let owner = Owner::of(caller);
         let tasks = self.lock();
@@ -278,7 +280,7 @@ impl Book {
         own.iter().map(|task| lock(&task.known).last.clone()).filter(|last| !last.is_empty()).collect()
     }
 
-    /// Forgets tasks whose time is over.
+    /// Removes expired tasks.
     pub fn forget_late(&self, now: Instant) {
         let late = self.lock().remove_all(|task| task.is_over(now));
         drop(late);
@@ -298,13 +300,14 @@ impl Holder for Book {
     fn tell_missed(&self, _: &Mailbox) {}
 }
 
+/// Returns a new random task id.
 fn mint() -> Box<str> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).expect("the system has a random source");
     format!("task-{:032x}", u128::from_ne_bytes(bytes)).into()
 }
 
-/// No code that holds these locks can panic.
+/// Ignores poisoning, because no code panics while it holds these locks.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

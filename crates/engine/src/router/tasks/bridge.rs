@@ -1,4 +1,6 @@
-//! Tasks between the versions: what a client asks of a task whose backend speaks of it in other words.
+//! Translates requests about a task between the protocol of its client and that of its backend.
+//!
+//! 2025-11-25 and the extension of 2026-07-28 define tasks differently. A request of one may need several of the other.
 
 use std::time::Duration;
 
@@ -17,11 +19,11 @@ use crate::router::rounds::Said;
 use crate::router::tasks::words::Told;
 use crate::router::tasks::{Errand, about, newer_result};
 
-/// What a backend answers when a task is over already.
+/// The code that a legacy backend returns if it cannot cancel a task because the task has ended.
 const INVALID_PARAMS: &str = "-32602";
 
 impl Errand<'_> {
-    /// A request of ours about the task, in the name of the client's.
+    /// Sends a request of the gateway about the task, on behalf of the client's call.
     async fn ask(&self, method: &Method, more: &str) -> Result<Answered, CallEnd> {
         let request = about(method, &self.task.native.id, more);
         let outgoing = self.outgoing(&request, Splice::new(), None);
@@ -32,7 +34,7 @@ impl Errand<'_> {
         Error::BackendProtocol { server: self.backend.id.to_string(), reason: reason.to_owned() }.into()
     }
 
-    /// For a client of 2025-11-25, of a task of the extension.
+    /// Handles a request of a 2025-11-25 client about a task of the extension.
     pub(super) async fn for_older(&self) -> Result<Reply, CallEnd> {
         match self.call.request.method {
             Method::TasksResult => self.older_result().await,
@@ -44,6 +46,7 @@ impl Errand<'_> {
         }
     }
 
+    /// Returns the task in the form of 2025-11-25.
     fn older_task(&self, answered: &Answered) -> Reply {
         let Outcome::Result(task) = answered.response.outcome else { return self.failed(answered) };
         let told = Told { text: answered.response.raw.as_str(), task, era: Era::Modern };
@@ -51,8 +54,8 @@ impl Errand<'_> {
         goblin_wire::reply(&self.call.request.id, told.for_older(&self.task.id)).into()
     }
 
-    /// There a task is cancelled when the answer says so, and one that is over cannot be. Here it is asked to end, and may
-    /// take its time: the answer says how it stands.
+    /// Cancels a task. In 2025-11-25 the answer means that the task is cancelled, and an ended task cannot be. In the
+    /// extension the backend may take its time. The answer therefore has the current status of the task.
     async fn older_cancel(&self) -> Result<Reply, CallEnd> {
         let before = self.ask(&Method::TasksGet, "").await?;
         let Outcome::Result(task) = before.response.outcome else { return Ok(self.failed(&before)) };
@@ -68,7 +71,7 @@ impl Errand<'_> {
         Ok(self.older_task(&self.ask(&Method::TasksGet, "").await?))
     }
 
-    /// Waits for the end of the task; asks its client what it wants to know meanwhile.
+    /// Waits for the end of the task and returns its result. Sends the task's input requests to the client meanwhile.
     async fn older_result(&self) -> Result<Reply, CallEnd> {
         loop {
             let answered = self.ask(&Method::TasksGet, "").await?;
@@ -94,6 +97,7 @@ impl Errand<'_> {
         }
     }
 
+    /// Waits before the next poll. Returns an error if the call must end.
     async fn pause(&self, time: Duration) -> Result<(), CallEnd> {
         tokio::select! {
             biased;
@@ -102,7 +106,7 @@ impl Errand<'_> {
         }
     }
 
-    /// The result of the tool, which names its task as that version wants.
+    /// Returns the result of the tool with the id of its task in `_meta`, as 2025-11-25 requires.
     fn older_outcome(&self, answered: &Answered, result: Span) -> Reply {
         let text = answered.response.raw.as_str();
         let shown = inside(text, result, self.result_edits(answered, result));
@@ -117,8 +121,8 @@ impl Errand<'_> {
         goblin_wire::reply(&self.call.request.id, shown).into()
     }
 
-    /// What the task waits for, asked of the client and given to the backend. A client that refuses what cannot be refused
-    /// ends its wait; the task goes on waiting.
+    /// Sends the task's input requests to the client and the responses to the backend. If the client rejects sampling
+    /// or roots, the call ends, and the task keeps waiting.
     async fn older_inputs(&self, told: &Told<'_>) -> Result<(), CallEnd> {
         let said = self.router.ask_all(self.call, self.backend, told.text, told.task).await?;
         let mut responses = Vec::new();
@@ -135,7 +139,7 @@ impl Errand<'_> {
         }
     }
 
-    /// For a client of the extension, of a task of 2025-11-25.
+    /// Handles a request of a client of the extension about a 2025-11-25 task.
     pub(super) async fn for_newer(&self) -> Result<Reply, CallEnd> {
         match self.call.request.method {
             Method::TasksGet => self.newer_get().await,
@@ -150,7 +154,7 @@ impl Errand<'_> {
                     Outcome::Result(_) => None,
                     Outcome::Error(error) => json::member(text, error, "code").map(|code| code.get(text)),
                 };
-                // One that is over may be cancelled again, as often as one likes.
+                // In the extension, an ended task can be cancelled again without an error.
                 Ok(if matches!(code, None | Some(INVALID_PARAMS)) {
                     self.acknowledged()
                 } else {
@@ -164,7 +168,7 @@ impl Errand<'_> {
         goblin_wire::reply(&self.call.request.id, newer_result("complete", "")).into()
     }
 
-    /// How the task stands, with what came of it or what it asks.
+    /// Returns the status of the task with its result, its error or its input requests.
     async fn newer_get(&self) -> Result<Reply, CallEnd> {
         let answered = self.ask(&Method::TasksGet, "").await?;
         let Outcome::Result(task) = answered.response.outcome else { return Ok(self.failed(&answered)) };
@@ -172,7 +176,7 @@ impl Errand<'_> {
         self.note(&told);
         let mut members = told.newer_members(&self.task.id);
         match &*told.status() {
-            // A tool that complains has a result too. There the task is completed, here it has failed.
+            // A tool error is a result too. The extension calls such a task completed, and 2025-11-25 calls it failed.
             "completed" | "failed" => {
                 let ended = self.ask(&Method::TasksResult, "").await?;
                 let text = ended.response.raw.as_str();
@@ -197,7 +201,7 @@ impl Errand<'_> {
     }
 }
 
-/// The members of a task with another status.
+/// Returns the members of a task with another status.
 fn set_status(members: &str, status: &str) -> String {
     let object = format!("{{{members}}}");
     let mut edits = Splice::new();

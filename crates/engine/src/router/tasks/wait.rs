@@ -1,5 +1,7 @@
-//! A tool that makes nothing but tasks, called by a client that cannot be given one: the call goes out as a task and is
-//! answered with what comes of it. What its backend asks meanwhile belongs to the call, as always.
+//! Calls of a tool that always makes tasks, for clients that do not support tasks.
+//!
+//! The gateway sends the call as a task, polls the task and answers the call with its result. Server requests during
+//! the task belong to the call.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,12 +17,12 @@ use crate::router::tasks::about;
 use crate::router::tasks::words::Told;
 use goblin_telemetry::worker;
 
-/// Nobody waits for the answer to these.
+/// The timeouts of a cancel request. No client waits for its answer.
 const CANCEL_PATIENCE: Patience = Patience { idle: Some(Duration::from_secs(10)), most: None };
 
 impl Router {
-    /// What comes of a task. It is looked at now and then, which is a sign of life; then its result is fetched. A call that
-    /// ends before that takes its task back.
+    /// Polls a task until it ends, then returns its result. Each poll counts as a sign of life. If the call ends first,
+    /// cancels the task.
     pub(super) async fn await_task(
         &self,
         call: &Arc<Call>,
@@ -58,10 +60,11 @@ async fn follow(
         }
         interval = told.interval();
     }
-    // It ends with the task, or asks first: its silence means nothing.
+    // This request is answered when the task ends, or after its server requests. The idle timeout does not apply.
     ask(call, backend, &Method::TasksResult, native, Patience { idle: None, ..left() }).await
 }
 
+/// Sends a request about the task on behalf of the call.
 async fn ask(
     call: &Arc<Call>,
     backend: &Backend,
@@ -76,7 +79,7 @@ async fn ask(
     backend.call(&outgoing, call, patience).await
 }
 
-/// On the side: whoever called is gone, or has its error.
+/// Cancels the task in the background, because the caller is gone or already has its error.
 fn cancel(call: &Call, backend: &Arc<Backend>, native: &str) {
     let request = about(&Method::TasksCancel, native, "");
     let call = Arc::new(Call::new(call.caller.clone(), Arc::clone(&call.mailbox), request, None));

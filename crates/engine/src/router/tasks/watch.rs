@@ -1,8 +1,8 @@
-//! Telling a client of its tasks while it listens (`taskIds` of `subscriptions/listen`).
+//! Task notifications on `subscriptions/listen` streams (`taskIds`).
 //!
-//! A stream at each backend whose tasks are listened for, for as long as the client reads. What is told on it finds its
-//! task in the book, and the listeners there. One that breaks off is opened again; what was told meanwhile is lost, and a
-//! client may look at its tasks at any time.
+//! The gateway opens a stream at each backend with a wanted task, for as long as the client reads. A notification on it
+//! is matched with its task in the book, and sent to the listeners of that task. A broken stream is reopened.
+//! Notifications in between are lost, but a client can poll its tasks at any time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,17 +25,18 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 impl Router {
-    /// Those among a client's tasks of which it can be told.
+    /// Returns those of a client's tasks for which it can receive notifications.
     pub fn watchable(&self, caller: &Caller, ids: &BTreeSet<Arc<str>>) -> BTreeSet<Arc<str>> {
         ids.iter().filter(|id| self.watched(caller, id).is_some()).cloned().collect()
     }
 
-    /// Backends with sessions tell of their tasks too, but not what came of them, which must be told with the end.
+    /// Returns a task if its backend is modern. A legacy notification lacks the result, which the last notification
+    /// must carry.
     fn watched(&self, caller: &Caller, id: &str) -> Option<Arc<Task>> {
         self.tasks.find(id, caller, Instant::now()).filter(|task| task.native.era == Era::Modern)
     }
 
-    /// Tells of tasks on `mailbox`, until it is closed.
+    /// Sends notifications of the tasks to `mailbox` until it is closed.
     pub async fn watch_tasks(&self, call: &Arc<Call>, mailbox: &Arc<Mailbox>, ids: &BTreeSet<Arc<str>>) {
         let mut by_server: BTreeMap<String, (Arc<Backend>, Filter)> = BTreeMap::new();
         for task in ids.iter().filter_map(|id| self.watched(&call.caller, id)) {
@@ -53,14 +54,14 @@ impl Router {
     }
 }
 
-/// Keeps a stream open, until the backend refuses it.
+/// Keeps a stream open at the backend until the backend rejects it.
 async fn watch(call: &Call, backend: &Backend, filter: &Filter) {
     let mut pause = FIRST_PAUSE;
     loop {
         match backend.listen(call, filter).await {
             Ok(Listen { over, hold, .. }) => {
                 pause = FIRST_PAUSE;
-                // However it ends.
+                // The stream is reopened after any kind of end.
                 let _ = over.await;
                 drop(hold);
             }

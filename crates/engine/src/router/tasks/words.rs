@@ -1,8 +1,8 @@
-//! What is said of a task, in the words of either version. Pure.
+//! Reads and writes the description of a task in both protocols. Pure.
 //!
-//! 2025-11-25 has `ttl` and `pollInterval`, and a result that is fetched; the extension of 2026-07-28 has `ttlMs` and
-//! `pollIntervalMs`, and what came of the task beside them. Within a version a task passes as it is but for its id and a
-//! time to live that is not ours to promise.
+//! 2025-11-25 has `ttl` and `pollInterval`, and a separate request for the result. The extension of 2026-07-28 has
+//! `ttlMs` and `pollIntervalMs`, and includes the result. Within one protocol a task passes unchanged, except for its
+//! id and a lifetime that the gateway cannot guarantee.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::keyword::Keyword;
 use crate::router::tasks::book::LONGEST_LIFE;
 
-/// How often a task is looked at, where its backend says nothing useful.
+/// The poll interval if the backend gives none or an unusable one.
 const INTERVAL: Duration = Duration::from_secs(1);
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(20);
 const LONGEST_INTERVAL: Duration = Duration::from_secs(10);
-/// More is not kept for a list.
+/// The largest description that is kept for a list.
 const LONGEST_KEPT: usize = 4096;
 
-/// A task as a backend tells of it.
+/// A task as its backend describes it.
 #[derive(Clone, Copy)]
 pub struct Told<'a> {
     pub text: &'a str,
@@ -44,12 +44,12 @@ impl<'a> Told<'a> {
         matches!(&*self.status(), "completed" | "failed" | "cancelled")
     }
 
-    /// How long it is known here. For ever is not among what we can promise.
+    /// Returns the time that the task is kept here. An unlimited lifetime becomes [`LONGEST_LIFE`].
     pub fn life(&self) -> Duration {
         self.milliseconds(self.life_key()).map_or(LONGEST_LIFE, |life| life.min(LONGEST_LIFE))
     }
 
-    /// How long to wait until it is looked at again.
+    /// Returns the time until the next poll.
     pub fn interval(&self) -> Duration {
         let key = match self.era {
             Era::Legacy => "pollInterval",
@@ -70,12 +70,12 @@ impl<'a> Told<'a> {
         Duration::try_from_secs_f64(number / 1000.0).ok()
     }
 
-    /// What came of it: `result` or `error`, where they stand beside it.
+    /// Returns the member `result` or `error`, if the description includes it.
     pub fn outcome(&self, key: &str) -> Option<Span> {
         self.member(key)
     }
 
-    /// What changes for a client of the same version, which knows it as `id`.
+    /// Returns the changes for a client of the same protocol, which knows the task as `id`.
     pub fn edits(&self, id: &str) -> Splice {
         let mut edits = Splice::new();
         if let Some(at) = self.member("taskId") {
@@ -89,12 +89,12 @@ impl<'a> Told<'a> {
         edits
     }
 
-    /// As 2025-11-25 has it.
+    /// Returns the task in the form of 2025-11-25.
     pub fn for_older(&self, id: &str) -> String {
         format!("{{{}}}", self.members(id, ("ttl", "pollInterval")))
     }
 
-    /// The same, small enough to be kept.
+    /// Returns the same form, shortened to [`LONGEST_KEPT`] bytes for the task list.
     pub fn kept(&self, id: &str) -> Box<str> {
         let whole = self.for_older(id);
         if whole.len() <= LONGEST_KEPT {
@@ -109,11 +109,12 @@ impl<'a> Told<'a> {
         format!(r#"{{"taskId":{id},"status":{status},"ttl":{life}{}}}"#, moments.collect::<String>()).into()
     }
 
-    /// The members of it as the extension has them.
+    /// Returns the members of the task in the form of the extension.
     pub fn newer_members(&self, id: &str) -> String {
         self.members(id, ("ttlMs", "pollIntervalMs"))
     }
 
+    /// Writes the members of a task with the names of one protocol. Adds a lifetime if the task has none.
     fn members(&self, id: &str, (life_key, interval_key): (&str, &str)) -> String {
         let member = |member: json::Member| match &*member.key(self.text) {
             "taskId" => Some(format!(r#""taskId":{}"#, quote(id))),
@@ -130,7 +131,7 @@ impl<'a> Told<'a> {
         members.join(",")
     }
 
-    /// Where a tool itself has failed, the older version calls the task failed, the newer one completed.
+    /// Returns the status in 2025-11-25, which calls a task with a tool error failed. The extension calls it completed.
     fn older_status(&self) -> Cow<'a, str> {
         let complains =
             self.era == Era::Modern && self.outcome("result").is_some_and(|result| is_complaint(self.text, result));
@@ -142,7 +143,7 @@ fn is_complaint(text: &str, result: Span) -> bool {
     json::member(text, result, "isError").is_some_and(|is_error| is_error.get(text) == "true")
 }
 
-/// The task that a call was answered with, instead of its result.
+/// Returns the task that answers a call instead of a result. Returns `None` if the result is not a task.
 pub fn made(text: &str, result: Span, era: Era) -> Option<Told<'_>> {
     static ID: Keyword = Keyword::new("taskId");
     if !ID.is_in(result.get(text)) {

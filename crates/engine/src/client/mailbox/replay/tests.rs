@@ -231,7 +231,7 @@ fn sess2_every_answer_that_is_kept_can_be_come_back_for() {
     for primed in &calls {
         assert_eq!(read(&replay, &mut resume(&replay, primed)).len(), 1);
     }
-    // Those that were cancelled without a word take no place of theirs.
+    // Streams that ended without an event do not displace streams with a kept answer.
     for _ in 0..2 * MOST_EVENTS {
         replay.finish(begin(&replay));
     }
