@@ -1,4 +1,4 @@
-//! The table and bars of what search costs.
+//! The table and bars of the cost of search.
 
 use super::{Bar, KIB, MIB, line, time};
 use crate::search::{SIZES, Search};
