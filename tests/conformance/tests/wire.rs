@@ -1,4 +1,4 @@
-//! The server and the runner at the wire.
+//! Tests the server and the runner over HTTP.
 
 mod wire {
     mod client;
