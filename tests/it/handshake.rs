@@ -1,4 +1,4 @@
-//! What both sides agree on before anything else.
+//! The handshake: the negotiation of versions and capabilities.
 
 use serde_json::{Value, json};
 
