@@ -1,4 +1,4 @@
-//! Prompts: listed under minted names, fetched from their owner.
+//! Prompts: listed under gateway names, and fetched from their server.
 
 use serde_json::{Value, json};
 
