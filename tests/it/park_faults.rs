@@ -83,7 +83,7 @@ async fn ask_a_backend_does_not_wait_for_ever_and_the_client_gets_what_came_of_i
         let told = scene.backend.answer_to("\"q\"").await;
         assert_eq!(told["error"]["data"]["code"], "TIMEOUT", "{back:?}: {told}");
         scene.gauge_becomes("goblin_requests_in_flight", 0).await;
-        // The input request has timed out, so the call continues without it, with or without a response.
+        // The server request has timed out, so the repetition returns the result, with or without a response.
         let answers = if back == Back::Stdio { json!({}) } else { answers };
         let done = scene.client.request("tools/call", retry(&call, answers.clone(), &state)).await;
         assert!(text_of(&done).contains("TIMEOUT"), "{back:?}: {done}");

@@ -1,4 +1,4 @@
-//! The record that a running gateway leaves for other commands.
+//! The record that a running gateway writes for other commands.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

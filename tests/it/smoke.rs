@@ -1,4 +1,4 @@
-//! The gateway as a whole, in a few breaths.
+//! A short test of the whole gateway.
 
 use serde_json::json;
 
