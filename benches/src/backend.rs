@@ -2,7 +2,7 @@
 //! by shared bytes.
 //!
 //! The server stores no sessions. It assigns session ids and requires one on each request, like a server with a
-//! handshake, but does not look them up. As a modern server (2026-07-28) it uses no session ids.
+//! handshake, but does not look them up. The modern variant (2026-07-28) uses no session ids.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

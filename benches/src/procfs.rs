@@ -1,4 +1,6 @@
 //! Reads the CPU time and memory of a process from the kernel, and a description of the machine for the report.
+//!
+//! All values come from `/proc`, so the benchmark needs Linux and no cooperation of the measured process.
 
 use std::collections::HashMap;
 use std::fs;

@@ -1,4 +1,7 @@
 //! The scenarios: the operations, the ways they can take, and the correct response to each.
+//!
+//! The fleet starts the servers of a scenario, and the load generator repeats its request. A response is checked in
+//! full once, before its bytes become the expected ones.
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;

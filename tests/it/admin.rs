@@ -1,4 +1,7 @@
 //! The probes (alive, ready, and the details they must not reveal), and the operators' API under `/api`.
+//!
+//! The metrics in the status equal those of `/metrics`, and the entries equal those of clients. No session id appears
+//! in full.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! A client for the ledger of server requests. It makes calls whose servers send requests back, answers them in its
-//! manner, and records every message.
+//! A client for the ledger of server requests. It makes calls that cause server requests, answers them in its manner,
+//! and records every message.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -28,7 +28,7 @@ pub const ROUTES: [(&str, &str); 8] = [
 pub const WIDTH: u64 = 16;
 const END_OF_ROUND: &str = r#"{"jsonrpc":"2.0","id":"end of round","method":"ping"}"#;
 
-/// Returns a call whose server requests a response to `nonce`.
+/// Returns a call that makes its server request a response to `nonce`.
 pub fn asking(id: u64, server: &str, via: &str, nonce: &str) -> String {
     let params = json!({ "nonce": nonce, "messages": [], "maxTokens": 1 });
     let arguments = json!({ "method": SAMPLING, "via": via, "params": params });
@@ -94,12 +94,12 @@ impl Books {
         Report { calls: self.ledger.report(), asks, wrong, again }
     }
 
-    /// Returns the number of calls whose server request was rejected because its client was ambiguous.
+    /// Returns the number of calls that failed because the client of their server request was ambiguous.
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Returns the failures of requests whose client was certain.
+    /// Returns the failures of requests with a certain client.
     pub fn broken(&self) -> Vec<String> {
         self.notes().broken.clone()
     }
@@ -151,7 +151,7 @@ pub struct Player {
     number: u64,
     /// The calls of this round, in the order of their ids.
     calls: Vec<Open>,
-    /// The nonces of all its calls. The next field has those whose request it has received.
+    /// The nonces of all its calls. The next field has those with a received server request.
     mine: HashSet<String>,
     asked: HashSet<String>,
     /// The nonce of each response, and the nonce of its call.

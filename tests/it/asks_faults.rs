@@ -1,4 +1,7 @@
 //! Server requests without a regular response (timeout, refusal, lost client), and unsolicited responses.
+//!
+//! The server must receive exactly one response to each request. The client receives a cancellation if its response is
+//! not needed any more.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,6 @@
 //! Server requests between third-party programs: server-everything sends them, clients of the official SDKs answer.
+//!
+//! The same script runs without a gateway first, so that a failure can be attributed.
 
 use serde_json::{Value, json};
 

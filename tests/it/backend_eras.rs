@@ -1,4 +1,6 @@
 //! Legacy, modern and dual-era backends: the detected era, and the protocol towards each.
+//!
+//! The gateway probes a backend once and remembers the result. A backend that changes its era is detected again.
 
 use serde_json::{Value, json};
 

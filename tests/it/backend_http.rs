@@ -1,4 +1,6 @@
 //! Backends over Streamable HTTP: the forms of a response, expired sessions, and bad networks.
+//!
+//! A fault affects only the calls of its own backend, and a sent call is never sent again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

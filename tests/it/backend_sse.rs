@@ -1,4 +1,6 @@
 //! Backends over HTTP+SSE, configured or detected: one stream for all messages, and its failures.
+//!
+//! A fault affects only the calls of its own backend, and a sent call is never sent again.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,4 +1,6 @@
 //! Backends as child processes: their input, their output, and their failures.
+//!
+//! A crashed or stuck process affects only its own callers. Its restarts are bounded.
 
 use serde_json::json;
 

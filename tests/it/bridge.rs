@@ -1,5 +1,6 @@
-//! `goblin stdio` next to a gateway of the same configuration: both share one set of servers, also across restarts of
-//! the gateway.
+//! `goblin stdio` next to a gateway of the same configuration: both share one set of servers.
+//!
+//! The bridge survives a restart of the gateway. Each request of the client receives exactly one response.
 
 use std::path::PathBuf;
 use std::process::Stdio;

@@ -1,4 +1,7 @@
 //! Server requests to a client behind a bridge, and the routing of its responses.
+//!
+//! A response must never reach another session than the one of its request. The tests play the gateway themselves to
+//! control every message.
 
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};

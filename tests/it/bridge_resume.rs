@@ -1,4 +1,6 @@
-//! Streams that are cut between bridge and gateway: the bridge resumes them, and no message is sent or delivered twice.
+//! Streams that are cut between bridge and gateway.
+//!
+//! The bridge resumes them. No message is sent or delivered twice, and a gap is reported to the client.
 
 use std::process::Stdio;
 

@@ -1,4 +1,6 @@
 //! Subscriptions of a `goblin stdio` client survive a restart of the gateway.
+//!
+//! The bridge repeats them at the next gateway under the URIs that the client knows.
 
 use std::path::PathBuf;
 

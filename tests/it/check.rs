@@ -1,4 +1,6 @@
 //! `goblin check`: problems, servers, exit codes, and no leftovers.
+//!
+//! The command starts servers only with the flag for it, and never prints secrets.
 
 use std::process::Stdio;
 

@@ -1,4 +1,6 @@
 //! The command line: the output before anything runs.
+//!
+//! Configuration problems are reported together, and no server starts if there is one. Help and version go to stdout.
 
 use std::path::Path;
 use std::process::{Output, Stdio};

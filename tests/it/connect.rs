@@ -1,4 +1,6 @@
 //! The HTTP client of a backend with real sockets: plain, TLS, proxies, and its errors.
+//!
+//! Every error must report whether the request may have been sent, because only an unsent request can be repeated.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,6 @@
-//! `goblin doctor`: each problem with its real cause and its remedy, without any changes.
+//! `goblin doctor`: each problem with its real cause and its remedy.
+//!
+//! The command changes nothing, and its exit code follows its findings.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;

@@ -1,4 +1,6 @@
 //! `goblin add` and `goblin remove` change only the requested entries.
+//!
+//! Comments and formatting of the file are preserved. A rejected change leaves the file untouched.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

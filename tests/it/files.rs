@@ -1,4 +1,6 @@
 //! A directory as a server: its files as resources and through tools.
+//!
+//! Resources, tools and completion obey the same rule about excluded files.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -1,4 +1,6 @@
 //! Notifications of a files server: changes of subscribed files, and of the list.
+//!
+//! Every change is notified at least once, however the file is written. Excluded files cause no notification.
 
 use std::collections::BTreeSet;
 use std::fs;

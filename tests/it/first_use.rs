@@ -1,4 +1,7 @@
-//! The first start by a new user.
+//! The first start by a new user, without any configuration.
+//!
+//! The gateway serves the working directory, but never a whole disk or home directory. It prints instructions only to a
+//! terminal.
 
 use std::process::Stdio;
 

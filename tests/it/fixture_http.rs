@@ -1,4 +1,6 @@
 //! The fixture as an independent HTTP server: a backend for the gateway, or a reference to compare it with.
+//!
+//! The process ends with its handle.
 
 use std::net::SocketAddr;
 use std::process::Stdio;

@@ -1,4 +1,6 @@
 //! Streamable HTTP from the client's view: sessions, statuses, streams.
+//!
+//! Each violation of the transport has a defined status. A lost connection does not cancel a call.
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};

@@ -1,4 +1,6 @@
 //! Requests of 2026-07-28 at `/mcp`: the errors, their order, and the detection of the era.
+//!
+//! The body of each request decides its era, so both eras can share a connection. No session is created or looked up.
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};

@@ -1,5 +1,7 @@
 //! Ends of sessionless calls other than by a response: the client disconnects or cancels, a timeout, a dead or busy
 //! backend, a shutdown.
+//!
+//! In each case the backend receives a cancellation if it still works on the call, and no call is left open.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,6 @@
-//! The results for clients of 2026-07-28: `resultType`, log lines and progress on their own requests, and every token
-//! as the backend wrote it.
+//! The results for clients of 2026-07-28: `resultType`, log lines and progress on their own requests.
+//!
+//! The gateway adds members only at the front of a result. Every other token is as the backend wrote it.
 
 use goblin_fixture::lossless::LOSSLESS;
 use serde_json::{Value, json};

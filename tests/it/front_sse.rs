@@ -1,4 +1,7 @@
 //! HTTP+SSE from the client's view: one stream for all incoming messages, a POST for each outgoing one.
+//!
+//! The stream is the session: when it ends, the session and its calls end too. A client that does not read is
+//! disconnected without effect on others.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,6 @@
 //! `goblin stdio` from the view of a client program.
+//!
+//! The handshake comes first and once. At the end of the input, open calls are completed before the process exits.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,6 @@
 //! Access to the gateway over HTTP: hosts, origins and the token, on every route.
+//!
+//! A rejected request reaches no route.
 
 use http::{Method, StatusCode};
 use serde_json::json;

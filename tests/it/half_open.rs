@@ -1,5 +1,7 @@
 //! A client that vanishes without closing its connection (a pulled cable, F7): its machine acknowledges nothing any
 //! more.
+//!
+//! The gateway must notice it, and must not confuse it with a client that is only silent.
 #![cfg(target_os = "linux")]
 
 use serde_json::json;

@@ -1,4 +1,7 @@
-//! The harness of the tests: a gateway as a real process, and clients that exchange raw bytes.
+//! The harness of all tests: a gateway as a real process, and clients that exchange raw bytes.
+//!
+//! The clients make few checks of their own, so each test asserts exactly what it needs. Every wait has the timeout
+//! [`PATIENCE`].
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

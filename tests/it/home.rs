@@ -1,4 +1,6 @@
 //! The home directory of a user: a configuration, the gateways that run there, and commands that find them.
+//!
+//! The tests of the command line use it. Commands see no files outside of the directory.
 
 use std::path::PathBuf;
 use std::process::Stdio;

@@ -1,9 +1,9 @@
-//! The frame of every hostile test: a neighbour whose calls must succeed during the attack, and the state of the gateway
-//! after it.
+//! The frame of every hostile test: a neighbour that makes calls during the attack, and the state of the gateway after
+//! it.
 //!
 //! A test starts a gateway with the attacked parts and a healthy server, then [`Attack::begin`], then attacks, then
-//! [`Attack::end`]. The end asserts that every call of the neighbour succeeded, that no worker thread was busy for long, and
-//! that the memory of the gateway stayed below the ceiling that the test documents.
+//! [`Attack::end`]. The end asserts that every call of the neighbour succeeded, that no worker thread was busy for
+//! long, and that the memory of the gateway stayed below the ceiling that the test documents.
 
 use std::io::Write as _;
 use std::sync::Arc;

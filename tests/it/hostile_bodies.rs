@@ -1,4 +1,7 @@
-//! Requests and responses that are large in total.
+//! Requests and responses that are large in total, although each is within its limit.
+//!
+//! The gateway bounds the memory of all bodies together. It rejects new work at the bound and completes the accepted
+//! work.
 
 use bytes::Bytes;
 use http::StatusCode;

@@ -1,5 +1,7 @@
 //! Messages that are too deep, batches that are too long, and clients and backends that make the gateway store too
 //! much.
+//!
+//! Each limit rejects one message and leaves its connection usable.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -27,8 +29,7 @@ fn assert_limit(answer: &Value, limit: &str, value: usize) {
     assert!(data["retryable"].is_null(), "the same message is too large the next time too");
 }
 
-/// Returns a call whose message has this nesting depth, counting the message, its params, its arguments and their
-/// content.
+/// Returns a call with this nesting depth, counting the message, its params, its arguments and their content.
 fn deep_call(id: usize, depth: usize) -> String {
     let inner = nested(depth - 3);
     format!(

@@ -1,5 +1,6 @@
-//! Hostile files of other clients: `goblin import` and `goblin add` show the command that would run, whatever the file
-//! does to hide it.
+//! Hostile files of other clients, as input of `goblin import` and `goblin add`.
+//!
+//! The user must see the full command that would run. No trick in the file may hide or disguise a part of it.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;

@@ -1,4 +1,8 @@
-//! Attacks on the filters of resources: no spelling of a URI reaches a resource whose plain form is denied.
+//! Attacks on the filters of resources: no spelling of a URI reaches a resource that the filters deny in its plain
+//! form.
+//!
+//! The error must equal the one for an unknown resource, and no request may reach the backend. Legitimate encoded URIs
+//! must still work.
 
 use serde_json::{Value, json};
 

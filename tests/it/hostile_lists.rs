@@ -1,4 +1,6 @@
 //! Backends with too large lists, or with too frequent changes.
+//!
+//! The gateway keeps only the entries it needs, and a bounded amount of old versions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -38,8 +40,8 @@ fn tool(name: &str, description: &str) -> String {
     format!(r#"{{"name":"{name}","description":"{description}","inputSchema":{{"type":"object"}}}}"#)
 }
 
-/// Starts a backend whose tools change with every fetch. Each of two pages has `garbage` bytes around a tool of `entry`
-/// bytes.
+/// Starts a backend that changes its tools with every fetch. Each of two pages has `garbage` bytes around a tool of
+/// `entry` bytes.
 async fn changing(garbage: usize, entry: usize) -> Scripted {
     let (garbage, description) = ("x".repeat(garbage), "y".repeat(entry));
     Scripted::start(move |seen, before| match seen.method() {

@@ -1,4 +1,7 @@
 //! Secrets stay separate: a server sees only its own variables, and clients cannot read operators' information.
+//!
+//! The tests read the real environment of each process. Output and command lines of servers appear in no response to a
+//! client.
 
 use std::collections::BTreeMap;
 

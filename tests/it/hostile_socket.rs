@@ -1,4 +1,6 @@
 //! Rejections of a gateway on a Unix socket: peers of other users, foreign paths, open directories (HARD-10).
+//!
+//! The gateway never removes a file that is not its own socket.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};

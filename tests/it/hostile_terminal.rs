@@ -1,5 +1,6 @@
-//! Hostile text of servers on a terminal and in a pipe: a terminal receives no control characters, a pipe receives all
-//! bytes.
+//! Hostile text of servers on a terminal and in a pipe.
+//!
+//! A terminal receives no control characters. A pipe receives all bytes unchanged.
 
 use serde_json::json;
 

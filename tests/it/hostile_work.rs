@@ -1,4 +1,4 @@
-//! Hostile tests: work whose size a client or a backend chooses does not block the worker threads (HARD-4).
+//! Hostile tests: expensive work of a client or a backend does not block the worker threads (HARD-4).
 //!
 //! Each test documents the maximal memory of the gateway in MiB. The test build is not optimized, so the sizes here are
 //! smaller than those of a real attack.

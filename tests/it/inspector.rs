@@ -1,4 +1,6 @@
-//! The Inspector's command line against a gateway.
+//! The Inspector's command line against a gateway, over HTTP and stdio.
+//!
+//! It is an independent client, so it finds misreadings of the protocol that the gateway and the harness share.
 
 use std::process::Stdio;
 

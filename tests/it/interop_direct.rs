@@ -48,7 +48,7 @@ async fn play(run: &Run, number: usize, url: &str) -> Verdicts {
     run.client.play(run.era, over, &format!("mark{number}")).await
 }
 
-/// Returns the features whose outcome differs from the known limits of the two SDKs.
+/// Returns the features with an outcome that contradicts the known limits of the two SDKs.
 fn surprises(run: &Run, verdicts: &Verdicts) -> Vec<String> {
     let surprise = |feature: &&str| {
         let lacks = run.lacks(feature);

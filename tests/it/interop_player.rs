@@ -83,7 +83,7 @@ impl Maker {
         }
     }
 
-    /// Returns the server's program and its arguments. Returns `None` for the Rust SDK, whose server runs in this
+    /// Returns the server's program and its arguments. Returns `None` for the Rust SDK, because its server runs in this
     /// process.
     fn server_program(self) -> Option<Vec<String>> {
         let (program, script) = match self {

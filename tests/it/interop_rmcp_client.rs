@@ -1,4 +1,6 @@
 //! The official Rust SDK as a client that plays the scripts of the features.
+//!
+//! It runs in the process of the test, and returns the same verdicts as the clients of other languages.
 #![expect(deprecated, reason = "older versions of the protocol are spoken too")]
 
 use std::net::SocketAddr;

@@ -1,4 +1,6 @@
 //! `/api/subscriptions`: the subscriptions of all clients in the operators' view.
+//!
+//! The list covers sessions, bridges and per-client connections alike.
 
 use http::StatusCode;
 use serde_json::{Value, json};

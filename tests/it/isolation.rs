@@ -1,4 +1,6 @@
 //! A client or backend does not affect the others, and every limit holds at its exact number (P6, P7).
+//!
+//! The tests fill a limit exactly, and check that the next request is rejected while others proceed.
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -104,7 +106,7 @@ async fn p6_a_backend_with_its_hands_full_is_overloaded_after_a_wait() {
 
 #[tokio::test]
 async fn f14_exactly_so_many_sessions_fit_and_a_place_is_freed_by_delete() {
-    // An open stream protects its session. Without a stream, the new client would replace it.
+    // An open stream protects its session. A session without a stream would be replaced by the new client.
     let gateway = Gateway::start(json!({ "gateway": { "maxSessions": 2 }, "mcpServers": {} })).await;
     let first = gateway.client().await;
     let second = gateway.client().await;

@@ -1,5 +1,7 @@
 //! Sessions end in every possible way and leave nothing behind (F12): no session, stream, call, descriptor, process or
 //! memory.
+//!
+//! The test repeats rounds of clients and compares the idle gateway after each. Memory may grow only by fragmentation.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -238,8 +240,8 @@ impl Watcher {
         }
     }
 
-    /// Returns the number of descriptors. Excludes the pooled connections to the backend over HTTP, whose number
-    /// depends on the peak of concurrent calls.
+    /// Returns the number of descriptors. Excludes the pooled connections to the backend over HTTP, because their
+    /// number depends on the peak of concurrent calls.
     fn descriptors(&self) -> usize {
         let table = std::fs::read_to_string(format!("/proc/{}/net/tcp", self.pid)).expect("its connections");
         let port = format!(":{:04X}", self.backend.port());

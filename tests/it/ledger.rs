@@ -138,7 +138,7 @@ fn pid_file(scratch: &Scratch, gateway: u64) -> PathBuf {
     scratch.path().join(format!("pid-{gateway}"))
 }
 
-/// Returns the configuration of one gateway whose backend writes a pid file.
+/// Returns the configuration of one gateway. Its backend writes a pid file.
 fn tracked(config: &Value, scratch: &Scratch, gateway: u64) -> Value {
     let mut config = config.clone();
     let arguments = config["mcpServers"]["pipe"]["args"].as_array_mut().expect("a list");

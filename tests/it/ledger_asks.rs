@@ -1,6 +1,6 @@
-//! The wrong-recipient ledger of server requests. Clients of every transport make calls whose servers send requests
-//! back, all at the same time and with the same ids. The ledger accounts for the recipient of every request and every
-//! response (P1, P2).
+//! The wrong-recipient ledger of server requests. Clients of every transport make calls that cause server requests, all
+//! at the same time and with the same ids. The ledger accounts for the recipient of every request and every response
+//! (P1, P2).
 //!
 //! The params of a server request contain the nonce of its call, which identifies the right client. Each response has
 //! its own nonce. The result of the call contains it, and the server records it.

@@ -1,4 +1,6 @@
 //! `subscriptions/listen`: the notifications on the streams of sessionless clients, and those that must not arrive.
+//!
+//! The acknowledgement is the first message of a stream, and lists only what will really be notified.
 
 use serde_json::{Value, json};
 

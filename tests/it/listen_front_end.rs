@@ -1,4 +1,6 @@
 //! Streams of listening clients: their ends, their limits, and their independence of other requests.
+//!
+//! A stream that ends leaves no subscription behind, in the gateway or at the server.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,6 @@
 //! The lists: complete, from the catalog, page by page, and with notifications of changes.
+//!
+//! A list request never contacts a backend. A sequence of pages shows one version of the catalog or is rejected.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,6 @@
 //! The operators' output: the log in both formats, and the audit.
+//!
+//! Every event kind is documented. No secret or session id appears in a line, and the audit has no content of messages.
 
 use std::collections::BTreeSet;
 

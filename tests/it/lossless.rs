@@ -1,4 +1,6 @@
 //! A client reads exactly the bytes that a backend writes: every token, over every pair of transports.
+//!
+//! Only white space outside of strings may change.
 
 use goblin_fixture::lossless::LOSSLESS;
 use serde_json::json;

@@ -1,4 +1,6 @@
 //! The gateway's own tools (META-1 to META-5, REG-6, REG-7, D2): their results for every kind of client.
+//!
+//! The results must match their output schemas and be the same over every transport.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,6 @@
 //! A call with `call_tool` equals the direct call: the same result, byte for byte, and the same messages in between.
+//!
+//! Timeouts, progress, cancellation, tasks and input requests follow the rules of the called tool.
 
 use goblin_fixture::lossless::LOSSLESS;
 use serde_json::{Value, json};

@@ -1,4 +1,6 @@
 //! Errors of the gateway's own tools are tool errors that the agent can correct.
+//!
+//! Each message names the mistake and the next step. An invalid call reaches no server.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,6 @@
 //! The gateway's own tools under other settings: a prefix, few listed tools, a profile, changing servers.
+//!
+//! The tools see exactly the catalog of their client.
 
 use http::Method;
 use serde_json::{Value, json};

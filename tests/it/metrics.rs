@@ -1,4 +1,6 @@
 //! The metrics in a scrape.
+//!
+//! Every family is documented and every documented one exists. A removed server takes its series with it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,6 @@
 //! Requests to the admin API with the admin token, as commands on the same machine send them.
+//!
+//! The harness remembers the runtime directory of each gateway, where the token is found.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

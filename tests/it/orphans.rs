@@ -1,4 +1,6 @@
 //! No process is left behind, whichever process is killed and however stubborn the children are (P9, F25).
+//!
+//! The tests use real process trees with wrappers and daemons, and read `/proc`.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! Calls of sessionless clients whose backend requests input. The call returns the input requests, waits, and continues
-//! when its client repeats it. The tool runs once.
+//! Calls of sessionless clients with a backend that requests input. The call returns the input requests, waits, and
+//! continues when its client repeats it. The tool runs once.
 
 use serde_json::{Map, Value, json};
 

@@ -1,5 +1,7 @@
 //! Suspended calls under faults: foreign states, clients that repeat twice, late or never, dead backends, ambiguous
 //! server requests, and a shutdown.
+//!
+//! A state is valid for its own call and only once. The tool must never run twice.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -132,8 +134,8 @@ async fn arrives(client: &mut StdioClient) {
     }
 }
 
-/// A server request belongs to the call of its stream. Without such a stream two calls make it ambiguous, even of the
-/// same client, because the wrong call could return it.
+/// A server request belongs to the call of its stream. If there is no such stream, two open calls make it ambiguous,
+/// even of the same client, because the wrong call could return it.
 #[tokio::test]
 async fn ask_an_ask_that_may_be_of_two_calls_is_nobodys() {
     for back in [Back::Stdio, Back::Get, Back::Sse, Back::Post] {

@@ -1,5 +1,7 @@
 //! Per-client servers (`"session": "per-client"`): started with the first call, ended with the client, and never
 //! shared.
+//!
+//! A failing or slow start affects only its own client.
 
 use std::path::{Path, PathBuf};
 

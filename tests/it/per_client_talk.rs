@@ -1,4 +1,6 @@
 //! Other messages between a client and its own server: server requests, notifications, capabilities, log lines.
+//!
+//! The connection identifies the client, so no message is ambiguous.
 
 use serde_json::{Value, json};
 
@@ -24,7 +26,7 @@ async fn gateway_of(server: Value) -> Gateway {
     Gateway::with_servers(json!({ "a": server })).await
 }
 
-/// Starts a call whose response is a stream with other messages first.
+/// Starts a call that sends other messages before its result. Returns the stream.
 async fn begin(client: &Client, tool: &str, arguments: Value) -> Listener {
     let params = json!({"name": tool, "arguments": arguments});
     let body = json!({"jsonrpc": "2.0", "id": "c", "method": "tools/call", "params": params});

@@ -1,4 +1,6 @@
 //! Profiles: hidden entries are unreachable by any request.
+//!
+//! A response about a hidden entry must equal the one for an unknown entry. Even notifications must not reveal it.
 
 use std::process::Stdio;
 

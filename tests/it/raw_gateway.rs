@@ -1,4 +1,6 @@
 //! A gateway that the test plays: the test receives each request and writes its response.
+//!
+//! The tests of the bridge and of commands use it to simulate faults and exact orders of messages.
 
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;

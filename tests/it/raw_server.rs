@@ -1,4 +1,6 @@
 //! A backend that answers `tools/call` with arbitrary bytes, also with ones that no real server would send.
+//!
+//! The tests of backend faults use it. It counts the calls, so that a test can prove that none was repeated.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

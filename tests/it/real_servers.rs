@@ -1,4 +1,6 @@
 //! Reference servers behind the gateway: their behaviour beyond that of the fixture.
+//!
+//! They run over every transport, and are killed and replaced like in real use.
 
 use std::path::Path;
 use std::process::Stdio;

@@ -1,4 +1,7 @@
 //! Changes of the configuration file while the gateway runs.
+//!
+//! A reload affects only the changed servers. No call or subscription of another server is lost, and an invalid file
+//! changes nothing.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,4 +1,6 @@
 //! Resources: their URIs, their servers, and their content.
+//!
+//! Every exposed URI leads back to exactly one native URI, and the backend receives its own spelling.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,6 @@
 //! Streams that are cut and resumed by `Last-Event-ID`: of a call, of a session, and those that cannot be resumed.
+//!
+//! A resumed stream continues without loss or repetition. An event id of another client reveals nothing.
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};

@@ -31,8 +31,8 @@ struct State {
     call: Value,
     /// The `Last-Event-ID` of each GET that resumes a call.
     resumed: Vec<String>,
-    /// The `Last-Event-ID` of each GET of the session's stream, whose event ids begin with `s`. It is empty if there
-    /// was none.
+    /// The `Last-Event-ID` of each GET of the session's stream, or an empty text. The event ids of that stream begin
+    /// with `s`.
     stood: Vec<String>,
     /// The error statuses for the next GETs of the session's stream.
     refusals: VecDeque<&'static str>,
@@ -330,7 +330,7 @@ async fn p3_a_call_that_is_open_when_its_session_is_forgotten_is_not_sent_again(
     await_call(&client, "a_t").await;
 }
 
-/// Returns a stream whose retry delay is long.
+/// Returns a stream with a long retry delay.
 fn late() -> Vec<String> {
     vec![stream_of(&(prime("0").replace("500", "30000") + &progress("1", 1)))]
 }

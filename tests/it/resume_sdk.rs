@@ -1,4 +1,6 @@
 //! Clients of the official SDKs that lose their connection during a call and resume.
+//!
+//! A proxy cuts the connection at a defined event, and the call must still succeed.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,4 +1,6 @@
 //! Routing: the tool that a name reaches, and its result.
+//!
+//! A name never moves to another server, and an unknown name contacts no backend.
 
 use serde_json::{Value, json};
 

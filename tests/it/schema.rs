@@ -1,4 +1,6 @@
 //! `goblin schema`: the output equals the committed file and agrees with the reader.
+//!
+//! Both must accept and reject the same configurations, also those in the documents.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,6 @@
 //! A terminal emulator: tests read the screen like a user and type keys.
+//!
+//! The tests of the dashboard use it. A frame is shown only when it is complete.
 
 use std::fs::File;
 use std::io::{Read, Write};

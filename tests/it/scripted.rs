@@ -1,4 +1,6 @@
-//! A backend over HTTP that records every request and answers by a script, for tests about the requests themselves.
+//! A backend over HTTP that records every request and answers by a script.
+//!
+//! It serves tests about the requests of the gateway: their headers, order and number.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};

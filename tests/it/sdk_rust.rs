@@ -1,4 +1,6 @@
 //! The official Rust SDK as a client of `goblin stdio`.
+//!
+//! The other SDKs run as separate programs; this one is linked into the test.
 
 use std::process::Stdio;
 use std::sync::Arc;

@@ -137,7 +137,7 @@ const READ: [(&str, &str, &str); 8] = [
     ("NOTE:///Up", "upper", "note:///Up"),
 ];
 
-/// D3: the backend receives its own spelling, whatever the SDK makes of a URI. Its response contains that spelling.
+/// D3: the backend receives its own spelling, even if the SDK changes a URI. Its response contains that spelling.
 fn reads(id: &str, sdk: Sdk) -> Vec<Step> {
     let read = |uri: &str| json!({"do": "read_resource", "uri": format!("{id}+{uri}")});
     let mut steps: Vec<Step> = READ

@@ -1,4 +1,6 @@
 //! Calling tools, reading resources and filling in prompts from a shell.
+//!
+//! The exit code reports the outcome. JSON output and binary resources keep every byte.
 
 use std::process::Stdio;
 

@@ -1,4 +1,6 @@
 //! Completion in a real bash: of static words, and of names that only a running gateway has.
+//!
+//! The tests run the generated script, because quoting and word splitting are bash's own.
 
 use std::process::Stdio;
 

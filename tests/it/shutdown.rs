@@ -1,4 +1,6 @@
 //! Shutdown: open requests finish within the grace period, and nothing is left behind (F26).
+//!
+//! Calls beyond the grace period are cut and named in the log. A second signal ends the wait at once.
 
 use serde_json::json;
 use tokio::net::TcpStream;

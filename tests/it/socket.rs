@@ -1,4 +1,6 @@
 //! A gateway on a Unix socket, beside TCP or instead of it (HARD-10).
+//!
+//! Every command and the dashboard must work over the socket alone.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

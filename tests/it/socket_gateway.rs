@@ -1,4 +1,6 @@
 //! A gateway that listens on a Unix socket, and requests over that socket.
+//!
+//! `socket` and `hostile_socket` use it.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -19,7 +21,7 @@ use crate::home::Home;
 /// The path of the socket below the home.
 pub const SOCKET: &str = "private/goblin.sock";
 
-/// Returns a home whose gateway listens on [`SOCKET`] only, with these additional keys of `gateway`.
+/// Returns a home for a gateway that listens on [`SOCKET`] only, with these additional keys of `gateway`.
 pub fn home_with(gateway: Value) -> Home {
     let mut keys = json!({ "socket": SOCKET, "tcp": false, "grace": "60s" });
     let object = keys.as_object_mut().expect("an object");

@@ -1,4 +1,6 @@
 //! A client over HTTP+SSE: one stream for all incoming messages, a POST for each outgoing one.
+//!
+//! The tests of that transport and the ledgers use it.
 
 use std::net::SocketAddr;
 

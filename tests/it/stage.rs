@@ -1,4 +1,6 @@
 //! A gateway with one server `a`, for every pair of transports on the client and the server side.
+//!
+//! Tests iterate over [`pairs`], so that each property holds for all of them.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,6 @@
 //! `goblin status`: its output, its end, and its behaviour across a restart of the gateway.
+//!
+//! The JSON output is the response of the API, byte for byte.
 
 use std::process::Stdio;
 

@@ -1,4 +1,6 @@
 //! Helpers for the tests of subscriptions: subscribing, receiving updates, and querying the fixture.
+//!
+//! A fence resource proves that an update will not arrive any more, so no test waits for a timeout.
 
 use serde_json::{Value, json};
 

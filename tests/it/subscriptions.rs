@@ -1,4 +1,6 @@
 //! `resources/subscribe` and `resources/unsubscribe`: the updates for clients, and the requests to servers.
+//!
+//! Many clients share one upstream subscription, and an update reaches each of them once.
 
 use serde_json::{Value, json};
 

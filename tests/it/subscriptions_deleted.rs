@@ -1,5 +1,7 @@
-//! Deletion: the subscriber of a deleted resource is notified, stays subscribed, and is notified when the resource
-//! returns.
+//! Deletion of subscribed resources.
+//!
+//! The subscriber is notified, stays subscribed, and is notified again when the resource returns. A failed or
+//! restarting server deletes nothing.
 
 use std::fs;
 

@@ -1,4 +1,6 @@
 //! Subscriptions to selected fields: an update is sent if one of them changed, or if that is unknown.
+//!
+//! No change of a selected field may be lost, even if the list of the server fails.
 
 use serde_json::{Value, json};
 

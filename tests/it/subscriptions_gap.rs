@@ -1,4 +1,4 @@
-//! A server over HTTP whose session stream is absent for a while. Its notifications are lost in the meantime.
+//! A server over HTTP that loses its session stream for a while. Its notifications are lost in the meantime.
 
 use std::sync::Arc;
 

@@ -1,4 +1,6 @@
 //! The lifetime of subscriptions: they end with their client, and survive streams, connections and servers.
+//!
+//! A client that may have missed an update receives one for each subscription.
 
 use http::Method;
 use serde_json::{Value, json};

@@ -1,4 +1,6 @@
 //! Subscriptions to resources of modern servers: the gateway merges single subscriptions into a few listens.
+//!
+//! A merged stream is replaced without a gap, and a lost one leads to one update for each resource.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,7 @@
 //! Subscriptions to patterns: the covered resources, the updates for clients, the requests to the server, and the
 //! errors.
+//!
+//! A pattern covers present and future resources. Overlapping patterns share upstream requests.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,6 @@
 //! Patterns across streams, connections and servers, and the updates that must never reach their subscribers.
+//!
+//! A gap leads to one update of the pattern. Denied resources stay invisible.
 
 use serde_json::{Value, json};
 

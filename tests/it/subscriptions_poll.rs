@@ -1,4 +1,6 @@
 //! Polling: the gateway reads the resources of servers that never notify, and sends an update when the content differs.
+//!
+//! A change is notified once, and unchanged content never.
 
 use std::collections::BTreeSet;
 

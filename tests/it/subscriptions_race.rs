@@ -1,5 +1,6 @@
-//! Races of subscriptions: a client that unsubscribes, disconnects or cancels before the server's response leaves the
-//! server in the right state.
+//! Races of subscriptions: a client unsubscribes, disconnects or cancels before the server's response.
+//!
+//! The server must end up with exactly the subscriptions that clients still want.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,6 @@
 //! Subscriptions during changes of the configuration: servers that stay, change, appear and disappear.
+//!
+//! A subscription keeps its id. It moves to the changed server, or its client is notified of a deletion.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,5 +1,7 @@
 //! Subscriptions between third-party programs: clients of the official SDKs, and server-everything, which sends
 //! simulated updates.
+//!
+//! The same steps run without a gateway too, so that a failure can be attributed.
 
 use serde_json::{Value, json};
 

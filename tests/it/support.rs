@@ -1,4 +1,6 @@
 //! Helpers for the tests of backends and faults: fixtures over HTTP, processes in `/proc`, and parsed responses.
+//!
+//! Functions that wait do so with the timeout of the harness.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

@@ -1,4 +1,6 @@
 //! TASK-1 with 2025-11-25 on both sides: clients create, follow, fetch and cancel tasks by ids of the gateway.
+//!
+//! A task is visible only to the client that created it.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,7 @@
 //! TASK-1 between the versions: tasks of 2025-11-25 for clients of the extension, the reverse, and clients without
 //! tasks.
+//!
+//! The gateway translates the protocol. A client without tasks receives the final result of its call.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,6 @@
-//! Clients that create tasks: of 2025-11-25, and of the extension of 2026-07-28, whose requests are independent.
+//! Clients that create tasks: of 2025-11-25, and of the extension of 2026-07-28 with its independent requests.
+//!
+//! `tasks`, `tasks_bridge` and `tasks_modern` use them.
 
 use http::Method;
 use http::response::Parts;
@@ -122,7 +124,7 @@ impl Visitor {
         headers
     }
 
-    /// Sends a request whose header has `name` instead of the name in the body.
+    /// Sends a request with `name` in its header instead of the name in the body.
     pub async fn send(&self, method: &str, params: Value, name: Option<&str>) -> Answer {
         let message = self.message(method, params);
         self.client.send(Method::POST, "/mcp", &Visitor::headers(&message, name), message.to_string()).await

@@ -1,4 +1,6 @@
 //! URI templates: listed with their server, and matched against the URIs that clients read.
+//!
+//! A listed resource takes precedence over a template. A URI without a match contacts no backend.
 
 use serde_json::{Value, json};
 
@@ -101,7 +103,7 @@ async fn d12_what_matches_a_template_and_is_missing_is_told_in_the_backends_word
     assert_eq!(error["data"], json!({"code": "RESOURCE_NOT_FOUND", "uri": "a+note:///missing"}));
 }
 
-/// A scheme is case-insensitive. A client whose URI type lowers its case refers to the listed resource.
+/// A scheme is case-insensitive. Some clients change it to lower case, and still refer to the listed resource.
 #[tokio::test]
 async fn d3_a_listed_resource_in_another_spelling_comes_before_a_template() {
     let (_gateway, client) = one(fixture_server(&[])).await;

@@ -1,4 +1,6 @@
 //! A terminal that a program writes to and optionally reads from.
+//!
+//! Unlike `screen`, it stores the raw output and interprets no escape sequences.
 
 use std::fs::File;
 use std::io::{Read, Write};

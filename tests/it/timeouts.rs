@@ -1,4 +1,6 @@
 //! The timeouts of calls, and other ends before their response (ROUTE-3).
+//!
+//! A call that ends early is cancelled at its backend, and a late response is dropped.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,6 @@
 //! Traces: the context of clients reaches servers, and each call is a span if a collector is configured.
+//!
+//! An unreachable collector costs no call.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,6 @@
 //! `goblin top` in a terminal, controlled by keys, with a real gateway.
+//!
+//! The terminal must be restored at every end of the program.
 
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};

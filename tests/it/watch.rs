@@ -1,4 +1,6 @@
 //! `goblin watch`: its output, its commands, and its end.
+//!
+//! It survives a restart of the gateway, and reports an update for everything it may have missed.
 
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};

@@ -1,4 +1,6 @@
 //! `cargo xtask bench`: makes release builds, then runs goblin-bench against the fresh gateway.
+//!
+//! All further arguments go to goblin-bench.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,7 @@
 //! A running Goblin in front of servers with chosen tools, and one client of it.
+//!
+//! The context measurement starts one gateway for each mode and number of tools. The client returns definitions as raw
+//! JSON, because their tokens are counted.
 
 use std::time::{Duration, Instant};
 

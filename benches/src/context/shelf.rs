@@ -1,4 +1,7 @@
 //! A stdio MCP server that offers the tools of a published server and returns the same result for every call.
+//!
+//! The context measurement starts one process of it for each published server. The definitions are sent exactly as they
+//! were captured.
 
 use std::io::{self, BufRead, Write};
 

@@ -1,4 +1,6 @@
 //! Counts the tokens of a text in `o200k_base`, which this binary contains.
+//!
+//! A list of tools is counted twice: as it was sent, and reduced to the members that most clients pass to a model.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;

@@ -1,4 +1,6 @@
 //! The tables of the context cost of tool lists.
+//!
+//! [`Context`] has the token counts, and `context::price` computes the break-even. The functions here only format.
 
 use super::{line, median};
 use crate::context::{Context, Setting, Size, Step, Terms, Use, Walk, break_even, requests};

@@ -1,4 +1,7 @@
 //! The tables and bars of the cost of subscriptions.
+//!
+//! One part covers the fan-out of updates, the other the memory and the end of subscriptions. The functions here only
+//! format and compare.
 
 use super::{Bar, KIB, MIB, line, median, time};
 use crate::fan::{Fan, FanOut};

@@ -1,8 +1,8 @@
 //! The client that the suite starts for a scenario that judges clients.
 //!
-//! The suite plays the server and judges its client. With a gateway in between, the gateway is judged, and this client
-//! only uses it: it makes the calls of the scenario and answers server requests. Without a gateway this client itself
-//! is judged, which proves that it behaves correctly.
+//! The suite plays the server and judges its client. If a gateway is in between, the gateway is judged, and this client
+//! only uses it: it makes the calls of the scenario and answers server requests. If there is no gateway, this client
+//! itself is judged, which proves that it behaves correctly.
 
 mod gateway;
 mod mirror;

@@ -1,4 +1,6 @@
-//! Prompts and their completion.
+//! The prompts that the suite's scenarios name, and their completion.
+//!
+//! A prompt may request input first, like a tool, so it is a function of the responses so far.
 
 use rmcp::ErrorData;
 use rmcp::model::{

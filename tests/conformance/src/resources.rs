@@ -1,4 +1,6 @@
-//! The resources and the resource template.
+//! The resources and the resource template that the suite's scenarios name.
+//!
+//! Only [`WATCHED`] ever changes.
 
 use rmcp::ErrorData;
 use rmcp::model::{Resource, ResourceContents, ResourceTemplate};

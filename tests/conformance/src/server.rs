@@ -1,4 +1,7 @@
 //! The MCP server: one `Server` per session, or per request in the modern era.
+//!
+//! It implements the handler of `rmcp` and delegates to the modules for tools, prompts and resources. The shared
+//! [`World`] holds everything that outlives a session.
 #![expect(deprecated, reason = "older versions of the protocol are served too")]
 
 use std::collections::BTreeSet;

@@ -1,4 +1,7 @@
 //! Runs the official suite with the Node that is installed next to it.
+//!
+//! The suite writes its results to a temporary directory, which [`Report`] reads. The exit code alone cannot
+//! distinguish failed checks from a suite that did not run.
 
 use std::env;
 use std::fs;
@@ -60,7 +63,7 @@ impl Suite {
         command.args(&self.selection).arg("--output-dir").arg(&results.directory).stdin(Stdio::null());
         let output = command.output().context("cannot start node; run `cargo xtask tools`")?;
         let report = Report::read(&results.directory, self.side.prefix(), output.status.success())?;
-        // The suite also exits with 1 if checks fail. Without results it did not start.
+        // The suite also exits with 1 if checks fail. If there are no results, it did not start.
         if report.scenarios.is_empty() && !output.status.success() {
             bail!("the suite did not run: {}\n{}", output.status, last_lines(&output));
         }

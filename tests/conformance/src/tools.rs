@@ -1,4 +1,6 @@
 //! The tools: their names, and the module that answers each call.
+//!
+//! The suite defines the names and the required results.
 
 mod asking;
 pub mod content;

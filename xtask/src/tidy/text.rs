@@ -1,4 +1,6 @@
-//! Rules for the lines of one file.
+//! Rules for the lines of one file: registries, developers' paths, the length and name of sources.
+//!
+//! The functions are pure. The parent module reads the files.
 
 use std::path::Path;
 

@@ -1,4 +1,7 @@
 //! A gateway between this client and the suite's server, for one scenario.
+//!
+//! The client starts it, plays the scenario through it, and ends it. Dropping it kills the process and removes its
+//! directory.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;

@@ -1,4 +1,6 @@
 //! The headers of 2026-07-28 that repeat parts of a request.
+//!
+//! The peer adds them to each request. The suite judges missing and wrong headers.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

@@ -1,4 +1,6 @@
 //! The steps of the client in each scenario, and the results it must receive.
+//!
+//! A failed step ends the client with an error, which the suite counts as a failure.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};

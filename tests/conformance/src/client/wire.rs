@@ -1,4 +1,7 @@
 //! HTTP with one connection per request, and an iterator over the messages of a response.
+//!
+//! A response may be one JSON text or an event stream. The iterator remembers the last event id, so that the peer can
+//! resume a cut stream.
 
 use std::time::Duration;
 

@@ -1,4 +1,7 @@
 //! Tools that request input from the user, the client's model or the client.
+//!
+//! Each tool is a function of the responses so far, so it works in both eras. Tools with several rounds keep their
+//! progress in the sealed `requestState`.
 
 use rmcp::model::{CallToolResult, ClientCapabilities, ErrorData, InputRequest, InputRequests, JsonObject};
 use serde_json::{Value, json};

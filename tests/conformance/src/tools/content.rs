@@ -1,4 +1,6 @@
 //! Tools that only return content, one for each kind.
+//!
+//! They have no inputs and no side effects, so their results are constants.
 
 use rmcp::model::{CallToolResult, ContentBlock, ResourceContents};
 use serde_json::json;

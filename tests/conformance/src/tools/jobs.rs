@@ -1,4 +1,6 @@
 //! Tools that become tasks, for clients with the tasks extension.
+//!
+//! A client without the extension gets the result of an optional task directly, and an error for a required one.
 
 use std::time::Duration;
 

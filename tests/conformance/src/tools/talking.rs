@@ -1,4 +1,6 @@
 //! Tools that send messages before their result: progress, log messages, a cut stream.
+//!
+//! A failed message does not end the call, because the client may have disconnected.
 
 use std::time::Duration;
 

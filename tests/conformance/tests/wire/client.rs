@@ -1,4 +1,6 @@
 //! A minimal client for the tests: raw requests, and the events of a stream one by one.
+//!
+//! It does no checks of its own beyond the HTTP status, so each test asserts exactly what it needs.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};

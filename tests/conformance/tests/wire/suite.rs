@@ -1,4 +1,6 @@
 //! The results of the suite for this server.
+//!
+//! Every scenario must pass without a warning. The tests also check the errors of the runner itself.
 
 use std::process::Command;
 

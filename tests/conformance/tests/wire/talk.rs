@@ -1,4 +1,6 @@
 //! Behaviour that the suite does not test: the way of each era, and changes in a session.
+//!
+//! A tool sends its questions as requests in a session, and returns them as its result without one.
 
 use serde_json::json;
 
