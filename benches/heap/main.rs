@@ -102,7 +102,7 @@ impl Default for Book {
     }
 }
 
-/// A catalog without entries, so that every resource keeps its native URI.
+/// The offers of a backend without a list. Every URI is accepted and keeps its native form.
 struct Nothing;
 
 impl Offers for Nothing {

@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 use crate::envelope::{self, Call, Method};
 use crate::serve::{self, Reply, SESSION_ID};
 
-/// Serves `tools` tools as server number `server`, and never returns on its own. A modern server uses no sessions.
+/// Serves `tools` tools as server number `server`. A modern server uses no sessions. Returns only on an error.
 pub async fn run(listener: TcpListener, tools: usize, server: usize, is_modern: bool) -> std::io::Result<()> {
     let answers = Arc::new(Answers::new(tools, server, is_modern));
     serve::serve(listener, move |request| answer(Arc::clone(&answers), request)).await

@@ -185,7 +185,7 @@ struct Tally {
     bell: Notify,
 }
 
-/// Makes updates one after the other.
+/// The source of the updates, which are made one after the other.
 struct Toucher {
     client: Client,
     readers: JoinSet<Result<()>>,

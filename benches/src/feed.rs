@@ -35,7 +35,7 @@ pub const NUMBER: &str = r#""number":"#;
 /// The number of updates that may wait for a client. Further updates are dropped for it.
 const MOST_WAITING: usize = 16;
 
-/// Serves the resource `uri`, and never returns on its own.
+/// Serves the resource `uri`. Returns only on an error.
 pub async fn run(listener: TcpListener, uri: String) -> io::Result<()> {
     let feed = Arc::new(Feed { uri, streams: Mutex::default(), count: AtomicU64::new(0) });
     let routes = Router::new().route("/mcp", get(open).post(answer).delete(StatusCode::OK)).with_state(feed);

@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use crate::envelope;
 use crate::serve::{self, Reply};
 
-/// Answers every request except `initialize` with `body`, and never returns on its own.
+/// Answers every request except `initialize` with `body`. Returns only on an error.
 pub async fn run(listener: TcpListener, body: Bytes) -> std::io::Result<()> {
     serve::serve(listener, move |request| answer(body.clone(), request)).await
 }

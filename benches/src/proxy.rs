@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 use crate::envelope;
 use crate::serve::{self, PROTOCOL_VERSION, Reply, SESSION_ID};
 
-/// Forwards every POST and DELETE to `target`, and never returns on its own.
+/// Forwards every POST and DELETE to `target`. Returns only on an error.
 pub async fn run(listener: TcpListener, target: Uri) -> std::io::Result<()> {
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);

@@ -286,7 +286,8 @@ fn time(microseconds: f64) -> String {
     }
 }
 
-/// Returns the smallest value that is not below `percent` of all values. The values must be sorted.
+/// Returns the nearest-rank percentile: at least `percent` percent of the values are not above it. The values must be
+/// sorted.
 fn percentile(values: &[u64], percent: usize) -> u64 {
     let rank = (values.len() * percent).div_ceil(100);
     values.get(rank.saturating_sub(1)).copied().unwrap_or(0)

@@ -197,7 +197,7 @@ async fn err1_a_reused_id_is_refused_and_the_first_still_answered_over_http() {
     let client = gateway.client_seeing("a_echo").await;
     for (id, other) in [(json!(1000), json!("1000")), (json!("x"), json!("y"))] {
         let frozen = Frozen::new(&pid_file).await;
-        // The response head arrives after the gateway has sent the call to the backend, so the call is in flight from
+        // The head of the stream arrives after the gateway has waited for the backend, so the call is in flight from
         // here on.
         let (_, mut first) = client.open(echo(id.clone(), 1)).await;
         let second = client.post(echo(id.clone(), 2)).await.json();

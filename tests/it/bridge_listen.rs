@@ -237,7 +237,8 @@ async fn srv2_a_refusal_for_headers_makes_the_bridge_look_at_the_tools() {
     assert_eq!((again.body.as_str(), again.header("mcp-param-r")), (call(1).as_str(), Some("x")));
     again.reply(json!({})).await;
     assert_eq!(client.message().await["id"], 1);
-    // The bridge knows the headers now. An error other than a header mismatch is therefore final.
+    // The bridge knows the tool now and sends its headers. The same error for an unchanged tool is final, and the
+    // client receives it.
     client.write(&call(2)).await;
     let known = gateway.request("tools/call").await;
     assert_eq!(known.header("mcp-param-r"), Some("x"));

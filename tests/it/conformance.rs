@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 
 use crate::harness::{GOBLIN, Gateway};
 
-/// One run takes about 15 s on a quiet machine.
+/// The time limit of one run, which takes about 15 s on a quiet machine.
 const RUN_PATIENCE: Duration = Duration::from_secs(300);
 /// The suite expects some responses within half a second. At most two runs are therefore active at a time, the cores of
 /// a small machine.

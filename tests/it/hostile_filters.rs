@@ -76,7 +76,7 @@ const LEGITIMATE: [&str; 5] = [
     "file:///public/100%25",
 ];
 
-/// Starts a server whose template covers every URI. Its list has the denied resource in two spellings.
+/// Starts a server with a template that covers every URI. Its list has the denied resource in two spellings.
 async fn backend() -> Scripted {
     let listed = |uri: &str| json!({ "uri": uri, "name": uri });
     Scripted::start(move |seen: &Seen, _| match seen.method() {

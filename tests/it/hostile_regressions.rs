@@ -1,5 +1,7 @@
-//! Attacks that the gateway withstood in a security review, kept as tests. Related tests are in `files_escape` (paths),
-//! `resume` (event ids of other clients), `profiles` (sessions of other endpoints) and `bad_input`.
+//! Attacks from outside that the gateway withstands, kept as regression tests.
+//!
+//! Related tests are in `files_escape` (paths), `resume` (event ids of other clients), `profiles` (sessions of other
+//! endpoints) and `bad_input`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

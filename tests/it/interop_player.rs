@@ -1,5 +1,6 @@
-//! The five generations of SDKs on either end: starts their servers, lets their clients play the features, and lists
-//! their known limits.
+//! Starts the servers of five SDK generations, lets their clients play the features, and lists their known limits.
+//!
+//! `interop` uses it with the gateway between client and server, and `interop_direct` without.
 
 use std::path::Path;
 use std::process::Stdio;

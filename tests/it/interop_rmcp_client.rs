@@ -237,7 +237,7 @@ fn forward(url: &str, scratch: &Scratch, tasks: &mut JoinSet<()>) -> PathBuf {
     path
 }
 
-/// Records the notifications of the server and answers its requests, each time with the mark.
+/// The handler of server messages. It records notifications and answers every request with the mark.
 #[derive(Clone)]
 struct Ears {
     mark: String,

@@ -58,7 +58,7 @@ impl Era {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
     Waits,
-    /// Cancels one call in each round.
+    /// The client cancels one call in each round.
     Leaves,
 }
 

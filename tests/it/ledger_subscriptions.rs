@@ -287,7 +287,7 @@ const MODERN_FAULTS: [Fault; 12] = [
 /// missed notification.
 const FAULTS_AT_ONCE: usize = 2;
 
-/// Makes changes.
+/// The source of all changes.
 struct Emitter {
     client: Client,
     place: Arc<Place>,

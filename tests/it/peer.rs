@@ -85,7 +85,7 @@ impl Peer {
         Peer::over_http_via(address, address, capabilities).await
     }
 
-    /// Does the same with the session's stream `via` another address.
+    /// Completes the handshake like `over_http`, with the session's stream `via` another address.
     pub async fn over_http_via(via: SocketAddr, address: SocketAddr, capabilities: Value) -> Peer {
         let mut client = Client::new(address);
         let answer = client.initialize_with("2025-11-25", capabilities).await;
@@ -99,7 +99,7 @@ impl Peer {
         Peer::over_sse_via(address, address, capabilities).await
     }
 
-    /// Does the same for HTTP+SSE with the stream `via` another address.
+    /// Completes the handshake like `over_sse`, with the stream `via` another address.
     pub async fn over_sse_via(via: SocketAddr, address: SocketAddr, capabilities: Value) -> Peer {
         let SseClient { mut http, path, stream, .. } = SseClient::open(via).await;
         http.address = address;

@@ -1,6 +1,6 @@
 //! Streams that are cut and resumed by `Last-Event-ID`: of a call, of a session, and those that cannot be resumed.
 //!
-//! A resumed stream continues without loss or repetition. An event id of another client reveals nothing.
+//! A resumed stream of a call continues without loss or repetition. An event id of another client reveals nothing.
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -352,7 +352,7 @@ async fn sess2_a_cut_session_is_not_idle_while_its_call_runs_or_is_read() {
     let (_, mut stream) = client.open(asking(1)).await;
     let primed = event(&mut stream).await;
     drop(stream);
-    // Another session starts and ends, which gives the gateway time to act.
+    // Another session expires meanwhile, which proves that the idle timeout has passed.
     drop(gateway.client().await);
     scraped(&client, "goblin_sessions_active 1").await;
     let mut stream = resume(&client, primed.id()).await;

@@ -406,7 +406,7 @@ async fn reg3_a_change_told_under_an_id_of_before_is_heard() {
     listed(2).await;
     cutter.hang_up();
     cutter.stands(2).await;
-    // These events follow the gap.
+    // The gateway lists again, because it may have missed a change in the gap.
     listed(3).await;
     cutter.state().more_tools = true;
     cutter.say(changed).await;

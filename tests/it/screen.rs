@@ -19,7 +19,7 @@ pub struct Screen {
     pub child: Child,
 }
 
-/// Returns the number of bytes that can be shown. Like real terminals, it shows a frame only after its end.
+/// Returns the number of bytes that can be shown. A frame counts only after its end, like in real terminals.
 fn whole_frames(bytes: &[u8]) -> usize {
     let last = |mark: &[u8]| bytes.windows(mark.len()).rposition(|window| window == mark);
     match (last(b"\x1b[?2026h"), last(b"\x1b[?2026l")) {

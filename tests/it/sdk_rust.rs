@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use crate::fixture_http::HttpFixture;
 use crate::harness::{GOBLIN, PATIENCE, Scratch, eventually, fixture_server, servers_only};
 
-/// Receives notifications of changed tools.
+/// A receiver of notifications about changed tools.
 #[derive(Clone, Default)]
 struct Ears(Arc<Notify>);
 

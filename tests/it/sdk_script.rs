@@ -27,8 +27,8 @@ pub fn script(sdk: Sdk, files: &Path) -> Vec<Step> {
     script
 }
 
-/// Waits until everything is listed, because over stdio the client starts the gateway and the backends. The lists of a
-/// slow server are published independently, so each one is awaited.
+/// Returns the steps that wait until everything is listed, because over stdio the client starts the gateway and the
+/// backends. The lists of a slow server are published independently, so each one is awaited.
 fn arrival() -> Vec<Step> {
     let of_tools = ["pipe_widget", "web_widget", "every_simulate-research-query", "files_list_allowed_directories"];
     let mut steps: Vec<Step> = of_tools.map(|name| ok(json!({"do": "await_tool", "name": name}))).into();

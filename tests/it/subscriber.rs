@@ -153,7 +153,7 @@ pub fn without_fences(text: &str) -> Vec<String> {
     said.into_iter().filter(|entry| !entry.ends_with(FENCE)).collect()
 }
 
-/// Waits for the same with a client that has no stream.
+/// Waits until the server has received exactly these requests, for a client without a stream.
 pub async fn upstream_heard(client: &Client, expected: &[&str]) {
     eventually(&format!("the server was told {expected:?}"), || async {
         let said = without_fences(&client.call_text("a_subscribed", json!({})).await);

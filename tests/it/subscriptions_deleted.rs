@@ -164,7 +164,7 @@ async fn d10_what_is_not_listed_may_still_be_there() {
     peer.change(json!({"remove": "note:///alpha"})).await;
     peer.lists(BIN, false).await;
     peer.lists("a+note:///alpha", false).await;
-    // This deletion follows the others in the same way.
+    // A deletion of one of them would have been notified before this one.
     peer.change(json!({"remove": "file:///marker"})).await;
     assert_eq!(peer.updated().await.json()["params"], marked("a+file:///marker"));
     let subscribed = |uri| (uri, "subscribed");

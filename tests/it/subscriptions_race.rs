@@ -85,7 +85,7 @@ async fn sub10_sub16_a_server_that_dies_while_it_is_asked_makes_it_pending() {
     assert_eq!(short(&one.updates().await), [format!("{HELD} 1")]);
 }
 
-/// The server's late response counts: it agreed after the timeout, so the gateway unsubscribes.
+/// The server's late response counts: it accepted the subscription after the timeout, so the gateway unsubscribes.
 #[tokio::test]
 async fn sub10_a_server_that_is_late_fails_all_who_wait_and_what_it_agrees_to_then_is_taken_back() {
     for (front, back) in [(Front::Http, Back::Stdio), (Front::Sse, Back::Post), (Front::Http, Back::Sse)] {

@@ -127,7 +127,8 @@ pub fn begin_call(client: &Client, tool: &str, arguments: Value) -> tokio::task:
     tokio::spawn(async move { try_call(&client, &tool, arguments).await })
 }
 
-/// Counts the calls that have reached a backend, without those that query the count. No other client may query it.
+/// A counter of the calls that have reached a backend, without those that query the count. No other client may query
+/// it.
 pub struct Arrivals {
     watcher: Client,
     tool: String,

@@ -19,7 +19,7 @@ const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 /// The head of a POST, in lower case, and its body.
 type Post = (String, Value);
 
-/// Records all requests. It is both a server with one tool, `t`, and a collector.
+/// A recorder of all requests. It is both a server with one tool, `t`, and a collector.
 struct Recorder {
     address: SocketAddr,
     posts: Arc<Mutex<Vec<Post>>>,

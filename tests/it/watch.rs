@@ -259,7 +259,7 @@ async fn with_a_configuration_it_starts_a_gateway_of_its_own() {
     let home = Home::new(&server.server());
     let config = home.config.display().to_string();
     let mut watch = home.watch(&["--config", &config, ALPHA]).await;
-    // A direct connection to the same server by another client.
+    // This gateway is another client of the same server.
     let (_gateway, client) = home.gateway().await;
     touch(&client, "note:///alpha").await;
     watch.prints(ALPHA).await;

@@ -20,12 +20,12 @@ use tokio::time::timeout;
 use crate::client::gateway::Gateway;
 use crate::client::peer::{Peer, is_modern};
 
-/// Names the gateway's binary. If it is not set, the client connects to the suite directly.
+/// The variable that names the gateway's binary. If it is not set, the client connects to the suite directly.
 pub const GATEWAY: &str = "GOBLIN_CONFORMANCE_GATEWAY";
-/// Names the client's protocol version. The default is the version of the suite's server.
+/// The variable that names the client's protocol version. The default is the version of the suite's server.
 pub const SPOKEN: &str = "GOBLIN_CONFORMANCE_SPOKEN";
 
-/// The suite kills its client after 30 s, which would leave the gateway running.
+/// The time limit of a scenario. The suite kills its client after 30 s, which would leave the gateway running.
 const PATIENCE: Duration = Duration::from_secs(25);
 
 /// The scenario to play, from the environment that the suite sets.

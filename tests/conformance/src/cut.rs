@@ -48,7 +48,7 @@ pub fn session_of(headers: &HeaderMap) -> Option<&str> {
     headers.get("mcp-session-id")?.to_str().ok()
 }
 
-/// Cuts the stream of one response. It is in the extensions of the HTTP request.
+/// A handle that cuts the stream of one response. It is in the extensions of the HTTP request.
 #[derive(Clone)]
 pub struct Scissors {
     asked: Arc<Notify>,
